@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed-to-run
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
+ALL_TESTS_STAMP := $(VENV)/.installed-for-all-tests
 # Files keep their order: the long ones, of whole processes, begin first.
 # Two threads of OpenMP in each process would wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
@@ -39,7 +40,12 @@ $(TEST_STAMP): $(RUN_STAMP)
 	@touch $@
 
 $(STAMP): $(TEST_STAMP)
-	@echo 'all tests, documentation and checks, 1.3 GB'
+	@echo 'documentation and checks, 0.3 GB'
+	$(PIP) -e '.[fast,console,plots,train,test,docs,dev]'
+	@touch $@
+
+$(ALL_TESTS_STAMP): $(STAMP)
+	@echo 'what only long tests need, 1.2 GB'
 	$(PIP) -e '.[fast,console,plots,train,test,test-all,docs,dev]'
 	@touch $@
 
@@ -50,11 +56,11 @@ test: $(TEST_STAMP)  ## the tests, but for the slow ones: five minutes on two co
 	$(BIN)/python -m tests.kernels
 	$(PYTEST) -m "not slow"
 
-test-all: $(STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like, 45 minutes
+test-all: $(ALL_TESTS_STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like, 45 minutes
 	$(BIN)/python -m tests.kernels
 	$(PYTEST)
 
-referees: $(STAMP)  ## what must not change, measured beside what was frozen: half an hour
+referees: $(ALL_TESTS_STAMP)  ## what must not change, measured beside what was frozen: half an hour
 	$(BIN)/python -m tests.referees $(REFEREES)
 
 mutations: $(TEST_STAMP)  ## whether the tests catch 40 defects, one at a time: an hour
