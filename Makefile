@@ -52,11 +52,11 @@ $(ALL_TESTS_STAMP): $(STAMP)
 run: $(RUN_STAMP)  ## start the service, stream both samples through it, keep serving
 	$(BIN)/moca demo
 
-test: $(TEST_STAMP)  ## the tests, but for the slow ones: five minutes on two cores
+test: $(TEST_STAMP)  ## the tests, but for the slow ones: ten minutes on two cores
 	$(BIN)/python -m tests.kernels
 	$(PYTEST) -m "not slow"
 
-test-all: $(ALL_TESTS_STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like, 45 minutes
+test-all: $(ALL_TESTS_STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like: an hour or so
 	$(BIN)/python -m tests.kernels
 	$(PYTEST)
 
