@@ -21,7 +21,9 @@ def measure(folder: Path) -> dict[str, Any]:
     path = folder / "quality.json"
     command = [sys.executable, "-m", "service.commands.main", "evaluate", "all"]
     subprocess.run([*command, "--json", str(path)], check=True, stdout=subprocess.DEVNULL)
-    return dict(flat(json.loads(path.read_text())))
+    figures = dict(flat(json.loads(path.read_text())))
+    del figures["took_s"]
+    return figures
 
 
 def judge(now: dict[str, Any], frozen: dict[str, Any]) -> list[Row]:
