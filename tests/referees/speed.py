@@ -38,10 +38,20 @@ def serve(folder: Path) -> dict[str, Any]:
 def step(folder: Path) -> dict[str, Any]:
     """A step beside those of other packages, and late beside early."""
     result = _bench(folder, "step", "--model", "gaussian,averaged", "--rounds", "5")["results"]
-    return {
+    ratios = {
         f"{each['of']} over {each['over']}, {each['streams']} streams": each["median"]
         for each in (*result["lives"], *result["peers"])
     }
+    us = {
+        (each["by"], each["name"], each["streams"], each["summary"]): each["median"]
+        for each in result["steps"]
+    }
+    for (by, name, streams, summary), compiled_us in us.items():
+        if by == "compiled":
+            answered = " with its answer" if summary else ""
+            title = f"{name}: eager over compiled step{answered}, {streams} streams"
+            ratios[title] = us["eager", name, streams, summary] / compiled_us
+    return ratios
 
 
 def judge(now: dict[str, Any], frozen: dict[str, Any]) -> list[Row]:

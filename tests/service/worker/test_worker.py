@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -13,11 +14,12 @@ from service import wire
 from service.errors.base import StartupError
 from service.store import keys
 from service.store.connection import connect
+from service.store.log import START, Lease
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
 from service.worker import background_jobs
 from service.worker.commands import rerun_commands
 from service.worker.commit import INLINE_BYTES
-from service.worker.leases import share
+from service.worker.leases import Leases, share
 from service.worker.self_test import check_device
 from tests.service.worker.conftest import INCARNATION
 from tests.waiting import until
@@ -286,3 +288,17 @@ def test_a_device_that_is_not_there_is_refused():
 def test_a_fair_share_of_partitions():
     shares = [share(*each) for each in ((6, 1), (6, 2), (6, 4), (7, 2), (2, 5), (6, 0))]
     assert shares == [6, 3, 2, 4, 1, 6]
+
+
+def test_a_lease_that_is_not_renewed_is_lost_until_it_is_held_again():
+    refusing = SimpleNamespace(renew=lambda leases: [False for _ in leases])
+    leases = Leases(lambda: refusing, 60_000)
+    first = Lease(3, "w/1", 1, START, 0, 0, False)
+    leases.hold(first)
+    leases._look(refusing)
+    assert leases.lost() == {3}
+    assert leases.lost() == set()
+    leases._look(refusing)
+    leases.drop(3)
+    leases.hold(first._replace(token="w/2", epoch=2))
+    assert leases.lost() == set()
