@@ -446,3 +446,15 @@ def test_of_many_outputs_what_has_no_weight_is_left_out(monkeypatch, name):
     parts = (p[:1] for p in mixture.components.parameters())
     first = Mixture(mixture.log_weight[:1], mixture.components.rebuilt(*parts))
     assert torch.equal(first.quantile(levels, 1e-6), found[0][:1])
+
+
+def test_what_is_suspected_at_a_threshold_is_the_best_of_the_later_starts():
+    from model_core import belief as beliefs
+
+    mass = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
+    lengths, nothing = torch.tensor([[9, 1, 0]]), torch.zeros(1, 3, dtype=torch.float64)
+    belief = beliefs.Belief(mass.log(), lengths, nothing, lengths)
+    for threshold, slot in ((0.5, 1), (0.51, 0), (0.0, 0)):
+        at = torch.tensor([threshold], dtype=torch.float64)
+        found, chosen = beliefs.suspected(belief, torch.tensor([2]), at)
+        assert (found.item(), chosen.item()) == (0.5, slot)
