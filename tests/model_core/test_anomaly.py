@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from model_core import anomaly
+from model_core.defaults import ALARM_SILENCE
+from model_core.events import alarming
 
 RNG = np.random.default_rng
 
@@ -186,9 +188,6 @@ def test_states_are_finite_whatever_comes_and_others_are_not_valid():
 
 
 def test_an_alarm_comes_at_the_threshold_and_again_right_after_the_silence():
-    from model_core.defaults import ALARM_SILENCE
-    from model_core.events import alarming
-
     assert alarming(0.99, 0.99, 7, None)
     assert not alarming(0.99, 0.98, 7, None)
     assert not alarming(None, 1.0, 7, None)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import integrate, special, stats
 
+from model_core import belief as beliefs
 from model_core import predictive
 from model_core.components import (
     Bernoulli,
@@ -449,8 +450,6 @@ def test_of_many_outputs_what_has_no_weight_is_left_out(monkeypatch, name):
 
 
 def test_what_is_suspected_at_a_threshold_is_the_best_of_the_later_starts():
-    from model_core import belief as beliefs
-
     mass = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
     lengths, nothing = torch.tensor([[9, 1, 0]]), torch.zeros(1, 3, dtype=torch.float64)
     belief = beliefs.Belief(mass.log(), lengths, nothing, lengths)
