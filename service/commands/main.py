@@ -30,7 +30,7 @@ app = typer.Typer(
     help="Online changepoint detection and forecasting for data streams.",
 )
 RUN, STREAMS, MODELS, OPERATE = "Run", "Streams", "Models", "Operate"
-for _start in (run.serve, demo.demo, run.api, run.worker, webhooks.webhooks):
+for _start in (run.serve, demo.demo, run.stop, run.api, run.worker, webhooks.webhooks):
     app.command(rich_help_panel=RUN)(_start)
 app.command(context_settings=observing.NEGATIVE, rich_help_panel=STREAMS)(observing.observe)
 for _ask in (

@@ -1,4 +1,4 @@
-"""`moca serve`, `moca api` and `moca worker`: the processes of the service."""
+"""`moca serve`, `moca stop`, `moca api` and `moca worker`: the processes of the service."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import socket
+import time
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import redis
@@ -52,6 +53,31 @@ def serve(settings: Settings) -> None:
     log_to_stderr("serve", settings.log_level)
     timeout_s = webhook_timeout_s(settings)
     raise typer.Exit(Supervisor(settings, os.environ, webhook_timeout_s=timeout_s).run())
+
+
+@with_settings({"data_dir"})
+def stop(
+    settings: Settings,
+    wait_s: Annotated[
+        float, typer.Option("--wait-s", min=0, help="Longest wait for its end, in seconds.")
+    ] = 60.0,
+) -> None:
+    """Stop the service that runs on --data-dir, as Ctrl-C would; return once it has ended."""
+    from service.runtime.embedded import owner_of
+
+    give_up = time.monotonic() + wait_s
+    pid = owner_of(settings.data_dir)
+    if pid is None:
+        fail(f"no service runs on {settings.data_dir}: give its folder with --data-dir", 1)
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        fail(f"process {pid} on {settings.data_dir} is another user's: stop it as that user", 1)
+    while owner_of(settings.data_dir) == pid:
+        if time.monotonic() > give_up:
+            fail(f"process {pid} still stops after {wait_s:g} s: see its log", 1)
+        time.sleep(0.05)
+    typer.echo(f"stopped the service on {settings.data_dir}, process {pid}")
 
 
 def webhook_timeout_s(settings: Settings) -> float:

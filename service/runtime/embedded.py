@@ -1,13 +1,14 @@
-"""An embedded Valkey server that keeps its data in one folder.
+"""An embedded Valkey server that keeps its data in one folder, and ends with its owner.
 
 Two locks guard the folder. `owner.lock` is held by the process that runs the server, `server.lock`
-by the server itself, on a descriptor it inherits: it is free exactly when no server writes there.
-A server whose owner was killed goes on alone; the next owner finds it by the run id recorded in
-`server.json` and takes it over, for two servers on one folder would merge two histories.
+by the server itself, on a descriptor it inherits: it is free exactly when no server writes there,
+for two servers on one folder would merge two histories. A server whose owner is killed shuts down:
+the next owner waits for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -32,6 +33,17 @@ STOP_WAIT_S = 30.0
 PAUSE_S = 0.01
 SOCKET_PATH_LIMIT = 100  # bytes; the system's own limit is 107 on Linux, 103 on macOS
 LOG_LIMIT_BYTES = 1 << 20
+# Runs a server until it ends, or until the owner does: the owner has the other end of the pipe on
+# standard input. Signals to all processes of a group are for the server alone.
+WITH_OWNER = """
+trap '' HUP INT TERM
+exec 3<&0
+"$@" 3<&- </dev/null & server=$!
+(read -r _ <&3; kill "$server") 2>/dev/null & watch=$!
+wait "$server"; status=$?
+kill -9 "$watch" 2>/dev/null
+exit "$status"
+"""
 
 
 class EmbeddedError(RuntimeError):
@@ -39,23 +51,22 @@ class EmbeddedError(RuntimeError):
 
 
 class Running(msgspec.Struct):
-    """What is recorded about the server of a folder; `run_id` is empty until it answered."""
+    """What is recorded about the server of a folder; `pid` is 0 until it answered."""
 
     socket: str
     pid: int = 0
-    run_id: str = ""
 
 
 class Embedded:
-    """The Valkey server of one data folder: start or take over, notice its death, stop."""
+    """The Valkey server of one data folder: start, notice its death, stop."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir.resolve()
         self.socket = _socket_folder(self.data_dir) / "valkey.sock"
-        self.adopted = False  # taken over from a killed owner
         self._owner: IO[bytes] | None = None
         self._lock: IO[bytes] | None = None  # server.lock, as long as we hold it too
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None  # a shell: see `WITH_OWNER`
+        self._life = -1  # as long as this is open the server runs
         self._pid = 0
 
     @property
@@ -69,10 +80,10 @@ class Embedded:
         return self._pid
 
     def start(self) -> None:
-        """Start the server or take over a running one; return when it answers.
+        """Start the server, also anew after its death; return when it answers.
 
-        Also starts it anew after its death. Raises EmbeddedError when the folder belongs to
-        another living owner or the server does not come up.
+        Raises EmbeddedError when the folder belongs to another living owner or the server does
+        not come up.
         """
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -84,11 +95,9 @@ class Embedded:
             raise EmbeddedError(f"data folder {self.data_dir}: {error}") from error
         give_up = time.monotonic() + START_WAIT_S
         while not self._holds_lock():
-            if self._adopt():
-                return
             if time.monotonic() > give_up:
                 raise EmbeddedError(
-                    f"data folder {self.data_dir} is held by an unresponsive server "
+                    f"data folder {self.data_dir} is held by a server that does not end "
                     f"(process {self._recorded().pid or 'unknown'}): end that process and "
                     "start again"
                 )
@@ -97,9 +106,7 @@ class Embedded:
 
     def alive(self) -> bool:
         """Whether the server still runs."""
-        if self._process is not None:
-            return self._process.poll() is None
-        return self.adopted and not self._holds_lock()
+        return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
         """Shut the server down, everything written to disk, and give the folder free."""
@@ -115,7 +122,7 @@ class Embedded:
             if handle is not None:
                 handle.close()  # which also unlocks
         self._lock = self._owner = self._process = None
-        self.adopted = False
+        self._let_go()
 
     def _own(self) -> None:
         if self._owner is not None:
@@ -156,46 +163,31 @@ class Embedded:
         draft.write_bytes(msgspec.json.encode(running))
         draft.replace(self.data_dir / "server.json")
 
-    def _adopt(self) -> bool:
-        """Take over the server that holds the lock, if it answers and is the recorded one."""
-        recorded = self._recorded()
-        info = _answer(f"unix://{recorded.socket}")
-        if info is None or not self._is_ours(recorded, info):
-            return False
-        self.socket, self._pid = Path(recorded.socket), int(info["process_id"])
-        self._process, self.adopted = None, True
-        self._record(Running(recorded.socket, self._pid, str(info["run_id"])))
-        log.info("took over the embedded store of a killed process, server process %d", self._pid)
-        return True
-
-    def _is_ours(self, recorded: Running, info: dict[str, Any]) -> bool:
-        if recorded.run_id:
-            return recorded.run_id == str(info["run_id"])
-        # The owner died between start and record: the server itself says where it writes.
-        with connect(f"unix://{recorded.socket}") as client:
-            folder = client.config_get("dir")
-        return Path(os.fsdecode(folder["dir"])).samefile(self.data_dir / "store")
-
     def _launch(self, give_up: float) -> None:
         assert self._lock is not None
-        self.adopted = False
         self.socket = _make_private(_socket_folder(self.data_dir)) / "valkey.sock"
         self.socket.unlink(missing_ok=True)
         self._record(Running(str(self.socket)))
         output = self.data_dir / "valkey.log"
         if output.exists() and output.stat().st_size > LOG_LIMIT_BYTES:
             output.replace(output.with_suffix(".log.1"))
-        with output.open("ab") as sink:
+        self._let_go()
+        life, self._life = os.pipe()
+        with output.open("ab") as sink, open(life, "rb") as stdin:
             self._process = subprocess.Popen(
                 self._command(),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=sink,
                 stderr=sink,
                 pass_fds=[self._lock.fileno()],
                 start_new_session=True,  # Ctrl-C must not end it before the workers are done
             )
-        self._pid = self._process.pid
         self._await_answer(output, give_up)
+
+    def _let_go(self) -> None:
+        if self._life >= 0:
+            os.close(self._life)
+        self._life = -1
 
     def _command(self) -> list[str]:
         options = {
@@ -210,7 +202,7 @@ class Embedded:
             "daemonize": "no",
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        return [str(get_binary_path()), *arguments]
+        return ["/bin/sh", "-c", WITH_OWNER, "sh", str(get_binary_path()), *arguments]
 
     def _await_answer(self, output: Path, give_up: float) -> None:
         assert self._process is not None
@@ -223,7 +215,8 @@ class Embedded:
                     f"the embedded store {how}; the end of {output}:\n{_tail(output)}"
                 )
             time.sleep(PAUSE_S)
-        self._record(Running(str(self.socket), self._pid, str(info["run_id"])))
+        self._pid = int(info["process_id"])
+        self._record(Running(str(self.socket), self._pid))
 
     def _shut_down(self) -> None:
         give_up = time.monotonic() + STOP_WAIT_S
@@ -241,10 +234,19 @@ class Embedded:
             time.sleep(PAUSE_S)
 
     def _kill(self) -> None:
-        if self.alive():
-            os.kill(self._pid, signal.SIGKILL)
         if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+def owner_of(data_dir: Path) -> int | None:
+    """Return the process that runs a service on a folder, if one does."""
+    try:
+        with (data_dir / "owner.lock").open("rb") as handle:
+            return None if _try_lock(handle) else int(handle.read())
+    except (FileNotFoundError, ValueError):  # of one that starts
+        return None
 
 
 def running_url(data_dir: Path) -> str | None:

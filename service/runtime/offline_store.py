@@ -70,7 +70,7 @@ def _running(store: Embedded) -> redis.Redis | None:
     client = connect(f"unix://{recorded.socket}", LONG_TIMEOUT_S)
     try:
         # Another folder's server may have the socket's place by now.
-        if recorded.run_id and str(client.info("server")["run_id"]) == recorded.run_id:
+        if client.info("server")["process_id"] == recorded.pid:
             return client
     except redis.RedisError:
         pass

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from service.runtime.embedded import Embedded, running_url
+from service.runtime.embedded import running_url
 from tests.conftest import _binary, running_server
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
@@ -88,11 +88,6 @@ def serve(processes, tmp_path):
 
     yield start
     processes.stop_all()
-    for folder in ports:  # a test that failed may have left its store an orphan
-        if (tmp_path / folder).exists():
-            store = Embedded(tmp_path / folder)
-            store.start()
-            store.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,16 @@
 """The embedded server: one per folder, whatever dies; nothing acknowledged is lost with it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from redis.exceptions import RedisError
+from typer.testing import CliRunner
 
+from service.commands.main import app
 from service.runtime import embedded
 from service.runtime.embedded import Embedded, EmbeddedError
 from service.store.connection import check_server, connect
@@ -43,24 +46,12 @@ def written(store):
         return client.get("written")
 
 
-def run_id(store):
-    with connect(store.url) as client:
-        return client.info("server")["run_id"]
-
-
-@pytest.fixture
-def killed_owner(tmp_path):
-    """A folder whose owner was killed with SIGKILL while its server ran; yields the server's pid.
-
-    The process that takes the server over also stops it.
-    """
-    command = [sys.executable, "-c", OWNER, str(tmp_path / "data")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
-        pid, url = owner.stdout.readline().split()
-        with connect(url) as client:
-            client.set("written", "by the first")
-        owner.kill()
-    return int(pid)
+def running(pid):
+    """Whether a process is there, and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_it_is_fit_to_run_on_and_private(store, tmp_path):
@@ -105,44 +96,66 @@ def test_a_killed_server_is_noticed_and_starts_again_with_its_data(store):
     assert written(store) == b"acknowledged"
 
 
-def test_the_server_of_a_killed_owner_is_taken_over(store, killed_owner):
+@pytest.mark.parametrize("gone", [False, True], ids=["folder stays", "folder is gone"])
+def test_a_server_ends_with_its_killed_owner(store, tmp_path, gone):
+    """Also in the moment before the next owner; what was acknowledged is on disk."""
+    command = [sys.executable, "-c", OWNER, str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        pid, url = owner.stdout.readline().split()
+        with connect(url) as client:
+            client.set("written", "by the first")
+        if gone:
+            shutil.rmtree(tmp_path / "data")
+        owner.kill()
+    if gone:
+        until(lambda: not running(int(pid)))
+        return
     store.start()
-    assert store.adopted
-    assert store.pid == killed_owner
+    assert store.pid != int(pid)
+    assert not running(int(pid))
     assert written(store) == b"by the first"
-    store.stop()
-    with pytest.raises(RedisError):
-        run_id(store)
 
 
-def test_a_taken_over_server_that_dies_is_noticed_and_replaced(store, killed_owner):
+def test_stop_ends_the_owner_of_a_folder_and_says_when_there_is_none(tmp_path):
+    folder = tmp_path / "data"
+    arguments = ["stop", "--data-dir", str(folder)]
+    refused = CliRunner().invoke(app, arguments)
+    assert (refused.exit_code, "no service runs" in refused.output) == (1, True)
+    command = [sys.executable, "-c", OWNER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        pid, _ = owner.stdout.readline().split()
+        os.kill(owner.pid, signal.SIGSTOP)
+        late = CliRunner().invoke(app, [*arguments, "--wait-s", "0.1"])
+        assert (late.exit_code, f"process {owner.pid}" in late.output) == (1, True)
+        os.kill(owner.pid, signal.SIGCONT)
+        assert owner.wait(60) == -signal.SIGTERM
+    until(lambda: not running(int(pid)))
+    assert CliRunner().invoke(app, arguments).exit_code == 1
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        owner.stdout.readline()
+        stopped = CliRunner().invoke(app, arguments)
+        assert (stopped.exit_code, f"process {owner.pid}" in stopped.output) == (0, True)
+        assert owner.wait(60) == -signal.SIGTERM
+
+
+def test_a_signal_to_its_whole_group_reaches_the_server_alone(store):
+    """As service managers send it: the shell around the server waits for it."""
     store.start()
-    os.kill(killed_owner, signal.SIGKILL)
+    write(store, "acknowledged")
+    os.killpg(os.getpgid(store.pid), signal.SIGTERM)
     until(lambda: not store.alive())
     store.start()
-    assert not store.adopted
-    assert store.pid != killed_owner
-    assert written(store) == b"by the first"
+    assert written(store) == b"acknowledged"
 
 
-def test_an_owner_killed_before_it_recorded_the_run_id(store, killed_owner):
-    record = store.data_dir / "server.json"
-    record.write_bytes(record.read_bytes().split(b',"run_id"')[0] + b',"run_id":""}')
-    store.start()
-    assert store.adopted
-    assert store.pid == killed_owner
-
-
-def test_another_server_behind_the_recorded_socket_is_not_taken(store, killed_owner, monkeypatch):
+def test_a_folder_that_another_process_holds_is_refused_by_its_number(store, monkeypatch):
     monkeypatch.setattr(embedded, "START_WAIT_S", 0.2)
-    record = store.data_dir / "server.json"
-    kept = record.read_bytes()
-    record.write_bytes(kept.split(b'"run_id"')[0] + b'"run_id":"another"}')
-    with pytest.raises(EmbeddedError, match=f"process {killed_owner}"):
-        store.start()
-    record.write_bytes(kept)
     store.start()
-    assert store.pid == killed_owner
+    pid = store.pid
+    left = Embedded(store.data_dir)
+    monkeypatch.setattr(left, "_own", lambda: None)  # as if that owner were gone, but its server
+    with pytest.raises(EmbeddedError, match=f"process {pid}"):
+        left.start()
 
 
 def test_a_server_that_cannot_start_says_why(store):
