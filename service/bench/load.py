@@ -32,7 +32,6 @@ class Job(Struct):
     connections: int = 32
     seconds: float = 5.0  # 0: each target gets one request, then the run ends
     headers: dict[str, str] = {}
-    staggered: bool = False  # each connection begins at another body
 
 
 class Report(Struct):
@@ -160,9 +159,7 @@ def requests_of(job: Job, connection: int) -> Any:
     if job.seconds == 0:
         bodies = job.bodies
         return iter([request_bytes(job, t, bodies[k % len(bodies)]) for k, t in enumerate(targets)])
-    first = connection * len(job.bodies) // job.connections if job.staggered else 0
-    bodies = job.bodies[first:] + job.bodies[:first]
-    return cycle([request_bytes(job, target, body) for body in bodies for target in targets])
+    return cycle([request_bytes(job, target, body) for body in job.bodies for target in targets])
 
 
 async def run(job: Job) -> Report:

@@ -125,19 +125,6 @@ def cpu_seconds(server: Server) -> dict[str, float]:
     return total
 
 
-def memory_bytes(server: Server) -> dict[str, int]:
-    """Resident memory of a server and all its descendants, by role; empty where unknown."""
-    total: dict[str, int] = {}
-    for pid in _family(server):
-        try:
-            pages = int((PROC / str(pid) / "statm").read_text().split()[1])
-        except OSError:  # it ended meanwhile
-            continue
-        role = _role(pid)
-        total[role] = total.get(role, 0) + pages * os.sysconf("SC_PAGE_SIZE")
-    return total
-
-
 def _family(server: Server) -> dict[int, int]:
     """Processes of a server, itself among them, with the clock ticks they used."""
     if server.pid is None or not PROC.joinpath("self/stat").exists():

@@ -274,7 +274,3 @@ def _lists(results: Sequence[ServeBench]) -> Table:
             rate = f"{statistics.median(lists.per_s):,.0f}"
             shown.add_row(each.model, lists.of, rate, *us, core)
     return shown
-
-
-def _median(values: Sequence[float] | None) -> str:
-    return f"{statistics.median(values):.1f}" if values else "?"

@@ -6,7 +6,6 @@ slows all: ratios are those of one round. Times are of the thread, for one strea
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from rich.progress import track
 from rich.table import Table
 
 from service.bench.processes import BenchError
-from service.bench.results import Interval, interval, rounds_of, table
+from service.bench.results import Interval, interval, table
 
 if TYPE_CHECKING:
     from service.bench.peers import PeerStreams
@@ -26,9 +25,6 @@ LIFE_STREAMS = 16  # in whose batch early and late steps are compared
 SAMPLE_US = 4000.0  # a measurement is to take at least as long
 MOST_STEPS = 50  # of a measurement
 COMPARED = ("gaussian", "averaged")  # with other packages
-GPU_BATCHES = (64, 256, 1024, 4096)
-COPY_BYTES = 256 << 20  # copied to measure the bandwidth of a device
-COPIES = 5
 SUMMARY = {False: "", True: " + summary"}
 
 
@@ -232,127 +228,4 @@ def _times(steps: list[Step]) -> Table:
         rows.setdefault(key, {})[each.summary] = str(each.interval())
     for names, cells in rows.items():
         shown.add_row(*names, cells.get(False, ""), cells.get(True, ""))
-    return shown
-
-
-@dataclass
-class DeviceStep(Step):
-    """Times of a step of one stream on a device; bytes: of all states, read and written."""
-
-    state_bytes: int = 0
-
-    def shares(self, bytes_per_s: float) -> list[float]:
-        """Share of the device's bandwidth that a step needs at least, one for each round."""
-        moved = 2 * self.state_bytes
-        return [moved / (1e-6 * us * self.streams) / bytes_per_s for us in self.us]
-
-
-@dataclass
-class GpuBench:
-    """Result of `bench_gpu`."""
-
-    device: str
-    bytes_per_s: float  # that a copy reads and writes
-    steps: list[DeviceStep] = field(default_factory=list)
-
-    def summary(self) -> dict[str, object]:
-        """All times and shares, with their intervals."""
-        steps = [
-            {
-                **asdict(each),
-                **each.interval()._asdict(),
-                "share": rounds_of(each.shares(self.bytes_per_s)),
-            }
-            for each in self.steps
-        ]
-        return {"device": self.device, "bytes_per_s": self.bytes_per_s, "steps": steps}
-
-
-def bench_gpu(
-    *,
-    models: Sequence[str] | None = None,
-    batches: Sequence[int] = GPU_BATCHES,
-    max_hypotheses: int = 50,
-    early: int = 100,
-    rounds: int = 7,
-    device: str = "cuda",
-    console: Console | None = None,
-) -> GpuBench:
-    """Measure steps on a CUDA device, by batch; print and return.
-
-    models: built-in ones and `alpaca`, all if None. Each step has a summary of the predictive.
-    """
-    import torch
-
-    from service.bench import subjects
-
-    if device != "cpu" and not torch.cuda.is_available():
-        raise BenchError(
-            "expected a CUDA device, got none: `moca bench step` measures steps on the CPU"
-        )
-    chosen = list(models or subjects.MODELS)
-    for name in chosen:
-        subjects.model_of(name)  # unknown ones fail before anything is measured
-    if not batches or min(batches) < 1 or rounds < 1 or early < 1:
-        raise BenchError("expected positive batches, rounds and early")
-    console = console or Console()
-    with torch.inference_mode():
-        name_of = "cpu" if device == "cpu" else torch.cuda.get_device_name(device)
-        result = GpuBench(name_of, _bandwidth(device))
-        for name in track(chosen, "models", console=console, transient=True):
-            for batch in sorted(set(batches)):
-                result.steps += _on_device(name, batch, max_hypotheses, early, rounds, device)
-    console.print(_device_table(result))
-    return result
-
-
-def _on_device(
-    name: str, batch: int, max_hypotheses: int, early: int, rounds: int, device: str
-) -> list[DeviceStep]:
-    from service.bench.subjects import Subject
-
-    subject = Subject(name, batch, max_hypotheses, device)
-    subject.walk(early)
-    timed: list[tuple[DeviceStep, Callable[[int], float]]] = []
-    for way in subject.ways:
-        by = "fused" if way == "compiled" else way
-        entry = DeviceStep(name, by, batch, max_hypotheses, True, [], subject.state_bytes)
-        timed.append((entry, _timer(subject, way, True)))
-    _run(rounds, timed)
-    return [entry for entry, _ in timed]
-
-
-def _bandwidth(device: str) -> float:
-    """Bytes per second that a copy within the device's memory reads and writes."""
-    import torch
-
-    source = torch.ones(COPY_BYTES // 8, dtype=torch.float64, device=device)
-    target = torch.empty_like(source)
-    best_s = float("inf")
-    for _ in range(COPIES):
-        began = _synchronised(device)
-        target.copy_(source)
-        best_s = min(best_s, _synchronised(device) - began)
-    return 2 * COPY_BYTES / best_s
-
-
-def _synchronised(device: str) -> float:
-    import torch
-
-    if device != "cpu":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def _device_table(result: GpuBench) -> Table:
-    title = (
-        f"{result.device}, {result.bytes_per_s / 1e9:,.0f} GB/s: a step with summary, "
-        "median (10 % - 90 %) over the rounds"
-    )
-    headings = ("streams", "by", "us for a stream", "steps / s", "% of the bandwidth")
-    shown = table(title, "model", *headings)
-    for each in result.steps:
-        share = interval([100 * part for part in each.shares(result.bytes_per_s)])
-        rate = f"{1e6 / each.interval().median:,.0f}"
-        shown.add_row(each.name, str(each.streams), each.by, str(each.interval()), rate, str(share))
     return shown

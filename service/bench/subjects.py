@@ -13,7 +13,6 @@ from model_core import filter as filtering
 from model_core import kernel, quantiles
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
-from model_core.transfer import moved
 from model_core.upm import untrained
 from model_core.upm.builtin import BUILTIN, NEWEST
 from service.bench.processes import BenchError
@@ -67,16 +66,17 @@ def label(kind: str, outputs: int, streams: int, t: int) -> Floats:
 class Subject:
     """A batch of streams of one model, at one time of their lives."""
 
-    def __init__(self, name: str, streams: int, max_hypotheses: int, device: str = "cpu") -> None:
-        """Compile the model's kernel on the device, if it has one."""
+    def __init__(self, name: str, streams: int, max_hypotheses: int) -> None:
+        """Compile the model's kernel, if it has one."""
         self.name, self.streams, self.max_hypotheses = name, streams, max_hypotheses
-        self.model, self.at, self.device = moved(model_of(name), device), 0, device
+        self.model = model_of(name)
+        self.at = 0
         with kernel.eager_only():
-            self._eager = kernel.select(self.model, device, RECENT_RUN_LENGTHS)
-        self._compiled: kernel.InPlace | None = kernel.in_place(self.model, device, max_hypotheses)
+            self._eager = kernel.select(self.model, "cpu", RECENT_RUN_LENGTHS)
+        self._compiled: kernel.InPlace | None = kernel.in_place(self.model, "cpu", max_hypotheses)
         if self._compiled is not None:
             self._compiled.compile()
-        ones = torch.ones(streams, self.model.scaled, dtype=torch.float64, device=device)
+        ones = torch.ones(streams, self.model.scaled, dtype=torch.float64)
         location = {"count": 3.0, "binary": 0.5, "positive": 3.0}.get(self.model.label, 0.0)
         prior = filtering.make_prior(self.model, location * ones, ones)
         self._prior = Prior(
@@ -85,7 +85,7 @@ class Subject:
             prior.context.contiguous(),
         )
         self.state = self._copy(filtering.init(prior, max_hypotheses))
-        self._table = torch.full((streams, 1), HAZARD, dtype=torch.float64, device=device)
+        self._table = torch.full((streams, 1), HAZARD, dtype=torch.float64)
 
     @property
     def ways(self) -> list[str]:
@@ -101,10 +101,7 @@ class Subject:
             self.at += count
 
     def time_us(self, way: str, summarised: bool, steps: int) -> float:
-        """Time of a step of one stream; the streams stay where they are.
-
-        Of the thread on a CPU; on another device from the first step's start to the last one's end.
-        """
+        """Thread CPU time of a step of one stream; the streams stay where they are."""
         window = [self._seen(self.at + i) for i in range(steps)]
         kept = self.state
         self.state = self._copy(kept)
@@ -126,27 +123,16 @@ class Subject:
 
     def _step_eagerly(self, state: FilterState, window: list[Seen], summarised: bool) -> float:
         ready = [self._inputs(seen) for seen in window]
-        zeros = torch.zeros(self.streams, dtype=torch.float64, device=self.device)
-        began = self._now_s()
+        zeros = torch.zeros(self.streams, dtype=torch.float64)
+        began = time.thread_time()
         for inputs in ready:
             stepped = self._eager(state, self._prior, inputs, zeros.long(), zeros)
             state = stepped.state
             if summarised:
                 summarise(stepped.predictive, inputs)
-        took_s = self._now_s() - began
+        took_s = time.thread_time() - began
         self.state = state
         return took_s
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of the states, which a step reads and writes."""
-        return sum(each.nbytes for each in filtering.leaves(self.state))
-
-    def _now_s(self) -> float:
-        if self.device == "cpu":
-            return time.thread_time()
-        torch.cuda.synchronize(self.device)
-        return time.perf_counter()
 
     def _step_compiled(self, state: FilterState, window: list[Seen], summarised: bool) -> float:
         assert self._compiled is not None
@@ -154,17 +140,17 @@ class Subject:
         views = self._compiled.views(leaves)
         ready = [self._packed(seen) for seen in window]
         levels = quantiles.with_normal(LEVELS)
-        rows, hazards = np.arange(self.streams), self._table.cpu().numpy()
-        began = self._now_s()
+        rows, hazards = np.arange(self.streams), self._table.numpy()
+        began = time.thread_time()
         for inputs in ready:
             self._compiled.advance(
                 views, rows, inputs, hazards, RECENT_RUN_LENGTHS, levels, summarised
             )
-        return self._now_s() - began
+        return time.thread_time() - began
 
     def _inputs(self, seen: Seen) -> Inputs:
-        ones = torch.ones(self.streams, dtype=torch.float64, device=self.device)
-        x, y = (torch.from_numpy(each).to(self.device) for each in (seen.x, seen.y))
+        ones = torch.ones(self.streams, dtype=torch.float64)
+        x, y = (torch.from_numpy(each) for each in (seen.x, seen.y))
         return Inputs(
             x if self.model.x_dim else None, y, ones > 0, self._table, ones, ones * float("nan"),
             ones * OUTLIER_RATE,
@@ -186,4 +172,4 @@ def summarise(mixture: Mixture, inputs: Inputs) -> None:
         return
     mixture.covariance()
     mixture.cdf(inputs.y)
-    mixture.quantile(torch.tensor(LEVELS, dtype=torch.float64, device=inputs.y.device), 1e-4)
+    mixture.quantile(torch.tensor(LEVELS, dtype=torch.float64), 1e-4)

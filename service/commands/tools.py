@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -217,35 +216,13 @@ def bench_serve(
     replay: Annotated[
         int, typer.Option(min=0, help="Rows of a replay in each round; 0: no replay.")
     ] = 20_000,
-    overload: Annotated[
-        float | None,
-        typer.Option(
-            "--overload",
-            min=0.1,
-            help="Overload: send this many times the capacity for --seconds, then half of it.",
-        ),
-    ] = None,
 ) -> object:
     """Measure throughput, latency and CPU, relative to a bare FastAPI echo endpoint.
 
-    Single observations, lists and replays, once kernels are compiled. With --overload, measure
-    accepted and rejected load, latency and recovery instead.
+    Single observations, lists and replays, once kernels are compiled.
     """
-    from service.bench import bench_overload
     from service.bench import bench_serve as run
 
-    models = _names(model)
-    if overload is not None:
-        return asdict(
-            bench_overload(
-                urls=None if url is None else [url],
-                factor=overload,
-                seconds=seconds,
-                streams=streams,
-                workers=workers,
-                model=models[0] if models else "gaussian",
-            )
-        )
     results = run(
         url=url,
         seconds=seconds,
@@ -253,28 +230,11 @@ def bench_serve(
         streams=streams,
         rounds=rounds,
         workers=workers,
-        models=models,
+        models=_names(model),
         lists=lists,
         replay=replay,
     )
     return [each.summary() for each in results]
-
-
-@bench.command("scale")
-@measurement
-def bench_scale(
-    streams: Annotated[int, typer.Option(min=1, help="Number of streams.")] = 100_000,
-    seconds: Annotated[float, typer.Option(help="Duration of measured load.")] = 30.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Time slices of each, in turn.")] = 3,
-    model: Annotated[str, typer.Option(help="Model of the streams.")] = "gaussian",
-) -> object:
-    """Compare the throughput with many streams in one worker to that with 1,000.
-
-    Also the memory that a stream takes, and the CPU time of the worker's housekeeping.
-    """
-    from service.bench import bench_scale as run
-
-    return run(streams=streams, seconds=seconds, rounds=rounds, model=model).summary()
 
 
 @bench.command("step")
@@ -299,28 +259,6 @@ def bench_step(
         max_hypotheses=max_hypotheses,
         early=early,
         late=late,
-        rounds=rounds,
-    )
-    return result.summary()
-
-
-@bench.command("gpu")
-@measurement
-def bench_gpu(
-    models: Models = None,
-    streams: Annotated[
-        str, typer.Option(help="Streams per batch, comma-separated.")
-    ] = "64,256,1024,4096",
-    max_hypotheses: Hypotheses = 50,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each, in turn.")] = 7,
-) -> object:
-    """Measure filter steps on a CUDA device: by torch, and fused where the model has a kernel."""
-    from service.bench import bench_gpu as run
-
-    result = run(
-        models=_names(models),
-        batches=_sizes(streams),
-        max_hypotheses=max_hypotheses,
         rounds=rounds,
     )
     return result.summary()
