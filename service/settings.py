@@ -100,9 +100,6 @@ class Settings(BaseSettings):
         2000, ge=2, description="upper limit of the stream setting max_hypotheses"
     )
     max_history: int = Field(100_000, ge=0, description="upper limit of the stream setting history")
-    max_pinned: int = Field(
-        100, ge=0, description="maximum number of pinned streams (streams with their own metrics)"
-    )
     max_replay: int = Field(
         5000,
         ge=1,

@@ -22,7 +22,7 @@ from model_core.sensitivity import choose, read
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, NEWEST, Options, curves
 
-SERVER = ("interval", "ttl", "pinned", "label_window")  # settings that only a service has
+SERVER = ("interval", "ttl", "label_window")  # settings that only a service has
 MOST_HYPOTHESES, LONGEST_WARMUP = 10_000, 200
 # Whole numbers: the least and the most.
 WHOLE = {

@@ -30,7 +30,6 @@ from service.api.gateway.gateway import Gateway
 from service.api.gateway.hindsight import HindsightRequests
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.partition_queue import Access
-from service.api.gateway.pinned_metrics import Pinned
 from service.api.gateway.ranking import Ranking
 from service.api.gateway.replies import Replies, bounded
 from service.api.gateway.store_monitor import Monitor
@@ -228,7 +227,6 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         ranking=Ranking(store, changes, ranker),
         observation_hub=observation_hub,
         series_rules=SeriesRules(settings.prometheus_rules, observation_parser),
-        pinned=Pinned(store, settings.partitions, settings.max_pinned),
         thread=thread,
     )
 

@@ -19,7 +19,6 @@ from service.api.gateway.changes import Changes
 from service.api.gateway.explanations import Explanations
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.hindsight import HindsightRequests
-from service.api.gateway.pinned_metrics import Pinned
 from service.api.gateway.ranking import Ranking
 from service.api.gateway.replies import Replies
 from service.api.gateway.store_monitor import Monitor
@@ -113,7 +112,6 @@ class Context(NamedTuple):
     explanations: Explanations
     ranking: Ranking
     observation_hub: ObservationHub
-    pinned: Pinned
     series_rules: SeriesRules
     thread: Executor  # one thread, for bodies that are not light
 

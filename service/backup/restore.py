@@ -35,7 +35,6 @@ _LISTS = (
     keys.names,
     keys.due,
     keys.uncalibrated,
-    keys.pinned,
     keys.feed,
     keys.hindsight,
 )

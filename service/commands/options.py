@@ -31,7 +31,6 @@ API = STORE | {
     "max_hypotheses",
     "max_history",
     "max_snapshot_bytes",
-    "max_pinned",
     "prometheus_rules",
     "max_result_streams",
     "memory_shed_fraction",

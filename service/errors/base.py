@@ -6,7 +6,7 @@
       SamplesRejected
   * StreamConflict: the request does not fit the stream's state at its place in the log
     * UnknownStream, UnknownModel, DimensionMismatch, LabelOutOfRange, SeqConflict,
-      UnfitSettings, SettingsConflict, TooManyPinned, KeyReused, EarlierItemFailed
+      UnfitSettings, SettingsConflict, KeyReused, EarlierItemFailed
     * `service.errors.stream`: UnfitModel, UnfitBelief, UnfitSnapshot, WarmingUp, StreamExists,
       UnknownEvent, NotRetained, StreamReplaced, TimeBackwards, NotAwaited
   * Overloaded: nothing was accepted, try again later
@@ -186,12 +186,6 @@ class SettingsConflict(StreamConflict):
     """The setting cannot be changed on a stream that has observations."""
 
     status, slug, title = 409, "settings-conflict", "Settings conflict"
-
-
-class TooManyPinned(StreamConflict):
-    """The pinned-stream limit is reached."""
-
-    status, slug, title = 409, "too-many-pinned", "Too many pinned streams"
 
 
 class KeyReused(StreamConflict):

@@ -368,11 +368,10 @@ class _Joined:
             yield from registry.collect()
 
 
-def exposition(accept: str = "", *more: CollectorRegistry) -> tuple[bytes, str]:
+def exposition(accept: str = "") -> tuple[bytes, str]:
     """Return all metrics, of all processes in multiprocess mode, and their media type.
 
     accept: header of the request; OpenMetrics, which has exemplars, is for those that ask for it.
-    more: further registries for the same page.
     """
     registry = CollectorRegistry()
     if MULTIPROCESS_DIR in os.environ:
@@ -382,7 +381,7 @@ def exposition(accept: str = "", *more: CollectorRegistry) -> tuple[bytes, str]:
         ProcessCollector(registry=registry)
         own = (REGISTRY, registry)
     encode, media_type = choose_encoder(accept)
-    return encode(_Joined(*own, *more)), media_type
+    return encode(_Joined(*own)), media_type
 
 
 def serve(port: int) -> None:

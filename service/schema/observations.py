@@ -256,10 +256,6 @@ class StreamForm(Form):
         description="maximum number of observations queued behind a pending label; beyond it the "
         "oldest pending label counts as missing",
     )
-    pinned: StrictBool = Field(
-        False,
-        description="whether to pin the stream: export its numbers as metrics labelled with its id",
-    )
     trend: StrictBool = Field(False, description="whether an `autoregressive` stream has a trend")
     season: Annotated[StrictInt, Field(ge=2, le=MAX_SEASON), WHOLE] | None = Field(
         None, description="period of an `autoregressive` stream's season, in observations"

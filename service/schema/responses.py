@@ -61,7 +61,6 @@ class StreamSettings(TypedDict, total=False):
     season: int | None
     interval: float | None
     ttl: float | None
-    pinned: bool
     label_window: int
     sensitivity: FalseAlarmRate | None
     confirm_probability: float | None

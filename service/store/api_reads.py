@@ -294,13 +294,6 @@ class AsyncStore:
             blob = wire.checksummed(canaries.encode(canary), "canary", name)
             await cast(Any, self._client.hset(keys.CANARIES, name, blob))
 
-    async def pinned(self) -> list[str]:
-        """Return all pinned streams, in order."""
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition in range(self._partitions):
-                pipe.zrange(keys.pinned(partition), 0, -1)
-            return sorted(_text(name) for row in await pipe.execute() for name in row)
-
     async def outcomes(
         self, incarnation: str, wanted: Iterable[tuple[int, int]]
     ) -> dict[int, wire.Outcome | CorruptState]:

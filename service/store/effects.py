@@ -13,17 +13,13 @@ Effect = tuple[Argument, ...]
 
 
 def index_effects(partition: int, name: str, head: Head, was: StreamSettings) -> list[Effect]:
-    """Where a stream stands in the lists of those that expire and those that are pinned."""
+    """Where a stream stands in the list of those that expire."""
     settings, found = head.settings, list[Effect]()
     if settings.ttl is not None:
         expires = head.updated_ms + int(1000 * settings.ttl)
         found.append(("ZADD", keys.due(partition), expires, name))
     elif was.ttl is not None:
         found.append(("ZREM", keys.due(partition), name))
-    if settings.pinned and not was.pinned:
-        found.append(("ZADD", keys.pinned(partition), 0, name))
-    elif was.pinned and not settings.pinned:
-        found.append(("ZREM", keys.pinned(partition), name))
     return found
 
 

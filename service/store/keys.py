@@ -91,11 +91,6 @@ def uncalibrated(p: int) -> str:
     return f"moca:{{{p}}}:uncalibrated"
 
 
-def pinned(p: int) -> str:
-    """Return the sorted set (all scores 0) of the ids of pinned streams."""
-    return f"moca:{{{p}}}:pinned"
-
-
 def feed(p: int) -> str:
     """Return the stream of events of all streams, in the order of the log."""
     return f"moca:{{{p}}}:feed"

@@ -54,7 +54,6 @@ class StreamSettings(Struct, omit_defaults=True, gc=False):
     season: int | None = None
     interval: float | None = None  # seconds in a step of the hazard
     ttl: float | None = None  # seconds
-    pinned: bool = False
     label_window: int = 100  # observations that may wait behind a label to come
     sensitivity: Sensitivity | None = None
     confirm_probability: float | None = None

@@ -48,18 +48,14 @@ VARIABLES = {
     "$__interval": "10s",
     "$namespace": ".*",
     "$model": ".*",
-    "$stream": "load-0",
 }
 OWN = {"__all", "__rate_interval", "__range", "__interval", "__value", "__url_time_range"}
 OWN |= {"__from", "__to", "__data"}
-# What the service itself registers; with the gauges of pinned streams.
+# What the service itself registers.
 REGISTERED = """
 from service.observability import metrics, model_metrics, subscriber_metrics
-from service.api.gateway.pinned_metrics import GAUGES
 for family in metrics.REGISTRY.collect():
     print(family.name + ("_total" if family.type == "counter" else ""))
-for name in GAUGES:
-    print(f"moca_stream_{name}")
 """
 
 
@@ -330,10 +326,9 @@ def labels_of() -> np.ndarray:
 
 
 def create(url: str) -> None:
-    """Make the streams; those of the first two models are pinned."""
     with httpx.Client(base_url=url, timeout=60) as client:
         for i in range(STREAMS):
-            body = {"model": MODELS[i % 4], "hazard": 0.02, "pinned": i % 4 < 2}
+            body = {"model": MODELS[i % 4], "hazard": 0.02}
             client.put(f"/v1/streams/load-{i}", json=body).raise_for_status()
 
 

@@ -1,36 +1,26 @@
-"""What changed: of all streams, by model and state, anomalies, pinned streams one by one."""
+"""What changed: of all streams, by model and state, anomalies."""
 
 from __future__ import annotations
 
 from moca_grafana.infinity import Column, JsonQuery
-from moca_grafana.limits import above, below, none
+from moca_grafana.limits import above, below
 from moca_grafana.page import Page
 from moca_grafana.panels import (
-    CONSOLE_STREAM,
     Panel,
     Query,
     What,
-    band,
     buckets_over_time,
     json_rows,
     lines,
-    link,
-    note,
     number,
-    rows,
 )
 
 MODEL = 'model=~"$model"'
-STREAM = 'stream=~"$stream"'
 AT_START = (
     "${console}/#/streams/${__data.fields.Stream:percentencode}?at=${__data.fields.Start:raw}"
 )
 LATEST = 500  # the most of one page of GET /v1/changes
 MARKS = 100
-INTRO = (
-    "These panels have a series for each pinned stream. Changes of all streams are in the table "
-    "above, and every event of a stream is in [the console](${console}/#/)."
-)
 
 
 def page() -> Page:
@@ -38,13 +28,11 @@ def page() -> Page:
     return Page(
         "moca-changepoints",
         "MOCA: changepoints",
-        "Changes of all streams, changepoints by model and state, anomalies, pinned streams.",
+        "Changes of all streams, changepoints by model and state, anomalies.",
         {
             "Now": _now(),
             "Changes of all streams": _changes(),
             "Over time": _course(),
-            "Pinned streams": _pinned(),
-            "$stream": _stream(),
         },
         by_model=True,
         choices={
@@ -53,7 +41,6 @@ def page() -> Page:
             "min_size": ("Smallest size", ("0", "0.5", "1", "2", "3", "5")),
         },
         marks=("Confirmed changes of all streams", _marks()),
-        by_stream=True,
     )
 
 
@@ -84,22 +71,12 @@ def _now() -> list[Panel]:
         "short",
         above(20, 50),
     )
-    watched = What("Pinned streams", "Streams with their own metrics.", "short", above(90, 100))
-    changed = What(
-        "Pinned and changed",
-        "Pinned streams with changed_probability above 0.9.",
-        "short",
-        above(1, 10),
-    )
-    unit = "max by (stream) (moca_stream_changed_probability) > 0.9"
     share = f"{_entered('withdrawn', '1h')} / ({_entered('suspected', '1h')} > 0) or vector(0)"
     return [
         number(confirmed, f"{_entered('confirmed', '1h')} or vector(0)", 0),
         number(suspected, f"{_entered('suspected', '1h')} or vector(0)", 0),
         number(withdrawn, share, 0),
         number(often, f"max(moca:confirmed:per1000_10m{{{MODEL}}}) or vector(0)", 1),
-        number(watched, "count(max by (stream) (moca_stream_observations)) or vector(0)", 0),
-        number(changed, f"count({unit}) or vector(0)", 0),
     ]
 
 
@@ -195,66 +172,3 @@ def _course() -> list[Panel]:
         lines(strange, Query(anomalies, "{{model}}"), span=8),
         buckets_over_time(belief, each).span(8),
     ]
-
-
-def _pinned() -> list[Panel]:
-    table = What(
-        "Last changes of pinned streams",
-        "Pinned streams with a confirmed change, latest first. A stream's name opens it.",
-        "short",
-        above(0.5, 0.9),
-    )
-    by = "max by (stream, model)"
-    columns = {
-        "Observations since": f"{by} (moca_stream_observations - moca_stream_confirmed_start)",
-        "Began at": f"{by} (moca_stream_confirmed_start)",
-        "P(changed since)": f"{by} (moca_stream_changed_probability)",
-        "Run length": f"{by} (moca_stream_run_length)",
-        "Last label": f"{by} (moca_stream_last)",
-    }
-    confirmed = f"and ({by} (moca_stream_confirmed_start) > 0)"
-    queries = {title: Query(f"{expr} {confirmed}") for title, expr in columns.items()}
-    return [note("Recent events", INTRO), rows(table, queries)]
-
-
-def _one(name: str) -> str:
-    return f"max by (stream) (moca_stream_{name}{{{STREAM}}})"
-
-
-def _stream() -> list[Panel]:
-    predicted = What(
-        "Labels and forecasts",
-        "Last label, and mean and 5 % to 95 % band of its predictive distribution.",
-        "short",
-        none(),
-    )
-    changed = What(
-        "Probability that the regime changed",
-        "Since the last confirmed change: use this probability for alarms.",
-        "percentunit",
-        above(0.5, 0.9),
-    )
-    length = What(
-        "Run length",
-        "Most probable run length, and observations since the last confirmed change.",
-        "short",
-        below(5, 1),
-    )
-    score = What(
-        "Log score of the last label",
-        "Log predictive density: low for surprising labels.",
-        "suffix: nats",
-        below(-5, -10),
-    )
-    since = f"{_one('observations')} - {_one('confirmed_start')}"
-    series = [Query(_one("last"), "label"), Query(_one("mean"), "mean")]
-    ends = [Query(_one("lower"), "5 %"), Query(_one("upper"), "95 %")]
-    open_it = link("Open in the console", CONSOLE_STREAM + "${stream:percentencode}")
-    labels = band(lines(predicted, *series, *ends, span=24), "5 %", "95 %")
-    found: list[Panel] = [
-        labels.links([open_it]),
-        lines(changed, Query(_one("changed_probability"), "changed"), span=8).min(0).max(1),
-        lines(length, Query(_one("run_length"), "run length"), Query(since, "since"), span=8),
-        lines(score, Query(_one("log_score"), "log score"), span=8),
-    ]
-    return found

@@ -20,10 +20,8 @@ from moca_grafana.panels import SOURCE, Panel, of_deployment
 
 TAG = "moca"
 ALERTS = 'ALERTS{alertstate="firing",alertname=~"Moca.*"}'
-CONFIRMED = 'max by (stream) (changes(moca_stream_confirmed_start{stream=~"$stream"}[1m])) > 0'
 
 STEPS = of_deployment("moca_run_length_observations_count")
-PINNED = of_deployment("moca_stream_observations")
 
 
 class Page(NamedTuple):
@@ -34,7 +32,6 @@ class Page(NamedTuple):
     about: str
     rows: dict[str, list[Panel]]
     by_model: bool = False
-    by_stream: bool = False
     choices: dict[
         str, tuple[str, tuple[str, ...]]
     ] = {}  # labels and values of lists; first: chosen
@@ -55,8 +52,6 @@ def document(page: Page) -> str:
         for panel in panels:
             made = made.with_panel(panel)
     made = made.annotation(_annotation("Alerts", ALERTS, "red"))
-    if page.by_stream:
-        made = made.annotation(_annotation("Confirmed change of the stream", CONFIRMED, "purple"))
     found: dict[str, Any] = json.loads(json.dumps(made.build(), cls=JSONEncoder))
     for number, panel in enumerate(found["panels"], 1):
         panel["id"] = number
@@ -87,9 +82,6 @@ def _variables(page: Page) -> list[Any]:
         found.append(
             models.label("Model").multi(True).include_all(True).all_value(".*").current(every)
         )
-    if page.by_stream:
-        streams = _values("stream", f"label_values({PINNED}, stream)")
-        found.append(streams.label("Pinned stream"))
     if page.marks is not None:
         service = builders.DatasourceVariable("service").label("Service").type(PLUGIN)
         found.append(service.description("Data source Infinity with the address of the API"))

@@ -45,7 +45,6 @@ EXAMPLES: tuple[ServiceError, ...] = (
         "POST /v1/streams/{id}/model moves it to another model",
         field="model",
     ),
-    base.TooManyPinned("pinned: limit of 100 streams reached"),
     stream.StreamExists("stream 'pump-7' already exists; add ?replace=true to replace it"),
     stream.WarmingUp("the stream has no belief yet at seq 5", seq=5),
     stream.NotRetained("start 12 is outside the retained range 101-411", first=100),

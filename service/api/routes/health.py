@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.gateway.reads import from_store
 from service.api.http import Context, context_of, json_response, read_query
-from service.errors.base import (
-    CorruptState,
-    InternalError,
-    NotFound,
-    NotReady,
-    RedisUnavailable,
-    UnknownModel,
-)
+from service.errors.base import InternalError, NotFound, NotReady, UnknownModel
 from service.models import sensitivity_curves
 from service.models.catalogue import Model
 from service.observability import metrics
@@ -99,11 +90,8 @@ async def readyz(request: Request) -> Response:
 
 async def show_metrics(request: Request) -> Response:
     """Return the metrics of all processes of the service, in a format that Prometheus asks for."""
-    more = []
-    with suppress(RedisUnavailable, CorruptState):  # process metrics matter most during an outage
-        more.append(await from_store(context_of(request).pinned.metrics()))
     accept = request.headers.get("accept", "")
-    content, media_type = await asyncio.to_thread(metrics.exposition, accept, *more)
+    content, media_type = await asyncio.to_thread(metrics.exposition, accept)
     return Response(content, headers={"Content-Type": media_type})
 
 

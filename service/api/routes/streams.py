@@ -43,8 +43,6 @@ async def put_stream(request: Request) -> Response:
     """Create a stream, or change some settings of an existing one."""
     context, stream = context_of(request), stream_of(request)
     settings = await read_form(request, context.observation_parser.settings, required=False)
-    if settings.get("pinned"):
-        await from_store(context.pinned.admit(stream))
     return await submit(request, wire.Configure(stream, settings))
 
 

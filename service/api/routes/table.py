@@ -118,7 +118,7 @@ CALLS = (
         STREAM,
         streams.put_stream,
         responses.StreamSummary,
-        (*CHANGE, *UNFIT, base.SettingsConflict, base.TooManyPinned),
+        (*CHANGE, *UNFIT, base.SettingsConflict),
         _here,
         body=document.body(document.ref(StreamForm), required=False),
         makes=True,

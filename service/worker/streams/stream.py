@@ -179,7 +179,7 @@ class Stream:
         self.tail, self.buffer, self.season = {}, (), None
         self.damaged = self._new = self._events = self._anomalies = NOTHING
         self.leave()
-        for list_of in (keys.names, keys.due, keys.pinned, keys.uncalibrated):
+        for list_of in (keys.names, keys.due, keys.uncalibrated):
             self._effects += (("ZREM", list_of(p), name),)
         if self.unreadable:
             self._effects += (("HDEL", keys.idempotency(p, name), *self.unreadable),)

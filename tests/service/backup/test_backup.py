@@ -90,7 +90,7 @@ def fill(bench, labels):
         settings = {"model": kind, "max_hypotheses": 30, "outlier_rate": 0.01}
         bench.ask(Configure(kind, {**settings, "history": 100, "anomaly_alarm": 0.6}), status=201)
         bench.observe(kind, labels[kind][:90])
-    bench.ask(Configure("gaussian", {"confirm_after": 5, "ttl": 1e6, "pinned": True}))
+    bench.ask(Configure("gaussian", {"confirm_after": 5, "ttl": 1e6}))
     bench.ask(Observe("gaussian", labels["gaussian"][90:91], key="k", digest="d"))
     bench.observe("gone", [1.0, 2.0], key="k", digest="d")
     bench.ask(Delete("gone"), status=204)
@@ -116,7 +116,6 @@ def everything(bench):
             found[name].append(bench.client.hget(keys.heads(p), name))
             found[name].append(bench.client.zscore(keys.names(p), name))
             found[name].append(bench.client.zscore(keys.due(p), name))
-            found[name].append(bench.client.zscore(keys.pinned(p), name))
     return found
 
 

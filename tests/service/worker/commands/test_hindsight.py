@@ -366,7 +366,7 @@ def test_calibrated_once_there_are_labels_enough(bench):
     assert (after.calibration.labels, after.calibration.seq) == (610, 630)
     assert 0.5 <= after.calibration.false_alarms_per_1000 < 3  # that of the model: 2.4
     assert calibrate(bench) == after
-    shown = bench.ask(Configure("a", {"pinned": True}))["sensitivity"]
+    shown = bench.ask(Configure("a", {"ttl": 1e6}))["sensitivity"]
     assert (shown["threshold"], shown["calibration"]["labels"]) == (after.threshold, 610)
 
 

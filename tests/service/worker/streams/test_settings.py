@@ -386,14 +386,3 @@ def test_the_longest_time_to_live_can_be_listed():
     assert (command, when, name) == ("ZADD", 2**42 + 1000 * MAX_TTL, "a")
     with pytest.raises(ValidationError):
         StreamForm(ttl=1e308)
-
-
-def test_pinned_streams_are_listed_while_they_are(bench):
-    bench.ask(Configure("a", {**KNOWN, "pinned": True}), status=201)
-    assert listed(bench, keys.pinned) == [(b"a", 0)]
-    bench.crash()
-    bench.ask(Configure("a", {"pinned": False}))
-    assert listed(bench, keys.pinned) == []
-    bench.ask(Configure("a", {"pinned": True}))
-    bench.send(Delete("a"))
-    assert listed(bench, keys.pinned) == []
