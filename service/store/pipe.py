@@ -42,9 +42,9 @@ class Pipe:
             return
         try:
             connection = self._borrow()
-            untaken = send(connection, self._unsent)
+            send(connection, self._unsent)
             for replies, count in self._due:
-                replies += [reply_of(connection, untaken) for _ in range(count)]
+                replies += [reply_of(connection) for _ in range(count)]
         except BaseException:
             self.close()
             raise

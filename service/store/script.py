@@ -88,8 +88,8 @@ class Script:
         pool: Any = client.connection_pool
         connection = pool.get_connection()
         try:
-            untaken = send(connection, self.commands(calls))
-            return [reply_of(connection, untaken) for _ in calls]
+            send(connection, self.commands(calls))
+            return [reply_of(connection) for _ in calls]
         except BaseException:
             connection.disconnect()  # answers that nobody waits for are on their way
             raise
@@ -106,8 +106,8 @@ class Script:
         pool: Any = client.connection_pool
         connection = await pool.get_connection()
         try:
-            untaken = await send_async(connection, self.commands(calls))
-            return [await reply_of_async(connection, untaken) for _ in calls]
+            await send_async(connection, self.commands(calls))
+            return [await reply_of_async(connection) for _ in calls]
         except BaseException:
             await connection.disconnect(nowait=True)
             raise

@@ -161,11 +161,11 @@ class AsyncCluster(RedisCluster):
         connection: Any = node.acquire_connection()
         try:
             await node.disconnect_if_needed(connection)
-            untaken = await send_async(connection, packed(part.values()))
+            await send_async(connection, packed(part.values()))
             for i, routed in part.items():
                 if routed.asking:
-                    await reply_of_async(connection, untaken)
-                replies[i] = await reply_of_async(connection, untaken, wait_s)
+                    await reply_of_async(connection)
+                replies[i] = await reply_of_async(connection, wait_s)
         except LOST as error:
             await connection.disconnect(nowait=True)
             idle: Any

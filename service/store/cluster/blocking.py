@@ -136,12 +136,13 @@ class Cluster(_Library):  # type: ignore[misc]
     def _once(self, todo: Mapping[int, Routed]) -> dict[int, Any]:
         replies: dict[int, Any] = {}
         with self._opened(self._by_node(todo)) as opened:
-            untaken = [send(connection, packed(part.values())) for connection, part in opened]
-            for (connection, part), left in zip(opened, untaken, strict=True):
+            for connection, part in opened:
+                send(connection, packed(part.values()))
+            for connection, part in opened:
                 for i, routed in part.items():
                     if routed.asking:
-                        reply_of(connection, left)
-                    replies[i] = reply_of(connection, left)
+                        reply_of(connection)
+                    replies[i] = reply_of(connection)
         return replies
 
     @contextlib.contextmanager

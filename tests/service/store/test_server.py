@@ -212,25 +212,6 @@ async def test_one_call_finds_out_for_all_connections(proxy, impatient, directio
             await pool.release(connection)
 
 
-async def test_many_bytes_over_a_slow_link_are_not_a_lost_connection(proxy, impatient, make):
-    """An append or a commit that takes longer than the timeout goes through, at once."""
-    payload = bytes(250_000)
-    async with connect_async(impatient) as client:
-        appender = Appender(client, "i1", max_pending=10)
-        await appender.append(P, 0, 1, b"the script is there")
-        proxy.slow(0.02, 150_000)
-        assert (await appender.append(P, 1, 1, payload)).waiting == 2
-    proxy.heal()
-    with connect(impatient) as client:
-        log = Log(client, "w1", 60_000, 4)
-        lease = log.acquire(P)
-        effect = ("HSET", keys.history(P, "x"), "a", payload)
-        assert log.commit([make(lease, START)]) == ["OK"]
-        proxy.slow(0.02, 150_000)
-        assert log.commit([make(lease, Offset("1-0", DONE), effect)]) == ["OK"]
-        log.close()
-
-
 def test_what_the_kernel_closed_is_made_anew(valkey_url):
     """Writing to it raises a RuntimeError in uvloop: the task that appends ended by that."""
 
