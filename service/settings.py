@@ -90,8 +90,8 @@ class Settings(BaseSettings):
     max_connections: int = Field(
         10_000,
         ge=16,
-        description="maximum open connections per API process; idle ones are closed first; "
-        "capped at the limit on open files minus 256",
+        description="maximum open connections per API process; beyond it connections are closed "
+        "once they are answered; capped at the limit on open files minus 256",
     )
     max_body_bytes: int = Field(8 << 20, ge=1024, description="maximum size of a request body")
     max_observations: int = Field(10_000, ge=1, description="maximum observations per request")

@@ -34,7 +34,7 @@ from service.api.gateway.ranking import Ranking
 from service.api.gateway.replies import Replies, bounded
 from service.api.gateway.store_monitor import Monitor
 from service.api.http import Context, checked_stream, problem
-from service.api.middleware import RequestMiddleware
+from service.api.middleware import Admission, RequestMiddleware
 from service.api.openapi import document
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
@@ -128,6 +128,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.refused = None
     app.state.starting = None  # the startup task, cancelled by a stop that comes during it
     app.state.overload = Overload(settings)
+    app.state.admission = Admission(app.state.overload)
     kinds = [call.answer for call in CALLS if call.answer is not None]
     app.openapi = lambda: document.document(app, kinds)  # type: ignore[method-assign]
     _add_middleware(app, settings)
@@ -149,7 +150,11 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     app.state.access_log = open_log(settings.access_log)
     app.state.tracer = open_tracer(settings, "api")
     app.add_middleware(
-        RequestMiddleware, log=app.state.access_log, shortcut=not origins, tracer=app.state.tracer
+        RequestMiddleware,
+        admission=app.state.admission,
+        log=app.state.access_log,
+        shortcut=not origins,
+        tracer=app.state.tracer,
     )
 
 

@@ -1,29 +1,61 @@
-"""Request ids, duration metrics by route, access log and traces of every request."""
+"""Around every request: its id, early refusals, duration metrics, access log and traces.
+
+A request that this process has no room for is refused before its body is read.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 import time
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any
 
-from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.gateway.load_shedding import Overload
+from service.api.http import problem
 from service.api.parsing.bodies import header
-from service.errors.base import Overloaded
+from service.errors.base import Overloaded, TooManyConnections
 from service.observability import metrics
 from service.observability.access_log import AccessLog, Traffic
 from service.observability.tracing import Tracer
 
+CLOSE = ((b"connection", b"close"),)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
-_observations = re.compile(r"/v1/streams/([^/]+)/observations").fullmatch
+SPARE_CONNECTIONS = 128  # over the limit, of which each is closed once it has an answer
+_observations = re.compile(r"/v1/(?:streams/([^/]+)/)?observations").fullmatch
 _random_bits = Random().getrandbits  # ids are no secrets, and have to be cheap
 _acceptable = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
 
 
+class Admission:
+    """What one process has room for. The server sets its connections and their limit."""
+
+    def __init__(self, overload: Overload) -> None:
+        self.connections: Collection[Any] = ()
+        self.max_connections: float = math.inf
+        self.requests = 0  # in flight
+        self._overload = overload
+
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Return the headers of an answer, after which a connection over the limit is closed."""
+        return CLOSE if len(self.connections) > self.max_connections else ()
+
+    def refusal(self) -> TooManyConnections | None:
+        """Return the refusal of any request; None: go on."""
+        if len(self.connections) <= self.max_connections + SPARE_CONNECTIONS:
+            return None
+        return TooManyConnections("connection limit of this API process reached")
+
+    def refusal_of_observations(self) -> Overloaded | None:
+        """Return the refusal of observations that are not read yet; None: go on."""
+        return self._overload.early(self.requests, time.monotonic())
+
+
 class RequestMiddleware:
-    """Pure ASGI middleware: gives each request an id and measures it.
+    """Pure ASGI middleware: gives each request an id, admits and measures it.
 
     The client's X-Request-Id is kept if it is harmless; the answer carries it. Labels are route
     templates and known methods only, so that no client can make new series. With a log, each
@@ -34,12 +66,17 @@ class RequestMiddleware:
     def __init__(
         self,
         app: ASGIApp,
+        admission: Admission,
         log: AccessLog | None = None,
         shortcut: bool = True,
         tracer: Tracer | None = None,
     ) -> None:
-        self._app, self._log, self._shortcut, self._tracer = app, log, shortcut, tracer
-        self._observe: Any = None  # the route of the hot path
+        self._app = app
+        self._admission = admission
+        self._log = log
+        self._shortcut = shortcut
+        self._tracer = tracer
+        self._routes: dict[str, Any] = {}
         self._measures: dict[tuple[str, str, int], Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,16 +94,21 @@ class RequestMiddleware:
             traffic = Traffic()
             receive, send = traffic.count(receive, send)
 
+        added = [(b"x-request-id", request_id), *self._admission.headers()]
+
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+                message["headers"] = [*message["headers"], *added]
             await send(message)
 
+        app = self._next(scope)
+        self._admission.requests += 1
         try:
-            await self._next(scope)(scope, receive, answer)
+            await app(scope, receive, answer)
         finally:
+            self._admission.requests -= 1
             # Streaming responses are measured to the first byte.
             ended = scope["state"].get("answered_s") or time.perf_counter()
             seconds = ended - began
@@ -77,21 +119,28 @@ class RequestMiddleware:
                 self._log.write(scope, status, seconds, traffic)
 
     def _next(self, scope: Scope) -> ASGIApp:
-        """Take posted observations straight to their route.
+        """Return what answers a request: the application, or a refusal.
 
-        The layers between cost a fifth of such a request: they find the route and handle errors
-        that this one handles itself.
+        Posted observations go straight to their route. The layers between cost a fifth of such a
+        request: they find the route and handle errors that this one handles itself.
         """
-        if scope["method"] != "POST" or not self._shortcut:
+        refusal = self._admission.refusal()
+        if refusal is not None:
+            return _refused(scope, refusal)
+        match = _observations(scope["path"]) if scope["method"] == "POST" else None
+        if match is None or not self._shortcut:
             return self._app
-        match = _observations(scope["path"])
-        if match is None:
-            return self._app
-        if self._observe is None:
-            (self._observe,) = (r for r in scope["app"].routes if r.name == "observe")
-        scope["path_params"], scope["route"] = {"stream": match[1]}, self._observe
-        route: ASGIApp = self._observe.app
-        return route
+        if not self._routes:
+            self._routes = {route.name: route for route in scope["app"].routes}
+        stream = match[1]
+        route = self._routes["observe_many" if stream is None else "observe"]
+        scope["path_params"] = {} if stream is None else {"stream": stream}
+        scope["route"] = route
+        overloaded = self._admission.refusal_of_observations()
+        if overloaded is not None:
+            return _refused(scope, overloaded)
+        app: ASGIApp = route.app
+        return app
 
     def _measure(self, scope: Scope, status: int, seconds: float) -> None:
         # A list takes as long as it has observations: it must not hide what a single one takes.
@@ -105,22 +154,11 @@ class RequestMiddleware:
         measure.observe(seconds)
 
 
-class Refusals:
-    """Measures and logs requests refused before they reach the application."""
-
-    def __init__(self, app: FastAPI) -> None:
-        self._routes = {route.name: route for route in app.routes if hasattr(route, "name")}
-        self._log: AccessLog | None = app.state.access_log
-
-    def note(self, scope: Scope, name: str, error: Overloaded) -> bytes:
-        """Count, measure and log a refusal of the route of that name; return the request's id."""
-        request_id = _identify(scope)
-        scope["route"] = self._routes[name]
-        metrics.LOAD_SHED.labels(error.reason).inc()
-        metrics.REQUEST_DURATION.labels(_route(scope), "POST", str(error.status)).observe(0.0)
-        if self._log is not None:
-            self._log.write(scope, error.status, 0.0, Traffic())
-        return request_id
+def _refused(scope: Scope, error: Overloaded | TooManyConnections) -> ASGIApp:
+    metrics.LOAD_SHED.labels(error.reason).inc()
+    # A client that waits for 100 Continue never sends its body: nothing more can be read.
+    waits = header(scope, b"expect") is not None
+    return problem(error, {"Connection": "close"} if waits else None)
 
 
 def _identify(scope: Scope) -> bytes:

@@ -19,7 +19,6 @@ from service.errors.base import StartupError
 from service.observability import metrics
 from service.runtime.access_policy import depends_on_keys, keys_required
 from service.runtime.process import (
-    BACKLOG,
     EXIT_REFUSED,
     WORKER_STOP_S,
     bind,
@@ -94,10 +93,8 @@ def webhook_timeout_s(settings: Settings) -> float:
 def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = None) -> None:
     """Run one API process with an existing Redis or Valkey."""
     begin("api", settings, parent_fd)
-    import uvicorn
-
     from service.api.app import check_store, create_app
-    from service.api.server import Server, protocol
+    from service.api.server import Server
 
     try:
         app = create_app(settings)
@@ -107,18 +104,7 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
         listener = inherited or bind(settings.host, settings.port)
     except (StartupError, UnusableServer, redis.RedisError) as error:
         end(error)
-    config = uvicorn.Config(
-        app,
-        http=protocol(settings, app),
-        backlog=BACKLOG,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        ws="none",
-        timeout_keep_alive=settings.keep_alive_s,
-        timeout_graceful_shutdown=int(settings.request_deadline_s) + 1,
-    )
-    server = Server(config, app)
+    server = Server(app, settings)
     # A refusal to start is said below, in one line and without a traceback; a stop is no error.
     logging.getLogger("uvicorn.error").addFilter(
         lambda _: app.state.refused is None and (server.started or not server.should_exit)

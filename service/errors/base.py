@@ -17,7 +17,7 @@
   * NoAnswer: accepted, but not answered in time; it is applied at most once
   * ReadTimeout: a read was not answered in time; it changes nothing
   * `service.errors.http`, before parsing: Unauthorized, MissingScope, RateExceeded, SlowBody,
-    SlowHead, UnsupportedEncoding, HeadTooLarge, UrlTooLong
+    UnsupportedEncoding
   * Defect: internal faults
     * NumericalFault, Quarantined, CorruptState, ModelChanged, InternalError
 """

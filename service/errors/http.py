@@ -71,21 +71,3 @@ class UnsupportedEncoding(UnsupportedMediaType):
     def headers(self) -> Mapping[str, str]:
         """Return the accepted encodings."""
         return {"Accept-Encoding": "gzip, deflate"}
-
-
-class HeadTooLarge(FormError):
-    """The request's headers are too many or too long."""
-
-    status, slug, title = 431, "head-too-large", "Request header fields too large"
-
-
-class UrlTooLong(FormError):
-    """The request's URL is too long."""
-
-    status, slug, title = 414, "url-too-long", "URL too long"
-
-
-class SlowHead(FormError):
-    """The request's head did not arrive in time."""
-
-    status, slug, title = 408, "slow-head", "Request head too slow"

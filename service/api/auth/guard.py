@@ -58,7 +58,8 @@ class Authenticator:
             return
         sent = header(scope, b"authorization")
         if sent is None and not self._required:
-            if not is_own_name(header(scope, b"host") or b"", self._names):
+            hosts = [value for name, value in scope["headers"] if name == b"host"]
+            if not all(is_own_name(host, self._names) for host in hosts):
                 raise Unauthorized(OTHER_NAME)
             return
         if time.monotonic() > self._fresh_until:

@@ -111,10 +111,7 @@ EXAMPLES: tuple[ServiceError, ...] = (
     ),
     base.ReadTimeout("no answer within 30 s; nothing was changed"),
     base.MethodNotAllowed("method PATCH is not allowed for /v1/streams/pump-7"),
-    http.SlowHead("request head not received within 10 s"),
     base.TooManyConnections("connection limit of this API process reached"),
-    http.UrlTooLong("URL too long: at most 16384 bytes"),
-    http.HeadTooLarge("request head too large: at most 100 headers, and 32768 bytes with the URL"),
     base.EarlierItemFailed("not applied: an earlier item of the same stream failed"),
 )  # one of each error, in the order in which OpenAPI shows those of a status
 

@@ -27,7 +27,6 @@ JSON = "application/json"
 BYTES = "application/octet-stream"
 NDJSON = "application/x-ndjson"
 CSV = "text/csv"
-WHOLE = "body_complete"  # in a request's state: nothing of its body is waited for
 MAX_MEMBERS = 64  # of a gzip body; each costs a copy of the rest
 LIGHT_BYTES, LIGHT_VALUES = 16_384, 600  # read at once, without a thread: some milliseconds
 LIGHT_PACKED, LIGHT_COPY = 1024, 1 << 20
@@ -140,10 +139,11 @@ async def read_body(
     length = header(request.scope, b"content-length")
     if length is not None and length.isdigit() and int(length) > limit:
         raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
-    if WHOLE in request.scope["state"]:
-        chunks = await _received(request, limit)
-    else:
-        chunks = await _received_within(timeout_s, request, limit)
+    try:
+        async with asyncio.timeout(timeout_s):
+            chunks = await _received(request, limit)
+    except TimeoutError:
+        raise SlowBody(f"the body did not arrive within {timeout_s:g} s") from None
     size = sum(map(len, chunks))
     if size > LIGHT_COPY:
         body = await apart(thread, lambda: b"".join(chunks))
@@ -154,14 +154,6 @@ async def read_body(
     if size > LIGHT_PACKED:
         return await apart(thread, lambda: _unpacked(body, window, limit))
     return _unpacked(body, window, limit)
-
-
-async def _received_within(timeout_s: float, request: Request, limit: int) -> list[bytes]:
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await _received(request, limit)
-    except TimeoutError:
-        raise SlowBody(f"the body did not arrive within {timeout_s:g} s") from None
 
 
 async def _received(request: Request, limit: int) -> list[bytes]:

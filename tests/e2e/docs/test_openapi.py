@@ -82,9 +82,6 @@ def test_every_error_has_one_example_and_calls_document_those_that_they_declare(
         errors.EarlierItemFailed,
         errors.MethodNotAllowed,
         errors.TooManyConnections,
-        http.HeadTooLarge,
-        http.SlowHead,
-        http.UrlTooLong,
     }
 
 

@@ -18,7 +18,6 @@ import msgspec
 import pytest
 import pytest_asyncio
 import redis
-import uvicorn
 
 from service import wire
 from service.api import server as server_module
@@ -320,16 +319,8 @@ class Served:
 
     def __init__(self, settings):
         self.app = create_app(settings)
-        config = uvicorn.Config(
-            self.app,
-            http=server_module.protocol(settings, self.app),
-            log_config=None,
-            access_log=False,
-            ws="none",
-            timeout_keep_alive=int(settings.keep_alive_s),
-            timeout_graceful_shutdown=600,  # what waits for it fails
-        )
-        self.server = server_module.Server(config, self.app)
+        self.server = server_module.Server(self.app, settings)
+        self.server.config.timeout_graceful_shutdown = 600  # what waits for it fails
         self._listener = listen("127.0.0.1", 0)
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
