@@ -13,12 +13,9 @@ import time
 from collections.abc import Collection
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-
-if TYPE_CHECKING:
-    from limits import RateLimitItem
 
 SCOPES = {
     "read": "all calls that change nothing, predictions and actions included",
@@ -31,6 +28,10 @@ NAME = re.compile(r"[A-Za-z0-9._@~-]{1,100}")
 SECRET_BYTES = 32
 _token = re.compile(r"moca_([0-9a-f]{12})_([A-Za-z0-9_-]{43})").fullmatch
 _period = re.compile(r"(\d{1,6})([smhdw])").fullmatch
+_rate = re.compile(
+    r"\s*(\d{1,9})\s*(?:/|per)\s*(\d{1,6})?\s*(second|minute|hour|day)s?\s*", re.IGNORECASE
+).fullmatch
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -96,24 +97,31 @@ def parse_token(token: str) -> Given | None:
     return None if found is None else Given(found[1], found[2])
 
 
-def parse_rate(rate: str) -> RateLimitItem | None:
+class Rate(NamedTuple):
+    """Requests for each window."""
+
+    amount: int
+    window_s: int
+
+    def __str__(self) -> str:
+        return f"{self.amount} per {self.window_s} s"
+
+
+def parse_rate(text: str) -> Rate | None:
     """Return a rate such as `100/second` or `5000 per 10 minutes`; None for `none`.
 
     Raises ValueError for what is none.
     """
-    if rate == UNLIMITED:
+    if text == UNLIMITED:
         return None
-    from limits import parse_many  # a tenth of a second, which workers need not spend
-
-    try:
-        found = parse_many(rate)
-    except ValueError:
-        found = []
-    if len(found) != 1 or found[0].amount < 1 or found[0].get_expiry() < 1:
+    parts = _rate(text)
+    amount = int(parts[1]) if parts else 0
+    window_s = int(parts[2] or 1) * _UNITS[parts[3].lower()] if parts else 0
+    if not amount or not window_s:
         raise ValueError(
-            f"rate {rate!r}: expected a rate such as 100/second or 5000/minute, or none"
+            f"rate {text!r}: expected a rate such as 100/second or 5000/minute, or none"
         )
-    return found[0]
+    return Rate(amount, window_s)
 
 
 def parse_expiry(text: str, now_ms: int) -> int:

@@ -81,7 +81,7 @@ EXAMPLES: tuple[ServiceError, ...] = (
         "time: 60 s before the previous observation; give `elapsed`, or post in order",
         field="time",
     ),
-    http.RateExceeded("key 'shop-7': rate limit of 100 per 1 second exceeded", 100, 1, 1),
+    http.RateExceeded("key 'shop-7': rate limit of 100 per 1 s exceeded", 100, 1, 1),
     base.PartitionFull("the queue of this stream's partition is full: 10000 observations"),
     base.TooManyWaiting("limit of 20000 waiting requests reached"),
     base.WaitTooLong("the estimated wait is 1.3 s; nothing was accepted", 2),

@@ -51,9 +51,15 @@ def test_times_and_rates():
     for wrong in ("soon", "", "-1d", "5y", "1970-01-01"):
         with pytest.raises(ValueError, match="expires"):
             api_keys.parse_expiry(wrong, 1)
-    rate = api_keys.parse_rate("5000 per 10 minutes")
-    assert (rate.amount, rate.get_expiry()) == (5000, 600)
-    assert api_keys.parse_rate("none") is None
+    for text, rate in (
+        ("100/second", (100, 1)),
+        ("5000 per 10 minutes", (5000, 600)),
+        ("none", None),
+    ):
+        assert api_keys.parse_rate(text) == rate
+    for wrong in ("", "fast", "0/second", "5/0 seconds", "1/second;5/minute", "-1/day"):
+        with pytest.raises(ValueError, match="rate"):
+            api_keys.parse_rate(wrong)
     expiring = msgspec.structs.replace(api_keys.create("a", ["read"])[0], expires_ms=1000)
     assert [expiring.state(now_ms) for now_ms in (999, 1000)] == ["active", "expired"]
 
