@@ -1,4 +1,4 @@
-.PHONY: help install run test test-all referees mutations check bench docs wheels clean
+.PHONY: help install run test test-all referees mutations check bench docs client wheels clean
 
 PYTHON ?= python3
 # Tests wait more than they compute, so more of them at once than there are cores of a small machine.
@@ -80,7 +80,9 @@ docs: install  ## the generated pages, and the documents as a site in build/site
 	$(BIN)/python deploy/site/pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# Each file of them is in one wheel: see deploy/packages/hook.py.
+client: install  ## the synchronous client, made from the asynchronous one
+	$(BIN)/python deploy/packages/synchronous.py
+
 DIST ?= dist
 wheels: $(RUN_STAMP)  ## the wheels of moca-client, moca-core and moca-service, in dist/
 	rm -f $(DIST)/moca_*.whl

@@ -290,17 +290,17 @@ MUTATIONS = [
     ),
     Mutation(
         "client: 504 is not tried again",
-        "service/client/retry.py",
+        "moca_client/retry.py",
         "RETRIED = frozenset({429, 503, 504})",
         "RETRIED = frozenset({429, 503})",
-        "tests/service/client",
+        "tests/moca_client",
     ),
     Mutation(
         "client: an unsafe request is repeated when unsure",
-        "service/client/retry.py",
+        "moca_client/retry.py",
         "if self._left < 1 or (unsure and self._repeat is Repeat.UNSAFE):",
         "if self._left < 1:",
-        "tests/service/client",
+        "tests/moca_client",
     ),
     # --- training --------------------------------------------------------------------------------
     Mutation(

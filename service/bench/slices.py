@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
+from moca_client import Client, Problem
 from model_core.upm.builtin import BUILTIN, NEWEST
 from service.bench.load import Job, Report
 from service.bench.processes import BenchError, Server, cpu_seconds, machine_busy_s
 from service.bench.results import rounds_of
-from service.client import Client, Problem
 
 PRIMING = 32  # observations each stream gets first, so that the filter runs and not the warm-up
 BODIES = 8  # different labels that a connection sends in turn

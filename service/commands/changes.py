@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from moca_client.responses import StreamChange
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -21,7 +22,6 @@ from service.commands.connection import (
     print_json,
     table,
 )
-from service.schema.responses import StreamChange
 from service.wire import timestamps
 
 PAGE = 200  # changes of one request
@@ -86,8 +86,8 @@ def changes(
 ) -> None:
     """Print the changes of all streams: which, when, how big, how sure, and what changed."""
     with connected(url, api_key) as client:
-        from service.client.base import ChangePages
-        from service.client.calls import ChangesRequest
+        from moca_client.calls import ChangesRequest
+        from moca_client.plans import ChangePages
 
         request = ChangesRequest(
             since=since,
@@ -117,7 +117,7 @@ def changes(
     if as_json:
         print_json(rows)
     elif as_csv or not on_terminal():
-        from service.tables.changes import lines
+        from moca_client.tables.changes import lines
 
         typer.echo(lines(rows), nl=False)
     else:

@@ -16,7 +16,7 @@ from rich.table import Table
 from service.commands.options import fail
 
 if TYPE_CHECKING:
-    from service.client import Client
+    from moca_client import Client
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 Url = Annotated[str, typer.Option("--url", envvar="MOCA_URL", help="Address of the service.")]
@@ -59,7 +59,7 @@ def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _first_streams(url: str, api_key: str | None, prefix: str, count: int) -> list[str]:
     """Return the first ids with a prefix; none where the service does not answer at once."""
-    from service.client import Client, ClientError
+    from moca_client import Client, ClientError
 
     brief: dict[str, Any] = {"timeout_s": COMPLETION_S, "retries": 0, "retry_for_s": 0}
     with suppress(ClientError), Client(url, api_key=api_key, **brief) as client:
@@ -75,8 +75,8 @@ Stream = Annotated[
 @contextmanager
 def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Iterator[Client]:
     """Connect to a service; errors end the command with status 1 and one line."""
-    from service.client import Client, ClientError, Unavailable
-    from service.client.errors import Unauthorized, UnknownStream
+    from moca_client import Client, ClientError, Unavailable
+    from moca_client.errors import Unauthorized, UnknownStream
 
     try:
         with Client(url, api_key=api_key, retry_for_s=retry_for_s) as client:

@@ -46,7 +46,7 @@ def demo(
 
     Prints the confirmed changes and keeps serving until Ctrl-C.
     """
-    from service.client import ClientError
+    from moca_client import ClientError
     from service.replay import ReplayError
     from service.runtime.supervisor import Supervisor
 

@@ -19,7 +19,7 @@ from service.commands.connection import (
 )
 
 if TYPE_CHECKING:
-    from service.client.subscriptions import Followed, Message
+    from moca_client.subscriptions import Followed, Message
 
 _LINE = "{:>8}  {:>12}  {:>12}  {:>10}  {:>10}  {}"
 _HEAD = _LINE.format("seq", "label", "expected", "log score", "changed", "time")
@@ -51,7 +51,7 @@ def follow(
 
 
 def _tell(message: Message) -> None:
-    from service.client import Ended, Missed
+    from moca_client import Ended, Missed
 
     if isinstance(message, Missed):
         what = f"{message.start} to {message.end - 1} are no longer retained"

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from moca_client.responses import Answer, ExplainedEvent, Gap, Prediction, StreamEvent
+from moca_client.tables.answers import describe_regime, describe_segmentation
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -30,8 +32,6 @@ from service.commands.connection import (
     table,
 )
 from service.commands.options import fail
-from service.schema.responses import Answer, ExplainedEvent, Gap, Prediction, StreamEvent
-from service.tables.answers import describe_regime, describe_segmentation
 
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 FILE_BATCH = 500

@@ -65,7 +65,7 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Create a stream from a snapshot."""
-    from service.schema.responses import Snapshot
+    from moca_client.responses import Snapshot
 
     with connected(url, api_key) as client:
         found = client.put_snapshot(

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from moca_client.responses import Sensitivity, StreamSummary
+from moca_client.tables.answers import describe_regime, describe_season
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -23,8 +25,6 @@ from service.commands.connection import (
     table,
 )
 from service.commands.options import fail
-from service.schema.responses import Sensitivity, StreamSummary
-from service.tables.answers import describe_regime, describe_season
 
 app = typer.Typer(no_args_is_help=True, help="List, show, create, change and delete streams.")
 
@@ -72,7 +72,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create a stream; exits with status 1 if it already exists."""
-    from service.client.errors import UnknownStream
+    from moca_client.errors import UnknownStream
 
     settings: dict[str, Any] = {"model": model} if model else {}
     settings |= dict(setting(text) for text in given or [])

@@ -19,7 +19,7 @@ from service.commands.options import fail, input_file, with_settings
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.tables.series import Series
+    from moca_client.tables.series import Series
 
 bench = typer.Typer(no_args_is_help=True, help="Measure the service on this machine.")
 
@@ -98,10 +98,10 @@ def replay(
     replace: Annotated[bool, typer.Option("--replace", help="Delete the stream first.")] = False,
 ) -> None:
     """Replay a file through a running service; write the answers and a plot."""
-    from service.client import ClientError
+    from moca_client import ClientError
+    from moca_client.tables.series import read_columns, read_series, read_streams
     from service.replay import ReplayError, SeriesError
     from service.replay import replay as run
-    from service.tables.series import read_columns, read_series, read_streams
 
     if append and replace:
         fail("--append and --replace exclude each other")
@@ -163,9 +163,9 @@ def measurement(measure: Callable[..., Any]) -> Callable[..., None]:
 
     @functools.wraps(measure)
     def run(**given: Any) -> None:
+        from moca_client import ClientError
         from service.bench import BenchError
         from service.bench.results import write_json
-        from service.client import ClientError
 
         file = given.pop(JSON_FILE.name)
         try:

@@ -18,7 +18,7 @@ from model_core.defaults import ALARM_SILENCE, Defaults
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from service.tables.answers import BeliefRow, Replayed
+    from moca_client.tables.answers import BeliefRow, Replayed
 
 # By default: changed_probability that confirms a change, and anomaly to mark.
 ALARM, STRANGE = Defaults().confirm_probability or 1.0, Defaults().anomaly_alarm or 1.0

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from service.client import Client, ClientError, Problem
-from service.schema.responses import Changepoints, Event
-from service.tables.answers import (
+from moca_client import Client, ClientError, Problem
+from moca_client.responses import Changepoints, Event
+from moca_client.tables.answers import (
     Replayed,
     describe_regime,
     describe_season,
@@ -28,7 +28,7 @@ from service.tables.answers import (
     import_writer,
     write_answers,
 )
-from service.tables.series import Series, read_series
+from moca_client.tables.series import Series, read_series
 
 READY_WAIT_S = 10.0
 BATCH = 1000  # observations in a request

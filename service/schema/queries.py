@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from moca_client.responses import MESSAGES
 from service.models.catalogue import REFERENCE
 from service.schema.commands import MAX_QUANTILES
 from service.schema.observations import Form, StreamId
-from service.schema.responses import MESSAGES
 from service.wire import tags, timestamps
 from service.wire.event_entries import CHANGES
 

@@ -8,12 +8,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from model_core import segmentation as regimes
-from model_core.segmentation import best
-from service import wire
-from service.schema.members import ABSENT
-from service.schema.model_parts import ShiftDelay
-from service.schema.responses import (
+from moca_client.members import ABSENT
+from moca_client.model_parts import ShiftDelay
+from moca_client.responses import (
     Change,
     Event,
     ExplainedEvent,
@@ -34,6 +31,9 @@ from service.schema.responses import (
     StreamSummary,
     TypicalRegime,
 )
+from model_core import segmentation as regimes
+from model_core.segmentation import best
+from service import wire
 from service.wire.change_index import FoundChange, Moment
 from service.wire.event_entries import Raised
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from moca_client.responses import MESSAGES
 from service.schema.rendering import console_link, event_state, instant, largest
-from service.schema.responses import MESSAGES
 from service.wire import tags
 from service.wire.event_entries import Raised
 

@@ -1,6 +1,5 @@
 """The wheels: built, installed where nothing else is, and used as the README does."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -151,40 +150,8 @@ def test_the_readme_and_the_page_of_the_client_are_typed(client, wheels, tmp_pat
         pip("--python", client, "uninstall", "--yes", "moca-core")
 
 
-SAME = """
-import moca_client, moca_client.errors, moca_client.frames
-import service.client, service.client.errors, service.schema.responses
-from service.client.frames import to_frame
-from service.client.outbox import Delivered
-assert "site-packages" in service.__file__ or "wheels" in service.__file__, service.__file__
-for name in moca_client.__all__:
-    assert getattr(service.client, name) is getattr(moca_client, name), name
-assert service.client.errors is moca_client.errors
-assert to_frame is moca_client.frames.to_frame
-assert service.schema.responses.Answer is moca_client.Answer
-"""
-
-
-def test_the_client_takes_along_what_it_imports_and_nothing_else(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "deploy" / "packages")
-    hook = importlib.import_module("hook")
-    for code, theirs in (
-        ("import service.client", "import moca_client"),
-        ("from service.client.errors import Problem", "from moca_client.errors import Problem"),
-        (
-            "from service.schema.responses import Gap",
-            "from moca_client.schema.responses import Gap",
-        ),
-    ):
-        assert hook.renamed(code) == theirs
-        assert hook.others(code) == []
-    missing = "from service.schema import commands\nimport os, service.wire\n'\\nfrom service x'"
-    assert hook.others(missing) == ["service.schema.commands", "service.wire"]
-    assert hook.renamed("service.schema.commands") == "service.schema.commands"
-
-
 def test_modules_of_the_client_are_there_at_first_use():
-    code = "import service.client as c; c.errors.Problem; c.Client; print('Client' in vars(c))"
+    code = "import moca_client as c; c.errors.Problem; c.Client; print('Client' in vars(c))"
     assert run(sys.executable, "-c", code, env={**os.environ, "PYTHONPATH": str(ROOT)}) == "True\n"
 
 
@@ -197,10 +164,9 @@ def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
     assert "went up at 30" in run(core, "-I", "-c", detector)
     python = installed(empty_environment(tmp_path / "all"), *wheels.values())
     pip("--python", python, "check")
-    run(python, "-I", "-c", SAME)
     before = "import sys, service.worker.worker, service.api.app; print(*sys.modules)"
     modules = run(python, "-I", "-c", before).split()
-    assert "moca_client.driver" not in modules, "a worker needs no client"
+    assert "moca_client.sync" not in modules, "a worker needs no client"
     assert "nile: confirmed change in 1899" in run(
         python.parent / "moca", "demo", "--once", "--port", free_port(),
         "--data-dir", tmp_path / "data", "--plots-dir", tmp_path / "plots", timeout=120,

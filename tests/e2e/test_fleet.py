@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.client import Client
+from moca_client import Client
 from tests.deploy.dashboards import DASHBOARDS, json_queries, load
 from tests.e2e.calling import KNOWN, ask, history, post
 

@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from service.client import AsyncClient, Client
+from moca_client import AsyncClient, Client
 from tests.referees.judging import Row, worst
 from tests.referees.serving import served
 

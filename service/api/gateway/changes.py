@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from moca_client.responses import ChangesPage, StreamChange, Timeline
 from model_core.segmentation import NEAR
 from service import wire
 from service.api.gateway.explanations import Explanations
@@ -19,7 +20,6 @@ from service.api.gateway.sorted_cursor import SortedCursor
 from service.errors.base import RedisUnavailable
 from service.schema import rendering
 from service.schema.queries import ChangesQuery, seconds_of
-from service.schema.responses import ChangesPage, StreamChange, Timeline
 from service.store.api_reads import AsyncStore
 from service.store.event_log import Feeds, Reread
 from service.store.regimes import Place

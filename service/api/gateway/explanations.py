@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from moca_client.responses import Explanation, Numbers, RegimeStatistics
 from model_core import explanation
 from model_core.explanation import AFTER, BEFORE
 from service import wire
 from service.api.gateway.reads import from_store
-from service.schema.responses import Explanation, Numbers, RegimeStatistics
 from service.store import regimes
 from service.store.api_reads import AsyncStore
 from service.store.regimes import Around, Place, Stored

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from moca_client.responses import Ingested
 from service import wire
 from service.api.gateway.gateway import Gateway
 from service.errors.base import (
@@ -18,7 +19,6 @@ from service.errors.base import (
     Quarantined,
     ServiceError,
 )
-from service.schema.responses import Ingested
 
 AGAIN = frozenset((429, 503, 504))  # statuses after which the same command may yet be taken
 AT_ONCE = 100  # commands begun before the event loop does something else

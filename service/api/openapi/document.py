@@ -12,11 +12,12 @@ from msgspec.json import schema_components
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from moca_client import responses
+from moca_client.responses import ItemAnswer, Problem
 from service.api.openapi import examples
 from service.api.parsing.bodies import BYTES, CSV, JSON, NDJSON
 from service.api.parsing.remote_write import PROTOBUF
 from service.errors.base import FieldError, InvalidField
-from service.schema import responses
 from service.schema.commands import (
     ActionForm,
     BeliefForm,
@@ -29,7 +30,6 @@ from service.schema.commands import (
     WhatIfForm,
 )
 from service.schema.observations import KEY, STREAM_ID, Item, Observation, StreamForm
-from service.schema.responses import ItemAnswer, Problem
 
 REF = "#/components/schemas/{name}"
 BODIES: tuple[type[BaseModel], ...] = (
@@ -153,7 +153,7 @@ def answer_or_table(kind: Any) -> dict[str, Any]:
 
 
 def answers(kinds: Iterable[Any]) -> dict[str, Any]:
-    """Return the schemas of answers, by name; see `service.schema.members` for `required`."""
+    """Return the schemas of answers, by name; see `moca_client.members` for `required`."""
     _, schemas = schema_components([*kinds, ItemAnswer, Problem], ref_template=REF)
     for kind, schema in schemas.items():
         if is_typeddict(getattr(responses, kind, None)):

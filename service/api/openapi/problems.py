@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from moca_client.responses import Problem
 from service.errors import base, http, stream
 from service.errors.base import PROBLEM_JSON, FieldError, ServiceError
-from service.schema.responses import Problem
 
 DESCRIPTIONS = {
     400: "malformed JSON body",

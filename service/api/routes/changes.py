@@ -9,10 +9,10 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moca_client.tables.changes import lines
 from service.api.http import context_of, json_response, read_query
 from service.api.parsing.bodies import CSV
 from service.schema.queries import ChangesQuery
-from service.tables.changes import lines
 
 _encode = msgspec.json.Encoder().encode
 

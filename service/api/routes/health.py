@@ -9,13 +9,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moca_client.responses import Hazard, ModelDetail, Models, ModelSummary, ModelVersion, Status
 from service.api.http import Context, context_of, json_response, read_query
 from service.errors.base import InternalError, NotFound, NotReady, UnknownModel
 from service.models import sensitivity_curves
 from service.models.catalogue import Model
 from service.observability import metrics
 from service.schema.queries import ReadyQuery
-from service.schema.responses import Hazard, ModelDetail, Models, ModelSummary, ModelVersion, Status
 from service.store.api_reads import Health
 
 NAMED = 10  # partitions named in a reason

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moca_client.responses import Moves
 from service import wire
 from service.api.gateway.reads import from_store
 from service.api.http import Context, context_of, json_response, read_form
@@ -24,7 +25,6 @@ from service.errors.base import (
 )
 from service.models.canary import Canary
 from service.schema.commands import CanaryForm, MovesForm
-from service.schema.responses import Moves
 
 AT_ONCE = 16  # concurrent reruns; a worker runs one at a time
 _encode = msgspec.json.Encoder().encode

@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moca_client import responses
 from model_core.explanation import AFTER
 from model_core.segmentation import NEAR
 from service import wire
@@ -21,7 +22,7 @@ from service.api.http import (
 )
 from service.api.parsing.commands import CommandParser
 from service.api.routes.streams import head_of
-from service.schema import rendering, responses
+from service.schema import rendering
 from service.schema.queries import ChangepointsQuery, HistoryQuery, kinds_of
 from service.store.regimes import Place
 from service.store.worker_reads import CHUNK

@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moca_client.responses import Overview, StreamName, StreamPage
 from service import wire
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.selection import select
@@ -33,7 +34,6 @@ from service.models import catalogue
 from service.schema import rendering
 from service.schema.commands import OverviewQuery
 from service.schema.queries import SnapshotQuery, StreamsQuery
-from service.schema.responses import Overview, StreamName, StreamPage
 from service.wire import snapshot
 
 _encode = msgspec.json.Encoder().encode

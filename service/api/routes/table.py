@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 
+from moca_client import responses
 from service.api.http import Bytes, RawRoute
 from service.api.openapi import document, problems
 from service.api.routes import (
@@ -35,7 +36,6 @@ from service.api.sse.events import EventStream
 from service.api_keys import OPEN
 from service.errors import base, stream
 from service.models.canary import Canary
-from service.schema import responses
 from service.schema.commands import (
     ActionForm,
     BeliefForm,

@@ -13,13 +13,13 @@ from prometheus_client import Counter
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from moca_client.responses import MESSAGES
 from service.api.auth.guard import Authenticator
 from service.api.gateway.reads import from_store
 from service.api.sse.event_hub import EventHub
 from service.errors.base import ServiceError
 from service.observability import subscriber_metrics as metrics
 from service.schema.rendering import event_state, instant
-from service.schema.responses import MESSAGES
 from service.wire.event_cursor import Positions
 from service.wire.event_entries import START, Entry, Filter, Id
 

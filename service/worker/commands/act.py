@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import torch
 
+from moca_client.responses import Action
 from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Strategy
 from service.errors.stream import UnfitModel, WarmingUp
-from service.schema.responses import Action
 from service.wire import Act, Record
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.step import wake

@@ -8,11 +8,11 @@ import msgspec
 import torch
 from torch import Tensor
 
+from moca_client.responses import Prediction, Predictions, Predictive
 from model_core import horizon
 from model_core.upm.base import UnderlyingModel
 from service.errors.stream import UnfitModel, WarmingUp
 from service.schema.rendering import of_classes, of_numbers
-from service.schema.responses import Prediction, Predictions, Predictive
 from service.wire import Predict, Record
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.step import wake

@@ -8,11 +8,11 @@ from typing import Any, cast
 import msgspec
 import torch
 
+from moca_client import responses
+from moca_client.responses import Hypothesis, Prediction, RunLengthSummary
 from model_core import filter as moca
 from model_core import horizon
 from model_core.predictive import Mixture
-from service.schema import responses
-from service.schema.responses import Hypothesis, Prediction, RunLengthSummary
 from service.wire import Predict, Record
 from service.worker.filtering import delayed_labels, warmup
 from service.worker.filtering.step import wake

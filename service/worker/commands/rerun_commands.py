@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from moca_client import responses
+from moca_client.responses import BeliefAfter
 from model_core.segmentation import NEAR
 from service.errors.stream import NotRetained, UnknownEvent, WarmingUp
-from service.schema import rendering, responses
-from service.schema.responses import BeliefAfter
+from service.schema import rendering
 from service.wire import (
     Event,
     EventFeedback,

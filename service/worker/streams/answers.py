@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from moca_client import responses
+from moca_client.members import ABSENT
+from moca_client.responses import BeliefColumns, Component, Predictive, RunLengthSummary
 from model_core.predictive import Mixture
 from model_core.readout import Readout
 from model_core.summary import PRECISION, Summary
 from model_core.transfer import on_host, to_device, to_host
-from service.schema import rendering, responses
-from service.schema.members import ABSENT
+from service.schema import rendering
 from service.schema.rendering import of_classes, of_numbers
-from service.schema.responses import BeliefColumns, Component, Predictive, RunLengthSummary
 from service.wire import Event, Observe, Record, Season
 from service.worker.streams import calibration_metrics
 

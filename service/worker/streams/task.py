@@ -9,9 +9,9 @@ from zlib import crc32
 
 import msgspec
 
+from moca_client.responses import Ingested
 from service import wire
 from service.errors.base import LabelOutOfRange, ServiceError
-from service.schema.responses import Ingested
 from service.store.log import DONE, START, Entry, Offset
 from service.wire import Envelope, Ingest, Observe, Outcome, versions
 from service.worker.streams import answers

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from service.client import AsyncClient, Client
+from moca_client import AsyncClient, Client
 
 ITERATED = ("streams", "changes", "history", "events", "follow")
 

@@ -10,9 +10,9 @@ import pandas
 import pytest
 import typer
 
-from service.client import Ended, Followed, InvalidRequest, errors
+from moca_client import Ended, Followed, InvalidRequest, errors
+from moca_client.responses import Answer
 from service.commands.main import app
-from service.schema.responses import Answer
 from tests.e2e.calling import KNOWN
 
 PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text()

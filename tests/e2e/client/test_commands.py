@@ -11,7 +11,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from service.client import Client
+from moca_client import Client
 from service.commands.main import app
 from tests.e2e.calling import KNOWN
 

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from service.client import (
+from moca_client import (
     AsyncClient,
     AsyncOutbox,
     Bounds,
@@ -179,7 +179,7 @@ def test_bounds_and_files_that_cannot_be_used_are_refused(tmp_path):
 
 
 def test_importing_the_client_is_light():
-    code = "import sys, service.client; print([n for n in ('torch', 'fastapi', 'numpy', 'pandas')"
+    code = "import sys, moca_client; print([n for n in ('torch', 'fastapi', 'numpy', 'pandas')"
     command = [sys.executable, "-c", code + " if n in sys.modules])"]
     said = subprocess.run(command, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from service.client import Client, Outbox
+from moca_client import Client, Outbox
 
 STREAMS = 8
 

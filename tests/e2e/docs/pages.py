@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from socketserver import BaseServer
 
-from service.client import Client
+from moca_client import Client
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
 

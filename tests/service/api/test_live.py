@@ -5,10 +5,10 @@ import threading
 import httpx
 import pytest
 
+from moca_client import Client as MocaClient
+from moca_client.errors import Problem
 from service.api.routes import subscriptions
 from service.api.sse import observation_hub
-from service.client import Client as MocaClient
-from service.client.errors import Problem
 from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect

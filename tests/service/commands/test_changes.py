@@ -5,9 +5,9 @@ from contextlib import contextmanager
 import pytest
 from typer.testing import CliRunner
 
+from moca_client.responses import ChangesPage, StreamChange
 from service.commands import changes
 from service.commands.main import app
-from service.schema.responses import ChangesPage, StreamChange
 
 TIMES = ("2024-05-01T01:30:00.25+02:00", "2024-05-01T01:30:00Z", "9999-12-31T23:59:59-12:00")
 SHOWN = ("2024-04-30T23:30:00", "2024-05-01T01:30:00", TIMES[2])

@@ -7,11 +7,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from moca_client.responses import Event
 from service.commands import run
 from service.commands.demo import confirmed_changes
 from service.commands.main import app
 from service.commands.options import API, SERVE, WORKER, flag, variable
-from service.schema.responses import Event
 from service.settings import Settings
 
 WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1"}

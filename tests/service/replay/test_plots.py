@@ -5,8 +5,7 @@ from array import array
 import matplotlib.image
 import pytest
 
-from service.replay import Replayed, Series, plots
-from service.schema.responses import (
+from moca_client.responses import (
     Answer,
     BeliefColumns,
     Event,
@@ -15,8 +14,9 @@ from service.schema.responses import (
     RunLengthSummary,
     Segment,
 )
-from service.tables.answers import BeliefRow
-from service.tables.times import time_axis
+from moca_client.tables.answers import BeliefRow
+from moca_client.tables.times import time_axis
+from service.replay import Replayed, Series, plots
 
 LEVELS = ("0.05", "0.5", "0.95")
 

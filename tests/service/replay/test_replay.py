@@ -9,12 +9,12 @@ import pytest
 from pyarrow import parquet
 from rich.console import Console
 
+from moca_client.responses import Changepoints, Hindsight, Segment
+from moca_client.tables.answers import describe_segmentation
+from moca_client.tables.series import read_streams
+from moca_client.tables.times import time_axis
 from service.replay import ReplayError, SeriesError, read_series, replay
 from service.replay.run import _size
-from service.schema.responses import Changepoints, Hindsight, Segment
-from service.tables.answers import describe_segmentation
-from service.tables.series import read_streams
-from service.tables.times import time_axis
 
 
 def written(tmp_path, text, name="series.csv"):

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import msgspec
 
+from moca_client.responses import Segment, StreamSummary
 from service.schema import rendering
-from service.schema.responses import Segment, StreamSummary
 from service.wire import Event, Head, Hindsight, Record, Season, StreamSettings, TypicalRegime
 
 

@@ -4,13 +4,13 @@ import functools
 
 import msgspec
 
+from moca_client import responses
+from moca_client.members import ABSENT, Response
+from moca_client.responses import Answer, ItemAnswer, RunLengthSummary
 from service import wire
 from service.api.openapi.document import answers
 from service.api.routes.table import CALLS
-from service.schema import responses
-from service.schema.members import ABSENT, Response
 from service.schema.rendering import of_classes, of_numbers, settings
-from service.schema.responses import Answer, ItemAnswer, RunLengthSummary
 
 
 @functools.cache

@@ -9,14 +9,14 @@ import pytest
 import redis
 import torch
 
+from moca_client.frames import to_frame
+from moca_client.responses import Answer, Recorded
+from moca_client.tables.answers import answer_columns
 from model_core import artifact
 from model_core.upm.builtin import BUILTIN, NEWEST
 from service import wire
-from service.client.frames import to_frame
 from service.models import catalogue
 from service.schema import rendering
-from service.schema.responses import Answer, Recorded
-from service.tables.answers import answer_columns
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength, SetBelief
 from tests.service.worker.kinds import KINDS, configure, publish, series
 

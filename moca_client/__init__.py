@@ -1,0 +1,69 @@
+"""Clients of the REST interface, and an outbox that loses nothing; see docs/client.md."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from moca_client.asynchronous import AsyncClient
+    from moca_client.errors import (
+        ClientError,
+        InvalidRequest,
+        OutcomeUnknown,
+        PartlyObserved,
+        Problem,
+        Unavailable,
+        UnexpectedAnswer,
+    )
+    from moca_client.outbox import AsyncOutbox, Bounds, Outbox, OutboxError, OutboxFull
+    from moca_client.plans import DEFAULT_URL
+    from moca_client.responses import Answer, Event, Gap, StreamChange, StreamEvent
+    from moca_client.subscriptions import Ended, Followed, Missed
+    from moca_client.sync import Client
+
+__all__ = [
+    "DEFAULT_URL",
+    "Answer",
+    "AsyncClient",
+    "AsyncOutbox",
+    "Bounds",
+    "Client",
+    "ClientError",
+    "Ended",
+    "Event",
+    "Followed",
+    "Gap",
+    "InvalidRequest",
+    "Missed",
+    "Outbox",
+    "OutboxError",
+    "OutboxFull",
+    "OutcomeUnknown",
+    "PartlyObserved",
+    "Problem",
+    "StreamChange",
+    "StreamEvent",
+    "Unavailable",
+    "UnexpectedAnswer",
+]
+
+# Where each name is; the service has the definitions of answers from here, without httpx.
+_MODULES = ("sync", "asynchronous", "outbox", "subscriptions", "errors", "plans", "responses")
+_OTHERS = ("frames",)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the clients, and httpx with them, at their first use alone."""
+    if name in _MODULES + _OTHERS:
+        return import_module(f"moca_client.{name}")
+    if name in __all__:
+        for module in (import_module(f"moca_client.{each}") for each in _MODULES):
+            if hasattr(module, name):
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

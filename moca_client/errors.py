@@ -1,0 +1,269 @@
+"""Exceptions of the client, as one tree.
+
+* ClientError
+  * InvalidRequest: the request is invalid and was not sent
+  * UnexpectedAnswer: the response is not one of this service
+  * Unavailable: no usable answer after all retries; `problem` is the last error response
+    * OutcomeUnknown: the same, and the request may have been applied, or not
+  * PartlyObserved: a frame was applied up to a row; `answers` has the answers so far
+  * Problem: the service refused the request, with an RFC 9457 document
+    * Invalid (400, 408, 413, 415, 422): the request is wrong, or does not fit its stream
+      * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, UnknownModel,
+        DimensionMismatch, LabelOutOfRange, UnfitSettings, UnfitModel, UnfitBelief,
+        UnfitSnapshot, KeyReused
+    * Unauthorized (401), Forbidden (403)
+    * NotFound (404)
+      * UnknownStream
+    * Conflict (409)
+      * SeqConflict (`seq` is where the stream is), SettingsConflict, StreamExists, WarmingUp
+    * EarlierItemFailed (424): not attempted, as an earlier item of the same stream failed
+    * Temporary (429, 503, 504): a retry may succeed; only of items of a batch, as for other
+      calls the client retries and raises Unavailable
+    * Fault (500): the service's own
+      * NumericalFault, Quarantined, CorruptState, ModelChanged
+
+A problem of a type that this version does not know gets the class of its status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from moca_client.responses import Answer
+
+
+class ClientError(Exception):
+    """Base of all exceptions of the client."""
+
+
+class InvalidRequest(ClientError, ValueError):
+    """The request is invalid; nothing was sent."""
+
+
+class UnexpectedAnswer(ClientError):
+    """The response is not one of this service; perhaps another service has the address."""
+
+
+class WrongField(NamedTuple):
+    """One invalid part of a request, as the service names it."""
+
+    loc: str
+    detail: str
+
+
+class Problem(ClientError):
+    """An error response: `status` and the problem document as the service sent it."""
+
+    types: ClassVar[dict[str, type[Problem]]] = {}
+    statuses: ClassVar[dict[int, type[Problem]]] = {}
+
+    def __init_subclass__(cls, slug: str = "", status: Sequence[int] = ()) -> None:
+        if slug:
+            Problem.types[slug] = cls
+        Problem.statuses |= dict.fromkeys(status, cls)
+
+    def __init__(
+        self,
+        status: int,
+        document: dict[str, Any],
+        *,
+        request_id: str | None = None,
+        retry_after_s: float | None = None,
+    ):
+        self.status = status
+        self.document = document
+        self.request_id = request_id
+        self.retry_after_s = retry_after_s
+        applied = document.get("applied")
+        text = f"{status} {self.title}" + (f": {self.detail}" if self.detail else "")
+        super().__init__(text + (f" ({applied} observations were applied)" if applied else ""))
+
+    @property
+    def type(self) -> str:
+        """Return the last part of the problem's type, such as `unknown-stream`; may be empty."""
+        return str(self.document.get("type") or "").rpartition("/")[2]
+
+    @property
+    def title(self) -> str:
+        """Return the short title."""
+        return str(self.document.get("title") or "request rejected")
+
+    @property
+    def detail(self) -> str:
+        """Return the exact reason; may be empty."""
+        return str(self.document.get("detail") or "")
+
+    @property
+    def errors(self) -> list[WrongField]:
+        """Return the invalid fields, if any."""
+        errors = self.document.get("errors")
+        return [
+            WrongField(str(error.get("loc", "")), str(error.get("detail", "")))
+            for error in (errors if isinstance(errors, list) else [])
+            if isinstance(error, dict)
+        ]
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        """Return the answers to the part of a list that was applied before the error."""
+        return msgspec.convert(self.document.get("answers") or [], list[Answer])
+
+
+class Invalid(Problem, status=(400, 405, 408, 413, 414, 415, 422, 431)):
+    """The request is invalid, or does not fit its stream; the stream is unchanged."""
+
+
+class MalformedBody(Invalid, slug="malformed-body"):
+    """The body cannot be parsed as its content type."""
+
+
+class InvalidField(Invalid, slug="invalid-field"):
+    """One or more fields are invalid; `errors` names all."""
+
+
+class BodyTooLarge(Invalid, slug="body-too-large"):
+    """The body exceeds the size limit."""
+
+
+class UnsupportedMediaType(Invalid, slug="unsupported-media-type"):
+    """The call does not accept this content type."""
+
+
+class UnknownModel(Invalid, slug="unknown-model"):
+    """The model or version does not exist."""
+
+
+class DimensionMismatch(Invalid, slug="dimension-mismatch"):
+    """`x` or `y` differs in length from the stream's."""
+
+
+class LabelOutOfRange(Invalid, slug="label-out-of-range"):
+    """The label `y` is outside the range of the stream's model."""
+
+
+class UnfitSettings(Invalid, slug="unfit-settings"):
+    """The settings do not fit the stream's model."""
+
+
+class UnfitModel(Invalid, slug="unfit-model"):
+    """The stream's model does not support this call."""
+
+
+class UnfitBelief(Invalid, slug="unfit-belief"):
+    """The override names run lengths that have no hypothesis."""
+
+
+class UnfitSnapshot(Invalid, slug="unfit-snapshot"):
+    """The snapshot is invalid, or does not fit this deployment."""
+
+
+class KeyReused(Invalid, slug="key-reused"):
+    """The idempotency key was used before, with another body."""
+
+
+class Unauthorized(Problem, status=(401,)):
+    """No API key, or a wrong one."""
+
+
+class Forbidden(Problem, status=(403,)):
+    """The API key does not allow this."""
+
+
+class NotFound(Problem, slug="not-found", status=(404,)):
+    """The resource does not exist."""
+
+
+class UnknownStream(NotFound, slug="unknown-stream"):
+    """The stream does not exist."""
+
+
+class Conflict(Problem, status=(409,)):
+    """The request does not fit the stream's current state."""
+
+
+class SeqConflict(Conflict, slug="seq-conflict"):
+    """The stream is not at the expected position."""
+
+    @property
+    def seq(self) -> int:
+        """Return the position that the stream was at."""
+        return int(self.document["seq"])
+
+
+class SettingsConflict(Conflict, slug="settings-conflict"):
+    """A setting cannot be changed on a stream that has observations."""
+
+
+class StreamExists(Conflict, slug="stream-exists"):
+    """A stream with this id already exists."""
+
+
+class WarmingUp(Conflict, slug="warming-up"):
+    """The stream has no belief yet."""
+
+
+class EarlierItemFailed(Problem, slug="earlier-item-failed", status=(424,)):
+    """Not attempted, because an earlier item of the same stream failed."""
+
+
+class Temporary(Problem, status=(429, 502, 503, 504)):
+    """Temporary: retry later, after `retry_after_s` if the service gave one."""
+
+
+class Fault(Problem, status=(500,)):
+    """Internal fault of the service."""
+
+
+class NumericalFault(Fault, slug="numerical-fault"):
+    """The filter produced a non-finite number; the observation was not applied."""
+
+
+class Quarantined(Fault, slug="quarantined"):
+    """The command stopped its worker each time and was quarantined."""
+
+
+class CorruptState(Fault, slug="corrupt-state"):
+    """The stored state of the stream cannot be read."""
+
+
+class ModelChanged(Fault, slug="model-changed"):
+    """The artifact of the stream's model differs from the one that the stream was created with."""
+
+
+class Unavailable(ClientError):
+    """No usable answer in time. `problem` is the last error response; None: no answer."""
+
+    def __init__(self, message: str, problem: Problem | None = None):
+        super().__init__(message)
+        self.problem = problem
+
+    @property
+    def status(self) -> int | None:
+        """Return the last status; None when there was no answer."""
+        return None if self.problem is None else self.problem.status
+
+    @property
+    def request_id(self) -> str | None:
+        """Return the request id of the last error response, which the service logs."""
+        return None if self.problem is None else self.problem.request_id
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Return the seconds to wait before a retry, if the service gave them."""
+        return None if self.problem is None else self.problem.retry_after_s
+
+
+class OutcomeUnknown(Unavailable):
+    """No answer in time to a request that may or may not have been applied."""
+
+
+class PartlyObserved(ClientError):
+    """A frame was applied in part: `answers` are those to its first rows, in order."""
+
+    def __init__(self, message: str, answers: list[Answer]):
+        super().__init__(message)
+        self.answers = answers

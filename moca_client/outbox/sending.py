@@ -1,0 +1,266 @@
+"""How an outbox sends: a plan that decides, for each item, whether it was applied.
+
+An item is sent with its key and, by an outbox that is the only writer of its streams, for one
+position. While the service remembers the key, a repeat is answered from memory. Later the position
+decides: an item can only ever be applied at its own. If the stream is past it, then either this
+item is there, as the history shows, or it was never applied.
+
+Without positions an item whose outcome is unknown for longer than keys are remembered is set
+aside, never sent again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import msgspec
+
+from moca_client import calls
+from moca_client.errors import (
+    ClientError,
+    EarlierItemFailed,
+    Fault,
+    Invalid,
+    NotFound,
+    NumericalFault,
+    Problem,
+    Quarantined,
+    SeqConflict,
+    Temporary,
+    Unavailable,
+)
+from moca_client.outbox.pauses import Pauses
+from moca_client.outbox.store import Item, Store
+from moca_client.plans import Result
+from moca_client.responses import Answer, HistoryPage, Recorded
+from moca_client.retry import KEY_MEMORY_S, Call
+
+BATCH_BYTES = 1 << 20
+FAULT_TRIES = 5  # of an item that the service fails at, before it is set aside
+
+
+class Delivered(NamedTuple):
+    """An item was applied. If found in the history, its answer has only the recorded fields."""
+
+    ticket: int
+    stream: str
+    answer: Answer
+
+
+class Failed(NamedTuple):
+    """An item was refused and set aside."""
+
+    ticket: int
+    stream: str
+    observation: dict[str, Any]
+    problem: Problem
+
+
+Notice = Delivered | Failed
+Step = Call[Any] | Notice
+
+
+class Sender:
+    """Sends the items of a store, in rounds."""
+
+    def __init__(self, store: Store, batch: int, exclusive: bool) -> None:
+        self._store, self._exclusive = store, exclusive
+        self._most = self._size = batch
+        self._pauses = Pauses()
+        self.error: str | None = None  # why the service takes nothing at the moment
+
+    def round(self) -> Generator[Step, Any, float | None]:
+        """Send the oldest items once. Returns seconds to wait; None: until something is added."""
+        if wait_s := self._pauses.all_s():
+            return wait_s
+        batch = self._store.waiting(self._pauses.blocked(), self._size, BATCH_BYTES)
+        if not batch:
+            return self._pauses.next_s()
+        try:
+            yield from self._find_positions(batch)
+            batch = yield from self._without_lapsed(batch)
+            if not batch:
+                return 0.0
+            batch = self._store.mark([each for g in _by_stream(batch) for each in self._placed(g)])
+            results = yield self._call(batch)
+            self._size = min(2 * self._size, self._most)
+            for group in _by_stream(list(zip(batch, results, strict=True))):
+                yield from self._settle(group)
+        except ClientError as error:
+            yield from self._failed(batch, error)
+        else:
+            self._pauses.work("")
+            self.error = None
+        return 0.0
+
+    def _call(self, batch: Sequence[Item]) -> Call[list[Result]]:
+        items = []
+        for item in batch:
+            body = {**msgspec.json.decode(item.body), "stream": item.stream}
+            body["key"] = self._store.key(item)
+            items.append(body if item.seq is None else {**body, "seq": item.seq})
+        return calls.observe_many(items, calls.AnswerOptions())
+
+    def _find_positions(self, batch: Sequence[Item]) -> Generator[Step, Any, None]:
+        for stream in dict.fromkeys(item.stream for item in batch):
+            if self._exclusive and self._store.position(stream) is None:
+                try:
+                    position = (yield calls.stream(stream)).seq
+                except (NotFound, Invalid):  # its errors are reported when the stream is created
+                    position = 0
+                self._store.set_position(stream, position)
+
+    def _without_lapsed(self, batch: list[Item]) -> Generator[Step, Any, list[Item]]:
+        """Set aside items that may have been applied, once their keys are forgotten."""
+        if self._exclusive:
+            return batch
+        kept, now = [], time.time()
+        for item in batch:
+            # A clock that was set back proves nothing.
+            if item.sent == 0 or 0 <= now - (item.first_sent or now) <= KEY_MEMORY_S:
+                kept.append(item)
+                continue
+            detail = (
+                f"sent more than {KEY_MEMORY_S:g} s ago without an answer; may have been applied"
+            )
+            document = {"type": "outcome-unknown", "title": "Outcome unknown", "detail": detail}
+            yield from self._set_aside(item, Temporary(503, {**document, "status": 503}))
+        return kept
+
+    def _placed(self, items: Sequence[Item]) -> Iterator[Item]:
+        """Give each of a stream's items its position.
+
+        One that gets another than before stands behind a refused one: it was never attempted.
+        """
+        if not self._exclusive:
+            yield from items
+            return
+        first = self._store.position(items[0].stream) or 0
+        for seq, item in enumerate(items, first):
+            if item.seq == seq:
+                yield item
+            else:
+                yield item._replace(seq=seq, sent=0, first_sent=None)
+
+    def _settle(self, group: Sequence[tuple[Item, Result]]) -> Generator[Step, Any, None]:
+        """Record the results of one stream's items; none is attempted after the first error."""
+        done: list[Item] = []
+        position = None
+        try:
+            for item, result in group:
+                if not isinstance(result, Answer):
+                    break
+                yield Delivered(item.id, item.stream, result)
+                done.append(item)
+                position = result.seq + 1 if self._exclusive else None
+        finally:
+            self._store.applied(done, position)
+        if done:
+            self._pauses.work(group[0][0].stream)
+        if len(done) < len(group):
+            item, result = group[len(done)]
+            assert isinstance(result, Problem)
+            yield from self._refused(item, result)
+
+    def _refused(self, item: Item, problem: Problem) -> Generator[Step, Any, None]:
+        if isinstance(problem, SeqConflict) and item.seq is not None:
+            yield from self._conflict(item, problem.seq)
+            return
+        certain = isinstance(problem, NumericalFault | Quarantined)
+        fault = isinstance(problem, Fault) and not certain and item.sent < FAULT_TRIES
+        if fault or isinstance(problem, Temporary | EarlierItemFailed):
+            self._pauses.fail(item.stream, problem)
+            return
+        if item.sent > 1 and item.seq is not None:  # an earlier try may have got through
+            found = yield from self._recorded(item)
+            if found is not None:
+                yield from self._found(item, found)
+                return
+        yield from self._set_aside(item, problem)
+
+    def _conflict(self, item: Item, current: int) -> Generator[Step, Any, None]:
+        """The stream is not where the item belongs: was it applied there by an earlier try?"""
+        if item.seq is not None and current > item.seq and item.sent > 1:
+            found = yield from self._recorded(item)
+            if found is not None:
+                yield from self._found(item, found)
+                return
+        # Not applied: somebody else writes, too, or the stream began again.
+        self._store.renew(item, current)
+
+    def _found(self, item: Item, answer: Answer) -> Generator[Step, Any, None]:
+        yield Delivered(item.id, item.stream, answer)
+        self._store.applied([item], answer.seq + 1)
+
+    def _recorded(self, item: Item) -> Generator[Step, Any, Answer | None]:
+        """Return the history's record of an item; None when it was not applied."""
+        assert item.seq is not None
+        try:
+            page: HistoryPage = yield calls.history(item.stream, item.seq, 1)
+        except NotFound:
+            return None
+        if page.seq <= item.seq:
+            return None
+        bare = Answer(item.stream, item.seq, page.model, duplicate=True)
+        for record in page.observations:
+            if record.seq == item.seq:
+                posted = msgspec.json.decode(item.body)
+                return _answer(bare, record) if _same(posted, record) else None
+        return bare  # no longer retained; the stream has no other writer
+
+    def _failed(self, batch: Sequence[Item], error: ClientError) -> Generator[Step, Any, None]:
+        """A request failed as a whole: smaller, later, or not at all."""
+        problem = error.problem if isinstance(error, Unavailable) else error
+        if isinstance(problem, Invalid) and batch:
+            if len(batch) > 1:
+                self._size = max(1, len(batch) // 2)
+            else:
+                yield from self._set_aside(batch[0], problem)
+            return
+        self.error = str(error)
+        self._pauses.fail("", problem if isinstance(problem, Problem) else None)
+
+    def _set_aside(self, item: Item, problem: Problem) -> Generator[Step, Any, None]:
+        yield Failed(item.id, item.stream, msgspec.json.decode(item.body), problem)
+        kept = {"status": problem.status, "document": problem.document}
+        self._store.set_aside(item, {**kept, "request_id": problem.request_id})
+        self._pauses.work(item.stream)
+
+
+def _by_stream(items: Sequence[Any]) -> list[list[Any]]:
+    """Group items, or pairs that begin with one, by their streams; each group stays in order."""
+
+    def stream_of(entry: Any) -> str:
+        item = entry if isinstance(entry, Item) else entry[0]
+        return str(item.stream)
+
+    return [list(group) for _, group in groupby(sorted(items, key=stream_of), key=stream_of)]
+
+
+def _same(posted: dict[str, Any], record: Recorded) -> bool:
+    """Whether a record is of this observation, by the fields that no one else can change."""
+    return (
+        _numbers(posted.get("y")) == _numbers(record.y)
+        and (posted.get("x") or None) == (record.x or None)
+        and posted.get("time") == record.time
+    )
+
+
+def _numbers(y: Any) -> list[float | None] | None:
+    """A label as a list; None where it is missing, and so are all of its outputs."""
+    found = list(y) if isinstance(y, list) else [y]
+    return None if all(each is None for each in found) else found
+
+
+def _answer(bare: Answer, record: Recorded) -> Answer:
+    """Return the recorded part of an answer."""
+    bare.predictive, bare.time, bare.log_score = record.predictive, record.time, record.log_score
+    bare.changed_probability = record.changed_probability
+    bare.changepoint_probability = record.changepoint_probability
+    bare.recent_change_probability = record.recent_change_probability
+    bare.anomaly = record.anomaly
+    bare.regime = record.regime
+    return bare

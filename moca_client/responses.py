@@ -1,0 +1,792 @@
+"""Answers of the REST interface, each defined once: rendered, documented and read as this struct.
+
+The service encodes these structs, OpenAPI describes them, and the client decodes them, ignoring
+members it does not know. The order of the members is that of the JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from msgspec import Struct
+
+from moca_client.members import Response, doc, sent, words
+from moca_client.model_parts import (
+    Encoder,
+    ModelRegime,
+    SensitivityCurves,
+    ShiftDelay,
+    TrainingReport,
+    TrainingSummary,
+)
+
+# Types of the messages about events, by the kinds of those.
+MESSAGES = {"change": "changepoint", "anomaly": "anomaly"}
+NextPage = Annotated[str | None, doc("pass it to get the next page; null on the last page")]
+Hazard = Annotated[
+    float | list[float] | dict[str, float] | None,
+    doc("a number, a table by run length, or mean and shape of regime durations"),
+]
+Anomaly = Annotated[
+    float | None,
+    doc(
+        "how unusual this observation is for this stream, from 0 to 1; 1 - anomaly is about the "
+        "share of a quiet stream's observations that are as strange"
+    ),
+]
+NextSeq = Annotated[int, doc("position of the next observation")]
+
+
+class FalseAlarmRate(TypedDict):
+    """The setting `sensitivity`."""
+
+    false_alarms_per_1000: float
+
+
+class StreamSettings(TypedDict, total=False):
+    """Settings of a stream; null: the model's, or none. Changes have the changed ones alone."""
+
+    model: str
+    hazard: Hazard
+    max_hypotheses: int
+    outlier_rate: float | None
+    confirm_after: Annotated[int | None, doc("null: confirmed by another rule")]
+    warmup: int
+    location: list[float] | None
+    scale: list[float] | None
+    history: int
+    classes: int | None
+    order: int
+    trend: bool
+    season: int | None
+    interval: float | None
+    ttl: float | None
+    label_window: int
+    sensitivity: FalseAlarmRate | None
+    confirm_probability: float | None
+    anomaly_alarm: float | None
+    seasonal: bool | None
+    tags: dict[str, str]
+
+
+class Predictive(Struct):
+    """Predictive distribution of a label. Numeric labels have mean, variance and quantiles."""
+
+    # Defaults are sent, for a variance that is null: members of the other kind are ABSENT.
+    mean: list[float | None] | None = None
+    variance: Annotated[list[list[float | None]] | None, doc("null if it does not exist")] = None
+    quantiles: dict[str, list[float | None]] | None = None
+    probabilities: Annotated[list[float] | None, doc("by class")] = None
+
+
+class Component(Response):
+    """One component of a predictive mixture."""
+
+    weight: float
+    run_length: int | None = sent(None)
+    mean: list[float] | None = None
+    variance: list[float | None] | None = None
+    probabilities: Annotated[list[float] | None, doc("by class")] = None
+    family: Annotated[str | None, doc("distribution family, such as StudentT")] = None
+    parameters: Annotated[
+        dict[str, float | list[float | list[float | list[float]]]],
+        doc(
+            "parameters of the family, by name: numbers, vectors, matrices by row, or lists of them"
+        ),
+    ] = {}
+
+
+class BeliefColumns(Response):
+    """Run lengths that have a hypothesis, and their probabilities."""
+
+    run_length: list[int] = sent([])
+    probability: list[float] = sent([])
+
+
+class RunLengthSummary(Response):
+    """Summary of the run-length belief."""
+
+    map: int
+    mean: float
+    quantiles: Annotated[dict[str, int] | None, doc("with the full belief")] = None
+    hypotheses: int = sent(0)
+    pruned_mass: Annotated[float, doc("probability mass pruned at this step")] = sent(0.0)
+    belief: Annotated[BeliefColumns | None, doc("only with `?belief=true`")] = None
+
+
+class Event(Response):
+    """An event, a change or an anomaly; `start` and the `_at` fields are `seq` positions."""
+
+    id: Annotated[int, doc("of its stream and kind; of an anomaly: the `seq` of its observation")]
+    state: Annotated[str, words("suspected", "confirmed", "withdrawn")]
+    start: int
+    suspected_at: int
+    confirmed_at: int | None = sent(None)
+    delay: Annotated[int, doc("suspected_at - start")] = sent(0)
+    probability: Annotated[float, doc("of an anomaly: its `anomaly`")] = sent(0.0)
+    direction: Annotated[str, words("up", "down")] | None = sent(None)
+    size: Annotated[
+        float | list[float | None] | None,
+        doc(
+            "in standard deviations within the regimes; of an anomaly: of what was predicted, "
+            "null where the output is missing"
+        ),
+    ] = sent(None)
+    time: str | None = sent(None)
+    verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
+        None
+    )
+    kind: Annotated[str, words("change", "anomaly")] = sent("change")
+
+
+Suspected = Annotated[Event | None, doc("the suspected change")]
+Confirmed = Annotated[Event | None, doc("the last confirmed change")]
+
+
+class Season(Response):
+    """Season that was found in the labels of a stream."""
+
+    periods: Annotated[list[int], doc("in observations, shorter ones first")]
+
+
+Found = Annotated[Season | None, doc("once a season was found; see the setting `seasonal`")]
+
+
+class TypicalRegime(Response):
+    """Typical regime of the model that the current regime most probably is one of."""
+
+    name: str
+    probability: Annotated[float, doc("that it is this one, over all run lengths")]
+
+
+Typical = Annotated[
+    TypicalRegime | None,
+    doc("only of models with typical regimes; see `regimes` of the model's version"),
+]
+
+
+class Answer(Response):
+    """Answer to one observation."""
+
+    stream: str
+    seq: Annotated[int, doc("position of this observation; the first is 0")]
+    model: str
+    predictive: Annotated[
+        Predictive | None, doc("predictive distribution before the label was seen")
+    ] = sent(None)
+    log_score: Annotated[float | None, doc("log predictive density of the label")] = sent(None)
+    changed_probability: Annotated[
+        float | None,
+        doc(
+            "probability that the regime has changed since the last confirmed change; use this "
+            "one for alarms"
+        ),
+    ] = sent(None)
+    changepoint_probability: Annotated[
+        float | None, doc("probability that this observation starts a regime")
+    ] = sent(None)
+    recent_change_probability: float | None = sent(None)
+    anomaly: Anomaly = sent(None)
+    run_length: RunLengthSummary | None = sent(None)
+    event: Annotated[
+        Event | None, doc("the changepoint event whose state this observation changed")
+    ] = sent(None)
+    warming_up: Annotated[bool, doc("warm-up: location and scale are not calibrated yet")] = sent(
+        False
+    )
+    duplicate: Annotated[
+        bool, doc("the observation was already applied; this is its stored answer")
+    ] = sent(False)
+    components: Annotated[list[Component] | None, doc("only with `?components=true`")] = None
+    time: str | None = None
+    provisional: Annotated[bool, doc("true: computed before earlier pending labels arrived")] = (
+        False
+    )
+    season: Found = None
+    regime: Typical = None
+
+
+class Ingested(Response):
+    """What became of observations that were ingested: see `service.wire.Ingest`."""
+
+    applied: int
+    skipped: int
+    rejected: int = 0  # labels that the model cannot produce
+    reason: str = ""  # of the first of these
+
+
+class ItemAnswer(Answer):
+    """Answer to one item: an answer with `status` 200, or a problem document."""
+
+    status: int = sent(200)
+
+
+class SensitivityCalibration(TypedDict):
+    """Calibration of a stream's threshold on its own labels."""
+
+    labels: Annotated[int, doc("labels that the stream had had")]
+    seq: Annotated[int, doc("position of the stream when it was calibrated")]
+    false_alarms_per_1000: Annotated[
+        float,
+        doc(
+            "false-alarm rate expected at the threshold; above the requested one where no "
+            "threshold is that quiet"
+        ),
+    ]
+
+
+class Sensitivity(TypedDict):
+    """Effect of a stream's setting `sensitivity`."""
+
+    false_alarms_per_1000: Annotated[float, doc("requested false-alarm rate")]
+    threshold: Annotated[
+        float,
+        doc("threshold of `changed_probability`; a change is confirmed at once when it is reached"),
+    ]
+    expected_delay: Annotated[
+        list[ShiftDelay],
+        doc("detection delays of shifts by 1, 2 and 3 standard deviations"),
+    ]
+    differs: Annotated[
+        list[str],
+        doc(
+            "settings that differ from those of the simulation; the false-alarm rate is then "
+            "approximate"
+        ),
+    ]
+    calibration: Annotated[
+        SensitivityCalibration | None,
+        doc("null: the threshold is that of the model's simulation"),
+    ]
+
+
+class MostProbable(Response):
+    """The most probable run length."""
+
+    map: int
+
+
+class StreamSummary(Response):
+    """State and settings of a stream."""
+
+    stream: str
+    model: str
+    seq: NextSeq
+    awaited: Annotated[list[int], doc("positions of pending labels")] = sent([])
+    settings: StreamSettings = sent(StreamSettings())
+    sensitivity: Annotated[
+        Sensitivity | None,
+        doc("null: changes are confirmed by `confirm_probability` or `confirm_after`"),
+    ] = sent(None)
+    warming_up: bool = sent(False)
+    x_dim: int | None = sent(None)
+    y_dim: int | None = sent(None)
+    created: str = sent("")
+    updated: str = sent("")
+    run_length: MostProbable | None = sent(None)
+    regime_start: int | None = sent(None)
+    changed_probability: float | None = sent(None)
+    last: Annotated[
+        list[float | None] | None, doc("last number of each output; null: it had none yet")
+    ] = sent(None)
+    event: Suspected = sent(None)
+    last_event: Confirmed = sent(None)
+    last_anomaly: Annotated[
+        int | None, doc("`seq` of the last anomaly event; null: none, or not known any more")
+    ] = sent(None)
+    mean_log_score: float | None = sent(None)
+    pruned_mass: float = sent(0.0)
+    season: Found = None
+    regime: Typical = None
+
+
+class StreamName(Response):
+    """An entry of the list of streams."""
+
+    stream: str
+    tags: dict[str, str] = sent({})
+
+
+class StreamPage(Response):
+    """A page of stream ids, in order."""
+
+    streams: list[StreamName]
+    cursor: NextPage = sent(None)
+    unreadable: Annotated[list[str], doc("streams of the page that are damaged in the store")] = (
+        sent([])
+    )
+
+
+class Glance(Response):
+    """Overview of one stream."""
+
+    stream: str
+    model: str
+    seq: NextSeq
+    warming_up: bool = sent(False)
+    updated: str = sent("")
+    regime_start: Annotated[int | None, doc("most probable start of the current regime")] = sent(
+        None
+    )
+    regime_length: Annotated[int | None, doc("length of the current regime in observations")] = (
+        sent(None)
+    )
+    changed_probability: float | None = sent(None)
+    event: Suspected = sent(None)
+    last_event: Confirmed = sent(None)
+    labels: Annotated[
+        list[float | None],
+        doc("last labels, oldest first; the first number of each; null: missing"),
+    ] = sent([])
+
+
+class Overview(Response):
+    """A page of streams with an overview of each."""
+
+    streams: list[Glance]
+    total: Annotated[int, doc("number of streams that fit the query, on all pages")] = sent(0)
+    cursor: NextPage = sent(None)
+    unreadable: Annotated[list[str], doc("streams of the page that are damaged in the store")] = (
+        sent([])
+    )
+
+
+class Prediction(Response):
+    """Predictive distribution of the next label at one input."""
+
+    x: list[float] | None = sent(None)
+    ahead: Annotated[int | None, doc("forecast step, with a horizon; 1 is the next label")] = None
+    predictive: Predictive | None = sent(None)
+    components: list[Component] | None = None
+    samples: list[list[float]] | None = None
+
+
+class Predictions(Response, kw_only=True):
+    """Predictive distributions of the next observation."""
+
+    stream: str
+    seq: int
+    model: str
+    warming_up: bool = sent(False)
+    predictions: list[Prediction]
+
+
+class Action(Response):
+    """The chosen candidate; use it as `x` of the next observation."""
+
+    stream: str
+    seq: int
+    model: str
+    strategy: Annotated[str, words("thompson", "optimistic", "greedy")]
+    chosen: Annotated[int, doc("index of the chosen candidate")]
+    candidate: list[float]
+    values: Annotated[list[float], doc("score of each candidate under the strategy")] = sent([])
+    seed: Annotated[
+        int | None, doc("seed that reproduces the samples; null: nothing was sampled")
+    ] = sent(None)
+
+
+class Hypothesis(Response):
+    """One run length of the belief."""
+
+    run_length: int
+    start: int
+    probability: float
+
+
+class RunLength(Response):
+    """The full run-length belief after the last observation."""
+
+    stream: str
+    seq: int | None
+    model: str
+    warming_up: bool = sent(False)
+    run_length: RunLengthSummary | None = sent(None)
+    changed_probability: float | None = sent(None)
+    changepoint_probability: float | None = sent(None)
+    recent_change_probability: float | None = sent(None)
+    belief: list[Hypothesis] = sent([])
+
+
+class Segment(Response):
+    """One regime: `start <= seq < end`."""
+
+    start: int
+    end: int
+
+
+class Hindsight(Response):
+    """Part of a segmentation that was computed in hindsight, with location and scale of it all."""
+
+    status: Annotated[
+        str,
+        doc(
+            "`current`; `pending`: being computed, ask again; `unavailable`: could not be computed "
+            "now; `none`: there is nothing to segment yet"
+        ),
+        words("current", "pending", "unavailable", "none"),
+    ]
+    first: Annotated[
+        int | None, doc("its first observation; null while all of the segmentation is online")
+    ] = sent(None)
+    seq: Annotated[int | None, doc("position of the first observation after it")] = sent(None)
+    computed: Annotated[str | None, doc("when it was computed, RFC 3339")] = sent(None)
+
+
+Numbers = float | list[float | None] | None
+
+
+class RegimeStatistics(Response):
+    """Labels on one side of a change: the last 200 before it, the first 100 after it at most."""
+
+    count: Annotated[int, doc("labels")]
+    mean: Annotated[Numbers, doc("of counts: the rate; null: of classes")] = sent(None)
+    sd: Annotated[Numbers, doc("standard deviation; null: of classes, or of one label")] = sent(
+        None
+    )
+
+
+class Explanation(Response):
+    """What changed, by Bayes factors of models that share all parameters but one."""
+
+    text: str
+    kind: Annotated[
+        str | None,
+        doc("null: no clear change of any"),
+        words("mean", "spread", "slope", "autocorrelation", "rate", "share"),
+    ] = sent(None)
+    before: Annotated[float | None, doc("the parameter of that kind before the change")] = sent(
+        None
+    )
+    after: Annotated[float | None, doc("and after it")] = sent(None)
+    probability: Annotated[
+        float, doc("posterior probability of the kind, given that they all are as probable before")
+    ] = sent(0.0)
+    output: Annotated[
+        int | None, doc("index of the output that changed most clearly; of a share: the class")
+    ] = sent(None)
+
+
+Why = Annotated[
+    Explanation | None,
+    doc(
+        "null: withdrawn, too few labels on a side, or not retained any more; of labels that "
+        "depend on inputs, too"
+    ),
+]
+
+
+class ExplainedEvent(Event):
+    """An event; of a change also what the retained history has on both sides of it."""
+
+    before: Annotated[
+        RegimeStatistics | None, doc("null: withdrawn, an anomaly, or not retained any more")
+    ] = sent(None)
+    after: RegimeStatistics | None = sent(None)
+    explanation: Why = sent(None)
+
+
+class Changepoints(Response):
+    """Events, and the best segmentation of the retained history."""
+
+    stream: str
+    seq: int
+    model: str = sent("")
+    events: list[ExplainedEvent] = sent([])
+    segmentation: Annotated[
+        list[Segment],
+        doc("in hindsight for what `hindsight` says, else the best path of the online filter"),
+    ] = sent([])
+    hindsight: Annotated[Hindsight | None, doc("null from an older service")] = sent(None)
+    unreadable: Annotated[
+        list[str],
+        doc(
+            "ids of events that are damaged in the store, changes whose history is, and the lost "
+            "observation that the segmentation starts at, if any"
+        ),
+    ] = sent([])
+
+
+class StreamChange(Response, kw_only=True):
+    """A change of a stream in its last state; times are RFC 3339, positions as of an event."""
+
+    stream: str
+    model: str = sent("")
+    tags: Annotated[dict[str, str], doc("of the stream, when this state was entered")] = sent({})
+    id: int
+    state: Annotated[str, words("suspected", "confirmed", "withdrawn")]
+    start: int
+    suspected_at: int
+    confirmed_at: int | None = sent(None)
+    start_time: Annotated[
+        str | None,
+        doc("of the first observation after it, as sent; null: none, or not retained any more"),
+    ] = sent(None)
+    suspected_time: Annotated[
+        str, doc("of the observation that raised it, as sent, or when it was accepted")
+    ] = sent("")
+    confirmed_time: Annotated[str | None, doc("likewise, of that which confirmed it")] = sent(None)
+    direction: Annotated[str, words("up", "down")] | None = sent(None)
+    size: Annotated[Numbers, doc("in standard deviations within the regimes")] = sent(None)
+    probability: Annotated[
+        float, doc("that the regime began exactly at `start`, when this state was entered")
+    ] = sent(0.0)
+    verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
+        None
+    )
+    before: RegimeStatistics | None = sent(None)
+    after: RegimeStatistics | None = sent(None)
+    explanation: Why = sent(None)
+    link: Annotated[
+        str | None,
+        doc("page of the console; null: the stream is gone, or another has its name"),
+    ] = sent(None)
+
+
+class Timeline(Response):
+    """Changes counted over time, in intervals of equal length."""
+
+    since: Annotated[str, doc("beginning of the first interval")]
+    until: Annotated[str, doc("end of the last interval")]
+    confirmed: Annotated[list[int], doc("confirmed changes of each interval")]
+    other: Annotated[list[int], doc("suspected and withdrawn changes of each interval")]
+
+
+class ChangesPage(Response):
+    """A page of changes of all streams."""
+
+    changes: list[StreamChange]
+    total: Annotated[int, doc("changes that fit the query, on all pages")] = sent(0)
+    timeline: Annotated[
+        Timeline | None, doc("with `bins`: changes of all pages; null: there are none")
+    ] = None
+    cursor: NextPage = sent(None)
+    unreadable: Annotated[
+        list[str], doc("streams of the page whose state or history is damaged in the store")
+    ] = sent([])
+
+
+class Verdict(Response):
+    """The event that the feedback is on, in its new state."""
+
+    stream: str
+    seq: int
+    event: Event
+
+
+class RecordedSupervision(Response):
+    """Supervision sent with an observation."""
+
+    changepoint: float | None = sent(None)
+
+
+class RunLengthProbability(TypedDict):
+    """A run length and its probability."""
+
+    run_length: int
+    probability: float
+
+
+class Recorded(Response):
+    """One observation of the history as it was posted, with its compact answer."""
+
+    seq: int
+    y: Annotated[
+        float | list[float | None] | None, doc("null: missing; in a list: a missing output")
+    ] = sent(None)
+    x: list[float] | None = sent(None)
+    time: str | None = sent(None)
+    elapsed: float = sent(1.0)
+    supervision: RecordedSupervision | None = sent(None)
+    belief: Annotated[
+        list[RunLengthProbability] | None,
+        doc("run lengths set just before it: `run_length` and `probability`"),
+    ] = sent(None)
+    hazard: Hazard = sent(None)
+    outlier_rate: float | None = sent(None)
+    predictive: Predictive | None = sent(None)
+    log_score: float | None = sent(None)
+    changed_probability: float | None = sent(None)
+    changepoint_probability: float | None = sent(None)
+    recent_change_probability: float | None = sent(None)
+    anomaly: Anomaly = sent(None)
+    run_length: MostProbable | None = sent(None)
+    regime: Typical = None
+
+
+class Change(Response):
+    """Settings changed before the observation at `seq`; `model`: the stream was moved."""
+
+    seq: int
+    at: str
+    settings: StreamSettings
+
+
+class HistoryPage(Response):
+    """A page of observations with their compact answers, oldest first."""
+
+    stream: str
+    seq: int
+    model: str
+    first: Annotated[int, doc("oldest retained `seq`")]
+    observations: list[Recorded]
+    changes: list[Change] = sent([])
+    next: Annotated[int | None, doc("`start` of the next page; null on the last page")] = sent(None)
+    unreadable: Annotated[
+        list[str],
+        doc("lost observations, and changes of settings that are damaged in the store"),
+    ] = sent([])
+
+
+class BeliefAfter(Response):
+    """The run-length belief after an observation."""
+
+    seq: int
+    run_length: list[int]
+    probability: list[float]
+
+
+class WhatIf(Response):
+    """Result of rerunning the retained history; event ids are its own."""
+
+    stream: str
+    seq: int
+    first: Annotated[int, doc("`seq` of the first rerun observation")]
+    model: str
+    settings: StreamSettings
+    warming_up: bool
+    compared: Annotated[int, doc("observations that have a log score in both runs")]
+    mean_log_score: float | None
+    present_mean_log_score: Annotated[
+        float | None, doc("mean log score of the stream's actual answers")
+    ]
+    events: list[Event]
+    segmentation: list[Segment]
+    log_score: Annotated[list[float | None] | None, doc("only with `series`")] = None
+    changed_probability: Annotated[list[float | None] | None, doc("only with `series`")] = None
+    beliefs: Annotated[
+        list[BeliefAfter] | None,
+        doc(
+            "only with `beliefs`: for each of the last observations the 64 most probable run "
+            "lengths, without those below 0.0001; none during the warm-up"
+        ),
+    ] = None
+
+
+class ModelSummary(Response, kw_only=True):
+    """A model, described by its highest usable version."""
+
+    name: str
+    default: Annotated[str | None, doc("NAME@VERSION that NAME stands for")] = sent(None)
+    kind: str
+    description: str = sent("")
+    x_dim: Annotated[int | None, doc("null: any; set by the stream's first input")] = sent(None)
+    y_dim: Annotated[int | None, doc("null: any; set by the stream's first label")] = sent(None)
+    hazard: Hazard = sent(None)
+    built_in: bool = sent(False)
+    error: str | None = sent(None)
+    versions: list[str] = sent([])
+
+
+class Models(Response):
+    """All models."""
+
+    models: list[ModelSummary]
+
+
+class ModelVersion(Response, kw_only=True):
+    """A version of a model, as its `model.json` describes it; null: not stated there."""
+
+    name: str
+    version: str
+    kind: str
+    description: str = sent("")
+    x_dim: Annotated[int | None, doc("null: any")] = sent(None)
+    y_dim: Annotated[int | None, doc("null: any")] = sent(None)
+    feature_dim: int | None = sent(None)
+    hazard: Hazard = sent(None)
+    encoder: Encoder | None = sent(None)
+    training: TrainingSummary | None = sent(None)
+    regimes: Annotated[list[ModelRegime] | None, doc("typical regimes")] = sent(None)
+    built_in: bool = sent(False)
+    error: Annotated[str | None, doc("why it cannot be served")] = sent(None)
+    report: Annotated[TrainingReport | None, doc("numbers of its training report")] = sent(None)
+    sensitivity: Annotated[
+        SensitivityCurves | None, doc("false alarms and delays by threshold, simulated")
+    ] = sent(None)
+
+
+class ModelDetail(ModelSummary, kw_only=True):
+    """A model with all its versions, oldest first."""
+
+    versions: list[ModelVersion] = sent([])  # type: ignore[assignment]
+
+
+class Status(Response):
+    """Answer of a probe."""
+
+    status: str
+
+
+class FieldProblem(Response):
+    """One invalid field."""
+
+    loc: str
+    detail: str
+
+
+class Problem(Response):
+    """RFC 9457 problem document; some types have further members."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldProblem] | None = None
+
+
+class Moves(Response):
+    """Result for one page of streams; failed streams are unchanged."""
+
+    moved: list[str]
+    failed: list[Problem]
+    cursor: NextPage
+
+
+class StreamEvent(Response, kw_only=True):
+    """An event as it is raised. `cursor` resumes after it; `at` is the service's clock."""
+
+    stream: str
+    model: str = sent("")
+    event: Event
+    time: str | None = sent(None)
+    at: str = sent("")
+    cursor: str = ""
+
+
+class LostEvents(TypedDict):
+    """Events of one partition that are not kept any more: accepted after `after`, up to `until`."""
+
+    partition: int
+    after: str | None
+    until: str
+
+
+class GapPlaces(TypedDict, total=False):
+    """Where events are lost."""
+
+    partitions: list[LostEvents]
+
+
+class Gap(Struct):
+    """Some events before `cursor` are not kept any more; `known` is what the service says."""
+
+    known: GapPlaces
+    cursor: str = ""
+
+
+class Snapshot(Struct):
+    """A stream's whole state, for this service to read: bytes of a content type."""
+
+    content: bytes
+    content_type: str = "application/octet-stream"

@@ -1,0 +1,141 @@
+"""When a request is sent again, and when never: plans that both clients carry out.
+
+A plan is a generator. It yields a request to send, or a pause, and is sent the response
+or the exception; it never touches a socket or sleeps. So both clients decide alike.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import time
+from collections.abc import Callable, Generator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import httpx
+
+from moca_client.errors import InvalidRequest, OutcomeUnknown, Problem, Unavailable
+from moca_client.problems import problem_in
+
+RETRIED = frozenset({429, 503, 504})
+# The service remembers keys for at least ten minutes: later, a repeat could apply twice.
+KEY_MEMORY_S = 540.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+NOT_ACCEPTED = frozenset(
+    {"redis-unavailable", "not-ready", "too-many-connections"}
+)  # of what 503 can mean
+T = TypeVar("T")
+
+
+class Repeat(enum.Enum):
+    """What a second sending of the same request may do."""
+
+    HARMLESS = "harmless"  # it changes nothing, or sets the same values again
+    KEYED = "keyed"  # recognised by its key, as long as the service remembers that
+    UNSAFE = "unsafe"  # might undo or double something: only after a certain refusal
+
+
+class Request(NamedTuple):
+    """One HTTP request, without an address."""
+
+    method: str
+    path: str
+    params: list[tuple[str, str]] = []
+    headers: dict[str, str] = {}
+    content: bytes | None = None
+
+
+class Call(NamedTuple, Generic[T]):
+    """One call of the interface: its request, the reader of its answer, the effect of a retry."""
+
+    request: Request
+    read: Callable[[httpx.Response], T]
+    repeat: Repeat = Repeat.HARMLESS
+    changes: bool = False  # whether it changes anything
+    gone_is_done: bool = False  # 404 to a repeat: the first try did it
+
+
+class Pause(NamedTuple):
+    """A plan's wish to wait."""
+
+    seconds: float
+
+
+Step = Request | Pause
+Plan = Generator[Step, Any, T]
+
+
+class Policy(NamedTuple):
+    """Bounds of retrying: tries after the first, and seconds since the first."""
+
+    retries: int = 20
+    retry_for_s: float = 60.0
+
+
+ONCE = Policy(0, 0.0)
+
+
+def plan(call: Call[T], policy: Policy) -> Plan[T]:
+    """Send a call until it is answered, as often as is safe and allowed."""
+    budget, doubtful = _Budget(call, policy), False
+    while True:
+        try:
+            response: httpx.Response = yield call.request
+        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
+            raise InvalidRequest(f"not an http:// or https:// request: {error}") from error
+        except httpx.TransportError as error:
+            reason, problem = f"{type(error).__name__}: {error}", None
+            unsure = not isinstance(error, UNSENT)
+        else:
+            if response.status_code not in RETRIED:
+                return _answer(call, response, repeated=doubtful)
+            problem = problem_in(response)
+            reason, unsure = str(problem), _unsure(problem)
+        doubtful = doubtful or unsure
+        wait_s = budget.pause(problem, unsure)
+        if wait_s is None:
+            raise _given_up(call, doubtful, reason, problem)
+        yield Pause(wait_s)
+
+
+class _Budget:
+    """How long a call may go on."""
+
+    def __init__(self, call: Call[Any], policy: Policy) -> None:
+        self._repeat, self._left = call.repeat, policy.retries
+        most_s = policy.retry_for_s
+        if call.repeat is Repeat.KEYED:
+            most_s = min(most_s, KEY_MEMORY_S)
+        self._end = time.monotonic() + most_s
+        self._pause_s = FIRST_PAUSE_S
+
+    def pause(self, problem: Problem | None, unsure: bool) -> float | None:
+        """Return the seconds until the next try; None when there is to be none."""
+        if self._left < 1 or (unsure and self._repeat is Repeat.UNSAFE):
+            return None
+        self._left -= 1
+        # Jitter, so that clients cut off together do not come back together.
+        wait_s = self._pause_s * random.uniform(0.8, 1.2)
+        if problem is not None and problem.retry_after_s is not None:
+            wait_s = max(wait_s, problem.retry_after_s * random.uniform(1.0, 1.2))
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        return wait_s if time.monotonic() + wait_s <= self._end else None
+
+
+def _unsure(problem: Problem) -> bool:
+    """Whether a refusal leaves open if the request was applied."""
+    return problem.status != 429 and problem.type not in NOT_ACCEPTED
+
+
+def _answer(call: Call[T], response: httpx.Response, repeated: bool) -> T:
+    if response.is_success or (call.gone_is_done and repeated and response.status_code == 404):
+        return call.read(response)
+    raise problem_in(response)
+
+
+def _given_up(call: Call[Any], doubtful: bool, reason: str, problem: Problem | None) -> Unavailable:
+    text = f"{call.request.method} {call.request.path}: {reason}"
+    if doubtful and call.changes:
+        return OutcomeUnknown(f"{text}; it may or may not have been applied", problem)
+    return Unavailable(text, problem)

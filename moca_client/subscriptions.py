@@ -1,0 +1,237 @@
+"""Subscriptions: requests, messages, reconnection."""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import httpx
+import msgspec
+from httpx_sse import ServerSentEvent, SSEError
+from msgspec import Struct
+
+from moca_client.calls import Match, _params, path_of
+from moca_client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer
+from moca_client.problems import problem_in
+from moca_client.responses import MESSAGES, Gap, GapPlaces, Recorded, StreamEvent
+from moca_client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED
+
+T = TypeVar("T")
+_event = msgspec.json.Decoder(StreamEvent).decode
+_gap = msgspec.json.Decoder(GapPlaces).decode
+
+
+class Patience(NamedTuple):
+    """How long a silent connection, and a service that is away, are borne."""
+
+    silence_s: float
+    retry_for_s: float | None
+    timeout_s: float
+
+
+class Feed(ABC, Generic[T]):
+    """One subscription, across reconnections.
+
+    A reconnection resumes after the last message id: nothing is missed or repeated.
+    """
+
+    def __init__(
+        self, path: str, query: Mapping[str, Any], after: str | None, patience: Patience
+    ) -> None:
+        self._path, self._query, self.cursor = path, _params(query), after
+        self.over = False  # whether the service has ended the subscription
+        self._retry_for_s = patience.retry_for_s
+        timeout_s = patience.timeout_s
+        connect_s = min(5.0, timeout_s)
+        self._timeout = httpx.Timeout(timeout_s, connect=connect_s, read=patience.silence_s)
+        self._failing_since: float | None = None
+        self._first_pause_s = self._pause_s = FIRST_PAUSE_S
+
+    @abstractmethod
+    def read(self, message: ServerSentEvent) -> T | None:
+        """Parse a message; None for an unknown kind, as of a later version."""
+
+    @abstractmethod
+    def mark(self, item: T, cursor: str) -> None:
+        """Set the cursor of a parsed message."""
+
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of the next connection."""
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        params = list(self._query)
+        if self.cursor is not None:
+            headers["Last-Event-ID"] = self.cursor
+            params.append(("after", self.cursor))
+        return {
+            "method": "GET",
+            "url": self._path,
+            "params": params,
+            "headers": headers,
+            "timeout": self._timeout,
+        }
+
+    def opened(self, response: httpx.Response) -> T | None:
+        """Check the head of a response; the body of an error response was read.
+
+        Returns the final item of the subscription, if the response is one.
+        """
+        if response.status_code in RETRIED:
+            problem = problem_in(response)
+            raise _Again(str(problem), problem.retry_after_s)
+        if not response.is_success:
+            raise problem_in(response)
+        self._failing_since, self._pause_s = None, self._first_pause_s
+        return None
+
+    def message(self, message: ServerSentEvent) -> T | None:
+        """Handle a message; return its item, or None."""
+        if message.retry is not None:
+            self._first_pause_s = self._pause_s = min(message.retry / 1000, LONGEST_PAUSE_S)
+        try:
+            item = self.read(message)
+        except msgspec.DecodeError as error:
+            raise UnexpectedAnswer(f"GET {self._path}: unexpected message: {error}") from error
+        if message.id:
+            self.cursor = message.id  # also of a heartbeat, which moves past filtered messages
+            if item is not None:
+                self.mark(item, message.id)
+        return item
+
+    def ended(self, error: Exception | None) -> float:
+        """Return the seconds to wait after a connection that ended, before the next.
+
+        Raises Unavailable when none came about for too long.
+        """
+        if isinstance(error, httpx.UnsupportedProtocol | SSEError):
+            raise UnexpectedAnswer(f"GET {self._path}: {error}") from error
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        wait_s = self._pause_s * random.uniform(0.8, 1.2)
+        if isinstance(error, _Again) and error.retry_after_s is not None:
+            wait_s = max(wait_s, error.retry_after_s)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        limit_s = self._retry_for_s
+        if limit_s is not None and now + wait_s - self._failing_since > limit_s:
+            raise Unavailable(
+                f"GET {self._path}: {error or 'the connection was closed'}"
+            ) from error
+        return wait_s
+
+
+class Events(Feed[StreamEvent | Gap]):
+    """Events as they are raised."""
+
+    def __init__(
+        self,
+        *,
+        stream: str | None,
+        prefix: str | None,
+        model: str | None,
+        states: Sequence[str],
+        kinds: Sequence[str],
+        match: Match,
+        after: str | None,
+        patience: Patience,
+    ) -> None:
+        for name, given in (("states", states), ("kinds", kinds)):
+            if isinstance(given, str):
+                raise InvalidRequest(f"expected a list of {name}, got a string")
+        query = {
+            "stream": stream,
+            "prefix": prefix,
+            "model": model,
+            "state": list(states),
+            "kind": list(kinds),
+            "match": match,
+        }
+        super().__init__("/v1/events", query, after, patience)
+
+    def read(self, message: ServerSentEvent) -> StreamEvent | Gap | None:
+        """Return an event, or a gap of events that are not retained."""
+        if message.event in MESSAGES.values():
+            return _event(message.data)
+        return Gap(_gap(message.data or "{}")) if message.event == "gap" else None
+
+    def mark(self, item: StreamEvent | Gap, cursor: str) -> None:
+        """Note the cursor."""
+        item.cursor = cursor
+
+
+class _Again(Exception):
+    """The service refuses for the time being."""
+
+    def __init__(self, reason: str, retry_after_s: float | None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+ENDS = (httpx.TransportError, SSEError, _Again)
+
+
+class Followed(Recorded):
+    """An observation as it came. `cursor` resumes after it."""
+
+    cursor: str = ""
+
+
+class Missed(Struct):
+    """Observations from `start` to before `end` that the service retains no longer."""
+
+    start: int
+    end: int
+    cursor: str = ""
+
+
+class Ended(Struct):
+    """A stream that is not there to be followed any more: `deleted` or `replaced`."""
+
+    reason: str
+    detail: str = ""
+
+
+Message = Followed | Missed | Ended
+_observation = msgspec.json.Decoder(Followed).decode
+_missed = msgspec.json.Decoder(Missed).decode
+_ended = msgspec.json.Decoder(Ended).decode
+ENDED = {"unknown-stream": "deleted", "stream-replaced": "replaced"}  # while disconnected
+
+
+class Follow(Feed[Message]):
+    """One stream's observations, from a place on."""
+
+    def __init__(self, stream: str, after: int | str | None, patience: Patience) -> None:
+        place = None if after is None else str(after)
+        super().__init__(path_of(stream, "/observations/live"), {}, place, patience)
+        self._begun = False
+
+    def opened(self, response: httpx.Response) -> Message | None:
+        """Check the head of a response; of a later one it may be that the stream has ended."""
+        try:
+            super().opened(response)
+        except Problem as problem:
+            reason = ENDED.get(problem.type)
+            if not self._begun or reason is None:
+                raise
+            self.over = True
+            return Ended(reason, problem.detail)
+        self._begun = True
+        return None
+
+    def read(self, message: ServerSentEvent) -> Message | None:
+        """Return an observation, a gap of observations not retained, or the stream's end."""
+        if message.event == "observation":
+            return _observation(message.data)
+        if message.event == "gap":
+            return _missed(message.data)
+        if message.event == "end":
+            self.over = True
+            return _ended(message.data)
+        return None
+
+    def mark(self, item: Message, cursor: str) -> None:
+        """Note the cursor."""
+        if not isinstance(item, Ended):
+            item.cursor = cursor

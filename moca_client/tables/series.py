@@ -1,0 +1,335 @@
+"""A series read from a CSV or Parquet file, every bad cell named by row and column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from moca_client.tables.times import Axis, time_axis
+
+TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+
+
+class SeriesError(ValueError):
+    """A file that cannot be replayed as it is; the message says where and why."""
+
+
+class Series(NamedTuple):
+    """Labels, inputs and times, one entry per observation."""
+
+    y: list[list[float | None] | None]  # None: the label is missing, or an output of it
+    x: list[list[float]] | None  # None: the file has no inputs
+    y_names: list[str]
+    x_names: list[str]
+    axis: Axis | None  # None: the file has no time column
+
+    def observations(self, start: int, stop: int) -> list[dict[str, Any]]:
+        """Return rows [start, stop) in the form the service takes."""
+        return [self._observation(row) for row in range(start, min(stop, len(self.y)))]
+
+    def _observation(self, row: int) -> dict[str, Any]:
+        y = self.y[row]
+        observation: dict[str, Any] = {"y": y[0] if y is not None and len(y) == 1 else y}
+        if self.x is not None:
+            observation["x"] = self.x[row]
+        if self.axis is not None and self.axis.rfc3339 is not None:
+            observation["time"] = self.axis.rfc3339[row]
+        return observation
+
+
+class _Table(NamedTuple):
+    """Columns by name, in the file's order; `first_line` is the file line of row 1."""
+
+    columns: dict[str, list[Any]]
+    first_line: int | None
+
+    def where(self, row: int, name: str) -> str:
+        line = "" if self.first_line is None else f" (line {row + self.first_line})"
+        return f"row {row + 1}{line}, column {name!r}"
+
+
+def read_series(
+    file: Path,
+    y_columns: Sequence[str] | None = None,
+    x_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
+) -> Series:
+    """Read a series from `file` (Parquet by its suffix, CSV otherwise).
+
+    Columns not named are found by their names: labels `y` or `y1, y2, ...`, inputs `x` or
+    `x1, x2, ...`, time `time`, `timestamp`, `datetime`, `date` or `year`. A file without such
+    labels must have exactly one numeric column besides time and inputs: that is the label. A label
+    column is empty in every row by mistake; in a frame, of a few rows, it may be.
+    """
+    series = _series(str(file), _read(file), y_columns, x_columns, time_column)
+    for place, name in enumerate(series.y_names):
+        if all(label is None or label[place] is None for label in series.y):
+            rest = ",".join(each for each in series.y_names if each != name)
+            raise SeriesError(f"label {name!r} is empty in every row; leave it out: --y {rest}")
+    return series
+
+
+def read_streams(
+    file: Path,
+    by: str,
+    y_columns: Sequence[str] | None = None,
+    x_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
+) -> dict[str, Series]:
+    """Read a file of several streams: a series for each value of the column `by`, in its order.
+
+    The other columns are found as by `read_series`, the same for all. Raises SeriesError where a
+    cell of `by` is empty, as well.
+    """
+    table = _read(file)
+    if by not in table.columns:
+        raise SeriesError(f"{file} has no column {by!r}; its columns: {_listed(table.columns)}")
+    rows: dict[str, list[int]] = {}
+    for row, value in enumerate(table.columns[by]):
+        if _is_missing(value):
+            raise SeriesError(f"{table.where(row, by)} is empty: expected the name of a stream")
+        rows.setdefault(str(value), []).append(row)
+    if not rows:
+        raise SeriesError(f"{file} has no rows")
+    others = {column: cells for column, cells in table.columns.items() if column != by}
+    chosen = _chosen(str(file), _Table(others, None), y_columns, x_columns, time_column)
+    found: dict[str, Series] = {}
+    for name, places in rows.items():
+        columns = {column: [cells[row] for row in places] for column, cells in others.items()}
+        source = f"{file}, {by} {name!r}"
+        try:
+            found[name] = _series(source, _Table(columns, None), *chosen)
+        except SeriesError as error:  # rows count within the stream
+            text = str(error)
+            raise SeriesError(text if source in text else f"{source}: {text}") from error
+    return found
+
+
+def read_columns(
+    file: Path,
+    y_columns: Sequence[str] | None = None,
+    x_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
+) -> dict[str, Series]:
+    """Read a file with a stream in each column: those of `y_columns`, or all of numbers.
+
+    Inputs and times are the same for all, and found as by `read_series`.
+    """
+    table = _read(file)
+    x_names = list(x_columns) if x_columns is not None else _numbered(table.columns, "x")
+    time = time_column or _find_time(table.columns, taken={*(y_columns or []), *x_names})
+    names = list(y_columns) if y_columns else _numeric(table, {*x_names, time})
+    if not names:
+        raise SeriesError(f"{file} has no numeric column; its columns: {_listed(table.columns)}")
+    return {name: _series(str(file), table, [name], x_columns, time_column) for name in names}
+
+
+def _read(file: Path) -> _Table:
+    return _read_parquet(file) if file.suffix.lower() in {".parquet", ".pq"} else _read_csv(file)
+
+
+def series_of(
+    columns: dict[str, list[Any]],
+    y_columns: Sequence[str] | None = None,
+    x_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
+) -> Series:
+    """Read a series from columns in memory, as `read_series` does from those of a file."""
+    return _series("the frame", _Table(columns, None), y_columns, x_columns, time_column)
+
+
+def _series(
+    source: str,
+    table: _Table,
+    y_columns: Sequence[str] | None,
+    x_columns: Sequence[str] | None,
+    time_column: str | None,
+) -> Series:
+    y_names, x_names, time_column = _chosen(source, table, y_columns, x_columns, time_column)
+    return Series(
+        y=_labels(table, y_names),
+        x=_inputs(table, x_names) if x_names else None,
+        y_names=y_names,
+        x_names=x_names,
+        axis=_axis(table, time_column) if time_column else None,
+    )
+
+
+def _chosen(
+    source: str,
+    table: _Table,
+    y_columns: Sequence[str] | None,
+    x_columns: Sequence[str] | None,
+    time_column: str | None,
+) -> tuple[list[str], list[str], str | None]:
+    """Return the columns of labels, inputs and time: those named, else those found."""
+    if not table.columns or not len(next(iter(table.columns.values()))):
+        raise SeriesError(f"{source} has no rows")
+    for name in [*(y_columns or []), *(x_columns or []), *([time_column] if time_column else [])]:
+        if name not in table.columns:
+            raise SeriesError(
+                f"{source} has no column {name!r}; its columns: {_listed(table.columns)}"
+            )
+    x_names = list(x_columns) if x_columns is not None else _numbered(table.columns, "x")
+    if time_column is None:
+        time_column = _find_time(table.columns, taken={*(y_columns or []), *x_names})
+    y_names = list(y_columns) if y_columns else _find_labels(source, table, {*x_names, time_column})
+    return y_names, x_names, time_column
+
+
+def _read_csv(file: Path) -> _Table:
+    lines = _csv_lines(file)
+    if not lines:
+        return _Table({}, None)
+    names = [cell.strip() for cell in lines[0][1]]
+    if all(_is_number(cell) for cell in names):
+        # No header: a single column of numbers is the label, several get their positions.
+        names = ["y"] if len(names) == 1 else [str(place + 1) for place in range(len(names))]
+        body = lines
+    else:
+        body = lines[1:]
+    if len(set(names)) != len(names):
+        raise SeriesError(f"{file} has duplicate columns: {_listed(names)}")
+    for row, (number, cells) in enumerate(body, start=1):
+        if len(cells) != len(names):
+            raise SeriesError(
+                f"{file}: row {row} (line {number}) has {len(cells)} cells, the header {len(names)}"
+            )
+    columns = {name: [cells[k].strip() for _, cells in body] for k, name in enumerate(names)}
+    first_line = body[0][0] if body else 0
+    contiguous = all(number == first_line + k for k, (number, _) in enumerate(body))
+    return _Table(columns, first_line if contiguous else None)
+
+
+def _csv_lines(file: Path) -> list[tuple[int, list[str]]]:
+    """Rows that are neither empty nor comments, with the number of their (last) line."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text[:65536]))
+        return [(reader.line_num, row) for row in reader if row and not row[0].startswith("#")]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SeriesError(f"{file} is not a CSV file in UTF-8: {error}") from error
+
+
+def _delimiter(sample: str) -> str:
+    """Whichever of comma, semicolon and tab the first line that is not a comment has most of."""
+    first = next((line for line in sample.splitlines() if line and line[0] != "#"), "")
+    return max(",;\t", key=first.count)
+
+
+def _read_parquet(file: Path) -> _Table:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SeriesError(
+            f"reading {file} needs pyarrow: pip install 'moca-service[parquet]'"
+        ) from error
+    try:
+        table = parquet.read_table(file)
+    except pa.ArrowInvalid as error:
+        raise SeriesError(f"{file} is not a Parquet file: {error}") from error
+    return _Table({name: table.column(name).to_pylist() for name in table.column_names}, None)
+
+
+def _is_missing(cell: Any) -> bool:
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return True
+    return isinstance(cell, str) and cell.lower() in MISSING
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except (TypeError, ValueError):
+        return False
+
+
+def _number(table: _Table, row: int, name: str) -> float | None:
+    """Value of a cell; None when it is empty."""
+    cell = table.columns[name][row]
+    if _is_missing(cell):
+        return None
+    if not _is_number(cell):
+        problem = "not finite" if str(cell).lower().lstrip("+-")[:3] == "inf" else "not a number"
+        raise SeriesError(f"{table.where(row, name)}: {str(cell)!r} is {problem}")
+    return float(cell)
+
+
+def _labels(table: _Table, names: Sequence[str]) -> list[list[float | None] | None]:
+    labels: list[list[float | None] | None] = []
+    for row in range(len(table.columns[names[0]])):
+        values = [_number(table, row, name) for name in names]
+        labels.append(None if all(value is None for value in values) else values)
+    if all(label is None for label in labels):
+        raise SeriesError(f"label {_listed(names)} is empty in every row")
+    return labels
+
+
+def _inputs(table: _Table, names: Sequence[str]) -> list[list[float]]:
+    rows = []
+    for row in range(len(table.columns[names[0]])):
+        values = []
+        for name in names:
+            if (value := _number(table, row, name)) is None:
+                raise SeriesError(f"{table.where(row, name)}: empty; inputs are required")
+            values.append(value)
+        rows.append(values)
+    return rows
+
+
+def _axis(table: _Table, name: str) -> Axis:
+    cells = table.columns[name]
+    for row, cell in enumerate(cells):
+        if _is_missing(cell):
+            raise SeriesError(f"{table.where(row, name)}: empty; times are required")
+    axis = time_axis(cells, name)
+    if isinstance(axis, int):
+        raise SeriesError(
+            f"{table.where(axis, name)}: {str(cells[axis])!r} is not a time "
+            "(RFC 3339, a date, a year, or a number)"
+        )
+    return axis
+
+
+def _find_time(columns: Sequence[str] | dict[str, Any], taken: set[str]) -> str | None:
+    by_lower = {name.lower(): name for name in reversed(list(columns)) if name not in taken}
+    return next((by_lower[name] for name in TIME_NAMES if name in by_lower), None)
+
+
+def _numbered(columns: dict[str, Any], letter: str) -> list[str]:
+    """Return the column called `letter`, or those called `letter1, letter2, ...` by number."""
+    found = [name for name in columns if re.fullmatch(rf"{letter}_?\d*", name, re.IGNORECASE)]
+    return sorted(found, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
+
+
+def _numeric(table: _Table, taken: set[str | None]) -> list[str]:
+    """Return the columns of numbers alone, beside missing cells, of which not all are."""
+
+    def fits(cells: Sequence[Any]) -> bool:
+        known = [cell for cell in cells if not _is_missing(cell)]
+        return bool(known) and all(map(_is_number, known))
+
+    return [name for name, cells in table.columns.items() if name not in taken and fits(cells)]
+
+
+def _find_labels(source: str, table: _Table, taken: set[str | None]) -> list[str]:
+    if names := [name for name in _numbered(table.columns, "y") if name not in taken]:
+        return names
+    numeric = _numeric(table, taken)
+    if len(numeric) == 1:
+        return numeric
+    found = "no numeric column" if not numeric else f"several numeric columns: {_listed(numeric)}"
+    raise SeriesError(
+        f"{source} has no column y or y1, y2, ... and {found}; name the label columns"
+    )
+
+
+def _listed(names: Sequence[str] | dict[str, Any]) -> str:
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,199 @@
+"""Frames of pandas and polars: rows out, answers back in the same library."""
+
+import math
+from datetime import UTC, datetime
+
+import httpx
+import msgspec
+import pytest
+
+from moca_client import Client, InvalidRequest, PartlyObserved, frames
+from moca_client.frames import Answers, to_frame
+from moca_client.responses import (
+    Answer,
+    Changepoints,
+    ExplainedEvent,
+    Explanation,
+    HistoryPage,
+    Predictive,
+    Recorded,
+    RegimeStatistics,
+    StreamChange,
+)
+
+WHEN = [datetime(2024, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
+
+
+@pytest.fixture(params=["pandas", "polars", "pyarrow"])
+def library(request):
+    return pytest.importorskip(request.param, reason=f"{request.param} is not installed")
+
+
+def frame_of(library, columns):
+    return library.table(columns) if library.__name__ == "pyarrow" else library.DataFrame(columns)
+
+
+def column(frame, name):
+    values = frame[name].to_pylist() if hasattr(frame[name], "to_pylist") else list(frame[name])
+    return [None if v is None or (isinstance(v, float) and math.isnan(v)) else v for v in values]
+
+
+class Service:
+    """Answers posted lists; refuses from the row `bad` on."""
+
+    def __init__(self, bad=None):
+        self.posted, self.bad = [], bad
+
+    def __call__(self, request):
+        rows = msgspec.json.decode(request.content)
+        if self.bad is not None and len(self.posted) + len(rows) > self.bad:
+            document = {"title": "bad", "applied": 1, "answers": [self.answer(len(self.posted))]}
+            return httpx.Response(422, json=document)
+        first = len(self.posted)
+        self.posted += rows
+        return httpx.Response(200, json=[self.answer(first + i) for i in range(len(rows))])
+
+    @staticmethod
+    def answer(seq):
+        said = {"mean": [float(seq)], "variance": [[1.0]], "quantiles": {"0.5": [float(seq)]}}
+        return {"stream": "s", "seq": seq, "model": "m", "predictive": said, "log_score": -1.0}
+
+
+def observed(service, frame, **asked):
+    with Client(transport=httpx.MockTransport(service)) as client:
+        return client.observe_frame(frame, stream="s", **asked)
+
+
+def test_rows_are_posted_and_answers_come_back_as_the_same_kind(library):
+    service = Service()
+    frame = frame_of(
+        library, {"time": WHEN, "y": [1.5, None, 3.0], "x1": [1, 2, 3], "x2": [0.5] * 3}
+    )
+    answers = observed(service, frame, batch=2)
+    assert service.posted == [
+        {"y": 1.5, "x": [1.0, 0.5], "time": "2024-01-01T00:00:00Z"},
+        {"y": None, "x": [2.0, 0.5], "time": "2024-01-02T00:00:00Z"},
+        {"y": 3.0, "x": [3.0, 0.5], "time": "2024-01-03T00:00:00Z"},
+    ]
+    back = answers.to_frame()
+    assert type(back) is type(frame)
+    assert column(back, "seq") == [0, 1, 2]
+    assert column(back, "mean") == [0.0, 1.0, 2.0]
+    assert column(back, "log_score") == [-1.0] * 3
+    assert column(back, "quantile_0.5") == [0.0, 1.0, 2.0]
+
+
+def test_columns_are_named(library):
+    service = Service()
+    frame = frame_of(library, {"flow": [1, 2], "level": [3, 4], "y": [9, 9]})
+    observed(service, frame, y=["flow", "level"])
+    assert [row["y"] for row in service.posted] == [[1.0, 3.0], [2.0, 4.0]]
+    service.posted.clear()
+    observed(service, frame, y="flow", x="level")
+    assert service.posted[0] == {"y": 1.0, "x": [3.0]}
+
+
+def test_a_missing_cell_of_several_labels_is_a_missing_output(library):
+    service = Service()
+    frame = frame_of(library, {"y1": [1.0, None, None], "y2": [2.0, 3.0, None]})
+    observed(service, frame)
+    assert [row["y"] for row in service.posted] == [[1.0, 2.0], [None, 3.0], None]
+
+
+def test_every_way_that_pandas_says_missing():
+    pandas = pytest.importorskip("pandas")
+    for dtype in ("Int64", "float64", "object", "string"):
+        service = Service()
+        values = ["1", None] if dtype == "string" else [1, None]
+        observed(service, pandas.DataFrame({"y": pandas.array(values, dtype=dtype)}))
+        assert service.posted == [{"y": 1.0}, {"y": None}], dtype
+
+
+def test_what_is_refused_and_how_far_it_came():
+    pandas = pytest.importorskip("pandas")
+    good = pandas.DataFrame({"y": [1.0, 2.0, 3.0, 4.0]})
+    for frame, options, named in (
+        (pandas.DataFrame({"y": [1.0, math.inf]}), {}, "row 2, column 'y'"),
+        (good, {"y": "z"}, "'z'"),
+        ({"y": [1.0]}, {}, "dict"),
+        (good, {"batch": 0}, "batch"),
+    ):
+        with pytest.raises(InvalidRequest, match=named):
+            observed(Service(), frame, **options)
+    with pytest.raises(PartlyObserved, match="rows 3 to 4") as caught:
+        observed(Service(bad=3), good, batch=2)
+    assert [answer.seq for answer in caught.value.answers] == [0, 1, 2]
+
+
+def test_history_and_changepoints(library):
+    name = library.__name__
+    said = Predictive(mean=[1.0, 2.0], variance=[[1.0, 0.0], [0.0, 4.0]])
+    page = HistoryPage("s", 1, "m", 0, [Recorded(0, y=[1.0, 2.0], x=[3.0], predictive=said)])
+    back = to_frame(page, name)
+    assert [column(back, n) for n in ("y1", "y2", "x", "mean2", "variance2")] == [
+        [1.0],
+        [2.0],
+        [3.0],
+        [2.0],
+        [4.0],
+    ]
+    page = HistoryPage("s", 2, "m", 0, [Recorded(0, y=[None, 2.0]), Recorded(1)])
+    back = to_frame(page, name)
+    assert [column(back, n) for n in ("y1", "y2")] == [[None, None], [2.0, None]]
+    events = [
+        ExplainedEvent(
+            *(1, "confirmed", 5, 7),
+            size=[1.0, -2.0],
+            before=RegimeStatistics(5, [3.0, 4.0], [0.5, None]),
+            explanation=Explanation("mean rose"),
+        ),
+        ExplainedEvent(2, "suspected", 9, 9),
+    ]
+    back = to_frame(Changepoints("s", 20, events=events), name)
+    assert column(back, "start") == [5, 9]
+    assert column(back, "size2") == [-2.0, None]
+    assert column(back, "explanation") == ["mean rose", None]
+    assert column(back, "before_mean2") == [4.0, None]
+    assert column(back, "before_count") == [5, None]
+    assert column(back, "kind") == ["change", "change"]
+    assert column(to_frame(Changepoints("s", 0), name), "start") == []
+    assert column(Answers().to_frame(name), "log_score") == []
+
+
+def test_changes_of_streams_with_different_outputs(library):
+    name = library.__name__
+    both = RegimeStatistics(9, [1.0, 2.0], [0.5, None])
+    places = {"id": 1, "state": "confirmed", "start": 5, "suspected_at": 7}
+    rows = [
+        StreamChange(stream="a", size=1.5, before=RegimeStatistics(4, 3.0, 0.1), **places),
+        StreamChange(stream="b", size=[None, -2.0], before=both, **places),
+        StreamChange(stream="c", **places),
+    ]
+    back = to_frame(rows, name)
+    assert column(back, "stream") == ["a", "b", "c"]
+    assert column(back, "size1") == [1.5, None, None]
+    assert column(back, "size2") == [None, -2.0, None]
+    assert column(back, "before_mean1") == [3.0, 1.0, None]
+    assert column(back, "before_sd2") == [None, None, None]
+    assert column(back, "before_count") == [4, 9, None]
+    assert column(to_frame(rows[:1], name), "size") == [1.5]
+    assert column(to_frame(iter(()), name, StreamChange), "explanation") == []
+
+
+def test_a_frame_without_a_library_to_make_it(monkeypatch):
+    answers = [Answer("s", 0, "m")]
+    with pytest.raises(InvalidRequest, match="expected one of pandas, polars, pyarrow, got 'r'"):
+        to_frame(answers, "r")
+    monkeypatch.setattr(frames, "find_spec", lambda name: None)
+    with pytest.raises(InvalidRequest, match=r"pip install 'moca-client\[frames\]'"):
+        to_frame(answers)
+
+
+def test_all_pages_of_a_history_are_one_frame():
+    pages = (HistoryPage("s", 4, "m", 0, [Recorded(i, y=1.0), Recorded(i + 1)]) for i in (0, 2))
+    assert column(to_frame(pages, "pandas"), "seq") == [0, 1, 2, 3]
+    assert column(to_frame(iter([Answer("s", 7, "m")]), "pandas"), "seq") == [7]
+    with pytest.raises(InvalidRequest, match="expected answers, history or changes, got str"):
+        to_frame("text", "pandas")
+    with pytest.raises(InvalidRequest, match="got Predictive"):
+        to_frame(Predictive(), "pandas")

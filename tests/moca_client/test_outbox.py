@@ -1,0 +1,380 @@
+"""The outbox's decisions against a model of the service that loses whatever can be lost."""
+
+import random
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from moca_client import errors
+from moca_client.errors import OutcomeUnknown, Unavailable
+from moca_client.outbox import pauses
+from moca_client.outbox.box import Done, advance
+from moca_client.outbox.sending import Delivered, Failed, Sender
+from moca_client.outbox.store import OutboxFull, Store
+from moca_client.problems import problem_of
+from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
+from moca_client.retry import KEY_MEMORY_S, Call
+from tests.waiting import Clock
+
+
+class Service:
+    """What the service guarantees, and no more: keys may be forgotten, answers lost."""
+
+    def __init__(self, rng, *, history=10_000):
+        self.rng, self.history = rng, history
+        self.log: dict[str, list[dict]] = {}
+        self.keys: dict[tuple[str, str], dict] = {}
+        self.late: list[bytes] = []  # requests that were given up, and are still on their way
+        self.refuse = 0.0
+        self.wreck = 0.0
+        self.seen: list[list[dict]] = []
+
+    def answer(self, call: Call):
+        request = call.request
+        if self.rng.random() < self.wreck:  # lost on its way there; it may still arrive
+            if request.content is not None and self.rng.random() < 0.5:
+                self.late.append(request.content)
+            raise OutcomeUnknown("cut")
+        parts = request.path.split("/")
+        if request.method == "POST":
+            if self.late and self.rng.random() < 0.5:
+                self.post(self.late.pop(self.rng.randrange(len(self.late))))
+            results = self.post(request.content)
+            if self.rng.random() < self.wreck:
+                raise OutcomeUnknown("the answer was lost")
+            return results
+        stream = parts[3]
+        if stream not in self.log:
+            raise problem_of(404, {"type": "x/unknown-stream"})
+        log = self.log[stream]
+        if len(parts) == 4:
+            return StreamSummary(stream, "m", len(log))
+        start = int(dict(request.params)["start"])
+        first = max(0, len(log) - self.history)
+        kept = [
+            Recorded(i, y=log[i]["y"], time=log[i].get("time"))
+            for i in range(max(start, first), min(len(log), max(start, first) + 1))
+        ]
+        return HistoryPage(stream, len(log), "m", first, kept)
+
+    def post(self, content: bytes) -> list:
+        results, failed = [], set()
+        self.seen.append(msgspec.json.decode(content))
+        for item in self.seen[-1]:
+            result = None
+            if item["stream"] in failed:
+                result = {"status": 424, "type": "x/earlier-item-failed"}
+            else:
+                result = self.apply(item)
+            if result["status"] == 200:
+                results.append(msgspec.convert(result, Answer))
+            else:
+                failed.add(item["stream"])
+                results.append(problem_of(result["status"], result))
+        return results
+
+    def apply(self, item: dict) -> dict:
+        log = self.log.setdefault(item["stream"], [])
+        known = self.keys.get((item["stream"], item["key"]))
+        if known is not None:
+            return known
+        if self.rng.random() < self.refuse:
+            return {"status": self.rng.choice([429, 503]), "type": "x/partition-full"}
+        if item.get("seq") not in (None, len(log)):
+            result = {"status": 409, "type": "x/seq-conflict", "seq": len(log)}
+        elif item["y"] == "bad":
+            result = {"status": 422, "type": "x/label-out-of-range"}
+        else:
+            log.append(item)
+            result = {"status": 200, "stream": item["stream"], "seq": len(log) - 1, "model": "m"}
+        self.keys[item["stream"], item["key"]] = result
+        return result
+
+
+class Driver:
+    """Carries out an outbox's rounds, and may die at any step of them."""
+
+    def __init__(self, service, path, batch=8, exclusive=True):
+        self.service, self.path, self.batch, self.exclusive = service, path, batch, exclusive
+        self.pending_supervision: list = []
+        self.open()
+
+    def open(self):
+        self.store = Store(self.path, 10_000)
+        self.sender = Sender(self.store, self.batch, self.exclusive)
+
+    def restart(self):
+        self.store.close()
+        self.open()
+
+    def round(self, die=0.0) -> bool:
+        """Whether the round came to its end."""
+        plan, value, error = self.sender.round(), None, None
+        while True:
+            if self.service.rng.random() < die:
+                self.restart()
+                return False
+            step = advance(plan, value, error)
+            value = error = None
+            if isinstance(step, Done):
+                self.sender._pauses._until.clear()  # nobody waits here
+                return True
+            if isinstance(step, Call):
+                try:
+                    value = self.service.answer(step)
+                except errors.ClientError as caught:
+                    error = caught
+            else:
+                self.pending_supervision.append(step)
+
+    def add(self, stream, y, **rest):
+        return self.store.add(stream, msgspec.json.encode({"y": y, **rest}))
+
+
+@pytest.fixture
+def service():
+    return Service(random.Random(1))
+
+
+@pytest.fixture
+def driver(service):
+    found = Driver(service, None)
+    yield found
+    found.store.close()
+
+
+@pytest.fixture
+def shared(service):
+    """A driver of an outbox that is not the only writer of its streams."""
+    found = Driver(service, None, exclusive=False)
+    yield found
+    found.store.close()
+
+
+def labels(service, stream):
+    return [item["y"] for item in service.log.get(stream, [])]
+
+
+STORMS = [(history, seed) for history in (10_000, 3, 0) for seed in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("history", "seed"),
+    [
+        pytest.param(*storm, marks=[] if storm[1] == 0 else [pytest.mark.slow], id=f"{storm}")
+        for storm in STORMS
+    ],
+)
+def test_nothing_is_lost_or_doubled_whatever_happens(tmp_path, history, seed):
+    rng = random.Random(1000 * history + seed)
+    service = Service(rng, history=history)
+    service.wreck, service.refuse = 0.25, 0.1
+    driver = Driver(service, tmp_path / "box", batch=rng.choice([1, 3, 8, 40]))
+    added: dict[str, list] = {f"s{i}": [] for i in range(4)}
+    for i in range(200):
+        stream = rng.choice(list(added))
+        y = "bad" if rng.random() < 0.03 else rng.choice([float(i), 1.0])
+        driver.add(stream, y)
+        added[stream].append(y)
+        if rng.random() < 0.5:
+            driver.round(die=0.15)
+        if rng.random() < 0.05:
+            service.keys.clear()  # ten minutes later
+    service.wreck = service.refuse = 0.0
+    for _ in range(500):
+        if not driver.store.waiting_count:
+            break
+        driver.round()
+    assert driver.store.waiting_count == 0
+    for content in service.late:  # what was on its way arrives after all, with no effect
+        service.post(content)
+    for stream, posted in added.items():
+        assert labels(service, stream) == [y for y in posted if y != "bad"]
+    bad = sum(y == "bad" for posted in added.values() for y in posted)
+    assert len(driver.store.aside()) == bad
+    driver.store.close()
+
+
+def test_without_positions_nothing_is_sent_again_that_may_be_forgotten(
+    service, shared, monkeypatch
+):
+    shared.add("s", 1.0)
+    shared.add("s", 2.0)
+    service.wreck = 1.0
+    shared.round()
+    (found,) = {item.first_sent for item in shared.store.waiting([], 9, 10**6)}
+    clock = Clock(found + KEY_MEMORY_S - 0.001)
+    monkeypatch.setattr("moca_client.outbox.sending.time", SimpleNamespace(time=clock))
+    shared.round()
+    assert shared.pending_supervision == []  # sent once more, in vain
+    service.wreck = 0.0
+    service.seen.clear()
+    clock.advance(0.002)
+    shared.round()
+    assert service.seen == []
+    assert [type(each) for each in shared.pending_supervision] == [Failed, Failed]
+    assert shared.pending_supervision[0].problem.type == "outcome-unknown"
+    shared.add("s", 3.0)
+    shared.round()
+    assert labels(service, "s") == [3.0]
+
+
+def test_without_positions_keys_are_repeated_as_long_as_they_are_remembered(service, shared):
+    for i in range(40):
+        shared.add(f"s{i % 2}", float(i))
+    service.wreck = 0.4
+    for _ in range(60):
+        shared.round()
+    service.wreck = 0.0
+    while shared.store.waiting_count:
+        shared.round()
+    assert labels(service, "s0") == [float(i) for i in range(0, 40, 2)]
+    assert "seq" not in service.seen[0][0]
+
+
+def test_a_stream_that_somebody_else_wrote_to(service, driver):
+    driver.add("s", 1.0)
+    driver.round()
+    service.log["s"].append({"y": 99.0})
+    driver.add("s", 2.0)
+    driver.round()
+    driver.round()
+    assert labels(service, "s") == [1.0, 99.0, 2.0]
+
+
+def test_a_stream_that_began_again(service, driver):
+    for y in (1.0, 2.0):
+        driver.add("s", y)
+    driver.round()
+    service.log["s"] = []
+    driver.add("s", 3.0)
+    driver.round()
+    driver.round()
+    assert labels(service, "s") == [3.0]
+
+
+def test_too_large_a_batch_is_halved_and_a_single_one_set_aside(service, driver):
+    for i in range(6):
+        driver.add("s", float(i))
+    post = service.post
+
+    def small(content):
+        if len(msgspec.json.decode(content)) > 2 or b'"y":4' in content:
+            raise problem_of(413, {"type": "x/body-too-large"})
+        return post(content)
+
+    service.post = small
+    for _ in range(30):
+        driver.round()
+    assert labels(service, "s") == [0.0, 1.0, 2.0, 3.0, 5.0]
+    (aside,) = driver.store.aside()
+    assert aside.problem["status"] == 413
+
+
+def test_a_service_that_takes_nothing_loses_nothing(service, driver):
+    driver.add("s", 1.0)
+    post = service.post
+    for status in (401, 403, 404, 500):
+
+        def refuse(content, status=status):
+            raise problem_of(status, {"title": "no"})
+
+        service.post = refuse
+        for _ in range(10):
+            driver.round()
+        assert driver.store.waiting_count == 1
+        assert str(status) in driver.sender.error
+    service.post = post
+    driver.round()
+    assert (labels(service, "s"), driver.sender.error) == ([1.0], None)
+
+
+def test_a_fault_is_tried_again_and_then_set_aside(service, driver):
+    driver.add("s", 1.0)
+    driver.add("s", 2.0)
+    apply = service.apply
+
+    def fail(item):
+        return {"status": 500, "type": "x/internal-error"} if item["y"] == 1.0 else apply(item)
+
+    service.apply = fail
+    for _ in range(7):
+        driver.round()
+    assert labels(service, "s") == [2.0]
+    assert sum(item["y"] == 1.0 for items in service.seen for item in items) == 5
+
+
+def test_a_quarantined_item_is_set_aside_at_once(service, driver):
+    driver.add("s", 1.0)
+    service.apply = lambda item: {"status": 500, "type": "x/quarantined"}
+    driver.round()
+    (aside,) = driver.store.aside()
+    assert aside.problem["document"]["type"] == "x/quarantined"
+
+
+@pytest.mark.parametrize("y", [[1.0, None], [None, None]])
+def test_an_answer_found_in_the_history_is_delivered(service, driver, y):
+    driver.add("s", y)
+    answer = service.answer
+
+    def lose(call):
+        found = answer(call)
+        if call.request.method == "POST":
+            raise Unavailable("lost")
+        return found
+
+    service.answer = lose
+    driver.round()
+    service.answer = answer
+    service.keys.clear()
+    if y == [None, None]:
+        service.log["s"][0]["y"] = None  # as the service keeps it
+    driver.round()
+    (told,) = driver.pending_supervision
+    assert isinstance(told, Delivered)
+    assert (told.answer.seq, told.answer.duplicate) == (0, True)
+    assert len(service.log["s"]) == 1
+
+
+def test_pauses_double_for_each_stream_until_it_works(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(pauses, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(pauses, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
+    found = pauses.Pauses()
+    assert (found.next_s(), found.all_s()) == (None, 0.0)
+    waits = []
+    for _ in range(8):
+        found.fail("a", None)
+        waits.append(found.next_s())
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+    found.fail("b", problem_of(429, {}, {"retry-after": "9"}))
+    assert found.blocked() == ["a", "b"]
+    assert found.next_s() == pytest.approx(5.0)
+    assert found.all_s() == 0.0
+    clock.advance(5.001)
+    assert found.blocked() == ["b"]
+    found.work("b")
+    found.fail("b", None)
+    assert found.next_s() == pytest.approx(0.1)
+    found.fail("", None)
+    assert found.all_s() == pytest.approx(0.1)
+
+
+def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path):
+    store = Store(tmp_path / "box", 3)
+    assert store.add_once("s", b"{}", "topic", 5)
+    assert not store.add_once("s", b"{}", "topic", 5)
+    assert not store.add_once("s", b"{}", "topic", 4)
+    assert store.add_once("s", b"{}", "other", 5)
+    store.set_aside(store.waiting([], 1, 100)[0], {})
+    store.add("s", b"{}")
+    for add in (lambda: store.add("s", b"{}"), lambda: store.add_once("s", b"{}", "topic", 6)):
+        with pytest.raises(OutboxFull):  # what was set aside counts
+            add()
+    store.close()
+    store = Store(tmp_path / "box", 4)
+    assert (store.waiting_count, store.aside_count) == (2, 1)
+    assert not store.add_once("s", b"{}", "topic", 5)
+    assert store.add_once("s", b"{}", "topic", 6)
+    store.close()
