@@ -49,8 +49,6 @@ app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 app.command(rich_help_panel=OPERATE)(backup.backup)
 app.command(rich_help_panel=OPERATE)(backup.restore)
 app.add_typer(tools.bench, name="bench", rich_help_panel=OPERATE)
-for _measure in sorted(entry_points(group="moca.bench"), key=lambda each: each.name):
-    tools.bench.command(_measure.name)(tools.measurement(_measure.load()))
 # The offline jobs: the service does not import them, they are found as installed.
 for _command in sorted(entry_points(group="moca.commands"), key=lambda each: each.name):
     _found = _command.load()
@@ -77,7 +75,7 @@ def _common(
 
 
 # Packages of training, which imports them where it needs them; the service looks for its own.
-_OF_TRAINING = frozenset({"PIL", "matplotlib", "plotly", "pyarrow", "tensorboard"})
+_OF_TRAINING = frozenset({"PIL", "jinja2", "matplotlib", "pyarrow", "scipy", "tensorboard"})
 
 
 def main() -> None:

@@ -13,10 +13,6 @@ app = typer.Typer(
     no_args_is_help=True, help="Measure trained models, and the service's default settings."
 )
 
-Model = Annotated[
-    str | None,
-    typer.Option(help="A built-in model.", show_default="the service's default"),
-]
 Models = Annotated[
     list[str] | None,
     typer.Option(
@@ -24,77 +20,6 @@ Models = Annotated[
         show_default="the service's default",
     ),
 ]
-
-
-@app.command()
-def tcpd(
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MOCA_TEST_DATA", help="Folder that holds tcpd.json.", show_default=False
-        ),
-    ] = None,
-    model: Model = None,
-) -> None:
-    """Score change points on the Turing Change Point Dataset: F1 and covering.
-
-    Online are the events that a stream of the service has confirmed; served, the segmentation that
-    it gives at the end. In hindsight, it is the best of the whole series where location and scale
-    are those of all labels, not of the warm-up. `zero` finds no change at all.
-    """
-    if data is None:
-        fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds tcpd.json")
-    from training.evaluation import tcpd as evaluation
-
-    try:
-        series = evaluation.load(data)
-    except OSError as error:
-        fail(f"--data: {error}")
-    evaluation.report(series, _model(model))
-
-
-@app.command()
-def outliers(
-    model: Model = None,
-    hazard: Annotated[float, typer.Option(min=0, max=1, help="Hazard of the streams.")] = 1 / 250,
-    seed: Annotated[int, typer.Option(help="Seed of the labels.")] = 0,
-) -> None:
-    """Count false alarms on N(0, 1) with outliers, and how long a real shift takes to be found."""
-    from training.evaluation import outliers as evaluation
-
-    evaluation.report(_model(model), hazard, seed)
-
-
-@app.command()
-def nab(
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MOCA_TEST_DATA", help="Folder that holds nab.npz.", show_default=False
-        ),
-    ] = None,
-    model: Models = None,
-    seed: Annotated[int, typer.Option(help="Seed of the halves.")] = 0,
-) -> None:
-    """Score `anomaly` on the Numenta Anomaly Benchmark, standard profile, beside baselines.
-
-    Thresholds are chosen on one random half of the series and scored on the other. Alarms are
-    silent for 100 observations after each; without that, each observation counts.
-    """
-    if data is None:
-        fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds nab.npz")
-    from rich.console import Console
-
-    from training.errors import TrainingError
-    from training.evaluation.quality.evaluate import on_nab
-    from training.evaluation.quality.tables import anomalies, for_terminal
-
-    console = Console()
-    try:
-        rows = on_nab(data, _models(model), seed, console)
-    except (TrainingError, OSError) as error:
-        fail(f"--data: {error}")
-    console.print(for_terminal(anomalies(rows)))
 
 
 @app.command("all")
@@ -240,33 +165,6 @@ def own_data(
         own_data.evaluate(run, Place(datasets, run / "cache"), data, out)
     except (TrainingError, OSError) as error:
         fail(str(error))
-
-
-@app.command("time")
-def step_time(
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0.")] = "cpu",
-    out: Out = None,
-) -> None:
-    """Time a step against the number of observations before, to 25,000, with and without pruning.
-
-    The model is the sinusoid's ALPaCA of 32 features; its weights do not matter for that.
-    """
-    import torch
-    from rich.console import Console
-
-    from training.evaluation.step_time import report
-    from training.experiments import catalogue
-    from training.experiments.catalogue import Place
-    from training.experiments.jobs import learner
-    from training.figures.rendering import save
-
-    torch.set_num_threads(1)
-    wanted = catalogue.preset("sinusoid", "paper")
-    splits = catalogue.splits(wanted, Place(None, Path()))
-    with torch.no_grad():
-        model = learner(wanted, splits).to(device, torch.float64).model()
-        chart = report(model, device, Console())
-    save(chart, (out or Path("results") / "time") / "step_time")
 
 
 @app.command()

@@ -291,12 +291,11 @@ def _train_own(
     axes: Axes,
 ) -> None:
     from training.config import merged
-    from training.evaluation.lead import Lead
     from training.experiments.jobs import train_own
 
     initial = {"data": {"path": str(data)}, "model": {"hazard": hazards[0]} if hazards else {}}
     settings = merged(common, own, initial)
-    for run in train_own(wanted, settings, axes, _warn, Lead):
+    for run in train_own(wanted, settings, axes, _warn):
         typer.echo(str(run.folder))
 
 

@@ -12,13 +12,11 @@ from rich.console import Console
 from rich.progress import track
 
 from training.config import Objective
-from training.data.base import Batch, Source, Splits
-from training.data.sinusoid import Sinusoid
+from training.data.base import Splits
 from training.errors import BadRun
 from training.evaluation import comparison as tables
 from training.evaluation.comparison import NO_HAZARD, Comparison, Values
-from training.evaluation.optimum import optimum
-from training.evaluation.trained import PROTOCOLS, Trained, best, scores, sequences, trained
+from training.evaluation.trained import PROTOCOLS, Trained, best, scores, trained
 from training.experiments import catalogue, grid
 from training.experiments.catalogue import Place
 from training.experiments.grid import Ablation
@@ -32,8 +30,6 @@ UNITS = {"nll": "test NLL (nats)", "accuracy": "test accuracy"}
 # Names of the crossed methods in tables and figures (paper, app. D.3).
 SUPERVISED = "MOCA, told in the test"
 UNSUPERVISED = "oracle, untold in the test"
-# What no model of the sinusoid can beat.
-OPTIMUM = ("Bayes optimum", "Bayes optimum, told in the test")
 
 
 class Wanted(NamedTuple):
@@ -79,9 +75,6 @@ def evaluate(wanted: Wanted, draw: Callable[[Evaluated], list[tuple[str, Chart]]
     for (setting, method), run in track(chosen.items(), "testing", console=console, transient=True):
         values[setting, method] = scores(run, splits[setting], protocol)
         values |= _crossed(setting, method, run, splits[setting])
-    if wanted.experiment == "sinusoid":
-        for setting, own in track(splits.items(), "optimum", console=console, transient=True):
-            values |= _optimum(setting, own.test, sequences(own, protocol))
     comparison = Comparison(wanted.experiment, UNITS[protocol.metric], protocol.better, values)
     for printed in tables.tables(comparison):
         console.print(printed)
@@ -177,13 +170,6 @@ def _crossed(
     except ValueError:  # the switches of the data are unknown
         return {}
     return {(setting, name): value}
-
-
-def _optimum(setting: str, source: Source, batch: Batch) -> dict[tuple[str, str], Values]:
-    assert isinstance(source, Sinusoid)
-    tasks = source.tasks if len(source.tasks) else None
-    means = (each.mean(-1).numpy() for each in optimum(batch, float(setting), tasks=tasks))
-    return {(setting, name): mean for name, mean in zip(OPTIMUM, means, strict=True)}
 
 
 def about(run: Trained) -> dict[str, Any]:

@@ -1,30 +1,17 @@
-"""Turing Change Point Dataset: reading, scores, and the report of the service's default settings.
+"""Turing Change Point Dataset: reading and scores.
 
 Scores are those of the benchmark: van den Burg & Williams, *An Evaluation of Change Point Detection
 Algorithms* (arXiv:2003.06222), section 4. A change point is the position of the first observation
 of a segment. Several annotators marked each series; 0 counts as a change point of every annotator.
-
-Scored are the events confirmed online, and two kinds of hindsight: the segmentation that the
-service serves of a stream, whose location and scale are those of its warm-up, and the best
-segmentation with location and scale of all labels.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
-from model_core.upm.builtin import Options, build
-from training.evaluation.online import Settings, follow, segmentation
 
 FILE = "tcpd.json"
 MARGIN = 5  # observations by which a detection may be off
@@ -45,15 +32,6 @@ class Score(NamedTuple):
 
     f1: float
     cover: float
-
-
-class Scores(NamedTuple):
-    """Scores of one series, or their means."""
-
-    online: Score
-    served: Score
-    hindsight: Score
-    zero: Score
 
 
 def load(folder: Path) -> list[Series]:
@@ -138,60 +116,3 @@ def _cover(truth: list[tuple[int, int]], detected: list[tuple[int, int]]) -> flo
 def _jaccard(first: tuple[int, int], second: tuple[int, int]) -> float:
     shared = max(0, min(first[1], second[1]) - max(first[0], second[0]))
     return shared / (first[1] - first[0] + second[1] - second[0] - shared)
-
-
-def evaluate(series: Series, model: str, settings: Settings) -> Scores:
-    """Score one series as a stream of the service with these settings."""
-    length = len(series.values)
-    built = build(model, Options(y_dim=len(series.values[0])))
-    (followed,) = follow(built, [series.values], settings)
-    best = segmentation(built, series.values, settings)
-    detections: tuple[Sequence[int], ...] = (followed.confirmed(), followed.served, best, ())
-    return Scores(*(score(series.annotations, points, length) for points in detections))
-
-
-def mean(scores: Sequence[Scores]) -> Scores:
-    """Average of each number."""
-    return Scores(
-        *(
-            Score(*(sum(values) / len(scores) for values in zip(*column, strict=True)))
-            for column in zip(*scores, strict=True)
-        )
-    )
-
-
-def report(series: Sequence[Series], model: str, console: Console | None = None) -> Scores:
-    """Print a table of all series and of the means; returns that of the univariate ones."""
-    torch.set_num_threads(1)
-    console = console or Console()
-    settings = Settings()
-    scored = [
-        (one, evaluate(one, model, settings))
-        for one in track(series, "scoring", console=console, transient=True)
-    ]
-    title = f"{model}: confirmed online, segmentation as served, best in hindsight, no change"
-    table = Table(box=SIMPLE_HEAD, title=title, padding=0)  # 80 characters
-    table.add_column("series", no_wrap=True)
-    table.add_column("obs", justify="right")
-    for heading in ("online", "served", "hindsight", "zero"):
-        table.add_column(f"{heading}\nF1", justify="right", no_wrap=True)
-        table.add_column("\ncover", justify="right", no_wrap=True)
-    groups = {
-        "univariate": [pair for pair in scored if len(pair[0].values[0]) == 1],
-        "multivariate": [pair for pair in scored if len(pair[0].values[0]) > 1],
-    }
-    means = {}
-    for name, group in groups.items():
-        for one, scores in group:
-            table.add_row(one.name, str(len(one.values)), *_cells(scores))
-        if group:
-            table.add_section()
-            means[name] = mean([scores for _, scores in group])
-            table.add_row(f"{name} ({len(group)})", "", *_cells(means[name]), style="bold")
-            table.add_section()
-    console.print(table)
-    return means["univariate"]
-
-
-def _cells(scores: Scores) -> list[str]:
-    return [f"{value:.3f}" for score in scores for value in score]

@@ -21,7 +21,7 @@ from training.errors import BadConfig
 from training.experiments import catalogue, grid
 from training.learners import Learner, build
 from training.learners.base import Scaling
-from training.meta_training.loop import Follow, Job
+from training.meta_training.loop import Job
 from training.meta_training.loop import train as loop
 from training.meta_training.processes import World, world
 from training.meta_training.progress import shown
@@ -61,8 +61,6 @@ class Task(NamedTuple):
 
 # Splits of a run's data, and the scaling of inputs and labels where there is one.
 Source = Callable[[Config], tuple[Splits, Scaling | None]]
-# What follows the training of a run on such data, for its progress bar.
-Following = Callable[[Config, own.Opened], Follow]
 
 
 def overrides(config: Path | None, settings: Sequence[str]) -> Options:
@@ -146,7 +144,6 @@ def train_own(
     settings: Options,
     axes: Axes,
     warn: Callable[[str], None],
-    following: Following,
 ) -> list[Run]:
     """Train on `settings["data"]["path"]`; what is too short is reported to `warn` first.
 
@@ -169,12 +166,7 @@ def train_own(
     own.check_scaling(data.scaling, tasks[0].config)
     for line in data.short:
         warn(line)
-    return fit(
-        wanted,
-        tasks,
-        lambda _: (data.splits, data.scaling),
-        lambda config: following(config, data),
-    )
+    return fit(wanted, tasks, lambda _: (data.splits, data.scaling))
 
 
 def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
@@ -194,18 +186,13 @@ def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
     return {"model": {"lags": LAGS}}
 
 
-def fit(
-    wanted: Wanted,
-    tasks: Sequence[Task],
-    source: Source,
-    follow: Callable[[Config], Follow] | None = None,
-) -> list[Run]:
+def fit(wanted: Wanted, tasks: Sequence[Task], source: Source) -> list[Run]:
     """Train every task that is not done; raises TrainingError."""
     torch.set_num_threads(wanted.threads)
     _check_device(wanted.device)
     with world(wanted.device) as processes, _no_denormals():
         console = Console(quiet=not processes.leads)
-        return [_fit_one(wanted, task, source, follow, processes, console) for task in tasks]
+        return [_fit_one(wanted, task, source, processes, console) for task in tasks]
 
 
 @contextlib.contextmanager
@@ -233,7 +220,6 @@ def _fit_one(
     wanted: Wanted,
     task: Task,
     source: Source,
-    follow: Callable[[Config], Follow] | None,
     processes: World,
     console: Console,
 ) -> Run:
@@ -246,8 +232,7 @@ def _fit_one(
         console.print(f"{name}: begun before, starts anew; --resume would go on")
     splits, scaling = source(config)
     built = learner(config, splits, scaling)
-    following = None if follow is None else follow(config)
-    job = Job(config, splits, built, run, wanted.device, following)
+    job = Job(config, splits, built, run, wanted.device)
     lock = run.locked() if processes.leads else contextlib.nullcontext()
     with lock, shown(config, run.folder, name, console, leads=processes.leads) as report:
         progress = loop(job, processes, report, resume=wanted.resume)

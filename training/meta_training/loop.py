@@ -26,21 +26,18 @@ from training.meta_training.validation import Validation
 MAX_SKIPPED = 100  # total iterations without a finite gradient before training fails
 LOOK_EVERY = 10  # iterations between looks at the numbers of a device, for each of which it idles
 
-# More numbers of a learner after so many seconds of training, wanted at each validation.
-Follow = Callable[[Learner, float], dict[str, float]]
 # Called after each iteration, with the numbers that were looked at, on a CPU always the loss.
 Report = Callable[[Progress, dict[str, float]], None]
 
 
 class Job(NamedTuple):
-    """A run to train; what `follow` returns is reported and decides nothing."""
+    """A run to train."""
 
     config: Config
     splits: Splits
     learner: Learner
     run: Run
     device: str = "cpu"
-    follow: Follow | None = None
 
 
 class Objective(nn.Module):
@@ -107,8 +104,6 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
             measured["loss"] = _look(world.total(loss.detach()), skipped, progress) / world.size
         if validated:
             measured |= _validated(job, validation, learner, progress, world)
-            if world.leads and job.follow is not None:
-                measured |= job.follow(learner, progress.elapsed_s)
             progress.generator = feed.state
             _save(job, learner, optimiser, progress, world)
             ended = world.agree(_ended(config, progress))

@@ -1,4 +1,4 @@
-"""`moca evaluate all` and `nab` on small files of the formats that they read."""
+"""`moca evaluate all` on small files of the formats that they read."""
 
 import json
 from io import StringIO
@@ -95,16 +95,8 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     assert len(numbers["nab"]) == len(results.nab)
 
 
-def test_anomalies_alone(folder):
-    result = run("nab", "--data", folder, "--model", "gaussian")
-    assert result.exit_code == 0, result.stderr
-    for row in ("gaussian, anomaly, alarms", "gaussian, anomaly ", "windowed Gaussian"):
-        assert row in result.stdout
-
-
 def test_what_cannot_be_evaluated_is_named(tmp_path):
     for arguments, environment, said in (
-        (("nab", "--data", tmp_path), {}, "nab.npz"),
         (("all", "--data", tmp_path), {}, "tcpd.json, nab.npz"),
         (("all",), {"MOCA_TEST_DATA": ""}, "--data"),
         (("all", "--data", tmp_path, "--model", "poisson"), {}, "--model: "),

@@ -1,4 +1,4 @@
-"""Models of own data beside the built-in ones: the table, and the lead while a run is trained.
+"""Models of own data beside the built-in ones: the table.
 
 Scores are those of the service, of the same observations for every model.
 """
@@ -14,19 +14,11 @@ from model_core import segments, warmup
 from model_core.segments import Changes, Sequences
 from model_core.upm.builtin import Options, build
 from tests.training.moca import moca, small
-from tests.waiting import Clock
-from training.config import OWN
-from training.data import own as own_source
 from training.data.regime_series import RegimeSeries
 from training.data.windows import Series
-from training.evaluation import lead
 from training.evaluation import own_data as own
-from training.evaluation.lead import Lead
 from training.evaluation.trained import load
-from training.experiments import catalogue
 from training.experiments.catalogue import Place, splits
-from training.experiments.jobs import learner
-from training.learners.classifier import Classifier
 from training.meta_training.objective import start
 
 
@@ -154,60 +146,3 @@ def test_what_cannot_be_scored_is_refused(run, tmp_path):
     said = moca("evaluate", "data", run, "--out", file)  # no folder
     assert said.exit_code == 2
     assert str(file) in said.stderr
-
-
-@pytest.fixture
-def config():
-    settings = {"model": {"lags": 2, "widths": [6], "features": 3}, "optimiser": {"length": 15}}
-    return catalogue.preset(OWN, "quick", settings)
-
-
-def one(name, length):
-    y = RegimeSeries(0.1).draw(torch.Generator().manual_seed(length), 1, length).y[0]
-    return Series(None, y, None, name)
-
-
-@pytest.fixture
-def data(config, monkeypatch):
-    """Two series whose validation part is of 90 observations."""
-    monkeypatch.setattr(lead, "LENGTH", 70)
-    source = own_source.Source(path="none.csv")
-    return own_source.split(source, [one("a", 600), one("b", 600)], config)
-
-
-def test_the_lead_is_over_the_best_of_the_built_in_models(config, data):
-    built = learner(config, data.splits, data.scaling)
-    before = {name: each.clone() for name, each in built.state_dict().items()}
-    following, models = Lead(config, data), own.untrained(config, data.splits)
-    assert following(built, 0.0) == {}
-    said = following(built, 1e6)
-    parts = [each.part(0, 70) for each in data.validation]
-    means = []
-    for model in (built.double().eval().served(), *models.values()):
-        scores = torch.cat([each[50:] for each in own.log_scores(model, parts)])
-        assert scores.isfinite().all()
-        means.append(scores.mean().item())
-    assert said == {"lead": pytest.approx(means[0] - max(means[1:]), abs=1e-9)}
-    assert following(built.train(), 1e6) == said
-    assert built.training
-    assert all(torch.equal(each, before[name]) for name, each in built.state_dict().items())
-    # What cannot be scored or served has none.
-    short = data._replace(validation=[one("short", own.BURN_IN)])
-    assert Lead(config, short)(built, 1e6) == {}
-    assert Lead(config, data)(Classifier(built.encoder, data.scaling, 2), 1e6) == {}
-
-
-def test_all_measurements_take_a_tenth_of_the_training(config, data, monkeypatch):
-    clock, measured, takes = Clock(), [], iter((3.0, 4.0, 1.0))
-    monkeypatch.setattr(lead.time, "process_time", clock)
-
-    def measure(self, _):
-        measured.append(now)
-        clock.advance(next(takes))
-        return {"lead": 1}
-
-    monkeypatch.setattr(Lead, "_measured", measure)
-    following, built = Lead(config, data), learner(config, data.splits, data.scaling)
-    for now in (9, 10, 59, 60, 109, 110):  # a second is guessed, 3 are known, then 4
-        following(built, now)
-    assert measured == [10, 60, 110]

@@ -13,7 +13,6 @@ from training.errors import BadConfig, BadRun
 from training.evaluation import comparison, trained
 from training.evaluation.comparison import Comparison
 from training.evaluation.paper import (
-    OPTIMUM,
     SUPERVISED,
     UNSUPERVISED,
     Wanted,
@@ -138,10 +137,10 @@ def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
 def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
     found = evaluate(Wanted("sinusoid", "quick", runs, place, tmp_path), sinusoid.draw)
     learned = {"MOCA", "oracle", "SW5", SUPERVISED, UNSUPERVISED}
-    assert set(found.methods()) == learned | set(OPTIMUM)
+    assert set(found.methods()) == learned
     assert "MOCA's lead" in capsys.readouterr().out
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
-    assert len(rows) == 2 * len(learned | set(OPTIMUM))
+    assert len(rows) == 2 * len(learned)
     assert {row.get("iterations") for row in rows if row["method"] == "SW5"} == {4}
     written = {file.name for file in tmp_path.iterdir()}
     for name in ("performance", "belief-0.05", "calibration-0.2", "losses-0.2", "supervision"):

@@ -3,12 +3,10 @@
 import json
 import math
 import random
-from io import StringIO
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from training.evaluation import tcpd
 from training.evaluation.quality import changes, forecasts, nab
@@ -16,7 +14,7 @@ from training.evaluation.quality.baselines import Normal
 from training.evaluation.quality.changes import Sizes
 from training.evaluation.quality.families import Family
 from training.evaluation.quality.forecasts import SeriesScore
-from training.evaluation.tcpd import Series, covering, f1, score
+from training.evaluation.tcpd import covering, f1, score
 
 
 def test_series_are_rows_by_name(tmp_path):
@@ -71,32 +69,6 @@ def test_scores_are_the_benchmarks(benchmark_score):
         theirs = benchmark_score(marked, found, length)
         ours = score(marked, found, length)
         assert ours == pytest.approx((theirs["f1"], theirs["cover"]), abs=1e-12)
-
-
-def test_report_of_a_plain_change():
-    rng = random.Random(1)
-    values = [[rng.gauss(3.0 * (t >= 60), 1.0)] for t in range(120)]
-    text = StringIO()
-    series = [Series("quality_control_1", values, {"a": [60], "b": [61]})]
-    scores = tcpd.report(series, "averaged", Console(file=text, width=80))
-    assert scores.online.f1 == scores.served.f1 == scores.hindsight.f1 == 1.0
-    assert scores.online.cover > 0.95
-    assert scores.zero.cover == pytest.approx(0.5, abs=0.02)
-    assert "univariate (1)" in text.getvalue()
-    assert "served" in text.getvalue()
-    assert "…" not in text.getvalue()
-
-
-@pytest.mark.slow
-def test_default_settings_on_the_benchmark(data):
-    univariate = [each for each in tcpd.load(data) if len(each.values[0]) == 1]
-    scores = tcpd.report(univariate, "averaged", Console(file=StringIO()))
-    assert scores.online.f1 >= 0.68
-    assert scores.online.cover >= 0.65
-    assert scores.served.f1 >= 0.75
-    assert scores.served.cover >= 0.71
-    assert scores.hindsight.f1 >= 0.73
-    assert scores.hindsight.cover >= 0.70
 
 
 def test_f1_of_changes_with_a_margin_by_hand():

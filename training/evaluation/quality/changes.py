@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from model_core.defaults import Defaults
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import Gaussian
-from training.evaluation import outliers, tcpd
+from training.evaluation import tcpd
 from training.evaluation.online import Followed, Settings, follow, segmentation, warm
 from training.evaluation.quality import baselines
 from training.evaluation.quality.baselines import Detector
@@ -26,7 +26,7 @@ from training.evaluation.quality.families import FAMILIES, Family
 from training.statistics.intervals import Estimate, bootstrap
 
 Floats = NDArray[np.float64]
-CROSSED = outliers.ALARMS[-1]  # `changed_probability` crossing .9
+CROSSED = 0.9  # `changed_probability` above which a model alarms
 # Alarm times of series (B, T) of one length, by method.
 Watch = Callable[[Floats], Mapping[str, list[list[int]]]]
 
@@ -74,7 +74,7 @@ def watch_model(name: str, model: UnderlyingModel, settings: Settings) -> Watch:
         followed = follow(model, y[..., None].tolist(), settings)
         return {
             f"{name}, confirmed": [confirmations(each) for each in followed],
-            f"{name}, changed > .9": [outliers.alarms(each)[CROSSED] for each in followed],
+            f"{name}, changed > .9": [crossings(each.changed) for each in followed],
         }
 
     return watch
@@ -93,6 +93,12 @@ def confirmations(followed: Followed) -> list[int]:
             times.append(t)
             latest[event.id] = t
     return times
+
+
+def crossings(changed: Sequence[float]) -> list[int]:
+    """Times at which `changed_probability` comes to exceed `CROSSED`."""
+    high = np.array(changed) > CROSSED
+    return (1 + np.flatnonzero(high[1:] & ~high[:-1])).tolist()
 
 
 def watch_baseline(name: str, detector: Detector) -> Watch:

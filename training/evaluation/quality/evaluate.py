@@ -149,28 +149,6 @@ def evaluate(
     )
 
 
-def on_nab(
-    folder: Path, models: Sequence[str], seed: int = 0, console: Console | None = None
-) -> list[NabRow]:
-    """Score the anomalies of models, and baselines; raises FileNotFoundError, BadData."""
-    torch.set_num_threads(1)
-    everything = corpora.load(folder).scalars.get(NAB)
-    if everything is None:
-        raise FileNotFoundError(f"{folder}: expected nab.npz, found none")
-    series = [each for each in everything if forecasts.scorable(each.y)]
-    built = {name: build(name, Options()) for name in models}
-    strange: dict[str, list[Floats]] = {}
-    with Progress(console=console, transient=True) as progress:
-        advance = _Bar(progress).part(NAB, len(series))
-        for one in series:
-            for name, model in built.items():
-                (followed,) = follow(model, [one.y[:, None].tolist()], Settings())
-                assert followed.answers is not None
-                strange.setdefault(f"{name}, {ANOMALY}", []).append(followed.answers.anomaly)
-            advance()
-    return _anomalies(series, strange, np.random.default_rng(seed))
-
-
 def _simulated(
     models: Candidates,
     detectors: Mapping[str, Detector],

@@ -1,0 +1,53 @@
+"""Traces of the filter over sequences: beliefs, scores, densities and PITs."""
+
+import pytest
+import torch
+
+from model_core import segments
+from model_core.segments import Changes, Sequences
+from training.config import Objective
+from training.data.sinusoid import splits
+from training.evaluation.filter_trace import density, log_scores, trace
+from training.learners import AlpacaLearner
+from training.learners.base import Scaling
+from training.learners.encoders import MlpEncoder
+from training.meta_training import objective
+from training.meta_training.objective import start
+
+
+@pytest.fixture(scope="module")
+def learner():
+    torch.manual_seed(3)
+    encoder = MlpEncoder([1, 8, 6], "relu", "tanh")
+    return AlpacaLearner(encoder, Scaling.none(1, 1), hazard=0.1, prior_scale=0.6).double()
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return splits(0.1).test.draw(torch.Generator().manual_seed(0), 3, 30)
+
+
+@torch.no_grad()
+def test_a_trace_of_the_filter_is_the_forward_pass(learner, batch):
+    """Its beliefs, its scores at odd times, its densities and shares below the label."""
+    model = learner.model()
+    matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
+    hazard = torch.full((1, 1), model.hazard, dtype=torch.float64)
+    expected = segments.forward(matrix, Changes(hazard)).log_posterior.exp()
+    found = trace(model, batch)
+    torch.testing.assert_close(found.belief, expected, atol=1e-9, rtol=0)
+    elapsed = 20 * torch.rand(batch.y.shape[:2], generator=torch.Generator().manual_seed(5))
+    timed = batch._replace(elapsed=elapsed.double())
+    scores = log_scores(model, start(model, timed), timed)
+    trained = objective.log_scores(learner, timed, Objective(), None)
+    torch.testing.assert_close(scores, trained, atol=1e-9, rtol=0)
+    one = batch.part(slice(0, 1))
+    grid = torch.linspace(-30, 30, 6001, dtype=torch.float64).unsqueeze(-1)
+    state = trace(model, one, at=(7,)).states[7]
+    each = density(model, state, start(model, one), batch.x[0, 7:8], grid)[:, 0]
+    below = torch.trapezoid(each * (grid[:, 0] <= batch.y[0, 7, 0]), grid[:, 0])
+    assert torch.trapezoid(each, grid[:, 0]).item() == pytest.approx(1, abs=1e-6)
+    assert below.item() == pytest.approx(found.pit[0, 7, 0].item(), abs=2e-3)
+    y = batch.y.clone()
+    y[1, 4] = torch.nan
+    assert torch.isnan(trace(model, batch._replace(y=y)).pit[1, 4]).all()

@@ -1,1 +1,0 @@
-"""Measurements of training under `moca bench`."""
