@@ -45,8 +45,7 @@ def everything(
     page: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for quality.html, the tables as Markdown and figures as PNG; needs the "
-            "extra train.",
+            help="Folder for quality.html, the tables as Markdown and figures as SVG and PNG.",
             show_default=False,
         ),
     ] = None,
@@ -55,7 +54,7 @@ def everything(
 
     On simulated families and on the corpora that the folder holds; those that are absent are
     skipped, as are ADWIN and fast-bocpd where river and fast-bocpd are not installed. Takes
-    minutes with compiled kernels (the extra fast), about an hour without.
+    minutes with compiled kernels (the extra fast), about an hour without. Needs the extra train.
     """
     if data is None:
         fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds tcpd.json and the like")
@@ -66,8 +65,6 @@ def everything(
     from training.evaluation.quality.tables import show, write_numbers
 
     chosen = _models(model)
-    if page is not None:  # before minutes of work: what draws may be missing
-        from training.report import quality
     console = Console()
     try:
         results = evaluate(data, chosen, seed, console=console, seasons=seasons)
@@ -78,6 +75,8 @@ def everything(
         if json is not None:
             write_numbers(json, results)
         if page is not None:
+            from training.report import quality
+
             quality.write(page, results)
     except OSError as error:
         fail(str(error))
@@ -126,7 +125,7 @@ def _experiment(name: str, about: str) -> None:
         except (TrainingError, OSError) as error:
             fail(str(error))
 
-    text = "Trained runs on the same test sequences: table, JSON, figures as HTML and PNG."
+    text = "Trained runs on the same test sequences: table, JSON, figures as SVG and PNG."
     app.command(name, help=f"{about} {text}")(command)
 
 
@@ -189,9 +188,8 @@ def bandit(
     from training.evaluation.bandit.regret import evaluate
     from training.evaluation.bandit.trials import STRATEGIES
     from training.evaluation.paper import Wanted
-    from training.evaluation.paper_figures.bandit import draw
+    from training.evaluation.paper_figures import bandit as draw
     from training.experiments.catalogue import Place
-    from training.figures.rendering import save
 
     results = out or Path("results") / "bandit" / preset
     wanted = Wanted("bandit", preset, runs, Place(None, runs / "cache"), results)
@@ -201,7 +199,7 @@ def bandit(
     except (TrainingError, OSError) as error:
         fail(str(error))
     for name, chart in charts:
-        save(chart, results / name)
+        chart.save(results / name)
     typer.echo(f"tables and {len(charts)} figures in {results}")
 
 

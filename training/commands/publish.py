@@ -27,7 +27,7 @@ def publish(
     ] = None,
     page: Annotated[
         bool,
-        typer.Option(help="Write report.html (5 MB, needs no network) too, or only JSON."),
+        typer.Option(help="Write report.html (needs no network) too, or only JSON."),
     ] = True,
     data: Annotated[
         Path | None,

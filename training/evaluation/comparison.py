@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from training.figures import palette
-from training.figures.chart import Chart
-from training.figures.performance import Facet, against, curve
-from training.statistics.intervals import Estimate, differences, estimate, formatted
+from training.figures.drawing import Chart, ordered
+from training.figures.performance import Curve, against, curve
+from training.statistics import Estimate, estimate, formatted, paired
 
 Values = NDArray[np.float64]
 NO_HAZARD = "all"
@@ -40,7 +39,7 @@ class Comparison(NamedTuple):
 
     def methods(self) -> list[str]:
         """Methods in the paper's order."""
-        return palette.ordered(dict.fromkeys(method for _, method in self.values))
+        return ordered(dict.fromkeys(method for _, method in self.values))
 
     def estimate(self, setting: str, method: str) -> Estimate | None:
         """Mean with its 95 % interval over sequences; None where it was not trained."""
@@ -53,13 +52,23 @@ class Comparison(NamedTuple):
         if not present or (setting, ours) not in self.values:
             return None
         best = max(present, key=lambda name: self.better * self.values[setting, name].mean())
-        lead = differences(self.values[setting, ours], self.values[setting, best])
-        return best, estimate(self.better * lead)
+        return best, self._lead((setting, ours), (setting, best))
 
     def ahead(self, method: str, setting: str, other: str) -> Estimate:
         """Paired lead of a method in one setting over another on the same sequences."""
-        lead = differences(self.values[setting, method], self.values[other, method])
-        return estimate(self.better * lead)
+        return self._lead((setting, method), (other, method))
+
+    def _lead(self, ours: tuple[str, str], theirs: tuple[str, str]) -> Estimate:
+        return paired(self.better * self.values[ours], self.better * self.values[theirs])
+
+    def curves(self) -> list[Curve]:
+        """Means of each method by setting, which are numbers."""
+        curves = []
+        for method in self.methods():
+            at = [setting for setting in self.settings() if (setting, method) in self.values]
+            estimates = [estimate(self.values[setting, method]) for setting in at]
+            curves.append(curve(method, [number(setting) for setting in at], estimates))
+        return curves
 
 
 BASELINES = ("SW5", "SW10", "SW50", "TOE", "COE")
@@ -126,14 +135,8 @@ def ablation_table(comparison: Comparison, question: str) -> Table:
 
 def chart(comparison: Comparison) -> Chart:
     """Performance against hazard, with error bars."""
-    curves = []
-    for method in comparison.methods():
-        at = [
-            setting for setting in comparison.settings() if (setting, method) in comparison.values
-        ]
-        estimates = [estimate(comparison.values[setting, method]) for setting in at]
-        curves.append(curve(method, [number(setting) for setting in at], estimates))
-    return against([Facet(comparison.name, comparison.metric, curves)])
+    title = f"{comparison.name}: performance against hazard"
+    return against(comparison.curves(), comparison.metric, title)
 
 
 def as_json(comparison: Comparison, details: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from model_core import filter as moca
+from model_core.components import Components
 from model_core.defaults import Defaults
 from model_core.filter import FilterState, Prior
 from model_core.upm.base import UnderlyingModel, tree_map
 from training.data.base import Batch
 from training.evaluation.online import observed
 from training.meta_training.objective import start
-from training.statistics.calibration import pit
 
 
 class Trace(NamedTuple):
@@ -72,6 +72,21 @@ def trace(
             pits.append(pit(mixture.log_weight, mixture.components, batch.y[:, t]))
     probability = torch.stack(classes, 1) if classes else None
     return Trace(torch.stack(beliefs, 1), torch.stack(pits, 1), probability, states)
+
+
+def pit(log_weight: Tensor, components: Components, y: Tensor) -> Tensor:
+    """PITs (..., d) of labels y (..., d), each output alone; nan where the label is missing.
+
+    log_weight: (..., M) of the belief that the labels are predicted with, as (B, T, T) by [t, r],
+    -inf where there is no hypothesis. components: parameters (..., M, d).
+    """
+    if components.support not in ("real", "positive"):
+        raise ValueError(f"expected components of real labels, got {components.support!r}")
+    weight = log_weight.exp().unsqueeze(-1)
+    cdf = components.cdf(y.unsqueeze(-2))
+    # Parameters of an empty slot may be anything.
+    mixed = torch.where(weight > 0, weight * cdf, 0.0).sum(-2)
+    return torch.where(torch.isnan(y), torch.nan, mixed.clamp(0, 1))
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ from training.evaluation.trained import PROTOCOLS, Trained, load, sequences
 from training.experiments import catalogue
 from training.experiments.catalogue import Place
 from training.meta_training.runs import Run
-from training.statistics.intervals import Estimate, estimate, formatted, paired
+from training.statistics import Estimate, estimate, formatted, paired
 
 BURN_IN = 50  # unscored observations at the start of a series, of which 20 are warm-up
 BATCH = 25  # series filtered together

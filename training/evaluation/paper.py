@@ -20,11 +20,9 @@ from training.evaluation.trained import PROTOCOLS, Trained, best, scores, traine
 from training.experiments import catalogue, grid
 from training.experiments.catalogue import Place
 from training.experiments.grid import Ablation
-from training.figures.chart import Chart
-from training.figures.performance import Facet, Table, against, curve, table
-from training.figures.rendering import save
+from training.figures.drawing import Chart
+from training.figures.performance import against, table
 from training.meta_training.runs import Run
-from training.statistics.intervals import estimate
 
 UNITS = {"nll": "test NLL (nats)", "accuracy": "test accuracy"}
 # Names of the crossed methods in tables and figures (paper, app. D.3).
@@ -84,7 +82,7 @@ def evaluate(wanted: Wanted, draw: Callable[[Evaluated], list[tuple[str, Chart]]
         charts.append(("performance", tables.chart(comparison)))
     charts += draw(Evaluated(wanted, chosen, splits, comparison))
     for name, chart in charts:
-        save(chart, wanted.out / name)
+        chart.save(wanted.out / name)
     console.print(f"tables and {len(charts)} figures in {wanted.out}")
     return comparison
 
@@ -120,31 +118,21 @@ def evaluate_ablation(wanted: Wanted, name: str) -> Comparison:
     comparison = Comparison(name, unit, protocol.better, values, ablation.axis)
     console.print(tables.ablation_table(comparison, ablation.question))
     tables.save(comparison, details, wanted.out)
-    save(_ablation_chart(comparison, ablation), wanted.out / name)
+    _ablation_chart(comparison, ablation).save(wanted.out / name)
     console.print(f"table and figure in {wanted.out}")
     return comparison
 
 
 def _ablation_chart(comparison: Comparison, ablation: Ablation) -> Chart:
+    if len(ablation.supervision) == 1:
+        curves = comparison.curves()
+        return against(curves, comparison.metric, ablation.question, ablation.axis)
     settings = comparison.settings()
     methods = comparison.methods()
-    if len(ablation.supervision) > 1:
-        means = [[comparison.values[s, m].mean() for m in methods] for s in settings]
-        values = Table(
-            ablation.axis,
-            [float(setting) for setting in settings],
-            "share of switches told in the test",
-            list(ablation.supervision),
-            np.array(means),
-        )
-        return table(values, comparison.metric, ablation.question)
-    curves = []
-    for method in methods:
-        at = [setting for setting in settings if (setting, method) in comparison.values]
-        estimates = [estimate(comparison.values[setting, method]) for setting in at]
-        curves.append(curve(method, [tables.number(setting) for setting in at], estimates))
-    facet = Facet(comparison.name, comparison.metric, curves)
-    return against([facet], ablation.question, ablation.axis)
+    means = [[comparison.values[s, m].mean() for m in methods] for s in settings]
+    trained = (ablation.axis, [float(setting) for setting in settings])
+    tested = ("share of switches told in the test", ablation.supervision)
+    return table(np.array(means), trained, tested, comparison.metric, ablation.question)
 
 
 def _check_alike(chosen: Mapping[tuple[str, str], Trained], folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""Figures of experiments: charts as data (`chart`), drawn as web page and PNG (`rendering`)."""
+"""Figures of training, evaluation and reports, drawn by matplotlib."""

@@ -3,86 +3,93 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
+from matplotlib.axes import Axes
 
-from training.figures import palette
-from training.figures.chart import Axis, Band, Bars, Chart, Floats, Line, Panel, Rules
-from training.statistics import calibration
-from training.statistics.calibration import Reliability
+from training.figures.drawing import (
+    CURRENT,
+    METHODS,
+    MOCA,
+    QUIET,
+    Chart,
+    Floats,
+    canvas,
+    finished,
+    row,
+    styled,
+)
+from training.statistics import (
+    BINS,
+    Reliability,
+    calibration_error,
+    coverage,
+    distance,
+    uniform_band,
+)
 
 LEVELS = np.linspace(0.05, 0.95, 19)
-MOCA = palette.METHODS["MOCA"].colour
 
 
-def real(
-    values: Tensor, bins: int = calibration.BINS, title: str = "Calibration of the predictive"
-) -> Chart:
-    """PIT histogram with the 95 % band of uniform PITs, and coverage of central intervals."""
-    count = int((~torch.isnan(values)).sum())
-    off = calibration.distance(values)
-    text = f"{count} PITs, {off:.3f} from uniform (Kolmogorov-Smirnov)."
-    return Chart(title, ((_histogram(values, count, bins), _coverage(values)),), text, (340,))
+@styled
+def real(pits: Floats, title: str = "Calibration of the predictive", bins: int = BINS) -> Chart:
+    """Histogram of PITs with the 95 % band of uniform ones, and coverage of central intervals.
+
+    pits: nan where a label is missing.
+    """
+    pits = pits[~np.isnan(pits)]
+    figure, (left, right) = row(8, 4.2, 2)
+    unit = bins / len(pits)  # densities do not depend on the number of labels and bins
+    heights, edges = np.histogram(pits, bins, (0, 1))
+    low, high = uniform_band(len(pits), bins)
+    colour = METHODS["COE"].colour
+    width = 0.92 / bins
+    left.bar((edges[1:] + edges[:-1]) / 2, heights * unit, width, color=colour, label="labels")
+    left.axhspan(
+        low * unit, high * unit, color=CURRENT, alpha=0.3, lw=0, label="95 % of uniform, each bin"
+    )
+    left.axhline(1, color=QUIET, ls="--", lw=1.2)
+    top = 1.1 * max(heights.max(), high) * unit
+    left.set(xlabel="PIT", ylabel="density", title="PIT histogram", xlim=(0, 1), ylim=(0, top))
+    _diagonal(right)
+    right.plot(LEVELS, coverage(pits, LEVELS), color=MOCA, marker="o", label="coverage")
+    right.set(
+        xlabel="level of the central interval",
+        ylabel="share of labels inside",
+        title="coverage",
+        xlim=(0, 1),
+        ylim=(0, 1),
+    )
+    text = f"{len(pits)} PITs, {distance(pits):.3f} from uniform (Kolmogorov-Smirnov)."
+    return finished(figure, title, text)
 
 
+@styled
 def classifier(reliability: Reliability, title: str = "Calibration of the classifier") -> Chart:
     """Accuracy against confidence, above the frequency of each confidence."""
-    confidence = _numbers(reliability.confidence)
-    accuracy = _numbers(reliability.accuracy)
-    count = _numbers(reliability.count)
+    figure = canvas(5.6, 5.6)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(7, 3))
+    count = reliability.count
     bins = len(count)
-    error = calibration.calibration_error(reliability)
+    error = calibration_error(reliability)
     full = count > 0
-    unit = (0.0, 1.0)
-    line = Line(confidence[full], accuracy[full], "accuracy", MOCA, symbol="circle")
-    above = Panel(
-        Axis("confidence", unit),
-        Axis("accuracy", unit),
-        (_diagonal(), line),
-        f"expected calibration error {error:.3f}",
-        linked=True,
+    _diagonal(above)
+    above.plot(
+        reliability.confidence[full],
+        reliability.accuracy[full],
+        color=MOCA,
+        marker="o",
+        label="accuracy",
     )
-    middle = (np.arange(bins) + 0.5) / bins
-    share = count / count.sum()
-    bars = Bars(middle, share, 0.92 / bins, colour=MOCA)
-    below = Panel(Axis("confidence", unit), Axis("share of labels"), (bars,), linked=True)
+    above.set(
+        ylabel="accuracy",
+        title=f"expected calibration error {error:.3f}",
+        xlim=(0, 1),
+        ylim=(0, 1),
+    )
+    below.bar((np.arange(bins) + 0.5) / bins, count / count.sum(), 0.92 / bins, color=MOCA)
+    below.set(xlabel="confidence", ylabel="share of labels")
     text = f"Accuracy by confidence of {int(count.sum())} labels; calibration error {error:.3f}."
-    return Chart(title, ((above,), (below,)), text, (340, 150), 560)
+    return finished(figure, title, text)
 
 
-def _histogram(values: Tensor, count: int, bins: int) -> Panel:
-    # Densities do not depend on the number of labels and bins.
-    unit = bins / count
-    low, high = calibration.uniform_band(count, bins)
-    middle = (np.arange(bins) + 0.5) / bins
-    heights = _numbers(calibration.histogram(values, bins)) * unit
-    band = Band(
-        np.array([0.0, 1.0]),
-        np.full(2, low * unit),
-        np.full(2, high * unit),
-        "95 % of uniform, each bin",
-        palette.CURRENT,
-        0.3,
-    )
-    bars = Bars(middle, heights, 0.92 / bins, "labels", palette.METHODS["COE"].colour)
-    one = Rules(np.array([1.0]), "", palette.QUIET, "dash", upright=False)
-    top = 1.1 * max(float(heights.max()), high * unit)
-    y = Axis("density", (0.0, top))
-    return Panel(Axis("PIT", (0.0, 1.0)), y, (bars, band, one), "PIT histogram")
-
-
-def _coverage(values: Tensor) -> Panel:
-    shares = _numbers(calibration.coverage(values, torch.from_numpy(LEVELS)))
-    line = Line(LEVELS, shares, "coverage", MOCA, symbol="circle")
-    x = Axis("level of the central interval", (0.0, 1.0))
-    y = Axis("share of labels inside", (0.0, 1.0))
-    return Panel(x, y, (_diagonal(), line), "coverage", equal=True)
-
-
-def _diagonal() -> Line:
-    ends = np.array([0.0, 1.0])
-    return Line(ends, ends, "calibrated", palette.QUIET, "dash", width=1.2)
-
-
-def _numbers(values: Tensor) -> Floats:
-    return values.detach().cpu().double().numpy()
+def _diagonal(axes: Axes) -> None:
+    axes.plot((0, 1), (0, 1), color=QUIET, ls="--", lw=1.2, label="calibrated")

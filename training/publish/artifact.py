@@ -30,8 +30,8 @@ from training.experiments.catalogue import Place
 from training.meta_training.objective import start
 from training.publish import false_alarms
 from training.report import measure, page
-from training.report.contents import Comparison, Report
-from training.statistics.intervals import estimate, formatted
+from training.report.page import Comparison, Report
+from training.statistics import estimate, formatted
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTO = "auto"

@@ -1,1 +1,1 @@
-"""The training report of a published model: measurements, JSON, web page."""
+"""Pages of results that need no network: training reports, and the quality of the defaults."""

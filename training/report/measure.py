@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from training.config import OWN, Objective
@@ -24,11 +23,18 @@ from training.evaluation.trained import (
     trained,
 )
 from training.figures import calibration as charts
-from training.figures.chart import Chart
-from training.figures.performance import of_validation
-from training.report.contents import Calibration, Comparison, Environment, Metric, Report
-from training.statistics import calibration
-from training.statistics.intervals import Estimate, estimate, paired
+from training.figures.drawing import Chart
+from training.figures.performance import validation
+from training.report.page import Calibration, Comparison, Environment, Metric, Report
+from training.statistics import (
+    Estimate,
+    calibration_error,
+    coverage,
+    distance,
+    estimate,
+    paired,
+    reliability,
+)
 
 MOCA = Objective()  # the service's conditioning, for any mode of training
 CALIBRATION_SEQUENCES = 25  # test sequences on which calibration is measured
@@ -67,7 +73,10 @@ def report(name: str, run: Trained, splits: Splits, protocol: Protocol, digest: 
         metrics=tuple(_metric(metric, values[metric]) for metric in ordered),
         comparisons=_comparisons(run, splits, protocol, values[protocol.metric]),
         calibration=calibrated.numbers,
-        figures=(_losses(run), calibrated.chart),
+        figures=(
+            validation({run.method: run.result["history"]}, "Validation"),
+            calibrated.chart,
+        ),
         history=tuple(run.result["history"]),
     )
 
@@ -124,18 +133,13 @@ def _calibrated(run: Trained, splits: Splits, protocol: Protocol) -> Calibrated:
     batch = sequences(splits, protocol).part(slice(0, CALIBRATION_SEQUENCES)).to("cpu", DTYPE)
     traced = trace(load(run, splits).served(), batch, max_hypotheses=MAX_HYPOTHESES)
     if traced.probability is not None:
-        reliability = calibration.reliability(traced.probability, batch.y.squeeze(-1))
-        numbers = Calibration(class_error=calibration.calibration_error(reliability))
-        return Calibrated(numbers, charts.classifier(reliability))
-    inside = calibration.coverage(traced.pit, torch.tensor(LEVELS, dtype=DTYPE))
-    numbers = Calibration(
-        calibration.distance(traced.pit), tuple(zip(LEVELS, inside.tolist(), strict=True))
-    )
-    return Calibrated(numbers, charts.real(traced.pit))
-
-
-def _losses(run: Trained) -> Chart:
-    return of_validation(run.result["history"], "Validation")
+        bins = reliability(traced.probability.numpy(), batch.y.squeeze(-1).numpy())
+        numbers = Calibration(class_error=calibration_error(bins))
+        return Calibrated(numbers, charts.classifier(bins))
+    pits = traced.pit.numpy()
+    inside = coverage(pits, LEVELS).tolist()
+    numbers = Calibration(distance(pits), tuple(zip(LEVELS, inside, strict=True)))
+    return Calibrated(numbers, charts.real(pits))
 
 
 def _configuration(run: Trained) -> dict[str, Any]:

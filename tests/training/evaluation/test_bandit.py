@@ -22,7 +22,7 @@ from training.evaluation.trained import best, trained
 from training.experiments.catalogue import Place
 from training.experiments.jobs import Wanted as Training
 from training.experiments.jobs import train
-from training.statistics.intervals import estimate
+from training.statistics import estimate
 
 THOMPSON = STRATEGIES["thompson"]
 SMALL = {
@@ -189,7 +189,7 @@ def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short,
         (row,) = (r for r in rows if (r["hazard"], r["method"]) == (0.02, "MOCA"))
         assert (row["mean"], row["sequences"]) == (estimate(played.percent)[0], TRIALS)
     names = {file.name for file in out.iterdir()}
-    assert {"wheel.png", "losses-0.02.png", "regret-greedy.png", "cumulative-greedy.html"} <= names
+    assert {"wheel.png", "losses-0.02.png", "regret-greedy.png", "cumulative-greedy.svg"} <= names
     monkeypatch.setattr(regret, "load", None)  # nothing is played again
     again = regret.play(one, wanted, TRIALS, "greedy")
     np.testing.assert_array_equal(played.percent, again.percent)

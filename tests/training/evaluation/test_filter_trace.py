@@ -1,13 +1,16 @@
 """Traces of the filter over sequences: beliefs, scores, densities and PITs."""
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from model_core import segments
+from model_core.components import Normal
 from model_core.segments import Changes, Sequences
 from training.config import Objective
 from training.data.sinusoid import splits
-from training.evaluation.filter_trace import density, log_scores, trace
+from training.evaluation.filter_trace import density, log_scores, pit, trace
 from training.learners import AlpacaLearner
 from training.learners.base import Scaling
 from training.learners.encoders import MlpEncoder
@@ -51,3 +54,19 @@ def test_a_trace_of_the_filter_is_the_forward_pass(learner, batch):
     y = batch.y.clone()
     y[1, 4] = torch.nan
     assert torch.isnan(trace(model, batch._replace(y=y)).pit[1, 4]).all()
+
+
+def test_a_pit_is_the_cdf_of_the_mixture():
+    """Whatever an empty slot holds."""
+    generator = torch.Generator().manual_seed(0)
+    log_weight = torch.randn(6, 4, generator=generator).double()
+    log_weight[:, 3] = -torch.inf
+    log_weight = log_weight.log_softmax(-1)
+    location, y = torch.randn(6, 4, 2, generator=generator).double(), torch.zeros(6, 2).double()
+    location[:, 3], y[2] = torch.nan, torch.nan
+    scale = torch.full_like(location, 0.7)
+    found = pit(log_weight, Normal(location, scale), y)
+    each = stats.norm.cdf(0.0, location, scale)
+    expected = np.nansum(log_weight.exp().unsqueeze(-1).numpy() * each, 1)
+    expected[2] = np.nan
+    np.testing.assert_allclose(found, expected, atol=1e-12)

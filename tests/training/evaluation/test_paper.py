@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.training.moca import SMALL as TRAINED
 from training.config import Objective
 from training.errors import BadConfig, BadRun
-from training.evaluation import comparison, trained
+from training.evaluation import comparison, paper_figures, trained
 from training.evaluation.comparison import Comparison
 from training.evaluation.paper import (
     SUPERVISED,
@@ -18,13 +18,12 @@ from training.evaluation.paper import (
     Wanted,
     evaluate,
 )
-from training.evaluation.paper_figures import images, players, sinusoid
 from training.evaluation.trained import Protocol
 from training.experiments import catalogue, grid, jobs
 from training.experiments.catalogue import Place
 from training.experiments.jobs import Wanted as Training
 from training.experiments.jobs import overrides, train
-from training.statistics.intervals import estimate, formatted
+from training.statistics import estimate, formatted
 
 SMALL = {
     "model": {"widths": (8,), "features": 4},
@@ -85,10 +84,6 @@ def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path)
 def small_protocols(monkeypatch):
     monkeypatch.setitem(trained.PROTOCOLS, "sinusoid", TINY)
     monkeypatch.setitem(trained.PROTOCOLS, "players", Protocol(5, 150))
-    dtype = trained.PROTOCOLS["rainbow"].dtype
-    monkeypatch.setitem(trained.PROTOCOLS, "rainbow", Protocol(4, 20, "accuracy", dtype, 2))
-    monkeypatch.setattr(images, "COUNT", 4)
-    monkeypatch.setattr(images, "STEPS", 16)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +130,7 @@ def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
 
 @pytest.mark.slow
 def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
-    found = evaluate(Wanted("sinusoid", "quick", runs, place, tmp_path), sinusoid.draw)
+    found = evaluate(Wanted("sinusoid", "quick", runs, place, tmp_path), paper_figures.sinusoid)
     learned = {"MOCA", "oracle", "SW5", SUPERVISED, UNSUPERVISED}
     assert set(found.methods()) == learned
     assert "MOCA's lead" in capsys.readouterr().out
@@ -144,12 +139,12 @@ def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
     assert {row.get("iterations") for row in rows if row["method"] == "SW5"} == {4}
     written = {file.name for file in tmp_path.iterdir()}
     for name in ("performance", "belief-0.05", "calibration-0.2", "losses-0.2", "supervision"):
-        assert {f"{name}.html", f"{name}.png"} <= written
+        assert {f"{name}.svg", f"{name}.png"} <= written
 
 
 def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
     with pytest.raises(BadRun, match="moca train sinusoid"):
-        evaluate(Wanted("sinusoid", "quick", tmp_path, place, tmp_path), sinusoid.draw)
+        evaluate(Wanted("sinusoid", "quick", tmp_path, place, tmp_path), paper_figures.sinusoid)
     with pytest.raises(BadConfig, match="supervision, prior-weight, length"):
         grid.ablation("colour", "sinusoid")
     each = next(trained.trained(runs / "sinusoid"))
@@ -188,13 +183,13 @@ def test_players_from_runs_to_figures(court, tmp_path):
     runs = tmp_path / "runs"
     train(Training("players", "quick", runs), COMMON, court, [], modes, [], [])
     train(Training("players", "quick-12p5hz", runs), COMMON, court, [], ["moca"], [], [])
-    found = evaluate(Wanted("players", "quick", runs, court, tmp_path), players.draw)
+    found = evaluate(Wanted("players", "quick", runs, court, tmp_path), paper_figures.players)
     assert found.methods() == ["MOCA", "SW5", "TOE", "COE"]
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert len({row["mean"] for row in rows}) == 4
     written = {file.name for file in tmp_path.iterdir()}
     for name in ("trajectory", "calibration", "losses", "methods"):
-        assert {f"{name}.html", f"{name}.png"} <= written
+        assert {f"{name}.svg", f"{name}.png"} <= written
     each = next(trained.trained(runs / "players" / "quick-12p5hz"))
     assert each.config.data["name"] == "nba_12p5hz"  # a preset for each recording
 

@@ -54,7 +54,7 @@ class Belief(NamedTuple):
 
     belief: (T, T) by [t, r], `b_t(r | x_t, y_t)`, float32. switch: (T,) true switches. delta: (T,).
     mean: (G, G) mean of the mixture for action 1 before the reward of step `at`, at states
-    [i, j] = (x_2, x_1) of `axis` (G,); nan outside the disc. truth: (G, G) true mean reward then.
+    [i, j] = (x_2, x_1) of `axis` (G,); nan outside the disc.
     """
 
     trials: Trials
@@ -64,7 +64,6 @@ class Belief(NamedTuple):
     at: int
     axis: Tensor
     mean: Tensor
-    truth: Tensor
 
 
 def run(
@@ -138,10 +137,8 @@ def follow(
     trials = _play(agent, model, one, strategy, _generators(generator, world)[:1], watch)
     outside = grid.norm(dim=-1) > 1
     delta = one.delta[0]
-    truth = wheel.reward_mean(grid, first, delta[at])
     mean = mean.masked_fill(outside, torch.nan)
-    truth = truth.masked_fill(outside, torch.nan)
-    return Belief(trials, belief, one.switch[0], delta, at, axis, mean, truth)
+    return Belief(trials, belief, one.switch[0], delta, at, axis, mean)
 
 
 class _Watch(NamedTuple):

@@ -23,7 +23,7 @@ from training.evaluation.quality import baselines
 from training.evaluation.quality.baselines import Detector
 from training.evaluation.quality.corpora import MARGINS, Vectors
 from training.evaluation.quality.families import FAMILIES, Family
-from training.statistics.intervals import Estimate, bootstrap
+from training.statistics import Estimate, bootstrap
 
 Floats = NDArray[np.float64]
 CROSSED = 0.9  # `changed_probability` above which a model alarms

@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from scipy import special
 
 from model_core.defaults import Defaults
 from model_core.upm.conjugate import Gaussian
 from training.evaluation.online import warm
 from training.evaluation.quality.baselines import Normal
-from training.statistics import calibration
-from training.statistics.intervals import Estimate, bootstrap
+from training.statistics import Estimate, bootstrap, coverage, distance
 
 Floats = NDArray[np.float64]
 # The CRPS is taken from these quantiles; the outer ones bound the 90 % interval.
@@ -80,9 +79,8 @@ def of_normal(y: Floats, normal: Normal) -> Forecast:
     """Forecasts of a baseline; y: (T,), nan where missing."""
     z = (y - normal.mean) / normal.sd
     log_score = -0.5 * z**2 - np.log(normal.sd) - 0.5 * math.log(2 * math.pi)
-    at = torch.special.ndtri(torch.tensor(LEVELS, dtype=torch.float64)).numpy()
-    quantiles = normal.mean[:, None] + normal.sd[:, None] * at
-    pit = torch.special.ndtr(torch.from_numpy(z)).numpy()
+    quantiles = normal.mean[:, None] + normal.sd[:, None] * special.ndtri(LEVELS)
+    pit = special.ndtr(z)
     return Forecast(log_score, normal.mean, pit, quantiles)
 
 
@@ -153,7 +151,7 @@ def pooled(
         covered(together),
         min(inside),
         max(inside),
-        calibration.distance(torch.from_numpy(together)),
+        distance(together),
         max(far),
         sum(distance > RUNAWAY for distance in far),
         together,
@@ -162,8 +160,7 @@ def pooled(
 
 def covered(pit: Floats) -> float:
     """Share of labels in their central 90 % interval."""
-    level = torch.tensor([INTERVAL], dtype=torch.float64)
-    return float(calibration.coverage(torch.from_numpy(pit), level))
+    return float(coverage(pit, [INTERVAL])[0])
 
 
 def _ratio(values: Sequence[float], others: Sequence[float], rng: np.random.Generator) -> Estimate:

@@ -18,7 +18,7 @@ from training.evaluation.quality.evaluate import ForecastRow, NabRow, Results, S
 from training.evaluation.quality.forecasts import RUNAWAY
 from training.evaluation.quality.selection import REPETITIONS, SPREAD
 from training.evaluation.quality.sensitivities import SensitivityRow
-from training.statistics.intervals import Estimate, formatted
+from training.statistics import Estimate, formatted, plain
 
 NONE = "-"
 
@@ -304,20 +304,10 @@ def write_numbers(file: Path, results: Results) -> None:
 
 def as_json(results: Results) -> dict[str, Any]:
     """All numbers in JSON types; those that are not finite are null."""
-    fields: dict[str, Any] = _json(results)
+    fields: dict[str, Any] = plain(results)
     for row in fields["forecasts"]:
         del row["score"]["pit"]
     return fields
-
-
-def _json(value: Any) -> Any:
-    if hasattr(value, "_asdict"):
-        return {key: _json(field) for key, field in value._asdict().items()}
-    if isinstance(value, (list, tuple)):
-        return [_json(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
 
 
 def _whole(value: float) -> str:
@@ -333,10 +323,3 @@ def _rounded(value: Estimate) -> str:
 
 def _fixed(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else NONE
-
-
-def interval(estimate: Estimate) -> tuple[float, float]:
-    """Ends of an interval; of one series the mean itself."""
-    if math.isnan(estimate.low):
-        return estimate.mean, estimate.mean
-    return estimate.low, estimate.high

@@ -1,1 +1,0 @@
-"""Interval estimates and calibration measures."""
