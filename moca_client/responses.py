@@ -498,13 +498,6 @@ class Changepoints(Response):
         doc("in hindsight for what `hindsight` says, else the best path of the online filter"),
     ] = sent([])
     hindsight: Annotated[Hindsight | None, doc("null from an older service")] = sent(None)
-    unreadable: Annotated[
-        list[str],
-        doc(
-            "ids of events that are damaged in the store, changes whose history is, and the lost "
-            "observation that the segmentation starts at, if any"
-        ),
-    ] = sent([])
 
 
 class StreamChange(Response, kw_only=True):
@@ -632,10 +625,6 @@ class HistoryPage(Response):
     observations: list[Recorded]
     changes: list[Change] = sent([])
     next: Annotated[int | None, doc("`start` of the next page; null on the last page")] = sent(None)
-    unreadable: Annotated[
-        list[str],
-        doc("lost observations, and changes of settings that are damaged in the store"),
-    ] = sent([])
 
 
 class BeliefAfter(Response):

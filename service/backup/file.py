@@ -97,7 +97,6 @@ class Manifest(Struct):
     keys: Fields  # access keys, as stored
     keys_used: Fields
     format: int = 1  # of what is stored, see `service.wire.versions`
-    damaged: dict[str, list[str]] = {}  # parts of streams that cannot be read: in it as they are
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -25,7 +25,7 @@ from service.store.connection import PARTITIONS, RESTORING, stored_partitions
 from service.store.effects import Effect, index_effects
 from service.store.log import Commit, Lease, Log
 from service.store.script import Argument
-from service.store.worker_reads import CorruptState, decoded
+from service.store.worker_reads import decoded
 from service.worker.leases import Leases
 
 ROUND_BYTES = 4 << 20  # of one commit, about
@@ -240,12 +240,8 @@ def _effects(partition: int, kept: Kept) -> list[Effect]:
             pairs: list[Argument] = [each for pair in fields.items() for each in pair]
             found.append(("HSET", key(partition, name), *pairs))
     found.append(("HSET", keys.heads(partition), name, kept.head))
-    try:
-        head = decoded(wire.decode_head, kept.head, "head", name)
-    except CorruptState:
-        head = None
-    if head is None or not head.deleted:
+    head = decoded(wire.decode_head, kept.head, "head", name)
+    if not head.deleted:
         found.append(("ZADD", keys.names(partition), 0, name))
-    if head is not None and not head.deleted:
         found += index_effects(partition, name, head, wire.StreamSettings())
     return found

@@ -45,7 +45,6 @@ class Backup:
         self._block, self._size, self._stored = Block(), 0, 0
         self._models: dict[str, UsedModel] = {}
         self._skipped: dict[str, str] = {}
-        self._damaged: dict[str, list[str]] = {}
         self._streams = self._tombstones = self._observations = 0
 
     def run(self) -> Manifest:
@@ -81,7 +80,6 @@ class Backup:
             keys=cast(Any, self._client.hgetall(KEYS)),
             keys_used=cast(Any, self._client.hgetall(USED)),
             format=versions.STORE,
-            damaged=self._damaged,
         )
         self._writer.finish(found)
         return found
@@ -126,7 +124,11 @@ class Backup:
         if wrong or head is None:
             self._skipped[name] = wrong[0] if wrong else "its head is missing"
             return None
-        return _kept(name, head, parts)
+        try:
+            return _checked(name, head, parts)
+        except CorruptState as error:
+            self._skipped[name] = str(error)
+            return None
 
     def _add(self, kept: Kept) -> None:
         self._count(kept)
@@ -135,12 +137,7 @@ class Backup:
         self._grow(size + len(kept.head))
 
     def _count(self, kept: Kept) -> None:
-        if damaged := damage(kept):  # kept as it is: a repair needs the bytes
-            self._damaged[kept.stream] = damaged
-        try:
-            head: wire.Head = decoded(wire.decode_head, kept.head, "head", kept.stream)
-        except CorruptState:
-            return
+        head: wire.Head = decoded(wire.decode_head, kept.head, "head", kept.stream)
         if head.deleted:
             self._tombstones += 1
             return
@@ -185,31 +182,19 @@ class Backup:
         self._block, self._size = Block(), 0
 
 
-def _kept(name: str, head: bytes, parts: list[dict[bytes, bytes]]) -> Kept:
-    """A stream with the one state that its head names, where the head can be read."""
-    try:
-        found: wire.Head = decoded(wire.decode_head, head, "head", name)
-    except CorruptState:
-        return Kept(name, head, *parts)
+def _checked(name: str, head: bytes, parts: list[dict[bytes, bytes]]) -> Kept:
+    """A stream with the one state that its head names; raises CorruptState for a damaged part."""
+    found: wire.Head = decoded(wire.decode_head, head, "head", name)
     named = f"{found.generation}:{found.checkpoint}".encode()
     states = {field: blob for field, blob in parts[0].items() if field == named}
-    return Kept(name, head, states, *parts[1:])
-
-
-def damage(kept: Kept) -> list[str]:
-    """Return the parts of a stream that cannot be read."""
-    found = []
+    kept = Kept(name, head, states, *parts[1:])
     for part, field, decode, blob in _parts(kept):
-        try:
-            decoded(decode, blob, part, kept.stream, field)
-        except CorruptState:
-            found.append(f"{part} {field}".strip())
-    return found
+        decoded(decode, blob, part, name, field)
+    return kept
 
 
 def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
     """Yield kind, field, decoder and bytes of each part; idempotency records know their field."""
-    yield "head", "", wire.decode_head, kept.head
     for part, decode, stored in (
         ("checkpoint", state, kept.checkpoint),
         ("tail", wire.decode_record, kept.tail),

@@ -108,8 +108,6 @@ def restore(
 
             manifest = reader.verify(checked)
         typer.echo(f"{file} is complete: {_describe(manifest)}")
-        if manifest.damaged:
-            _warn_of_damage(manifest)
         if check:
             return
         _models(manifest, settings.models_dir, ignore_models)
@@ -169,8 +167,6 @@ def _warn(found: Manifest) -> None:
             err=True,
             fg="yellow",
         )
-    if found.damaged:
-        _warn_of_damage(found)
     if found.skipped:
         some = "; ".join(f"{name}: {why}" for name, why in list(found.skipped.items())[:5])
         fail(
@@ -178,18 +174,6 @@ def _warn(found: Manifest) -> None:
             f"{some}",
             1,
         )
-    if found.damaged:
-        raise typer.Exit(1)
-
-
-def _warn_of_damage(found: Manifest) -> None:
-    some = [f"{name}: {', '.join(parts[:5])}" for name, parts in list(found.damaged.items())[:5]]
-    typer.secho(
-        f"moca: {len(found.damaged)} streams have damaged parts, which the backup keeps as "
-        f"they are: {'; '.join(some)}",
-        err=True,
-        fg="yellow",
-    )
 
 
 @contextlib.contextmanager

@@ -18,9 +18,9 @@ from service.store.overview import Last, Name, Row
 from service.store.script import Call, Script
 from service.store.worker_reads import (
     CorruptState,
+    all_decoded,
     chunk_of,
     decoded,
-    each_decoded,
     first_of,
     hindsight_of,
     state,
@@ -72,23 +72,21 @@ class AsyncStore:
 
     async def events(
         self, partition: int, stream: str, kinds: Collection[str] = CHANGES
-    ) -> tuple[list[wire.Event], list[str]]:
-        """Return a stream's events of these kinds, and the names of those that cannot be read.
+    ) -> list[wire.Event]:
+        """Return a stream's events of these kinds: changepoints by id, then anomalies by id.
 
-        Changepoints by id, then anomalies by id.
+        Raises CorruptState.
         """
         found: list[wire.Event] = []
-        unreadable: list[str] = []
         for kind, key, part in EVENTS:
             if kind in kinds:
                 blobs = await cast(Any, self._client.hgetall(key(partition, stream)))
-                some, damaged = each_decoded(wire.decode_event, blobs, part, stream)
-                found += sorted(some, key=lambda event: event.id)
-                unreadable += sorted(damaged)
-        return found, unreadable
+                events = all_decoded(wire.decode_event, blobs, part, stream)
+                found += sorted(events, key=lambda event: event.id)
+        return found
 
     async def hindsight(self, partition: int, stream: str) -> wire.Hindsight | None:
-        """Return a stream's segmentation in hindsight; None without one, or for a damaged one."""
+        """Return a stream's segmentation in hindsight; None without one. Raises CorruptState."""
         blob = await cast(Any, self._client.hget(keys.hindsight(partition), stream))
         return hindsight_of(stream, blob)
 
@@ -114,36 +112,31 @@ class AsyncStore:
         if head.checkpoint and held is None:
             raise CorruptState(f"the checkpoint of {stream!r} at seq {head.checkpoint} is missing")
         records = [r for n, chunk in history.items() for r in unseal(stream, _text(n), chunk)]
-        records += _all(wire.decode_record, tail, "tail", stream)
+        records += all_decoded(wire.decode_record, tail, "tail", stream)
         by_seq = {record.seq: record for record in records if record.seq < head.seq}
         return Parts(
             head,
             None if held is None else decoded(state, held, "checkpoint", stream, named),
             [by_seq[seq] for seq in sorted(by_seq)],
-            _all(wire.decode_event, events, "event", stream),
+            all_decoded(wire.decode_event, events, "event", stream),
             _outcomes(idempotency, stream),
-            _all(wire.decode_change, changes, "change", stream),
-            _all(wire.decode_event, anomalies, "anomaly", stream),
+            all_decoded(wire.decode_change, changes, "change", stream),
+            all_decoded(wire.decode_event, anomalies, "anomaly", stream),
         )
 
     async def records(
         self, partition: int, stream: str, head: wire.Head, start: int, stop: int
-    ) -> tuple[list[wire.Record], list[str]]:
-        """Return the retained records with seq in [start, stop), ascending.
-
-        With them the names of those that are lost: damaged, and set aside when they were sealed.
-        Raises CorruptState for what good bytes would still mend.
-        """
+    ) -> list[wire.Record]:
+        """Return the retained records with seq in [start, stop), ascending; raises CorruptState."""
         start, stop = max(start, head.seq - head.settings.history, 0), min(stop, head.seq)
         if start >= stop:
-            return [], []
+            return []
         blob, records, absent = await self._retained(partition, stream, head, start, stop)
-        lost: list[int] = []
         if blob is not None:
             now: wire.Head = decoded(wire.decode_head, blob, "head", stream)
             if now.generation == head.generation and not now.deleted:
-                lost = _lost(stream, now, records, absent, range(start, stop))
-        return records, [f"observation {seq}" for seq in lost]
+                _check_complete(stream, now, records, absent, range(start, stop))
+        return records
 
     async def following(
         self, partition: int, stream: str, head: wire.Head, start: int, stop: int
@@ -250,16 +243,16 @@ class AsyncStore:
 
     async def changes(
         self, partition: int, stream: str, start: int, stop: int
-    ) -> tuple[list[wire.Change], list[str]]:
+    ) -> list[wire.Change]:
         """Return the settings changed at positions in [start, stop), in order.
 
-        With them the names of those that cannot be read, wherever they belong.
+        Raises CorruptState, also for one that belongs elsewhere.
         """
         found = await cast(Any, self._client.hgetall(keys.changes(partition, stream)))
-        every, unreadable = each_decoded(wire.decode_change, found, "change", stream)
-        inside = [each for each in every if start <= each.seq < stop]
-        inside.sort(key=lambda each: (each.seq, each.number, each.time_ms))
-        return inside, sorted(unreadable)
+        every = all_decoded(wire.decode_change, found, "change", stream)
+        inside = [change for change in every if start <= change.seq < stop]
+        inside.sort(key=lambda change: (change.seq, change.number, change.time_ms))
+        return inside
 
     async def expired(self, now_ms: int, most: int) -> list[str]:
         """Return up to `most` streams of each partition whose time to live is over."""
@@ -339,11 +332,6 @@ class AsyncStore:
         )
 
 
-def _all(decode: Any, stored: dict[bytes, bytes], part: str, stream: str) -> list[Any]:
-    """Decode the values of a hash; raises CorruptState where one of them cannot be read."""
-    return [decoded(decode, blob, part, stream, _text(f)) for f, blob in stored.items()]
-
-
 def _outcome(blob: bytes, incarnation: str, number: int) -> wire.Outcome | CorruptState:
     try:
         found: wire.Outcome = decoded(wire.decode_outcome, blob, "outcome", incarnation, number)
@@ -363,17 +351,16 @@ def _outcomes(stored: dict[bytes, bytes], stream: str) -> dict[bytes, bytes]:
     return found
 
 
-def _lost(
+def _check_complete(
     stream: str,
     head: wire.Head,
     records: Sequence[wire.Record],
     absent: Sequence[int],
     wanted: range,
-) -> list[int]:
-    """Return the wanted records that `head` retains and that chunks were sealed without.
+) -> None:
+    """Raise CorruptState where a wanted record is missing that `head` retains.
 
-    absent: chunks that are not there. Raises CorruptState for them, and for what is missing from
-    the tail.
+    absent: chunks that are not there.
     """
     for number in absent:
         if head.oldest <= number < chunk_of(stream, head.sealed):
@@ -381,12 +368,11 @@ def _lost(
     first = max(wanted.start, head.seq - head.settings.history, first_of(stream, head.oldest))
     if chunk_of(stream, first) == head.oldest and first < head.sealed:
         # It may begin with an observation that never was here: that of an imported stream.
-        first = min((each.seq for each in records), default=wanted.stop)
+        first = min((record.seq for record in records), default=wanted.stop)
     there = {record.seq for record in records}
     gone = [seq for seq in range(first, min(wanted.stop, head.seq)) if seq not in there]
-    if gone and gone[-1] >= head.sealed:
+    if gone:
         raise CorruptState(f"observation {gone[-1]} of {stream!r} is missing")
-    return gone
 
 
 def _text(name: bytes) -> str:

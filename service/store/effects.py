@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from zlib import crc32
-
 from service.store import keys
 from service.store.script import Argument
 from service.wire import Head, StreamSettings
@@ -21,14 +18,3 @@ def index_effects(partition: int, name: str, head: Head, was: StreamSettings) ->
     elif was.ttl is not None:
         found.append(("ZREM", keys.due(partition), name))
     return found
-
-
-def quarantine_effects(
-    partition: int, name: str, parts: Mapping[str, bytes | None]
-) -> list[Effect]:
-    """Keep what cannot be read of a stream where no later commit overwrites it."""
-    return [
-        ("HSET", keys.quarantine(partition), f"{part}:{name}:{crc32(blob):08x}", blob)
-        for part, blob in parts.items()
-        if blob is not None
-    ]

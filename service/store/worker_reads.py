@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -14,18 +13,12 @@ import redis
 from service import wire
 from service.store import keys
 
-logger = logging.getLogger(__name__)
-
 CHUNK = 64
 COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
 
 
 class CorruptState(ValueError):
-    """Stored bytes that cannot be read; the message says whose. blobs: themselves, by part."""
-
-    def __init__(self, message: str, blobs: dict[str, bytes] | None = None) -> None:
-        super().__init__(message)
-        self.blobs = blobs or {}
+    """Stored bytes that cannot be read; the message names part and stream."""
 
 
 def phase_of(stream: str) -> int:
@@ -74,10 +67,9 @@ class Stored(NamedTuple):
 
     head: bytes | None
     checkpoint: bytes | None  # the one that the head names
-    tail: dict[int, bytes]  # by seq, ascending
+    tail: dict[bytes, bytes]  # by seq, in no order
     idempotency: dict[bytes, bytes]
     stale: tuple[bytes, ...] = ()  # fields of checkpoints that no commit came to name
-    strays: dict[bytes, bytes] = {}  # of the tail, under fields that are no numbers
     named: bool = False  # listed as a living stream; only looked at where there is no head
 
 
@@ -105,11 +97,8 @@ class Store:
             checkpoint, records, idempotency, fields, score = found[5 * i : 5 * i + 5]
             named = checkpoint_field(stream, head).encode()
             stale = tuple(field for field in fields if named and field != named)
-            strays = {field: blob for field, blob in records.items() if not field.isdigit()}
-            tail = {int(field): blob for field, blob in records.items() if field not in strays}
             living = score is not None
-            rest = (idempotency, stale, strays, living)
-            loaded.append(Stored(head, checkpoint, dict(sorted(tail.items())), *rest))
+            loaded.append(Stored(head, checkpoint, records, idempotency, stale, living))
         return loaded
 
     def put_checkpoints(
@@ -125,14 +114,12 @@ class Store:
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
         """Read the committed events of a stream; raises CorruptState."""
         stored = cast(dict[bytes, bytes], self._client.hgetall(keys.events(partition, stream)))
-        found, unreadable = each_decoded(wire.decode_event, stored, "event", stream)
-        if unreadable:
-            text = f"cannot read events {', '.join(unreadable)} of {stream!r}"
-            raise CorruptState(text, {f"event {id_}": blob for id_, blob in unreadable.items()})
-        return {event.id: event for event in found}
+        return {
+            event.id: event for event in all_decoded(wire.decode_event, stored, "event", stream)
+        }
 
     def hindsight(self, partition: int, stream: str) -> wire.Hindsight | None:
-        """Read a stream's segmentation in hindsight; None without one, or for a damaged one."""
+        """Read a stream's segmentation in hindsight; None without one. Raises CorruptState."""
         blob = cast(bytes | None, self._client.hget(keys.hindsight(partition), stream))
         return hindsight_of(stream, blob)
 
@@ -152,12 +139,6 @@ class Store:
     def staged(self, partition: int, token: str) -> bytes | None:
         """Read a snapshot that the API left for this partition."""
         return cast(bytes | None, self._client.get(keys.staged(partition, token)))
-
-    def tail(self, partition: int, stream: str, seqs: Iterable[int]) -> dict[int, bytes]:
-        """Read records of the tail as stored, by seq; those that are there."""
-        fields = [str(seq) for seq in seqs]
-        found = cast(list[Any], self._client.hmget(keys.tail(partition, stream), fields))
-        return {int(seq): blob for seq, blob in zip(fields, found, strict=True) if blob}
 
     def chunks(self, partition: int, stream: str, numbers: Sequence[int]) -> list[bytes | None]:
         """Read sealed chunks as stored; None for one that is not there. See `unseal`."""
@@ -186,17 +167,10 @@ def checkpoint_field(stream: str, head: bytes | None) -> str:
 
 
 def hindsight_of(stream: str, blob: bytes | None) -> wire.Hindsight | None:
-    """Decode a stored segmentation in hindsight; a damaged one counts as missing.
-
-    It is derived from the history alone, and computed anew.
-    """
+    """Decode a stored segmentation in hindsight; None without one. Raises CorruptState."""
     if blob is None:
         return None
-    try:
-        return cast(wire.Hindsight, decoded(wire.decode_hindsight, blob, "hindsight", stream))
-    except CorruptState as error:
-        logger.warning("%s; it will be computed anew", error)
-        return None
+    return cast(wire.Hindsight, decoded(wire.decode_hindsight, blob, "hindsight", stream))
 
 
 def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "") -> Any:
@@ -205,20 +179,12 @@ def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "")
         return decode(wire.checked(blob, part, owner, field))
     except (msgspec.MsgspecError, ValueError, zlib.error) as error:  # also text that is none
         name = f"{part} {field}".strip()
-        raise CorruptState(
-            f"cannot read the stored {name} of {owner!r}: {error}", {name: blob}
-        ) from error
+        raise CorruptState(f"cannot read the stored {name} of {owner!r}: {error}") from error
 
 
-def each_decoded(
-    decode: Any, stored: Mapping[bytes, bytes], part: str, owner: str
-) -> tuple[list[Any], dict[str, bytes]]:
-    """Decode the values of a hash; returns them, and those that cannot be read by field."""
-    found, unreadable = [], {}
-    for name, blob in stored.items():
-        field = name.decode(errors="backslashreplace")
-        try:
-            found.append(decoded(decode, blob, part, owner, field))
-        except CorruptState:
-            unreadable[field] = blob
-    return found, unreadable
+def all_decoded(decode: Any, stored: Mapping[bytes, bytes], part: str, owner: str) -> list[Any]:
+    """Decode the values of a hash; raises CorruptState where one of them cannot be read."""
+    return [
+        decoded(decode, blob, part, owner, field.decode(errors="backslashreplace"))
+        for field, blob in stored.items()
+    ]

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from model_core.upm.base import UnderlyingModel
 from service.errors.base import (
-    CorruptState,
     Defect,
     KeyReused,
     LabelOutOfRange,
@@ -203,11 +202,6 @@ class CommandBatch:
         digest = stored.digest if stored is not None else None
         if earlier is not None and isinstance(earlier.command, Observe):
             digest = earlier.command.digest
-        elif field in queue.stream.unreadable:
-            raise CorruptState(
-                f"stream {queue.stream.name!r}: cannot read the record of idempotency key "
-                f"{command.key!r}; nothing was applied now"
-            )
         elif stored is None:
             task.field = field
             queue.keyed[field] = task

@@ -186,7 +186,6 @@ class Worker:
         self._settle()
         touched = {p: batch.streams(p) for p in items if p in self.offsets}
         for partition, streams in touched.items():
-            self.engine.mend(streams)
             self.engine.checkpoint_due(partition, streams)
         leases = self.leases.held()
         commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
@@ -362,7 +361,6 @@ class Worker:
         if not names or partition not in self.offsets:
             return
         streams = [self.engine.streams[partition, name] for name in names]
-        self.engine.mend(streams)
         self.engine.checkpoint(partition, streams)
         at = self.offsets[partition]
         effects = [effect for stream in streams for effect in stream.effects()]

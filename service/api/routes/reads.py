@@ -10,7 +10,7 @@ from moca_client import responses
 from model_core.explanation import AFTER
 from model_core.segmentation import NEAR
 from service import wire
-from service.api.gateway.reads import from_store, without
+from service.api.gateway.reads import from_store
 from service.api.http import (
     Context,
     context_of,
@@ -22,6 +22,7 @@ from service.api.http import (
 )
 from service.api.parsing.commands import CommandParser
 from service.api.routes.streams import head_of
+from service.errors.base import CorruptState
 from service.schema import rendering
 from service.schema.queries import ChangepointsQuery, HistoryQuery, kinds_of
 from service.store.regimes import Place
@@ -71,13 +72,10 @@ async def changepoints(request: Request) -> Response:
         head = await head_of(context, stream)
         found = await _hindsight(context, stream, head)
     if found is None and status == "current":
-        status = "unavailable"  # it was damaged, or is of another generation
-    events, unreadable = await from_store(
-        context.store.events(partition, stream, kinds_of(form.kind))
-    )
-    explained, unexplained = await _explained(context, stream, head, events)
-    path, lost = await _path(context, stream, head)
-    segmentation = rendering.segmentation(head, path)
+        status = "unavailable"  # of another generation
+    events = await from_store(context.store.events(partition, stream, kinds_of(form.kind)))
+    explained = await _explained(context, stream, head, events)
+    segmentation = rendering.segmentation(head, await _path(context, stream, head))
     if found is not None:
         segmentation = rendering.in_hindsight(head, segmentation, found)
     answer = responses.Changepoints(
@@ -87,15 +85,14 @@ async def changepoints(request: Request) -> Response:
         events=explained,
         segmentation=segmentation,
         hindsight=rendering.hindsight(status, found),
-        unreadable=without(unreadable + unexplained + lost, f"events of {stream!r}"),
     )
     return json_response(_encode(answer))
 
 
 async def _explained(
     context: Context, stream: str, head: wire.Head, stored: list[wire.Event]
-) -> tuple[list[responses.ExplainedEvent], list[str]]:
-    """Return events with what the history has on them, and the names of what cannot be read."""
+) -> list[responses.ExplainedEvent]:
+    """Return events with what the history has on them."""
     partition = context.gateway.partition(stream)
     starts = standing(event for event in stored if event.kind == "change")
     oldest = head.seq - head.settings.history
@@ -106,11 +103,14 @@ async def _explained(
         if event.kind == "change" and event.state != "withdrawn" and event.start + AFTER > oldest
     }
     sides, damaged = await context.explanations.of(places)
+    if damaged:
+        ids = ", ".join(str(stored[i].id) for i in sorted(damaged))
+        raise CorruptState(f"cannot read the history of {stream!r} around events {ids}")
     for i, known in sides.items():
         events[i].before = known.before
         events[i].after = known.after
         events[i].explanation = known.explanation
-    return events, [f"history around event {stored[i].id}" for i in sorted(damaged)]
+    return events
 
 
 async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.Hindsight | None:
@@ -128,8 +128,10 @@ async def history(request: Request) -> Response:
     first = max(0, head.seq - head.settings.history)
     start = max(first, head.seq - form.limit if form.start is None else form.start)
     stop = min(head.seq, start + form.limit)
-    records, lost = await _records(context, stream, head, start, stop)
-    changes, unreadable = await _changes(context, stream, start, stop)
+    records = await _records(context, stream, head, start, stop)
+    partition = context.gateway.partition(stream)
+    # Also those after the last observation.
+    changes = await from_store(context.store.changes(partition, stream, start, stop + 1))
     answer = responses.HistoryPage(
         stream=stream,
         seq=head.seq,
@@ -138,49 +140,37 @@ async def history(request: Request) -> Response:
         observations=[rendering.record(record) for record in records],
         changes=[rendering.change(change) for change in changes],
         next=stop if stop < head.seq else None,
-        unreadable=without(lost + unreadable, f"history of {stream!r}"),
     )
     return json_response(_encode(answer))
 
 
-async def _changes(
-    context: Context, stream: str, start: int, stop: int
-) -> tuple[list[wire.Change], list[str]]:
-    """Return the settings changes within the page, including those after the last observation."""
-    partition = context.gateway.partition(stream)
-    return await from_store(context.store.changes(partition, stream, start, stop + 1))
-
-
 async def _records(
     context: Context, stream: str, head: wire.Head, start: int, stop: int
-) -> tuple[list[wire.Record], list[str]]:
+) -> list[wire.Record]:
     partition = context.gateway.partition(stream)
     return await from_store(context.store.records(partition, stream, head, start, stop))
 
 
-async def _path(
-    context: Context, stream: str, head: wire.Head
-) -> tuple[list[wire.Record], list[str]]:
+async def _path(context: Context, stream: str, head: wire.Head) -> list[wire.Record]:
     """Return the records that the segmentation needs: both ends, and where regimes start.
 
-    With them the name of the one that is lost, if any: there the segmentation begins. A long
-    history is not read whole: following the pointers takes one chunk for each regime.
+    A long history is not read whole: following the pointers takes one chunk for each regime.
     """
     oldest = max(0, head.seq - head.settings.history)
     first: list[wire.Record] = []
     for at in range(oldest, head.seq, CHUNK):
-        first, _ = await _records(context, stream, head, at, at + CHUNK)
+        first = await _records(context, stream, head, at, at + CHUNK)
         if first:
             break
     if not first:
-        return [], []
-    last, _ = await _records(context, stream, head, head.seq - 1, head.seq)
+        return []
+    last = await _records(context, stream, head, head.seq - 1, head.seq)
     records = {record.seq: record for record in (first[0], *last)}
     place = head.best_start
     while place > first[0].seq:
-        here, lost = await _records(context, stream, head, place, place + 1)
-        if not here:
-            return [records[seq] for seq in sorted(records)], lost
+        here = await _records(context, stream, head, place, place + 1)
+        if not here:  # trimmed since
+            break
         records[place] = here[0]
         place = min(here[0].previous_start, place - 1)
-    return [records[seq] for seq in sorted(records)], []
+    return [records[seq] for seq in sorted(records)]

@@ -33,7 +33,7 @@ def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
     requested = head.settings.sensitivity
     assert requested is not None
     most = min(own.MOST, engine.settings.max_replay)
-    records = retained(stream, engine.store, most, gaps=True)[-most:]
+    records = retained(stream, engine.store, most)[-most:]
     records = seasons.known_now(stream, records, head.settings.seasonal)
     alarm, calibration = head.alarm, Calibration(head.scored, head.seq)
     labelled = [record for record in records if record.y is not None]

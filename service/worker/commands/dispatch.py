@@ -87,7 +87,7 @@ def control(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
         else:
             _RUN[type(command)](engine, stream, task)
     except Unreadable as error:  # a part that only this command needs
-        engine.note(stream, error.blobs, str(error))
+        engine.note(stream, str(error))
         raise CorruptState(str(error)) from error
 
 

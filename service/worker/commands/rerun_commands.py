@@ -181,7 +181,7 @@ def segment_history(engine: Engine, stream: Stream, now_ms: int) -> Steps[None]:
         return
     in_series = stream.slab is not None and stream.slab.in_series
     most = engine.settings.max_replay if in_series else min(UNCOMPILED, engine.settings.max_replay)
-    records = retained(stream, engine.store, most, gaps=True)
+    records = retained(stream, engine.store, most)
     if not records:
         raise NotRetained("no observation is retained that could be segmented", first=head.seq)
     records = seasons.known_now(stream, records, head.settings.seasonal)

@@ -13,29 +13,27 @@ R = TypeVar("R", Record, Labelled)
 Unseal = Callable[[str, int, bytes], Sequence[R]]
 
 
-def retained(stream: Stream, store: Store, most: int, gaps: bool = False) -> list[Record]:
+def retained(stream: Stream, store: Store, most: int) -> list[Record]:
     """The last `most` records, and those before them in the same chunk; ascending.
 
-    Raises CorruptState where one of them cannot be read, or is gone. With `gaps` they begin after
-    the last such one instead.
+    Raises CorruptState where one of them cannot be read, or is gone.
     """
     recent, sealing = stream.recent()
-    return _last(stream, store, most, gaps, unseal, recent, sealing)
+    return _last(stream, store, most, unseal, recent, sealing)
 
 
 def labels(stream: Stream, store: Store, most: int) -> list[Label]:
-    """Labels of the last `most` records at most, those after the last that cannot be read."""
+    """Labels of the last `most` records at most; raises CorruptState as `retained` does."""
     recent, sealing = stream.recent()
     loose = {seq: Labelled(seq, record.y) for seq, record in recent.items()}
-    found = _last(stream, store, most, True, unseal_labels, loose, sealing)
-    return [each.y for each in found[max(0, len(found) - most) :]]
+    found = _last(stream, store, most, unseal_labels, loose, sealing)
+    return [record.y for record in found[max(0, len(found) - most) :]]
 
 
 def _last(
     stream: Stream,
     store: Store,
     most: int,
-    gaps: bool,
     unseal: Unseal[R],
     recent: Mapping[int, R],
     sealing: Mapping[int, bytes],
@@ -47,27 +45,17 @@ def _last(
     missing = [number for number in wanted if number not in sealing]
     stored = dict(zip(missing, store.chunks(stream.partition, stream.name, missing), strict=True))
     for number, blob in stored.items():
-        if blob is None and not gaps and head.oldest <= number < (head.sealed + phase) // CHUNK:
+        if blob is None and head.oldest <= number < (head.sealed + phase) // CHUNK:
             raise CorruptState(f"chunk {number} of {stream.name!r} is missing")
     blobs = {number: blob for number, blob in stored.items() if blob is not None} | dict(sealing)
-    chunks = [_unsealed(unseal, stream.name, number, blob, gaps) for number, blob in blobs.items()]
+    chunks = [unseal(stream.name, number, blob) for number, blob in blobs.items()]
     records = {record.seq: record for chunk in chunks for record in chunk} | dict(recent)
     found: list[R] = []
     for seq in range(head.seq - 1, max(0, wanted.start * CHUNK - phase) - 1, -1):
         if seq not in records:
             # Of the oldest chunk the first may never have been here: those of an imported stream.
-            within = (seq + phase) // CHUNK > head.oldest or min(records, default=seq) < seq
-            if within and not gaps:
+            if (seq + phase) // CHUNK > head.oldest or min(records, default=seq) < seq:
                 raise CorruptState(f"observation {seq} of {stream.name!r} is missing")
             break
         found.append(records[seq])
     return found[::-1]
-
-
-def _unsealed(unseal: Unseal[R], name: str, number: int, blob: bytes, gaps: bool) -> Sequence[R]:
-    try:
-        return unseal(name, number, blob)
-    except CorruptState:
-        if not gaps:
-            raise
-        return []

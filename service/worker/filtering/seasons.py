@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from model_core import restart, season
 from model_core.defaults import SEASONS_FROM
 from model_core.readout import Readout
-from service.store.worker_reads import Stored
+from service.store.worker_reads import CorruptState, Stored
 from service.wire import Head, Record, Season
 from service.worker.filtering import warmup
 from service.worker.filtering.history import labels, retained
@@ -77,7 +77,11 @@ def _search(engine: Engine, stream: Stream) -> bool:
     if _next_search(stream, head.seq - 1) != head.seq:
         return False
     engine.tick()
-    known = labels(stream, engine.store, min(season.CAPACITY, head.settings.history))
+    try:
+        known = labels(stream, engine.store, min(season.CAPACITY, head.settings.history))
+    except CorruptState as error:
+        engine.note(stream, f"{error}; not looking for seasons")
+        return False
     stream.season = season.searched(np.array([number(y) for y in known]))
     if stream.season is not None:
         head.season = Season(season.periods(stream.season), head.seq)
@@ -108,7 +112,12 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
     head, slab = stream.live(), stream.slab
     assert slab is not None
     assert stream.season is not None
-    records = retained(stream, engine.store, season.REPLAYED, gaps=True)
+    try:
+        records = retained(stream, engine.store, season.REPLAYED)
+    except CorruptState as error:  # no request asked for them: the stream goes on with what it has
+        engine.note(stream, f"{error}; beginning the filter anew without it")
+        recent, _ = stream.recent()
+        records = [recent[seq] for seq in sorted(recent)]
     offsets = season.offsets(stream.season, season.REPLAYED).tolist()
     known = records[-len(offsets) :]
     for record, offset in zip(known, offsets[-len(known) :], strict=True):

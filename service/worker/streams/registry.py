@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
@@ -82,24 +82,24 @@ class Engine:
             self.tick()
             stream = Stream(partition, name, stored)
             self.streams[partition, name] = stream
-            if self._usable(stream, stored, partial(self._read, stream, stored, wrong)):
+            if self._usable(stream, partial(self._read, stream, stored, wrong)):
                 found.append((stream, stored))
         self.begin([stream for stream, _ in found if stream.alive and stream.live().warm])
         loaded = [
             stream
             for stream, stored in found
-            if self._usable(stream, stored, partial(self._resume, stream, stored))
+            if self._usable(stream, partial(self._resume, stream, stored))
         ]
         self._replay([stream for stream in loaded if stream.slab is not None])
         for name in missing:
             self.streams[partition, name].count()
 
-    def _usable(self, stream: Stream, stored: Stored, part: Callable[[], None]) -> bool:
+    def _usable(self, stream: Stream, part: Callable[[], None]) -> bool:
         """Do a part of loading a stream; False where the stream cannot be used as it is."""
         try:
             part()
         except (CorruptState, Unreadable, msgspec.MsgspecError) as error:
-            self._break(stream, stored, str(error))
+            self._break(stream, str(error))
         except ServiceError as refusal:  # its model is missing: again at the next command
             stream.unserved = refusal
         else:
@@ -128,7 +128,6 @@ class Engine:
             blob = decoded(bytes, blob, "checkpoint", stream.name, field)
         self._put_checkpoint(stream, blob)
         stream.resume_season()
-        self._spare(stream)
 
     def begin(self, streams: Iterable[Stream]) -> None:
         """Put streams on the device, as before any observation; location and scale are known."""
@@ -147,25 +146,9 @@ class Engine:
                 for stream, row in zip(part, rows, strict=True):
                     stream.slab, stream.row = slab, row
 
-    def _spare(self, stream: Stream) -> None:
-        """Keep aside what is damaged of a stream that can be used without it."""
-        parts = {f"tail {seq}": blob for seq, blob in stream.damaged.items()}
-        if stream.unreadable:
-            parts["idempotency"] = wire.encode(stream.unreadable)
-        if parts:
-            self.note(stream, parts, f"cannot read {', '.join(parts)}")
-
-    def mend(self, streams: Iterable[Stream]) -> None:
-        """Look again at damaged records: good bytes may be back before their chunk is sealed."""
-        for stream in streams:
-            if stream.damaged:
-                found = self.store.tail(stream.partition, stream.name, stream.damaged)
-                stream.mend(found)
-
-    def note(self, stream: Stream, parts: Mapping[str, bytes | None], reason: str) -> None:
-        """Keep parts that cannot be read aside, in the next commit, and say so."""
-        stream.set_aside(parts)
-        logger.warning("stream %r: %s; its bytes are quarantined", stream.name, reason)
+    def note(self, stream: Stream, reason: str) -> None:
+        """Log and count a damaged part of a stream; its bytes stay where they are."""
+        logger.warning("stream %r: %s", stream.name, reason)
         metrics.CORRUPT_STATES.inc()
 
     def load_first(self, partition: int, names: Sequence[str], most: int) -> int:
@@ -222,18 +205,11 @@ class Engine:
             return [found for name in names for found in self._fetch(partition, [name])]
         return [(name, each, None) for name, each in zip(names, stored, strict=True)]
 
-    def _break(self, stream: Stream, stored: Stored, reason: str) -> None:
-        """Keep the bytes that cannot be read aside, and answer with the reason."""
+    def _break(self, stream: Stream, reason: str) -> None:
+        """Refuse the stream with the reason; nothing of it is written until it is deleted."""
         stream.leave()
         stream.broken = f"stream {stream.name!r}: {reason}"
-        tail = {str(seq): blob for seq, blob in stored.tail.items()} | stored.strays
-        parts = {
-            "head": stored.head,
-            "checkpoint": stored.checkpoint,
-            "tail": wire.encode(tail) if tail else None,
-            "idempotency": wire.encode(stream.unreadable) if stream.unreadable else None,
-        }
-        self.note(stream, parts, reason)
+        self.note(stream, reason)
 
     def _connect(self, stream: Stream) -> None:
         """Take the records that are to be replayed; raises CorruptState where one is missing."""
@@ -242,10 +218,7 @@ class Engine:
         head = stream.live()
         first = min(head.checkpoint, head.sealed)
         records = {seq: wire.decode_record(each) for seq, each in stream.tail.items()}
-        # Those before the checkpoint are history alone: a damaged one is missing from that.
-        history = {seq for seq in stream.damaged if seq < head.checkpoint}
-        wanted = [seq for seq in range(first, head.seq) if seq not in history]
-        if any(seq not in records or records[seq].seq != seq for seq in wanted):
+        if any(seq not in records or records[seq].seq != seq for seq in range(first, head.seq)):
             raise CorruptState(f"its tail does not connect seq {first} with its head")
         stream.buffer = [records[seq] for seq in range(head.checkpoint, head.seq)]
         if head.warm:
@@ -435,7 +408,7 @@ class Engine:
             give_back()
 
     def drop_broken(self, keys: Iterable[tuple[int, str]]) -> None:
-        """Forget streams that cannot be used: what is wrong may be mended meanwhile."""
+        """Forget streams that cannot be used: they are read again at their next command."""
         for key in keys:
             found = self.streams.get(key)
             if found is not None and (found.broken or found.unserved) is not None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from model_core import season
 from service import wire
 from service.store import keys
-from service.store.effects import Effect, index_effects, quarantine_effects
+from service.store.effects import Effect, index_effects
 from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, decoded, phase_of, seal
 from service.wire import Change, Event, Head, Hindsight, IdempotencyRecord, Record
 from service.wire.event_entries import Id
@@ -48,10 +48,8 @@ class Stream:
         "name",
         "head",
         "tail",
-        "damaged",
         "buffer",
         "remembered",
-        "unreadable",
         "slab",
         "ahead",
         "row",
@@ -82,10 +80,8 @@ class Stream:
         self.partition, self.name = partition, name
         self.head: Head | None = None
         self.tail: dict[int, bytes] = {}  # encoded records, without their checksums
-        self.damaged: Mapping[int, bytes] = NOTHING  # records in the tail, as stored
         self.buffer: Sequence[Record] = ()  # records while warming up
         self.remembered: dict[bytes, IdempotencyRecord] = NOTHING
-        self.unreadable: Mapping[bytes, bytes] = NOTHING  # idempotency records
         self.slab: Slab | None = None
         self.ahead: Ahead | None = None
         self.row = -1
@@ -170,21 +166,22 @@ class Stream:
         self.begin_season()
 
     def delete(self, now_ms: int) -> None:
-        """Leave a tombstone; idempotency records stay."""
+        """Leave a tombstone; idempotency records stay, but for those of a damaged stream."""
         p, name = self.partition, self.name
         head = self.head or Head(1, wire.StreamSettings())  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
+        dropped = DROPPED if self.broken is None else list(keys.HASHES.values())
+        if self.broken is not None:
+            self.remembered = NOTHING
+            self._remembered_bytes = 0
         self.broken, self.unserved, self.reborn = None, None, True
         self.asks_calibration = False
         self.tail, self.buffer, self.season = {}, (), None
-        self.damaged = self._new = self._events = self._anomalies = NOTHING
+        self._new = self._events = self._anomalies = NOTHING
         self.leave()
         for list_of in (keys.names, keys.due, keys.uncalibrated):
             self._effects += (("ZREM", list_of(p), name),)
-        if self.unreadable:
-            self._effects += (("HDEL", keys.idempotency(p, name), *self.unreadable),)
-            self.unreadable = NOTHING
-        for key in DROPPED:
+        for key in dropped:
             self._effects += (("UNLINK", key(p, name)),)
         self.drop_hindsight()
         self._touched = True
@@ -254,7 +251,7 @@ class Stream:
 
     def count(self) -> None:
         """Count what the stream takes on the host."""
-        blobs = [*self.tail.values(), *self._sealing.values(), *self.unreadable.values()]
+        blobs = [*self.tail.values(), *self._sealing.values()]
         pending = len(self.head.pending) if self.head is not None else 0
         structs = len(self.buffer) + len(self._known) + pending
         self.host_bytes = (
@@ -324,26 +321,17 @@ class Stream:
             self._effects += (("HDEL", keys.idempotency(self.partition, self.name), oldest),)
 
     def recall(self, stored: dict[bytes, bytes]) -> None:
-        """Load keyed outcomes, oldest first; those that cannot be read are `unreadable`.
-
-        A record has its field in it: where the two differ, the hash's was damaged, and the record
-        is taken under its own. Whatever was stored under the other one is lost.
-        """
+        """Load keyed outcomes, oldest first; raises CorruptState."""
         if not stored:
             return
         records: dict[bytes, IdempotencyRecord] = {}
-        unreadable = dict(self.unreadable)
         for field, blob in stored.items():
-            try:
-                record = decoded(wire.decode_idempotency, blob, "idempotency", self.name)
-            except CorruptState:
-                unreadable[field] = blob
-                continue
+            record = decoded(wire.decode_idempotency, blob, "idempotency", self.name)
             if record.field not in (b"", field):
-                unreadable[field] = blob
-            records[record.field or field] = record
-        unreadable = {f: blob for f, blob in unreadable.items() if f not in records}
-        self.unreadable = unreadable or NOTHING
+                raise CorruptState(
+                    f"the stored idempotency record of {self.name!r} belongs to another key"
+                )
+            records[field] = record
         by_time = sorted(records.items(), key=lambda pair: pair[1].time_ms)
         self.remembered = {**self.remembered, **dict(by_time)}
         self._remembered_bytes = sum(_remembered_bytes(*pair) for pair in self.remembered.items())
@@ -358,21 +346,14 @@ class Stream:
     def _kept(self, record: IdempotencyRecord) -> bytes:
         return wire.checksummed(wire.encode(record), "idempotency", self.name)
 
-    def read_tail(self, stored: Mapping[int, bytes]) -> None:
-        """Take stored records over; those that do not fit their checksums are `damaged`."""
-        damaged = dict(self.damaged)
-        for seq, blob in stored.items():
-            try:
-                self.tail[seq] = wire.checked(blob, "tail", self.name, seq)
-                damaged.pop(seq, None)
-            except wire.Damaged:
-                damaged[seq] = blob
-        self.damaged = damaged or NOTHING
-
-    def mend(self, stored: Mapping[int, bytes]) -> None:
-        """Take over those of the damaged records that are good by now, at their places."""
-        self.read_tail(stored)
-        self.tail = dict(sorted(self.tail.items()))
+    def read_tail(self, stored: Mapping[bytes, bytes]) -> None:
+        """Take stored records over; raises CorruptState."""
+        tail: dict[int, bytes] = {}
+        for field, blob in stored.items():
+            if not field.isdigit():
+                raise CorruptState(f"its tail has the field {field!r}, expected a number")
+            tail[int(field)] = decoded(bytes, blob, "tail", self.name, int(field))
+        self.tail = dict(sorted(tail.items()))
 
     @property
     def checkpoint_field(self) -> str:
@@ -416,10 +397,6 @@ class Stream:
         self.tail = {seq: record for seq, record in self.tail.items() if seq < first}
         for record in records:
             self.put(record)
-
-    def set_aside(self, blobs: Mapping[str, bytes | None]) -> None:
-        """Keep parts that cannot be read, by name, where no later commit overwrites them."""
-        self._effects += (*quarantine_effects(self.partition, self.name, blobs),)
 
     def effects(self) -> list[Effect]:
         """Everything the next commit must write; afterwards nothing waits."""
@@ -483,8 +460,7 @@ class Stream:
         key = keys.history(p, name)
         while (end := self._chunk_end(head.sealed)) <= head.seq:
             number = (end - 1 + self.phase) // CHUNK
-            seqs = range(head.sealed, end)  # without those that are damaged
-            blobs = [msgspec.Raw(self.tail[seq]) for seq in seqs if seq in self.tail]
+            blobs = [msgspec.Raw(self.tail[seq]) for seq in range(head.sealed, end)]
             self._sealing = {**self._sealing, number: seal(name, number, blobs)}
             self._effects += (("HSET", key, str(number), self._sealing[number]),)
             head.sealed = end
@@ -497,12 +473,11 @@ class Stream:
             head.oldest = gone.stop
             self._touched = True
         end = min(head.sealed, head.checkpoint)
-        if min((next(iter(self.tail), end), *self.damaged)) < end:
-            done = [seq for seq in (*self.tail, *self.damaged) if seq < end]
+        if next(iter(self.tail), end) < end:
+            done = [seq for seq in self.tail if seq < end]
             # New ones too: the end of the warm-up puts records that are stored already.
             self._effects += (("HDEL", keys.tail(p, name), *map(str, done)),)
             self.tail = _without(self.tail, done)
-            self.damaged = _without(self.damaged, done) or NOTHING
             self._new = _without(self._new, done) or NOTHING
 
     def _chunk_end(self, seq: int) -> int:

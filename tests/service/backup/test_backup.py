@@ -299,13 +299,15 @@ def test_a_stream_that_cannot_be_read_is_named_and_left_out(filled, tmp_path):
     key = keys.tail(filled.partition("poisson"), "poisson")
     filled.client.unlink(key)
     filled.client.set(key, "x")
+    filled.client.hset(keys.history(filled.partition("joint"), "joint"), "0", b"?")
     result = moca(filled, "backup", tmp_path / "b")
     assert result.exit_code == 1
     assert "poisson: WRONGTYPE" in result.output
+    assert "joint: cannot read the stored history 0" in result.output.replace("\n", " ")
     with Reader(tmp_path / "b") as reader:
-        assert list(reader.verify().skipped) == ["poisson"]
+        assert sorted(reader.verify().skipped) == ["joint", "poisson"]
         names = {kept.stream for block in reader.streams() for kept in block.streams}
-    assert names == {*MODELS, "gone"} - {"poisson"}
+    assert names == {*MODELS, "gone"} - {"joint", "poisson"}
 
 
 def test_a_file_that_is_there_stays(file, filled):
