@@ -19,7 +19,7 @@ from typing import IO, TypeVar
 import msgspec
 from msgspec import Struct
 
-from service.wire import versions
+from service import wire
 
 MAGIC, VERSION = b"MOCABACK", 1
 BLOCK_BYTES = 1 << 20  # of a block before it is packed, about: a larger stream has one alone
@@ -96,7 +96,7 @@ class Manifest(Struct):
     models_at: int
     keys: Fields  # access keys, as stored
     keys_used: Fields
-    format: int = 1  # of what is stored, see `service.wire.versions`
+    format: int  # of what is stored: `wire.FORMAT`
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -186,11 +186,10 @@ class Reader:
             raise BadBackup("the backup is damaged or truncated: checksum mismatch")
         self._end = at
         self.manifest = found = self._decoded(_manifest, self._read(at)[0])
-        if found.format > versions.STORE:
+        if found.format != wire.FORMAT:
             raise BadBackup(
                 f"the backup was written by version {found.service} in store format "
-                f"{found.format}; this version reads formats up to {versions.STORE}: use a "
-                "later version"
+                f"{found.format}, expected {wire.FORMAT}"
             )
         return self.manifest
 

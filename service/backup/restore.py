@@ -159,7 +159,7 @@ class Restore:
             while (lease := log.acquire(partition, blame=False)) is None:
                 leases.tick()
                 if log.declined:
-                    raise Unrestorable("this store was used by a later version: use that version")
+                    raise Unrestorable(f"partition {partition} is of another format or damaged")
                 if time.monotonic() > give_up:
                     raise Unrestorable(f"partition {partition} has an owner: stop the service")
                 time.sleep(PAUSE_S)

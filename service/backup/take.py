@@ -18,7 +18,6 @@ from service.store import keys
 from service.store.api_keys import KEYS, USED
 from service.store.connection import RESTORING, check_formats, stored_partitions
 from service.store.worker_reads import CorruptState, chunk, decoded, state
-from service.wire import versions
 
 FEED_PAGE = 500
 
@@ -79,7 +78,7 @@ class Backup:
             models_at=models_at,
             keys=cast(Any, self._client.hgetall(KEYS)),
             keys_used=cast(Any, self._client.hgetall(USED)),
-            format=versions.STORE,
+            format=wire.FORMAT,
         )
         self._writer.finish(found)
         return found
@@ -212,7 +211,7 @@ def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
 def _outcome(field: bytes, body: bytes) -> wire.IdempotencyRecord:
     """Decode a record, which knows its field."""
     found = wire.decode_idempotency(body)
-    if found.field not in (b"", field):
+    if found.field != field:
         raise wire.Damaged("its field does not match")
     return found
 

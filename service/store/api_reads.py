@@ -345,7 +345,7 @@ def _outcomes(stored: dict[bytes, bytes], stream: str) -> dict[bytes, bytes]:
     found = {}
     for field, blob in stored.items():
         record = decoded(wire.decode_idempotency, blob, "idempotency", stream)
-        if record.field not in (b"", field):
+        if record.field != field:
             raise CorruptState(f"an idempotency record of {stream!r} has another stream's name")
         found[field] = wire.encode(record)
     return found

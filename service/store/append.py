@@ -13,7 +13,6 @@ import redis.asyncio
 from service import wire
 from service.store import keys
 from service.store.script import Argument, Call, Script
-from service.wire import versions
 
 REMEMBER_MS = 3_600_000
 MAX_ENTRY_BYTES = 262_144  # of a log entry; a worker reads 64 of a partition at a time, 16 MiB
@@ -46,7 +45,7 @@ def entry_of(partition: int, incarnation: str, commands: Sequence[Queued]) -> tu
         wire.CommandSum(each.number, each.units, len(each.payload), crc32(each.payload))
         for each in commands
     ]
-    encoded = wire.encode(wire.Sums(incarnation, versions.ENTRY, start, sums, sharded=True))
+    encoded = wire.encode(wire.Sums(incarnation, start, sums))
     return payload, wire.checksummed(encoded, "entry", partition)
 
 

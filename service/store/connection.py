@@ -19,11 +19,11 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 from redis.sentinel import SentinelConnectionPool as SentinelPool
 
+from service import wire
 from service.store import address, keys
 from service.store.cluster.asynchronous import AsyncCluster
 from service.store.cluster.blocking import Cluster
 from service.store.exchange import closing
-from service.wire import versions
 
 # A call that got no answer leaves its connection: it may be one that never answers again, and the
 # kernel sends again ever later what a broken network dropped. So this bounds the recovery.
@@ -192,16 +192,15 @@ def _check(info: dict[str, Any]) -> None:
 
 
 def check_formats(client: redis.Redis, partitions: int) -> None:
-    """Refuse a store that workers of a later version have worked on."""
+    """Refuse a store of another format."""
     with client.pipeline(transaction=False) as pipe:
         for partition in range(partitions):
             pipe.hget(keys.meta(partition), "format")
-        latest = max(int(each or 1) for each in pipe.execute())
-    if latest > versions.STORE:
+        formats = {number.decode() for number in pipe.execute() if number is not None}
+    if others := formats - {str(wire.FORMAT)}:
         raise UnusableServer(
-            f"this store was used by a later version, in format {latest}; this version "
-            f"reads formats up to {versions.STORE}: use the later version, or restore a "
-            "backup made before"
+            f"the store has format {min(others)}, expected {wire.FORMAT}: use the version that "
+            "wrote it, or an empty store"
         )
 
 
@@ -211,7 +210,7 @@ def stored_partitions(client: redis.Redis) -> int | None:
     Raises UnusableServer where the number and its copy differ.
     """
     number, copy = cast(list[bytes | None], client.hmget(keys.CONFIG, PARTITIONS))
-    if copy not in (None, number):  # earlier versions wrote none
+    if copy != number:
         raise UnusableServer(
             f"the store's number of partitions is damaged: {number!r} or {copy!r}; put the right "
             f"one into both fields of {keys.CONFIG}, {' and '.join(PARTITIONS)}"

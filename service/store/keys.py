@@ -77,7 +77,7 @@ def anomalies(p: int, stream: str) -> str:
 
 
 def changes(p: int, stream: str) -> str:
-    """Return the hash of changed settings by `seq:milliseconds:number`, older ones without it."""
+    """Return the hash of changed settings by `seq:milliseconds:number`."""
     return f"moca:{{{p}}}:changes:{stream}"
 
 
@@ -112,18 +112,13 @@ def staged(p: int, token: str) -> str:
 
 
 def quarantine(p: int) -> str:
-    """Return the hash of commands and bytes set aside, by where they came from."""
+    """Return the hash of commands set aside, by where they came from."""
     return f"moca:{{{p}}}:quarantine"
 
 
 def reply_channel(p: int, incarnation: str) -> str:
     """Return the sharded channel of one API process for the outcomes of a partition."""
     return f"moca:{{{p}}}:reply:{incarnation}"
-
-
-def plain_reply_channel(incarnation: str) -> str:
-    """Return the channel of an API process that knows no sharded ones."""
-    return f"moca:reply:{incarnation}"
 
 
 def webhook_again(hook: str) -> str:

@@ -24,7 +24,7 @@ from service.store.cluster.routing import entries_of
 from service.store.connection import MAX_BLOCK_MS
 from service.store.pipe import Pipe
 from service.store.script import Argument, Call, Script
-from service.wire import versions
+from service.wire import FORMAT
 
 logger = logging.getLogger(__name__)
 DONE = -1  # index of an offset: the whole entry is applied
@@ -76,7 +76,7 @@ class Entry(NamedTuple):
 
     id: str
     payload: bytes
-    sums: bytes = b""  # see `wire.Sums`; empty: of an earlier version
+    sums: bytes = b""  # see `wire.Sums`
 
 
 class Commit(NamedTuple):
@@ -114,7 +114,7 @@ class Log:
         # may still carry one out, as a server does that was stopped, or a network that was cut,
         # once it comes to what a closed connection had sent.
         self._unsure: dict[int, dict[str, float]] = {}
-        self.declined: set[int] = set()  # partitions that this version cannot work on
+        self.declined: set[int] = set()  # partitions of another format, or damaged
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
         self._trial = Script("trial")
@@ -123,7 +123,7 @@ class Log:
         self._thread: ThreadPoolExecutor | None = None
 
     def acquire(self, partition: int, blame: bool = True) -> Lease | None:
-        """Take a partition's lease, or None when someone holds it, or it is of a later version.
+        """Take a partition's lease, or None when someone holds it, or it is of another format.
 
         With `blame` it counts as an attempt at the offset if anything waits there. Pass False
         after a fault that no command can be guilty of, such as a lost connection.
@@ -133,7 +133,7 @@ class Log:
         self.give_back()
         token = f"{self.worker_id}/{secrets.token_hex(16)}"
         bounds = (FAILURES, UNCERTAIN_MS)
-        call = Call(_keys(partition), [token, self.ttl_ms, int(blame), versions.STORE, *bounds])
+        call = Call(_keys(partition), [token, self.ttl_ms, int(blame), FORMAT, *bounds])
         unsure = self._unsure.setdefault(partition, {})
         unsure[token] = float("inf")
         found = self._acquire.run(self.client, call)
@@ -146,20 +146,16 @@ class Log:
             self.declined.add(partition)
             return None
         if len(found) == 1:
-            self.decline(
-                partition, f"format {found[0]}, this version reads formats up to {versions.STORE}"
+            logger.error(
+                "not taking partition %d: it has format %s, expected %s", partition, *found, FORMAT
             )
+            self.declined.add(partition)
             return None
         epoch, offset, attempts, rolled_back, trials, guilty = found
         self.rollbacks += rolled_back
         metrics.LOG_ROLLBACKS.inc(rolled_back)
         at = Offset.parse(offset)
         return Lease(partition, token, epoch, at, attempts, trials, bool(guilty))
-
-    def decline(self, partition: int, why: str) -> None:
-        """Leave a partition to later versions for as long as this process lives."""
-        logger.error("leaving partition %d to a worker of a later version: %s", partition, why)
-        self.declined.add(partition)
 
     def renew(self, leases: Iterable[Lease]) -> list[bool]:
         """Prolong each lease; False for one that is ours no more."""

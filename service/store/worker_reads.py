@@ -130,7 +130,7 @@ class Store:
         if blob is None:
             return None
         found = decoded(wire.decode_idempotency, blob, "idempotency", stream)
-        if found.field not in (b"", field):
+        if found.field != field:
             raise CorruptState(
                 f"the stored idempotency record of {stream!r} belongs to another key"
             )

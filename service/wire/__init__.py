@@ -1,8 +1,8 @@
 """What travels through Redis: commands, outcomes, and a stream's stored parts (msgpack, typed).
 
 A LogEntry has commands of one API process. An Outcome is the committed result of one command.
-Head, Record and Chunk are what a stream keeps. Field names are part of the stored format: add
-fields with a default, never rename or retype one.
+Head, Record and Chunk are what a stream keeps. Their field names are part of the stored format:
+another one needs another FORMAT.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from service.wire.checksum import Damaged, checked, checksummed
 from service.wire.commands import (
     BACKGROUND,
     READ_ONLY,
-    TAGS,
     Act,
     CalibrateSensitivity,
     Command,
@@ -64,6 +63,7 @@ from service.wire.records import (
 )
 
 __all__ = [
+    "FORMAT",
     "Season",
     "Sensitivity",
     "Alarm",
@@ -98,7 +98,6 @@ __all__ = [
     "READ_ONLY",
     "BACKGROUND",
     "CONFIRMATION",
-    "TAGS",
     "Record",
     "TypicalRegime",
     "RunLength",
@@ -135,6 +134,7 @@ __all__ = [
     "units",
 ]
 
+FORMAT = 3  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

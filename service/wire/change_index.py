@@ -170,10 +170,5 @@ class _Life:
 
 
 def _moment(raised: Raised) -> Moment:
-    seconds = raised.at_ms / 1000
-    if raised.time is not None:
-        try:
-            seconds = timestamps.seconds(raised.time)
-        except ValueError:  # an old service may have let it pass
-            return Moment(seconds, None, raised.at_ms)
+    seconds = raised.at_ms / 1000 if raised.time is None else timestamps.seconds(raised.time)
     return Moment(seconds, raised.time, raised.at_ms)

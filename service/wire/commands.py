@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -39,8 +39,7 @@ class Ingest(Observe, tag="ingest", omit_defaults=True, gc=False):
     """Apply the observations that are new to the stream, at most one in each of its intervals.
 
     All have times. Those not after the stream's last time are skipped, and so are those in the same
-    interval of time: a repeat changes nothing. It is a command of its own since workers that do not
-    know it must not apply it as another.
+    interval of time: a repeat changes nothing.
     """
 
     settings: dict[str, Any] = {}  # of the stream, if this makes it
@@ -166,7 +165,6 @@ Command = (
     | Move
     | Import
 )
-TAGS = frozenset(each.__struct_config__.tag for each in get_args(Command))
 BACKGROUND = (
     EventFeedback,
     WhatIf,
@@ -200,7 +198,6 @@ class LogEntry(Struct, array_like=True, gc=False):
 
     incarnation: str
     envelopes: list[Envelope]
-    format: int = 1  # see `service.wire.versions`
 
 
 class CommandSum(NamedTuple):
@@ -219,10 +216,8 @@ class Sums(Struct, array_like=True, gc=False):
     """
 
     incarnation: str
-    format: int
     start: int
     commands: list[CommandSum]
-    sharded: bool = False  # whether outcomes are listened for on channels of the partition
 
 
 class Outcome(Struct, array_like=True, gc=False):

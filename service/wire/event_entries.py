@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from service.wire import Event, checksummed, tags
 
@@ -53,7 +52,7 @@ class Raised(Struct, omit_defaults=True):
     event: Event
     time: str | None = None  # of the observation that raised it, if the client sent one
     at_ms: int = 0  # the API's clock when it accepted that observation
-    tags: dict[str, str] = {}  # of the stream at that time; none in entries of older workers
+    tags: dict[str, str] = {}  # of the stream at that time
 
 
 class Entry(NamedTuple):
@@ -100,22 +99,13 @@ def id_of(entry: str, index: int, number: int) -> Id:
 
 
 def encode(raised: Raised, number: str) -> bytes:
-    """Encode an entry. number: see `number_of`.
-
-    The state of an anomaly is stored as `anomaly`: webhooks of versions that know no kinds take no
-    entry for a change whose state they do not know.
-    """
-    if raised.event.kind == "anomaly":
-        raised = replace(raised, event=replace(raised.event, state="anomaly"))
+    """Encode an entry. number: see `number_of`."""
     return checksummed(_encode(raised), "feed", number)
 
 
 def decode(blob: bytes) -> Raised:
     """Decode an entry without its checksum; raises msgspec.MsgspecError."""
-    raised = _decode(blob)
-    if raised.event.kind == "anomaly":
-        raised.event.state = "confirmed"
-    return raised
+    return _decode(blob)
 
 
 def number_of(partition: int, id_: Id | str) -> str:

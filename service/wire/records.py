@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct, convert, field, to_builtins
+from msgspec import Struct, convert, to_builtins
 
 from service.wire.commands import Label, Observation
 
@@ -31,11 +31,10 @@ CONFIRMATION = ("confirm_after", "confirm_probability")  # rules, of which a str
 class StreamSettings(Struct, omit_defaults=True, gc=False):
     """Settings of one stream; None means the model's or the service's default.
 
-    confirm_probability: None: changes are confirmed after `confirm_after` observations, as they are
-    in streams of versions that had no other rule. New streams are made with a number.
-    anomaly_alarm: None: no anomaly events, as in streams of versions that had none.
+    confirm_probability: None: changes are confirmed after `confirm_after` observations.
+    anomaly_alarm: None: no anomaly events.
     seasonal: whether seasons are found in the labels, and taken from them; None: once there are
-    many labels. Streams of versions that found none stay without; new ones are made with None.
+    many labels.
     tags: what selectors select by, see `service.wire.tags`.
     """
 
@@ -78,7 +77,7 @@ class Change(Struct, array_like=True, gc=False):
     seq: int
     time_ms: int
     settings: dict[str, Any]
-    number: int = 0  # counts the stream's changes from 1; 0: kept before they were counted
+    number: int  # counts the stream's changes from 1
 
 
 class PendingSettings(Struct, array_like=True, gc=False):
@@ -188,29 +187,24 @@ class Head(Struct, omit_defaults=True, gc=False):
     pruned_mass: float = 0.0  # of the last step
     pruned_mass_sum: float = 0.0
     # last number of each output, None where it had none
-    last_label: list[float | None] | None = field(name="last", default=None)
+    last_label: list[float | None] | None = None
     x_dim: int | None = None  # known from settings or the first input
     # P(changepoint) stated for the next observation, by an override of the belief
-    pending_supervision: float | None = field(name="told", default=None)
+    pending_supervision: float | None = None
     # pairs of run length and probability, set since the last observation
-    belief_override: list[tuple[int, float]] | None = field(name="believed", default=None)
+    belief_override: list[tuple[int, float]] | None = None
     pending: list[Observation] = []  # from `seq` on: the first waits for its label, if any does
     # of those pending that came before the settings changed
-    pending_settings: list[PendingSettings] = field(name="met", default_factory=list)
+    pending_settings: list[PendingSettings] = []
     last_time: float | None = None  # of the last observation that had one; seconds since 1970
     alarm: Alarm | None = None  # None: changes are confirmed after `confirm_after` observations
-    digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
-    last_anomaly: int | None = None  # seq of the last anomaly event; older workers drop it
+    digest: str | None = None  # of the model's artifact; None: built in
+    last_anomaly: int | None = None  # seq of the last anomaly event
     season: Season | None = None  # None: no season was found so far
     regime: TypicalRegime | None = (
         None  # after the last observation; None: the model has no typical ones
     )
     unnamed: bool = False  # the model is a default, which the first label may yet replace
-
-    def __post_init__(self) -> None:
-        # Older workers keep the alarm of a stream, and drop the setting, which they do not know.
-        if self.alarm is not None and self.settings.sensitivity is None:
-            self.settings.confirm_probability = self.alarm.threshold
 
 
 class StreamTags(Struct, gc=False):
@@ -294,4 +288,4 @@ class IdempotencyRecord(Struct, array_like=True, gc=False):
     time_ms: int
     status: int
     body: list[bytes]
-    field: bytes = b""  # it was stored under, which damage may have changed; empty: not recorded
+    field: bytes  # it is stored under

@@ -325,7 +325,7 @@ class CommandBatch:
             if isinstance(task.refusal, Defect | UnknownModel) and not task.answers:
                 continue  # nothing was done, and what is wrong here may be mended meanwhile
             record = IdempotencyRecord(
-                command.digest or "", task.envelope.time_ms, task.status, task.body
+                command.digest or "", task.envelope.time_ms, task.status, task.body, task.field
             )
             stream = self.engine.streams[task.partition, command.stream]
             keep = settings.idempotency_keep_requests

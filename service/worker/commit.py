@@ -32,16 +32,10 @@ INLINE_BYTES = 4096  # of an outcome; what is longer is read by the API that get
 
 
 class Answered(NamedTuple):
-    """What one command of an API process came to.
-
-    checksums: whether that reads outcomes that have them. sharded: whether it listens on the
-    partition's channel.
-    """
+    """What one command of an API process came to."""
 
     incarnation: str
     outcome: Outcome
-    checksums: bool
-    sharded: bool
 
 
 def commit_of(
@@ -61,9 +55,7 @@ def commit_of(
     set aside.
     """
     tasks = [item.task for item in items if item.task]
-    answers = [
-        Answered(task.incarnation, task.outcome(), task.checksums, task.sharded) for task in tasks
-    ]
+    answers = [Answered(task.incarnation, task.outcome()) for task in tasks]
     answers += [_unreadable(item.lost) for item in items if item.lost]
     p = lease.partition
     effects, messages = _outcomes(answers, p, keep_ms)
@@ -122,7 +114,7 @@ def _unreadable(lost: Lost) -> Answered:
     """Outcome of a command that was damaged in the log."""
     refusal = Quarantined("the command was damaged in the log; it was not applied", applied=0)
     outcome = Outcome(lost.number, refusal.status, [refusal.render()])
-    return Answered(lost.incarnation, outcome, True, lost.sharded)
+    return Answered(lost.incarnation, outcome)
 
 
 def _joined(key: str, effects: Sequence[Effect]) -> list[Effect]:
@@ -138,17 +130,13 @@ def _outcomes(
     """Effects that store outcomes, and messages that hint at them."""
     stored: dict[str, list[Any]] = {}
     hints: dict[str, list[Outcome | int]] = {}
-    for incarnation, outcome, checksums, sharded in answers:
-        key, blob = keys.outcomes(partition, incarnation, outcome.number), wire.encode(outcome)
-        hint: Outcome | int = outcome
-        channel = keys.plain_reply_channel(incarnation)  # of an earlier version
-        if sharded:
-            channel = keys.reply_channel(partition, incarnation)
-            hint = outcome if len(blob) <= INLINE_BYTES else outcome.number
-        if checksums:
-            blob = wire.checksummed(blob, "outcome", incarnation, outcome.number)
+    for incarnation, outcome in answers:
+        key = keys.outcomes(partition, incarnation, outcome.number)
+        body = wire.encode(outcome)
+        blob = wire.checksummed(body, "outcome", incarnation, outcome.number)
         stored.setdefault(key, []).extend((str(outcome.number), blob))
-        hints.setdefault(channel, []).append(hint)
+        hint = outcome if len(body) <= INLINE_BYTES else outcome.number
+        hints.setdefault(keys.reply_channel(partition, incarnation), []).append(hint)
     effects: list[tuple[Argument, ...]] = []
     for key, pairs in stored.items():
         effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]

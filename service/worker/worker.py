@@ -118,9 +118,6 @@ class Worker:
             for p, e in entries.items()
             if p in self.offsets
         }
-        for partition in [p for p, items in received.items() if not items]:
-            self.log.decline(partition, f"log entries after {at[partition]}")
-            self._release(partition)
         loaded = self._in_room(received)
         self._jobs.take(loaded)
         if loaded:

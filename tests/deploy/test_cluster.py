@@ -56,8 +56,6 @@ P = 3
 SLOT = slot_of(keys.log(P))
 PARTITIONS = 64
 SHARDED = [keys.reply_channel(p, "i") for p in range(PARTITIONS)]
-PLAIN = keys.plain_reply_channel("i")
-CHANNELS = [*SHARDED, PLAIN]
 
 
 class Move:
@@ -180,8 +178,8 @@ class Publisher:
 async def test_each_master_has_one_connection_with_the_channels_of_its_slots(cluster):
     url, nodes = cluster
     with connect(url) as client:
-        async with listening(url, CHANNELS) as found:
-            assert sorted(found.recovered) == sorted(CHANNELS)
+        async with listening(url, SHARDED) as found:
+            assert sorted(found.recovered) == sorted(SHARDED)
             for port in nodes.running:
                 node = nodes.client(port)
                 (each,) = node.client_list("pubsub")
@@ -205,7 +203,7 @@ async def test_a_channel_follows_its_slot_and_the_others_stay(cluster, how_known
     move = Move(nodes)
     with connect(url) as client:
         publisher = Publisher(client)
-        async with listening(url, CHANNELS) as found:
+        async with listening(url, SHARDED) as found:
             ids = [_pubsub(nodes, port) for port in nodes.running]
             found.recovered.clear()
             move.begin()
@@ -230,9 +228,9 @@ async def test_a_killed_connection_recovers_the_partitions_of_its_master(cluster
     url, nodes = cluster
     with connect(url) as client:
         publisher = Publisher(client)
-        async with listening(url, CHANNELS) as found:
+        async with listening(url, SHARDED) as found:
             port = client.get_node_from_key(SHARDED[P]).port
-            mine = {c for c in CHANNELS if client.get_node_from_key(c).port == port}
+            mine = {c for c in SHARDED if client.get_node_from_key(c).port == port}
             found.recovered.clear()
             nodes.client(port).client_kill_filter(_type="pubsub")
             await found.until(lambda: set(found.recovered) >= mine)
@@ -245,7 +243,7 @@ async def test_channels_of_a_dead_master_are_subscribed_at_its_replica():
     with running_cluster(replicas=1) as (url, nodes), connect(url) as client:
         port = client.get_node_from_key(SHARDED[P]).port
         mine = {c for c in SHARDED if client.get_node_from_key(c).port == port}
-        async with listening(url, CHANNELS) as found:
+        async with listening(url, SHARDED) as found:
             # One that has not copied its master yet does not take its place.
             await found.until(lambda: all(_copied(nodes, each) for each in nodes.running))
             found.recovered.clear()

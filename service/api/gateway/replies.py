@@ -44,9 +44,7 @@ class Replies:
         self._unread: dict[int, Pending] = {}  # their outcomes are in the store
         self._some_unread = asyncio.Event()
         self._partitions = {keys.reply_channel(p, incarnation): p for p in range(partitions)}
-        # Workers of an earlier version publish on one channel for all partitions.
-        self._plain = keys.plain_reply_channel(incarnation)
-        channels = [*self._partitions, self._plain]
+        channels = [*self._partitions]
         self._subscriptions = Subscriptions(client, channels, self._receive, self._resume)
         self.subscribed = self._subscriptions.complete
 
@@ -125,14 +123,9 @@ class Replies:
 
     async def _resume(self, channels: Sequence[str]) -> None:
         """Recover outcomes published before these channels were subscribed."""
-        partitions = {self._partitions.get(channel) for channel in channels}
-        all_partitions = self._plain in channels
+        partitions = {self._partitions[channel] for channel in channels}
         await self.recover(
-            [
-                pending
-                for pending in self.pending.values()
-                if all_partitions or pending.partition in partitions
-            ]
+            [pending for pending in self.pending.values() if pending.partition in partitions]
         )
 
 

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- Take the lease of a partition if nobody holds it, and say where to go on.
 -- KEYS: lease, meta, log
--- ARGV: token, lease ms, '1' when this acquisition counts as an attempt, format of this version,
+-- ARGV: token, lease ms, '1' when this acquisition counts as an attempt, format of the store,
 --       failures that set a command aside, ms that they last at least where none is certain
--- Answers false when held, {format} when that of the partition is later than this version's,
+-- Answers false when held, {format} when that of the partition is another,
 -- {-1} when the offset is damaged beyond repair, else {epoch, offset, earlier attempts, 1 if the
 -- log was rolled back, earlier trials of the next command alone, 1 if it is to be set aside}.
 local lease, meta, log = KEYS[1], KEYS[2], KEYS[3]
@@ -39,9 +39,8 @@ end
 
 local fields = redis.call('HMGET', meta, 'offset', 'attempts', 'attempt_offset', 'in', 'done',
   'format', 'offset_copy', 'epoch', 'trying', 'tries')
-local format = number(fields[6])
-if format > tonumber(ARGV[4]) then
-  return {format}
+if fields[6] and fields[6] ~= ARGV[4] then
+  return {fields[6]}
 end
 local offset = intact(fields[7]) or fields[1] or '0-0:-1'
 local entry, index = string.match(offset, '^(%d+%-%d+):(%-?%d+)$')

@@ -36,11 +36,7 @@ if waiting + count > bound then
   return {false, waiting}
 end
 
-local fields = {'b', ARGV[4]}
-if (ARGV[6] or '') ~= '' then
-  fields = {'b', ARGV[4], 'c', ARGV[6]}
-end
-local entry = redis.call('XADD', log, '*', unpack(fields))
+local entry = redis.call('XADD', log, '*', 'b', ARGV[4], 'c', ARGV[6])
 redis.call('HSET', meta, 'in', string.format('%.0f', appended + count))
 local text = ARGV[1] .. ' ' .. entry
 redis.call('SET', append, text .. ' ' .. check_of(text), 'PX', ARGV[5])

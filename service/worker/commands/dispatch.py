@@ -57,10 +57,7 @@ from service.worker.streams.validation import (
     same_model,
 )
 
-# Of a stream that is made now. Stored settings name no default, so it cannot be that of the struct:
-# a stream of an earlier version that names no rule is confirmed after `confirm_after` observations.
-# Likewise one that names no alarm has none: its clients have never asked for anomaly events. One
-# that does not say whether it looks for seasons does not look.
+# Of a stream that is made now; `null` for one of these is the struct's own default.
 NEW_SETTINGS = StreamSettings(
     confirm_probability=Defaults().confirm_probability,
     anomaly_alarm=Defaults().anomaly_alarm,

@@ -36,7 +36,12 @@ def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
     stream.keep_events(found.events)
     stream.keep_anomalies(found.anomalies)
     stream.keep_changes(found.changes)
-    stream.recall(found.idempotency)
+    stream.recall(
+        {
+            field: wire.checksummed(record, "idempotency", stream.name)
+            for field, record in found.idempotency.items()
+        }
+    )
     stream.keep_remembered()
     stream.touch(now_ms)
     if stream.slab is not None and head.seq:

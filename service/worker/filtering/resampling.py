@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from service.schema.observations import MIN_INTERVAL
 from service.wire import Ingest, Observation, timestamps
 from service.worker.streams.stream import Stream
 
@@ -36,7 +35,6 @@ def resampled(stream: Stream, command: Ingest, takes: Callable[[Observation], bo
         elapsed = 1.0
         if last is not None:
             if interval is not None:
-                interval = max(interval, MIN_INTERVAL)  # settings of earlier versions may be below
                 elapsed = float(math.floor(now / interval) - math.floor(last / interval))
             if now <= last or elapsed < 1.0:
                 continue

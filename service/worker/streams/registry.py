@@ -117,7 +117,6 @@ class Engine:
             stream.begin_with(head)
         elif stored.named or stored.tail:
             raise CorruptState("its head is missing")
-        self._know(stream)
         self._connect(stream)
 
     def _resume(self, stream: Stream, stored: Stored) -> None:
@@ -182,16 +181,6 @@ class Engine:
         except ServiceError:  # a model that was removed since
             return stream.host_bytes
         return stream.host_bytes + each * (head.settings.max_hypotheses + 1)
-
-    def _know(self, stream: Stream) -> None:
-        """Fill in what an older version did not keep of a stream: the model alone decided."""
-        if not stream.alive:
-            return
-        head = stream.live()
-        if head.digest is None:
-            head.digest = self.catalogue.digest(head.settings.model)
-        if head.x_dim is None:
-            head.x_dim, _ = self.catalogue.dimensions(head.settings.model, head.digest)
 
     def _fetch(self, partition: int, names: list[str]) -> list[tuple[str, Stored, str | None]]:
         """Load streams; with what is wrong where a key of one is of a type it cannot have."""

@@ -109,7 +109,6 @@ def elapsed(seen: Observation, interval: float | None, last: float | None) -> fl
         return seen.elapsed
     if interval is None or seen.time is None or last is None:
         return 1.0
-    # Stored by earlier versions, an interval may be so small that the quotient is infinite.
     return min(max(0.0, timestamps.seconds(seen.time) - last) / interval, LONGEST_ELAPSED)
 
 

@@ -152,8 +152,6 @@ class Stream:
         self._new = self._events = self._anomalies = self._known = NOTHING
         self._was = NO_SETTINGS
         self.begin_season()
-        # A worker that knows no anomalies may have deleted the stream that had the name before.
-        self._effects += (("UNLINK", keys.anomalies(self.partition, self.name)),)
         self._effects += (("ZADD", keys.names(self.partition), 0, self.name),)
         self._touched = True
 
@@ -305,7 +303,6 @@ class Stream:
         self, field: bytes, record: IdempotencyRecord, keep_s: float, keep_requests: int
     ) -> None:
         """Keep a keyed outcome; forget those that are old and not among the newest."""
-        record.field = field
         if not self.remembered:
             self.remembered = {}
         self.remembered[field] = record
@@ -327,7 +324,7 @@ class Stream:
         records: dict[bytes, IdempotencyRecord] = {}
         for field, blob in stored.items():
             record = decoded(wire.decode_idempotency, blob, "idempotency", self.name)
-            if record.field not in (b"", field):
+            if record.field != field:
                 raise CorruptState(
                     f"the stored idempotency record of {self.name!r} belongs to another key"
                 )
@@ -338,8 +335,6 @@ class Stream:
 
     def keep_remembered(self) -> None:
         """Have all keyed outcomes written with the next commit."""
-        for field, record in self.remembered.items():
-            record.field = field
         kept = {field: self._kept(record) for field, record in self.remembered.items()}
         self._fresh = {**self._fresh, **kept}
 

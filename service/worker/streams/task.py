@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from moca_client.responses import Ingested
 from service import wire
 from service.errors.base import LabelOutOfRange, ServiceError
 from service.store.log import DONE, START, Entry, Offset
-from service.wire import Envelope, Ingest, Observe, Outcome, versions
+from service.wire import Envelope, Ingest, Observe, Outcome
 from service.worker.streams import answers
 from service.worker.streams.answers import Answer
 
@@ -24,8 +25,8 @@ class Task:
     """One command on its way from the log to its outcome."""
 
     __slots__ = (
-        "answers", "body", "checksums", "command", "entry", "envelope", "field", "incarnation",
-        "index", "misfits", "partition", "raised", "refusal", "same_as", "sharded", "status",
+        "answers", "body", "command", "entry", "envelope", "field", "incarnation",
+        "index", "misfits", "partition", "raised", "refusal", "same_as", "status",
     )  # fmt: skip
 
     def __init__(
@@ -35,14 +36,10 @@ class Task:
         envelope: Envelope,
         entry: str,
         index: int,
-        checksums: bool = True,
-        sharded: bool = True,
     ) -> None:
         self.partition, self.incarnation, self.envelope = partition, incarnation, envelope
         self.command = envelope.command
         self.entry, self.index = entry, index  # its place in the log
-        self.checksums = checksums  # whether its API reads outcomes that have them
-        self.sharded = sharded  # whether its API listens on the partition's channel
         self.raised = 0  # events so far
         self.status = 200
         self.body: list[bytes] = []
@@ -91,7 +88,6 @@ class Lost(NamedTuple):
     incarnation: str
     number: int
     units: int
-    sharded: bool
 
 
 class Item(NamedTuple):
@@ -108,15 +104,10 @@ class Item(NamedTuple):
 
 
 def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
-    """Commands of a partition's entries that are beyond its offset.
-
-    They end before the first entry of a later version: none at all where that comes next.
-    """
+    """Commands of a partition's entries that are beyond its offset."""
     items = []
     for entry in entries:
         found = _commands(partition, entry)
-        if found is None:
-            break
         if not found:
             items.append(Item(None, Offset(entry.id, DONE), entry.payload))
         last = len(found) - 1
@@ -126,47 +117,31 @@ def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[Ite
     return items
 
 
-def _commands(partition: int, entry: Entry) -> list[Item] | None:
-    """Commands of an entry: none if it cannot be read, None if only later versions can."""
-    if not entry.sums:
-        batch = _decoded(entry.payload)
-        if batch is None:
-            return None
-        tasks = [
-            Task(partition, batch.incarnation, each, entry.id, i, False, False)
-            for i, each in enumerate(batch.envelopes)
-        ]
-        return [Item(task, START) for task in tasks]
+def _commands(partition: int, entry: Entry) -> list[Item]:
+    """Commands of an entry, each checked by itself; none if it cannot be read."""
     try:
         sums = wire.decode_sums(wire.checked(entry.sums, "entry", partition))
     except (msgspec.MsgspecError, ValueError):  # damaged, or text that is none
         # Nothing of it can be checked: none is applied, and who waits is answered if possible.
-        batch = _decoded(entry.payload) or wire.LogEntry("", [])
+        try:
+            batch = wire.decode_batch(entry.payload)
+        except (msgspec.MsgspecError, ValueError):
+            return []
         every = [
-            (each, Lost(batch.incarnation, each.number, wire.units(each.command), True))
-            for each in batch.envelopes
+            (envelope, Lost(batch.incarnation, envelope.number, wire.units(envelope.command)))
+            for envelope in batch.envelopes
         ]
-        return [Item(None, START, wire.encode(each), lost) for each, lost in every]
-    return None if sums.format > versions.ENTRY else _checked(partition, entry, sums)
-
-
-def _checked(partition: int, entry: Entry, sums: wire.Sums) -> list[Item] | None:
-    """Commands of an entry, each checked by itself."""
+        return [Item(None, START, wire.encode(envelope), lost) for envelope, lost in every]
     found, start = [], sums.start
     for i, each in enumerate(sums.commands):
         body = entry.payload[start : start + each.length]
         start += each.length
-        lost = Lost(sums.incarnation, each.number, each.units, sums.sharded)
-        item = Item(None, START, body, lost)
+        item = Item(None, START, body, Lost(sums.incarnation, each.number, each.units))
         if crc32(body) == each.crc:
-            try:
+            # One that is right and cannot be read is of another version: answered as damaged.
+            with contextlib.suppress(msgspec.MsgspecError):
                 envelope = wire.decode_envelope(body)
-                whose = partition, sums.incarnation
-                task = Task(*whose, envelope, entry.id, i, sharded=sums.sharded)
-                item = Item(task, START)
-            except msgspec.MsgspecError:
-                if _unknown(body):
-                    return None
+                item = Item(Task(partition, sums.incarnation, envelope, entry.id, i), START)
         found.append(item)
     return found
 
@@ -186,31 +161,3 @@ def in_reach(items: list[Item], alone: Callable[[Item], bool]) -> list[Item]:
             if i and counts[command.stream] > REACH:
                 return items[:i]
     return items
-
-
-def _decoded(payload: bytes) -> wire.LogEntry | None:
-    """Read an entry: an empty batch if it cannot be read, None if only later versions can."""
-    try:
-        batch = wire.decode_batch(payload)
-    except (msgspec.MsgspecError, ValueError):
-        return None if _later(payload) else wire.LogEntry("", [])
-    return None if batch.format > versions.ENTRY else batch
-
-
-def _later(payload: bytes) -> bool:
-    """Whether an entry that cannot be read says that it is of a later version."""
-    try:
-        _, envelopes, *rest = msgspec.msgpack.decode(payload)
-        tags = {envelope[4]["type"] for envelope in envelopes}
-    except (msgspec.MsgspecError, ValueError, TypeError, LookupError):
-        return False
-    said = rest[0] if rest and isinstance(rest[0], int) else 1
-    return said > versions.ENTRY or not tags <= wire.TAGS
-
-
-def _unknown(body: bytes) -> bool:
-    """Whether a command that cannot be read is of a kind that is not known here."""
-    try:
-        return msgspec.msgpack.decode(body)[4]["type"] not in wire.TAGS
-    except (msgspec.MsgspecError, ValueError, TypeError, LookupError):
-        return False

@@ -114,7 +114,10 @@ class FakeWorker:
                 outcomes.append(outcome)
                 effects += changes
                 key = keys.outcomes(partition, batch.incarnation, outcome.number)
-                effects.append(("HSET", key, str(outcome.number), wire.encode(outcome)))
+                number = outcome.number
+                blob = wire.encode(outcome)
+                blob = wire.checksummed(blob, "outcome", batch.incarnation, number)
+                effects.append(("HSET", key, str(number), blob))
                 done += wire.units(envelope.command)
             if self.publish:
                 hints = outcomes if self.inline else [each.number for each in outcomes]
@@ -155,17 +158,16 @@ class FakeWorker:
         for observation in command.observations:
             if observation.y == BAD_LABEL:
                 refusal = LabelOutOfRange("y: not this one", applied=len(answers))
-                effects.append(("HSET", keys.heads(partition), stream, wire.encode(head)))
+                effects.append(("HSET", keys.heads(partition), stream, stored(head, stream)))
                 raise Partly(refusal, answers, effects)
             answers.append(self._answer(head, observation, command.belief))
             record = wire.Record(
                 head.seq, observation.y, observation.x, observation.time, 1.0, None, 0.01, 0.0
             )
-            effects.append(
-                ("HSET", keys.tail(partition, stream), str(head.seq), wire.encode(record))
-            )
+            blob = wire.checksummed(wire.encode(record), "tail", stream, head.seq)
+            effects.append(("HSET", keys.tail(partition, stream), str(head.seq), blob))
             head.seq += 1
-        effects.append(("HSET", keys.heads(partition), stream, wire.encode(head)))
+        effects.append(("HSET", keys.heads(partition), stream, stored(head, stream)))
         if command.key is not None:
             self._remembered[remembered] = (command.digest, answers)
         return answers, effects
@@ -199,7 +201,7 @@ class FakeWorker:
                 head, effects = self._create(partition, stream, command.settings)
             else:
                 head.settings = msgspec.structs.replace(head.settings, **command.settings)
-                effects = [("HSET", keys.heads(partition), stream, wire.encode(head))]
+                effects = [("HSET", keys.heads(partition), stream, stored(head, stream))]
             return status, [msgspec.json.encode(rendering.summary(stream, head))], effects
         if head is None:
             raise UnknownStream(f"there is no stream {stream!r}")
@@ -218,9 +220,14 @@ class FakeWorker:
         head = self._heads[stream] = NamedHead(1, settings)
         head.stream = stream
         return head, [
-            ("HSET", keys.heads(partition), stream, wire.encode(head)),
+            ("HSET", keys.heads(partition), stream, stored(head, stream)),
             ("ZADD", keys.names(partition), 0, stream),
         ]
+
+
+def stored(head, stream):
+    """A head as it is stored."""
+    return wire.checksummed(wire.encode(head), "head", stream)
 
 
 class NamedHead(wire.Head):

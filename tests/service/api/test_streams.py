@@ -10,7 +10,7 @@ from service.api.gateway import hindsight
 from service.store import keys
 from service.store.keys import partition_of
 from service.store.worker_reads import chunk_of, seal
-from tests.service.api.conftest import located, slug
+from tests.service.api.conftest import located, slug, stored
 from tests.waiting import Clock, until_async
 
 P = partition_of("s", 4)
@@ -209,7 +209,7 @@ def put(store, seq=500, starts=(0, 250), name="s", **settings):
         chunks.setdefault(chunk_of(name, i), []).append(record)
     for number, chunk in chunks.items():
         store.hset(keys.history(p, name), str(number), seal(name, number, chunk))
-    store.hset(keys.heads(p), name, wire.encode(head))
+    store.hset(keys.heads(p), name, stored(head, name))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def put(store, seq=500, starts=(0, 250), name="s", **settings):
 async def test_changepoints_follow_the_best_path_back(api, store, history, expected, counts):
     put(store, starts=(0, 100, 250), history=history)
     event = wire.Event(1, "confirmed", 250, 255, 265, 5, 0.9, "up", 2.0)
-    store.hset(keys.events(P, "s"), "1", wire.encode(event))
+    store.hset(keys.events(P, "s"), "1", wire.checksummed(wire.encode(event), "event", "s", 1))
     found = (await api.get(PATH)).json()
     assert [(each["start"], each["end"]) for each in found["segmentation"]] == expected
     (event,) = found["events"]
@@ -240,10 +240,12 @@ async def test_changepoints_follow_the_best_path_back(api, store, history, expec
 
 async def test_changepoints_have_the_kinds_that_are_asked_for(api, store):
     put(store, history=0)
-    store.hset(keys.events(P, "s"), "1", wire.encode(wire.Event(1, "confirmed", 50, 55, 65)))
+    event = wire.Event(1, "confirmed", 50, 55, 65)
+    store.hset(keys.events(P, "s"), "1", wire.checksummed(wire.encode(event), "event", "s", 1))
     for at in (90, 1):
         event = wire.Event(at, "confirmed", at, at, at, kind="anomaly")
-        store.hset(keys.anomalies(P, "s"), str(at), wire.encode(event))
+        blob = wire.checksummed(wire.encode(event), "anomaly", "s", at)
+        store.hset(keys.anomalies(P, "s"), str(at), blob)
     change, anomalies = ["change 1"], ["anomaly 1", "anomaly 90"]
     for query, expected in (
         ("", change),

@@ -47,11 +47,11 @@ def lose(log, client, **options):
 
 
 async def test_append_writes_an_entry_and_counts(redis_client, appender):
-    first = await appender.append(P, 0, 3, b"\x00payload\xff")
+    first = await appender.append(P, 0, 3, b"\x00payload\xff", b"\x00")
     second = await appender.append(P, 1, 4, b"two", b"sums")
     assert (first.waiting, second.waiting) == (3, 7)
     assert redis_client.xrange(keys.log(P)) == [
-        (first.entry.encode(), {b"b": b"\x00payload\xff"}),
+        (first.entry.encode(), {b"b": b"\x00payload\xff", b"c": b"\x00"}),
         (second.entry.encode(), {b"b": b"two", b"c": b"sums"}),
     ]
     assert meta(redis_client, "in") == "7"

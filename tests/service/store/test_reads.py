@@ -54,6 +54,10 @@ def head_of(seq=0, **fields):
     return wire.Head(1, settings, seq=seq, **fields)
 
 
+def stored(head, stream):
+    return wire.checksummed(wire.encode(head), "head", stream)
+
+
 def write_history(client, stream, seq, sealed):
     """Store records 0..seq-1 as a worker would: whole chunks below `sealed`, then the tail."""
     chunks = {}
@@ -62,7 +66,8 @@ def write_history(client, stream, seq, sealed):
     for number, records in chunks.items():
         client.hset(keys.history(P, stream), str(number), seal(stream, number, records))
     for i in range(sealed, seq):
-        client.hset(keys.tail(P, stream), str(i), wire.encode(record(i)))
+        blob = wire.checksummed(wire.encode(record(i)), "tail", stream, i)
+        client.hset(keys.tail(P, stream), str(i), blob)
 
 
 # --- chunks -----------------------------------------------------------------------------------
@@ -76,8 +81,14 @@ def test_where_records_lie_and_that_sealing_is_the_identity():
     records = [record(i) for i in range(CHUNK)]
     sealed = seal("a", 2, records)
     assert unseal("a", 2, sealed) == records
-    assert unseal("a", 2, zlib.compress(wire.encode(records))) == records  # of an earlier version
-    damaged = [("a", 2, b"garbage"), ("a", 2, sealed[:-3]), ("a", 3, sealed), ("b", 2, sealed)]
+    unchecked = zlib.compress(wire.encode(records))
+    damaged = [
+        ("a", 2, b"garbage"),
+        ("a", 2, unchecked),
+        ("a", 2, sealed[:-3]),
+        ("a", 3, sealed),
+        ("b", 2, sealed),
+    ]
     for place in damaged:
         with pytest.raises(CorruptState):
             unseal(*place)
@@ -87,7 +98,7 @@ def test_where_records_lie_and_that_sealing_is_the_identity():
 
 
 def test_load_finds_all_parts(redis_client, store):
-    head = wire.encode(head_of(130, checkpoint=128))
+    head = stored(head_of(130, checkpoint=128), "a")
     redis_client.hset(keys.heads(P), "a", head)
     store.put_checkpoints(
         P, [("a", "1:128", b"\x00new"), ("a", "1:64", b"old"), ("b", "1:0", b"b")]
@@ -95,7 +106,7 @@ def test_load_finds_all_parts(redis_client, store):
     redis_client.hset(keys.tail(P, "a"), mapping={"129": "y", "1000": "z", "128": "x"})
     redis_client.hset(keys.idempotency(P, "a"), b"k\x000", b"r")
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
-    redis_client.hset(keys.heads(P), "bare", wire.encode(head_of(5)))
+    redis_client.hset(keys.heads(P), "bare", stored(head_of(5), "bare"))
     missing, found, broken, bare = store.load(P, ["b", "a", "broken", "bare"])
     assert missing == Stored(None, None, {}, {})
     tail = {b"128": b"x", b"129": b"y", b"1000": b"z"}
@@ -120,8 +131,8 @@ def test_chunks_as_stored(redis_client, store):
 
 async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
     head = head_of(3)
-    redis_client.hset(keys.heads(P), "a", wire.encode(head))
-    redis_client.hset(keys.heads(P), "gone", wire.encode(head_of(3, deleted=True)))
+    redis_client.hset(keys.heads(P), "a", stored(head, "a"))
+    redis_client.hset(keys.heads(P), "gone", stored(head_of(3, deleted=True), "gone"))
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
     assert await reader.head(P, "a") == head
     assert await reader.head(P, "gone") is None
@@ -136,7 +147,9 @@ async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
 async def test_events_by_id(redis_client, reader):
     for id_ in (10, 2, 1):
         event = wire.Event(id_, "confirmed", 5 * id_, 6 * id_)
-        redis_client.hset(keys.events(P, "a"), str(id_), wire.encode(event))
+        redis_client.hset(
+            keys.events(P, "a"), str(id_), wire.checksummed(wire.encode(event), "event", "a", id_)
+        )
     assert [event.id for event in await reader.events(P, "a")] == [1, 2, 10]
     assert await reader.events(P, "b") == []
     redis_client.hset(keys.events(P, "a"), "3", b"?")
@@ -170,6 +183,7 @@ async def test_records_end_with_the_retained_and_follow_what_was_sealed_since(re
     assert seqs(await reader.records(P, "a", head, 0, 200)) == list(range(150, 200))
     before = head_of(200, sealed=61)  # what was sealed when the head was read; 189 is by now
     assert seqs(await reader.records(P, "a", before, 0, 200)) == list(range(200))
+    redis_client.hset(keys.heads(P), "a", stored(head_of(200, sealed=189), "a"))
     redis_client.hdel(keys.tail(P, "a"), "195")
     with pytest.raises(CorruptState, match="observation 195 of 'a' is missing"):
         await reader.records(P, "a", before, 0, 200)
@@ -211,7 +225,8 @@ async def test_names_that_all_lie_in_one_partition(redis_client, reader):
 
 async def test_outcomes_and_health(redis_client, reader):
     outcome = wire.Outcome(1024, 200, [b"{}"])
-    redis_client.hset(keys.outcomes(P, "i", 1024), "1024", wire.encode(outcome))
+    blob = wire.checksummed(wire.encode(outcome), "outcome", "i", 1024)
+    redis_client.hset(keys.outcomes(P, "i", 1024), "1024", blob)
     assert await reader.outcomes("i", [(P, 0), (P, 1024), (P, 1025)]) == {1024: outcome}
     assert await reader.outcomes("i", [(0, 1024)]) == await reader.outcomes("j", [(P, 1024)]) == {}
     assert await reader.outcomes("i", []) == {}

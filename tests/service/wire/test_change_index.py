@@ -127,11 +127,3 @@ def test_whatever_comes_and_is_trimmed_the_index_has_the_changes_that_are_left()
             key = each.stream, each.generation, each.event.id
             starts = neighbours(expected, key, each.event, near)
             assert (placed.previous, placed.following) == starts
-
-
-def test_a_time_that_cannot_be_read_counts_as_none():
-    index = ChangeIndex(1)
-    event = Event(1, "suspected", 3, 5)
-    index.add(Entry(0, Id(1, 0), Id(0, 0), Raised("s", "m@1", 1, event, "noon", 5000)))
-    (found,) = index.changes()
-    assert (found.suspected.time, found.seconds) == (None, 5.0)

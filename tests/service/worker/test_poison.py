@@ -1,6 +1,5 @@
 """A command that stops its worker is set aside alone; faults of the machine set nothing aside."""
 
-import contextlib
 import json
 from collections import Counter
 
@@ -13,8 +12,11 @@ from model_core.upm.conjugate import Gaussian
 from service import wire
 from service.store import keys
 from service.store import log as log_module
-from service.wire import Configure, Observation, Observe, RunLength, versions
+from service.store.append import Queued, entry_of
+from service.store.worker_reads import decoded
+from service.wire import Configure, Observation, Observe, RunLength
 from service.worker.streams import registry as engine_module
+from tests.service.worker.conftest import INCARNATION
 
 POISON = 13.0
 
@@ -201,7 +203,7 @@ def test_a_key_of_a_wrong_type_hurts_its_stream_alone(bench):
             assert bench.observe(stream, [1.0])[0]["seq"] == 0
 
 
-# --- entries that cannot be read, and those of a later version ------------------------------------
+# --- entries that cannot be read, and those of another version ------------------------------------
 
 DAMAGED = [
     b"",
@@ -239,44 +241,18 @@ def test_an_entry_that_cannot_be_read_is_set_aside(poisonous, bench):
     assert bench.client.xlen(keys.log(0)) == 0
 
 
-def entry_of_format(number):
-    envelope = wire.Envelope(0, 1, 0, "gaussian", one("a", 3.0))
-    return wire.encode(wire.LogEntry("api9", [envelope], number))
-
-
-def entry_with_an_unknown_command():
-    later = {"type": "forecast_all", "stream": "a", "steps": 3}
-    return wire.encode(["api9", [[0, 1, 0, "gaussian", later]]])
-
-
-@contextlib.contextmanager
-def later_version():
-    """Have workers be of a later version."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(versions, "ENTRY", 2)
-        patch.setattr(versions, "STORE", versions.STORE + 1)
-        yield
-
-
-@pytest.mark.parametrize("entry", [entry_of_format, entry_with_an_unknown_command])
-def test_an_entry_of_a_later_version_waits_for_it(make_bench, entry):
-    """It is kept, not set aside, and not tried for ever; other partitions go on."""
-    bench = make_bench(partitions=2)
-    other = next(name for name in "bcdefgh" if bench.partition(name) != bench.partition("a"))
-    before = bench.append(one("a", 1.0))
-    p = put(bench, entry(2) if entry is entry_of_format else entry())
-    after = bench.append(one("a", 2.0))
-    assert statuses(bench.outcomes(before)) == [200]
-    for _ in range(10):
-        bench.turn()
-    assert bench.worker.leases.held().keys() == {1 - p}
-    assert not bench.client.exists(keys.lease(p))
-    assert bench.client.xlen(keys.log(p)) == 2
-    assert not bench.quarantine("a")
-    assert bench.client.hget(keys.meta(p), "attempts") == b"0"
-    assert bench.observe(other, [1.0])[0]["seq"] == 0
-    bench.crash()
-    if entry is entry_of_format:
-        with later_version():
-            assert statuses(bench.outcomes(after)) == [200]
-        assert [record.y for record in bench.records("a")] == [1.0, 3.0, 2.0]
+def test_an_entry_with_a_command_of_another_version_is_answered(bench):
+    """Right by its checksum, and of a kind that this version does not have."""
+    body = wire.encode([0, 1, 0, "gaussian", {"type": "forecast_all", "stream": "a", "steps": 3}])
+    payload, sums = entry_of(bench.partition("a"), INCARNATION, [Queued(999, 1, body)])
+    numbers = bench.append(one("a", 1.0))
+    p = bench.partition("a")
+    bench.client.xadd(keys.log(p), {"b": payload, "c": sums})
+    bench.client.hincrby(keys.meta(p), "in", 1)
+    numbers += bench.append(one("a", 2.0))
+    assert statuses(bench.outcomes(numbers)) == [200, 200]
+    key = keys.outcomes(p, INCARNATION, 999)
+    blob = bench.client.hget(key, "999")
+    outcome = decoded(wire.decode_outcome, blob, "outcome", INCARNATION, 999)
+    assert outcome.status == 500
+    assert list(bench.quarantine("a").values()) == [body]

@@ -203,7 +203,7 @@ IMPOSSIBLE = {
         "checkpoint": [None, b"", b"damaged"],
         "model_digest": ["0" * 32],
         "records": [[]],
-        "changes": [[Change(5, HUGE, {})], [Change(5, 1, {}, 1)]],
+        "changes": [[Change(5, HUGE, {}, 1)], [Change(5, 1, {}, 1)]],
         "events": [[Event(1, "\0", 3, 3)], [Event(1, "confirmed", -HUGE, 3)]],
     },
 }

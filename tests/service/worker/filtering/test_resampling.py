@@ -54,9 +54,6 @@ def test_settings_are_those_of_a_new_stream_only(bench):
     assert ingest(bench, seen(30), seen(61)) == (1, 1)
     bench.ask(Delete("s"), 204)
     assert ingest(bench, seen(0), seen(12)) == (2, 0)
-    # Earlier versions stored intervals by which a quotient was infinite.
-    assert ingest(bench, seen(0), seen(0.005), stream="t", interval=5e-324) == (2, 0)
-    assert [elapsed for _, _, elapsed in applied(bench, "t")] == [1.0, 5.0]
 
 
 def test_pending_labels_are_the_last_observations(bench):
