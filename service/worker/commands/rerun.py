@@ -224,7 +224,11 @@ def adopt(
     new = _reconciled(found.events.values(), known, needed, old.next_event, also)
     head.changes = old.changes
     head.next_event = max([old.next_event, *(each.id + 1 for each in new.values())])
-    gone = old.event if old.event and old.event.id not in {e.id for e in new.values()} else None
+    gone = old.event
+    if gone is not None and (
+        gone.id in {event.id for event in new.values()} or known[gone.id].state == "withdrawn"
+    ):
+        gone = None  # it goes on, or was withdrawn by a verdict
     head.event = new.get(head.event.id) if head.event is not None else None
     head.last_event = new.get(head.last_event.id) if head.last_event is not None else None
     for name in KEPT:

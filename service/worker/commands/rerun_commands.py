@@ -77,7 +77,8 @@ def apply_feedback(
     ]
     found = yield from rerun.corrected(engine, stream, records)
     if event is not None and not command.change:
-        stream.raise_events([replace(event, state="withdrawn", verdict=False)], None)
+        # Not raised yet: `_judged` does, once the rerun is in place.
+        stream.keep_events([replace(event, state="withdrawn", verdict=False)])
     rerun.adopt(engine, stream, found, now_ms, also=start)
     kept = _judged(engine, stream, command, event, start)
     answer = responses.Verdict(stream.name, stream.live().seq, rendering.event(kept))

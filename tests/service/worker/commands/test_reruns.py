@@ -37,6 +37,12 @@ def standing(bench, stream):
     return [each for each in bench.events(stream) if each.state != "withdrawn"]
 
 
+def states(bench, stream, id_):
+    """States of an event in the feed, in order."""
+    events = [entry.raised.event for entry in bench.feed(stream)]
+    return [event.state for event in events if event.id == id_]
+
+
 def believed(bench, stream):
     found = bench.ask(RunLength(stream))["belief"]
     return {each["run_length"]: each["probability"] for each in found}
@@ -137,6 +143,7 @@ def test_what_was_no_change_is_one_regime(bench, close):
     bench.observe("b", told(labels, dict.fromkeys(range(1, 90), 0.0)))
     same_belief(bench, close, "a", "b")
     assert [e.verdict for e in bench.events("a") if e.id == event.id] == [False]
+    assert states(bench, "a", event.id) == ["suspected", "confirmed", "withdrawn"]
     bench.crash()
     same_belief(bench, close, "a", "b")
     assert [r.changepoint for r in bench.records("a")] == [None] + 89 * [0.0]
@@ -168,6 +175,11 @@ def test_feedback_stays_with_its_event(bench):
     bench.observe("a", shifted(4, each=30))
     (event,) = standing(bench, "a")
     assert (event.state, event.verdict) == ("confirmed", True)
+    bench.ask(Configure("s", {**KNOWN, "confirm_after": 40}), status=201)
+    bench.observe("s", shifted(0, 4, each=30))
+    (suspected,) = standing(bench, "s")
+    bench.ask(EventFeedback("s", change=False, event=suspected.id))
+    assert states(bench, "s", suspected.id) == ["suspected", "withdrawn"]
     bench.ask(Configure("b", KNOWN), status=201)
     bench.observe("b", shifted(0, 5, 0))
     first, second = standing(bench, "b")
