@@ -9,6 +9,7 @@ the next owner waits for it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import logging
@@ -82,17 +83,21 @@ class Embedded:
     def start(self) -> None:
         """Start the server, also anew after its death; return when it answers.
 
-        Raises EmbeddedError when the folder belongs to another living owner or the server does
-        not come up.
+        Raises EmbeddedError when the folder belongs to another living owner, cannot be written to,
+        or the server does not come up.
         """
         try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
-            # All data of all streams, and hashes of keys: not for other users of this machine.
-            (self.data_dir / "store").mkdir(exist_ok=True)
-            (self.data_dir / "store").chmod(0o700)
-            self._own()
+            self._start()
         except OSError as error:
-            raise EmbeddedError(f"data folder {self.data_dir}: {error}") from error
+            reason = "disk full" if error.errno == errno.ENOSPC else error
+            raise EmbeddedError(f"data folder {self.data_dir}: {reason}") from error
+
+    def _start(self) -> None:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        # All data of all streams, and hashes of keys: not for other users of this machine.
+        (self.data_dir / "store").mkdir(exist_ok=True)
+        (self.data_dir / "store").chmod(0o700)
+        self._own()
         give_up = time.monotonic() + START_WAIT_S
         while not self._holds_lock():
             if time.monotonic() > give_up:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import redis
 
@@ -71,6 +71,7 @@ class StoreKeeper:
                 keys_required(self._settings, Keyring(client).any())  # StartupError before the rest
                 if self._embedded is not None:
                     check_formats(client, self._settings.partitions)  # beside no other version
+                    _check_disk(client, self._embedded.data_dir)
                     self._bury_all(client)
         except (EmbeddedError, UnusableServer) as error:
             raise StartupError(str(error)) from error
@@ -127,6 +128,22 @@ class StoreKeeper:
         dead.leave()
         if released := dead.release_worker(worker_id, verdict):
             log.info("released %d partitions of dead %s", released, worker_id)
+
+
+def _check_disk(client: redis.Redis, data_dir: Path) -> None:
+    """Raise UnusableServer where the server cannot append to its file: every write would fail."""
+    try:
+        client.hset(keys.CONFIG, "started_ms", time.time_ns() // 1_000_000)
+        written = cast(Any, client.info("persistence"))["aof_last_write_status"] == "ok"
+    except redis.ResponseError as error:
+        if "MISCONF" not in str(error):
+            raise
+        written = False
+    if not written:
+        raise UnusableServer(
+            f"data folder {data_dir}: the store cannot append to its file, disk full: make room "
+            "and start again"
+        )
 
 
 def _with_partitions(settings: Settings, stored: int | None) -> Settings:

@@ -1,6 +1,8 @@
 """The embedded server: one per folder, whatever dies; nothing acknowledged is lost with it."""
 
+import errno
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -11,8 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from service.commands.main import app
+from service.errors.base import StartupError
 from service.runtime import embedded
 from service.runtime.embedded import Embedded, EmbeddedError
+from service.runtime.store_process import StoreKeeper
+from service.settings import Settings
 from service.store.connection import check_server, connect
 from tests.waiting import until
 
@@ -178,3 +183,35 @@ def test_folders_that_cannot_be_used_are_refused(store, tmp_path, monkeypatch):
     monkeypatch.setattr(embedded.tempfile, "tempdir", "/" + "t" * 120)
     long = Embedded(tmp_path / ("long" * 40))
     assert len(str(long.socket)) < embedded.SOCKET_PATH_LIMIT
+
+
+def test_a_disk_that_is_full_at_the_start_is_named(tmp_path, monkeypatch):
+    """A limit on the size of its files stands for a full disk."""
+    keeper, start = StoreKeeper(Settings(data_dir=tmp_path / "data")), subprocess.Popen
+    keeper.open()
+    with connect(keeper.url) as client:
+        client.set("written", "x" * 1000)
+    keeper.close()
+
+    def limited(command, **options):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+
+        return start(command, **options, restore_signals=False, preexec_fn=limit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", limited)
+        with pytest.raises(StartupError, match="disk full"):
+            keeper.open()
+    keeper.close()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Embedded, "_record", full)
+        with pytest.raises(StartupError, match="disk full"):
+            keeper.open()
+    keeper.close()
+    keeper.open()
+    keeper.close()
