@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import IO
 
-from service.backup.file import BadBackup, Block, Piece, UsedModel
+from service.backup.file import BadBackup, UsedModel
 from service.models import catalogue
 
-PIECE_BYTES = 1 << 20
 _file_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
 _reference = re.compile(catalogue.REFERENCE).match
 
@@ -30,17 +30,6 @@ def artifact_files(models_dir: Path, reference: str) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.is_file() and _file_name(file.name))
 
 
-def pieces(reference: str, file: Path) -> Iterator[Piece]:
-    """Yield a file piece by piece; an empty one is one empty piece."""
-    with file.open("rb") as source:
-        part = source.read(PIECE_BYTES)
-        while True:
-            yield Piece(reference, file.name, part)
-            part = source.read(PIECE_BYTES)
-            if not part:
-                return
-
-
 def unfit(wanted: Mapping[str, UsedModel], models_dir: Path) -> dict[str, str]:
     """Return what is wrong with each model that streams need, if anything is."""
     found = {}
@@ -54,32 +43,31 @@ def unfit(wanted: Mapping[str, UsedModel], models_dir: Path) -> dict[str, str]:
 
 
 def install(
-    blocks: Iterable[Block], wanted: Mapping[str, UsedModel], models_dir: Path
+    files: Iterable[tuple[str, str, IO[bytes]]],
+    wanted: Mapping[str, UsedModel],
+    models_dir: Path,
 ) -> list[str]:
     """Put packed artifacts that are missing in the models folder; returns which.
 
-    Each is written beside its place and moved there whole. Raises BadBackup and OSError.
+    files: reference of the model, name of the file, content. Each model is written beside its place
+    and moved there whole. Raises BadBackup and OSError.
     """
     models_dir.mkdir(parents=True, exist_ok=True)
     missing = [each for each in wanted if catalogue.resolve(models_dir, each) is None]
     draft = Path(tempfile.mkdtemp(prefix=".restore-", dir=models_dir))
     try:
-        for piece in (piece for block in blocks for piece in block.pieces):
-            if piece.model in missing:
-                _append(draft, piece)
+        for reference, file, content in files:
+            # Names become paths: those of a file that somebody made up could lead elsewhere.
+            if not (_file_name(file) and _reference(reference)):
+                raise BadBackup(f"invalid name of a packed model: {reference!r}, file {file!r}")
+            if reference in missing:
+                folder = draft / reference
+                folder.mkdir(exist_ok=True)
+                with (folder / file).open("wb") as target:
+                    shutil.copyfileobj(content, target)
         return [each for each in missing if _put(draft, each, wanted[each], models_dir)]
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _append(draft: Path, piece: Piece) -> None:
-    # Names become paths: those of a file that somebody made up could lead elsewhere.
-    if not (_file_name(piece.file) and _reference(piece.model)):
-        raise BadBackup(f"invalid name of a packed model: {piece.model!r}, file {piece.file!r}")
-    folder = draft / piece.model
-    folder.mkdir(exist_ok=True)
-    with (folder / piece.file).open("ab") as target:
-        target.write(piece.content)
 
 
 def _put(draft: Path, reference: str, model: UsedModel, models_dir: Path) -> bool:

@@ -1,34 +1,45 @@
-"""The file of a backup: blocks, a manifest, and a checksum of it all.
+"""The file of a backup: a zip of blocks, models and a manifest.
 
-Layout: `MOCABACK`, version (u16), blocks, the manifest as the last block, where it begins (u64),
-SHA-256 of everything before. A block is its packed length (u32) and zlib-compressed msgpack: parts
-of streams first, then pieces of models. Nothing of a file is used before its checksum was found
-right, so that a damaged or cut one changes nothing.
+Entries are `streams/N`, blocks of msgpack with parts of streams and feeds, then the files of models
+as `models/NAME@VERSION/FILE`, and at last `manifest`, which names the others. The zip has a CRC-32
+for each entry: nothing of a file is used before all of them were found right, so that a damaged or
+cut one changes nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO
 
 import msgspec
 from msgspec import Struct
 
 from service import wire
 
-MAGIC, VERSION = b"MOCABACK", 1
 BLOCK_BYTES = 1 << 20  # of a block before it is packed, about: a larger stream has one alone
 READ_BYTES = 1 << 20
-_PREFIX, _LENGTH, _TRAILER = struct.Struct("<8sH"), struct.Struct("<I"), struct.Struct("<Q32s")
+STREAMS, MODELS, MANIFEST = "streams/", "models/", "manifest"
 _LEVEL = 1  # most of it is packed already
+_END = struct.Struct("<4s18x")  # record at the end of a zip file without a comment
+# What `zipfile` raises where bytes are not what they should be; RuntimeError and OSError of an
+# entry that seems to be encrypted, or to lie outside the file.
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    RuntimeError,
+    OSError,
+    ValueError,
+)
 
 Fields = dict[bytes, bytes]
-T = TypeVar("T")
 
 
 class BadBackup(ValueError):
@@ -56,20 +67,11 @@ class Feed(Struct, array_like=True):
     entries: list[tuple[bytes, Fields]]
 
 
-class Piece(Struct, array_like=True):
-    """A piece of a model's file; pieces of a file follow one another."""
-
-    model: str  # NAME@VERSION
-    file: str
-    content: bytes
-
-
 class Block(Struct, array_like=True):
     """What one block holds."""
 
     streams: list[Kept] = []
     feeds: list[Feed] = []
-    pieces: list[Piece] = []
 
 
 class UsedModel(Struct):
@@ -81,8 +83,9 @@ class UsedModel(Struct):
 
 
 class Manifest(Struct):
-    """What a backup holds. `models_at`: where the blocks with models begin in the file."""
+    """What a backup holds."""
 
+    format: int  # of what is stored: `wire.FORMAT`
     made_ms: int
     service: str  # version that made it
     partitions: int
@@ -93,38 +96,56 @@ class Manifest(Struct):
     models: dict[str, UsedModel]
     skipped: dict[str, str]  # streams that could not be read, and why
     waiting: int  # observations accepted and not yet applied when it was begun: not in it
-    models_at: int
     keys: Fields  # access keys, as stored
     keys_used: Fields
-    format: int  # of what is stored: `wire.FORMAT`
+    entries: list[str] = []  # names of all entries before the manifest
+
+
+class _Format(Struct):
+    """The part of a manifest that says whether the rest can be read."""
+
+    format: int
+    service: str
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _block = msgspec.msgpack.Decoder(Block).decode
 _manifest = msgspec.msgpack.Decoder(Manifest).decode
+_format = msgspec.msgpack.Decoder(_Format).decode
 
 
 class Writer:
     """Writes a backup under another name, and gives it its own when it is whole and on disk."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._draft = path, path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._path = path
+        self._draft = path.with_name(f".{path.name}.{os.getpid()}.part")
         # The file holds every stream: readable by its owner only.
-        self._file: IO[bytes] = os.fdopen(os.open(self._draft, _NEW, 0o600), "wb")
-        self._hash = hashlib.sha256()
-        self.position = 0
-        self._write(_PREFIX.pack(MAGIC, VERSION))
+        new = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        self._file: IO[bytes] = os.fdopen(os.open(self._draft, new, 0o600), "w+b")
+        self._zip = zipfile.ZipFile(
+            self._file,
+            "w",
+            zipfile.ZIP_DEFLATED,
+            compresslevel=_LEVEL,
+            strict_timestamps=False,  # a model's file may be of 1970
+        )
+        self._blocks = 0
 
     def add(self, block: Block) -> None:
         """Append a block."""
-        self._pack(_encode(block))
+        self._zip.writestr(f"{STREAMS}{self._blocks}", _encode(block))
+        self._blocks += 1
+
+    def add_model(self, reference: str, file: Path) -> None:
+        """Append a file of a model."""
+        self._zip.write(file, f"{MODELS}{reference}/{file.name}")
 
     def finish(self, manifest: Manifest) -> None:
         """Append the manifest, and put the file in its place; OSError leaves none there."""
-        at = self.position
-        self._pack(_encode(manifest))
-        self._write(at.to_bytes(8, "little"))
-        self._file.write(self._hash.digest())
+        manifest.entries = self._zip.namelist()
+        self._zip.writestr(MANIFEST, _encode(manifest))
+        self._zip.close()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -137,21 +158,10 @@ class Writer:
 
     def abandon(self) -> None:
         """Remove what was written; after `finish` there is nothing to remove."""
-        self._file.close()
+        self._zip.fp = None  # closing it would write the directory of what is removed
         self._draft.unlink(missing_ok=True)
-
-    def _pack(self, body: bytes) -> None:
-        packed = zlib.compress(body, _LEVEL)
-        self._write(_LENGTH.pack(len(packed)))
-        self._write(packed)
-
-    def _write(self, part: bytes) -> None:
-        self._file.write(part)
-        self._hash.update(part)
-        self.position += len(part)
-
-
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with suppress(OSError):  # of what is still in its buffer, as on a full disk
+            self._file.close()
 
 
 class Reader:
@@ -160,9 +170,9 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         self.size = os.fstat(self._file.fileno()).st_size
-        self._end = 0  # of the blocks with content
         self.done = 0  # bytes of blocks read
         self.manifest: Manifest
+        self._zip: zipfile.ZipFile
 
     def __enter__(self) -> Reader:
         return self
@@ -172,70 +182,64 @@ class Reader:
 
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> Manifest:
         """Read it all and return the manifest; raises BadBackup. `progress` is told bytes."""
-        prefix = self._file.read(_PREFIX.size)
-        if not prefix.startswith(MAGIC):
-            raise BadBackup("not a file written by `moca backup`")
-        if len(prefix) < _PREFIX.size or self.size < _PREFIX.size + _TRAILER.size:
-            raise BadBackup("the backup is truncated")
-        _, version = _PREFIX.unpack(prefix)
-        if version != VERSION:
-            raise BadBackup(f"the backup has format {version}, expected {VERSION}")
-        self._file.seek(self.size - _TRAILER.size)
-        at, digest = _TRAILER.unpack(self._file.read(_TRAILER.size))
-        if self._digest(progress) != digest:
-            raise BadBackup("the backup is damaged or truncated: checksum mismatch")
-        self._end = at
-        self.manifest = found = self._decoded(_manifest, self._read(at)[0])
+        if self._file.read(4) != b"PK\3\4":
+            raise BadBackup("not a backup, expected a zip file written by `moca backup`")
+        self._file.seek(max(0, self.size - _END.size))
+        if _END.unpack(self._file.read(_END.size).ljust(_END.size))[0] != b"PK\5\6":
+            raise BadBackup("the backup is truncated, or has something after its end")
+        with _damage():
+            self._zip = zipfile.ZipFile(self._file)
+        names = self._zip.namelist()
+        for entry in self._zip.infolist():
+            with _damage(), self._zip.open(entry) as source:
+                while source.read(READ_BYTES):
+                    pass
+            progress(entry.compress_size)
+        if not names or names[-1] != MANIFEST:
+            raise BadBackup("not a backup, or damaged: the zip file has no manifest at its end")
+        with _damage():
+            body = self._zip.read(MANIFEST)
+            found = _format(body)
         if found.format != wire.FORMAT:
             raise BadBackup(
                 f"the backup was written by version {found.service} in store format "
                 f"{found.format}, expected {wire.FORMAT}"
             )
+        with _damage():
+            self.manifest = _manifest(body)
+        if self.manifest.entries != names[:-1]:
+            raise BadBackup("the backup is damaged: its entries are not those of its manifest")
         return self.manifest
 
     def streams(self) -> Iterator[Block]:
         """Read the blocks of streams and feeds, one after the other."""
-        return self._blocks(_PREFIX.size, self.manifest.models_at)
+        for entry in self._blocks():
+            with _damage():
+                block = _block(self._zip.read(entry))
+            self.done += entry.compress_size
+            yield block
 
-    def models(self) -> Iterator[Block]:
-        """Read the blocks of models."""
-        return self._blocks(self.manifest.models_at, self._end)
+    def models(self) -> Iterator[tuple[str, str, IO[bytes]]]:
+        """Open the files of models one after the other: reference, name of the file, content."""
+        for name in self.manifest.entries:
+            if name.startswith(MODELS):
+                reference, _, file = name.removeprefix(MODELS).partition("/")
+                with self._zip.open(name) as content:
+                    yield reference, file, content
 
     @property
     def streams_bytes(self) -> int:
         """Bytes of the file that `streams` reads."""
-        return self.manifest.models_at - _PREFIX.size
+        return sum(entry.compress_size for entry in self._blocks())
 
-    def _blocks(self, at: int, end: int) -> Iterator[Block]:
-        while at < end:
-            body, after = self._read(at)
-            self.done = after - _PREFIX.size
-            yield self._decoded(_block, body)
-            at = after
+    def _blocks(self) -> list[zipfile.ZipInfo]:
+        return [each for each in self._zip.infolist() if each.filename.startswith(STREAMS)]
 
-    def _digest(self, progress: Callable[[int], object]) -> bytes:
-        found, left = hashlib.sha256(), self.size - hashlib.sha256().digest_size
-        self._file.seek(0)
-        while left > 0:
-            part = self._file.read(min(READ_BYTES, left))
-            if not part:
-                break
-            found.update(part)
-            left -= len(part)
-            progress(len(part))
-        return found.digest()
 
-    def _read(self, at: int) -> tuple[bytes, int]:
-        self._file.seek(at)
-        prefix = self._file.read(_LENGTH.size)
-        length = _LENGTH.unpack(prefix)[0] if len(prefix) == _LENGTH.size else self.size
-        after = at + _LENGTH.size + length
-        if after > self.size - _TRAILER.size:
-            raise BadBackup("the backup's blocks are truncated")
-        return self._file.read(length), after
-
-    def _decoded(self, decode: Callable[[bytes], T], body: bytes) -> T:
-        try:
-            return decode(zlib.decompress(body))
-        except (zlib.error, msgspec.MsgspecError) as error:
-            raise BadBackup(f"cannot read a block of the backup: {error}") from error
+@contextmanager
+def _damage() -> Iterator[None]:
+    """Raise BadBackup for what a damaged or truncated file raises."""
+    try:
+        yield
+    except (*_BROKEN, msgspec.MsgspecError) as error:
+        raise BadBackup(f"the backup is damaged or truncated: {error}") from error

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from service import wire
-from service.backup.artifacts import artifact_files, pieces
+from service.backup.artifacts import artifact_files
 from service.backup.file import BLOCK_BYTES, Block, Feed, Kept, Manifest, UsedModel, Writer
 from service.models import catalogue
 from service.store import keys
@@ -62,7 +62,6 @@ class Backup:
         for partition in range(partitions):
             self._take_feed(partition)
         self._flush()
-        models_at = self._writer.position
         self._take_models()
         found = Manifest(
             made_ms=time.time_ns() // 1_000_000,
@@ -75,7 +74,6 @@ class Backup:
             models=self._models,
             skipped=self._skipped,
             waiting=waiting,
-            models_at=models_at,
             keys=cast(Any, self._client.hgetall(KEYS)),
             keys_used=cast(Any, self._client.hgetall(USED)),
             format=wire.FORMAT,
@@ -165,9 +163,8 @@ class Backup:
             return
         for reference, model in self._models.items():
             for file in artifact_files(self._asked.models_dir, reference):
-                for piece in pieces(reference, file):
-                    self._writer.add(Block(pieces=[piece]))
-                    model.packed = True
+                self._writer.add_model(reference, file)
+                model.packed = True
 
     def _grow(self, size: int) -> None:
         self._size += size

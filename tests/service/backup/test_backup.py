@@ -5,6 +5,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -158,12 +159,22 @@ def test_of_a_store_under_work_each_stream_is_as_of_a_commit(filled, tmp_path, m
 
 def test_every_damage_is_found_before_anything_is_written(file, make_bench, tmp_path):
     other, rng, good = make_bench(db=1), random.Random(1), file.read_bytes()
-    places = [0, 9, len(good) - 1, *(rng.randrange(len(good)) for _ in range(6))]
+    with zipfile.ZipFile(file) as whole:
+        entries = whole.infolist()
+    # The first byte, one of a name, one near the end of each entry, and some of the first entry.
+    places = [0, 31, *(next_.header_offset - 9 for next_ in entries[1:])]
+    places += [rng.randrange(entries[0].header_offset + 40, places[2]) for _ in range(6)]
     broken = [
         good[:at] + bytes([good[at] ^ (1 << rng.randrange(8))]) + good[at + 1 :] for at in places
     ]
     broken += [good[: rng.randrange(len(good))] for _ in range(6)]
     broken += [good + b"\0", b"", good[:5], good[:20]]
+    for missing in ("manifest", "streams/0"):
+        with zipfile.ZipFile(tmp_path / "less", "w") as less, zipfile.ZipFile(file) as whole:
+            for entry in whole.infolist():
+                if entry.filename != missing:
+                    less.writestr(entry, whole.read(entry))
+        broken.append((tmp_path / "less").read_bytes())
     for blob in broken:
         (tmp_path / "bad").write_bytes(blob)
         result = moca(other, "restore", tmp_path / "bad")
