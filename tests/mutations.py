@@ -277,15 +277,15 @@ MUTATIONS = [
     Mutation(
         "webhooks: 429 is final",
         "service/webhooks/sender.py",
-        "TRY_AGAIN = (401, 403, 408, 429)",
-        "TRY_AGAIN = (401, 403, 408)",
+        "TRY_AGAIN = (408, 425, 429)",
+        "TRY_AGAIN = (408, 425)",
         "tests/service/webhooks",
     ),
     Mutation(
         "webhooks: one attempt too few",
         "service/webhooks/runner.py",
-        "if attempt >= delivery.attempts:",
-        "if attempt + 1 >= delivery.attempts:",
+        "if failure.final or attempt >= delivery.attempts:",
+        "if failure.final or attempt + 1 >= delivery.attempts:",
         "tests/service/webhooks",
     ),
     Mutation(

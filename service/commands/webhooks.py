@@ -80,8 +80,6 @@ def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
     for letter in found:
         raised = letter.raised
         event = "" if raised is None else f"{raised.event.id} {raised.event.state}"
-        if letter.events > 1:
-            event += f" and {letter.events - 1} more"
         stream, at = ("", "") if raised is None else (raised.stream, instant(raised.at_ms))
         row = (letter.hook, letter.number, stream, event, at, str(letter.attempts), letter.error)
         table.add_row(*row)

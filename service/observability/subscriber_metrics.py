@@ -80,7 +80,7 @@ WEBHOOK_GAPS = Counter(
 )
 WEBHOOK_LAG = Gauge(
     "moca_webhook_lag_seconds",
-    "Age of the oldest undelivered event of a webhook beyond group_seconds, in seconds; 0: none.",
+    "Age of the oldest undelivered event of a webhook, in seconds; 0: none.",
     ["hook"],
     multiprocess_mode="livemax",
     registry=REGISTRY,

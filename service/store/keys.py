@@ -126,11 +126,6 @@ def webhook_again(hook: str) -> str:
     return f"moca:webhooks:again:{hook}"
 
 
-def webhook_ended(hook: str) -> str:
-    """Return the alarms that one webhook ended of late: a sorted set by the time of their end."""
-    return f"moca:webhooks:ended:{hook}"
-
-
 def webhook_lock(hook: str) -> str:
     """Return the lock of the process that delivers for one webhook."""
     return f"moca:webhooks:lock:{hook}"

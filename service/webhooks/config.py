@@ -14,22 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from service.errors.base import StartupError
 from service.models.catalogue import REFERENCE
 from service.settings import Settings, read_toml
-from service.webhooks import formats
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.groups import Grouping
-from service.webhooks.template import Template
+from service.webhooks.apprise_targets import Target
 from service.wire import tags
 from service.wire.event_entries import Filter, Raised
 
 PREFIX = "whsec_"
 MIN_SECRET, MAX_SECRET = 24, 64  # bytes, as the Standard Webhooks specification has it
 MAX_HOOKS = 100
-MAX_SELECTORS, MAX_GROUP_BY = 20, 10
-MAX_GROUP_S = 300.0
+MAX_SELECTORS = 20
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-ROUTING_KEY = re.compile(rb"[A-Za-z0-9_-]{16,64}")  # PagerDuty's have 32 characters
-Severity = Literal["critical", "error", "warning", "info"]
+Format = Literal["native", "alertmanager", "apprise"]
 
 
 class Hook(NamedTuple):
@@ -39,11 +35,8 @@ class Hook(NamedTuple):
     url: str
     secret: bytes  # empty: deliveries are not signed
     wanted: Filter
-    format: formats.Format = "native"
-    template: Template | None = None
-    grouping: Grouping | None = None
+    format: Format = "native"
     resolve_s: float = 3600.0  # after which an alert of Alertmanager ends by itself
-    severity: Severity = "warning"
     console_url: str = ""
     authorization: str = ""  # header of this name, as secret as the secret; empty: none
 
@@ -51,19 +44,14 @@ class Hook(NamedTuple):
         """Name it without its secret, which is in no log and no traceback."""
         return f"Hook({self.name!r})"
 
-    @property
-    def signing(self) -> bytes:
-        """Key that deliveries are signed with; a routing key is for PagerDuty alone."""
-        return b"" if self.format == "pagerduty" else self.secret
-
     def wants(self, raised: Raised) -> bool:
         """Whether an event is for this hook.
 
-        Receivers that have alarms get no end of a change that they were never told of.
+        Alertmanager gets no end of a change that it was never told of.
         """
         event = raised.event
         idle = (
-            self.format in formats.STATEFUL
+            self.format == "alertmanager"
             and event.state == "withdrawn"
             and event.confirmed_at is None
             and "suspected" not in self.wanted.states
@@ -93,17 +81,13 @@ class HookForm(BaseModel):
     prefix: list[str] = []
     model: list[Annotated[str, Field(pattern=REFERENCE)]] = []
     match: Annotated[list[str], Field(max_length=MAX_SELECTORS)] = []
-    # None: confirmed, and withdrawn too where a receiver has alarms that end
+    # None: confirmed, and withdrawn too of Alertmanager, whose alerts end
     states: (
         Annotated[list[Literal["suspected", "confirmed", "withdrawn"]], Field(min_length=1)] | None
     ) = None
     kinds: Annotated[list[Literal["change", "anomaly"]], Field(min_length=1)] = ["change"]
-    format: formats.Format = "native"
-    template: str | None = None
-    group_seconds: Annotated[float, Field(ge=0, le=MAX_GROUP_S)] = 0.0  # 0: each event by itself
-    group_by: Annotated[list[str], Field(max_length=MAX_GROUP_BY)] = []
+    format: Format = "native"
     resolve_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 3600.0
-    severity: Severity = "warning"
 
 
 class Delivery(BaseModel):
@@ -175,12 +159,15 @@ def _hook(
         if url is None:
             raise ValueError("expected one of url, url_env and url_file")
         url = url.strip()
-        allowed.check_url(url)
         given = _one_of("secret", form, path, environ)
         secret = _secret(form, None if given is None else given.strip())
         authorization = _authorization(form, path, environ)
-        template = _template(form)
-        grouping = _grouping(form)
+        if form.format == "apprise":
+            if secret or authorization:
+                raise ValueError("expected no secret and no credentials beside an Apprise URL")
+            Target(url, allowed)  # a mistake is to refuse the start
+        else:
+            allowed.check_url(url)
         selectors = tuple(tags.parse(selector) for selector in form.match)
     except (NotAllowed, ValueError) as error:
         raise StartupError(f"{path}: hook {form.name!r}: {error}") from None
@@ -197,10 +184,7 @@ def _hook(
         secret,
         wanted,
         format=form.format,
-        template=template,
-        grouping=grouping,
         resolve_s=form.resolve_s,
-        severity=form.severity,
         console_url=console_url,
         authorization=authorization,
     )
@@ -228,37 +212,8 @@ def _authorization(form: HookForm, path: Path, environ: Mapping[str, str]) -> st
     return f"Basic {base64.b64encode(f'{form.username}:{password}'.encode()).decode()}"
 
 
-def _states(format_: formats.Format) -> Sequence[str]:
-    return ("confirmed", "withdrawn") if format_ in formats.STATEFUL else ("confirmed",)
-
-
-def _template(form: HookForm) -> Template | None:
-    if (form.template is None) != (form.format != "template"):
-        raise ValueError('expected template and format = "template" together')
-    if form.template is None:
-        return None
-    try:
-        return Template.parse(form.template, formats.NAMES)
-    except ValueError as error:
-        raise ValueError(f"template: {error}") from None
-
-
-def _grouping(form: HookForm) -> Grouping | None:
-    if not form.group_seconds:
-        if form.group_by:
-            raise ValueError("group_by: expected group_seconds beside it")
-        return None
-    if form.format not in formats.GROUPED:
-        grouped = ", ".join(formats.GROUPED)
-        raise ValueError(
-            f"group_seconds: expected a format that holds several events ({grouped}), "
-            f"got {form.format}"
-        )
-    try:
-        tags.check({name: "" for name in form.group_by if name != tags.STREAM})
-    except ValueError as error:
-        raise ValueError(f"group_by: {error}") from None
-    return Grouping(form.group_seconds, tuple(form.group_by))
+def _states(format_: Format) -> Sequence[str]:
+    return ("confirmed", "withdrawn") if format_ == "alertmanager" else ("confirmed",)
 
 
 def _one_of(name: str, form: HookForm, path: Path, environ: Mapping[str, str]) -> str | None:
@@ -291,16 +246,9 @@ def _line(text: str) -> str:
 def _secret(form: HookForm, text: str | None) -> bytes:
     """Key of a secret: base64 after `whsec_`, else the text itself; empty: there is none."""
     if text is None:
-        if form.format in ("native", "pagerduty"):
+        if form.format == "native":
             raise ValueError("expected one of secret, secret_env and secret_file")
         return b""
-    if form.format == "pagerduty":
-        key = text.encode()
-        if not ROUTING_KEY.fullmatch(key):
-            raise ValueError(
-                f"expected a routing key of 16 to 64 letters and digits, got {len(key)} bytes"
-            )
-        return key
     try:
         encoded = text.startswith(PREFIX)
         key = base64.b64decode(text[len(PREFIX) :], validate=True) if encoded else text.encode()

@@ -7,10 +7,9 @@ belongs to a process; the next takes it over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-import msgspec
 import redis.asyncio
 from redis.exceptions import ResponseError
 
@@ -19,9 +18,6 @@ from service.store.event_log import before_of, readable
 from service.wire.event_entries import START, Id, Raised, number_of
 
 PAGE = 64
-ENDED_MS = 30 * 86_400_000  # for which ended alarms are remembered
-
-_decode = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
 class Letter(NamedTuple):
@@ -36,7 +32,7 @@ class Letter(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """A delivery that was given up: its first event, and how many events it had."""
+    """A delivery that was given up."""
 
     id: str
     hook: str
@@ -44,7 +40,6 @@ class Dead(NamedTuple):
     error: str
     attempts: int
     raised: Raised | None
-    events: int
 
 
 class Bounds(NamedTuple):
@@ -134,31 +129,26 @@ class Letters:
             await pipe.execute()
 
     async def bury(
-        self, letters: Sequence[Letter], number: str, error: str, attempts: int, bounds: Bounds
-    ) -> list[tuple[str, str, int]]:
+        self, letter: Letter, error: str, attempts: int, bounds: Bounds
+    ) -> list[tuple[str, str]]:
         """Give a delivery up: it goes to the dead ones, which are kept within bounds.
 
-        Returns those that made room for it: hook, number, and how many events.
+        Returns those that made room for it: hook and number.
         """
         fields: dict[str, Any] = {
             "hook": self._hook,
-            "number": number,
+            "number": letter.number,
             "error": error,
             "attempts": attempts,
+            "e": letter.blob,
         }
-        if len(letters) == 1:
-            fields["e"] = letters[0].blob
-        else:
-            fields["group"] = msgspec.msgpack.encode(
-                [(each.number.encode(), each.blob) for each in letters]
-            )
         await cast(Any, self._client).xadd(keys.DEAD_LETTERS, fields)
         evicted = await self._evict(bounds)
-        await self.done(letters)
+        await self.done([letter])
         return evicted
 
-    async def _evict(self, bounds: Bounds) -> list[tuple[str, str, int]]:
-        evicted: list[tuple[str, str, int]] = []
+    async def _evict(self, bounds: Bounds) -> list[tuple[str, str]]:
+        evicted: list[tuple[str, str]] = []
         while True:
             async with self._client.pipeline(transaction=False) as pipe:
                 pipe.xlen(keys.DEAD_LETTERS)
@@ -169,8 +159,7 @@ class Letters:
             for id_, fields in oldest:
                 # Runners of other hooks evict too: the one that deletes an entry counts it.
                 if await cast(Any, self._client).xdel(keys.DEAD_LETTERS, id_):
-                    of, number = _text(fields, b"hook"), _text(fields, b"number")
-                    evicted.append((of, number, len(_group(fields))))
+                    evicted.append((_text(fields, b"hook"), _text(fields, b"number")))
 
     async def _bytes(self) -> int:
         """Memory of the dead ones; 0 where the server does not let it be asked for."""
@@ -178,19 +167,6 @@ class Letters:
             return int(await cast(Any, self._client).memory_usage(keys.DEAD_LETTERS, 0) or 0)
         except ResponseError:  # an access list without MEMORY USAGE: their number is a bound still
             return 0
-
-    async def end_alarms(self, ends: Mapping[str, int]) -> None:
-        """Remember alarms that the receiver was told to end, with the times, in ms."""
-        if ends:
-            client, key = cast(Any, self._client), keys.webhook_ended(self._hook)
-            await client.zadd(key, ends, gt=True)
-            await client.zremrangebyscore(key, "-inf", f"({max(ends.values()) - ENDED_MS}")
-
-    async def ended(self, alarms: Sequence[str]) -> list[float]:
-        """When the receiver was told to end each of these alarms, in ms; -1: never, as we know."""
-        key = keys.webhook_ended(self._hook)
-        found = await cast(Any, self._client).zmscore(key, list(alarms)) if alarms else []
-        return [-1.0 if each is None else each for each in found]
 
     def _letters(self, source: str, entries: Iterable[Any]) -> list[Letter]:
         return [self._letter(source, id_.decode(), fields or {}) for id_, fields in entries if id_]
@@ -209,11 +185,10 @@ def dead_letters(client: redis.Redis, hook: str | None = None) -> list[Dead]:
     for id_, fields in cast(Any, client.xrange(keys.DEAD_LETTERS)):
         of, number, error = (_text(fields, name) for name in (b"hook", b"number", b"error"))
         if hook in (None, of):
-            letters = _group(fields)
-            raised = readable(letters[0][1], letters[0][0].decode(errors="backslashreplace"))
+            raised = readable(fields.get(b"e", b""), number)
             attempts = fields.get(b"attempts", b"")
             tried = int(attempts) if attempts.isdigit() else 0
-            found.append(Dead(id_.decode(), of, number, error, tried, raised, len(letters)))
+            found.append(Dead(id_.decode(), of, number, error, tried, raised))
     return found
 
 
@@ -224,23 +199,11 @@ def redeliver(client: redis.Redis, hook: str | None = None) -> int:
         of = _text(fields, b"hook")
         if hook in (None, of):
             # Added before it is removed: an interruption delivers twice, and loses nothing.
-            letters = _group(fields)
-            with client.pipeline(transaction=False) as pipe:
-                for number, blob in letters:
-                    pipe.xadd(keys.webhook_again(of), {"e": blob, "number": number})
-                pipe.execute()
+            letter = {name: fields.get(name, b"") for name in (b"e", b"number")}
+            cast(Any, client).xadd(keys.webhook_again(of), letter)
             client.xdel(keys.DEAD_LETTERS, id_)
-            moved += len(letters)
+            moved += 1
     return moved
-
-
-def _group(fields: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """Return number and entry of each event of a dead delivery, of one at least."""
-    one = [(fields.get(b"number", b""), fields.get(b"e", b""))]
-    try:
-        return _decode(fields[b"group"]) or one
-    except (KeyError, msgspec.MsgspecError):  # of one event; or damaged
-        return one
 
 
 def _text(fields: dict[bytes, bytes], name: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import email.utils
 import hashlib
 import hmac
 import time
@@ -13,41 +14,78 @@ from typing import NamedTuple
 import httpx
 
 from service.webhooks.allowlist import Allowed, NotAllowed
+from service.webhooks.apprise_targets import Target
 from service.webhooks.config import Hook
+from service.webhooks.notices import Notice, alert_body, native_body
 
 MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
-RESOLVERS = 2
-TRY_AGAIN = (401, 403, 408, 429)  # refusals that pass, or are of the credentials
+THREADS = 2
+TRY_AGAIN = (408, 425, 429)  # refusals that pass
+WITH_RETRY_AFTER = (429, 503)
 
 
 class Failure(NamedTuple):
-    """Why an attempt failed. refused: the receiver will not take this body, however often."""
+    """Why an attempt failed. final: it is in vain to try again. retry_after_s: as asked for."""
 
     reason: str
-    refused: bool = False
+    final: bool = False
+    retry_after_s: float | None = None
 
 
-class Sender:
+class AppriseSender:
+    """Notifies for one hook by Apprise, which does not say why a receiver refused."""
+
+    def __init__(self, hook: Hook, allowed: Allowed, timeout_s: float) -> None:
+        self._target = Target(hook.url, allowed)
+        self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="apprise")
+
+    async def close(self) -> None:
+        """Let go of the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def attempt(self, notice: Notice) -> Failure | None:
+        """Notify once; returns why it failed, None when the receiver accepted it."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                accepted = await loop.run_in_executor(self._threads, self._target.notify, notice)
+        except TimeoutError:
+            return Failure(f"no answer within {self._timeout_s:g} s")
+        except NotAllowed as error:
+            return Failure(str(error))
+        except Exception as error:  # noqa: BLE001, of any service; its text may hold a token
+            return Failure(f"the call failed: {type(error).__name__}")
+        return None if accepted else Failure("Apprise could not deliver it")
+
+
+class HttpSender:
     """Posts for one hook, with connections and name look-ups of its own."""
 
     def __init__(self, hook: Hook, allowed: Allowed, timeout_s: float) -> None:
-        self._hook, self._allowed, self._timeout_s = hook, allowed, timeout_s
+        self._hook = hook
+        self._allowed = allowed
+        self._timeout_s = timeout_s
         # A proxy of the environment would be a way around the list of hosts.
         self._http = httpx.AsyncClient(
             trust_env=False, follow_redirects=False, timeout=httpx.Timeout(timeout_s)
         )
-        self._resolvers = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="resolve")
+        self._resolvers = ThreadPoolExecutor(THREADS, thread_name_prefix="resolve")
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
         self._resolvers.shutdown(wait=False, cancel_futures=True)
 
-    async def attempt(self, number: str, body: bytes) -> Failure | None:
+    async def attempt(self, notice: Notice) -> Failure | None:
         """Post once; returns why it failed, None when the receiver accepted it."""
+        if self._hook.format == "alertmanager":
+            body = alert_body(notice, round(time.time() * 1000), self._hook.resolve_s)
+        else:
+            body = native_body(notice)
         try:
             async with asyncio.timeout(self._timeout_s):
-                status = await self._post(number, body)
+                response = await self._post(notice.number, body)
         except TimeoutError:
             return Failure(f"no answer within {self._timeout_s:g} s")
         except NotAllowed as error:
@@ -56,15 +94,19 @@ class Sender:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             # Not the text of every error: it may hold the address, and that a token.
             return Failure(f"the call failed: {type(error).__name__}")
+        status = response.status_code
         if 200 <= status < 300:
             return None
-        refused = 400 <= status < 500 and status not in TRY_AGAIN
-        return Failure(f"response status {status}", refused)
+        retry_after_s = None
+        if status in WITH_RETRY_AFTER:
+            retry_after_s = seconds_of(response.headers.get("Retry-After", ""), time.time())
+        final = 400 <= status < 500 and status not in TRY_AGAIN
+        return Failure(f"response status {status}", final, retry_after_s)
 
-    async def _post(self, number: str, body: bytes) -> int:
+    async def _post(self, number: str, body: bytes) -> httpx.Response:
         url = httpx.URL(self._hook.url)
         host, address, _ = await self._allowed.resolve(self._hook.url, self._resolvers)
-        headers = headers_of(self._hook.signing, number, int(time.time()), body)
+        headers = headers_of(self._hook.secret, number, int(time.time()), body)
         if self._hook.authorization:
             headers["Authorization"] = self._hook.authorization
         request = self._http.build_request(
@@ -83,7 +125,24 @@ class Sender:
                     break
         finally:
             await response.aclose()
-        return response.status_code
+        return response
+
+
+def sender_of(hook: Hook, allowed: Allowed, timeout_s: float) -> AppriseSender | HttpSender:
+    """Return what delivers for a hook."""
+    kind = AppriseSender if hook.format == "apprise" else HttpSender
+    return kind(hook, allowed, timeout_s)
+
+
+def seconds_of(retry_after: str, now_s: float) -> float | None:
+    """Return the seconds of a Retry-After, a number or a date; None for what is neither."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after[:9])
+    try:
+        at = email.utils.parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    return max(0.0, at.timestamp() - now_s)
 
 
 def headers_of(secret: bytes, id_: str, now_s: int, body: bytes) -> dict[str, str]:

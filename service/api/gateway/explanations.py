@@ -5,32 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
 
-import numpy as np
-
-from moca_client.responses import Explanation, Numbers, RegimeStatistics
-from model_core import explanation
 from model_core.explanation import AFTER, BEFORE
-from service import wire
 from service.api.gateway.reads import from_store
+from service.schema.sides import Sides, sides_of
 from service.store import regimes
 from service.store.api_reads import AsyncStore
-from service.store.regimes import Around, Place, Stored
+from service.store.regimes import Place, Stored
 from service.store.worker_reads import CorruptState
 
 KEPT = 5000  # explanations
 AT_ONCE = 20  # changes whose histories are read and explained together: some 5,000 labels
-LABELS: dict[str, explanation.Labels] = {"poisson": "counts", "exponential": "durations"}
-
-
-class Sides(NamedTuple):
-    """What the history has on a change."""
-
-    before: RegimeStatistics | None = None
-    after: RegimeStatistics | None = None
-    explanation: Explanation | None = None
-    start_time: str | None = None
 
 
 Seen = tuple[int | None, int]  # start of the change before, end of what was looked at
@@ -99,37 +84,5 @@ def _computed(places: Sequence[Place], stored: Sequence[Stored]) -> list[Sides |
         except CorruptState:
             found.append(None)
             continue
-        found.append(_sides(place.head, around))
+        found.append(sides_of(place.head, around.before, around.after, around.first))
     return found
-
-
-def _sides(head: wire.Head, around: Around) -> Sides:
-    outputs = head.y_dim or 1
-    before, after = (
-        np.array(side, dtype=float).reshape(-1, outputs) for side in (around.before, around.after)
-    )
-    labels = LABELS.get(head.settings.model.partition("@")[0], "numbers")
-    if around.first is not None and around.first.probabilities is not None:
-        labels = "classes"
-    text = None
-    if not head.x_dim:
-        text = explanation.explain(before, after, labels)
-    return Sides(
-        _regime(before, labels),
-        _regime(after, labels),
-        None if text is None else Explanation(*text),
-        None if around.first is None else around.first.time,
-    )
-
-
-def _regime(labels: Any, kind: explanation.Labels) -> RegimeStatistics | None:
-    if not len(labels):
-        return None
-    if kind == "classes":
-        return RegimeStatistics(len(labels))
-    found = explanation.moments(labels)
-    return RegimeStatistics(found.length, _numbers(found.mean), _numbers(found.sd))
-
-
-def _numbers(values: list[float | None]) -> Numbers:
-    return values[0] if len(values) == 1 else values

@@ -19,6 +19,9 @@ from service.store import keys
 from service.store.connection import connect, connect_async
 from service.webhooks import runner
 from service.webhooks.config import webhooks_of
+from service.webhooks.notices import Notice, line_of
+from service.wire import Event
+from service.wire.event_entries import Raised
 from tests.e2e.deployment import Processes
 from tests.feeding import Writer
 from tests.ports import free_port
@@ -28,6 +31,17 @@ from tests.waiting import until, until_async
 PARTITIONS = 4
 KEY = bytes(range(32))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
+
+
+def raised(stream="pump-7", state="confirmed", tags=None, at_ms=0, **more):
+    event = Event(3, state, 39, 41, **{"confirmed_at": 41, **more})
+    return Raised(stream, "gaussian@1", 2, event, None, at_ms, tags or {})
+
+
+def notice(number="evt_1", event=None, explanation="", link=""):
+    event = event or raised()
+    line = line_of(event).partition(",")[0]
+    return Notice(number, event, line, explanation, None, None, link)
 
 
 class Receiver(ThreadServer):
@@ -58,9 +72,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        said = json.loads(body)
-        data = said.get("data") if isinstance(said, dict) else None
-        fate = self.server.fate(self.path, data)
+        fate = self.server.fate(self.path, json.loads(body).get("data"))
         self.server.calls.append((self.path, dict(self.headers), body, fate))
         if isinstance(fate, float):
             time.sleep(fate)

@@ -10,17 +10,14 @@ from typing import get_args
 
 import pytest
 
+from moca_client.responses import RegimeStatistics
 from service.errors.base import StartupError
 from service.settings import Settings
-from service.webhooks import formats
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.config import Delivery, HookForm, webhooks_of
-from service.webhooks.formats import body_of
+from service.webhooks.config import Delivery, Format, HookForm, webhooks_of
+from service.webhooks.notices import Notice, alert_body, line_of, native_body
 from service.webhooks.sender import headers_of
-from service.webhooks.template import MAX_PLACEHOLDERS, MAX_TEMPLATE, Template
-from service.wire import Event
-from service.wire.event_entries import Raised
-from tests.service.webhooks.conftest import KEY, SECRET
+from tests.service.webhooks.conftest import KEY, SECRET, notice, raised
 
 HOOK = f"""
 [[hook]]
@@ -28,7 +25,7 @@ name = "pager"
 url = "https://hooks.example.org/a?token=t0ken"
 secret = "{SECRET}"
 """
-ROUTING = "R0UT1NGKEY" * 3
+ADDED = {"summary", "before", "after", "link"}
 DOCS = Path(__file__).parents[3] / "docs" / "events.md"
 AT = 1_714_564_800_000  # 2024-05-01T12:00:00Z
 
@@ -52,7 +49,7 @@ def refused(read):
     def refused(text, **environ):
         with pytest.raises(StartupError) as caught:
             read(text, **environ)
-        for secret in (SECRET, "t0ken", "pa55w0rd", ROUTING):
+        for secret in (SECRET, "t0ken", "pa55w0rd"):
             assert secret not in str(caught.value), text
         return str(caught.value)
 
@@ -261,37 +258,38 @@ async def test_a_listed_name_at_a_private_address_or_none_is_not_called():
                 await Allowed.parse("*.example.org").resolve(url, resolvers)
 
 
-# --- bodies: one test of each format, which go away -------------------------------------------
+# --- bodies -----------------------------------------------------------------------------------
 
 
-def raised(stream="pump-7", state="confirmed", tags=None, **more):
-    event = {"confirmed_at": 41, "probability": 0.5625, "direction": "down", "size": -3.96, **more}
-    return Raised(stream, "gaussian@1", 2, Event(3, state, 39, 41, **event), None, AT, tags or {})
+def test_our_own_body_has_what_changed_in_words():
+    before = RegimeStatistics(200, 10.0, 1.0)
+    event = raised(probability=0.5625, direction="down", size=-3.96, at_ms=AT)
+    line = line_of(event)
+    assert line == "Change confirmed: pump-7 down by 3.96 sd, probability 0.562"
+    notice = Notice("evt_1", event, line, "mean fell from 10 to 6", before, None, "https://c/#/a")
+    message = json.loads(native_body(notice))
+    assert message["type"] == "changepoint.confirmed"
+    assert message["timestamp"] == message["data"]["at"] == "2024-05-01T12:00:00.000+00:00"
+    data = message["data"]
+    assert set(data) == {*("stream", "model", "event", "time", "at"), *ADDED}
+    assert data["summary"] == f"{line}: mean fell from 10 to 6"
+    assert (data["before"], data["after"]) == ({"count": 200, "mean": 10.0, "sd": 1.0}, None)
+    assert data["link"] == "https://c/#/a"
+    assert line_of(raised(state="withdrawn", direction="up")) == "Change withdrawn: pump-7 up"
 
 
-@pytest.fixture
-def hook(read):
-    """Read a hook of a format, with other lines of its own."""
-
-    def hook(format_, *lines):
-        secret = [f'secret = "{ROUTING}"'] if format_ in ("native", "pagerduty") else []
-        head = ['console_url = "https://moca.example.org/ui/"', "[[hook]]", 'name = "a"']
-        head += ['url = "https://hooks.example.org/t0ken"', f'format = "{format_}"']
-        (found,) = read("\n".join([*head, *secret, *lines, ""])).hooks
-        return found
-
-    return hook
-
-
-def said(hook, *events):
-    numbered = [(f"evt_0_{i}-0", each) for i, each in enumerate(events)]
-    return json.loads(body_of(hook, numbered, AT + 60_000))
-
-
-def test_alerts_of_alertmanager(hook):
-    plain = hook("alertmanager", "resolve_s = 600")
+def test_alerts_of_alertmanager(read):
+    (hook,) = read(
+        '[[hook]]\nname = "a"\nurl = "https://hooks.example.org/"\nformat = "alertmanager"\n'
+    ).hooks
     tags = {"site": "north", "alertname": "Other"}
-    first, last = said(plain, raised(tags=tags), raised(state="withdrawn", tags=tags))
+    first, last = (
+        json.loads(alert_body(notice(event=event, link="https://c/1"), AT + 60_000, 600))[0]
+        for event in (
+            raised(tags=tags, size=-3.96, direction="down", at_ms=AT),
+            raised(tags=tags, state="withdrawn", at_ms=AT),
+        )
+    )
     assert first["labels"] == {
         "alertname": "MocaChange",
         "stream": "pump-7",
@@ -301,52 +299,26 @@ def test_alerts_of_alertmanager(hook):
         "site": "north",
         "exported_alertname": "Other",
     }
+    assert first["annotations"]["link"] == first["generatorURL"] == "https://c/1"
+    assert (first["annotations"]["size"], first["annotations"]["direction"]) == ("-3.96", "down")
     assert first["startsAt"] == "2024-05-01T12:00:00.000+00:00"
     assert first["endsAt"] == "2024-05-01T12:11:00.000+00:00"
     assert last["labels"] == first["labels"]
     assert (last["endsAt"], "startsAt" in last) == ("2024-05-01T12:00:00.000+00:00", False)
-    assert plain.wanted.states == {"confirmed", "withdrawn"}
-    assert plain.wants(raised(state="withdrawn"))
-    assert not plain.wants(raised(state="withdrawn", confirmed_at=None))
+    assert hook.wanted.states == {"confirmed", "withdrawn"}
+    assert hook.wants(raised(state="withdrawn"))
+    assert not hook.wants(raised(state="withdrawn", confirmed_at=None))
+    assert "webhook-signature" not in headers_of(hook.secret, "evt_1", 1, b"{}")
 
 
-def test_messages_of_slack(hook):
-    message = said(hook("slack"), raised("a<b>&c"))
-    assert message["text"].startswith("Change confirmed: a&lt;b&gt;&amp;c down by 3.96 sd")
-    (block,) = message["blocks"]
-    link = "<https://moca.example.org/ui/#/streams/a%3Cb%3E%26c?at=39|console>"
-    assert block["text"]["text"].endswith(link)
-    assert len(said(hook("slack"), *[raised()] * 23)["blocks"]) == 12  # a count, ten, "and more"
-    assert "webhook-signature" not in headers_of(hook("slack").signing, "evt_1", 1, b"{}")
-
-
-def test_events_of_pagerduty(hook):
-    pager = hook("pagerduty")
-    trigger, resolve = said(pager, raised()), said(pager, raised(state="withdrawn"))
-    assert (trigger["event_action"], resolve["event_action"]) == ("trigger", "resolve")
-    assert trigger["dedup_key"] == resolve["dedup_key"] == "pump-7/2/change/3"
-    assert trigger["routing_key"] == ROUTING
-    assert trigger["payload"]["source"] == "pump-7"
-    long = [said(pager, raised("s" * 250 + end))["dedup_key"] for end in "ab"]
-    assert len(set(long)) == 2
-    assert max(map(len, long)) <= 255
-    assert "webhook-signature" not in headers_of(pager.signing, "evt_1", 1, b"{}")
-
-
-def test_templates(hook, refused):
-    odd = 'a"b\\c<&>\n${stream}\u2028é'
-    text = '{"title": "${stream}: ${size}", "n": "${id}", "site": "${tags.site}", "all": "${tags}"}'
-    found = said(hook("template", f"template = '{text}'"), raised(odd, tags={"site": odd}))
-    assert found == {"title": f"{odd}: -3.96", "n": 3, "site": odd, "all": {"site": odd}}
-    every = json.dumps({name: f"${{{name}}}" for name in sorted(formats.NAMES)})
-    assert set(said(hook("template", f"template = '{every}'"), raised())) == formats.NAMES
-    wrong = ["{", '{"a": "${streams}"}', '{"a": "${stream.__class__}"}', '{"${stream}": 1}']
-    wrong += ["[" * 5000 + "]" * 5000, json.dumps("a" * MAX_TEMPLATE)]
-    for text in [*wrong, json.dumps("${id}" * (MAX_PLACEHOLDERS + 1))]:
-        with pytest.raises(ValueError, match=r"expected|unknown field"):
-            Template.parse(text, formats.NAMES)
-    for lines in ('format = "template"', "template = '{}'", "group_seconds = 5"):
-        assert "expected" in refused(f"{HOOK}{lines}\n")
+def test_apprise_targets_are_read_from_their_url_alone(read, refused):
+    text = '[[hook]]\nname = "a"\nformat = "apprise"\nurl = "{}"\n'
+    slack = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#general"
+    assert read(text.format(slack)).hooks[0].wanted.states == {"confirmed"}
+    for wrong in ("nothing://t0ken", "https://hooks.example.org/t0ken", ""):
+        assert "Apprise URL" in refused(text.format(wrong)), wrong
+    for line in (f'secret = "{SECRET}"', 'bearer_token = "pa55w0rd"'):
+        assert "beside an Apprise URL" in refused(text.format(slack) + line + "\n")
 
 
 def test_the_documents_show_what_works(tmp_path):
@@ -358,19 +330,18 @@ def test_the_documents_show_what_works(tmp_path):
     assert found["genuine"](headers, b"{}", SECRET)
     assert not found["genuine"](headers, b"{ }", SECRET)
     assert not found["genuine"]({**headers, "webhook-id": "evt_2"}, b"{}", SECRET)
-    hosts = "*.example.org, hooks.slack.com, events.pagerduty.com, http://alertmanager:9093"
     path = tmp_path / "hooks.toml"
     environ = {
         "PAGER_SECRET": SECRET,
-        "PAGERDUTY_KEY": ROUTING,
-        "SLACK_URL": "https://hooks.slack.com/a",
+        "SLACK_URL": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
+        "PAGERDUTY_URL": "pagerduty://A1BRTD4JD@TIiajkdnlazkcOXrIdevi7FQ",
     }
     (tmp_path / "alertmanager.password").write_text("pass")
+    hosts = "*.example.org, http://alertmanager:9093"
     hooks = []
     for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
         path.write_text(text)
         hooks += webhooks_of(Settings(webhooks_file=path, webhook_hosts=hosts), environ).hooks
-    assert {each.format for each in hooks} == set(get_args(formats.Format))
-    assert all(said(each, raised(tags={"site": "north"})) for each in hooks)
-    names = [*HookForm.model_fields, "console_url", *formats.NAMES]
+    assert {each.format for each in hooks} == set(get_args(Format))
+    names = [*HookForm.model_fields, *Delivery.model_fields, "console_url", *ADDED]
     assert [name for name in names if f"`{name}`" not in page] == []

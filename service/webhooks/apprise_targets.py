@@ -1,0 +1,84 @@
+"""Chat, pagers and e-mail by Apprise, which may only connect to addresses that are allowed.
+
+Apprise opens its connections itself, some of them not by HTTP. So the addresses are checked where
+they are connected to: by an audit hook of the interpreter, in the threads that notify.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+import threading
+from functools import cache
+from typing import Any
+
+from service.webhooks.allowlist import Allowed, NotAllowed
+from service.webhooks.notices import Notice
+
+
+class _Guard(threading.local):
+    """What this thread may connect to, None: anything; and why it was not let."""
+
+    allowed: Allowed | None = None
+    refusal: str = ""
+
+
+_guard = _Guard()
+
+
+class Target:
+    """One receiver, by its Apprise URL."""
+
+    def __init__(self, url: str, allowed: Allowed) -> None:
+        """Raise ValueError for a URL that Apprise does not know."""
+        import apprise  # a second, which only processes that notify need to spend
+
+        asset = apprise.AppriseAsset(app_id="MOCA", app_desc="MOCA", http_redirects=False)
+        self._target: Any = apprise.Apprise.instantiate(url, asset=asset)
+        if not self._target:
+            raise ValueError("url: expected an Apprise URL, such as slack://A/B/C")
+        self._allowed = allowed
+        _audit_connections()
+
+    def notify(self, notice: Notice) -> bool:
+        """Send a notice, in a thread of its own; whether it was accepted.
+
+        Raises NotAllowed for an address that may not be called.
+        """
+        withdrawn = notice.raised.event.state == "withdrawn"
+        _guard.allowed = self._allowed
+        _guard.refusal = ""
+        try:
+            accepted: bool = self._target.notify(
+                title=notice.line,
+                body="\n".join(filter(None, (notice.explanation or notice.line, notice.link))),
+                notify_type="info" if withdrawn else "warning",
+                body_format="text",
+            )
+        finally:
+            _guard.allowed = None
+        if _guard.refusal and not accepted:
+            raise NotAllowed(_guard.refusal)
+        return accepted
+
+
+@cache
+def _audit_connections() -> None:
+    sys.addaudithook(_check_connection)
+
+
+def _check_connection(event: str, arguments: tuple[Any, ...]) -> None:
+    allowed = _guard.allowed
+    if event != "socket.connect" or allowed is None:
+        return
+    place = arguments[1]
+    try:
+        address = ipaddress.ip_address(str(place[0]).partition("%")[0])
+        port = int(place[1])
+        fits = any(allowed.lets(address, scheme, port) for scheme in ("https", "http"))
+    except (TypeError, ValueError, IndexError):
+        fits = False  # a name, or a socket of this machine
+    if not fits:
+        _guard.refusal = f"{place[0]} is not public: to allow it, list it in --webhook-hosts"
+        # As the system does: Apprise's libraries close the socket then, and try the next address.
+        raise PermissionError(_guard.refusal)
