@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,12 @@ def pytest_configure(config):
     """Have someone end what this run leaves behind, however it ends; workers of xdist share it."""
     if not hasattr(config, "workerinput") and Path("/proc/self/stat").exists():
         config.reaper = reaper.start()
+
+
+def pytest_collection_finish():
+    """What is imported by now lives to the end: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config):

@@ -121,9 +121,15 @@ def commands(text):
             before = word
 
 
+@functools.cache
+def moca():
+    """The whole command line."""
+    return typer.main.get_command(app)
+
+
 def unknown(words):
     """Subcommand or options that no command has."""
-    command = typer.main.get_command(app)
+    command = moca()
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
             return [words[0]]
