@@ -6,9 +6,6 @@ import functools
 import json
 import random
 import signal
-import subprocess
-import sys
-import time
 
 import httpx
 import pytest
@@ -106,11 +103,6 @@ async def test_metrics_name_routes_and_no_streams(api):
     assert "some-stream" not in response.text
 
 
-def test_the_api_does_not_import_torch():
-    code = "import service.api.app, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 # --- start --------------------------------------------------------------------------------------
 
 
@@ -195,21 +187,6 @@ async def test_what_listens_ends_in_whatever_turn_it_is_cancelled(settings, monk
         assert not going_on, turn
     for client in clients:
         await client.aclose()
-
-
-@pytest.mark.parametrize("turn", [0, 2, 5, 9])
-async def test_a_gateway_closes_after_its_loop_was_busy(settings, worker, start, turn, monkeypatch):
-    """What is due goes out in the turns after a long computation, which may be those of a stop."""
-    monkeypatch.setattr(subscription, "IDLE_S", 0.05)
-    async with start(settings) as client:
-        await asyncio.sleep(0.02)
-        time.sleep(0.1)  # noqa: ASYNC251 (such as to make /openapi.json)
-        await turns(turn)
-        gateway = client.app.state.context.gateway
-        async with asyncio.timeout(PATIENCE_S):
-            await gateway.close()
-    assert all(task.done() for task in gateway._tasks)
-    assert gateway.failure is None
 
 
 async def test_an_application_stops_while_the_store_hangs_or_is_away(

@@ -7,9 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from moca_client.responses import Event
 from service.commands import run
-from service.commands.demo import confirmed_changes
 from service.commands.main import app
 from service.commands.options import API, SERVE, WORKER, flag, variable
 from service.settings import Settings
@@ -27,11 +25,10 @@ def moca(monkeypatch):
 
 
 def test_help_names_each_option_and_its_variable(moca):
-    for command, names in (("serve", SERVE), ("api", API), ("worker", WORKER), ("demo", SERVE)):
-        said = moca(command, "--help").output
-        for name in names:
-            assert flag(name) in said
-            assert variable(name) in said
+    text = moca("serve", "--help").output
+    for name in SERVE:
+        assert flag(name) in text
+        assert variable(name) in text
 
 
 def every_option(command):
@@ -102,10 +99,6 @@ def test_models_lists_the_built_in_ones(moca, tmp_path):
         assert name in said
 
 
-def test_version(moca):
-    assert moca("--version").output.strip() == "0.1.0"
-
-
 @pytest.mark.parametrize(
     ("name", "first", "last", "count", "total"),
     [("nile", 1871, 1970, 100, 91_935), ("coal", 1851, 1962, 112, 191)],
@@ -116,21 +109,3 @@ def test_the_samples_are_the_published_series(name, first, last, count, total):
     assert [int(row["time"]) for row in rows] == list(range(first, last + 1))
     assert len(rows) == count
     assert sum(int(row["y"]) for row in rows) == total
-
-
-def test_confirmed_changes_are_told_by_year():
-    class Replayed:
-        stream = "nile"
-        events = (
-            Event(1, "withdrawn", 5, 9),
-            Event(2, "confirmed", 28, 33, confirmed_at=43, delay=5, probability=0.98),
-        )
-
-        def when(self, seq):
-            return str(1871 + seq)
-
-    (line,) = confirmed_changes(Replayed())
-    assert "confirmed change in 1899 (seq 28)" in line
-    assert "confirmed in 1914" in line
-    Replayed.events = ()
-    assert confirmed_changes(Replayed()) == ["nile: no confirmed change"]

@@ -59,24 +59,22 @@ def test_the_first_of_what_is_strange_for_a_while_is_marked():
     assert plots.anomalies(replayed) == [50, 151, 399]
 
 
-DRAWN = {
-    "years and warm-up": {"warmup": 20, "times": [str(1871 + k) for k in range(60)]},
-    "nine outputs": {"dimensions": 9},
-    "one row": {"rows": 1},
-    "classes": {"classes": 4},
-}
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_every_shape_of_replay_can_be_drawn(name, tmp_path):
+def test_every_shape_of_replay_can_be_drawn(tmp_path):
     file = tmp_path / "folder" / "plot.png"
-    plots.plot_replay(made(**DRAWN[name]), file)
-    picture = matplotlib.image.imread(file)
-    assert min(picture.shape[:2]) > 500
-    assert picture[:, :, :3].std() > 0.05  # not an empty sheet
+    for shape in (
+        {"warmup": 20, "times": [str(1871 + k) for k in range(60)]},
+        {"dimensions": 9},
+        {"rows": 1},
+        {"classes": 4},
+    ):
+        plots.plot_replay(made(**shape), file)
+        picture = matplotlib.image.imread(file)
+        assert min(picture.shape[:2]) > 500, shape
+        assert picture[:, :, :3].std() > 0.05, shape  # not an empty sheet
 
 
-def test_a_line_stands_before_the_first_observation_of_a_regime(tmp_path, monkeypatch):
+def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
+    """A line stands before the first observation of a regime."""
     drawn = []
     monkeypatch.setattr(plots, "_finish", lambda panels, replayed, x: drawn.extend(panels))
     plots.plot_replay(made(times=[str(1871 + k) for k in range(60)]), tmp_path / "plot.png")
@@ -89,19 +87,13 @@ def test_a_line_stands_before_the_first_observation_of_a_regime(tmp_path, monkey
     assert [text.get_text() for text in drawn[0].texts] == ["1901"]  # withdrawn ones have none
     alarm = [line for line in drawn[-1].lines if set(line.get_ydata()) == {plots.ALARM}]
     assert len(alarm) == 1
-
-
-def test_regimes_in_hindsight_are_marked(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(plots, "_finish", lambda panels, replayed, x: drawn.extend(panels))
-    replayed = made()
-    plots.plot_replay(replayed, tmp_path / "plot.png")
-    (marked,) = (line for line in drawn[0].lines if line.get_marker() == "^")
-    assert list(marked.get_xdata()) == [28.5]  # the regime starts at 29
-    drawn.clear()
-    replayed.hindsight = None
-    plots.plot_replay(replayed, tmp_path / "plot.png")
-    assert not [line for line in drawn[0].lines if line.get_marker() == "^"]
+    for hindsight, places in ((Hindsight("current", 0, 60), [[28.5]]), (None, [])):
+        drawn.clear()
+        replayed = made()
+        replayed.hindsight = hindsight
+        plots.plot_replay(replayed, tmp_path / "plot.png")
+        marked = [line for line in drawn[0].lines if line.get_marker() == "^"]
+        assert [list(line.get_xdata()) for line in marked] == places  # the regime starts at 29
 
 
 def test_belief_grid_is_bounded_and_a_brief_doubt_survives():

@@ -9,12 +9,10 @@ import pytest
 from pyarrow import parquet
 from rich.console import Console
 
-from moca_client.responses import Changepoints, Hindsight, Segment
-from moca_client.tables.answers import describe_segmentation
+from moca_client.responses import Hindsight
 from moca_client.tables.series import read_streams
 from moca_client.tables.times import time_axis
 from service.replay import ReplayError, SeriesError, read_series, replay
-from service.replay.run import _size
 
 
 def written(tmp_path, text, name="series.csv"):
@@ -205,12 +203,6 @@ def test_missing_packages_are_told_before_anything_is_sent(standin, shift, tmp_p
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a-shift-answers.csv"]
 
 
-def test_size_of_a_change_is_that_of_the_largest():
-    two = ["load", "flow"]
-    assert [_size(None, ["y"]), _size(-1.9, ["y"])] == ["", "-1.90"]
-    assert [_size([-2.5, 0.1], two), _size([None, 0.1], two)] == ["-2.50 load", "+0.10 flow"]
-
-
 def test_hindsight_is_waited_for(standin, shift, tmp_path, monkeypatch):
     monkeypatch.setattr("service.replay.run.HINDSIGHT_POLL_S", 0.01)
     current = {"status": "current", "first": 0, "seq": 80}
@@ -229,20 +221,3 @@ def test_hindsight_is_not_waited_for_without_end(standin, shift, tmp_path, monke
     replayed = replay(shift, url=standin.url, out=tmp_path / "a.csv", console=quiet())
     assert replayed.hindsight.status == "pending"
     assert len(list(standin.hindsight)) >= 7
-
-
-def test_how_far_a_segmentation_is_in_hindsight():
-    for hindsight, said in (
-        (None, []),
-        (Hindsight("current", 0, 75), ["0-74"]),
-        (Hindsight("pending", 0, 60), ["0-59", "being computed"]),
-        (Hindsight("pending"), ["online", "being computed"]),
-        (Hindsight("unavailable"), ["online", "no hindsight"]),
-    ):
-        found = Changepoints("s", 80, segmentation=[Segment(0, 50), Segment(50, 80)])
-        found.hindsight = hindsight
-        line = describe_segmentation(found)
-        assert "0-49, 50-79" in line
-        assert all(part in line for part in said), line
-        assert ("(" in line) == bool(said)
-    assert "not known" in describe_segmentation(Changepoints("s", 2))

@@ -422,31 +422,18 @@ def test_whatever_is_killed_starts_again_and_a_stop_leaves_nothing(running):
 
 
 @pytest.mark.slow
-def test_children_follow_a_killed_supervisor_and_the_next_takes_over(running):
-    service = running.start_ready()
-    (before,) = running.holders()
-    server = server_pid(running)
-    service.kill()
-    service.wait()
-    children = running.started("api") + running.started("worker")
-    until(lambda: all(gone(pid) for pid in children))
-    assert running.holders() == {before}
-    running.start_ready()
-    assert server_pid(running) == server
-    until(lambda: running.holders() not in (set(), {before}))
-
-
-@pytest.mark.slow
-def test_the_whole_of_it_killed_and_started_again(running):
+def test_all_end_with_a_killed_supervisor_and_the_next_goes_on(running):
     service = running.start_ready()
     with connect(running.store.url) as client:
         client.set("kept", "yes")
         # On a busy disk the file is written only once the last sync has ended.
         assert client.execute_command("WAITAOF", 1, 0, 10_000)[0] == 1
+    (before,) = running.holders()
     every = [server_pid(running), *running.started("api"), *running.started("worker")]
-    for pid in (service.pid, *every):
-        os.kill(pid, signal.SIGKILL)
+    service.kill()
     service.wait()
+    until(lambda: all(gone(pid) for pid in every))
     running.start_ready()
     with connect(running.store.url) as client:
         assert client.get("kept") == b"yes"
+    until(lambda: running.holders() not in (set(), {before}))
