@@ -347,20 +347,6 @@ def test_a_trial_is_named_until_its_commit(redis_client, log, other, add, make):
     assert named(redis_client) is None
 
 
-def test_a_name_of_another_command_is_void(redis_client, log, add, make):
-    """An earlier version's commit leaves the name."""
-    first, second = add(2)
-    lease = log.acquire(P)
-    log.begin_trial(lease, first, 0)
-    kept = meta(redis_client, "trying", "tries")
-    log.commit([make(lease, Offset(first, DONE))])
-    redis_client.hset(keys.meta(P), mapping=dict(zip(["trying", "tries"], kept, strict=True)))
-    lease = lose(log, redis_client)
-    assert lease.trials == 0
-    log.begin_trial(lease, second, 0)
-    assert list(named(redis_client)[1]) == [lease.token]
-
-
 # --- commit -----------------------------------------------------------------------------------
 
 

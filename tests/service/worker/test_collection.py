@@ -7,7 +7,7 @@ import pytest
 
 from service.wire import Observation, Observe
 from service.worker import collection
-from service.worker.collection import THAW_S, Collector
+from service.worker.collection import Collector
 from tests.waiting import Clock
 
 
@@ -50,19 +50,6 @@ def test_new_garbage_is_collected_and_the_rest_is_left_alone(collector):
     del kept
     collector.tend()
     assert Knot.gone == 1  # it was frozen, and has no end of its own
-
-
-def test_what_was_frozen_is_collected_once_a_day(collector, clock):
-    kept = Knot()
-    collector.tend()
-    del kept
-    clock.advance(THAW_S - 1)
-    collector.rest()
-    assert Knot.gone == 0
-    clock.advance(1)
-    collector.rest()
-    assert Knot.gone == 1
-    assert gc.get_freeze_count() > 0
 
 
 def test_a_refused_command_leaves_nothing_that_is_frozen(bench, collector):

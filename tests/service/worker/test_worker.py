@@ -87,19 +87,6 @@ def test_order_is_the_logs_whatever_the_clock_of_an_api(bench):
     assert [record.y for record in bench.records("a")] == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_reads_see_what_came_before_them_and_change_nothing(bench):
-    bench.ask(Configure("a", KNOWN), status=201)
-    for labels in ([], [1.0] * 5):
-        bench.observe("a", labels)
-        before = bench.stored("a")
-        bench.ask(Predict("a", samples=3))
-        bench.ask(RunLength("a"))
-        assert bench.stored("a") == before
-    seen = [Observation(y=9.0)]
-    first, answer, last = bench.send(RunLength("a"), Observe("a", seen), RunLength("a"))
-    assert [json.loads(each.body[0])["seq"] for each in (first, answer, last)] == [4, 5, 5]
-
-
 # --- what does not fit ----------------------------------------------------------------------------
 
 

@@ -1,26 +1,21 @@
 """Segmentation in hindsight and calibration on own labels: jobs, with results beside the stream.
 
-The segmentation is what an evaluation computes; online, what the records point to is the best of
-all segmentations.
+The segmentation is what an evaluation computes.
 """
 
-import itertools
 import math
 import random
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
-from scipy.stats import t as student
 from torch.utils._pytree import tree_leaves
 
 from model_core.defaults import Defaults
 from model_core.sensitivity import own
 from model_core.upm.builtin import Options, build
 from service import wire
-from service.schema import rendering
 from service.store import keys
-from service.store.worker_reads import CHUNK, phase_of
+from service.store.worker_reads import CHUNK
 from service.wire import (
     CalibrateSensitivity,
     Configure,
@@ -152,15 +147,6 @@ def test_is_kept_until_a_tenth_more_was_observed(bench, reruns):
     assert found.starts[1:] == evaluated("gaussian", y)
 
 
-def test_several_requests_are_one_rerun(bench, reruns):
-    made(bench)
-    entries = [bench.append(SegmentHistory("a")) for _ in range(3)]
-    entries.append(bench.append(SegmentHistory("a"), SegmentHistory("a")))
-    found = bench.outcomes([number for entry in entries for number in entry])
-    assert [outcome.status for outcome in found] == [204] * 5
-    assert reruns == [60]
-
-
 def test_of_a_stream_longer_than_its_history(bench):
     y = labels("averaged", 330)
     made(bench, "averaged", y, history=100)
@@ -169,19 +155,6 @@ def test_of_a_stream_longer_than_its_history(bench):
     assert 330 - 100 - CHUNK < found.first <= 330 - 100
     later = evaluated("averaged", y[found.first :])
     assert found.starts == [found.first, *(found.first + start for start in later)]
-
-
-@pytest.mark.parametrize("way", ["crash", "stop", "evict"])
-def test_of_a_stream_that_is_not_loaded(bench, way):
-    y = labels("averaged", 150)
-    made(bench, "averaged", y)
-    if way == "evict":
-        bench.worker.engine.settings = bench.settings.model_copy(update={"resident_bytes": 1})
-        bench.turn()
-        assert not bench.worker.engine.streams
-    else:
-        getattr(bench, way)()
-    assert segment(bench).starts[1:] == evaluated("averaged", y)
 
 
 def test_goes_with_its_stream(bench, reruns):
@@ -198,19 +171,6 @@ def test_goes_with_its_stream(bench, reruns):
     assert segment(bench).generation == 2
 
 
-def test_a_damaged_one_is_computed_anew(bench, reruns):
-    made(bench)
-    found = segment(bench)
-    key = keys.hindsight(bench.partition("a"))
-    blob = bench.client.hget(key, "a")
-    others = wire.checksummed(wire.encode(found), "hindsight", "b")
-    damaged = [b"", b"\x00nonsense", blob[:5] + bytes([blob[5] ^ 1]) + blob[6:], others]
-    for damage in damaged:
-        bench.client.hset(key, "a", damage)
-        assert segment(bench).starts == found.starts
-    assert reruns == [60] * 5
-
-
 def test_feedback_and_moves_drop_it(bench):
     rng = random.Random(1)
     made(bench, y=[rng.gauss(0.0 if t < 60 else 6.0, 1.0) for t in range(120)], **KNOWN)
@@ -221,22 +181,6 @@ def test_feedback_and_moves_drop_it(bench):
     assert segment(bench).starts == [0]  # the retained observations say so now
     bench.ask(Move("a", "averaged"))
     assert stored(bench) is None
-
-
-def test_begins_after_a_lost_observation(bench):
-    y = labels("gaussian", 200)
-    made(bench, y=y)
-    key, phase = keys.history(bench.partition("a"), "a"), phase_of("a")
-    chunk = (100 + phase) // CHUNK
-    blob = bench.client.hget(key, str(chunk))
-    bench.crash()
-    bench.client.hset(key, str(chunk), blob[:-1])
-    found = segment(bench)
-    after = (chunk + 1) * CHUNK - phase
-    assert found.starts == [after, *(after + s for s in evaluated("gaussian", y[after:]))]
-    bench.client.hdel(key, str(chunk))
-    bench.client.delete(keys.hindsight(bench.partition("a")))
-    assert segment(bench).starts == found.starts
 
 
 def test_refused_while_warming_up(bench):
@@ -251,71 +195,6 @@ def test_where_labels_are_missing(bench):
     made(bench, "averaged", [None if t in missing else v for t, v in enumerate(y)])
     expected = evaluated("averaged", [math.nan if t in missing else v for t, v in enumerate(y)])
     assert segment(bench).starts[1:] == expected
-
-
-# --- the online path ----------------------------------------------------------------------------
-
-
-def online(bench, stream="a"):
-    return rendering.segmentation(bench.head(stream), bench.records(stream))
-
-
-def columns(y, outlier_rate=0.0):
-    """`log p(y_t | y_s..y_{t-1})` for all s <= t under the Gaussian with location 0, scale 1.
-
-    Murphy's updates, written out once more; with outliers each is weighted as DESIGN says.
-    """
-    count = len(y)
-    table = np.full((count, count), -np.inf)
-    mean, kappa, alpha, beta = (np.zeros(0) for _ in range(4))
-    for t, value in enumerate(y):
-        mean, kappa = np.append(mean, 0.0), np.append(kappa, 0.3)
-        alpha, beta = np.append(alpha, 2.0), np.append(beta, 1.0)
-        scale = np.sqrt(beta * (kappa + 1) / (alpha * kappa))
-        inside = student.logpdf(value, 2 * alpha, mean, scale)
-        weight = np.ones(t + 1)
-        if outlier_rate:
-            wide = student.logpdf(value, 4.0, 0.0, math.sqrt(10 * 1.3 / 0.6))
-            log_in = math.log1p(-outlier_rate) + inside
-            inside = np.logaddexp(log_in, math.log(outlier_rate) + wide)
-            weight = np.exp(log_in - inside)
-        table[: t + 1, t] = inside
-        error, gain = value - mean, weight / (kappa + weight)
-        beta = beta + 0.5 * kappa * gain * error**2
-        mean, kappa, alpha = mean + gain * error, kappa + weight, alpha + 0.5 * weight
-    return table
-
-
-def log_joint(table, cuts, hazards):
-    """Log probability of the labels and of regimes that start where `cuts` says."""
-    total, start = table[0, 0], 0
-    for t, cut in enumerate(cuts, 1):
-        total += math.log(hazards[t]) if cut else math.log1p(-hazards[t])
-        start = t if cut else start
-        total += table[start, t]
-    return total
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_online_path_is_the_best_of_all_segmentations(bench, seed):
-    """And the evidence is the sum over all of them."""
-    rng = random.Random(seed)
-    bench.ask(Configure("a", {**KNOWN, "hazard": 0.1, "outlier_rate": 0.0}), status=201)
-    cut = rng.randint(2, 5)
-    y = [rng.gauss(0 if t < cut else 6, 0.7) for t in range(7)]
-    elapsed = [rng.choice([1.0, 2.0, 0.5]) for _ in y]
-    told = [rng.choice([None, None, 0.4]) for _ in y]
-    parts = list(zip(y, elapsed, told, strict=True))
-    bench.observe("a", [Observation(y=v, elapsed=e, changepoint=p) for v, e, p in parts])
-    hazards = [1 - 0.9**e if p is None else p for _, e, p in parts]
-    table = columns(y)
-    every = {c: log_joint(table, c, hazards) for c in itertools.product([0, 1], repeat=6)}
-    best = max(every, key=every.get)
-    starts = [segment.start for segment in online(bench)]
-    assert starts == [0, *(t for t, cut in enumerate(best, 1) if cut)]
-    scores = [record.log_score for record in bench.records("a")]
-    evidence = np.logaddexp.reduce(list(every.values()))
-    assert math.fsum(scores) == pytest.approx(evidence, abs=1e-10)
 
 
 # --- calibration --------------------------------------------------------------------------------

@@ -23,45 +23,6 @@ def slug(answer):
 # --- forecasts ----------------------------------------------------------------------------------
 
 
-def test_each_step_of_an_exchangeable_model_is_exact(bench, close):
-    bench.ask(Configure("a", KNOWN), status=201)
-    bench.observe("a", [3.0 + 0.1 * i for i in range(10)])
-    before = bench.stored("a")
-    answer = bench.ask(Predict("a", horizon=30))
-    assert [each["ahead"] for each in answer["predictions"]] == list(range(1, 31))
-    (now,) = bench.ask(Predict("a"))["predictions"]
-    close(answer["predictions"][0]["predictive"], now["predictive"])
-    # The chance that the regime has ended grows, and with it the prior's share.
-    means = [each["predictive"]["mean"][0] for each in answer["predictions"]]
-    assert means == sorted(means, reverse=True)
-    assert bench.stored("a") == before
-    bench.observe("a", [Observation() for _ in range(4)])
-    (later,) = bench.ask(Predict("a"))["predictions"]
-    assert later["predictive"]["mean"][0] == pytest.approx(means[4], abs=1e-12)
-
-
-@pytest.mark.parametrize("model", ["averaged", "autoregressive"])
-def test_labels_that_feed_back_are_followed(bench, model):
-    bench.ask(Configure("a", {"model": model, "warmup": 5}), status=201)
-    rng, last, walk = random.Random(3), 0.0, []
-    for _ in range(60):
-        last = 0.9 * last + rng.gauss(0, 0.3)
-        walk.append(last)
-    bench.observe("a", walk)
-    command = Predict("a", horizon=12, samples=7, seed=5)
-    answer = bench.ask(command)
-    widths = []
-    for each in answer["predictions"]:
-        quantiles = each["predictive"]["quantiles"]
-        widths.append(quantiles["0.95"][0] - quantiles["0.05"][0])
-        assert len(each["samples"]) == 7
-        assert math.isfinite(each["predictive"]["mean"][0])
-    assert widths[11] > 1.5 * widths[0]
-    assert bench.ask(command) == answer
-    command.seed = 6
-    assert bench.ask(command) != answer
-
-
 def test_forecasts_need_a_filter_without_inputs(bench):
     bench.ask(Configure("a", {"model": "linear"}), status=201)
     bench.observe("a", [Observation(x=[1.0], y=1.0)])

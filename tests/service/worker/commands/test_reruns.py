@@ -348,12 +348,3 @@ def test_later_feedback_is_stronger_than_an_override(bench):
     (event,) = standing(bench, "a")
     bench.ask(EventFeedback("a", change=False, event=event.id))
     assert {59 - r for r, p in believed(bench, "a").items() if p > 0.5} == {0}
-
-
-def test_of_a_rerun_that_begins_later_the_oldest_regime_is_the_longest(bench):
-    """An override that says that nothing has changed, ever, is not lost with the first history."""
-    overridden(bench, "a", 300, shifted(0, each=400), [(299, 1.0)], history=150)
-    bench.ask(Move("a", "averaged"))
-    first = kept(bench, "a")[0].seq
-    assert first > 150
-    assert max(believed(bench, "a")) == 399 - first

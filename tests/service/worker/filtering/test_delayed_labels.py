@@ -8,7 +8,6 @@ import torch
 
 from model_core.upm.conjugate import Gaussian
 from service.wire import Act, Configure, Move, Observation, Observe, Predict, RunLength, SetBelief
-from service.worker.streams.slab import Slab
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.03}
 
@@ -114,25 +113,6 @@ def test_answers_past_a_gap_are_those_without_the_label(bench, close):
     assert bench.head("a").seq == 26
 
 
-def test_answers_behind_a_second_gap_know_the_label_of_the_first(bench, close):
-    two(bench)
-    labels = values(14)
-    bench.observe("a", labels[:10])
-    bench.observe("b", labels[:10])
-    pend(bench, "a", changepoint=0.3)
-    pend(bench, "a")
-    assert late(bench, "a", 10, labels[10])["seq"] == 10
-    bench.observe("b", [Observation(y=labels[10], changepoint=0.3)])
-    pend(bench, "b")
-    found, expected = (bench.observe(stream, labels[12:]) for stream in "ab")
-    close([{**each, "stream": "b"} for each in found], expected)
-    for stream in "ab":
-        answer = late(bench, stream, 11, labels[11], changepoint=1.0)
-        assert "provisional" not in answer
-        assert [r.changepoint for r in bench.records(stream)[10:]] == [0.3, 1.0, None, None]
-    same(bench, close, "a", "b")
-
-
 BAD = 666.0
 
 
@@ -202,39 +182,6 @@ def test_inputs_wait_and_choose(bench):
     assert late(bench, "a", 12, 1.0, status=409, x=[0.6])["field"] == "x"
     bench.ask(Configure("a", {"model": "gaussian"}), status=409)
     assert late(bench, "a", 12, 1.0, x=[0.5])["seq"] == 12
-
-
-def test_a_key_covers_a_late_label(bench):
-    two(bench)
-    pend(bench, "a")
-    command = Observe("a", [Observation(y=1.0)], key="k", digest="d", seq=0)
-    (first,), (again,) = bench.send(command), bench.send(command)
-    assert json.loads(again.body[0]) == {**json.loads(first.body[0]), "duplicate": True}
-    assert bench.head("a").seq == 1
-
-
-def test_what_waits_is_stepped_through_once(bench, close, monkeypatch):
-    """Labels in order, and a label that never comes, cost no rerun."""
-    steps, step = [], Slab.step
-
-    def counting(slab, rows, *rest):
-        steps.extend(rows)
-        return step(slab, rows, *rest)
-
-    monkeypatch.setattr(Slab, "step", counting)
-    labels = values(40)
-    two(bench, label_window=30)
-    for _ in range(40):
-        steps.clear()
-        pend(bench, "a")
-        assert len(steps) <= 2
-    steps.clear()
-    for seq in range(11, 40):
-        late(bench, "a", seq, labels[seq])
-    assert len(steps) <= 2 * 29
-    late(bench, "a", 10, labels[10])
-    bench.observe("b", [Observation()] * 10 + labels[10:])
-    same(bench, close, "a", "b")
 
 
 # --- settings and models that change while labels are to come -------------------------------------

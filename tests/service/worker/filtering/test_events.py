@@ -99,19 +99,6 @@ def test_a_suspicion_may_move_but_not_past_itself():
     assert life.head.event.suspected_at == 11
 
 
-def test_the_rule_may_change_under_way():
-    life = quiet(10, confirm_after=100)
-    assert states(life.see(10, changed=0.8)) == [(1, "suspected", 10)]
-    life.head.alarm = Alarm(0.9)
-    assert life.see(10, changed=0.8) == []
-    life.head.alarm = None
-    life.head.settings.confirm_after = 3
-    assert states(life.see(10, changed=0.8)) == []
-    assert states(life.see(10, changed=0.8)) == [(1, "confirmed", 10)]
-    life = quiet(10, confirm_after=0)
-    assert life.regime(10, 1) == [(1, "suspected", 10), (1, "confirmed", 10)]
-
-
 def test_by_probability_each_observation_decides_alone():
     """Confirmed is what is as probable as asked, whatever was before."""
     for seed in range(6):

@@ -6,7 +6,6 @@ import random
 import statistics
 
 import pytest
-from msgspec.structs import replace
 
 from service import wire
 from service.observability import metrics
@@ -18,11 +17,8 @@ from service.wire import (
     Observation,
     Observe,
     Predict,
-    RunLength,
     WhatIf,
-    snapshot,
 )
-from service.worker.streams.slab import Slab
 from tests.service.worker.filtering.test_delayed_labels import late, pend
 
 KNOWN = {"location": [0.0, 0.0, 0.0], "scale": [1.0, 1.0, 5.0], "hazard": 0.03}
@@ -137,51 +133,3 @@ def test_moves_reruns_and_hindsight(bench):
     assert bench.hindsight("a").starts == [0, 12]
     bench.ask(Move("a", "averaged"))
     assert [record.y for record in bench.records("a")] == labels
-
-
-def test_snapshots_go_on_exactly_and_hold_what_could_be_posted(bench, close):
-    labels = holes(44)
-    made(bench)
-    for upto in (12, 38):  # in the warm-up, and after it
-        bench.observe("a", labels[bench.head("a").seq : upto])
-        bench.put(f"b{upto}", bench.export("a"))
-        expected = bench.ask(RunLength("a")) | {"stream": f"b{upto}"}
-        close(bench.ask(RunLength(f"b{upto}")), expected)
-    found = bench.observe("b38", labels[38:])
-    close([each | {"stream": "a"} for each in found], bench.observe("a", labels[38:]))
-    fine = snapshot.load(bench.export("a"))
-    for y in ([math.nan, 1.0, 2.0], [None, None, None], [None, 1.0]):
-        wrong = [*fine.records[:-1], replace(fine.records[-1], y=y)]
-        bench.put("c", snapshot.dump(replace(fine, records=wrong)), status=422)
-
-
-@pytest.mark.parametrize("model", ["averaged", pytest.param("joint", marks=pytest.mark.slow)])
-def test_kernels_leave_such_labels_to_the_eager_step(make_bench, close, monkeypatch, model):
-    """Alone and in lists, with the belief after each and without; answers are the same."""
-    pytest.importorskip("numba")
-    eager = make_bench(partitions=1)
-    by_one, in_lists = (make_bench(db=db, partitions=1, compiles=True) for db in (1, 2))
-    labels = [None if i % 11 == 5 else y for i, y in enumerate(holes(40, chance=0.1))]
-    some = sum(map(wire.partial, labels))
-    assert 3 < some < 20
-    for each in (eager, by_one, in_lists):
-        made(each, "a", model, **KNOWN)
-    expected = eager.observe("a", labels)
-    eagerly, step = [], Slab._step_eagerly
-
-    def counted(self, rows, records, *rest):
-        eagerly.extend(wire.partial(record.y) for record in records)
-        return step(self, rows, records, *rest)
-
-    monkeypatch.setattr(Slab, "_step_eagerly", counted)
-    close(by_one.observe("a", labels, part=1), expected, tolerance=1e-6)
-    assert eagerly == [True] * some, "and no other"
-    close(in_lists.observe("a", labels), expected, tolerance=1e-6)
-    assert eagerly == [True] * 2 * some
-    believed = [each.observe("a", labels[:12], belief=True) for each in (by_one, in_lists)]
-    close(*believed)
-    assert all(answer["run_length"]["belief"] for answer in believed[0])
-    # Another process goes on from what was stored.
-    in_lists.crash()
-    more = holes(10, seed=5)
-    close(in_lists.observe("a", more), by_one.observe("a", more))

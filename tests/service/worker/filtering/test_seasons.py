@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from model_core import codec, season
-from model_core.errors import CorruptState
+from model_core import season
 from service.schema import rendering
 from service.wire import (
     Configure,
@@ -96,30 +95,6 @@ def test_a_season_is_found_by_the_first_search_and_kept_from_then_on(bench):
     assert bench.head("a").season.since == FIRST
     expected = [season_at(t) for t in range(FIRST, 260)]
     assert np.abs(means(answers[FIRST:]) - expected).max() < 0.6
-
-
-def test_a_search_is_only_made_where_one_is_due(bench, monkeypatch):
-    asked = []
-    searched = season.searched
-    monkeypatch.setattr(season, "searched", lambda y: asked.append(len(y)) or searched(y))
-    cases = [
-        ({}, {FIRST, SECOND}),
-        ({"history": 100}, {100}),
-        ({"history": 0}, {0}),
-        ({"seasonal": False}, set()),
-        ({"model": "poisson"}, set()),
-        ({"model": "autoregressive", "season": 12}, set()),
-        ({"location": [0.0, 0.0]}, set()),
-    ]
-    for stream, (settings, labels) in zip("abcdefg", cases, strict=True):
-        made(bench, stream, **settings)
-        y = [float(round(10 * each)) for each in noise(230)]
-        # Searches are at other places in streams of other names: about as many are due.
-        coming = y if stream in "abcd" else y[:190]
-        bench.observe(stream, [[each] * 2 for each in coming] if stream == "g" else coming)
-        assert set(asked) == labels, settings
-        asked.clear()
-        assert held(bench, stream).season is None
 
 
 def test_streams_without_a_season_keep_nothing_of_seasons(bench):
@@ -211,24 +186,6 @@ def test_pending_labels(pair, close, settings, first):
     assert late.head("a").season == prompt.head("a").season
 
 
-def test_a_snapshot_has_the_season(pair, close, mode):
-    here, there = pair
-    y = day()
-    made(here, **mode)
-    here.observe("a", y[:200])
-    there.put("a", here.export("a"))
-    assert there.head("a").season == here.head("a").season
-    there.crash()
-    close(there.observe("a", y[200:]), here.observe("a", y[200:]))
-    stream = held(here)
-    state = stream.slab.state(stream.row)
-    broken = stream.season.copy()
-    broken[4] = 1e6  # a period longer than the retained labels
-    for array in ((), (broken,)):
-        with pytest.raises(CorruptState):
-            codec.decode_season(stream.slab.model, stream.slab.encoded(stream.row, state, *array))
-
-
 @pytest.mark.parametrize(
     "model", [{"model": "gaussian"}, {"model": "autoregressive", "order": 2}], ids=str
 )
@@ -310,22 +267,3 @@ def test_a_season_that_ends_is_given_up(bench):
     assert (head.season.periods, head.season.since > 240) == ([], True)
     assert "season" not in msgspec.to_builtins(rendering.summary("a", head))
     assert bench.records("a")[-1].offset == 0
-
-
-def test_what_has_no_seasons_is_refused(bench):
-    for settings, problem in (
-        ({"model": "poisson"}, "unfit-settings"),
-        ({"model": "categorical", "classes": 3}, "unfit-settings"),
-        ({"model": "gaussian", "location": [0.0, 1.0]}, "dimension-mismatch"),
-    ):
-        found = bench.ask(Configure("x", {**settings, "seasonal": True}), status=422)
-        assert found["type"].endswith(problem)
-    made(bench, seasonal=True)
-    assert bench.observe("a", [[1.0, 2.0]], status=422)[0]["type"].endswith("dimension-mismatch")
-    bench.observe("a", [1.0])
-    found = bench.ask(Configure("a", {"seasonal": False}), status=409)
-    assert found["type"].endswith("settings-conflict")
-    assert bench.ask(Move("a", "poisson"), status=422)["field"] == "seasonal"
-
-
-# --- history is what was posted -------------------------------------------------------------------

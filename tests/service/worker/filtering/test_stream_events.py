@@ -2,7 +2,6 @@
 
 import random
 
-import msgspec
 import pytest
 import redis
 
@@ -223,18 +222,6 @@ def test_what_an_alarm_says(fast_bench):
     assert bench.head("a").last_anomaly == 270
 
 
-def test_the_threshold_is_a_setting(fast_bench):
-    bench = fast_bench
-    assert bench.ask(Configure("a", GAUSSIAN), 201)["settings"]["anomaly_alarm"] == 0.999
-    bench.observe("a", labels()[:200])
-    bench.ask(Configure("a", {"anomaly_alarm": None}))
-    bench.observe("a", labels()[200:])
-    assert ids(bench) == [150]
-    bench.ask(Configure("a", {"anomaly_alarm": 0.6}))
-    answers = bench.observe("a", [0.0, 3.0] * 10)
-    assert ids(bench) == [150, next(a["seq"] for a in answers if a["anomaly"] >= 0.6)]
-
-
 def test_reruns_and_restarts_raise_none_and_keep_the_silence(fast_bench):
     bench = fast_bench
     ways = {
@@ -254,17 +241,6 @@ def test_reruns_and_restarts_raise_none_and_keep_the_silence(fast_bench):
         assert bench.anomalies(stream) == before
         assert [entry.event for entry in raised(bench, stream)] == before
         assert [event.id for event in before] == [150]
-
-
-def test_an_imported_stream_has_them_and_raises_them_no_more(make_bench):
-    bench, other = make_bench(compiles=True), make_bench(db=1, compiles=True)
-    bench.ask(Configure("a", GAUSSIAN), 201)
-    bench.observe("a", labels()[:180])
-    other.put("a", bench.export("a"))
-    for each in (bench, other):
-        each.observe("a", labels()[180:])
-    assert ids(other) == ids(bench) == [150, 270]
-    assert [entry.event.id for entry in raised(other)] == [270]
 
 
 def test_late_labels_raise_theirs_when_they_come(fast_bench):
@@ -294,45 +270,3 @@ def cut(bench, after):
         raise redis.ConnectionError("cut")
 
     replace_commit(bench.worker.log, faulty)
-
-
-def trouble(bench, rng):
-    """Something bad for the worker, or nothing."""
-    match rng.randrange(4):
-        case 0:
-            cut(bench, after=False)
-        case 1:
-            cut(bench, after=True)
-        case 2:
-            bench.turn()
-            bench.crash()
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2, 3))])
-def test_workers_that_fail_and_die_leave_the_feed_of_one_that_never_did(make_bench, seed):
-    rng = random.Random(seed)
-    calm = make_bench(compiles=True)
-    bench = make_bench(db=1, checkpoint_every=32, compiles=True)
-    streams = {"a": labels(seed=seed)}
-    streams |= {s: [y + 8 * (i // 60 % 3) for i, y in enumerate(noise(300, seed=s))] for s in "bcd"}
-    for stream, y in streams.items():
-        for each in (calm, bench):
-            each.ask(Configure(stream, {**GAUSSIAN, "confirm_after": 4}), 201)
-        calm.observe(stream, y, part=100)
-    for at in range(0, 300, 15):
-        numbers = []
-        for stream, y in streams.items():
-            part = [Observation(y=v) for v in y[at : at + 15]]
-            numbers += bench.append(Observe(stream, part))
-        trouble(bench, rng)
-        bench.outcomes(numbers)
-    assert len({(each.partition, each.id) for each in bench.feed()}) == len(bench.feed())
-    for stream in streams:
-        found, expected = (
-            [msgspec.structs.replace(e.raised.event, size=None, probability=0.0)
-             for e in each.feed(stream)]
-            for each in (bench, calm)
-        )  # fmt: skip
-        assert found == expected != []
-        assert {"suspected", "confirmed"} <= {event.state for event in found} or stream == "a"
-    assert ids(bench) == [150, 270]

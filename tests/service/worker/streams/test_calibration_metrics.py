@@ -81,21 +81,3 @@ def test_the_mean_log_score_comes_from_sums_that_only_rise(bench):
     assert below == pytest.approx(-sum(each for each in scores if each < 0))
     assert above > 0
     assert below > 0
-
-
-def test_pruned_mass_is_measured(bench):
-    model, name = "averaged@2", "moca_pruned_mass"
-    before = value(f"{name}_count", model), value(f"{name}_sum", model)
-    labels = np.random.default_rng(1).normal(size=96).tolist()
-    observe(bench, "small", "averaged", labels, max_hypotheses=5, warmup=20)
-    assert value(f"{name}_count", model) - before[0] == 76
-    assert value(f"{name}_sum", model) > before[1]
-    assert value(f"{name}_bucket", model, le="+Inf") == value(f"{name}_count", model)
-
-
-def test_changepoints_are_counted_from_nothing(bench):
-    """A state that no event has entered is 0, not missing."""
-    observe(bench, "calm", "exponential", [1.0] * 3, location=[1.0])
-    for state in ("suspected", "confirmed", "withdrawn"):
-        labels = {"model": "exponential@1", "state": state}
-        assert REGISTRY.get_sample_value("moca_changepoints_total", labels) is not None

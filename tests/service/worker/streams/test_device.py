@@ -3,13 +3,9 @@
 The device is `guard`, which refuses what a GPU refuses; its numbers are those of the CPU.
 """
 
-import math
-
 import msgspec
 import pytest
 
-from model_core import quantiles
-from model_core.transfer import to_host
 from service.wire import (
     Act,
     Configure,
@@ -24,8 +20,6 @@ from service.wire import (
     WhatIf,
 )
 from service.worker.self_test import rehearse
-from service.worker.streams import slab as slabs
-from service.worker.streams.stream import Stream
 from tests.guarded import guarded
 from tests.service.worker.kinds import KINDS, configure, publish, series
 
@@ -131,26 +125,3 @@ def begun(bench, count):
     made = [Configure(n, {"model": "averaged", "location": [0.0], "scale": [1.0]}) for n in names]
     seen = [Observe(n, [Observation(y=0.3 * i)] * 3) for i, n in enumerate(names)]
     return [told(each) for each in [*bench.send(*made), *bench.send(*seen)]], names
-
-
-def test_states_of_a_slab_are_copied_together(benches, monkeypatch):
-    bench, copies, written = benches[0], [], []
-    _, names = begun(bench, 5)
-    found = [bench.worker.engine.streams[0, name] for name in names]
-    streams = [s for s in found if s.live().checkpoint != s.live().seq]
-    assert len(streams) > 2
-    expected = [s.slab.encoded(s.row, s.slab.state(s.row)) for s in streams]
-    monkeypatch.setattr(Stream, "commit_checkpoint", lambda _, blob: written.append(blob))
-    monkeypatch.setattr(slabs, "to_host", lambda them: copies.append(1) or to_host(them))
-    bench.worker.engine.checkpoint(0, streams)
-    assert len(copies) == 1
-    assert written == expected
-
-
-def test_quantiles_that_a_device_does_not_find_are_found_on_the_host(benches, close, monkeypatch):
-    monkeypatch.setattr(quantiles, "FIXED_STEPS", 1)  # no continuous one arrives
-    found, expected = (begun(bench, 4)[0] for bench in benches)
-    close(found, expected)
-    medians = [each["predictive"]["quantiles"]["0.5"] for _, body in found[4:] for each in body]
-    assert len(medians) == 12
-    assert all(math.isfinite(value) for (value,) in medians)

@@ -1,27 +1,17 @@
 """What a worker holds: in bounds, as counted, and within its container's limit."""
 
-import gc
 import os
-import random
-import tracemalloc
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from service.observability.metrics import REGISTRY
-from service.wire import Configure, Delete, Observation, Observe
 from service.worker.streams import memory, registry
-from service.worker.streams.ledger import Tally
 from tests.service.worker.kinds import KINDS, series
 from tests.service.worker.streams.test_reload import check_answers
 from tests.waiting import Clock
 
 MIB = 1 << 20
-KNOWN = {"location": [0.0], "scale": [1.0]}
-NAMES = [f"s{i}" for i in range(8)]
-ACTIONS = ("observe", "observe", "list", "delete", "evict", "checkpoint", "resize", "lose", "fail")
 LIMITS = [  # files of limits, the process's own groups, MiB; None: that of the machine
     ({"memory.max": "104857600\n"}, "0::/\n", 100),
     ({"memory.max": "max\n"}, "0::/\n", None),
@@ -48,70 +38,7 @@ def test_the_limit_of_the_container(tmp_path):
         assert found == (machine if expected is None else expected * MIB), (files, own)
 
 
-def test_workers_of_one_machine_share_it(monkeypatch):
-    monkeypatch.setattr(memory, "host_limit", lambda: 4000 * MIB)
-    monkeypatch.setattr(memory, "own_bytes", lambda: 300 * MIB)
-    assert memory.room("cpu").host == 2900 * MIB
-    assert memory.room("cpu", sharing=1).host == 1300 * MIB  # the API and the store have as much
-    assert memory.room("cpu", sharing=3).host == 500 * MIB
-    assert memory.room("cpu", sharing=40).host == memory.LEAST
-
-
-def test_a_device_has_its_own_limit(monkeypatch):
-    monkeypatch.setattr(memory, "host_limit", lambda: 4000 * MIB)
-    monkeypatch.setattr(memory, "own_bytes", lambda: 300 * MIB)
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (70_000 * MIB, 80_000 * MIB))
-    assert memory.room("cuda").device == 56_000 * MIB  # others have 10,000
-    found = memory.room("cuda:1", sharing=2)
-    assert found == (int(0.8 * 4000 * MIB / 3) - 300 * MIB, 32_000 * MIB)
-    assert found.excess(found.host + 5, found.device - 9) == 5
-    assert found.excess(found.host - 9, found.device + 7) == 7
-
-
 # --- what is counted ----------------------------------------------------------------------------
-
-
-def test_streams_on_the_host_are_counted(make_bench):
-    bench = make_bench(partitions=1, idempotency_keep_requests=64)
-    names = [f"s{i}" for i in range(60)]
-
-    def post(names, count):
-        for at in range(count):
-            seen = [Observation(y=float(at))] * 5
-            bench.send(*(Observe(n, seen, key=f"k{at}", digest="d" * 32) for n in names))
-
-    bench.send(*[Configure(name, KNOWN) for name in ["warm", *names]])
-    post(["warm"], 2)
-    gc.collect()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    counted = bench.worker.engine.held().host
-    post(names, 6)
-    for _ in range(2):  # so that the batches that are still held are small ones
-        bench.send(Observe("warm", [Observation(y=1.0)]))
-        bench.turn()
-    gc.collect()
-    grown = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    counted = bench.worker.engine.held().host - counted
-    assert 0.8 * grown < counted < 1.2 * grown
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5))))
-@settings(deadline=None, max_examples=100)
-def test_a_tally_knows_its_extremes(moves):
-    tally, numbers = Tally(), []
-    for add, number in moves:
-        if add or number not in numbers:
-            tally.add(number)
-            numbers.append(number)
-        else:
-            tally.remove(number)
-            numbers.remove(number)
-        if number % 2:  # extremes are read at some times only
-            assert tally.least == min(numbers, default=None)
-            assert tally.most == max(numbers, default=None)
-    assert (tally.least, tally.most) == (min(numbers, default=None), max(numbers, default=None))
 
 
 @pytest.fixture
@@ -146,46 +73,6 @@ def gauges(engine):
     )
 
 
-def do(bench, action, name, draw):
-    """Do something to a stream; what it leads to is for the worker to count."""
-    engine, partition = bench.worker.engine, bench.partition(name)
-    stream = engine.streams.get((partition, name))
-    seen = [Observation(y=draw.gauss(0, 1)) for _ in range(draw.randint(1, 30))]
-    commands = {
-        "observe": Observe(name, seen[:1]),
-        "list": Observe(name, seen, key=f"k{draw.random()}", digest="d"),
-        "delete": Delete(name),
-        "resize": Configure(name, {**KNOWN, "max_hypotheses": draw.choice([10, 20])}),
-        "fail": Observe(name, [Observation(y=1.0), Observation(y=[1.0, 2.0])]),
-    }
-    if action in commands:
-        bench.send(commands[action])
-    elif action == "lose":
-        bench.worker._disown(partition)
-    elif action == "evict" and stream is not None:
-        bench.worker._settle()
-        bench.worker._keep(partition, [name])
-        engine.evict(stream)
-    elif action == "checkpoint":
-        bench.worker._keep(partition, [n for p, n in engine.streams if p == partition])
-
-
-@pytest.mark.parametrize("seed", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (2, 3, 4))])
-def test_totals_are_those_of_a_recount(bench, clock, seed):
-    draw = random.Random(seed)
-    for _ in range(60):
-        bench.now_ms += draw.randint(1, 2000)
-        clock.now = bench.now_ms / 1000 + draw.choice([-10.0, 5.0])
-        bench.turn()  # so that it has the partitions
-        do(bench, draw.choice(ACTIONS), draw.choice(NAMES), draw)
-        bench.worker._settle()
-        found = gauges(bench.worker.engine)
-        assert found == recount(bench.worker.engine, clock.now)
-    for partition in range(bench.settings.partitions):
-        bench.worker._disown(partition)
-    assert gauges(bench.worker.engine) == (0, 0, 0, 0.0)
-
-
 # --- eviction -----------------------------------------------------------------------------------
 
 
@@ -218,6 +105,3 @@ def test_the_least_recently_used_goes_first_and_is_counted(make_bench, clock):
     assert "s0" not in resident
     assert gauges(engine) == recount(engine, clock.now)
     assert bench.observe("s0", [2.0])[0]["seq"] == 1
-
-
-# --- a worker under a limit ---------------------------------------------------------------------

@@ -177,20 +177,6 @@ def test_a_state_that_would_be_too_large(bench, model, settings, seen, field):
     assert not any(slab.rows for slab in bench.worker.engine._slabs.values())
 
 
-def test_the_widest_streams_fit_with_the_default_hypotheses(make_bench):
-    bench = make_bench(compiles=False)
-    widest = {
-        "multivariate": Observation(y=[0.0] * 256),
-        "linear": Observation(y=1.0, x=[0.0] * 256),
-        "gaussian": Observation(y=[0.0] * 256),
-        "averaged": Observation(y=[0.0] * 256),
-        "autoregressive": Observation(y=[0.0] * 128),
-    }
-    for model, seen in widest.items():
-        bench.ask(Configure(model, {"model": model, "max_hypotheses": 50}), status=201)
-        bench.observe(model, [seen])
-
-
 def test_the_first_input_decides(bench):
     bench.ask(Configure("a", {"model": "linear"}), status=201)
     found = bench.ask(Predict("a", x=[[1.0, 2.0]]))
@@ -206,20 +192,6 @@ def test_the_first_input_decides(bench):
     bench.ask(label("a", 1.0, x=[1.0]), status=422)
     bench.observe("a", [Observation(y=[1.0, 2.0], x=[1.0, 2.0])])
     assert bench.head("a").y_dim == 2
-
-
-def test_wide_answers_are_whole_and_their_records_short(make_bench):
-    """A covariance of 17 x 17 is answered, and not kept with each record; one of 16 x 16 is."""
-    bench = make_bench(compiles=False)
-    for width, kept in ((16, True), (17, False)):
-        name = f"w{width}"
-        bench.ask(Configure(name, {"model": "multivariate", "warmup": 3}), status=201)
-        seen = [[float(i * (j % 7 + 1) % 11) for j in range(width)] for i in range(1, 7)]
-        answers = bench.observe(name, seen)
-        assert len(answers[-1]["predictive"]["variance"]) == width
-        (*_, record) = bench.records(name)
-        assert (record.variance is not None) == kept
-        assert record.mean == answers[-1]["predictive"]["mean"]
 
 
 # --- reads that would take too long -------------------------------------------------------------
@@ -246,38 +218,6 @@ def test_reads_of_many_outputs_or_quantiles_are_refused(bench):
 
 
 # --- batches and numerical faults ---------------------------------------------------------------
-
-
-def test_others_of_the_batch_are_served(bench):
-    outcomes = bench.send(
-        label("a", 1.0),
-        label("a", [1.0, 2.0]),
-        label("a", 2.0),
-        label("a", 3.0, seq=2),
-        Observe("a", []),
-    )
-    assert [outcome.status for outcome in outcomes] == [200, 422, 200, 200, 200]
-    assert [json.loads(o.body[0]).get("seq") for o in outcomes[:-1]] == [0, None, 1, 2]
-    assert outcomes[-1].body == []
-
-
-def test_models_of_one_batch_do_not_meet(make_bench, caplog):
-    """Answers of a batch are summarised together, each by its own family of distributions."""
-
-    def commands(model):
-        scale = {"scale": [2.0]} if model in ("averaged", "gaussian") else {}
-        seen = [Observation(y=float(y)) for y in (3, 5, 4, 400, 390)]
-        return Configure(model, {"model": model, "location": [4.0], **scale}), Observe(model, seen)
-
-    models = ["averaged", "poisson", "gaussian", "exponential"]
-    together = make_bench(partitions=1, compiles=False)
-    outcomes = together.send(*(each for model in models for each in commands(model)))
-    assert "retrying" not in caplog.text  # the worker would have taken them one by one
-    for i, model in enumerate(models):
-        alone = make_bench(db=1 + i, partitions=1, compiles=False).send(*commands(model))
-        assert [each.status for each in alone] == [201, 200]
-        for first, second in zip(alone[1].body, outcomes[2 * i + 1].body, strict=True):
-            assert json.loads(first)["predictive"] == json.loads(second)["predictive"]
 
 
 def test_a_label_beyond_all_scales_is_the_senders_fault(bench):
@@ -350,16 +290,3 @@ def test_a_fault_without_effect_may_be_tried_again_under_its_key(fragile):
     serve(fragile, Gaussian())
     fragile.crash()
     assert fragile.send(keyed)[0].status == 200
-
-
-def test_faults_in_the_warm_up_do_not_shift_what_follows(make_bench, close):
-    bench = make_bench(compiles=False)
-    serve(bench, Fragile())
-    answers = bench.observe("a", [663.0 + 7 * i % 11 for i in range(20)] + [665.5, 664.0, 667.0])
-    assert [answer["seq"] for answer in answers] == list(range(23))
-    found = bench.ask(RunLength("a"))
-    assert found["belief"][-1]["start"] == 0
-    assert answers[-1]["run_length"]["map"] == 22
-    bench.crash()
-    serve(bench, Fragile())
-    close(bench.ask(RunLength("a")), found)

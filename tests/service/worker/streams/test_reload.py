@@ -1,30 +1,18 @@
 """A stream that is handed over or lost goes on as if nothing had happened; what it keeps."""
 
-import random
-
 import msgspec
-import numpy as np
 import pytest
 import redis
 
-from model_core import anomaly
 from service import wire
 from service.store import keys
 from service.store.worker_reads import CHUNK, phase_of
-from service.wire import Configure, Predict, RunLength
+from service.wire import Configure
 from service.worker.streams import registry
 from tests.service.worker.commits import commit_of, replace_commit, restore_commit
 from tests.service.worker.kinds import KINDS, configure, series
 
 KNOWN = {"location": [0.0], "scale": [1.0]}
-
-
-def lose_everything(bench):
-    """As after a lost connection: every partition is taken again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench.worker.log, "read", cut)
-        bench.turn()
-    assert not bench.worker.engine.streams
 
 
 def cut(*_):
@@ -59,32 +47,6 @@ def check_bounds(bench, stream):
         assert len(stored["tail"]) <= 64 + max(every, 64) + 32
         assert min(map(int, stored["tail"]), default=head.seq) >= min(head.sealed, head.checkpoint)
     assert len(stored["history"]) <= head.settings.history // 64 + 2
-
-
-@pytest.mark.parametrize("name", ["averaged", "categorical"])
-def test_lost_at_random_points(make_bench, close, name):
-    """Every kind is lost in test_kinds.py; here what is stored is looked at each time, too."""
-    bench, plain = make_bench(checkpoint_every=16), make_bench(db=1)
-    kind, rng = KINDS[name], random.Random(name)
-    observations = series(kind, 220)
-    for each in (bench, plain):
-        configure(each, "a", kind, history=150)
-    answers, at = [], 0
-    while at < len(observations):
-        size = rng.choice([1, 1, 2, 7, 32])
-        answers += bench.observe("a", observations[at : at + size])
-        at += size
-        if rng.random() < 0.35:
-            rng.choice([bench.stop, bench.crash, lambda: lose_everything(bench)])()
-        check_answers(answers, bench.records("a"), bench, "a")
-        check_bounds(bench, "a")
-    expected = plain.observe("a", observations)
-    close(answers, expected)
-    assert [each["anomaly"] for each in answers] == [each["anomaly"] for each in expected]
-    for read in (RunLength("a"), Predict("a", samples=3, seed=1, components=True)):
-        close(bench.ask(read), plain.ask(read))
-    assert bench.events("a")
-    close(*([msgspec.to_builtins(e) for e in b.events("a")] for b in (bench, plain)))
 
 
 @pytest.mark.parametrize("leave", ["stop", "crash"])
@@ -190,32 +152,3 @@ def test_history_may_change_under_way(make_bench):
     chunks = sorted(map(int, found["history"]))
     assert chunks == list(range(head.oldest, chunks[-1] + 1))
     assert head.oldest * 64 <= 300
-
-
-# --- anomalies ----------------------------------------------------------------------------------
-
-
-def labels(count, seed=0):
-    """Of location 1 and scale 2, one in ten missing, few far away."""
-    rng = random.Random(seed)
-    drawn = [rng.gauss(1.0, 2.0) + 20.0 * (rng.random() < 0.02) for _ in range(count)]
-    return [None if rng.random() < 0.1 else y for y in drawn]
-
-
-def by_the_core(answers, y):
-    """Anomalies that `model_core.anomaly` finds in these answers' log scores."""
-    state = anomaly.start([1.0], [2.0])[None]
-    surprises = [np.nan if each["log_score"] is None else -each["log_score"] for each in answers]
-    given = np.array([[np.nan if label is None else label] for label in y])
-    found = anomaly.observe_rows(state, np.zeros(len(y), np.int64), np.array(surprises), given)
-    return [None if np.isnan(each) else each for each in found]
-
-
-def test_anomalies_are_those_of_the_core_in_answers_and_records(bench):
-    y = labels(120)
-    bench.ask(Configure("a", {"model": "averaged", "location": [1.0], "scale": [2.0]}), status=201)
-    answers = bench.observe("a", y)
-    found = [answer["anomaly"] for answer in answers]
-    assert found == by_the_core(answers, y)
-    assert [each is None for each in found] == [label is None for label in y]
-    assert [record.anomaly for record in bench.records("a")] == found

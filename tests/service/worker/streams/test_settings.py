@@ -4,27 +4,20 @@ import asyncio
 import random
 
 import pytest
-from pydantic import ValidationError
 
-from model_core import hazard as tables
-from service import wire
-from service.schema.observations import MAX_TTL, StreamForm
 from service.store import keys
 from service.store.api_reads import AsyncStore
 from service.store.connection import connect_async
-from service.store.effects import index_effects
 from service.wire import (
     Configure,
     Delete,
     Durations,
     Expire,
-    Head,
     Move,
     Observation,
     Observe,
     Predict,
     RunLength,
-    StreamSettings,
 )
 from tests.service.worker.kinds import KINDS, series
 
@@ -41,19 +34,6 @@ def predicted(bench, stream="a"):
 
 
 # --- changes ------------------------------------------------------------------------------------
-
-
-def test_the_answer_is_the_stream(bench):
-    made = bench.ask(Configure("a", {"hazard": 0.05, **KNOWN}), status=201)
-    assert (made["stream"], made["model"], made["seq"]) == ("a", "gaussian@1", 0)
-    assert (made["settings"]["hazard"], made["y_dim"]) == (0.05, 1)
-    assert bench.ask(Configure("a", {"hazard": 0.05, **KNOWN})) == made
-    bench.observe("a", [1.0])
-    bench.now_ms += 1000
-    later = bench.ask(Configure("a", {}))
-    assert later["settings"] == made["settings"]
-    assert (later["created"], later["seq"], later["last"]) == (made["created"], 1, [1.0])
-    assert later["updated"] > made["updated"]
 
 
 def test_hazard_and_outlier_rate_count_from_the_next_observation(bench):
@@ -98,20 +78,6 @@ def test_max_hypotheses_up_and_down(make_bench, close, sizes, leave):
     close(answers, plain.observe("a", y[60:]))
     assert answers[-1]["run_length"]["hypotheses"] == sizes[-1]
     assert len(bench.stored("a")["checkpoint"]) == 1
-
-
-def test_a_newer_version_of_the_model_does_not_conflict(make_bench, alpaca):
-    """PUT with the model's bare name is idempotent, whatever is published meanwhile."""
-    bench = make_bench()
-    bench.ask(Configure("a", {"model": "pump"}), status=201)
-    bench.observe("a", [Observation(x=[0.1, 0.2], y=[1.0, 2.0])])
-    newer = alpaca.parent / "2"
-    newer.mkdir()
-    for file in alpaca.iterdir():
-        (newer / file.name).write_bytes(file.read_bytes())
-    assert bench.ask(Configure("a", {"model": "pump"}))["model"] == "pump@1"
-    assert bench.ask(Configure("b", {"model": "pump"}), status=201)["model"] == "pump@2"
-    assert bench.send(Configure("a", {"model": "pump@2"}))[0].status == 409
 
 
 def test_before_the_first_observation_everything_may_change(bench):
@@ -294,22 +260,6 @@ def test_hazards_of_all_forms_are_met_again_after_a_reload(make_bench, close):
     assert [r.hazard for r in bench.records("a")] == [met for met in MET for _ in range(12)]
 
 
-def test_each_form_of_a_hazard_means_its_table(make_bench, close):
-    """A number is a table of one, and durations are theirs, also with others in one batch."""
-    bench, observations = make_bench(partitions=1), series(KINDS["gaussian"], 40)
-    table = list(tables.negative_binomial(9.0, 3.0))
-    pairs = [(0.07, [0.07]), ({"mean": 9.0, "shape": 3.0}, table), ([0.1, 0.1], 0.1)]
-    names = [f"{n}{i}" for i in range(3) for n in "ab"]
-    for i, pair in enumerate(pairs):
-        for name, hazard in zip("ab", pair, strict=True):
-            bench.ask(Configure(f"{name}{i}", {**KNOWN, "hazard": hazard}), status=201)
-    for at in range(0, 40, 10):  # streams of every form in one batch
-        bench.send(*(Observe(name, observations[at : at + 10]) for name in names))
-    for i in range(3):
-        one, other = (bench.ask(RunLength(f"{n}{i}"))["belief"] for n in "ab")
-        close(one, other)
-
-
 # --- times --------------------------------------------------------------------------------------
 
 
@@ -327,14 +277,6 @@ def test_time_elapsed_is_taken_from_times(bench):
     bench.ask(Configure("b", KNOWN), status=201)
     bench.observe("b", [at(50), at(10)])  # without an interval they are only shown
     assert [record.elapsed for record in bench.records("b")] == [1.0, 1.0]
-
-
-def test_a_long_gap_makes_a_change_likely(bench):
-    for stream, second in (("a", 1), ("b", 3000)):
-        bench.ask(Configure(stream, {**KNOWN, "interval": 1.0, "hazard": 0.001}), status=201)
-        bench.observe(stream, [at(0, y=0.1), at(second, y=0.1)])
-    short, long = (bench.head(stream).changed_probability for stream in "ab")
-    assert short < 0.01 < 0.5 < long
 
 
 def test_time_that_goes_backwards_is_refused_whole(bench):
@@ -374,13 +316,3 @@ def test_a_stream_expires_when_nothing_happened_for_long_enough(bench):
     assert listed(bench, keys.due) == []
     bench.observe("a", [1.0])
     assert listed(bench, keys.due) == []
-
-
-def test_the_longest_time_to_live_can_be_listed():
-    """A time of 1e308 s was once taken, and stopped each worker that came to it."""
-    assert StreamForm(ttl=MAX_TTL).ttl == MAX_TTL
-    head = Head(1, StreamSettings(ttl=MAX_TTL), updated_ms=2**42)
-    ((command, _, when, name),) = index_effects(0, "a", head, wire.StreamSettings())
-    assert (command, when, name) == ("ZADD", 2**42 + 1000 * MAX_TTL, "a")
-    with pytest.raises(ValidationError):
-        StreamForm(ttl=1e308)

@@ -1,18 +1,15 @@
-"""Rows of a slab: stepped by a kernel as eagerly, held in chunks that grow and shrink."""
+"""Rows of a slab: stepped by a kernel as eagerly, in place while the slab grows."""
 
-import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import service.samples
-from model_core import artifact, kernel
+from model_core import artifact
 from model_core.upm.builtin import Options, build
 from service.wire import Configure, Observation, Record
-from service.worker.streams.answers import Place, Summarised
 from service.worker.streams.slab import Slab
 from tests.service.worker.conftest import close_to
 
@@ -45,34 +42,6 @@ def records(y):
 
 
 # --- the kernel ---------------------------------------------------------------------------------
-
-
-def test_what_a_kernel_does_not_serve_is_stepped_eagerly():
-    """A row that names details; a label too far off, which both refuse."""
-    (eager, rows), (compiled, own) = beside()
-    told = records(1.0)
-    told[3].y = 1e200
-    detailed = [i % 4 == 0 for i in range(STREAMS)]
-    step = compiled.step(own, told, [0] * STREAMS, None, detailed)
-    for i, (place, wanted) in enumerate(zip(step.places, detailed, strict=True)):
-        assert isinstance(place, Place if wanted or i == 3 else Summarised)
-    for each in (step, eager.step(rows, told, [0] * STREAMS)):
-        assert [readout.ok for readout in each.readouts] == [i != 3 for i in range(STREAMS)]
-    assert int(compiled.state(own[3]).seq) == 0
-    assert int(compiled.state(own[4]).seq) == 1
-
-
-def test_a_slab_steps_eagerly_until_its_kernel_is_ready():
-    slab, rows = slab_of()
-    told = records(1.0)
-    kinds = [type(slab.step(rows, told, [0] * STREAMS).places[0])]
-    slab.compile()
-    slab._compiled.compile()
-    kinds.append(type(slab.step(rows, told, [0] * STREAMS).places[0]))
-    with kernel.eager_only():
-        kinds.append(type(slab.step(rows, told, [0] * STREAMS).places[0]))
-        assert not slab.in_series
-    assert kinds == [Place, Summarised, Place]
 
 
 def test_a_replayed_observation_that_breaks_the_step_counts_as_missing():
@@ -114,62 +83,9 @@ def test_a_worker_answers_as_without_kernels(make_bench, alpaca, model):
 # --- memory -------------------------------------------------------------------------------------
 
 
-class Allocated(TorchDispatchMode):
-    """Bytes of the tensors that are made and live, and their peak."""
-
-    def __init__(self):
-        super().__init__()
-        self.now = self.peak = 0
-        self._known = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for each in found if isinstance(found, list | tuple) else [found]:
-            if isinstance(each, torch.Tensor):
-                self._count(each.untyped_storage())
-        return found
-
-    def _count(self, storage):
-        pointer, size = storage.data_ptr(), storage.nbytes()
-        if size and pointer not in self._known:
-            self._known.add(pointer)
-            self.now += size
-            self.peak = max(self.peak, self.now)
-            weakref.finalize(storage, self._gone, pointer, size)
-
-    def _gone(self, pointer, size):
-        self._known.discard(pointer)
-        self.now -= size
-
-
 @pytest.fixture(scope="module")
 def regimes():
     return artifact.load(SAMPLES / "regimes" / "1")
-
-
-def test_a_slab_grows_without_a_copy_and_shrinks_again(regimes):
-    with Allocated() as allocated:
-        slab = Slab(regimes, 50, "cpu", chunk_bytes=4 * MIB)
-        rows = [slab.begin([[0.0]], [[1.0]])[0] for _ in range(200)]
-        state = slab.state(rows[0])
-        assert slab.nbytes < 1.1 * 200 * slab.row_bytes
-        assert 0.8 * allocated.now < slab.nbytes < 1.2 * allocated.now
-        assert allocated.peak < 1.3 * slab.nbytes
-        kept = rows[::4]
-        marked = {row: float(i) for i, row in enumerate(kept)}
-        for row, mark in marked.items():
-            slab.put(row, state._replace(totals=state.totals + mark))
-        for row in set(rows) - set(kept):
-            slab.remove(row)
-        assert slab.trim() > 0.7 * 200 * slab.row_bytes
-        assert slab.nbytes < 1.4 * len(kept) * slab.row_bytes
-        assert allocated.now < 1.3 * slab.nbytes
-        for row, mark in marked.items():  # each is still where its number says
-            assert slab.state(row).totals[0, 0] == mark
-        for row in kept:
-            slab.remove(row)
-        slab.trim()
-        assert (slab.nbytes, slab.empty) == (0, True)
 
 
 def test_rows_stay_where_they_are_while_a_slab_grows(regimes):
@@ -190,17 +106,3 @@ def test_rows_stay_where_they_are_while_a_slab_grows(regimes):
         slab.remove(row)
     slab.trim(eager=False)
     assert slab.nbytes == 0
-
-
-def test_streams_begun_together_are_as_those_begun_alone(regimes):
-    slab = Slab(regimes, 20, "cpu", chunk_bytes=4 * MIB)
-    locations, scales = [[0.5], [-2.0], [7.0]], [[1.0], [3.0], [0.25]]
-    rows = slab.begin(locations, scales)
-    for row, location, scale in zip(rows, locations, scales, strict=True):
-        (alone,) = slab.begin([location], [scale])
-        for mine, other in zip(slab.state(row)[1:-1], slab.state(alone)[1:-1], strict=True):
-            assert torch.equal(mine, other)
-        for mine, other in zip(slab.state(row).stats, slab.state(alone).stats, strict=True):
-            assert torch.equal(mine, other)
-        assert torch.equal(slab.row_prior(row).location, slab.row_prior(alone).location)
-        assert np.array_equal(slab.ranks(row), slab.ranks(alone))
