@@ -8,7 +8,7 @@ fields that are not used here. Histograms and exemplars are counted, not read.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -119,18 +119,15 @@ def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Wr
     labels that no stream can have are refused one by one.
     """
     content = _decompressed(body, max_bytes)
+    _check_counts(content, version, max_samples)
     request = _CLASS["Request1" if version is Version.V1 else "Request2"]()
     try:
         request.ParseFromString(content)
     except DecodeError as error:
         raise MalformedBody(f"body: expected a protobuf message {version.value}: {error}") from None
-    _check_count("series", len(request.timeseries), max_samples)  # before each is looked at
     count = sum(len(series.samples) for series in request.timeseries)
-    _check_count("samples", count, max_samples)
-    symbols: list[str] = []
-    if version is Version.V2:
-        _check_count("symbols", len(request.symbols), 2 * tags.MAX_TAGS * max_samples)
-        symbols = list(request.symbols)  # so that series share each string
+    # As a list, so that series share each string.
+    symbols = list(request.symbols) if version is Version.V2 else []
     series: list[Series] = []
     refusals: list[Refusal] = []
     for message in request.timeseries:
@@ -163,12 +160,83 @@ def _labels(message: Any, symbols: Sequence[str], version: Version) -> tuple[str
     return labels
 
 
-def _check_count(what: str, number: int, limit: int) -> None:
-    if number > limit:
-        raise BodyTooLarge(
-            f"expected at most {limit} {what} in a request, got {number}: set "
-            "max_samples_per_send of the sender's queue_config"
-        )
+def _check_counts(content: bytes, version: Version, max_samples: int) -> None:
+    """Count what a request consists of, as bytes: objects of it may take thirty times their space.
+
+    Raises BodyTooLarge. Where the bytes are no message it stops: the parser says what is wrong.
+    """
+    most = {
+        "timeseries": max_samples,
+        "samples": max_samples,
+        "histograms": max_samples,
+        "exemplars": max_samples,
+        "labels": tags.MAX_TAGS * max_samples,
+        "labels_refs": tags.MAX_TAGS * max_samples,
+        "symbols": 2 * tags.MAX_TAGS * max_samples,
+    }
+    kinds = ("Request1", "Series1") if version is Version.V1 else ("Request2", "Series2")
+    request, series = ({number: name for name, number, _, _ in _MESSAGES[kind]} for kind in kinds)
+    counts = dict.fromkeys(most, 0)
+
+    def count(names: dict[int, str], at: int, end: int) -> None:
+        for number, start, stop in _fields(content, at, end):
+            name = names.get(number)
+            if name is None:
+                continue
+            counts[name] += 1
+            if counts[name] > most[name]:
+                raise BodyTooLarge(
+                    f"expected at most {most[name]} {name} in a request: set max_samples_per_send "
+                    "of the sender's queue_config"
+                )
+            if name == "timeseries":
+                count(series, start, stop)
+
+    try:
+        count(request, 0, len(content))
+    except IndexError:
+        return
+
+
+def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, start and end of each field of a message; IndexError where it is cut short.
+
+    Source: https://protobuf.dev/programming-guides/encoding/
+    """
+    while at < end:
+        tag, at = _varint(content, at)
+        kind = tag & 7
+        start = at
+        if kind == 2:  # of a length that is said
+            size, start = _varint(content, at)
+            at = start + size
+        elif kind == 0:
+            _, at = _varint(content, at)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            raise IndexError
+        if at > end:
+            raise IndexError
+        yield tag >> 3, start, at
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, the lowest first, and where it ends."""
+    byte = content[at]
+    at += 1
+    if byte < 128:
+        return byte, at
+    value = byte & 127
+    shift = 7
+    while byte > 127:
+        byte = content[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if shift > 70:
+            raise IndexError
+    return value, at
 
 
 def _decompressed(body: bytes, limit: int) -> bytes:

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 
+import cramjam
 import msgspec
 import pytest
 
@@ -18,6 +19,7 @@ from service.api.parsing.series_rules import SeriesRules
 from service.errors.base import (
     BodyTooLarge,
     LabelOutOfRange,
+    MalformedBody,
     NumericalFault,
     OutcomeUnknown,
     PartitionFull,
@@ -215,6 +217,46 @@ def test_symbols_are_shared_and_bounded_and_names_are_not_repeated():
     assert parse(request_2([1, 2], symbols=["s"] * 64), Version.V2, 8 << 20, 1)
     with pytest.raises(BodyTooLarge):
         parse(request_2([1, 2], symbols=["s"] * 65), Version.V2, 8 << 20, 1)
+
+
+def filled(version, part, count):
+    """Body of a request with so many of a part."""
+    request = remote_write._CLASS["Request1" if version is Version.V1 else "Request2"]()
+    owner = request if part in ("timeseries", "symbols") else request.timeseries.add()
+    parts = getattr(owner, part)
+    for _ in range(count):
+        if part in ("symbols", "histograms", "exemplars"):
+            parts.append("x" * 200 if part == "symbols" else b"x" * 300)
+        else:
+            parts.add()
+    return packed(request)
+
+
+@pytest.mark.parametrize("version", Version)
+def test_more_than_a_request_may_have_is_refused_before_an_object_is_made_of_it(
+    version, monkeypatch
+):
+    """Each part at its bound and beyond, also where its size takes two bytes."""
+    bounds = dict.fromkeys(("timeseries", "samples", "histograms", "exemplars"), 3)
+    if version is Version.V1:
+        bounds["labels"] = 3 * tags.MAX_TAGS
+    else:
+        bounds["symbols"] = 2 * 3 * tags.MAX_TAGS
+    for part, bound in bounds.items():
+        body, large = filled(version, part, bound), filled(version, part, bound + 1)
+        parse(body, version, 8 << 20, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(remote_write, "_CLASS", {})
+            with pytest.raises(BodyTooLarge, match=rf"at most {bound} {part}"):
+                parse(large, version, 8 << 20, 3)
+
+
+def test_bytes_that_are_cut_short_or_no_message_are_left_to_the_parser():
+    good = cramjam.snappy.decompress_raw(version_1(({"a": "b"}, [(1.0, 2)])))
+    for content in (bytes(good)[:-1], b"\x0b", b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f"):
+        with pytest.raises(MalformedBody):
+            parse(bytes(cramjam.snappy.compress_raw(content)), Version.V1, 8 << 20, 10)
+    assert parse(version_1(({"a": "b"}, [(1.0, 2)])), Version.V1, len(good), 1).samples == 1
 
 
 # --- from series to streams ---------------------------------------------------------------------
