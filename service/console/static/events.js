@@ -96,7 +96,7 @@ export class Feed {
       } catch (error) {
         if (signal.aborted) return;
         const { status } = /** @type {any} */ (error);
-        failure = status > 0 ? "refused" : "lost"; // 0: there was no answer
+        failure = failureOf(status);
         if (status === 409) this.cursor = ""; // of what is there no more
         pause = Math.max(pause, retryMs(error));
         if (status !== undefined) this.wanted?.failed?.(error);
@@ -142,4 +142,11 @@ export class Feed {
     if (kind === "end") this.cursor = "";
     if (data) this.wanted?.on[kind]?.(JSON.parse(data));
   }
+}
+
+/** What a connection that came to nothing is shown as. @param {number|undefined} status 0: there was no answer */
+function failureOf(status) {
+  if (!status) return "lost";
+  if (status === 404) return "absent";
+  return status < 500 ? "refused" : "error";
 }

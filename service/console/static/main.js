@@ -17,7 +17,9 @@ const FEED_WORDS = {
   live: "live",
   paused: "paused",
   lost: "connection lost, retrying",
-  refused: "server error, retrying",
+  absent: "no such stream, asking again",
+  refused: "refused, asking again",
+  error: "server error, retrying",
   none: "", // a page without a subscription
 };
 const feed = new Feed((state) => {

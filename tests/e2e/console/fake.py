@@ -243,6 +243,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.key is not None and sent != f"Bearer {self.server.key}":
             why = "unknown API key" if sent else "no API key"
             self._problem(401, "unauthorized", why)
+        elif path.endswith("/live") and f"GET {stream_of(path)}" not in self.server.answers:
+            self._json(404, query, body)
         elif path == "/v1/events" or path.endswith("/live"):
             self._follow()
         else:
@@ -282,6 +284,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
+
+
+def stream_of(path):
+    """Path of the stream that a path is about."""
+    return "/".join(path.split("/")[:4])
 
 
 if __name__ == "__main__":

@@ -379,6 +379,7 @@ def test_the_page_asks_for_a_key_and_keeps_it_in_the_tab(opened, fake):
     expect(page.get_by_role("dialog")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("alert")).to_contain_text("no API key")
+    expect(page.locator("#feed")).to_have_text("refused, asking again")
 
 
 def test_the_page_says_when_the_service_is_away_and_what_it_refuses(opened, fake):
@@ -397,6 +398,7 @@ def test_the_page_says_when_the_service_is_away_and_what_it_refuses(opened, fake
     expect(page.get_by_role("alert")).to_contain_text("there is no stream 'nobody'")
     expect(page.get_by_role("alert")).to_contain_text("unknown-stream")
     expect(page.get_by_role("heading")).to_have_text(["nobody"])  # no empty chart, no settings
+    expect(page.locator("#feed")).to_have_text("no such stream, asking again")
     page.goto(f"{fake.url}/#/models")
     expect(page.get_by_role("link", name="gaussian")).to_be_visible()
     expect(page.locator("#feed")).to_be_hidden()
