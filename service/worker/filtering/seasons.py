@@ -117,7 +117,7 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
     except CorruptState as error:  # no request asked for them: the stream goes on with what it has
         engine.note(stream, f"{error}; beginning the filter anew without it")
         recent, _ = stream.recent()
-        records = [recent[seq] for seq in sorted(recent)]
+        records = [recent[seq] for seq in range(head.sealed, head.seq)]  # in no chunk yet
     offsets = season.offsets(stream.season, season.REPLAYED).tolist()
     known = records[-len(offsets) :]
     for record, offset in zip(known, offsets[-len(known) :], strict=True):

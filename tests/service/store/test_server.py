@@ -22,6 +22,7 @@ from service.store.connection import (
     MAX_BLOCK_MS,
     READ_TIMEOUT_S,
     UnusableServer,
+    check_formats,
     check_server,
     connect,
     connect_async,
@@ -31,6 +32,7 @@ from service.store.connection import (
 from service.store.exchange import send_async
 from service.store.log import DONE, START, Log, Offset
 from service.store.pipe import Pipe
+from service.wire import FORMAT
 from tests.faults import REPLIES, REQUESTS, Proxy
 
 pytestmark = pytest.mark.redis
@@ -97,6 +99,17 @@ def test_the_number_of_partitions_is_fixed_and_kept_twice(redis_client, full):
     redis_client.hset(keys.CONFIG, "partitions", "65")
     with pytest.raises(UnusableServer, match="damaged"):
         stored_partitions(redis_client)
+
+
+def test_a_store_of_another_format_is_refused(redis_client, log):
+    log.release(log.acquire(P))
+    check_formats(redis_client, 4)
+    for other in (FORMAT - 1, FORMAT + 1):
+        redis_client.hset(keys.meta(P), "format", other)
+        with pytest.raises(UnusableServer, match=f"format {other}, expected {FORMAT}"):
+            check_formats(redis_client, 4)
+    assert log.acquire(P) is None
+    assert log.declined == {P}
 
 
 def test_addresses_of_one_server_a_cluster_and_sentinels():

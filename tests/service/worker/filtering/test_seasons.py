@@ -8,6 +8,7 @@ import pytest
 
 from model_core import season
 from service.schema import rendering
+from service.store import keys
 from service.wire import (
     Configure,
     EventFeedback,
@@ -256,6 +257,25 @@ def test_a_stream_goes_on_after_a_rerun(pair, close, command):
         assert pair[0].head("a").season.periods == [24]
         expected = [10 * (2 + season_at(t)) for t in range(270, 300)]
         assert np.corrcoef(means(found[0]), expected)[0, 1] > 0.7
+
+
+def test_a_damaged_history_stops_no_observation(bench, mode):
+    """None is found in it; one found by the state itself begins with what is in no chunk."""
+    made(bench, **mode)
+    y = day(230, 230)
+    bench.observe("a", y[:140])
+    key = keys.history(bench.partition("a"), "a")
+    damaged = dict.fromkeys(bench.client.hkeys(key), b"?")
+    bench.client.hset(key, mapping=damaged)
+    bench.crash()
+    answers = bench.observe("a", y[140:])
+    assert [answer["seq"] for answer in answers] == list(range(140, 230))
+    assert (bench.head("a").season is None) == (mode == MODES["default"])
+    bench.crash()
+    assert bench.observe("a", [5.0])[0]["seq"] == 230
+    kept = bench.client.hgetall(key)
+    assert {field: kept[field] for field in damaged} == damaged
+    assert bench.ask(WhatIf("a", {}), status=500)["type"].endswith("/corrupt-state")
 
 
 def test_a_season_that_ends_is_given_up(bench):
