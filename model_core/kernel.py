@@ -1,8 +1,8 @@
 """The step of a batch as one call, by model and device.
 
 Every kernel computes what `filter.step` computes; they differ in speed alone. The eager one serves
-every model; `in_place` gives the one of a model that has it, which steps rows where they lie:
-compiled for the CPU (see `model_core.compiled`), or fused for a GPU (see `model_core.fused`).
+every model on every device; `in_place` gives the one of a model that has it, which steps rows where
+they lie and is compiled for the CPU (see `model_core.compiled`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_core import compiled, fused, readout
+from model_core import compiled, readout
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
@@ -84,19 +84,14 @@ def select(model: UnderlyingModel, device: torch.device | str, recent_window: in
     return eager
 
 
-def in_place(
-    model: UnderlyingModel, device: torch.device | str, max_hypotheses: int = 50
-) -> InPlace | None:
+def in_place(model: UnderlyingModel, device: torch.device | str) -> InPlace | None:
     """Return the kernel of a model on a device that steps in place, None where there is none.
 
     It may be used once it is `ready`; until then, and for rows that it refuses, the eager kernel
-    serves. On a CPU streams of one model share it; on a GPU it is for rows of as many hypotheses.
+    serves. Streams of one model share it.
     """
-    kind = torch.device(device).type
-    if _Switch.off or kind not in ("cpu", "cuda"):
+    if _Switch.off or torch.device(device).type != "cpu":
         return None
-    if kind == "cuda":
-        return fused.kernel_of(model, max_hypotheses, device)
     return compiled.kernel_of(model)
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("moca_client", "service", "model_core", "training", "tests", "deploy", "docs")
-LEFT_OUT = ("compiled", "kernels", "fused")
+LEFT_OUT = ("compiled", "kernels")
 LIMIT_S = 900  # of the tests of one area: a defect may make them wait
 
 

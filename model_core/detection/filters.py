@@ -59,7 +59,7 @@ class Filters:
         self._prior = [_rows(each, rows) for each in (*prior.stats, *prior[1:])]
         self._levels, self._normal = list(levels), with_normal(levels)
         self._eager = 0  # observations that were stepped without the kernel
-        self._kernel = kernel.in_place(model, "cpu", max_hypotheses) if kernels else None
+        self._kernel = kernel.in_place(model, "cpu") if kernels else None
         if self._kernel is not None:
             self._views = self._kernel.views([*self._leaves, *self._prior])
 

@@ -73,7 +73,7 @@ class Subject:
         self.at = 0
         with kernel.eager_only():
             self._eager = kernel.select(self.model, "cpu", RECENT_RUN_LENGTHS)
-        self._compiled: kernel.InPlace | None = kernel.in_place(self.model, "cpu", max_hypotheses)
+        self._compiled: kernel.InPlace | None = kernel.in_place(self.model, "cpu")
         if self._compiled is not None:
             self._compiled.compile()
         ones = torch.ones(streams, self.model.scaled, dtype=torch.float64)

@@ -158,7 +158,7 @@ def test_modules_of_the_client_are_there_at_first_use():
 @pytest.mark.slow
 def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
     core = installed(empty_environment(tmp_path / "core"), wheels["moca-core"])
-    _, every = json.loads(run(core, "-I", "-c", IMPORTS, "model_core", "compiled", "fused"))
+    _, every = json.loads(run(core, "-I", "-c", IMPORTS, "model_core", "compiled"))
     assert {"model_core", "numpy", "safetensors", "torch"} <= set(every)
     detector = next(code for code in README if "model_core" in code)
     assert "went up at 30" in run(core, "-I", "-c", detector)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from typing import NamedTuple
 
 import numpy as np
@@ -126,10 +125,8 @@ def is_normal(model: UnderlyingModel) -> bool:
 class Pair:
     """The same streams twice: stepped eagerly, and in place by the kernel."""
 
-    views = Views
-
     def __init__(self, model: UnderlyingModel, batch: int, max_hypotheses: int) -> None:
-        self.model, self.kernel = model, self.kernel_of(model, max_hypotheses)
+        self.model, self.kernel = model, compiled.kernel_of(model)
         self.kernel.compile()
         one = torch.ones(batch, model.scaled, dtype=torch.float64)
         prior = moca.make_prior(model, 2.0 * one, 1.5 * one)
@@ -140,9 +137,6 @@ class Pair:
         self.own = moca.rebuild(self.eager, leaves)
         self.rows = np.arange(batch)
 
-    def kernel_of(self, model: UnderlyingModel, max_hypotheses: int):
-        return compiled.kernel_of(model)
-
     def eagerly(self, state: FilterState, seen: Seen):
         """One step of the eager filter; returns the state after it, its info and table."""
         state, info = moca.step(self.model, state, self.prior, seen.inputs())
@@ -151,7 +145,7 @@ class Pair:
 
     def advance(self, seen: Seen, rows: np.ndarray | None = None, **wanted):
         """Table and summary of the kernel's step."""
-        views = self.views([*moca.leaves(self.own), *self.prior.stats, *self.prior[1:]])
+        views = Views([*moca.leaves(self.own), *self.prior.stats, *self.prior[1:]])
         rows, packed = self.rows if rows is None else rows, seen.packed()
         return self.kernel.advance(views, rows, packed, seen.hazard, WINDOW, NORMAL, **wanted)
 
@@ -203,14 +197,15 @@ def same_states(one: Pair, other: Pair) -> bool:
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def run_beside(model, seed, hypotheses, hazard, steps, pairs=Pair, batch=3, **told) -> int:
+def run_beside(model, seed, hypotheses, hazard, steps, **told) -> int:
     """Steps that were compared; a series in which the eager filter refuses a label ends there.
 
     told: in place of what is drawn.
     """
     # Several numbers' odds of an inlier are so large that what is left of one loses a digit.
     tolerance = 1e-10 if model.kind == "joint" else 1e-11
-    rng, pair = np.random.default_rng(seed), pairs(model, batch, hypotheses)
+    batch = 3
+    rng, pair = np.random.default_rng(seed), Pair(model, batch, hypotheses)
     nudged = pair.eager
     # What is an outlier to all hypotheses tells as much before a change as after it.
     # The same counts in another order are as probable: best paths are often equals.
@@ -450,25 +445,6 @@ def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
     with pytest.raises(ValueError, match="contiguous"):
         pair.kernel.advance(views, window=5, **{**told, name: wrong})
     assert same_states(pair, other)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no Triton here")
-def test_a_fused_kernel_takes_steps_of_the_filter(monkeypatch):
-    """By Triton's interpreter, chosen before Triton is loaded."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    from model_core import fused
-    from model_core.fused import kernel as fused_kernel
-
-    class Fused(Pair):
-        views = fused_kernel.Views
-
-        def kernel_of(self, model, max_hypotheses):
-            return fused.kernel_of(model, max_hypotheses, "cpu")
-
-    for model in (conjugate.Gaussian(y_dim=2), untrained.alpaca(3, 2, widths=(), lags=2)):
-        assert run_beside(model, 1, 4, [0.01], 5, Fused, batch=1) == 5
 
 
 # --- elementary functions -------------------------------------------------------------------------

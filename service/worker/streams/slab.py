@@ -102,7 +102,7 @@ class Slab:
 
     def compile(self) -> None:
         """Step by the compiled kernel, if there is one, once it is ready: in the background."""
-        self._compiled = kernel.in_place(self.model, self.device, self.max_hypotheses)
+        self._compiled = kernel.in_place(self.model, self.device)
         kernel.compile_soon(self._compiled)
         if self._compiled is not None and not self._compiled.ready:
             metrics.WORKERS_COMPILING.set(1)  # until the next housekeeping finds it done
