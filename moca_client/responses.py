@@ -666,7 +666,9 @@ class ModelSummary(Response, kw_only=True):
     """A model, described by its highest usable version."""
 
     name: str
-    default: Annotated[str | None, doc("NAME@VERSION that NAME stands for")] = sent(None)
+    default: Annotated[
+        str | None, doc("model that the name stands for; with its version, unless built in")
+    ] = sent(None)
     kind: str
     description: str = sent("")
     x_dim: Annotated[int | None, doc("null: any; set by the stream's first input")] = sent(None)
@@ -687,7 +689,7 @@ class ModelVersion(Response, kw_only=True):
     """A version of a model, as its `model.json` describes it; null: not stated there."""
 
     name: str
-    version: str
+    version: Annotated[str | None, doc("null: built in")]
     kind: str
     description: str = sent("")
     x_dim: Annotated[int | None, doc("null: any")] = sent(None)

@@ -6,7 +6,6 @@ No torch here, which `model_core.artifact` needs: the service's API lists artifa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -17,16 +16,15 @@ DESCRIPTIVE = ("description", "regimes", "sensitivity", "training")  # fields th
 def essential(description: bytes) -> bytes:
     """A `model.json` without its descriptive fields, in one form however it was written."""
     described = json.loads(description)
+    if not isinstance(described, dict):
+        raise ValueError(f"{DESCRIPTION}: expected an object")
     kept = {name: value for name, value in described.items() if name not in DESCRIPTIVE}
     return json.dumps(kept, sort_keys=True).encode()
 
 
-def digest(folder: Path, form: Callable[[bytes], bytes] = essential) -> str:
-    """Digest of all that the numbers of an artifact depend on; raises OSError or ValueError.
-
-    form: bytes of the `model.json` that count. Digests are stored, so each user stays with its own.
-    """
-    found = blake2b(form((folder / DESCRIPTION).read_bytes()), digest_size=16)
+def digest(folder: Path) -> str:
+    """Digest of all that the numbers of an artifact depend on; raises OSError or ValueError."""
+    found = blake2b(essential((folder / DESCRIPTION).read_bytes()), digest_size=16)
     tensors = folder / TENSORS
     if tensors.exists():  # some kinds need none
         with tensors.open("rb") as opened:

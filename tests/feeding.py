@@ -31,7 +31,7 @@ class Writer:
         stream,
         id_,
         state="confirmed",
-        model="gaussian@1",
+        model="gaussian",
         pad=None,
         kind="change",
         time="2024-05-01T12:00:00Z",

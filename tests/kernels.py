@@ -32,9 +32,9 @@ def compile_kernel(name: str) -> tuple[str, float]:
 
 
 def main() -> None:
-    from model_core.upm.builtin import NEWEST
+    from model_core.upm.builtin import BUILTIN
 
-    names = [*LEARNED, *reversed(NEWEST.values())]
+    names = [*LEARNED, *reversed(BUILTIN)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         jobs = [pool.submit(compile_kernel, name) for name in names]
         for done, job in enumerate(as_completed(jobs), 1):

@@ -42,7 +42,7 @@ class StandInStream:
             run_length["belief"] = {"run_length": lengths, "probability": probability}
         answer = {
             "seq": self.seq,
-            "model": "gaussian@1",
+            "model": "gaussian",
             "predictive": {
                 "mean": [mean],
                 "variance": [[1.0]],
@@ -128,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _read(self, name: str, part: str) -> None:
         stream = self.server.streams[name]
-        found = {"stream": name, "seq": stream.seq, "model": "gaussian@1"}
+        found = {"stream": name, "seq": stream.seq, "model": "gaussian"}
         if part == "changepoints":
             starts = [0, *(event["start"] for event in stream.events)]
             ends = [*starts[1:], stream.seq]
@@ -158,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
         stream = self.server.streams[name]
         if self.command == "DELETE":
             del self.server.streams[name]
-        state = {"stream": name, "model": "gaussian@1", "seq": stream.seq, "settings": {}}
+        state = {"stream": name, "model": "gaussian", "seq": stream.seq, "settings": {}}
         self._answer(200, state)
 
     def _observe(self, name: str, body: object, belief: bool) -> None:

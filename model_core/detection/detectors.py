@@ -52,7 +52,7 @@ class Detectors:
     ) -> None:
         """streams: how many, or their names.
 
-        model: of built-in ones NAME or NAME@VERSION, the folder of an artifact, or a model of one's
+        model: the name of a built-in one, the folder of an artifact, or a model of one's
         own; None: `averaged`, of vectors `joint`. quantiles: levels of predictives. kernels:
         whether to use compiled kernels, where numba is installed. settings: those of a stream, see
         `Settings`. A name decides on when its series looks for seasons by default. Raises
@@ -270,7 +270,7 @@ class Detectors:
     def load(cls, path: str | os.PathLike[str], model: Model | None = None) -> Detectors:
         """What was saved. model: as it was given, where it was a model of one's own or has moved.
 
-        Raises CorruptState for a file that is damaged, of a later version, or of another model.
+        Raises CorruptState for a file that is damaged, of another format, or of another model.
         """
         header, stored = storage.read(path)
         found = storage.restored(path, lambda: cls._of(header, model))

@@ -20,7 +20,7 @@ from model_core.errors import BadArtifact, BadInput, OutOfRange
 from model_core.labels import LARGEST
 from model_core.sensitivity import choose, read
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.builtin import BUILTIN, NEWEST, Options, curves
+from model_core.upm.builtin import BUILTIN, Options, curves
 
 SERVER = ("interval", "ttl", "label_window")  # settings that only a service has
 MOST_HYPOTHESES, LONGEST_WARMUP = 10_000, 200
@@ -219,19 +219,18 @@ def chosen(model: str | os.PathLike[str] | UnderlyingModel | None) -> Chosen | N
     if isinstance(model, UnderlyingModel):
         return Chosen(None, None, model)
     name = os.fspath(model)
-    reference = NEWEST.get(name, name)
-    if reference in BUILTIN:
-        return Chosen(reference, None, None)
+    if name in BUILTIN:
+        return Chosen(name, None, None)
     folder = Path(name)
     if folder.is_dir():
         from model_core import artifact  # built-in models need none of its packages
 
         return Chosen(None, str(folder), artifact.load(folder, "cpu"), digest(folder))
-    close = difflib.get_close_matches(name, NEWEST, 1)
+    close = difflib.get_close_matches(name, BUILTIN, 1)
     meant = f"did you mean {close[0]!r}? " if close else ""
     raise BadInput(
         f"model: there is no built-in model and no folder of an artifact {name!r}; {meant}"
-        f"Built in are {', '.join(NEWEST)}"
+        f"Built in are {', '.join(BUILTIN)}"
     )
 
 
@@ -249,11 +248,11 @@ def described(choice: Chosen | None, named: bool) -> dict[str, Any]:
 
 
 def default(settings: Settings, outputs: int | None) -> str:
-    """Reference of the model of who names none, as the service chooses it."""
+    """Name of the model of who names none, as the service chooses it."""
     outputs = len(settings.location) if settings.location else outputs
     vector = outputs is not None and 1 < outputs <= VECTOR_OUTPUTS
     usual = Defaults()
-    return NEWEST[usual.vector_model if vector and settings.sensitivity is None else usual.model]
+    return usual.vector_model if vector and settings.sensitivity is None else usual.model
 
 
 def dimensions(choice: Chosen) -> tuple[int | None, int | None]:

@@ -1,27 +1,56 @@
 """A level, a line or an autoregression within each regime, averaged by their evidence.
 
-Each regime follows one of three Bayesian regressions on features `f = (1, u)`: a level (`u = 0`), a
-line (`u` is the time since the regime's first label, in tens of observations) or an autoregression
-of order one (`u` is the stream's lag: the label before as location and scale have it, see `lags`).
-For each of them
+Each regime follows one of several Bayesian regressions on features `f = (1, u)`: a level (`u = 0`),
+a line (`u` is the time since the regime's first label, in tens of observations) or an
+autoregression of order one (`u` is the stream's lag: the label before as it is believed). For each
 
     y ~ N(k' f, sigma^2),    k | sigma^2 ~ N((location, 0), sigma^2 Lambda_0^-1),
     sigma^2 ~ InverseGamma(alpha, beta),
 
 with `Lambda_0 = diag(kappa, slope or autoregression)`; so the predictive is a Student-t of
 `2 alpha` degrees of freedom, mean `k' f` and squared scale `(1 + f' Lambda^-1 f) beta / alpha`. A
-hypothesis's predictive is the average of the three, weighted by their posterior probabilities in
-the regime (Bayesian model averaging: Hoeting et al. 1999, *Statistical Science* 14).
+hypothesis's predictive is the average of all, weighted by their posterior probabilities in the
+regime (Bayesian model averaging: Hoeting et al. 1999, *Statistical Science* 14).
 
 The update keeps the mean `k` and the precision `Lambda`, whose sums of squares lose nothing in long
-runs; for an inlier responsibility `w` of the label
+runs; for a share `w` of the label that is learned
 
     Lambda' = Lambda + w f f',   k' = k + w Lambda'^-1 f e,   e = y - k' f,
     alpha' = alpha + w / 2,      beta' = beta + w e^2 / (2 (1 + w f' Lambda^-1 f)),
-    pi' = w pi p(y) / sum(pi p(y)) + (1 - w) pi.
+    pi' = w pi p(y) / sum(pi p(y)) + (1 - w) pi,
 
-Outputs share alpha. A model that takes labels with missing outputs (`averaged@2`) learns nothing of
-a missing one: `w` is 0 there, but that beta grows with alpha.
+where alpha and pi learn the inlier responsibility of the regime. Outputs share alpha. Of a missing
+output nothing is learned: `w` is 0 there, but that beta grows with alpha.
+
+Beside the level, the line and the autoregression whose noise is normal, there are a level and an
+autoregression with noise of heavy tails: a Student-t of `TAILS` degrees of freedom at most, as a
+normal whose variance is drawn anew for each label. Given the label, the expected precision of that
+variance is
+
+    w_k = w min(1, (TAILS + 1) / (TAILS + z^2)),    z = (y - k' f) / predictive scale,
+
+in place of the inlier responsibility `w` (iteratively reweighted least squares: Lange, Little &
+Taylor 1989, *JASA* 84): a label far off moves these regressions little, and costs their regime
+little evidence.
+
+Then two levels with heavy tails that are longer on one side, see `components.SkewedT`: `z` is in
+scales of the label's side, whose precision the label has. Durations, sizes and rates are often so,
+and what is usual on their long side would else be taken for a change. A few labels on one side may
+be anything: these have the prior weight `ONE_SIDED` beside the others' 1.
+
+That `w` is a part's own, too: given the part, the odds of an inlier are those of its regime times
+`p_k(y)` over the average density of all parts, and no more than `MOST_ODDS`. What only heavy tails
+explain is an outlier to the rest, which would else take their scale from it.
+
+The lag is the label as it is believed: `v y + (1 - v) m`, with the average `v` of these shares,
+by the probabilities of hypotheses and parts given the label, and the forecast `m` of all
+hypotheses together. So an outlier is no lever on the next forecast, and a jump
+that lasts is followed as soon as it is believed.
+
+Answers are averaged with a random walk, by how each has forecast the stream; see `walk`.
+
+No regression is believed farther than `REACH` scales outside the range of the believed labels: one
+that was learned from labels close together may lead anywhere when they jump.
 """
 
 from __future__ import annotations
@@ -33,14 +62,22 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from model_core.components import Blend, SkewedT, StudentT
-from model_core.upm import lags
-from model_core.upm.base import UnderlyingModel
+from model_core.components import Blend, SkewedT
+from model_core.upm import walk
+from model_core.upm.base import Beside, UnderlyingModel, in_units
 from model_core.upm.conjugate import OUTLIER_SPREAD
 
 LEVEL, LINE, LAG = range(3)  # what a part regresses on beside the constant
 KINDS = (LEVEL, LINE, LAG)
 UNIT = 10.0  # observations in which the line's slope is measured
+NORMAL = len(KINDS)  # parts, the first ones, whose noise is normal
+HEAVY = (LEVEL, LAG)  # those after them, with heavy tails
+TAILS = 3.0  # degrees of freedom, at most, of noise of heavy tails
+MOST_ODDS = 1e4  # at most, of a label being no outlier of a part
+SKEW = 1.75  # of noise that is longer on one side: the sides differ by a factor of 3
+ONE_SIDED = 0.1  # prior weight of a part with such noise
+FAR_AHEAD = 50.0  # of a part's log density before the others'; more changes nothing
+REACH = 3.0  # scales that a forecast may lie outside the range of the labels
 
 
 class AveragedStats(NamedTuple):
@@ -74,10 +111,12 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Averaged(UnderlyingModel):
-    """Level, line or autoregression in each regime; outputs are independent.
+    """Level, line or autoregression in each regime, with normal, heavy-tailed or skewed noise.
 
-    All constants are those of a series with location 0 and scale 1. `beta / (alpha - 1)`, the
-    expected variance in a regime, is below 1: the scale holds what is between regimes, too.
+    Outputs are independent. Features are (B, 1 + 3 d): time, lag, least and greatest forecast.
+    alpha: TAILS / 2 at least. All constants are those of a series with location 0 and scale 1.
+    `beta / (alpha - 1)`, the expected variance in a regime, is below 1: the scale holds what is
+    between regimes, too.
     """
 
     y_dim: int = 1
@@ -88,9 +127,13 @@ class Averaged(UnderlyingModel):
     beta: float = 0.7
     hazard: float = 0.01
     outlier_rate: float = 0.01
-    kinds: ClassVar[tuple[int, ...]] = KINDS
+    kinds: ClassVar[tuple[int, ...]] = (*KINDS, *HEAVY, LEVEL, LEVEL)
     parts = len(kinds)
+    heavy: ClassVar[tuple[bool, ...]] = (False,) * NORMAL + (True,) * (parts - NORMAL)
+    skews: ClassVar[tuple[float, ...]] = (*[1.0] * (parts - 2), SKEW, 1 / SKEW)
     kind: str = "averaged"
+    partial: bool = True
+    believes: bool = True
     needs_scale: bool = True
 
     def prior(self, location: Tensor, scale: Tensor) -> AveragedStats:
@@ -112,16 +155,46 @@ class Averaged(UnderlyingModel):
         )
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
-        """Time, location, scale, the two labels before and the lag: (B, 1 + 5 d)."""
-        return lags.begin(location, scale, 1)
+        """Time, location, scale, least and greatest label and the lag as believed, and the walk.
+
+        (B, 3 + 10 d); from the least label on in the stream's units.
+        """
+        batch, outputs = location.shape
+        rest = location.new_zeros(batch, 3 * outputs)
+        time = location.new_zeros(batch, 1)
+        return torch.cat((time, location, scale, rest, walk.begin(location)), -1)
+
+    def beside(self, context: Tensor) -> Beside:
+        """The random walk."""
+        _, location, scale, *_, kept = self._parts(context)
+        found = walk.forecast(kept)
+        df, loc, width = found.df[:, :1], location + scale * found.loc, scale * found.scale
+        one = torch.ones_like(df)
+        each = [t[:, None, :, None].expand(-1, -1, -1, self.parts) for t in (df, loc, width, one)]
+        equal = torch.full_like(each[1], -math.log(self.parts))
+        return Beside(walk.weight(kept), Blend(SkewedT(*each), equal))
+
+    def judge(
+        self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor, expected: Tensor
+    ) -> Tensor:
+        """The walk one label later."""
+        *rest, kept = self._parts(context)
+        value = in_units(y, rest[1], rest[2])
+        return torch.cat((*rest, walk.advance(kept, value, labelled, lead)), -1)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-        """One observation later; a missing label leaves the lag as it is."""
-        return lags.advance(context, y, labelled)
+        """One observation later; y: the label as it is believed."""
+        time, location, scale, least, most, lag, kept = self._parts(context)
+        there = labelled.unsqueeze(-1) & ~torch.isnan(y)
+        value = torch.where(there, in_units(y, location, scale), lag)
+        range_ = torch.minimum(least, value), torch.maximum(most, value)
+        return torch.cat((time + 1, location, scale, *range_, value, kept), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """Time and the lag (B, 1 + d)."""
-        return torch.cat(lags.read(context, self.y_dim), -1)
+        """Time, the lag, least and greatest forecast."""
+        time, location, scale, least, most, lag, _ = self._parts(context)
+        bounds = location + scale * (least - REACH), location + scale * (most + REACH)
+        return torch.cat((time, lag, *bounds), -1)
 
     def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
         """Average of the parts' forecasts."""
@@ -137,10 +210,16 @@ class Averaged(UnderlyingModel):
     def update(
         self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor
     ) -> AveragedStats:
-        """Conjugate update of the three, and of their probabilities."""
+        """Conjugate update of the parts, and of their probabilities."""
         phi = self.required(phi)
         read = self._explained(stats, phi, y, weight[..., None, None])
         return self._learned(stats, phi, y, weight, read)
+
+    def share(self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Tensor:
+        """By the parts that explain the label: (B, S, d)."""
+        w = weight[..., None, None]
+        read = self._explained(stats, self.required(phi), y, w)
+        return (read.told.exp() * read.shares.clamp(max=1)).sum(-1)
 
     def _learned(
         self, stats: AveragedStats, phi: Tensor, y: Tensor, weight: Tensor, read: Reading
@@ -184,7 +263,8 @@ class Averaged(UnderlyingModel):
 
     def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
         """Locations that are believed; phi: (B, n)."""
-        return found
+        least, most = phi[:, None, 1 + self.y_dim :, None].chunk(2, 2)
+        return torch.maximum(least, torch.minimum(most, found))
 
     def _shares(self, w: Tensor, lead: Tensor, z: Tensor) -> Tensor:
         """Of a label, of which each part learns.
@@ -192,15 +272,29 @@ class Averaged(UnderlyingModel):
         w: (B, S, 1, 1) inlier responsibility. lead: log density over the average of all parts. z:
         error in scales.
         """
-        return w
+        odds = (w / (1 - w)).clamp(max=MOST_ODDS) * lead.clamp(max=FAR_AHEAD).exp()
+        skew = z.new_tensor(self.skews)
+        side = torch.where(z < 0, skew, 1 / skew).square()
+        heavy = ((TAILS + 1) / (TAILS + z.square() * side)).clamp(max=1) * side
+        tails = torch.tensor(self.heavy, device=z.device)
+        return odds / (1 + odds) * torch.where(tails, heavy, 1.0)
 
     def _log_weights(self) -> list[float]:
         """Log prior probabilities of the parts."""
-        return [-math.log(len(self.kinds))] * len(self.kinds)
+        skews = self.skews[: len(self.kinds)]
+        each = [1.0 if skew == 1 else ONE_SIDED for skew in skews]
+        return [math.log(weight / sum(each)) for weight in each]
 
-    def _components(self, stats: AveragedStats, found: Tensor, scale: Tensor) -> StudentT | SkewedT:
+    def _components(self, stats: AveragedStats, found: Tensor, scale: Tensor) -> SkewedT:
         """Forecasts of the parts at locations and scales (B, S, d, parts)."""
-        return StudentT((2 * stats.alpha).unsqueeze(-1), found, scale)
+        tails = torch.tensor(self.heavy, device=found.device)
+        df = self._freedom(stats)
+        df = torch.where(tails, df.clamp(max=TAILS), df)
+        return SkewedT(df, found, scale, df.new_tensor(self.skews).expand_as(df))
+
+    def _freedom(self, stats: AveragedStats) -> Tensor:
+        """Degrees of freedom of the parts with normal noise, (B, S, 1 or d, 1 or parts)."""
+        return (2 * stats.alpha).unsqueeze(-1)
 
     def _second(self, stats: AveragedStats, phi: Tensor) -> Tensor:
         """The features besides the constant (B, S, d, parts)."""
@@ -209,6 +303,10 @@ class Averaged(UnderlyingModel):
         full = stats.beta[..., 0]
         each = torch.zeros_like(full), age.expand_as(full), last.expand_as(full)
         return torch.stack([each[kind] for kind in self.kinds], -1)
+
+    def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
+        d = self.y_dim
+        return torch.tensor_split(context, [1, *(1 + k * d for k in range(1, 6))], -1)
 
 
 def _missing(y: Tensor) -> Tensor:

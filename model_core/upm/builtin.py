@@ -1,10 +1,8 @@
-"""The models that are always there, as `NAME@VERSION`, in whatever size a stream needs.
+"""The built-in models, by name, in whatever size a stream needs.
 
 One line of the table for each; no torch here until a model is built. Tests then ask for the rest:
-a case with its reference, golden states, a kind for the worker's tests, curves of sensitivity, and
-a row in docs/models.md and docs/streams.md. A stream stays on the version
-that it was made with, and its stored states must be read: a model that comes to say something else
-is a new version beside the old one.
+a case with its reference, a kind for the worker's tests, curves of sensitivity, and a row in
+docs/models.md and docs/streams.md. Only published trained models have versions.
 """
 
 from __future__ import annotations
@@ -31,16 +29,14 @@ class Options(NamedTuple):
 
 
 class BuiltIn(NamedTuple):
-    """One version of a built-in model.
+    """A built-in model.
 
-    kind: name of the family, kept in stored states. path: module and class below `model_core.upm`.
-    takes: options that its class has. x_dim, y_dim: None where a stream's first input or label
-    decides. needs: settings without which no stream is made. simulated: the shape in which its
-    sensitivity is calibrated.
+    path: module and class below `model_core.upm`. takes: options that its class has. x_dim, y_dim:
+    None where a stream's first input or label decides. needs: settings without which no stream is
+    made. simulated: the shape in which its sensitivity is calibrated.
     """
 
-    reference: str
-    kind: str
+    name: str
     path: str
     description: str
     takes: tuple[str, ...] = ()
@@ -60,78 +56,67 @@ class BuiltIn(NamedTuple):
 
 _TABLE = (
     BuiltIn(
-        "gaussian@1", "gaussian", "conjugate:Gaussian",
+        "gaussian", "conjugate:Gaussian",
         "Unknown mean and variance per regime; one or more independent numeric labels.",
         takes=("y_dim",), y_dim=None,
     ),
     BuiltIn(
-        "averaged@1", "averaged", "averaged:Averaged",
-        "Earlier version: normal noise alone, and forecasts that may run away.",
-        takes=("y_dim",), y_dim=None,
-    ),
-    BuiltIn(
-        "averaged@2", "robust-averaged", "robust_averaged:RobustAveraged",
+        "averaged", "averaged:Averaged",
         "A level, a line or an autoregression per regime, averaged by evidence; numeric labels.",
         takes=("y_dim",), y_dim=None,
     ),
     BuiltIn(
-        "poisson@1", "poisson", "conjugate:Poisson",
-        "Earlier version: treats a lasting jump by a factor of 100 as outliers forever.",
-    ),
-    BuiltIn(
-        "poisson@2", "mixed-poisson", "mixed_poisson:MixedPoisson",
+        "poisson", "poisson:Poisson",
         "Counts with an unknown rate per regime, and lasting jumps by large factors.",
     ),
     BuiltIn(
-        "bernoulli@1", "bernoulli", "conjugate:BernoulliModel",
+        "bernoulli", "conjugate:BernoulliModel",
         "Labels 0 and 1 with an unknown probability per regime.",
     ),
     BuiltIn(
-        "linear@1", "linear", "linear:Linear",
+        "linear", "linear:Linear",
         "Linear regression on the inputs with unknown noise; one or more numeric labels.",
         takes=("y_dim", "x_dim"), y_dim=None, x_dim=None, simulated=Options(x_dim=1),
     ),
     BuiltIn(
-        "autoregressive@1", "autoregressive", "linear:Autoregressive",
+        "autoregressive", "linear:Autoregressive",
         "Regression on the stream's own last `order` labels, with a `trend` and a `season` if set.",
         takes=("y_dim", "order", "trend", "season"), y_dim=None,
     ),
     BuiltIn(
-        "multivariate@1", "multivariate", "multivariate:Multivariate",
+        "multivariate", "multivariate:Multivariate",
         "Unknown means and covariance per regime; correlated numeric labels.",
         takes=("y_dim",), y_dim=None, simulated=Options(y_dim=2),
     ),
     BuiltIn(
-        "joint@1", "joint", "joint:Joint",
+        "joint", "joint:Joint",
         "Independent outputs or a vector autoregression per regime, averaged by evidence.",
         takes=("y_dim",), y_dim=None, simulated=Options(y_dim=2),
     ),
     BuiltIn(
-        "categorical@1", "categorical", "conjugate:CategoricalModel",
+        "categorical", "conjugate:CategoricalModel",
         "Class indices with unknown probabilities per regime; requires the setting `classes`.",
         takes=("classes",), needs=("classes",), simulated=Options(classes=4),
     ),
     BuiltIn(
-        "exponential@1", "exponential", "conjugate:Exponential",
+        "exponential", "conjugate:Exponential",
         "Positive durations with an unknown rate per regime.",
     ),
 )  # fmt: skip
 
-BUILTIN = {each.reference: each for each in _TABLE}
-# What a name without a version means: the last that is listed.
-NEWEST = {full.partition("@")[0]: full for full in BUILTIN}
+BUILTIN = {each.name: each for each in _TABLE}
 # Settings that change what a model looks at, beside its dimensions.
 SHAPES = tuple(name for name in Options._fields if name not in ("y_dim", "x_dim", "classes"))
 
 
-def build(reference: str, options: Options) -> UnderlyingModel:
-    """Model of NAME or NAME@VERSION; raises KeyError."""
-    return BUILTIN[NEWEST.get(reference, reference)].build(options)
+def build(name: str, options: Options) -> UnderlyingModel:
+    """A built-in model by name; raises KeyError."""
+    return BUILTIN[name].build(options)
 
 
 @lru_cache(maxsize=1)
 def curves() -> dict[str, dict[str, Any]]:
-    """What was simulated of false alarms, by reference; see `model_core.sensitivity`."""
+    """What was simulated of false alarms, by name; see `model_core.sensitivity`."""
     stored = Path(__file__).with_name("sensitivity.json")
     found: dict[str, dict[str, Any]] = json.loads(stored.read_text())
     return found

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model_core.components import Bernoulli, Categorical, Lomax, NegativeBinomial, StudentT
+from model_core.components import Bernoulli, Categorical, Lomax, StudentT
 from model_core.upm.base import UnderlyingModel
 
 OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
@@ -83,43 +83,6 @@ class GammaStats(NamedTuple):
 
     shape: Tensor
     rate: Tensor
-
-
-@dataclass(frozen=True)
-class Poisson(UnderlyingModel):
-    """Counts with an unknown rate; negative binomial predictives.
-
-    `shape` is the prior's: its mean is the stream's location.
-    """
-
-    shape: float = 0.5
-    hazard: float = 0.01
-    outlier_rate: float = 0.01
-    exchangeable = True
-    kind: str = "poisson"
-    label: str = "count"
-    needs_scale: bool = True
-
-    def prior(self, location: Tensor, scale: Tensor) -> GammaStats:
-        """Gamma with the location as its mean."""
-        shape = torch.full_like(location.unsqueeze(1), self.shape)
-        return GammaStats(shape, shape / location.unsqueeze(1))
-
-    def predictive(self, stats: GammaStats, phi: Tensor | None) -> NegativeBinomial:
-        """Gamma-Poisson: a negative binomial with the posterior's shape and mean."""
-        return NegativeBinomial(stats.shape, stats.shape / stats.rate)
-
-    def outlier(self, prior: GammaStats, phi: Tensor | None) -> NegativeBinomial:
-        """The prior predictive with ten times its dispersion `1 / shape`."""
-        wide = self.predictive(prior, phi)
-        return wide._replace(shape=wide.shape / OUTLIER_SPREAD)
-
-    def update(
-        self, stats: GammaStats, phi: Tensor | None, y: Tensor, weight: Tensor
-    ) -> GammaStats:
-        """Add the counts and the exposure."""
-        w = weight.unsqueeze(-1)
-        return GammaStats(stats.shape + w * y.unsqueeze(1), stats.rate + w)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`averaged@2` with a regression on learned features among what it averages.
+"""`averaged` with a regression on learned features among what it averages.
 
 An encoder, which a fleet's history has taught, makes features `f` of inputs and of the labels
 before. One more part of each regime is a Bayesian linear regression on them. With `z` a label in
@@ -14,7 +14,7 @@ for each output `o`, whose prior is learned, too: ALPaCA with noise of an unknow
     beta' = beta + g e^2 / (2 (1 + g f' P f)),   alpha' = alpha + g / 2.
 
 It has the prior weight `chance`, all others together the rest. So where a fleet has taught nothing
-of use, forecasts are those of `averaged@2` after the few labels that show it, output by output.
+of use, forecasts are those of `averaged` after the few labels that show it, output by output.
 `P` is the same for all outputs, and learns the average of their shares, that of a missing one 0.
 """
 
@@ -29,9 +29,8 @@ from torch import Tensor
 
 from model_core.components import Blend, SkewedT
 from model_core.encoder import Encoder
-from model_core.upm.averaged import AveragedStats, Reading
+from model_core.upm.averaged import Averaged, AveragedStats, Reading
 from model_core.upm.base import Beside
-from model_core.upm.robust_averaged import RobustAveraged
 
 
 class FleetStats(NamedTuple):
@@ -58,8 +57,8 @@ class FleetStats(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fleet(RobustAveraged):
-    """As `RobustAveraged`, with a learned part.
+class Fleet(Averaged):
+    """As `Averaged`, with a learned part.
 
     encoder: of scaled inputs, then of the last `lags` labels as believed, in the stream's units,
     the latest first; 0 stands for those before the first. prior_mean: (n, d). prior_cov: (n, n).
@@ -77,9 +76,9 @@ class Fleet(RobustAveraged):
     chance: float = 0.5
     hazard: float | tuple[float, ...] = 0.01  # type: ignore[assignment]
     kind: str = "fleet"
-    parts = RobustAveraged.parts + 1
-    heavy = (*RobustAveraged.heavy, False)
-    skews = (*RobustAveraged.skews, 1.0)
+    parts = Averaged.parts + 1
+    heavy = (*Averaged.heavy, False)
+    skews = (*Averaged.skews, 1.0)
     symmetric: tuple[str, ...] = ("cov",)
 
     @property
@@ -93,7 +92,7 @@ class Fleet(RobustAveraged):
         return len(self.x_offset)
 
     def prior(self, location: Tensor, scale: Tensor) -> FleetStats:  # type: ignore[override]
-        """That of `averaged@2`, and the learned one, the same for every stream."""
+        """That of `averaged`, and the learned one, the same for every stream."""
         alone = super().prior(location, scale)
         learned = torch.full_like(alone.log_weight[..., :1], math.log(self.chance))
         others = alone.log_weight + math.log1p(-self.chance)
@@ -107,7 +106,7 @@ class Fleet(RobustAveraged):
         )
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
-        """That of `averaged@2`, then the lags (p d)."""
+        """That of `averaged`, then the lags (p d)."""
         lags = location.new_zeros(len(location), self.lags * self.y_dim)
         return torch.cat((super().context(location, scale), lags), -1)
 
@@ -136,7 +135,7 @@ class Fleet(RobustAveraged):
         return torch.cat((own, lags), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """What `averaged@2` reads; location and scale (d each), learned features (n)."""
+        """What `averaged` reads; location and scale (d each), learned features (n)."""
         own, _ = self._split(context)
         units = own[:, 1 : 1 + 2 * self.y_dim]
         return torch.cat((super().encode(None, own), units, self.features(x, context)), -1)
@@ -148,8 +147,8 @@ class Fleet(RobustAveraged):
         return self.encoder(torch.cat((*parts, lags), -1))
 
     def outlier(self, prior: FleetStats, phi: Tensor | None) -> Blend:  # type: ignore[override]
-        """As in `averaged@2`, of which the learned part is none."""
-        alone = RobustAveraged(self.y_dim).outlier(prior.alone, phi)
+        """As in `averaged`, of which the learned part is none."""
+        alone = Averaged(self.y_dim).outlier(prior.alone, phi)
         shape = alone.log_weight.shape
         each = [p.expand(shape) for p in alone.each]
         padded = [torch.cat((p, p[..., :1]), -1) for p in each]
@@ -215,7 +214,7 @@ class Fleet(RobustAveraged):
         return location, scale, features
 
     def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Context of `averaged@2`, and the lags."""
+        """Context of `averaged`, and the lags."""
         end = context.shape[-1] - self.lags * self.y_dim
         return context[..., :end], context[..., end:]
 

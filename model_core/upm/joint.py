@@ -1,7 +1,7 @@
 """Several outputs: independent, or a vector autoregression, by their evidence in each regime.
 
-Each regime follows one of three. Either its outputs are independent, each as in `averaged@2` (see
-`robust_averaged`). Or all follow a vector autoregression of order one, with normal noise of a full
+Each regime follows one of three. Either its outputs are independent, each as in `averaged`.
+Or all follow a vector autoregression of order one, with normal noise of a full
 covariance or with noise of heavy tails: with features `f = (1, lag)` of all outputs,
 
     y ~ N(M' f, Sigma),    M | Sigma ~ MatrixNormal(M_0, Lambda_0^-1, Sigma),
@@ -16,7 +16,7 @@ update with a share `g` of a label is that of regressions,
     Lambda' = Lambda + g f f',    M' = M + g Lambda'^-1 f e',    e = y - M' f,
     psi' = psi + g e e' / (1 + g f' Lambda^-1 f),    nu' = nu + g,
 
-and `g` is found as in `robust_averaged`: the part's own odds of an inlier, times `(TAILS + d) /
+and `g` is found as in `averaged`: the part's own odds of an inlier, times `(TAILS + d) /
 (TAILS + z^2)` at most one where tails are heavy.
 
 Of a label that some outputs are missing from, the others tell. Their density is the marginal one,
@@ -34,7 +34,7 @@ only by the share of independent observations among dependent ones (Bayley & Ham
 
 with `a`, `b` sums of squares and of products of neighbours of the errors, in their running
 standard deviation and within `FAR` of it. The forecasts are averaged with random walks, as in
-`averaged@2`.
+`averaged`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ from torch import Tensor
 
 from model_core.components import Blend, MultivariateStudentT
 from model_core.components.either import Either
-from model_core.upm.averaged import AveragedStats
+from model_core.upm.averaged import FAR_AHEAD, MOST_ODDS, TAILS, Averaged, AveragedStats
 from model_core.upm.base import Beside, in_units
-from model_core.upm.robust_averaged import FAR_AHEAD, MOST_ODDS, TAILS, RobustAveraged
 
 TOGETHER = 2  # vector autoregressions: normal noise, heavy tails
 CERTAIN = 1e12  # odds at most, so that one less a share, and what is divided by it, is not zero
@@ -104,16 +103,16 @@ class _Reading(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Joint(RobustAveraged):
+class Joint(Averaged):
     """Independent outputs or a vector autoregression in each regime.
 
-    Constants are those of `averaged@2`; `autoregression` and `beta` serve the vectors, too.
+    Constants are those of `averaged`; `autoregression` and `beta` serve the vectors, too.
     """
 
     y_dim: int = 2
     kind: str = "joint"
     symmetric: tuple[str, ...] = ("inverse", "psi")
-    parts = RobustAveraged.parts + TOGETHER
+    parts = Averaged.parts + TOGETHER
 
     def prior(self, location: Tensor, scale: Tensor) -> JointStats:  # type: ignore[override]
         """Random walks about the location; the three are equally probable."""
@@ -133,7 +132,7 @@ class Joint(RobustAveraged):
         )
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
-        """That of `averaged@2`, then `WATCHED` numbers of each output: (B, 3 + 14 d)."""
+        """That of `averaged`, then `WATCHED` numbers of each output: (B, 3 + 14 d)."""
         one, nothing = torch.ones_like(location), torch.zeros_like(location)
         watched = one, BEFORE * one, nothing, nothing
         return torch.cat((super().context(location, scale), *watched), -1)
@@ -183,7 +182,7 @@ class Joint(RobustAveraged):
         return Either(self._alone.predictive(stats.alone, phi), together, stats.log_choice)
 
     def outlier(self, prior: JointStats, phi: Tensor | None) -> Either:  # type: ignore[override]
-        """Outputs are independent, each as in `averaged@2`."""
+        """Outputs are independent, each as in `averaged`."""
         return self._independent(self._alone.outlier(prior.alone, phi))
 
     def share(  # type: ignore[override]
@@ -223,9 +222,9 @@ class Joint(RobustAveraged):
         )
 
     @property
-    def _alone(self) -> RobustAveraged:
+    def _alone(self) -> Averaged:
         """The model of independent outputs."""
-        return RobustAveraged(
+        return Averaged(
             self.y_dim, self.kappa, self.slope, self.autoregression, self.alpha, self.beta
         )
 
@@ -278,7 +277,7 @@ class Joint(RobustAveraged):
         return Either(alone, MultivariateStudentT(df, loc.expand(shape), factor), choice)
 
     def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Context of `averaged@2`, and what is watched."""
+        """Context of `averaged`, and what is watched."""
         watched = WATCHED * self.y_dim
         return context[..., :-watched], context[..., -watched:]
 

@@ -79,7 +79,7 @@ def fleet(
     chance: float = 0.5,
     seed: int = 0,
 ) -> Fleet:
-    """The regression of `alpaca`, of unknown noise, among the parts of `averaged@2`."""
+    """The regression of `alpaca`, of unknown noise, among the parts of `averaged`."""
     learned = alpaca(features, inputs, outputs, widths, lags, seed=seed)
     assert learned.noise_prior is not None
     return Fleet(

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
+from model_core.upm.builtin import BUILTIN
 from service.api.auth.guard import Authenticator
 from service.api.auth.rate_limits import Rates
 from service.api.gateway.calibrations import Calibrations
@@ -162,7 +163,8 @@ def _check_default_model(settings: Settings, catalogue: Catalogue) -> None:
     """Warn if the default model is not usable; it may still be published."""
     name, _, version = settings.default_model.partition("@")
     usable = catalogue.usable(name)
-    if not usable or (version and version not in usable):
+    there = version in usable if version else bool(usable) or name in BUILTIN
+    if not there:
         log.warning(
             "--default-model: model %r is not usable; until it is, creating a stream "
             "requires an explicit `model`",

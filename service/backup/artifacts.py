@@ -37,7 +37,7 @@ def unfit(wanted: Mapping[str, UsedModel], models_dir: Path) -> dict[str, str]:
         if catalogue.resolve(models_dir, reference) is None:
             if not model.packed:
                 found[reference] = "is missing"
-        elif not catalogue.same(models_dir, reference, model.digest):
+        elif catalogue.digest(models_dir, reference) != model.digest:
             found[reference] = "differs from the one that the streams were created with"
     return found
 
@@ -78,7 +78,7 @@ def _put(draft: Path, reference: str, model: UsedModel, models_dir: Path) -> boo
     target = models_dir / name / version
     target.parent.mkdir(exist_ok=True)
     os.replace(folder, target)
-    if not catalogue.same(models_dir, reference, model.digest):
+    if catalogue.digest(models_dir, reference) != model.digest:
         shutil.rmtree(target)
         raise BadBackup(f"the packed model {reference} is not the one that the streams use")
     return True

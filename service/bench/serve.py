@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from model_core.upm.builtin import NEWEST
+from model_core.upm.builtin import BUILTIN
 from service.bench.lists import ListLoad, Lists, replay_s
 from service.bench.processes import BenchError, Server, echo_server, moca_server
 from service.bench.results import interval, rounds_of, table
@@ -156,7 +156,7 @@ def bench_serve(
 def _models(models: Sequence[str] | None, url: str | None) -> list[str]:
     if not models:
         return ["gaussian" if url is None else DEFAULT]
-    return list(NEWEST) if ALL in models else list(models)
+    return list(BUILTIN) if ALL in models else list(models)
 
 
 def _measure(

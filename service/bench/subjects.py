@@ -14,7 +14,7 @@ from model_core import kernel, quantiles
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
 from model_core.upm import untrained
-from model_core.upm.builtin import BUILTIN, NEWEST
+from model_core.upm.builtin import BUILTIN
 from service.bench.processes import BenchError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ RECENT_RUN_LENGTHS = 5
 LEVELS = (0.05, 0.5, 0.95)  # quantiles of the summary
 ALPACA = "alpaca"  # with the 32 features of `untrained.alpaca`
 ALPACA_STREAMS = 64  # of a batch at most: a state has 430 kB
-MODELS = (*NEWEST, ALPACA)
+MODELS = (*BUILTIN, ALPACA)
 
 
 class Seen(NamedTuple):
@@ -41,9 +41,9 @@ def model_of(name: str) -> UnderlyingModel:
     """A built-in model, or an ALPaCA that was never trained."""
     if name == ALPACA:
         return untrained.alpaca()
-    if name not in NEWEST:
+    if name not in BUILTIN:
         raise BenchError(f"expected one of {', '.join(MODELS)}, got {name!r}")
-    found = BUILTIN[NEWEST[name]]
+    found = BUILTIN[name]
     return found.build(found.simulated)
 
 

@@ -43,7 +43,7 @@ def calibrate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="JSON file to write the curves to, by NAME@VERSION; required for built-in models.",
+            help="JSON file to write the curves to, by model; required for built-in models.",
             show_default="the model's own model.json",
         ),
     ] = None,

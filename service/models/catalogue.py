@@ -9,7 +9,6 @@ No torch here: the API lists models with it, the worker finds the folder to load
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from model_core import artifact_digest
-from model_core.artifact_digest import DESCRIPTION, DESCRIPTIVE, TENSORS
+from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.upm.builtin import BUILTIN
 from service.errors.base import UnknownModel
 
@@ -35,7 +34,7 @@ class Model(Struct, omit_defaults=True):
     """One version of a model. `error` says why an artifact cannot be served."""
 
     name: str
-    version: str
+    version: str | None  # None: built in
     kind: str
     description: str = ""
     x_dim: int | None = 0  # None: any
@@ -50,15 +49,15 @@ class Model(Struct, omit_defaults=True):
 
     @property
     def reference(self) -> str:
-        """Return NAME@VERSION."""
-        return f"{self.name}@{self.version}"
+        """Return NAME@VERSION, of a built-in model its name."""
+        return self.name if self.version is None else f"{self.name}@{self.version}"
 
 
 BUILT_IN = tuple(
     Model(
-        name=each.reference.partition("@")[0],
-        version=each.reference.partition("@")[2],
-        kind=each.kind,
+        name=each.name,
+        version=None,
+        kind=each.name,
         description=each.description,
         x_dim=each.x_dim,
         y_dim=each.y_dim,
@@ -116,17 +115,20 @@ class Catalogue:
         return sorted(found, key=lambda model: version_key(model.version))
 
     def usable(self, name: str) -> list[str]:
-        """Return the versions of one model that can be used, from old to new."""
+        """Return the versions of a trained model that can be used, from old to new."""
         try:
-            return [each.version for each in self.versions(name) if each.error is None]
+            versions = self.versions(name)
         except UnknownModel:
             return []
+        return [each.version for each in versions if each.version and each.error is None]
 
     def report(self, model: Model) -> dict[str, Any] | None:
         """Return the numbers of a model's training report; None without a readable one."""
+        if model.version is None:
+            return None
         file = place(self._models_dir, model.name) / model.version / "report.json"
         try:
-            if model.built_in or file.stat().st_size > LARGEST_REPORT:
+            if file.stat().st_size > LARGEST_REPORT:
                 return None
             found = msgspec.json.decode(file.read_bytes())
         except (OSError, RecursionError, msgspec.MsgspecError):
@@ -141,7 +143,7 @@ def place(models_dir: Path, name: str) -> Path:
 
 
 def resolve(models_dir: Path, reference: str) -> str | None:
-    """Return the NAME@VERSION that NAME or NAME@VERSION means; None if it does not exist.
+    """Return the model that a name means, with its version if it has any; None if there is none.
 
     It may be one that cannot be used: loading it says why.
     """
@@ -161,12 +163,19 @@ def digest(models_dir: Path, reference: str) -> str | None:
 
     What is only said about a model does not count.
     """
-    return _digest(models_dir, reference, _essential)
-
-
-def same(models_dir: Path, reference: str, known: str | None) -> bool:
-    """Whether the model here has a digest; those of before counted a `model.json` to the byte."""
-    return known in (digest(models_dir, reference), _digest(models_dir, reference, bytes))
+    name, _, version = reference.partition("@")
+    if reference in BUILTIN:
+        return None
+    folder = place(models_dir, name) / version
+    description, tensors = folder / DESCRIPTION, folder / TENSORS
+    try:
+        if not description.is_file() or description.stat().st_size > LARGEST_DESCRIPTION:
+            return None
+        if not tensors.is_file() and (tensors.exists() or tensors.is_symlink()):
+            return None
+        return artifact_digest.digest(folder)
+    except (OSError, RecursionError, ValueError):
+        return None
 
 
 def stamp(folder: Path) -> list[tuple[int, ...] | None]:
@@ -181,32 +190,9 @@ def stamp(folder: Path) -> list[tuple[int, ...] | None]:
     return found
 
 
-def _digest(models_dir: Path, reference: str, told: Callable[[bytes], bytes]) -> str | None:
-    """Of what is `told` of the description, and of the tensors, where the kind has any."""
-    name, _, version = reference.partition("@")
-    if any(model.reference == reference for model in BUILT_IN):
-        return None
-    folder = place(models_dir, name) / version
-    description, tensors = folder / DESCRIPTION, folder / TENSORS
-    try:
-        if not description.is_file() or description.stat().st_size > LARGEST_DESCRIPTION:
-            return None
-        if not tensors.is_file() and (tensors.exists() or tensors.is_symlink()):
-            return None
-        return artifact_digest.digest(folder, told)
-    except (OSError, RecursionError, msgspec.MsgspecError):
-        return None
-
-
-def _essential(description: bytes) -> bytes:
-    stated = msgspec.json.decode(description, type=dict[str, msgspec.Raw])
-    kept = {name: msgspec.json.decode(stated[name]) for name in stated.keys() - set(DESCRIPTIVE)}
-    return msgspec.json.encode(kept, order="deterministic")
-
-
-def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
+def version_key(version: str | None) -> tuple[tuple[int, int, str], ...]:
     """Order versions by their numbers where they have any: 9 < 10, 1.9 < 1.10."""
-    parts = re.split(r"[._-]", version)
+    parts = re.split(r"[._-]", version or "")
     return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from model_core.upm.builtin import curves
-from service.models.catalogue import BUILT_IN, place
+from model_core.upm.builtin import BUILTIN, curves
+from service.models.catalogue import place
 
 
 class _Part(Struct):
@@ -23,8 +23,8 @@ _decode = msgspec.json.Decoder(_Part).decode
 
 
 def of(models_dir: Path, reference: str) -> dict[str, Any] | None:
-    """What was simulated for NAME@VERSION; None where nothing was, or nothing can be read."""
-    if any(model.reference == reference for model in BUILT_IN):
+    """What was simulated for a model; None where nothing was, or nothing can be read."""
+    if reference in BUILTIN:
         return curves().get(reference)
     name, _, version = reference.partition("@")
     try:

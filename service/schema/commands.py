@@ -150,7 +150,7 @@ class WhatIfForm(Form):
 class ModelForm(Form):
     """The model to move the stream to."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "averaged@1"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "averaged"}]})
 
     model: Annotated[StrictStr, Field(pattern=REFERENCE)] = Field(
         description="NAME@VERSION, or NAME for its highest version"

@@ -42,7 +42,7 @@ def check_device(name: str) -> None:
 
 def dummy_step(settings: Settings) -> None:
     """Step the built-in Gaussian once on the worker's device."""
-    model = Catalogue(settings.models_dir, settings.device).get("gaussian@1")
+    model = Catalogue(settings.models_dir, settings.device).get("gaussian")
     slab = Slab(model, 50, settings.device)
     (row,) = slab.begin([[0.0]], [[1.0]])
     rates = step_inputs.effective_rates(model, StreamSettings())

@@ -434,5 +434,5 @@ def test_every_query_of_dashboards_and_rules_returns_data(watched):
     assert prometheus.value("moca:pending_observations") == 0
     assert prometheus.value("sum(moca_owned_partitions)") == 8
     assert prometheus.value("moca:fenced_commits:increase10m") > 0
-    for model in ("averaged@1", "gaussian@1"):
+    for model in ("averaged", "gaussian"):
         assert 0.8 < prometheus.value(f'moca:pit:coverage90_1h{{model="{model}"}}') < 1

@@ -179,7 +179,7 @@ def test_a_stream_moves_to_another_model_while_observations_come(url, http, pref
         moving = pool.submit(ask, own, "POST", f"{moved}/model", json={"model": "gaussian"})
         for each in seen[100:]:
             ask(http, "POST", f"{moved}/observations", json=each)
-        assert moving.result()["model"] == "gaussian@1"
+        assert moving.result()["model"] == "gaussian"
     ask(http, "PUT", fresh, 201, json={"model": "gaussian"})
     post(http, fresh, seen)
     beliefs = [ask(http, "GET", f"{name}/run-length")["belief"] for name in (moved, fresh)]

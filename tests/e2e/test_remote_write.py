@@ -42,7 +42,7 @@ def test_a_rule_makes_the_stream_and_its_settings_can_be_changed(http, prefix):
     settings = ask(http, "GET", f"{prefix}a")["settings"]
     assert settings["tags"] == labels(prefix) | {"source": "prometheus"}
     found = [settings[name] for name in ("model", "interval", "ttl")]
-    assert found == ["gaussian@1", 10.0, 604800.0]
+    assert found == ["gaussian", 10.0, 604800.0]
     match = {"match": f'node_load1{{run="{prefix}"}}'}
     streams = http.get("/v1/streams", params=match).json()["streams"]
     assert [row["stream"] for row in streams] == [f"{prefix}a"]

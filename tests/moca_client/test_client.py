@@ -268,7 +268,7 @@ def test_bodies_of_beliefs_snapshots_and_moves(ask):
     use = [
         lambda c: c.put_run_length("a/b", {0: 0.25, 4: 0.75, 5: 0.0}, seq=3),
         lambda c: c.put_snapshot("s", Snapshot(b"\x00\x01", "application/x"), replace=True),
-        lambda c: c.move_model("s", "gaussian@1"),
+        lambda c: c.move_model("s", "gaussian"),
     ]
     belief, snapshot, move = (ask([ok(STATE)], each).requests[0] for each in use)
     assert belief.url.raw_path == b"/v1/streams/a%2Fb/run-length"
@@ -276,7 +276,7 @@ def test_bodies_of_beliefs_snapshots_and_moves(ask):
     assert body(belief) == {"belief": hypotheses, "seq": 3}
     assert (snapshot.content, snapshot.headers["content-type"]) == (b"\x00\x01", "application/x")
     assert snapshot.url.query == b"replace=true"
-    assert move.content == b'{"model":"gaussian@1"}'
+    assert move.content == b'{"model":"gaussian"}'
     blob = httpx.Response(200, content=b"\x00", headers={"Content-Type": "application/x"})
     assert ask([blob], lambda c: c.snapshot("s")).value == Snapshot(b"\x00", "application/x")
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats as distributions
 
-# As `robust_averaged` has them, which may not change: stored streams go on by them.
+# As `averaged` has them, which may not change: stored streams go on by them.
 MOST_ODDS, REACH, TAILS = 1e4, 3.0, 3.0
 
 

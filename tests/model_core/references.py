@@ -99,13 +99,6 @@ class Multivariate(Reference):
 
 
 class Poisson(Reference):
-    def log_density(self, x, y, past, spread=1.0):
-        first = self.model.shape / spread
-        shape, rate = first + past.weight @ past.y, first / self.location + past.weight.sum()
-        return stats.nbinom.logpmf(y, shape, rate / (rate + 1)).sum()
-
-
-class MixedPoisson(Reference):
     """Every gamma's own posterior, each weighted by how well it explained the whole window."""
 
     def log_density(self, x, y, past, spread=1.0):
@@ -398,7 +391,6 @@ _BY_CLASS = {
     "Gaussian": Gaussian,
     "Multivariate": Multivariate,
     "Poisson": Poisson,
-    "MixedPoisson": MixedPoisson,
     "BernoulliModel": Bernoulli,
     "CategoricalModel": Categorical,
     "Exponential": Exponential,

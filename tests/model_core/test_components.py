@@ -264,7 +264,7 @@ def test_draws_follow_the_distribution(name):
         ("multivariate-2", MultivariateStudentT),
         ("alpaca-mixture-unknown-2", Choice),
         ("joint-2", Either),
-        ("robust-averaged-2", None),
+        ("averaged-2", None),
     ],
 )
 def test_moments_and_marginals_of_a_component_are_those_of_its_draws(name, kind):
@@ -433,7 +433,7 @@ def test_a_level_that_a_count_meets_exactly():
     assert not torch.isfinite(nothing.quantile(tensor([0.5]))).any()
 
 
-@pytest.mark.parametrize("name", ["gaussian-3", "multivariate-2", "robust-averaged-2"])
+@pytest.mark.parametrize("name", ["gaussian-3", "multivariate-2", "averaged-2"])
 def test_of_many_outputs_what_has_no_weight_is_left_out(monkeypatch, name):
     """Quantiles and cdf are those of all components, and no row depends on another."""
     one = case(name)

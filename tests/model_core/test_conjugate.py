@@ -15,7 +15,7 @@ import torch
 from scipy import special, stats
 
 from model_core.upm.builtin import Options, build
-from model_core.upm.mixed_poisson import MixedPoisson
+from model_core.upm.poisson import Poisson
 from tests.model_core.cases import walk
 from tests.model_core.references import Series
 from tests.model_core.registry import Case, case, tensor
@@ -47,12 +47,10 @@ def gaussian_grid(one: Case) -> Grid:
 
 def poisson_grid(one: Case) -> Grid:
     log_rate, shape = np.linspace(-60, 9, 20_000), one.model.shape
-    mixed = isinstance(one.model, MixedPoisson)
-    factors, weights = (one.model.factors, one.model.weights) if mixed else ((1.0,), (1.0,))
     each = [
         np.log(weight)
         + stats.gamma.logpdf(np.exp(log_rate), shape, scale=factor * one.location[0] / shape)
-        for factor, weight in zip(factors, weights, strict=True)
+        for factor, weight in zip(one.model.factors, one.model.weights, strict=True)
     ]
     prior = special.logsumexp(each, axis=0) + log_rate
     return Grid(prior, lambda y: stats.poisson.logpmf(y[0], np.exp(log_rate)))
@@ -97,7 +95,6 @@ def drawn(one: Case, count: int, seed: int = 0) -> np.ndarray:
 GRIDS = {
     "gaussian-1": gaussian_grid,
     "poisson": poisson_grid,
-    "mixed-poisson": poisson_grid,
     "bernoulli": bernoulli_grid,
     "categorical": categorical_grid,
     "exponential": exponential_grid,
@@ -118,7 +115,7 @@ def test_the_predictive_is_the_integral_over_the_parameters(name):
 
 def test_priors_have_a_variance():
     """With the parameters that a stream gets, of any location and scale."""
-    for name in ("gaussian", "multivariate", "exponential", "poisson@1", "poisson@2"):
+    for name in ("gaussian", "multivariate", "exponential", "poisson"):
         model = build(name, Options(y_dim=2))
         for size in (1e-6, 1.0, 1e6):
             given = [tensor([[size] * model.y_dim])] * 2
@@ -134,7 +131,7 @@ AT = 60  # of the jump
 
 def changed(y, location: float, hazard: float = 0.01):
     """Probability after each count that the regime began at the jump or later; last mixture."""
-    one = Case("", MixedPoisson(), np.array([location]), np.ones(1), None, None)
+    one = Case("", Poisson(), np.array([location]), np.ones(1), None, None)
     ones, labels = np.ones(len(y)), np.array(y, dtype=float)[:, None]
     told = ones > 0, hazard * ones, ones, np.nan * ones, 0.01 * ones
     found, stream = [], Series(np.zeros((len(y), 0)), labels, *told)
@@ -171,7 +168,7 @@ def test_forecasts_of_a_steady_rate_hardly_know_of_rates_far_off():
 
 def test_shares_of_the_gammas_survive_any_number_of_counts():
     """They sum to one, and tend to those of gammas that differ in nothing but their density."""
-    one = case("mixed-poisson")
+    one = case("poisson")
     model, prior = one.model, one.prior()
     for exposure, shape in ((0, 0.8), (1e-9, 0.8), (1e5, 1e17), (1e12, 1e3), (1e12, 1e24)):
         held = type(prior.stats)(*(tensor([[[each]]]) for each in (shape, exposure)))

@@ -82,7 +82,7 @@ def test_labels_and_inputs_that_are_mappings_are_taken_by_name():
     for a, b in rng.normal(size=(10, 2)).tolist():
         answer = by_name.update({"b": b, "a": a})
         assert same(answer, by_place.update([b, a]))  # in the order of the first
-    assert by_name.model == "joint@1"
+    assert by_name.model == "joint"
     assert len(answer.predictive.mean) == len(answer.predictive.sd) == 2
     assert [len(each) for each in answer.predictive.interval] == [2, 2]
     assert same(by_name.update({"a": 1.0}), by_place.update([None, 1.0]))
@@ -171,7 +171,7 @@ def test_a_refused_first_label_decides_on_nothing():
     assert detector.score_one({"a": 1.0, "b": 2.0}) == 0.0
     assert (detector.model, detector.seq) == ("", 1)
     detector.update({"c": 1.0})
-    assert (detector.model, detector.seq) == ("averaged@2", 2)
+    assert (detector.model, detector.seq) == ("averaged", 2)
     many = Detectors(warmup.LONGEST_WAIT, kernels=False)  # each waits as long as one alone
     many.update([None] * len(many))
     assert many.model == ""
@@ -265,7 +265,7 @@ def test_pictures(monkeypatch):
             detector.plot()
         assert "<table>" in detector._repr_html_()
         detector.update_many(y)
-        assert len(detector.plot().axes) == (3 if detector.model == "joint@1" else 2)
+        assert len(detector.plot().axes) == (3 if detector.model == "joint" else 2)
         assert "<svg" in detector._repr_html_()
     detector = gaussian()
     detector.update_many(step())
@@ -337,7 +337,7 @@ def test_a_file_has_seasons_vectors_and_what_came_before_the_first_label(tmp_pat
         assert all(map(same, stored.update_many(y[at:]), detector.update_many(y[at:])))
         assert stored.segments() == detector.segments()
         assert stored.predict() == detector.predict()
-        if detector.model == "gaussian@1":
+        if detector.model == "gaussian":
             assert stored.forecast(3) == detector.forecast(3)
 
 

@@ -22,17 +22,16 @@ from model_core.compiled.kernel import Views  # noqa: E402
 from model_core.encoder import Identity  # noqa: E402
 from model_core.filter import FilterState  # noqa: E402
 from model_core.upm import conjugate, linear, untrained  # noqa: E402
-from model_core.upm.averaged import Averaged  # noqa: E402
 from model_core.upm.base import UnderlyingModel  # noqa: E402
 from tests.model_core.registry import NAMES, case  # noqa: E402
 
 # One of every class, as `python -m model_core.compiled` compiles them: others cost nothing more.
 QUICK = (
-    "gaussian-3", "multivariate-2", "mixed-poisson", "bernoulli", "categorical", "exponential",
-    "alpaca-unknown-2", "autoregressive-all", "robust-averaged-2", "joint-2", "fleet-2", "pcoc-3",
+    "gaussian-3", "multivariate-2", "poisson", "bernoulli", "categorical", "exponential",
+    "alpaca-unknown-2", "autoregressive-all", "averaged-2", "joint-2", "fleet-2", "pcoc-3",
 )  # fmt: skip
 WITHOUT = ("alpaca-mixture-1", "alpaca-mixture-unknown-2", "lstm-2")
-SLOW = [name for name in (*NAMES, "averaged-2") if name not in (*QUICK, *WITHOUT)]
+SLOW = [name for name in NAMES if name not in (*QUICK, *WITHOUT)]
 quick = pytest.mark.parametrize("name", QUICK)
 every_name = pytest.mark.parametrize("name", [*QUICK, *SLOW])
 
@@ -47,7 +46,7 @@ ULP, ROUNDINGS, LOST = 2.0**-52, 100, 1e-6
 
 
 def model_of(name: str) -> UnderlyingModel:
-    return Averaged(y_dim=2) if name == "averaged-2" else case(name).model
+    return case(name).model
 
 
 @pytest.fixture(autouse=True)
@@ -365,7 +364,7 @@ def test_a_row_that_is_not_finite_stays_as_it_was(name):
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), wrong
 
 
-@pytest.mark.parametrize("name", ["robust-averaged-2", "alpaca-lags-1", "fleet-0"])
+@pytest.mark.parametrize("name", ["averaged-2", "alpaca-lags-1", "fleet-0"])
 def test_a_row_that_is_named_again_is_stepped_again(name):
     """Two streams, turn by turn, in one call and in many."""
     model, rng = model_of(name), np.random.default_rng(2)

@@ -40,7 +40,7 @@ def uneventful(one: Case, steps: int) -> list[Series]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["alpaca-2", "multivariate-2", "pcoc-3", "robust-averaged-1"])
+@pytest.mark.parametrize("name", ["alpaca-2", "multivariate-2", "pcoc-3", "averaged-1"])
 def test_twenty_thousand_steps_stay_finite(name):
     one, steps = case(name), 20_000
     for step in walk(one.model, one.prior(3), uneventful(one, steps), 6):

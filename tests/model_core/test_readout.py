@@ -62,7 +62,7 @@ def check(found, step, row, confirmed, threshold):
     assert found.born_previous_start == step.info.born_previous_start[row].item()
 
 
-@pytest.mark.parametrize("name", ["gaussian-1", "multivariate-2", "mixed-poisson", "alpaca-1"])
+@pytest.mark.parametrize("name", ["gaussian-1", "multivariate-2", "poisson", "alpaca-1"])
 def test_it_is_what_loops_over_the_hypotheses_find(name):
     for step in run(BY_NAME[name], batch_of(BY_NAME[name]), MOST):
         for confirmed in (0, 4, 9):

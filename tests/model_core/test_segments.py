@@ -148,8 +148,8 @@ def test_baselines_are_selections(name):
 
 
 def test_an_override_is_the_belief_a_label_is_predicted_with():
-    one, steps = series(case("mixed-poisson"), 1, 12), 12
-    whole, told = matrix(case("mixed-poisson"), [one]), changes([one])
+    one, steps = series(case("poisson"), 1, 12), 12
+    whole, told = matrix(case("poisson"), [one]), changes([one])
     override = torch.full((1, steps, steps), NAN, dtype=torch.float64)
     belief = tensor([0.1, 0.0, 0.4, 0.0, 0.3])  # not even normalised
     override[0, 6, :5] = belief.log()

@@ -16,7 +16,7 @@ app = typer.Typer(
 Models = Annotated[
     list[str] | None,
     typer.Option(
-        help="A built-in model of numbers, NAME or NAME@VERSION; may be given several times.",
+        help="A built-in model of numbers; may be given several times.",
         show_default="the service's default",
     ),
 ]
@@ -205,10 +205,10 @@ def bandit(
 
 def _model(name: str | None) -> str:
     from model_core.defaults import Defaults
-    from model_core.upm.builtin import BUILTIN, NEWEST, Options, build
+    from model_core.upm.builtin import BUILTIN, Options, build
 
     chosen = name or Defaults().model
-    known = [kind for kind in [*NEWEST, *BUILTIN] if build(kind, Options()).label == "real"]
+    known = [kind for kind in BUILTIN if build(kind, Options()).label == "real"]
     if chosen not in known:
         fail(f"--model: expected one of {', '.join(known)}, got {chosen!r}")
     return chosen

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from model_core.upm.robust_averaged import RobustAveraged
+from model_core.upm.averaged import Averaged
 from model_core.warmup import estimate
 from training.data.base import Batch, Source
 from training.errors import BadData
@@ -124,7 +124,7 @@ class InUnits:
     def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
         """As the source; labels beyond `FARTHEST` units count as that far."""
         batch = self._source.draw(generator, count, self._warmup + length)
-        model = RobustAveraged(batch.y.shape[-1])
+        model = Averaged(batch.y.shape[-1])
         y = batch.y.double()
         before, y = y[:, : self._warmup], y[:, self._warmup :]
         unknown = (~before.isnan()).sum(1, keepdim=True) < min(FEWEST, self._warmup)

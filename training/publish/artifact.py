@@ -18,7 +18,7 @@ from torch import Tensor
 
 from model_core import artifact
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.builtin import NEWEST
+from model_core.upm.builtin import BUILTIN
 from training.config import OWN, Config
 from training.data.base import Batch, Splits
 from training.errors import BadConfig, BadData, BadRun, Behind
@@ -173,7 +173,7 @@ def summary(run: Trained, report: Report, date: str | None) -> dict[str, Any]:
 def _checked_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise BadConfig(f"--name: expected letters, digits and . _ -, got {name!r}")
-    if name in NEWEST:
+    if name in BUILTIN:
         raise BadConfig(f"--name: {name!r} is the name of a built-in model; choose another")
     return name
 

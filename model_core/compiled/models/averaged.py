@@ -1,17 +1,38 @@
-"""`upm.averaged.Averaged`: a level, a line or an autoregression in each regime, averaged."""
+"""`upm.averaged.Averaged`: level, line or autoregression in each regime, heavy tails and a walk.
+
+Other models share it, with more parts: noise is that of all of them.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
-from model_core.compiled import LABEL, arithmetic, mixture, step
-from model_core.compiled.jit import Floats, compiled, implements, whole
-from model_core.compiled.models import lags, student_t
+from model_core.compiled import LABEL, LABELLED, arithmetic, belief, mixture, step
+from model_core.compiled.belief import CHANCE, MASS, SHARE
+from model_core.compiled.jit import Floats, compiled, implements, inlined, whole
+from model_core.compiled.models import student_t, walk
 from model_core.upm import averaged
-from model_core.upm.averaged import KINDS, LAG, LINE, UNIT
+from model_core.upm.averaged import (
+    FAR_AHEAD,
+    LAG,
+    LINE,
+    MOST_ODDS,
+    NORMAL,
+    REACH,
+    TAILS,
+    UNIT,
+)
+from model_core.upm.base import FARTHEST
+from model_core.upm.walk import TAILS as TAILS_OF_WALK
 
+KINDS = averaged.Averaged.kinds
 PARTS = len(KINDS)
-NOISE = student_t.Noise((1.0,) * PARTS, PARTS)
+NOISE = student_t.Noise(averaged.Averaged.skews, NORMAL)
+# Mean size of a Student-t of TAILS degrees of freedom, as all have that are skewed.
+SIZE = 2 * math.exp(math.lgamma(TAILS / 2 + 0.5) - math.lgamma(TAILS / 2))
+SIZE *= math.sqrt(TAILS / math.pi) / (TAILS - 1)
+NOTHING = -700.0  # log weight of a part that the walk has not
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
 
 
@@ -19,7 +40,8 @@ class Averaged(NamedTuple):
     """Rows of the statistics, of P parts: mean (d, P, 2), precision (d, P, 3), alpha (1).
 
     Then beta and weight (d, P), the origin (1); and beside the statistics the second feature and
-    `f' Lambda^-1 f`, (d, P) each.
+    `f' Lambda^-1 f`, (d, P) each. `params` ends with the shares of the parts (d P), what is
+    believed of labels (d), and a row of the walk's weight and the lead that it had.
     """
 
     outputs: int
@@ -34,15 +56,19 @@ class Averaged(NamedTuple):
 
 def of(model: averaged.Averaged) -> Averaged:
     """Dimensions of a model."""
-    kept = rows_of(model.y_dim, NOISE)
-    params = student_t.rows_of(model.y_dim, NOISE)
-    return Averaged(model.y_dim, kept + 2 * PARTS * model.y_dim, kept, params)
+    d, kept = model.y_dim, rows_of(model.y_dim, NOISE)
+    return Averaged(d, kept + 2 * PARTS * d, kept, params_of(d, NOISE))
 
 
 def rows_of(outputs: int, noise: student_t.Noise) -> int:
     """Rows of the statistics; a learned last part has nothing here but its weight."""
     parts = len(noise.skews)
     return (6 * (parts - noise.own) + parts) * outputs + 2
+
+
+def params_of(outputs: int, noise: student_t.Noise) -> int:
+    """Rows of `params`."""
+    return student_t.rows_of(outputs, noise) + len(noise.skews) * outputs + outputs + 1
 
 
 @implements(step.predict, Averaged)
@@ -54,9 +80,15 @@ def predict(
     own: Floats,
     params: Floats,
 ) -> None:
-    """Average of three Student-t."""
-    regress(model.outputs, KINDS, NOISE, context, own, params)
-    student_t.finish(model.outputs, NOISE, params)
+    """Average of the parts, and the walk."""
+    forecast(model.outputs, context, own, params)
+
+
+@compiled
+def forecast(outputs: int, context: Floats, own: Floats, params: Floats) -> None:
+    """Average of the parts, and the walk."""
+    regress(outputs, KINDS, NOISE, context, own, params)
+    complete(outputs, NOISE, context, params)
 
 
 @compiled
@@ -113,20 +145,273 @@ def _forecast(mean: Floats, precision: Floats, u: Floats, loc: Floats, variance:
         variance[i] = value if value > 0.0 else 0.0
 
 
+@compiled
+def complete(outputs: int, noise: student_t.Noise, context: Floats, params: Floats) -> None:
+    """Bounds, the walk and what follows, once there are the regressions of all parts."""
+    _bound(outputs, noise, context, params)
+    _walk(outputs, noise, context, params)
+    student_t.finish(outputs, noise, params)
+
+
+@inlined
+def shares_of(outputs: int, noise: student_t.Noise, params: Floats) -> int:
+    """First row of the shares of the parts."""
+    first: int = believed_of(outputs, params) - len(noise.skews) * outputs
+    return first
+
+
+@compiled
+def _bound(outputs: int, noise: student_t.Noise, context: Floats, params: Floats) -> None:
+    """Locations near the labels' range, but for the outliers'; freedom of heavy tails."""
+    d, parts, first = outputs, len(noise.skews), student_t.before_locations(outputs, noise)
+    half, heavy = params[2 * d], params[2 * d + student_t.FREEDOM]
+    n = whole(half)
+    for i in range(n):
+        heavy[i] = half[i] if half[i] < 0.5 * TAILS else 0.5 * TAILS
+    for o in range(d):
+        least, most = bounds(outputs, o, context)
+        for k in range(o * parts, (o + 1) * parts):
+            loc = params[first + k]
+            for i in range(n - 1):
+                loc[i] = max(least, min(most, loc[i]))
+
+
+@inlined
+def bounds(outputs: int, output: int, context: Floats) -> tuple[float, float]:
+    """Least and greatest forecast of an output."""
+    location, scale = context[1 + output], context[1 + outputs + output]
+    least, most = context[1 + 2 * outputs + output], context[1 + 3 * outputs + output]
+    return location + scale * (least - REACH), location + scale * (most + REACH)
+
+
+@compiled
+def _walk(outputs: int, noise: student_t.Noise, context: Floats, params: Floats) -> None:
+    """The walk's forecast in the column before the last, whose first part is all of it."""
+    d, parts = outputs, len(noise.skews)
+    size, first, at = parts * d, student_t.before_locations(d, noise), whole(params[0]) - 2
+    kept = context[1 + 5 * d :]
+    params[params.shape[0] - 1, 0] = kept[walk.WEIGHT]
+    for group in range(2 * d, first, student_t.FREEDOM):
+        params[group, at] = 0.5 * TAILS_OF_WALK
+    for o in range(d):
+        scale = context[1 + d + o]
+        loc = context[1 + o] + scale * walk.location(kept, d, o)
+        square = scale * scale * walk.square(kept, d, o)
+        for k in range(o * parts, (o + 1) * parts):
+            params[first + k, at] = loc
+            params[first + size + k, at] = square
+            params[first + 3 * size + k, at] = 0.0 if k % parts == 0 else NOTHING
+
+
+@implements(step.mix, Averaged)
+def mix(model: Averaged, rate: float, params: Floats, work: Floats) -> None:
+    """As any, then with the walk."""
+    mix_walk(rate, params[params.shape[0] - 1, 0], work)
+
+
+@compiled
+def mix_walk(rate: float, weight: float, work: Floats) -> None:
+    """As any, then with a walk of that weight in the column before the last."""
+    belief.mix(rate, work)
+    chance = work[CHANCE]
+    n = whole(chance)
+    everything = arithmetic.total(chance, n)
+    for i in range(n):
+        chance[i] *= 1.0 - weight
+    chance[n - 2] = weight * everything
+
+
 @implements(step.score, Averaged)
 def score(model: Averaged, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log density of all outputs."""
     student_t.log_density(model.outputs, NOISE, number, params, each)
 
 
+@implements(step.believe, Averaged)
+def believe(
+    model: Averaged, number: Floats, work: Floats, params: Floats, log_score: float
+) -> float:
+    """`v y + (1 - v) m` in rows at the end of `params`; returns the score with the walk."""
+    return believe_parts(model.outputs, NOISE, number, work, params, log_score)
+
+
+@compiled
+def believe_parts(
+    outputs: int,
+    noise: student_t.Noise,
+    number: Floats,
+    work: Floats,
+    params: Floats,
+    log_score: float,
+) -> float:
+    """What is believed of each output, by all parts; returns the score with the walk."""
+    for o in range(outputs):
+        expected, learned = expect(
+            outputs, noise, o, number, work[CHANCE], work[MASS], work[SHARE], params
+        )
+        keep_belief(outputs, o, number, work[CHANCE], expected, learned, params)
+    return score_with_walk(outputs, noise, work, params, log_score)
+
+
+@compiled
+def score_with_walk(
+    outputs: int, noise: student_t.Noise, work: Floats, params: Floats, log_score: float
+) -> float:
+    """Log score of the answer; the walk's lead before `log_score` is kept in `params`."""
+    last, d, size = params.shape[0] - 1, outputs, len(noise.skews) * outputs
+    first, n = student_t.before_locations(d, noise) + 4 * size, whole(work[CHANCE])
+    density, weight = 0.0, params[last, 0]
+    for o in range(d):
+        density += params[first + o, n - 2]
+    params[last, 1] = density - log_score
+    return arithmetic.logaddexp(math.log1p(-weight) + log_score, math.log(weight) + density)
+
+
+@compiled
+def expect(
+    outputs: int,
+    noise: student_t.Noise,
+    output: int,
+    number: Floats,
+    chance: Floats,
+    mass: Floats,
+    inlier: Floats,
+    params: Floats,
+) -> tuple[float, float]:
+    """Sums over the hypotheses of one output's forecast, and of the share that parts learn.
+
+    chance, mass: (W) weights of the sums. inlier: responsibilities. Fills the shares of the parts.
+    """
+    d, parts = outputs, len(noise.skews)
+    size, first = parts * d, student_t.before_locations(d, noise)
+    n = whole(chance) - 2  # nor walk, nor outliers
+    weights, heavy_before = student_t.weights_of(d, noise), parts - noise.own
+    y, evidence = number[LABEL + output], params[first + 4 * size + output]
+    expected, learned = 0.0, 0.0
+    for k in range(output * parts, (output + 1) * parts):
+        loc, square, log_weight = params[first + k], params[first + size + k], first + 3 * size
+        density, each = params[first + 2 * size + k], params[shares_of(d, noise, params) + k]
+        part = k - output * parts
+        tails = TAILS if noise.normal <= part < heavy_before else 0.0
+        skew = noise.skews[part]
+        offset = SIZE * (skew - 1.0 / skew)  # of its mean, in scales
+        _share(y, inlier, loc, square, density, params[log_weight + k], evidence, tails, skew, each)
+        weight, told = params[weights + k], params[weights + size + k]
+        expected += _expected(chance, weight, loc, square, offset, n)
+        for i in range(n):
+            if mass[i] > 0:
+                learned += mass[i] * told[i] * min(each[i], 1.0)
+    return expected, learned
+
+
+@compiled
+def keep_belief(
+    outputs: int,
+    output: int,
+    number: Floats,
+    chance: Floats,
+    expected: float,
+    learned: float,
+    params: Floats,
+) -> None:
+    """Keep what is believed of an output's label in `params`, and after it the forecast.
+
+    expected, learned: sums by `expect`, with the weights `chance` in the mixture.
+    """
+    everything, y = 0.0, number[LABEL + output]
+    for i in range(whole(chance) - 2):  # hypotheses alone: neither the walk nor outliers
+        everything += chance[i]
+    forecast = expected / everything
+    believed = forecast + learned * (y - forecast)
+    if learned >= 0.5:
+        believed = y - (y - forecast) * (1.0 - learned)
+    row = believed_of(outputs, params) + output
+    params[row, 0] = believed
+    params[row, 1] = forecast
+
+
+@inlined
+def believed_of(outputs: int, params: Floats) -> int:
+    """First row of what is believed of labels."""
+    first: int = params.shape[0] - 1 - outputs
+    return first
+
+
+@inlined
+def odds_of(share: float) -> float:
+    """Odds of an inlier, `MOST_ODDS` at most."""
+    rest, odds = 1.0 - share, MOST_ODDS
+    if share < MOST_ODDS * rest:
+        odds = share / rest
+    return odds
+
+
+@compiled
+def _expected(
+    chance: Floats, weight: Floats, loc: Floats, square: Floats, offset: float, n: int
+) -> float:
+    """Sum of a part's means with weights; offset: of the means from the locations, in scales."""
+    total = 0.0
+    for i in range(n):
+        if chance[i] > 0:
+            mean = loc[i] + (offset * math.sqrt(square[i]) if offset != 0.0 else 0.0)
+            total += chance[i] * weight[i] * mean
+    return total
+
+
+@compiled
+def _share(
+    y: float,
+    share: Floats,
+    loc: Floats,
+    square: Floats,
+    density: Floats,
+    log_weight: Floats,
+    evidence: Floats,
+    tails: float,
+    skew: float,
+    out: Floats,
+) -> None:
+    """How much of a label a part learns; density: with its log weight; tails: 0 for a normal."""
+    below, above = skew * skew, 1.0 / (skew * skew)
+    for i in range(whole(share)):
+        lead = density[i] - log_weight[i] - evidence[i]
+        out[i] = arithmetic.exp(lead if lead < FAR_AHEAD else FAR_AHEAD)
+    for i in range(whole(share)):
+        odds = odds_of(share[i]) * out[i]
+        error, precise = y - loc[i], 1.0
+        side = below if error < 0 else above
+        if tails > 0:
+            precise = (tails + 1.0) / (tails + side * (error * error) / square[i])
+        out[i] = odds / (1.0 + odds) * ((precise if precise < 1.0 else 1.0) * side)
+
+
 @implements(step.learn, Averaged)
 def learn(
-    model: Averaged, number: Floats, context: Floats, share: Floats, own: Floats, params: Floats
+    model: Averaged,
+    number: Floats,
+    context: Floats,
+    share: Floats,
+    own: Floats,
+    params: Floats,
 ) -> None:
-    """Conjugate update of the three, and of their probabilities."""
-    n = model.outputs
+    """Conjugate update of the parts, and of their probabilities."""
+    learn_parts(model.outputs, NOISE, number, context[0], share, own, params)
+
+
+@compiled
+def learn_parts(
+    outputs: int,
+    noise: student_t.Noise,
+    number: Floats,
+    now: float,
+    share: Floats,
+    own: Floats,
+    params: Floats,
+) -> None:
+    """Conjugate update of the parts by their shares, and of their probabilities."""
     # Means and variances are not needed any more.
-    update(n, NOISE, number, context[0], share, -1, own, params, params[0], params[n])
+    update(outputs, noise, number, now, share, own, params, params[0], params[outputs])
 
 
 @compiled
@@ -136,7 +421,6 @@ def update(
     number: Floats,
     now: float,
     share: Floats,
-    shares: int,
     own: Floats,
     params: Floats,
     told: Floats,
@@ -144,10 +428,9 @@ def update(
 ) -> None:
     """Conjugate update of all parts but a learned last one, and of the probabilities of all.
 
-    shares: first row of `params` with the share of each part; below 0: each learns as much as its
-    regime. told, rest: rows to work in.
+    Each part learns its share; see `expect`. told, rest: rows to work in.
     """
-    d, every = outputs, len(noise.skews)
+    d, every, shares = outputs, len(noise.skews), shares_of(outputs, noise, params)
     parts = every - noise.own
     size, origin_row = parts * d, (6 * parts + every) * d + 1
     alpha, origin = own[5 * size], own[origin_row]
@@ -159,7 +442,7 @@ def update(
             k, of_all = o * parts + part, o * every + part
             u, variance = own[origin_row + 1 + k], own[origin_row + 1 + size + k]
             loc, beta = params[first + of_all], own[5 * size + 1 + k]
-            each = params[shares + of_all] if shares >= 0 else share
+            each = params[shares + of_all]
             for i in range(n):
                 error = y - loc[i]
                 grown = each[i] * (error * error) / (1.0 + each[i] * variance[i])
@@ -217,8 +500,32 @@ def reweigh(
 
 @implements(step.remember, Averaged)
 def remember(model: Averaged, number: Floats, params: Floats, context: Floats) -> None:
-    """Time and the lag."""
-    lags.advance(model.outputs, number, context)
+    """Time, the range and the lag of believed labels, and the walk."""
+    advance(model.outputs, number, params, context)
+
+
+@compiled
+def advance(outputs: int, number: Floats, params: Floats, context: Floats) -> None:
+    """Time, the range and the lag of believed labels, and the walk."""
+    lead = params[params.shape[0] - 1, 1]
+    walk.advance(outputs, number, context, 1 + 5 * outputs, lead)
+    _remember(outputs, number, params, context)
+
+
+@compiled
+def _remember(outputs: int, number: Floats, params: Floats, context: Floats) -> None:
+    context[0] += 1.0
+    if number[LABELLED] == 0:
+        return
+    d = outputs
+    for o in range(d):
+        believed = params[believed_of(d, params) + o, 0]
+        value = (believed - context[1 + o]) / context[1 + d + o]
+        if math.isfinite(believed):
+            value = min(max(value, -FARTHEST), FARTHEST)
+        context[1 + 2 * d + o] = min(context[1 + 2 * d + o], value)
+        context[1 + 3 * d + o] = max(context[1 + 3 * d + o], value)
+        context[1 + 4 * d + o] = value
 
 
 @implements(step.summarise, Averaged)

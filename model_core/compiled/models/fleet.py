@@ -1,11 +1,11 @@
-"""`upm.fleet.Fleet`: as `robust_averaged`, with a regression on learned features as the last part.
+"""`upm.fleet.Fleet`: as `averaged`, with a regression on learned features as the last part.
 
 The inputs of a row are its features (n). Covariances stay where they are, as in `alpaca`.
 
 Rows of `own`: of the learned part, weights (n, d), shape (d), rate (d), and `P f` (n) and `f' P f`,
-which the label turns into the gain and its square; then those of `robust_averaged`, whose rows
-beside the statistics have room for n numbers while there are none yet, or no more.
-Rows of `params`: those of `robust_averaged` with one more part.
+which the label turns into the gain and its square; then those of `averaged`, whose rows beside
+the statistics have room for n numbers while there are none yet, or no more.
+Rows of `params`: those of `averaged` with one more part.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from model_core.compiled.jit import (
     padded,
     whole,
 )
-from model_core.compiled.models import alpaca, averaged, regression, robust_averaged, student_t
-from model_core.compiled.models.robust_averaged import KINDS, NOTHING
+from model_core.compiled.models import alpaca, averaged, regression, student_t
+from model_core.compiled.models.averaged import KINDS, NOTHING
 from model_core.upm import fleet
-from model_core.upm.robust_averaged import NORMAL
+from model_core.upm.averaged import NORMAL
 
 NOISE = student_t.Noise(fleet.Fleet.skews, NORMAL, own=1)
 PARTS = len(NOISE.skews)
@@ -40,7 +40,7 @@ WEIGHTS, COV, SHAPE, RATE = range(STATISTICS + 6, STATISTICS + LEAVES)
 
 
 class Fleet(NamedTuple):
-    """Dimensions; `first` is the row of `own` where those of `robust_averaged` begin."""
+    """Dimensions; `first` is the row of `own` where those of `averaged` begin."""
 
     outputs: int
     rows: int
@@ -61,7 +61,7 @@ def of(model: fleet.Fleet) -> Fleet:
     first = size * d + 2 * d + size + 1
     kept = first + averaged.rows_of(d, NOISE)
     beside = max(2 * (PARTS - 1) * d, padded(size) // LANES)
-    params = robust_averaged.params_of(d, NOISE)
+    params = averaged.params_of(d, NOISE)
     return Fleet(d, kept + beside, kept, params, size, model.lags, first)
 
 
@@ -105,7 +105,7 @@ def predict(
     averaged.regress(d, KINDS, NOISE, context, own[model.first :], params)
     _regress(d, model.size, number, context, own[: model.first], params)
     _exclude(d, params)
-    robust_averaged.complete(d, NOISE, context, params)
+    averaged.complete(d, NOISE, context, params)
 
 
 @compiled
@@ -157,7 +157,7 @@ def _row(d: int, o: int) -> int:
 @implements(step.mix, Fleet)
 def mix(model: Fleet, rate: float, params: Floats, work: Floats) -> None:
     """As any, then with the walk."""
-    robust_averaged.mix_walk(rate, params[params.shape[0] - 1, 0], work)
+    averaged.mix_walk(rate, params[params.shape[0] - 1, 0], work)
 
 
 @implements(step.score, Fleet)
@@ -169,7 +169,7 @@ def score(model: Fleet, number: Floats, own: Floats, params: Floats, each: Float
 @implements(step.believe, Fleet)
 def believe(model: Fleet, number: Floats, work: Floats, params: Floats, log_score: float) -> float:
     """By all parts; returns the score with the walk."""
-    return robust_averaged.believe_parts(model.outputs, NOISE, number, work, params, log_score)
+    return averaged.believe_parts(model.outputs, NOISE, number, work, params, log_score)
 
 
 @implements(step.learn, Fleet)
@@ -178,7 +178,7 @@ def learn(
 ) -> None:
     """Conjugate update of all parts, and of their probabilities."""
     d = model.outputs
-    robust_averaged.learn_parts(d, NOISE, number, context[0], share, own[model.first :], params)
+    averaged.learn_parts(d, NOISE, number, context[0], share, own[model.first :], params)
     _learn(d, model.size, number, context, own[: model.first], params, params[0], params[d])
 
 
@@ -202,7 +202,7 @@ def _learn(
     arithmetic.fill(average, 0.0)
     for o in range(d):
         y, scale, loc = number[LABEL + o], context[1 + d + o], params[_row(d, o)]
-        share = params[robust_averaged.shares_of(d, NOISE, params) + o * PARTS + LEARNED]
+        share = params[averaged.shares_of(d, NOISE, params) + o * PARTS + LEARNED]
         shape, rate = own[noise + o], own[noise + d + o]
         for i in range(n):
             error = (y - loc[i]) / scale
@@ -221,7 +221,7 @@ def _learn(
 @implements(step.remember, Fleet)
 def remember(model: Fleet, number: Floats, params: Floats, context: Floats) -> None:
     """As without the learned part, then the lags, at the context's end."""
-    robust_averaged.advance(model.outputs, number, params, context)
+    averaged.advance(model.outputs, number, params, context)
     if model.lags > 0:
         _remember(model.outputs, model.lags, number, context)
 

@@ -1,7 +1,7 @@
-"""`upm.joint.Joint`: independent outputs as in `robust_averaged`, or a vector autoregression.
+"""`upm.joint.Joint`: independent outputs as in `averaged`, or a vector autoregression.
 
 Rows of `own`: the vector autoregressions' statistics (see `Places`), then those of
-`robust_averaged`. Rows of `params`: those of `robust_averaged`; then, for each of the three (the
+`averaged`. Rows of `params`: those of `averaged`; then, for each of the three (the
 independent outputs and both vector autoregressions), the label's log density with the log choice,
 the probability given the label, the share that it learns (until `believe` its lead: log density
 over the average of all), and the weight in the forecast; the log of the label's density by all; two
@@ -22,19 +22,18 @@ from model_core.compiled.models import (
     averaged,
     multivariate,
     regression,
-    robust_averaged,
     student_t,
 )
-from model_core.compiled.models.robust_averaged import NOISE, PARTS
+from model_core.compiled.models.averaged import NOISE, PARTS
 from model_core.upm import joint
+from model_core.upm.averaged import FAR_AHEAD, TAILS
 from model_core.upm.base import FARTHEST
 from model_core.upm.joint import BEFORE, CERTAIN, FAR, TOGETHER, WATCHED
-from model_core.upm.robust_averaged import FAR_AHEAD, TAILS
 
 ALONE = 6  # leaves of independent outputs; those of the vector autoregressions follow
 LEAVES = ALONE + 5
 CHOICES = 1 + TOGETHER
-# First rows after those of `robust_averaged`; the first four are of each of the three.
+# First rows after those of `averaged`; the first four are of each of the three.
 DENSITY, TOLD, LEARNED, WEIGHT = range(0, 4 * CHOICES, CHOICES)
 EVIDENCE, ONE, OTHER, BLOCKS = range(4 * CHOICES, 4 * CHOICES + 4)
 # Rows of a block: `f' Lambda^-1 f`; squared scale of psi; half the degrees of freedom; half of
@@ -60,7 +59,7 @@ class Places(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """Dimensions; `alone` rows of `params` are those of `robust_averaged`."""
+    """Dimensions; `alone` rows of `params` are those of `averaged`."""
 
     outputs: int
     rows: int
@@ -79,7 +78,7 @@ def of(model: joint.Joint) -> Joint:
     d = model.y_dim
     at = places_of(d)
     kept = at.end + averaged.rows_of(d, NOISE)
-    alone = robust_averaged.params_of(d, NOISE)
+    alone = averaged.params_of(d, NOISE)
     params = alone + BLOCKS + TOGETHER * at.block + (d + 1) * (d + 1)
     return Joint(d, kept + 2 * PARTS * d, kept, params, alone, at)
 
@@ -122,7 +121,7 @@ def predict(
     model: Joint, number: Floats, context: Floats, location: Floats, own: Floats, params: Floats
 ) -> None:
     """All three, and the walk."""
-    robust_averaged.forecast(model.outputs, context, own[model.at.end :], params[: model.alone])
+    averaged.forecast(model.outputs, context, own[model.at.end :], params[: model.alone])
     _forecast(model.outputs, model.at, context, own, params[model.alone :])
 
 
@@ -212,7 +211,7 @@ def _locate(d: int, context: Floats, matrix: Floats, locations: Floats) -> None:
             entry, feature = matrix[a * d + o], _feature(d, context, a)
             for i in range(n):
                 loc[i] += feature * entry[i]
-        least, most = robust_averaged.bounds(d, o, context)
+        least, most = averaged.bounds(d, o, context)
         for i in range(n):
             loc[i] = max(least, min(most, loc[i]))
 
@@ -220,7 +219,7 @@ def _locate(d: int, context: Floats, matrix: Floats, locations: Floats) -> None:
 @implements(step.mix, Joint)
 def mix(model: Joint, rate: float, params: Floats, work: Floats) -> None:
     """As any, then with the walk."""
-    robust_averaged.mix_walk(rate, params[model.alone - 1, 0], work)
+    averaged.mix_walk(rate, params[model.alone - 1, 0], work)
 
 
 @implements(step.score, Joint)
@@ -283,7 +282,7 @@ def believe(model: Joint, number: Floats, work: Floats, params: Floats, log_scor
     alone, rest = params[: model.alone], params[model.alone :]
     _share(model.outputs, model.at, work[SHARE], rest)
     _believe(model.outputs, model.at, number, work, alone, rest)
-    return robust_averaged.score_with_walk(model.outputs, NOISE, work, alone, log_score)
+    return averaged.score_with_walk(model.outputs, NOISE, work, alone, log_score)
 
 
 @compiled
@@ -295,7 +294,7 @@ def _share(d: int, at: Places, share: Floats, rest: Floats) -> None:
         for i in range(n):
             out[i] = arithmetic.exp(out[i] if out[i] < FAR_AHEAD else FAR_AHEAD)
         for i in range(n):
-            odds = robust_averaged.odds_of(share[i]) * out[i]
+            odds = averaged.odds_of(share[i]) * out[i]
             odds = odds if odds < CERTAIN else CERTAIN
             out[i] = odds / (1.0 + odds)
         if k > NORMAL:
@@ -313,7 +312,7 @@ def _believe(d: int, at: Places, number: Floats, work: Floats, alone: Floats, re
     _multiply(chance, rest[WEIGHT], before)
     _multiply(mass, rest[TOLD], after)
     for o in range(d):
-        expected, learned = robust_averaged.expect(
+        expected, learned = averaged.expect(
             d, NOISE, o, number, before, after, rest[LEARNED], alone
         )
         for j in range(TOGETHER):
@@ -324,7 +323,7 @@ def _believe(d: int, at: Places, number: Floats, work: Floats, alone: Floats, re
                     expected += chance[i] * weight[i] * loc[i]
                 if mass[i] > 0:
                     learned += mass[i] * told[i] * share[i]
-        robust_averaged.keep_belief(d, o, number, chance, expected, learned, alone)
+        averaged.keep_belief(d, o, number, chance, expected, learned, alone)
 
 
 @compiled
@@ -339,9 +338,7 @@ def learn(
 ) -> None:
     """Conjugate update of all, and of their probabilities."""
     d, alone, rest = model.outputs, params[: model.alone], params[model.alone :]
-    robust_averaged.learn_parts(
-        d, NOISE, number, context[0], rest[LEARNED], own[model.at.end :], alone
-    )
+    averaged.learn_parts(d, NOISE, number, context[0], rest[LEARNED], own[model.at.end :], alone)
     for j in range(TOGETHER):
         _learn(d, model.at, j, number, context, own, rest)
     averaged.log_shares(share, rest[ONE], rest[OTHER])
@@ -390,14 +387,14 @@ def _count_label(d: int, context: Floats, share: Floats, inverse: Floats, nu: Fl
 def remember(model: Joint, number: Floats, params: Floats, context: Floats) -> None:
     """The errors, then as independent outputs."""
     _watch(model.outputs, number, params[: model.alone], context)
-    robust_averaged.advance(model.outputs, number, params[: model.alone], context)
+    averaged.advance(model.outputs, number, params[: model.alone], context)
 
 
 @compiled
 def _watch(d: int, number: Floats, alone: Floats, context: Floats) -> None:
     """What is known of errors; before the time moves on."""
     watched = context[context.shape[0] - WATCHED * d :]
-    row = robust_averaged.believed_of(d, alone)
+    row = averaged.believed_of(d, alone)
     for o in range(d):
         if number[LABELLED] == 0:
             watched[3 * d + o] = 0.0  # what follows has no neighbour

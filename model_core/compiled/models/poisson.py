@@ -1,4 +1,4 @@
-"""`upm.conjugate.Poisson` and `upm.mixed_poisson.MixedPoisson`: counts with an unknown rate.
+"""`upm.poisson.Poisson`: counts with an unknown rate.
 
 Rows of `params`: mean, variance, shape; then of each part: mean, log weight, log mass of the label
 with it. The last column is the outliers'.
@@ -14,25 +14,12 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture, step
 from model_core.compiled.jit import Floats, compiled, implements
 from model_core.compiled.models.student_t import fold
-from model_core.upm import conjugate, mixed_poisson
-from model_core.upm.conjugate import OUTLIER_SPREAD
+from model_core.upm import poisson
 
 FIRST = 3
 
 
 class Poisson(NamedTuple):
-    """Rows of the statistics: shape, rate."""
-
-    rows: int = 2
-    kept: int = 2
-    params: int = FIRST + 3
-    statistics: int = 2
-    parts: int = 1
-    outliers: int = 1
-    spare: int = counts.FIELDS
-
-
-class MixedPoisson(NamedTuple):
     """Rows of the statistics: shape, exposure; then the prior's shape and of each part three.
 
     factors, log_weights, outlier_log_weights: (k) tuples.
@@ -51,15 +38,11 @@ class MixedPoisson(NamedTuple):
     outlier_log_weights: tuple[float, ...]
 
 
-def of(
-    model: conjugate.Poisson | mixed_poisson.MixedPoisson,
-) -> Poisson | MixedPoisson:
+def of(model: poisson.Poisson) -> Poisson:
     """Dimensions of a model."""
-    if isinstance(model, conjugate.Poisson):
-        return Poisson()
     parts = len(model.factors)
     logs = (tuple(map(math.log, each)) for each in (model.weights, model.outlier_weights))
-    return MixedPoisson(
+    return Poisson(
         2, 2, FIRST + 3 * parts, 2, parts, 1, counts.FIELDS, model.shape, model.factors, *logs
     )
 
@@ -67,29 +50,6 @@ def of(
 @implements(step.predict, Poisson)
 def predict(
     model: Poisson,
-    number: Floats,
-    context: Floats,
-    location: Floats,
-    own: Floats,
-    params: Floats,
-) -> None:
-    """Negative binomial of the posterior's shape and mean; an outlier has ten times 1 / shape."""
-    _predict(own, params)
-
-
-@compiled
-def _predict(own: Floats, params: Floats) -> None:
-    shape, rate = own[0], own[1]
-    arithmetic.copy(shape, params[2])
-    for i in range(shape.shape[0]):
-        params[FIRST, i] = shape[i] / rate[i]
-    params[2, shape.shape[0] - 1] /= OUTLIER_SPREAD
-    arithmetic.fill(params[FIRST + 1], 0.0)
-
-
-@implements(step.predict, MixedPoisson)
-def predict_mixed(
-    model: MixedPoisson,
     number: Floats,
     context: Floats,
     location: Floats,
@@ -144,7 +104,7 @@ def _normalise(parts: int, params: Floats) -> None:
             logs[k, i] -= total[i]
 
 
-@implements(step.score, Poisson, MixedPoisson)
+@implements(step.score, Poisson)
 def score(model: Poisson, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log mass of the label."""
     _score(model.parts, number[LABEL], params, each)
@@ -160,7 +120,7 @@ def _score(parts: int, y: float, params: Floats, each: Floats) -> None:
     fold(masses, params[0], each)
 
 
-@implements(step.learn, Poisson, MixedPoisson)
+@implements(step.learn, Poisson)
 def learn(
     model: Poisson, number: Floats, context: Floats, share: Floats, own: Floats, params: Floats
 ) -> None:
@@ -172,12 +132,12 @@ def learn(
         own[1, i] += share[i]
 
 
-@implements(step.remember, Poisson, MixedPoisson)
+@implements(step.remember, Poisson)
 def remember(model: Poisson, number: Floats, params: Floats, context: Floats) -> None:
     """Nothing."""
 
 
-@implements(step.summarise, Poisson, MixedPoisson)
+@implements(step.summarise, Poisson)
 def summarise(
     model: Poisson,
     number: Floats,
@@ -217,7 +177,7 @@ def _summarise(
             own += (rate[i] - mean[i]) * (rate[i] - mean[i])
             variance[i] += arithmetic.exp(logs[i]) * own
         for i in range(columns):
-            weight = chance[i] * math.exp(logs[i]) if parts > 1 else chance[i]
+            weight = chance[i] * math.exp(logs[i])
             if weight > mixture.NEGLIGIBLE:
                 spare[counts.WEIGHT, n] = weight
                 spare[counts.SHAPE, n] = shape[i]

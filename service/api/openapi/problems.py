@@ -66,9 +66,9 @@ EXAMPLES: tuple[ServiceError, ...] = (
     base.DimensionMismatch("y: expected 1 number, got 2", field="y"),
     base.LabelOutOfRange("y: expected 0 or 1, got 2", field="y"),
     base.UnknownModel("there is no model 'pump'; see GET /v1/models for the available ones"),
-    base.UnfitSettings("classes: model categorical@1 needs this setting", field="classes"),
+    base.UnfitSettings("classes: model categorical needs this setting", field="classes"),
     stream.UnfitModel(
-        "actions require a model with inputs and one numeric label; gaussian@1 has "
+        "actions require a model with inputs and one numeric label; gaussian has "
         "x_dim 0, y_dim 1 and labels of kind 'real'"
     ),
     stream.UnfitBelief(

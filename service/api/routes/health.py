@@ -30,7 +30,9 @@ async def list_models(request: Request) -> Response:
     for model in models:
         by_name.setdefault(model.name, []).append(model)
     summaries = [
-        ModelSummary(**_described(versions), versions=[model.version for model in versions])
+        ModelSummary(
+            **_described(versions), versions=[each.version for each in versions if each.version]
+        )
         for versions in by_name.values()
     ]
     return json_response(_encode(Models(summaries)))

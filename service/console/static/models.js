@@ -122,7 +122,7 @@ export function showModel(main, name, feed) {
 /** @param {any} model @param {any} version @param {(version: string) => void} choose */
 function about(model, version, choose) {
   const rows = [
-    ["Reference", h("code", {}, `${model.name}@${version.version}`)],
+    ["Reference", h("code", {}, version.version ? `${model.name}@${version.version}` : model.name)],
     ["Kind", version.kind],
     ["Input dimension", version.x_dim ?? "any"],
     ["Label dimension", version.y_dim ?? "any"],

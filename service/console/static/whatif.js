@@ -173,7 +173,7 @@ export class WhatIf {
     const last = this.data.observations[this.data.observations.length - 1];
     let hazard = last?.hazard ?? settings.hazard;
     if (typeof hazard !== "number") {
-      const [name, version] = model.split("@");
+      const [name, version = null] = model.split("@"); // a built-in model has no version
       const found = await get(`v1/models/${encodeURIComponent(name)}`).catch(() => null);
       const stated = found?.versions.find(
         (/** @type {any} */ each) => each.version === version,

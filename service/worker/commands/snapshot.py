@@ -60,7 +60,7 @@ def _read(engine: Engine, stream: Stream, command: Import) -> Snapshot:
     name = engine.catalogue.resolve(settings.model)
     if name != settings.model:
         raise UnfitSnapshot(f"invalid snapshot: model {settings.model!r} has no version")
-    if not catalogue.same(engine.settings.models_dir, name, found.model_digest):
+    if catalogue.digest(engine.settings.models_dir, name) != found.model_digest:
         raise UnfitSnapshot(
             f"the model {name} of this deployment differs from the one that the stream was "
             "created with"

@@ -26,7 +26,7 @@ MAX_MODEL_BYTES = 1 << 30  # of an artifact's tensors, which each worker has in 
 
 
 class Catalogue:
-    """Underlying models by `NAME@VERSION` and, of artifacts, by their digest."""
+    """Underlying models by their references and, of artifacts, by their digest."""
 
     def __init__(self, models_dir: Path, device: str) -> None:
         self._folder, self._device = models_dir, device
@@ -39,7 +39,7 @@ class Catalogue:
         self._bytes: dict[int, int] = {}  # of a hypothesis, by the model's id: they are all kept
 
     def resolve(self, name: str) -> str:
-        """Full `NAME@VERSION` of a model name; raises UnknownModel."""
+        """Reference of a model name, with its version if it has any; raises UnknownModel."""
         found = catalogue.resolve(self._folder, name)
         if found is None:
             raise UnknownModel(

@@ -26,7 +26,7 @@ async def test_a_stream_from_its_making_to_its_end(client, stream):
     made = await client.put_stream(stream, KNOWN)
     assert (made.stream, made.seq, made.settings["hazard"]) == (stream, 0, 0.02)
     assert (await client.put_stream(stream, {"hazard": 0.05})).settings["hazard"] == 0.05
-    assert (await client.stream(stream)).model == "gaussian@1"
+    assert (await client.stream(stream)).model == "gaussian"
     names = [f"{stream}-{i}" for i in range(4)]
     for name in names:
         await client.put_stream(name, KNOWN)

@@ -216,7 +216,7 @@ class FakeWorker:
         return 200, [msgspec.json.encode({"stream": stream, "asked": type(command).__name__})], []
 
     def _create(self, partition, stream, settings):
-        settings = wire.StreamSettings(**{"model": "gaussian@1", **settings})
+        settings = wire.StreamSettings(**{"model": "gaussian", **settings})
         head = self._heads[stream] = NamedHead(1, settings)
         head.stream = stream
         return head, [

@@ -10,7 +10,7 @@ import signal
 import httpx
 import pytest
 
-from model_core.upm.builtin import NEWEST
+from model_core.upm.builtin import BUILTIN
 from service.api import app as app_module
 from service.api.app import check_store, create_app
 from service.api.gateway.replies import Replies
@@ -53,7 +53,7 @@ async def test_models(api, settings):
     models = {model["name"]: model for model in (await api.get("/v1/models")).json()["models"]}
     shipped = {model.name for model in Catalogue(folder / "none").models()}
     assert set(models) == {*shipped, "odd", "sine", "wrong"}
-    assert {*NEWEST, "regimes"} <= shipped
+    assert {*BUILTIN, "regimes"} <= shipped
     assert models["sine"]["default"] == "sine@10"
     assert models["sine"]["versions"] == ["1", "9", "10"]
     assert (models["odd"]["default"], "format 7" in models["odd"]["error"]) == (None, True)
@@ -63,7 +63,10 @@ async def test_models(api, settings):
     assert models["wrong"]["hazard"] is None  # a client reads the rest
     (version,) = (await api.get("/v1/models/wrong")).json()["versions"]
     assert [version[name] for name in wrong] == [None, None, None, {"own": [1]}]
-    assert (await api.get("/v1/models/gaussian")).json()["built_in"] is True
+    assert models["gaussian"]["versions"] == []
+    gaussian = (await api.get("/v1/models/gaussian")).json()
+    assert (gaussian["built_in"], gaussian["default"]) == (True, "gaussian")
+    assert [version["version"] for version in gaussian["versions"]] == [None]
     for name in ("..", "%2e%2e"):
         assert (await api.get(f"/v1/models/{name}")).status_code == 404
 
@@ -114,7 +117,7 @@ async def test_a_store_with_another_number_of_partitions_is_refused(settings, st
 
 
 async def test_a_default_model_that_is_not_there_is_said_at_the_start(settings, start, caplog):
-    for model, said in (("nope", True), ("poisson@99", True), ("poisson@1", False)):
+    for model, said in (("nope", True), ("poisson@99", True), ("poisson", False)):
         caplog.clear()
         async with start(settings, default_model=model):
             assert ("is not usable" in caplog.text) == said, model

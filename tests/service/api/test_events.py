@@ -71,7 +71,7 @@ def test_a_message_has_the_event_and_where_to_go_on(start, writer):
     event = message.data.pop("event")
     assert message.data == {
         "stream": "new",
-        "model": "gaussian@1",
+        "model": "gaussian",
         "time": "2024-05-01T12:00:00Z",
         "at": "2023-11-14T22:13:20.002+00:00",
     }
@@ -104,14 +104,14 @@ def test_filters(start, writer):
     writer.raise_("s1", 1, tags={"site": "north"})
     writer.raise_("t1", 1)
     writer.raise_("s2", 1, "withdrawn", tags={"site": "south"})
-    writer.raise_("t2", 1, model="poisson@2", tags={"site": "north", "env": "dev"})
-    writer.raise_("t2", 7, model="poisson@2", kind="anomaly")
+    writer.raise_("t2", 1, model="walk@2", tags={"site": "north", "env": "dev"})
+    writer.raise_("t2", 7, model="walk@2", kind="anomaly")
     for query, wanted in (
         ({"stream": ["s1", "t2"]}, ["s1 1", "t2 1"]),
         ({"prefix": "t"}, ["t1 1", "t2 1"]),
-        ({"model": "poisson"}, ["t2 1"]),
-        ({"model": ["gaussian@1", "poisson@2"]}, ["s1 1", "s2 1", "t1 1", "t2 1"]),
-        ({"model": "poisson@1"}, []),
+        ({"model": "walk"}, ["t2 1"]),
+        ({"model": ["gaussian", "walk@2"]}, ["s1 1", "s2 1", "t1 1", "t2 1"]),
+        ({"model": "walk@1"}, []),
         ({"state": ["suspected", "withdrawn"]}, ["s2 1"]),
         ({"prefix": "t", "model": "gaussian"}, ["t1 1"]),
         ({"match": ['{site=~"n.*",env!="dev"}', '{stream="t1"}']}, ["s1 1", "t1 1"]),

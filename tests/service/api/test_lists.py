@@ -140,7 +140,7 @@ def keep(store, name, records):
     """Store a stream of these records, all of them in chunks."""
     p = keys.partition_of(name, PARTITIONS)
     count = len(records)
-    head = wire.Head(1, wire.StreamSettings("gaussian@1"), seq=count, sealed=count)
+    head = wire.Head(1, wire.StreamSettings("gaussian"), seq=count, sealed=count)
     store.hset(keys.heads(p), name, wire.checksummed(wire.encode(head), "head", name))
     for number in {chunk_of(name, row.seq) for row in records}:
         rows = [row for row in records if chunk_of(name, row.seq) == number]
@@ -211,7 +211,7 @@ async def test_without_a_stream_there_is_no_link_and_no_explanation(writer, chan
     writer.raise_("other", 1)
     writer.raise_("damaged", 1)
     p = keys.partition_of("other", PARTITIONS)
-    head = wire.Head(2, wire.StreamSettings("gaussian@1"), seq=20)  # of a later life
+    head = wire.Head(2, wire.StreamSettings("gaussian"), seq=20)  # of a later life
     blob = wire.checksummed(wire.encode(head), "head", "other")
     store.hset(keys.heads(p), "other", blob)
     store.hset(keys.heads(keys.partition_of("damaged", PARTITIONS)), "damaged", b"?")

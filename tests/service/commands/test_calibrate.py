@@ -40,7 +40,7 @@ def models(tmp_path):
 def simulated(monkeypatch):
     """Curves of a built-in model in place of a simulation; returns the plans."""
     plans = []
-    found = sensitivity_curves.of("nowhere", "bernoulli@1")
+    found = sensitivity_curves.of("nowhere", "bernoulli")
 
     def simulate(model, plan, reference):
         plans.append(plan)
@@ -74,10 +74,10 @@ def test_built_in_models_go_to_a_file_of_ones_own(tmp_path, simulated):
     assert said.exit_code == 2
     assert "--out FILE" in said.output
     out = tmp_path / "curves.json"
-    for name in ("bernoulli", "poisson@1"):
+    for name in ("bernoulli", "poisson"):
         said = moca("calibrate", name, *FEW, "--out", out)
         assert said.exit_code == 0, said.output
-    assert list(json.loads(out.read_text())) == ["bernoulli@1", "poisson@1"]
+    assert list(json.loads(out.read_text())) == ["bernoulli", "poisson"]
     out.write_text("mine")
     assert moca("calibrate", "bernoulli", *FEW, "--out", out).exit_code == 2
     assert out.read_text() == "mine"  # a file that is none of curves
@@ -88,7 +88,7 @@ def test_a_model_is_simulated(tmp_path):
     out = tmp_path / "curves.json"
     said = moca("calibrate", "bernoulli", *FEW, "--out", out, "--hazard", "0.05", "--seed", 3)
     assert said.exit_code == 0, said.output
-    found = json.loads(out.read_text())["bernoulli@1"]
+    found = json.loads(out.read_text())["bernoulli"]
     assert read(found["curves"][0]).points[0].delays == ()
     assert 0.05 in [read(each).hazard for each in found["curves"]]
     assert found["simulated"]["seed"] == 3

@@ -1,11 +1,11 @@
-"""The catalogue lists what the worker builds; names mean the newest version; broken artifacts."""
+"""The catalogue lists what the worker builds; names of trained models mean the newest version."""
 
 import json
 import os
 
 import pytest
 
-from model_core.upm.builtin import BUILTIN, NEWEST, Options
+from model_core.upm.builtin import BUILTIN, Options
 from service.errors.base import UnknownModel
 from service.models import catalogue as models
 from service.worker.streams.models import Catalogue
@@ -48,16 +48,12 @@ def test_what_is_listed_is_what_is_built_and_none_reads_anothers_states():
     assert len(kinds) == len(listed)
 
 
-def test_a_name_means_the_newest_version_and_others_can_be_named(tmp_path):
-    for name, newest in NEWEST.items():
-        versions = [model.reference for model in models.BUILT_IN if model.name == name]
-        assert models.resolve(tmp_path, name) == newest == f"{name}@{len(versions)}"
-    loaded = Catalogue(tmp_path, "cpu")
-    assert models.resolve(tmp_path, "poisson@1") == "poisson@1"
-    assert loaded.get("poisson@1").kind != loaded.get("poisson@2").kind
-    assert models.resolve(tmp_path, "gaussian@7") is None
-    with pytest.raises(UnknownModel, match="gaussian@7"):
-        loaded.get("gaussian@7")
+def test_built_in_models_have_a_name_and_no_version(tmp_path):
+    for name in BUILTIN:
+        assert models.resolve(tmp_path, name) == name
+        assert models.resolve(tmp_path, f"{name}@1") is None
+    with pytest.raises(UnknownModel, match="averaged@2"):
+        Catalogue(tmp_path, "cpu").get("averaged@2")
 
 
 def test_what_ships_is_listed_unless_the_folder_has_one_of_its_name(tmp_path, shipped):

@@ -16,7 +16,7 @@ from service.wire.records import Event
 metrics.OBSERVATIONS.labels("applied").inc(2)
 for name in ("pump-7", "x" * 200):
     event = Event(4, "confirmed", 28, 31, 34, probability=0.8)
-    metrics.count_change("gaussian@1", event, name)
+    metrics.count_change("gaussian", event, name)
 metrics.OWNED_PARTITIONS.set(3)
 for stage in metrics.STAGES:
     metrics.STAGE_DURATION.labels(stage).observe(0.01)
@@ -69,7 +69,7 @@ def test_names_and_units_are_those_of_prometheus(one, several):
             assert not name.endswith(("_ms", "_milliseconds", "_kb", "_percent")), name
         assert "stream=" not in text
         assert f'moca_build_info{{python="{platform.python_version()}",version="' in text
-        assert 'moca_changepoints_total{model="gaussian@1",state="confirmed"}' in text
+        assert 'moca_changepoints_total{model="gaussian",state="confirmed"}' in text
 
 
 def test_several_processes_are_added_up(one, several):
@@ -81,7 +81,7 @@ def test_openmetrics_has_the_stream_of_the_last_change(one, several):
     """As an exemplar, never as a label; of a process that writes metrics for itself."""
     found = {family.name: family for family in text_string_to_metric_families(one[1])}
     (counted,) = found["moca_changepoints"].samples
-    assert counted.labels == {"model": "gaussian@1", "state": "confirmed"}
+    assert counted.labels == {"model": "gaussian", "state": "confirmed"}
     assert counted.value == 2  # the other's id is longer than an exemplar may be
     assert counted.exemplar.labels == {"stream": "pump-7", "event": "4"}
     assert found["moca_build_info"].samples[0].value == 1

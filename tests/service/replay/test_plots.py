@@ -24,7 +24,7 @@ LEVELS = ("0.05", "0.5", "0.95")
 def row(seq, dimensions=1, warming_up=False, classes=0):
     """One answer of a made-up stream that changes at 30."""
     if warming_up:
-        return Answer("s", seq, "gaussian@1", warming_up=True)
+        return Answer("s", seq, "gaussian", warming_up=True)
     since = seq - (30 if seq >= 33 else 0)
     mean = [5.0 if seq < 33 else 1.0] * dimensions
     quantiles = {level: [m + k - 1 for m in mean] for k, level in enumerate(LEVELS)}
@@ -34,7 +34,7 @@ def row(seq, dimensions=1, warming_up=False, classes=0):
     belief = BeliefColumns([since, max(since - 2, 0)], [0.9, 0.1])
     summary = RunLengthSummary(since, float(since), hypotheses=2, pruned_mass=0.0, belief=belief)
     changed = 0.95 if 32 <= seq < 42 else 0.02
-    return Answer("s", seq, "gaussian@1", predictive, -1.0, changed, 0.01, 0.05, 0.3, summary)
+    return Answer("s", seq, "gaussian", predictive, -1.0, changed, 0.01, 0.05, 0.3, summary)
 
 
 def made(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):

@@ -10,7 +10,7 @@ from service.wire import Event, Head, Hindsight, Record, Season, StreamSettings,
 
 
 def head(**more):
-    return Head(1, StreamSettings(model="gaussian@1"), **more)
+    return Head(1, StreamSettings(model="gaussian"), **more)
 
 
 def shown(answer):

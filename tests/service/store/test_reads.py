@@ -50,7 +50,7 @@ def record(seq):
 
 
 def head_of(seq=0, **fields):
-    settings = wire.StreamSettings("gaussian@1", history=fields.pop("history", 2000))
+    settings = wire.StreamSettings("gaussian", history=fields.pop("history", 2000))
     return wire.Head(1, settings, seq=seq, **fields)
 
 
@@ -304,7 +304,7 @@ def labelled(seq):
 
 
 def labelled_head(sealed, history=1000, season=None):
-    settings = wire.StreamSettings("joint@1", history=history)
+    settings = wire.StreamSettings("joint", history=history)
     return wire.Head(1, settings, seq=COUNT, sealed=sealed, y_dim=2, season=season)
 
 

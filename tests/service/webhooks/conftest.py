@@ -35,7 +35,7 @@ SECRET = "whsec_" + base64.b64encode(KEY).decode()
 
 def raised(stream="pump-7", state="confirmed", tags=None, at_ms=0, **more):
     event = Event(3, state, 39, 41, **{"confirmed_at": 41, **more})
-    return Raised(stream, "gaussian@1", 2, event, None, at_ms, tags or {})
+    return Raised(stream, "gaussian", 2, event, None, at_ms, tags or {})
 
 
 def notice(number="evt_1", event=None, explanation="", link=""):

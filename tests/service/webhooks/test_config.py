@@ -293,7 +293,7 @@ def test_alerts_of_alertmanager(read):
     assert first["labels"] == {
         "alertname": "MocaChange",
         "stream": "pump-7",
-        "model": "gaussian@1",
+        "model": "gaussian",
         "generation": "2",
         "event": "3",
         "site": "north",

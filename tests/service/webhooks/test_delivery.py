@@ -224,7 +224,7 @@ async def test_wanted_events_are_posted_signed_and_in_order(delivering, receiver
                 writer.raise_(stream, i, "suspected")
                 writer.raise_(stream, i)
                 writer.raise_(stream, i, "withdrawn")
-        writer.raise_("a1", 7, model="poisson@2")
+        writer.raise_("a1", 7, model="poisson")
         writer.raise_("b1", 100, kind="anomaly")
         await until_async(lambda: len(receiver.calls) >= 31 + 10 + 6)
         await until_async(lambda: not any(map(delivering.pending, ("all", "some", "points"))))
@@ -252,7 +252,7 @@ async def test_a_delivery_explains_its_change_by_the_history_of_its_stream(
 ):
     delivering.hook("h", f"{receiver.url}/h", kinds=["change", "anomaly"])
     p = keys.partition_of("a", PARTITIONS)
-    head = wire.Head(1, wire.StreamSettings("gaussian@1"), seq=60)
+    head = wire.Head(1, wire.StreamSettings("gaussian"), seq=60)
     delivering.client.hset(keys.heads(p), "a", wire.checksummed(wire.encode(head), "head", "a"))
     for seq in range(60):
         y = (10.0 if seq < 30 else 4.0) + 0.1 * (seq % 3)

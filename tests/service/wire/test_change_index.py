@@ -25,7 +25,7 @@ def entries_of(rng, partition, streams=4, count=120):
             kind=rng.choice(["change"] * 4 + ["anomaly"]),
         )
         time = rng.choice([None, f"2024-05-01T12:00:{rng.randrange(60):02d}+02:00"])
-        raised = Raised(stream, "gaussian@1", generation, event, time, 1_700_000_000_000 + i)
+        raised = Raised(stream, "gaussian", generation, event, time, 1_700_000_000_000 + i)
         id_ = Id(1000 + i // 3, i)
         damaged = rng.random() < 0.05
         found.append(Entry(partition, id_, before, None if damaged else raised))

@@ -158,7 +158,7 @@ def test_vectors_have_a_model_of_their_own_and_may_lack_outputs(detect, close):
     y[5] = y[25] = [None, 1.0]
     seen = observations([None, *y])
     agree(close, detector, bench.observe("a", seen), seen)
-    assert detector.model == "joint@1"
+    assert detector.model == "joint"
     listed(detector, bench)
 
 

@@ -13,7 +13,7 @@ from moca_client.frames import to_frame
 from moca_client.responses import Answer, Recorded
 from moca_client.tables.answers import answer_columns
 from model_core import artifact
-from model_core.upm.builtin import BUILTIN, NEWEST
+from model_core.upm.builtin import BUILTIN
 from service import wire
 from service.models import catalogue
 from service.schema import rendering
@@ -23,8 +23,8 @@ from tests.service.worker.kinds import KINDS, configure, publish, series
 WARMUP = 5
 LEVELS = [0.9, 0.25]
 ALIKE = {
-    "poisson-1", "gaussian-3", "averaged-2", "averaged-partial", "fleet-partial", "joint-partial",
-    "averaged-earlier", "multivariate-1", "autoregressive-0", "autoregressive", "linear", "alpaca",
+    "gaussian-3", "averaged-2", "averaged-partial", "fleet-partial", "joint-partial",
+    "multivariate-1", "autoregressive-0", "autoregressive", "linear", "alpaca",
     "multivariate-3",
 }  # fmt: skip
 FEW = {"gaussian", "pcoc"}  # of what is as good as alike in all kinds
@@ -123,8 +123,8 @@ def test_answers_are_what_was_predicted_and_are_kept(make_bench, close, name):
 def check_answers(observations, answers, kind):
     labelled = [0] * kind.y_dim  # labels of each output
     for seen, answer in zip(observations, answers, strict=True):
-        named = kind.model if "@" in kind.model else f"{kind.model}@1"
-        assert answer["model"] == NEWEST.get(kind.model, named)
+        version = "" if kind.model in BUILTIN or "@" in kind.model else "@1"
+        assert answer["model"] == kind.model + version
         assert answer["warming_up"] == (kind.warms_up and min(labelled) < WARMUP)
         assert (answer["log_score"] is None) == (seen.y is None or answer["predictive"] is None)
         assert ("regime" in answer) == (kind.model == "plant" and not answer["warming_up"])
@@ -255,8 +255,7 @@ def test_absurd_numbers_do_no_lasting_harm(make_bench, name):
 
 
 def test_there_is_a_kind_of_every_built_in_model():
-    known = {NEWEST.get(kind.model, kind.model) for kind in KINDS.values()}
-    assert set(BUILTIN) <= known, "add a kind of it to kinds.py"
+    assert set(BUILTIN) <= {kind.model for kind in KINDS.values()}, "add a kind of it to kinds.py"
 
 
 def test_models_of_one_batch_do_not_meet(make_bench, close):
@@ -334,7 +333,7 @@ def test_the_typical_regime_is_in_answers_history_summary_and_tables(make_bench,
     assert summary["regime"] == answers[-1]["regime"]
     columns = answer_columns([msgspec.convert(each, Answer) for each in answers])
     assert columns["regime"] == ["idle"] * 3 + ["busy"] * 4
-    assert "regime" not in answer_columns([Answer("a", 0, "gaussian@1")])
+    assert "regime" not in answer_columns([Answer("a", 0, "gaussian")])
     frame = to_frame([msgspec.convert(each, Recorded) for each in recorded], "pandas")
     assert list(frame["regime"]) == columns["regime"]
     bench.crash()

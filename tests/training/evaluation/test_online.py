@@ -16,9 +16,8 @@ from model_core.detection.rows import Observation
 from model_core.detection.series import Refused
 from model_core.events import Event
 from model_core.upm.averaged import Averaged
-from model_core.upm.conjugate import Gaussian, Poisson
-from model_core.upm.mixed_poisson import MixedPoisson
-from model_core.upm.robust_averaged import RobustAveraged
+from model_core.upm.conjugate import Gaussian
+from model_core.upm.poisson import Poisson
 from service.schema.observations import StreamForm
 from service.settings import Settings as ServiceSettings
 from service.worker.commands.dispatch import NEW_SETTINGS
@@ -49,10 +48,9 @@ def test_real_series_changed_once():
         rows = sample("nile")
         (found,) = follow(model, [rows], Settings())
         assert found.confirmed() == segmentation(model, rows, Settings()) == [28]
-    for model in (MixedPoisson(), Poisson()):
-        (found,) = follow(model, [sample("coal")], Settings())
-        (start,) = found.confirmed()
-        assert 1886 <= 1851 + start <= 1893
+    (found,) = follow(Poisson(), [sample("coal")], Settings())
+    (start,) = found.confirmed()
+    assert 1886 <= 1851 + start <= 1893
 
 
 def test_a_lasting_jump_of_counts_is_confirmed_and_outliers_are_not():
@@ -60,12 +58,12 @@ def test_a_lasting_jump_of_counts_is_confirmed_and_outliers_are_not():
         rng = random.Random(1)
         rows = [[float(poisson(rng, before))] for _ in range(100)]
         rows += [[float(poisson(rng, after))] for _ in range(20)]
-        (found,) = follow(MixedPoisson(), [rows], Settings(IN_TIME))
+        (found,) = follow(Poisson(), [rows], Settings(IN_TIME))
         assert found.confirmed() == [100]
         late = [(event.state, t) for t, event in found.events if t >= 100]
         assert late[0] <= ("suspected", 101)
         assert ("confirmed", late[0][1] + 10) in late
-        (sooner,) = follow(MixedPoisson(), [rows], Settings())
+        (sooner,) = follow(Poisson(), [rows], Settings())
         assert sooner.confirmed() == [100]
         by_probability = {event.state: t for t, event in sooner.events if t >= 100}
         assert by_probability["confirmed"] <= 103
@@ -74,7 +72,7 @@ def test_a_lasting_jump_of_counts_is_confirmed_and_outliers_are_not():
     rows = [[float(poisson(rng, 5))] for _ in range(500)]
     for at in range(50, 500, 100):
         rows[at] = [5.0 * 10 ** rng.uniform(1, 2) // 1]
-    (found,) = follow(MixedPoisson(), [rows], Settings())
+    (found,) = follow(Poisson(), [rows], Settings())
     assert found.confirmed() == []
 
 
@@ -101,7 +99,7 @@ def test_neither_batch_mates_nor_units_matter():
 def test_a_warm_up_has_what_is_there_of_labels():
     nan = math.nan
     rows = [[1.0, nan], [nan, 7.0], [nan, nan], [2.0, 9.0], [4.0, nan], [8.0, 8.0], [0.0, 0.0]]
-    assert online.warm(RobustAveraged(2), rows, 3) == (
+    assert online.warm(Averaged(2), rows, 3) == (
         [3.0, 8.0],
         [pytest.approx(3.095696), 1.0],
         6,

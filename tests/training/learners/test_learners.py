@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from model_core import artifact, segments
 from model_core.segments import Changes, Sequences
-from model_core.upm.robust_averaged import RobustAveraged
+from model_core.upm.averaged import Averaged
 from training.config import ModelConfig, Objective
 from training.data.base import Batch
 from training.evaluation import filter_trace
@@ -210,7 +210,7 @@ def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
             filter_trace.log_scores(each, start(each, batch), batch) for each in (loaded, served)
         )
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=0, equal_nan=True)
-        built_in = RobustAveraged()
+        built_in = Averaged()
         for model in (served, loaded):
             assert (model.kind, model.hazard) == ("fleet", built_in.hazard)
             assert model.outlier_rate == built_in.outlier_rate

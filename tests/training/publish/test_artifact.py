@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from model_core import artifact, sensitivity
-from model_core.upm.robust_averaged import RobustAveraged
+from model_core.upm.averaged import Averaged
 from tests.training.moca import moca, small
 from training.data.regime_series import RegimeSeries
 from training.errors import BadConfig, BadData, BadRun
@@ -58,7 +58,7 @@ def test_the_artifact_is_what_was_trained(wanted, tmp_path):
     assert [path.name for path in folder.parent.iterdir()] == ["1"]
     each = finished(wanted.run)
     learner = load(each, splits(each.config, Place(None, tmp_path)))
-    written, built_in = artifact.load(folder), RobustAveraged()
+    written, built_in = artifact.load(folder), Averaged()
     assert (written.kind, written.lags) == ("fleet", 5)
     assert (written.hazard, written.outlier_rate) == (built_in.hazard, built_in.outlier_rate)
     y = 1e3 + 50 * RegimeSeries(0.1).draw(torch.Generator().manual_seed(9), 2, 30).y

@@ -150,7 +150,7 @@ IMPOSSIBLE = {
         "ttl": [NAN, INF, 1e308, -1.0],
         "interval": [0.0, NAN],
         "label_window": [-1, HUGE],
-        "model": ["../../etc@1", "categorical@1", "linear@1", "poisson@2", "gaussian"],
+        "model": ["../../etc@1", "categorical", "linear", "poisson", "regimes"],
         "order": [10**9],
     },
     "head": {

@@ -15,7 +15,7 @@ class Life:
     """A head and the labels so far; `see` tracks one observation."""
 
     def __init__(self, confirm_after=3, outputs=1, threshold=None):
-        self.head = Head(1, StreamSettings(model="gaussian@1", confirm_after=confirm_after))
+        self.head = Head(1, StreamSettings(model="gaussian", confirm_after=confirm_after))
         self.head.alarm = None if threshold is None else Alarm(threshold)
         self.outputs = outputs
         self.labels = []

@@ -96,7 +96,7 @@ def test_answers_and_feed_say_each_state_once_in_order(bench):
     assert [(e.raised.event.id, e.raised.event.state) for e in found] == [e[:2] for e in states]
     assert last.before == first.id
     assert (last.raised.time, last.raised.event.time) == (made["time"], made["time"])
-    assert (last.raised.model, last.raised.generation) == ("gaussian@1", 1)
+    assert (last.raised.model, last.raised.generation) == ("gaussian", 1)
     assert last.raised.at_ms == bench.now_ms
     check_stored(bench, "a")
 
@@ -218,7 +218,7 @@ def test_what_an_alarm_says(fast_bench):
         assert event.size == pytest.approx((OUTLIERS[event.id] - said["mean"][0]) / sd)
         assert event.direction == ("up" if OUTLIERS[event.id] > 0 else "down")
         assert (event.time, entry.time) == (times[event.id], times[event.id])
-        assert (entry.model, entry.at_ms) == ("gaussian@1", bench.now_ms)
+        assert (entry.model, entry.at_ms) == ("gaussian", bench.now_ms)
     assert bench.head("a").last_anomaly == 270
 
 

@@ -246,7 +246,7 @@ class Fragile(Gaussian):
 
 
 def serve(bench, model):
-    bench.worker.engine.catalogue._built["gaussian@1", Options()] = model
+    bench.worker.engine.catalogue._built["gaussian", Options()] = model
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_before_the_first_observation_everything_may_change(bench):
     assert bench.stored("a") == before
     bench.now_ms += 1000
     answer = bench.ask(Configure("a", {"model": "gaussian", "location": [1.0, 2.0]}))
-    assert (answer["model"], answer["y_dim"]) == ("gaussian@1", 2)
+    assert (answer["model"], answer["y_dim"]) == ("gaussian", 2)
     bench.ask(Configure("a", {"location": None, "scale": None}))
     bench.ask(Configure("a", {"location": [5.0, 6.0], "scale": [1.0, 1.0]}))
     assert bench.head("a").generation == made.generation
@@ -146,7 +146,7 @@ def test_every_change_is_on_record_in_order(bench):
         (3, {"hazard": 0.2}),
         (3, {"hazard": 0.3}),
         (4, {"hazard": 0.4}),
-        (4, {"model": "averaged@2"}),
+        (4, {"model": "averaged"}),
         (4, {"outlier_rate": 0.0}),
     ]
     assert changes(bench, "a") == expected
@@ -184,10 +184,10 @@ def test_a_stream_that_names_no_model_has_the_default_of_its_first_command(bench
     bench.ask(Configure("sensitive", sensitive), status=201)  # needs a calibrated model
     for stream in ("named", "sensitive"):
         bench.observe(stream, [[1.0, 2.0]])
-    found = {stream for stream in ("vector", "wide", "located") if model(stream) == "joint@1"}
+    found = {stream for stream in ("vector", "wide", "located") if model(stream) == "joint"}
     assert found == {"vector", "wide", "located"}
     for stream in ("number", "wider", "named", "sensitive"):
-        assert model(stream) == "averaged@2"
+        assert model(stream) == "averaged"
     bench.ask(Configure("late", {"hazard": 0.02}), status=201)
     bench.ask(Configure("late", {"warmup": 10}))
     generation = bench.head("late").generation
@@ -197,7 +197,7 @@ def test_a_stream_that_names_no_model_has_the_default_of_its_first_command(bench
     bench.default_model = "gaussian"
     bench.observe("other", [[1.0, 2.0]])
     bench.observe("late", [[1.0, 3.0]])
-    assert (model("other"), model("late"), bench.head("late").seq) == ("gaussian@1", "joint@1", 2)
+    assert (model("other"), model("late"), bench.head("late").seq) == ("gaussian", "joint", 2)
 
 
 def rule(summary):

@@ -39,7 +39,7 @@ class CountStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MixedPoisson(UnderlyingModel):
+class Poisson(UnderlyingModel):
     """Counts with an unknown rate under a mixture of gammas.
 
     `factors` (ascending) are the means of the gammas in locations, `shape` is that of all.
@@ -53,7 +53,7 @@ class MixedPoisson(UnderlyingModel):
     hazard: float = 0.01
     outlier_rate: float = 0.01
     exchangeable = True
-    kind: str = "mixed-poisson"
+    kind: str = "poisson"
     label: str = "count"
     needs_scale: bool = True
 
