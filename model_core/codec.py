@@ -2,7 +2,7 @@
 
 Layout: `MOCA`, version (u16), header length (u32), header (JSON), arrays (little-endian, in the
 header's order), CRC-32 of all before it (u32). A symmetric matrix is stored as its lower triangle.
-Later versions must still read earlier ones; golden files in the tests hold them to it.
+There is one format; a state of another is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def encode(
 ) -> bytes:
     """Bytes of one stream's state (every tensor with batch 1).
 
-    ranks, seasons: its states of `anomaly` and `season`, which older versions pass over.
+    ranks, seasons: its states of `anomaly` and `season`.
     """
     state = rebuild(state, to_host([each.detach() for each in leaves(state)]))
     alive = np.flatnonzero(np.isfinite(_numbers(state.belief.log_prob)))
@@ -121,11 +121,9 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
     return state._replace(seq=seq[None], totals=totals, context=context)
 
 
-def decode_ranks(model: UnderlyingModel, blob: bytes, size: int) -> NDArray[np.float64] | None:
-    """State of `anomaly` from bytes; None from a version that had none. Raises CorruptState."""
+def decode_ranks(model: UnderlyingModel, blob: bytes, size: int) -> NDArray[np.float64]:
+    """State of `anomaly` from bytes. Raises CorruptState, also where there is none."""
     arrays = _arrays(blob, model.kind)
-    if _RANKS not in arrays:
-        return None
     ranks = _fitting(arrays, _RANKS, torch.empty(size, dtype=torch.float64)).numpy()
     if not anomaly.valid(ranks):
         raise CorruptState(f"state's array {_RANKS!r} is no sketch of ranks")
@@ -152,7 +150,7 @@ def _checked(blob: bytes, expected: bytes, latest: int) -> tuple[bytes, int]:
     if magic != expected:
         raise CorruptState(f"state begins with {magic!r}, expected {expected!r}")
     if version != latest:
-        raise CorruptState(f"state has format {version}; this version reads {latest}")
+        raise CorruptState(f"state has format {version}, expected {latest}")
     if crc32(body) != checksum:
         raise CorruptState("state's checksum does not match its bytes")
     return body, _PREFIX.size + length

@@ -93,14 +93,13 @@ class Series:
 
     NUMBERS = (
         "phase", "seq", "warm", "location", "scale", "last_anomaly", "best_start",
-        "changed_probability", "season_since",
+        "changed_probability", "season_since", "threshold",
     )  # fmt: skip
 
     def numbers(self) -> dict[str, Any]:
         """All but arrays, as JSON has it; see `restore`."""
         return {
             **{name: getattr(self, name) for name in self.NUMBERS},
-            "threshold": self.threshold,
             "first": self.retained.first,
             "track": list(self.track),
             "events": list(self.events.values()),
@@ -111,7 +110,6 @@ class Series:
         """Take over what `numbers` gave; raises KeyError, TypeError or ValueError."""
         for name in self.NUMBERS:
             setattr(self, name, numbers[name])
-        self.threshold = numbers.get("threshold")  # files of earlier versions have none
         track = dict(zip(Track._fields, numbers["track"], strict=True))
         known = {name: _event(track[name]) for name in ("event", "last_event")}
         self.track = Track(**{**track, **known})

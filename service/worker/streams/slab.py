@@ -171,13 +171,9 @@ class Slab:
         return self._anomalies.get(row)
 
     def decoded(self, row: int, blob: bytes) -> tuple[FilterState, Floats]:
-        """States of one stream from bytes, as `put` takes them; raises CorruptState.
-
-        Bytes of a version that had no anomalies have them begin anew.
-        """
+        """States of one stream from bytes, as `put` takes them; raises CorruptState."""
         state = codec.decode(self.model, self.row_prior(row), self.max_hypotheses, blob)
-        ranks = codec.decode_ranks(self.model, blob, self._anomalies.size)
-        return state, self.ranks(row) if ranks is None else ranks
+        return state, codec.decode_ranks(self.model, blob, self._anomalies.size)
 
     def encoded(self, row: int, state: FilterState, seasons: Floats | None = None) -> bytes:
         """Bytes of one stream; state, seasons: its own."""

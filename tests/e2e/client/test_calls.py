@@ -111,7 +111,8 @@ async def test_inputs_and_models(client, stream):
     with pytest.raises(errors.DimensionMismatch):
         await client.predict(stream, [[1.0, 2.0]])
     assert {"gaussian", "averaged", "regimes"} <= {model.name for model in await client.models()}
-    assert (await client.model("gaussian")).versions[0].version == "1"
+    assert (await client.model("gaussian")).versions[0].version is None
+    assert (await client.model("regimes")).versions[0].version == "1"
     with pytest.raises(errors.NotFound):
         await client.model("nonesuch")
 
