@@ -57,7 +57,7 @@ test: $(TEST_STAMP)  ## the tests, but for the slow ones: ten minutes on two cor
 	$(PYTEST) -m "not slow"
 
 test-all: $(ALL_TESTS_STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like: an hour or so
-	$(BIN)/python -m tests.kernels
+	$(BIN)/python -m tests.kernels --all
 	$(PYTEST)
 
 referees: $(ALL_TESTS_STAMP)  ## what must not change, measured beside what was frozen: half an hour

@@ -1,17 +1,19 @@
-"""Compile the kernels that the tests use, on all cores: python -m tests.kernels.
+"""Compile the kernels that the tests use, on all cores: python -m tests.kernels [--all].
 
 `make test` does this before the tests, so that none of them waits for a compiler that others wait
-for as well.
+for as well. Those that only long tests use take minutes, and are compiled with --all.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 # Long ones first: the last to end should not be alone for long.
 LEARNED = ("alpaca", "fleet", "pcoc")
+OF_LONG_TESTS = ("fleet", "pcoc", "multivariate")
 
 
 def compile_kernel(name: str) -> tuple[str, float]:
@@ -31,10 +33,12 @@ def compile_kernel(name: str) -> tuple[str, float]:
     return name, time.monotonic() - began
 
 
-def main() -> None:
+def main(everything: bool) -> None:
     from model_core.upm.builtin import BUILTIN
 
     names = [*LEARNED, *reversed(BUILTIN)]
+    if not everything:
+        names = [name for name in names if name not in OF_LONG_TESTS]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         jobs = [pool.submit(compile_kernel, name) for name in names]
         for done, job in enumerate(as_completed(jobs), 1):
@@ -43,4 +47,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main("--all" in sys.argv[1:])

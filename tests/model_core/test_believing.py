@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import replace
 from itertools import product
 
@@ -14,12 +13,12 @@ from scipy import stats as distributions
 
 from model_core import filter as moca
 from model_core.components.real import MultivariateStudentT
-from model_core.upm import untrained, walk
+from model_core.upm import untrained
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.averaged import MOST_ODDS, REACH, Averaged
 from model_core.upm.fleet import Fleet
 from model_core.upm.joint import Joint
-from tests.model_core.cases import belief_of, inputs, run, series
+from tests.model_core.cases import belief_of, run, series
 from tests.model_core.loops import Belief, JointBelief
 from tests.model_core.registry import Case, case, tensor
 from training.data.base import Batch
@@ -47,93 +46,14 @@ def test_the_whole_filter_is_that_by_loops(name, loops, rate):
     for t, step in enumerate(run(one, [stream], steps)):
         asked = stream.y[t], labelled[t], stream.hazard[t], stream.elapsed[t], hint[t], rate
         score, starts = truth.step(*asked)
+        again = step.info.predictive.log_prob(tensor(stream.y[t : t + 1]))
+        assert not labelled[t] or again.item() == pytest.approx(score, abs=1e-9)
         found = belief_of(step.state)
         assert step.info.log_score.item() == pytest.approx(score, abs=1e-9, nan_ok=True)
         assert [found[s] for s in sorted(found)] == pytest.approx(starts.tolist(), abs=1e-9)
 
 
 # --- the walk -------------------------------------------------------------------------------------
-
-
-class Alone(Averaged):
-    """The model without the walk, whose forecasts are then those of the regimes."""
-
-    def beside(self, context):
-        return None
-
-
-def through(values, leads=None):
-    """What the walk keeps after each value (nan: none), and its forecasts; one output."""
-    kept = walk.begin(torch.zeros(1, 1, dtype=torch.float64))
-    states, forecasts = [kept], []
-    for i, value in enumerate(values):
-        found = walk.forecast(kept)
-        forecasts.append((found.loc.item(), found.scale.item()))
-        labelled = torch.tensor([not math.isnan(value)])
-        lead = tensor([0.0 if leads is None else leads[i]])
-        kept = walk.advance(kept, tensor([[np.nan_to_num(value)]]), labelled, lead)
-        states.append(kept)
-    return torch.cat(states).numpy(), np.array(forecasts)
-
-
-def test_the_walk_is_sums_over_the_past_with_weights_that_decay():
-    rng = np.random.default_rng(1)
-    values = np.r_[rng.normal(size=40).cumsum(), 60.0, rng.normal(size=20)]
-    states, forecasts = through(values)
-    error, moved = values - forecasts[:, 0], np.diff(values, prepend=0.0)
-    g = 4 / (3 + (error / forecasts[:, 1]) ** 2)
-    changed = np.r_[0.0, (np.minimum(g, 1) * moved)[:-1]]
-    for t in range(1, len(values) + 1):
-        age = np.arange(t)[::-1]
-        count = 2 * 0.98**t + (0.98**age).sum()
-        square = 2 * 0.98**t + (0.98**age * (g * error**2 + 1e-8)[:t]).sum()
-        pull = (g / forecasts[:, 1] ** 2 * changed)[:t]
-        own = 0.99**t + (0.99**age * (0.01 + pull * changed[:t])).sum()
-        cross = (0.99**age * pull * moved[:t]).sum()
-        last = min(g[t - 1], 1) * moved[t - 1]
-        expected = [count, values[t - 1], last, square, own, cross]
-        assert states[t, 1:] == pytest.approx(expected, rel=1e-9)
-        if t < len(values):
-            loc = values[t - 1] + min(1.0, max(-1.0, cross / own)) * states[t, 3]
-            assert forecasts[t] == pytest.approx([loc, math.sqrt(square / count)], rel=1e-9)
-
-
-def test_the_weight_of_the_walk_is_by_bayes_rule_with_a_share():
-    leads, weight = [0.0, 2.0, -1.0, 800.0, -800.0, 3.0], 0.5
-    for lead, after in zip(leads, through(np.zeros(6), leads)[0][1:, 0], strict=True):
-        odds = weight / (1 - weight) * math.exp(min(lead, 700))
-        weight = 0.99 * odds / (1 + odds) + 0.005
-        assert after == pytest.approx(weight, rel=1e-12)
-
-
-def test_a_missing_label_ends_the_momentum_of_the_walk_and_nothing_else():
-    states, forecasts = through([0.0, 1.0, 2.0, 3.0, math.nan, math.nan])
-    assert (states[5] == states[6]).all()
-    assert np.flatnonzero(states[4] != states[5]).tolist() == [3]
-    assert forecasts[4, 0] > 3.5
-    assert forecasts[5, 0] == 3.0
-
-
-def test_the_walk_has_its_share_of_the_answer_and_no_vote():
-    one = case("averaged-1")
-    alone, stream = Alone(**vars(one.model)), series(one, 4, 30, labelled=[True] * 9 + [False])
-    state, prior = moca.init(one.prior(), 20), one.prior()
-    for t in range(30):
-        now, kept = inputs([stream], t), state.context[0, 6:]
-        before, info_alone = moca.step(alone, state, prior, now)
-        after, info = moca.step(one.model, state, prior, now)
-        v, found = kept[0], walk.forecast(kept[None])
-        loc, spread = one.location[0] + one.scale[0] * found.loc, one.scale[0] * found.scale
-        density = distributions.t(3, loc.item(), spread.item()).logpdf(stream.y[t, 0])
-        score = torch.logaddexp(torch.log1p(-v) + info_alone.log_score, v.log() + density)
-        torch.testing.assert_close(info.log_score, score, atol=1e-12, rtol=0, equal_nan=True)
-        mean = (1 - v) * info_alone.predictive.mean() + v * loc
-        torch.testing.assert_close(info.predictive.mean(), mean.reshape(1, 1), atol=1e-12, rtol=0)
-        for one_leaf, other in zip(moca.leaves(after), moca.leaves(before), strict=True):
-            if one_leaf is after.context:
-                one_leaf, other = one_leaf[:, :6], other[:, :6]
-            assert torch.equal(one_leaf, other)
-        state = after
 
 
 # --- bounds ---------------------------------------------------------------------------------------
@@ -191,11 +111,6 @@ def taught_wrongly(kind: type[Fleet]) -> Fleet:
     return kind(**{**fields, "encoder": replace(model.encoder, linear=last)})
 
 
-class Unbounded(Fleet):
-    def _bounded(self, found, phi):
-        return found
-
-
 @pytest.mark.parametrize(
     "build",
     [Averaged, lambda: Joint(y_dim=2), lambda: taught_wrongly(Fleet)],
@@ -208,10 +123,6 @@ def test_no_forecast_runs_away(build):
     assert dict(zip(series_of, found <= REACH + 1e-9, strict=True)) == dict.fromkeys(
         series_of, True
     )
-
-
-def test_without_bounds_the_same_labels_lead_astray():
-    assert excess(taught_wrongly(Unbounded), extremes(1)["walk"][None]) > 10
 
 
 # --- what is a change -----------------------------------------------------------------------------
@@ -373,7 +284,7 @@ def test_the_density_of_a_partial_label_is_the_integral_over_the_rest(name):
         torch.testing.assert_close(a.info.log_score[:1], b.info.log_score, equal_nan=True)
     mixture = b.info.predictive
     # Points far out are far apart: tails are those of three degrees of freedom.
-    u = torch.linspace(-22, 22, 20_001, dtype=torch.float64)
+    u = torch.linspace(-22, 22, 4_001, dtype=torch.float64)
     parts = [p.expand(len(u), *p.shape[1:]) for p in mixture.components.parameters()]
     wide = mixture._replace(
         log_weight=mixture.log_weight.expand(len(u), -1),

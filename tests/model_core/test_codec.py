@@ -11,8 +11,6 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from model_core import anomaly, codec, season
 from model_core import filter as moca
@@ -22,7 +20,6 @@ from tests.model_core.cases import inputs, run, series
 from tests.model_core.registry import BY_NAME, NAMES
 
 ROOM = 12
-FUZZED = ["gaussian-1", "alpaca-unknown-2", "joint-2", "lstm-2"]
 
 
 @functools.cache
@@ -183,37 +180,3 @@ def test_ranks_and_seasons_travel_with_a_state():
                  lambda: codec.decode_season(model, spoilt)):  # fmt: skip
         with pytest.raises(CorruptState):
             read()
-
-
-def refused_or_well_formed(name: str, blob: bytes) -> None:
-    try:
-        state = decode(name, blob)
-    except CorruptState:
-        return
-    blank = moca.init(prior_of(name), ROOM)
-    for ours, theirs in zip(moca.leaves(state), moca.leaves(blank), strict=True):
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-
-
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=8,
-)
-quick = settings(max_examples=60, deadline=None, derandomize=True)
-
-
-@quick
-@given(st.sampled_from(FUZZED), st.data())
-def test_any_table_of_arrays_is_refused_or_well_formed(name, data):
-    """Entries replaced, dropped, repeated or reordered."""
-    header = header_of(name)
-    table = data.draw(st.permutations(header["arrays"]) | st.just(header["arrays"]))
-    at = data.draw(st.integers(0, len(table) - 1))
-    size = st.integers(-1, 40) | st.integers(2**31, 2**70) | anything
-    dtype = st.sampled_from(["f64", "i64", "f32"]) | anything
-    array = st.sampled_from([each[0] for each in table]) | anything
-    entry = st.tuples(array, dtype, st.lists(size, max_size=4) | anything)
-    table[at] = data.draw(entry | anything | st.just(table[(at + 1) % len(table)]))
-    kind = data.draw(st.just(header["kind"]) | anything)
-    refused_or_well_formed(name, with_header(name, {"kind": kind, "arrays": table}))

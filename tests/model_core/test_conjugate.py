@@ -6,111 +6,15 @@ rounding. They know the likelihood and the prior alone: no posterior, no update.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 import torch
-from scipy import special, stats
 
 from model_core.upm.builtin import Options, build
 from model_core.upm.poisson import Poisson
 from tests.model_core.cases import walk
 from tests.model_core.references import Series
 from tests.model_core.registry import Case, case, tensor
-
-
-class Grid(NamedTuple):
-    """Log prior density of the grid's points, any constant left out, and the likelihood there."""
-
-    log_prior: np.ndarray
-    log_likelihood: Callable[[np.ndarray], np.ndarray]  # of one observation (d,)
-
-    def log_evidence(self, y: np.ndarray, weight: np.ndarray) -> float:
-        """`log sum prior prod p(y_i | theta)^w_i`, up to a constant."""
-        terms = [w * self.log_likelihood(each) for each, w in zip(y, weight, strict=True)]
-        return float(special.logsumexp(sum(terms, self.log_prior)))
-
-
-def gaussian_grid(one: Case) -> Grid:
-    """Over the mean and the log variance; `d mu d sigma^2 = sigma^2 d mu d log sigma^2`."""
-    m, location, scale = one.model, one.location[0], one.scale[0]
-    log_variance = np.linspace(-6, 18, 250)[:, None]
-    variance, z = np.exp(log_variance), np.linspace(-12, 12, 600)
-    # In units of the posterior's width the mean is smooth whatever the variance.
-    mean = location + z * np.sqrt(variance / m.kappa)
-    prior = stats.invgamma.logpdf(variance, m.alpha, scale=m.beta * scale**2) + log_variance
-    prior = prior + stats.norm.logpdf(z)
-    return Grid(prior, lambda y: stats.norm.logpdf(y[0], mean, np.sqrt(variance)))
-
-
-def poisson_grid(one: Case) -> Grid:
-    log_rate, shape = np.linspace(-60, 9, 20_000), one.model.shape
-    each = [
-        np.log(weight)
-        + stats.gamma.logpdf(np.exp(log_rate), shape, scale=factor * one.location[0] / shape)
-        for factor, weight in zip(one.model.factors, one.model.weights, strict=True)
-    ]
-    prior = special.logsumexp(each, axis=0) + log_rate
-    return Grid(prior, lambda y: stats.poisson.logpmf(y[0], np.exp(log_rate)))
-
-
-def exponential_grid(one: Case) -> Grid:
-    """The prior mean of a duration, `E[1 / rate]`, is the location."""
-    log_rate, shape = np.linspace(-30, 8, 20_000), one.model.shape
-    scale = 1 / ((shape - 1) * one.location[0])
-    assert stats.invgamma.mean(shape, scale=1 / scale) == pytest.approx(one.location[0])
-    prior = stats.gamma.logpdf(np.exp(log_rate), shape, scale=scale) + log_rate
-    return Grid(prior, lambda y: stats.expon.logpdf(y[0], scale=np.exp(-log_rate)))
-
-
-def bernoulli_grid(one: Case) -> Grid:
-    logit = np.linspace(-70, 70, 20_000)
-    yes, no = special.log_expit(logit), special.log_expit(-logit)
-    return Grid(one.model.ones * yes + one.model.zeros * no, lambda y: yes if y[0] else no)
-
-
-def categorical_grid(one: Case) -> Grid:
-    """Over two logits against the third class; the simplex's Jacobian is `p1 p2 p3`."""
-    logit = np.stack(np.meshgrid(*[np.linspace(-45, 45, 400)] * 2, indexing="ij"), -1)
-    full = np.concatenate((logit, np.zeros_like(logit[..., :1])), -1)
-    log_p = special.log_softmax(full, -1)
-    return Grid(one.model.concentration * log_p.sum(-1), lambda y: log_p[..., int(y[0])])
-
-
-def log_predictive(one: Case, y: np.ndarray, weight: np.ndarray, new: np.ndarray) -> float:
-    """What the model says of a new observation after those that it absorbed."""
-    prior = one.prior()
-    held, phi = prior.stats, one.model.encode(None, prior.context)
-    for each, w in zip(y, weight, strict=True):
-        held = one.model.update(held, phi, tensor([each]), tensor([[w]]))
-    return one.model.predictive(held, phi).joint_log_density(tensor([[new]])).item()
-
-
-def drawn(one: Case, count: int, seed: int = 0) -> np.ndarray:
-    return one.draw(np.random.default_rng(seed), count)[1]
-
-
-GRIDS = {
-    "gaussian-1": gaussian_grid,
-    "poisson": poisson_grid,
-    "bernoulli": bernoulli_grid,
-    "categorical": categorical_grid,
-    "exponential": exponential_grid,
-}
-
-
-@pytest.mark.parametrize("name", GRIDS)
-def test_the_predictive_is_the_integral_over_the_parameters(name):
-    one, points = case(name), GRIDS[name](case(name))
-    for weight in ([], [1.0] * 6, [0.2, 1, 0.05, 0.7, 0]):
-        y = drawn(one, 6)[: len(weight)]
-        before = points.log_evidence(y, np.array(weight))
-        for new in drawn(one, 4, seed=1):
-            after = points.log_evidence([*y, new], np.array([*weight, 1.0]))
-            found = log_predictive(one, y, weight, new)
-            assert found == pytest.approx(after - before, abs=1e-8)
 
 
 def test_priors_have_a_variance():

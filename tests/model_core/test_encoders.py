@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -91,15 +90,6 @@ def test_convolutions_are_torchs_own(load, shape):
         torch.testing.assert_close(alone[0], together[row], atol=1e-11, rtol=1e-11)
     blocks = model.encode(x.reshape(2, 2, -1), tensor([]))
     torch.testing.assert_close(blocks.flatten(0, 1), together, atol=1e-11, rtol=1e-11)
-
-
-def test_blocks_may_leave_more_than_one_pixel_and_inputs_are_scaled(load):
-    stack = modules(2, [3, 5])
-    scaling = {"offset": 10, "scale": 255.0}
-    model = load(IMAGE, 45, conv((2, 13, [3, 5])), tensors_of(stack), input_scaling=scaling)
-    x = tensor(np.arange(IMAGE) % 256)[None]
-    expected = stack((x.reshape(1, 2, 13, 13) - 10) / 255)
-    torch.testing.assert_close(model.encode(x, tensor([])), expected, atol=1e-12, rtol=0)
 
 
 def test_a_bad_spec_of_convolutions_is_refused_by_its_field(load):

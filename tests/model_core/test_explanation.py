@@ -43,9 +43,6 @@ def test_four_of_five_changes_are_explained_as_they_were_made(before, outliers):
     for kind in (*KINDS, None):
         kinds = [explain(*simulated(kind, rng, before, 50, outliers)).kind for _ in range(60)]
         matrix[kind] = {other: kinds.count(other) / 60 for other in (*KINDS, None)}
-    print(f"\n{before} labels before, 50 after, {outliers} outliers; rows: simulated")
-    for kind, row in matrix.items():
-        print(f"{kind!s:>16}", "  ".join(f"{name} {share:.2f}" for name, share in row.items()))
     assert all(matrix[kind][kind] >= 0.8 for kind in KINDS), matrix
     assert matrix[None][None] >= 0.7
 

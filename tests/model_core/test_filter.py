@@ -7,8 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 from model_core import belief as beliefs
@@ -118,37 +116,6 @@ def test_no_stream_depends_on_its_batch_mates(name):
     batch = [series(case(name), i, 12, **told) for i, told in enumerate(OPTIONS)]
     check_batch_mates(name, batch, [3, 1, 4, 0, 2], 4)
     check_batch_mates(name, batch, [4], 4)
-
-
-@st.composite
-def any_told(draw) -> dict[str, object]:
-    """Anything that may be told with observations."""
-
-    def each(values) -> list:
-        return draw(st.lists(values, min_size=12, max_size=12))
-
-    some = st.floats(0.01, 0.9)
-    certain = st.sampled_from([np.nan, 0.0, 1.0])
-    return {
-        "hazard": draw(st.one_of(st.floats(1e-9, 0.999), st.tuples(some, some, some))),
-        "elapsed": each(st.one_of(st.just(1.0), st.floats(0, 1e6))),
-        "changepoint": each(st.one_of(certain, st.floats(0, 1))),
-        "labelled": each(st.booleans()),
-        "outlier_rate": each(st.one_of(st.just(0.0), st.floats(0, 0.5))),
-    }
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(
-    st.sampled_from(NAMES),
-    st.lists(st.tuples(st.integers(0, 2**32 - 1), any_told()), min_size=3, max_size=3),
-    st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True),
-    st.integers(2, 15),
-)
-def test_no_stream_depends_on_its_batch_mates_whatever_is_told(name, told, rows, hypotheses):
-    batch = [series(case(name), seed, 12, **each) for seed, each in told]
-    check_batch_mates(name, batch, rows, hypotheses)
 
 
 @every_model
@@ -318,32 +285,6 @@ def test_units_change_no_changepoint_probability(name):
                 torch.testing.assert_close(first, second, atol=1e-6, rtol=0)
             score = a.info.log_score - one.model.y_dim * np.log(factor)
             torch.testing.assert_close(b.info.log_score, score, atol=1e-5, rtol=0, equal_nan=True)
-
-
-@every_model
-def test_scores_have_gradients(name):
-    """In the prior and the hazard, from the first step on, against central differences."""
-    told = {"outlier_rate": 0.05, "labelled": GAPS, "hazard": (0.1, 0.3)}
-    one, blank = series(case(name), 5, 7, **told), case(name).prior()
-
-    def total(factor: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
-        """Score of a prior whose statistics are all so many times as large, a hazard as well."""
-        prior = blank._replace(stats=type(blank.stats)(*(factor * s for s in blank.stats)))
-        state, score = moca.init(prior, 4), tensor(0.0)
-        for t in range(7):
-            now = inputs([one], t)
-            now = now._replace(hazard=change * now.hazard)
-            state, info = moca.step(case(name).model, state, prior, now)
-            score = score + torch.nan_to_num(info.log_score).sum()
-        return score
-
-    at = tensor(1.1), tensor(0.9)
-    found = torch.autograd.grad(total(*(each.requires_grad_() for each in at)), at)
-    with torch.no_grad():
-        for i, each in enumerate(found):
-            low, high = [[*at[:i], at[i] + off, *at[i + 1 :]] for off in (-1e-5, 1e-5)]
-            slope = (total(*high) - total(*low)) / 2e-5
-            assert each.item() == pytest.approx(slope.item(), rel=1e-5, abs=1e-7)
 
 
 # --- what is read off a belief, and put in its place ----------------------------------------------

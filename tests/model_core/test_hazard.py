@@ -6,13 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from model_core import hazard as hazards
-from tests.model_core.cases import belief_of, run, series
-from tests.model_core.registry import case, tensor
+from tests.model_core.registry import tensor
 
 MEANS, SHAPES = (1.5, 3, 20, 100, 1000, 10_000), (0.01, 0.5, 0.999, 1.001, 2, 5.5, 50, 1e3, 1e12)
 
@@ -40,34 +37,12 @@ def test_negative_binomial_hazard_is_mass_over_survival(mean):
         assert hazards.checked(tuple(found)) == tuple(found)
 
 
-@pytest.mark.parametrize(("mean", "shape"), [(2, 60), (30, 0.3), (30, 4), (700, 1)])
-def test_regimes_have_the_mean_and_spread_that_were_asked_for(mean, shape):
-    """Longer regimes than the table keep its last hazard, which is seen in neither."""
-    table = np.array(hazards.negative_binomial(mean, shape))
-    hazard = np.concatenate((table, np.full(60 * mean, table[-1])))
-    alive = np.concatenate(([1], np.cumprod(1 - hazard)))[:-1]
-    duration, mass = np.arange(1, len(hazard) + 1), hazard * alive
-    average, variance = duration @ mass, (mean - 1) + (mean - 1) ** 2 / shape
-    assert average == pytest.approx(mean, rel=1e-4)
-    assert (duration - average) ** 2 @ mass == pytest.approx(variance, rel=1e-2)
-
-
 def test_shape_one_is_constant():
     for mean in (1, 1.25, 7, 100, 10_000):
         assert hazards.negative_binomial(mean, 1) == (1 / mean,)
     assert hazards.negative_binomial(1, 5) == (1.0,)
     near = hazards.negative_binomial(50, 1 + 1e-9)
     assert near == pytest.approx([1 / 50] * len(near), rel=1e-8)
-
-
-@settings(max_examples=20, deadline=None, derandomize=True)
-@given(st.floats(1, hazards.LONGEST), st.floats(-3, 12).map(lambda power: 10**power))
-def test_any_regime_has_a_table_of_bounded_length(mean, shape):
-    found = hazards.negative_binomial(mean, shape)
-    assert 1 <= len(found) <= hazards.LONGEST
-    assert all(0 <= each <= 1 for each in found)
-    rises = np.diff(found)
-    assert (rises >= -1e-9).all() if shape > 1 else (rises <= 1e-9).all()
 
 
 def test_what_is_refused():
@@ -105,19 +80,3 @@ def test_hazards_of_zero_and_one_and_no_time():
         found, survival = hazards.log_change(hazard, tensor([[elapsed]]), nothing)
         assert found.exp()[0].tolist() == pytest.approx(change, abs=1e-15)
         assert survival.exp()[0].tolist() == pytest.approx([1 - p for p in change], abs=1e-15)
-
-
-def test_regimes_of_a_fixed_length():
-    """A table that allows a change after every fifth observation only."""
-    one = case("gaussian-1")
-    steps = run(one, [series(one, 1, 30, (0.0, 0.0, 0.0, 0.0, 1.0))], 10)
-    for t, step in enumerate(steps):
-        assert step.info.ok.item()
-        assert belief_of(step.state) == {5 * (t // 5): 1.0}
-
-
-def test_a_constant_table_is_the_constant():
-    one = case("gaussian-1")
-    pair = [run(one, [series(one, 2, 30, hazard)], 8) for hazard in (0.07, (0.07, 0.07, 0.07))]
-    for a, b in zip(*pair, strict=True):
-        assert torch.equal(a.state.belief.log_prob, b.state.belief.log_prob)

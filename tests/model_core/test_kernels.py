@@ -25,14 +25,19 @@ from model_core.upm import conjugate, linear, untrained  # noqa: E402
 from model_core.upm.base import UnderlyingModel  # noqa: E402
 from tests.model_core.registry import NAMES, case  # noqa: E402
 
-# One of every class, as `python -m model_core.compiled` compiles them: others cost nothing more.
+# One of every class that `python -m tests.kernels` compiles: others cost nothing more. A fleet is
+# made of what `alpaca` and `averaged` are, `joint` has the matrices of `multivariate`; they and
+# `pcoc` take minutes to compile.
 QUICK = (
-    "gaussian-3", "multivariate-2", "poisson", "bernoulli", "categorical", "exponential",
-    "alpaca-unknown-2", "autoregressive-all", "averaged-2", "joint-2", "fleet-2", "pcoc-3",
+    "gaussian-3", "poisson", "bernoulli", "categorical", "exponential",
+    "alpaca-unknown-2", "autoregressive-all", "averaged-2", "joint-2",
 )  # fmt: skip
 WITHOUT = ("alpaca-mixture-1", "alpaca-mixture-unknown-2", "lstm-2")
 SLOW = [name for name in NAMES if name not in (*QUICK, *WITHOUT)]
-quick = pytest.mark.parametrize("name", QUICK)
+DEAR = ("multivariate-2", "fleet-2", "pcoc-3")
+quick = pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in DEAR)]
+)
 every_name = pytest.mark.parametrize("name", [*QUICK, *SLOW])
 
 LEVELS, WINDOW = (0.05, 0.5, 0.95), 5
@@ -364,7 +369,9 @@ def test_a_row_that_is_not_finite_stays_as_it_was(name):
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), wrong
 
 
-@pytest.mark.parametrize("name", ["averaged-2", "alpaca-lags-1", "fleet-0"])
+@pytest.mark.parametrize(
+    "name", ["averaged-2", "alpaca-lags-1", pytest.param("fleet-0", marks=pytest.mark.slow)]
+)
 def test_a_row_that_is_named_again_is_stepped_again(name):
     """Two streams, turn by turn, in one call and in many."""
     model, rng = model_of(name), np.random.default_rng(2)
@@ -381,7 +388,9 @@ def test_a_row_that_is_named_again_is_stepped_again(name):
         close(one, other, 1e-12)
 
 
-@pytest.mark.parametrize("build", [untrained.alpaca, untrained.fleet])
+@pytest.mark.parametrize(
+    "build", [untrained.alpaca, pytest.param(untrained.fleet, marks=pytest.mark.slow)]
+)
 def test_a_covariance_that_overflows_is_not_written(build):
     model, rng = build(4), np.random.default_rng(5)
     for peak in (1e150, 1e300):
@@ -399,14 +408,14 @@ def test_a_covariance_that_overflows_is_not_written(build):
 
 
 def test_models_of_one_class_share_what_is_compiled_and_are_not_kept():
-    for build in (untrained.alpaca, untrained.fleet):
-        kernels = [compiled.kernel_of(build(n, outputs=d)) for n, d in ((3, 1), (9, 2))]
-        kernels[0].compile()
-        before = len(steps_of.advance.signatures)
-        kernels[1].compile()
-        assert len(steps_of.advance.signatures) == before
-        model = build(3)
-        assert compiled.kernel_of(model) is not compiled.kernel_of(model)
+    build = untrained.alpaca
+    kernels = [compiled.kernel_of(build(n, outputs=d)) for n, d in ((3, 1), (9, 2))]
+    kernels[0].compile()
+    before = len(steps_of.advance.signatures)
+    kernels[1].compile()
+    assert len(steps_of.advance.signatures) == before
+    model = build(3)
+    assert compiled.kernel_of(model) is not compiled.kernel_of(model)
 
 
 def test_models_without_a_kernel_have_none_and_kernels_can_be_turned_off():

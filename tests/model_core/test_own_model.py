@@ -9,36 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from model_core import artifact, codec
 from model_core.artifact import files
 from model_core.errors import BadArtifact
 from tests.model_core.cases import belief_of, run, series
-from tests.model_core.enumeration import OPTIONS, STEPS, enumerate_segmentations
-from tests.model_core.references import Reference
 from tests.model_core.registry import Case, halves
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-class Gp(Reference):
-    """Gaussian process regression on the last observations, with a matrix inverted for each."""
-
-    def kernel(self, a, b):
-        squared = ((a[:, None] - b[None]) ** 2).sum(-1)
-        return self.model.level + self.model.amplitude * np.exp(
-            -squared / (2 * self.model.length**2)
-        )
-
-    def log_density(self, x, y, past, spread=1.0):
-        m = self.model
-        kept = np.flatnonzero(past.weight > 0)[-m.memory :]
-        known, labels, weight = past.x[kept], past.y[kept, 0], past.weight[kept]
-        inverse = np.linalg.inv(self.kernel(known, known) + np.diag(m.noise / weight))
-        cross = self.kernel(x[None], known)[0]
-        variance = m.level + m.amplitude + m.noise - cross @ inverse @ cross
-        return stats.norm.logpdf(y, cross @ inverse @ labels, np.sqrt(spread * variance)).sum()
 
 
 def documented() -> dict:
@@ -65,25 +43,9 @@ def load(tmp_path, monkeypatch):
             x, noise = rng.normal(size=(steps, model.x_dim)), rng.normal(size=(steps, 1))
             return x, np.where(halves(steps), -1, 1) * np.sin(2 * x[:, :1]) + 0.2 * noise
 
-        return Case("own", model, zero, zero + 1, Gp(model, zero, zero + 1), draw)
+        return Case("own", model, zero, zero + 1, None, draw)
 
     return loaded
-
-
-@pytest.mark.parametrize(("x_dim", "memory"), [(1, 20), (3, 3)])
-def test_it_is_gaussian_process_regression(load, x_dim, memory):
-    """With a memory shorter and longer than the series, over every segmentation."""
-    case = load(x_dim=x_dim, memory=memory)
-    batch = [series(case, i, STEPS, **told) for i, told in enumerate(OPTIONS)]
-    truth = [enumerate_segmentations(case.reference, each) for each in batch]
-    for t, step in enumerate(run(case, batch, 10)):
-        for row, stream in enumerate(batch):
-            if stream.labelled[t]:
-                score = step.info.log_score[row].item()
-                assert score == pytest.approx(truth[row][t].log_score, abs=1e-9)
-            belief = belief_of(step.state, row)
-            for start, probability in truth[row][t].belief.items():
-                assert belief.get(start, 0.0) == pytest.approx(probability, abs=1e-9)
 
 
 def test_it_is_served_as_the_page_says(load):

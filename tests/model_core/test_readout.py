@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 
-from model_core import filter as moca
-from model_core import kernel, readout
+from model_core import readout
 from model_core.readout import NUMBERS, Readout
-from tests.model_core.cases import inputs, run, series
+from tests.model_core.cases import run, series
 from tests.model_core.registry import BY_NAME
 
 WINDOW, MOST, STEPS = 3, 4, 10
@@ -81,22 +80,3 @@ def test_the_columns_are_the_numbers_of_a_readout_in_order():
     scalars = list(found[: len(NUMBERS)])
     assert scalars == [kind(at) for at, kind in enumerate(NUMBERS.values())]
     assert (found.totals, found.start_totals) == ([14.0, 15.0, 16.0], [17.0, 18.0, 19.0])
-
-
-def test_an_eager_kernel_takes_the_steps_of_the_filter():
-    """Of every model, to the last bit; compiled ones have their own tests."""
-    for case in BY_NAME.values():
-        batch, prior = batch_of(case), case.prior(2)
-        step = kernel.select(case.model, "cpu", WINDOW)
-        state = other = moca.init(prior, MOST)
-        starts = torch.tensor([0, 3])
-        thresholds = torch.tensor([0.0, 0.2], dtype=torch.float64)
-        for t in range(STEPS):
-            now = inputs(batch, t)
-            state, info = moca.step(case.model, state, prior, now)
-            stepped = step(other, prior, now, starts, thresholds)
-            other = stepped.state
-            assert all(map(torch.equal, moca.leaves(state), moca.leaves(other))), case.name
-            assert torch.equal(info.predictive.log_weight, stepped.predictive.log_weight)
-            expected = readout.table(state, info, starts, thresholds, WINDOW)
-            torch.testing.assert_close(stepped.table, expected, rtol=0, atol=0, equal_nan=True)

@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from model_core import filter as moca
 from model_core import readout
@@ -18,11 +17,9 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from model_core.upm.lags import push
 from model_core.upm.linear import Autoregressive, Linear
-from model_core.upm.regression import NoisyStats, absorb
 from tests.model_core.cases import inputs, run, series, walk
 from tests.model_core.references import Series, lags_of
 from tests.model_core.registry import NAMES, case, irregular, tensor
-from training.learners.encoders import MlpEncoder
 
 WITH_BLOCKS = [
     name for name in NAMES if name.startswith(("alpaca", "linear", "auto", "pcoc", "lstm"))
@@ -83,47 +80,6 @@ def test_a_row_that_is_not_finite_spoils_no_other_stream():
     assert torch.isnan(found.log_label[1, :, 3:]).all()
 
 
-@pytest.mark.parametrize("chunk", [1, 5])
-def test_gradients_at_a_weight_of_0(chunk):
-    """The square root of the weight has none there; what is built on it must."""
-    mean, factor = tensor(irregular(1, 2, 3, 1, seed=1)), tensor(irregular(3, 3, seed=2))
-    features, y = tensor(irregular(1, 1, chunk, 3, seed=3)), tensor(irregular(1, chunk, 1, seed=4))
-    weight = torch.zeros(1, 2, chunk, dtype=torch.float64)
-    weight[:, 1] = 0.5
-    weight.requires_grad_()
-    found = absorb(mean, (factor @ factor.mT).expand(1, 2, 3, 3), features, y, weight)
-    sum(each.sum() for each in found).backward()
-    assert torch.isfinite(weight.grad).all()
-    assert weight.grad[:, 1].abs().min() > 0
-
-
-@pytest.mark.parametrize("weight", [(1.0, 1.0, 1.0), (1.0, 0.3, 0.0)])
-def test_unknown_noise_is_integrated_out(weight):
-    """Predictive density against a sum over coefficients and noise variance on a grid."""
-    mean, cov, alpha, beta = np.array([0.4, -0.3]), np.array([[0.8, 0.3], [0.3, 0.5]]), 1.6, 0.7
-    phi, y, precision = irregular(4, 2, seed=1), irregular(4, seed=2), np.linalg.inv(cov)
-    # Coefficients are mean + sigma u, so that one grid of u fits every variance.
-    axis, log_variance = np.linspace(-8, 8, 90), np.linspace(-9, 14, 240)
-    u1, u2, s = np.meshgrid(axis, axis, log_variance, indexing="ij", sparse=True)
-    sigma = np.exp(s / 2)
-    log_prior = stats.invgamma.logpdf(np.exp(s), alpha, scale=beta) + s
-    squared = precision[0, 0] * u1**2 + 2 * precision[0, 1] * u1 * u2 + precision[1, 1] * u2**2
-
-    def log_density(row):
-        centre = phi[row, 0] * (mean[0] + sigma * u1) + phi[row, 1] * (mean[1] + sigma * u2)
-        return stats.norm.logpdf(y[row], centre, sigma)
-
-    posterior = log_prior - 0.5 * squared + sum(w * log_density(i) for i, w in enumerate(weight))
-    posterior = np.exp(posterior - posterior.max())
-    expected = (posterior * np.exp(log_density(3))).sum() / posterior.sum()
-    coefficients = tensor(mean[None, None, :, None]), tensor(cov[None, None])
-    before = NoisyStats(*coefficients, tensor([[[alpha]]]), tensor([[[beta]]]))
-    model, told = Linear(y_dim=1, x_dim=1), (tensor(phi[None, :3]), tensor(y[None, :3, None]))
-    after = model.forecasts(before, *told, tensor([[weight]]))[1]
-    found = model.predictive(after, tensor(phi[None, 3])).log_density(tensor(y[3]))
-    assert found.exp().item() == pytest.approx(expected, rel=1e-6)
-
-
 def test_what_is_refused():
     model = case("alpaca-1").model
     for wrong in (model, case("alpaca-mixture-1").model):
@@ -163,18 +119,6 @@ def test_autoregressive_models_of_any_size():
 
 
 # --- lags -----------------------------------------------------------------------------------------
-
-
-def test_a_single_outlier_is_cut_and_a_lasting_jump_is_followed():
-    values = [0.5, 9.0, 0.0, -1.0, 8.0, 8.5, None, 8.2]
-    recent, lags, found = tensor([[0.0, 0.0]]), tensor([[0.0]]), []
-    for value in values:
-        found.append(lags.item())
-        known = torch.tensor([value is not None])
-        recent, lags = push(recent, lags, tensor([[value or 0.0]]), known)
-    # 9 is cut to 2 above the larger of the two before; so is 8, but what follows it is not. A
-    # label that is missing is stood in for by the last.
-    assert found == [0.0, 0.5, 2.5, 0.0, -1.0, 2.0, 8.5, 8.5]
 
 
 def test_lags_of_outputs_do_not_mix():
@@ -250,27 +194,6 @@ def test_the_regime_is_that_of_the_labels():
         case("alpaca-1").model.types(case("alpaca-1").prior().stats)
 
 
-def test_a_mixture_of_one_is_alpaca():
-    one, model = case("alpaca-mixture-unknown-2"), case("alpaca-mixture-unknown-2").model
-    stream = series(one, 0, 20, outlier_rate=0.02, labelled=[True, True, False, True])
-    noise = type(model.noise_prior)(*(each[1:2] for each in model.noise_prior))
-    only = dataclasses.replace(
-        model,
-        log_weight=torch.zeros(1, dtype=torch.float64),
-        prior_mean=model.prior_mean[1:2],
-        prior_cov=model.prior_cov[1:2],
-        noise_prior=noise,
-    )
-    pair = [run(one._replace(model=each), [stream], 8) for each in (model.alone(1), only)]
-    for a, b in zip(*pair, strict=True):
-        for x, y in (
-            (a.info.log_score, b.info.log_score),
-            (a.info.predictive.mean(), b.info.predictive.mean()),
-            (a.info.predictive.covariance(), b.info.predictive.covariance()),
-        ):
-            torch.testing.assert_close(x, y, atol=1e-11, rtol=0, equal_nan=True)
-
-
 def test_draws_are_functions_of_one_type():
     model, zero = typical(), torch.zeros(400, 1, dtype=torch.float64)
     phi = torch.ones(400, 2, 1, dtype=torch.float64) * tensor([1.0, 2.0]).reshape(1, 2, 1)
@@ -303,15 +226,6 @@ def test_class_probabilities_sum_to_one_and_what_is_no_class_is_refused():
     far = one.model.predictive(one.prior().stats, phi)
     assert torch.isfinite(far.log_probability).all()
     assert far.mean().sum().item() == pytest.approx(1, abs=1e-12)
-
-
-def test_an_input_moves_the_belief_and_a_missing_label_adds_nothing():
-    one = case("pcoc-3")
-    steps = run(one, [series(one, 8, 12, labelled=[True] * 11 + [False])], 20)
-    grown, _ = moca.grow(steps[10].state, one.prior(), inputs([series(one, 8, 12)], 11))
-    after = steps[11].state
-    assert not torch.allclose(after.belief.log_prob[0, :12], grown.belief.log_prob[0, :12])
-    assert all(torch.equal(a, b) for a, b in zip(after.stats, grown.stats, strict=True))
 
 
 def test_pcoc_in_single_precision_far_from_the_origin():
@@ -351,16 +265,3 @@ def test_every_start_of_an_lstm_with_other_decoders_is_the_starts_in_blocks():
         for longest in (None, 3):
             pair = [segment_matrix(model, one.prior(2), data, c, longest).label for c in (None, 5)]
             torch.testing.assert_close(*pair, atol=1e-12, rtol=1e-12)
-
-
-def test_the_trained_encoder_is_the_one_that_is_served():
-    torch.manual_seed(0)
-    for linear in (0, 3):
-        trained = MlpEncoder([4, 7, 5], "relu", "tanh", linear).double()
-        layers = [(each.weight.detach(), each.bias.detach()) for each in list(trained)[:2]]
-        last = trained.linear and (trained.linear.weight.detach(), trained.linear.bias.detach())
-        served = Mlp(*map(tuple, zip(*layers, strict=True)), "relu", "tanh", last)
-        x = torch.randn(3, 2, 4, dtype=torch.float64)
-        assert torch.equal(served(x), trained(x).detach())
-        assert served(x).shape == (3, 2, trained.features) == (3, 2, 5 + linear)
-        assert trained.spec().get("linear", 0) == linear

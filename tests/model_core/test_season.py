@@ -182,15 +182,6 @@ def test_a_season_that_ends_is_given_up():
     assert len(season.recent(short, 500)) <= season.BLOCK
 
 
-def test_the_unit_does_not_matter():
-    y = sine(np.random.default_rng(12), 15 * DAY)
-    state, begun = passed(y)
-    for unit in (1e-120, 1e120):
-        other, same = passed(unit * y)
-        assert begun == same
-        assert season.offset(other) == pytest.approx(unit * season.offset(state), rel=1e-6)
-
-
 def test_the_state_is_all_that_there_is_and_of_fixed_size():
     y = sine(np.random.default_rng(13), 30 * DAY)
     y[100] = np.nan

@@ -13,7 +13,7 @@ from model_core import filter as moca
 from model_core import segments as seg
 from model_core.encoder import Mlp
 from model_core.segments import Changes, Sequences
-from model_core.upm import alpaca_mixture, discriminant, lattice
+from model_core.upm import alpaca_mixture, discriminant
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from tests.model_core import enumeration
 from tests.model_core.cases import run, series
@@ -272,31 +272,6 @@ def test_gradients_are_finite_whatever_is_told(name):
 # --- the lattice ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("longest", [None, 0, 2])
-def test_the_lattice_is_the_regression_on_each_window(longest):
-    """By the paper's natural parameters; a row of weight `w` counts as `w` of one."""
-    steps, n, outputs = 7, 3, 2
-    mean, root = tensor(irregular(2, n, outputs, seed=1)), tensor(irregular(2, n, n, seed=2))
-    phi, y = tensor(irregular(2, steps, n, seed=3)), tensor(irregular(2, steps, outputs, seed=4))
-    weight = tensor(irregular(2, steps, seed=5)).sigmoid()
-    weight[0, 2], weight[0, 4], weight[1, 1] = 0.0, 1.0, 0.0
-    cov = root @ root.mT
-    found, inverse = lattice.predict(mean, cov, phi, y, weight, longest), torch.linalg.inv(cov)
-    for s in range(steps):
-        for t in range(steps):
-            if t < s or (longest is not None and t - s > longest):
-                assert (found.residual[:, s, t] == 0).all()
-                assert (found.spread[:, s, t] == 1).all()
-                continue
-            past, w = phi[:, s:t], weight[:, s:t, None]
-            precision = inverse + past.mT @ (w * past)
-            posterior = torch.linalg.solve(precision, inverse @ mean + past.mT @ (w * y[:, s:t]))
-            row = phi[:, t, None]
-            spread = 1 + (row @ torch.linalg.solve(precision, row.mT)).flatten()
-            close(found.residual[:, s, t], y[:, t] - (row @ posterior).squeeze(1))
-            close(found.spread[:, s, t], spread)
-
-
 @pytest.mark.parametrize("longest", [None, 4])
 @pytest.mark.parametrize("name", ["alpaca-2", "alpaca-unknown-2"])
 def test_an_output_that_lacks_takes_nothing_from_the_others(name, longest):
@@ -365,9 +340,7 @@ def scores(model: Alpaca, steps: int, chunk: int | None) -> tuple[torch.Tensor, 
     ("noisy", "scale", "atol", "of_scores", "single"),
     [
         (True, 0.18, 1e-9, 1e-11, 1e-3),
-        pytest.param(False, 0.18, 1e-9, 1e-11, 1e-3, marks=pytest.mark.slow),
-        pytest.param(True, 1.0, 1e-7, 1e-9, 5e-2, marks=pytest.mark.slow),
-        pytest.param(False, 5.0, 1e-4, 1e-7, None, marks=pytest.mark.slow),
+        pytest.param(False, 5.0, 1e-4, 1e-7, torch.inf, marks=pytest.mark.slow),
     ],
 )
 def test_long_sequences_stay_exact(noisy, scale, atol, of_scores, single):
@@ -376,8 +349,7 @@ def test_long_sequences_stay_exact(noisy, scale, atol, of_scores, single):
     found, ours = scores(wide(scale, noisy), 400, None)
     close(found, label, atol)
     close(ours, score, of_scores)
-    if single is not None:
-        close(scores(wide(scale, noisy, torch.float32), 400, None)[1], score, single)
+    close(scores(wide(scale, noisy, torch.float32), 400, None)[1], score, single)
 
 
 def test_a_prior_that_knows_everything():

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from model_core import artifact, kernel, warmup
-from model_core import belief as beliefs
 from model_core import filter as moca
-from model_core.belief import Belief
 from model_core.errors import CannotSimulate, OutOfRange
 from model_core.events import Reading, Track, track
 from model_core.sensitivity import Curve, Delay, Plan, Point, calibrate, choose, own, quiet, read
@@ -50,18 +48,6 @@ def test_an_event_is_confirmed_by_a_threshold_or_by_time_or_by_both():
     assert states([0.1] * 4, 2) == [["suspected"], [], ["confirmed"], []]
     assert states([0.1] * 4, 2, 0.0) == states([0.1] * 4, 2)
     assert states([0.9, 0.9, 0.1, 0.9], 2, 0.5) == [["suspected"], [], [], ["confirmed"]]
-
-
-def test_below_one_half_an_event_is_of_the_likeliest_later_start():
-    probability = torch.tensor([[0.6, 0.1, 0.25, 0.05]], dtype=torch.float64)
-    lengths = torch.tensor([[9, 3, 2, 0]])
-    belief = Belief(probability.log(), lengths, probability.log(), lengths)
-    slots = []
-    for threshold in (0.0, 0.3, 0.39, 0.41, 0.99):
-        mass, slot = beliefs.suspected(belief, torch.tensor([9]), torch.tensor([threshold]))
-        assert mass.item() == pytest.approx(0.4)
-        slots.append(slot.item())
-    assert slots == [0, 2, 2, 0, 0]
 
 
 # --- what is simulated --------------------------------------------------------------------------
