@@ -63,6 +63,14 @@ def test_columns_are_found_by_name(write):
         assert (one.name, one.switch) == ("own", None)
 
 
+def test_types_are_those_of_the_whole_file_and_names_of_streams_are_text(write):
+    rows = [f"{k % 2:03d},{k}" for k in range(150_000)]  # over a megabyte of whole numbers
+    one, other = tables.read(write("\n".join(["stream,y", *rows, "000,0.5", "001,n/a"])))
+    assert (one.name, other.name) == ("000", "001")
+    assert one.y[-2:].flatten().tolist() == [149_998, 0.5]
+    assert other.y[-1].isnan()
+
+
 def test_columns_can_be_named(write):
     file = write("k,when,u,v,w,new\nq,2,1,2,3,1\nq,1,4,5,6,0\n")
     (one,) = tables.read(file, y=["w"], x=["v", "u"], stream="k", time="when", changepoint="new")
@@ -94,27 +102,27 @@ def test_parquet_has_times_and_booleans(tmp_path):
 
 
 REFUSED = [
-    ("x,y\n1,2\nnan,3\n", r"own.csv: row 2 \(line 3\), column 'x'"),
-    ("# note\nx,y\n\n1,2\ninf,3\n", r"row 2 \(line 5\), column 'x'"),
-    ("x,y\n1,2\n1,-Infinity\n", r"row 2 \(line 3\), column 'y'"),
-    ("x,y\n1,two\n", r"row 1 \(line 2\), column 'y'.* --y and --x name"),
+    ("x,y\n1,2\nnan,3\n", r"own.csv: row 2, column 'x'"),
+    ("# note\nx,y\n\n1,2\ninf,3\n", r"row 2, column 'x'"),
+    ("x,y\n1,2\n1,-Infinity\n", r"row 2, column 'y'"),
+    ("x,y\n1,two\n", r"row 1, column 'y'.* --y and --x name"),
     ("x,y\non,2\noff,3\n", r"column 'x': 'on'.* a column of 0 and 1 for each"),
-    ("y1,y2\n1,2\n1,\n", r"row 2 \(line 3\), column 'y2'"),
+    ("y1,y2\n1,2\n1,\n", r"row 2, column 'y2'"),
     ("y\n\n", "own.csv has no rows"),
     ("y,x\n,1\n,2\n", "empty in every row"),
     ("time,y\n1,2\n1,3\n", r"also the time of row 1 of the same stream"),
     ("a,b\n1,2\n", r"no column y .*: 'a', 'b'"),
     ("a,b\nq,r\n", r"no column y .* no numeric column"),
     ("y,y\n1,2\n", "names a column twice"),
-    ("x,y\n1,2\n1\n", r"row 2 \(line 3\) has 1 cells, the header 2"),
-    ("time,y\n1,2\nsoon,3\n", r"row 1 \(line 2\), column 'time'"),
-    ("time,y\n1,2\n,3\n", r"row 2 \(line 3\), column 'time'"),
-    ("stream,y\na,1\n,2\n", r"row 2 \(line 3\), column 'stream'"),
-    ("changepoint,y\n0,1\n2,2\n", r"row 2 \(line 3\), column 'changepoint'"),
+    ("x,y\n1,2\n1\n", r"Row #3: Expected 2 columns, got 1"),
+    ("time,y\n1,2\nsoon,3\n", r"row 1, column 'time'"),
+    ("time,y\n1,2\n,3\n", r"row 2, column 'time'"),
+    ("stream,y\na,1\n,2\n", r"row 2, column 'stream'"),
+    ("changepoint,y\n0,1\n2,2\n", r"row 2, column 'changepoint'"),
 ]
 NO_CLASSES = [
-    ("y\n0\n1.5\n", r"row 2 \(line 3\), column 'y'"),
-    ("y\n0\n-1\n", r"row 2 \(line 3\), column 'y'"),
+    ("y\n0\n1.5\n", r"row 2, column 'y'"),
+    ("y\n0\n-1\n", r"row 2, column 'y'"),
     ("y\n2\n2\n", "every label is class 2"),
     ("y1,y2\n2,1\n", "one column, got 2"),
 ]
