@@ -74,8 +74,12 @@ def _common(
     """Online changepoint detection and forecasting for data streams."""
 
 
-# Packages of training, which imports them where it needs them; the service looks for its own.
-_OF_TRAINING = frozenset({"PIL", "jinja2", "matplotlib", "pyarrow", "scipy", "tensorboard"})
+# Packages of training by module, which imports them where it needs them; those of the service it
+# names itself.
+_OF_TRAINING = {
+    "PIL": "pillow",
+    **{name: name for name in ("jinja2", "matplotlib", "pyarrow", "scipy", "tensorboard")},
+}
 
 
 def main() -> None:
@@ -85,7 +89,11 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in _OF_TRAINING:
             raise
-        line = f"moca: this needs {error.name}: pip install 'moca-service[train]'"
+        package = _OF_TRAINING[error.name]
+        line = (
+            f"moca: this needs {package}: `make install` installs all that training needs, "
+            f"`pip install {package}` it alone"
+        )
         typer.secho(line, err=True, fg="red")
         sys.exit(2)
 

@@ -123,8 +123,6 @@ Interval = Annotated[
         rich_help_panel=OWN,
     ),
 ]
-# The former name of --by: in other commands --stream is a stream.
-Stream = Annotated[str | None, typer.Option("--stream", hidden=True, help="Renamed to --by.")]
 HoldOut = Annotated[
     Held | None,
     typer.Option(
@@ -153,7 +151,6 @@ def train(
     y: Labels = None,
     x: Inputs = None,
     by: Column = None,
-    stream: Stream = None,
     time: Time = None,
     changepoint: Changepoint = None,
     interval: Interval = None,
@@ -208,7 +205,6 @@ def train(
     from training.experiments.catalogue import Place
     from training.experiments.jobs import Axes, Wanted
 
-    _check_by(by, stream)
     held = None if hold_out is None else hold_out.value
     own = _own(model, length, lags, _names(y), _names(x), by, time, changepoint, interval, held)
     _check(experiment, data, ablation, own, hazard or [])
@@ -248,18 +244,6 @@ def _own(
     return {section: settings for section, settings in used.items() if settings}
 
 
-def _check_by(column: str | None, stream: str | None) -> None:
-    """Refuse the options of before, when `--stream` was the column and `--by` what is held out."""
-    if stream is not None:
-        fail(f"--stream was renamed: expected --by {stream}, as in moca replay")
-    if column in {held.value for held in Held}:
-        fail(
-            f"--by: expected the column that names the series, got {column!r}; for data held out "
-            f"for the test use --hold-out {column}"
-            + ("; the column stream is used without --by" if column == Held.STREAM else "")
-        )
-
-
 def _check(
     experiment: str | None,
     data: Path | None,
@@ -293,7 +277,10 @@ def _train_own(
     from training.config import merged
     from training.experiments.jobs import train_own
 
-    initial = {"data": {"path": str(data)}, "model": {"hazard": hazards[0]} if hazards else {}}
+    initial = {
+        "data": {"path": str(data.resolve())},
+        "model": {"hazard": hazards[0]} if hazards else {},
+    }
     settings = merged(common, own, initial)
     for run in train_own(wanted, settings, axes, _warn):
         typer.echo(str(run.folder))

@@ -11,6 +11,7 @@ import pytest
 import torch
 import typer
 
+from service.commands import main
 from tests.training.moca import WIDE, moca, small
 from training.commands.train import train
 from training.data import own
@@ -140,13 +141,12 @@ def test_help_names_each_option_and_its_variable():
     app.command()(train)
     said = moca("train", "--help").stdout
     for option in typer.main.get_command(app).params:
-        if option.name in {"help", "install_completion", "show_completion", "stream"}:
-            continue  # stream: hidden, refused
+        if option.name in {"help", "install_completion", "show_completion"}:
+            continue
         assert option.help, option.name
         assert option.envvar is None or option.envvar in said
         for name in option.opts:
             assert name in said or option.param_type_name == "argument", name
-    assert "--stream" not in said
 
 
 def write(file, header, rows):
@@ -224,6 +224,28 @@ def test_other_data_under_the_same_name_is_told_apart(tmp_path, file):
     evaluated = moca("evaluate", "data", run)
     assert evaluated.exit_code == 2
     assert "is not sha256:" in evaluated.stderr
+
+
+def test_a_run_finds_its_data_from_any_folder(tmp_path, file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    assert trained(tmp_path, "--data", file.name).exit_code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    config = Run(Path("../runs/data/pumps/run")).config()
+    assert config.data["path"] == str(file)
+    assert len(own.opened(config).test) == 3
+
+
+def test_a_package_that_is_missing_is_named_as_pip_has_it(monkeypatch, capsys):
+    def lacking():
+        raise ModuleNotFoundError(name="PIL")
+
+    monkeypatch.setattr(main, "app", lacking)
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
+    said = capsys.readouterr().err
+    assert "`pip install pillow`" in said
+    assert "moca-service" not in said
 
 
 def test_options_name_columns_lengths_and_folders(tmp_path, series):
@@ -332,7 +354,7 @@ def unusable():
     yield rows(y=[0.5] * LENGTH, x=inputs), PCOC, ["row 1", "'y'", "not a class"]
     yield rows(y=[0, 10**6] * (LENGTH // 2), x=inputs), PCOC, ["a class 1000000"]
     yield rows(x=inputs), [*PCOC, "--lags", "3"], ["takes no lags"]
-    yield rows(y=[1.5] * 50 + ["inf"] + [2.0] * (LENGTH - 51)), [], ["row 51 (line 52)", "'y'"]
+    yield rows(y=[1.5] * 50 + ["inf"] + [2.0] * (LENGTH - 51)), [], ["row 51", "'y'"]
     yield rows(2), ALPACA, ["no window for test by time: stream 'pumps': 0 obs"]
     yield rows(28), [], ["no window for training by time: stream 'pumps': 20 observations"]
     yield rows(y=near), [*ALPACA, *SINGLE], ["labels: mean", "float64"]
