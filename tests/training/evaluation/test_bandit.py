@@ -16,7 +16,7 @@ from training.data import wheel
 from training.errors import BadRun
 from training.evaluation.bandit import regret
 from training.evaluation.bandit.agents import AGENTS, Moca, Oracle, Random, Window
-from training.evaluation.bandit.trials import STRATEGIES, compare, run
+from training.evaluation.bandit.trials import STRATEGIES, run
 from training.evaluation.paper import Wanted
 from training.evaluation.trained import best, trained
 from training.experiments.catalogue import Place
@@ -144,7 +144,7 @@ def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
     """A well specified model: random, then sliding windows and MOCA, then the oracle."""
     met = world(8, 500, hazard=0.01)
     chosen = {"oracle": Oracle(), "moca": Moca(0.01, 60), "random": Random(), "five": Window(5)}
-    found = compare(chosen, model, met, THOMPSON, seed=3)
+    found = {name: run(each, model, met, THOMPSON, seeded(3)) for name, each in chosen.items()}
     percent = {name: each.percent_of(found["random"]).mean().item() for name, each in found.items()}
     assert percent["random"] == 100
     assert percent["oracle"] < percent["moca"] < percent["five"] < 60

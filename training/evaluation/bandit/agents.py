@@ -13,15 +13,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from model_core import belief as beliefs
 from model_core import filter as moca
-from model_core import hazard as hazards
 from model_core.actions import Hypotheses
-from model_core.components import Normal, StudentT
-from model_core.filter import Prior
-from model_core.upm.alpaca import Alpaca, AlpacaStats
+from model_core.filter import FilterState, Inputs, Prior
+from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
-from model_core.upm.regression import NoisyStats
+from training.data import wheel
 
 
 class Holder(Protocol):
@@ -112,75 +109,42 @@ AGENTS: Mapping[str, Agent | Random] = {
 
 
 class _Filtered:
-    """MOCA as in `model_core.filter`, but with statistics updated in place.
-
-    A step of the filter allocates them three times; 100 hypotheses of 100 features are 8 MB, and
-    the allocation takes longer than all else.
-    """
+    """The filter, one reward after another."""
 
     def __init__(self, model: Alpaca, prior: Prior, hazard: float, hypotheses: int) -> None:
         self._model = model
         self._prior = prior
-        state = moca.init(prior, hypotheses)
-        self._belief = state.belief
-        self._stats = state.stats
-        self._seq = state.seq
-        self._rows = torch.arange(len(self._seq), device=self._seq.device)
-        table = torch.full_like(prior.location[:, :1], hazard)
-        elapsed = torch.ones_like(table)
-        unsupervised = torch.full_like(table, torch.nan)
-        self._change = hazards.log_change(table, elapsed, unsupervised)
+        self._state = moca.init(prior, hypotheses)
+        ones = torch.ones_like(prior.location[:, 0])
+        nothing = prior.location.new_zeros(len(ones), wheel.X_DIM)
+        self._inputs = Inputs(
+            x=nothing,
+            y=nothing[:, :1],
+            labelled=ones > 0,
+            hazard=ones[:, None] * hazard,
+            elapsed=ones,
+            changepoint=ones * torch.nan,
+            outlier_rate=ones * 0,
+        )
 
     def held(self, switch: Tensor) -> Hypotheses:
         """The mixture with the new hypothesis; MOCA does not use `switch`."""
-        self._belief, growth = beliefs.grow(self._belief, self._seq, *self._change)
-        slot = growth.born.long().argmax(-1)
-        for stats, fresh in zip(self._stats, self._prior.stats, strict=True):
-            stats[self._rows, slot] = fresh[:, 0]
-        return self._hypotheses()
+        grown, _ = moca.grow(self._state, self._prior, self._inputs)
+        return self._hypotheses(grown)
 
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses:
-        """Label update, statistics, pruning."""
-        phi = self._model.encode(x, self._prior.context)
-        log_likelihood = _absorb(self._model, self._stats, phi, y)
-        belief, _ = beliefs.observe(self._belief, log_likelihood)
-        # A nan is a missing output to the density, and nothing that could be missing here.
-        if not bool((belief.log_prob.amax(-1) + y.sum(-1)).isfinite().all()):
+        """One step of the filter."""
+        inputs = self._inputs._replace(x=x, y=y)
+        self._state, info = moca.step(self._model, self._state, self._prior, inputs)
+        if not bool(info.ok.all()):
             raise FloatingPointError(
                 "a step of the filter gave a log probability that is not finite"
             )
-        self._belief, _ = beliefs.prune(belief)
-        self._seq = self._seq + 1
-        return self._hypotheses()
+        return self._hypotheses(self._state)
 
-    def _hypotheses(self) -> Hypotheses:
-        belief = self._belief
-        return Hypotheses(belief.log_prob, belief.run_length, self._stats, self._prior.context)
-
-
-def _absorb(model: Alpaca, stats: AlpacaStats | NoisyStats, phi: Tensor, y: Tensor) -> Tensor:
-    """Log densities (B, S) of labels y (B, y), which the statistics then absorb in place.
-
-    That is `regression.absorb` of one row of weight 1: `K + P phi e / s`, `P - P phi phi' P / s`.
-    """
-    projected = torch.einsum("bsnm,bm->bsn", stats.cov, phi)
-    spread = 1 + (projected @ phi.unsqueeze(-1))  # (B, S, 1)
-    fitted = torch.einsum("bsny,bn->bsy", stats.mean, phi)
-    error = ((y - model.y_offset) / model.y_scale).unsqueeze(1) - fitted
-    location = fitted * model.y_scale + model.y_offset
-    components: Normal | StudentT
-    if isinstance(stats, NoisyStats):
-        scale = (spread * stats.beta / stats.alpha).sqrt() * model.y_scale
-        components = StudentT(2 * stats.alpha, location, scale)
-        stats.alpha.add_(0.5)
-        stats.beta.add_(0.5 * error.square() / spread)
-    else:
-        assert model.noise_variance is not None
-        components = Normal(location, (spread * model.noise_variance).sqrt() * model.y_scale)
-    root = projected / spread.sqrt()
-    stats.mean.add_(projected.unsqueeze(-1) * (error / spread).unsqueeze(-2))
-    stats.cov.addcmul_(root.unsqueeze(-1), root.unsqueeze(-2), value=-1)
-    return components.joint_log_density(y.unsqueeze(1))
+    def _hypotheses(self, state: FilterState) -> Hypotheses:
+        belief = state.belief
+        return Hypotheses(belief.log_prob, belief.run_length, state.stats, self._prior.context)
 
 
 class _Sliding:

@@ -10,7 +10,7 @@ best action, with switches and radius known, less that of the action taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -87,20 +87,6 @@ def run(
         at = slice(first, first + count)
         parts.append(_play(agent, model, world.part(at), strategy, chance[at]))
     return Trials(*(torch.cat(field) for field in zip(*parts, strict=True)))
-
-
-def compare(
-    agents: Mapping[str, Agent | Random],
-    model: Alpaca,
-    world: World,
-    strategy: Strategy,
-    seed: int,
-) -> dict[str, Trials]:
-    """Each agent on the same world with the same seeds of its trials."""
-    return {
-        name: run(agent, model, world, strategy, torch.Generator().manual_seed(seed))
-        for name, agent in agents.items()
-    }
 
 
 def follow(
