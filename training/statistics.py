@@ -1,4 +1,4 @@
-"""Means over sequences with their intervals, calibration measures, and numbers as JSON.
+"""Means over sequences with their intervals, and calibration measures.
 
 A sequence is one value: its steps depend on each other, sequences do not. The probability integral
 transform (PIT) of a label is the predictive CDF at it. Under the true model PITs are uniform and
@@ -8,8 +8,7 @@ independent; those of an overconfident one gather at both ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -153,16 +152,3 @@ def calibration_error(bins: Reliability) -> float:
     """Expected calibration error: mean gap of confidence and accuracy, weighted by count."""
     gap = np.nan_to_num(np.abs(bins.confidence - bins.accuracy))
     return float((gap * bins.count).sum() / bins.count.sum())
-
-
-def plain(value: Any) -> Any:
-    """Results in JSON types; numbers that are not finite are null, named tuples are objects."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {key: plain(field) for key, field in value._asdict().items()}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, (str, int, bool, type(None))) else str(value)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from training.results import plain
 from training.statistics import (
     bootstrap,
     calibration_error,
@@ -14,7 +15,6 @@ from training.statistics import (
     estimate,
     formatted,
     paired,
-    plain,
     reliability,
     uniform_band,
 )

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from training.figures.drawing import Chart, ordered
 from training.figures.performance import Curve, against, curve
+from training.results import Table
 from training.statistics import Estimate, estimate, formatted, paired
 
 Values = NDArray[np.float64]
@@ -90,47 +89,49 @@ PAPER = {
 }
 
 
-def tables(comparison: Comparison) -> list[Table]:
+def table(comparison: Comparison) -> Table:
     """One row for each method, one column for each hazard; MOCA's lead over the best baseline.
 
     Where the paper has numbers in a table, they are the last column.
     """
     settings = comparison.settings()
-    title = f"{comparison.name}: {comparison.metric}, mean and 95 % interval over test sequences"
-    table = Table(box=SIMPLE_HEAD, title=title)
-    # Numbers are broken before names are, where a terminal is too narrow for both.
-    table.add_column("method", min_width=12)
-    for setting in settings:
-        heading = HERE if setting == NO_HAZARD else f"{comparison.axis} {setting}"
-        table.add_column(heading, justify="right")
-    if comparison.name in PAPER:
-        table.add_column(PAPERS, justify="right")
+    heads = [HERE if setting == NO_HAZARD else f"hazard {setting}" for setting in settings]
+    rows = []
+    papers = PAPER.get(comparison.name)
     for method in comparison.methods():
-        style = "bold" if method == "MOCA" else ""
-        table.add_row(method, *_cells(comparison, method), style=style)
-    table.add_section()
+        estimates = [comparison.estimate(setting, method) for setting in settings]
+        if papers is not None:
+            estimates.append(papers.get(method))
+        cells = ["" if value is None else formatted(value) for value in estimates]
+        rows.append((method, *cells))
     leads = [comparison.lead(setting, "MOCA", BASELINES) for setting in settings]
-    table.add_row("MOCA's lead", *("" if lead is None else formatted(lead[1]) for lead in leads))
-    table.add_row("over", *("" if lead is None else lead[0] for lead in leads))
-    return [table]
+    cells = ["" if lead is None else f"{formatted(lead[1])} over {lead[0]}" for lead in leads]
+    rows.append(("MOCA's lead", *cells, *([] if papers is None else [""])))
+    if papers is not None:
+        heads.append(PAPERS)
+    title = f"{comparison.name}: {comparison.metric}"
+    caption = "Mean and 95 % interval over test sequences; paired lead over the best baseline."
+    return Table(title, caption, ("method", *heads), rows)
 
 
 def ablation_table(comparison: Comparison, question: str) -> Table:
     """One row for each setting, one column for each method."""
-    table = Table(comparison.axis, box=SIMPLE_HEAD, title=f"{question} {comparison.metric}")
-    methods, (first, *others) = comparison.methods(), comparison.settings()
-    for method in methods:
-        table.add_column(method, justify="right", no_wrap=True)
-    paired = len(methods) == 1 and bool(others)
-    if paired:
-        table.add_column(f"ahead of {first}", justify="right", no_wrap=True)
+    methods = comparison.methods()
+    first, *others = comparison.settings()
+    heads = [comparison.axis, *methods]
+    compared = len(methods) == 1 and bool(others)
+    if compared:
+        heads.append(f"ahead of {first}")
+    rows = []
     for setting in (first, *others):
         estimates = [comparison.estimate(setting, method) for method in methods]
-        cells = ["" if e is None else formatted(e) for e in estimates]
-        if paired and setting != first:
-            cells.append(formatted(comparison.ahead(methods[0], setting, first)))
-        table.add_row(setting, *cells)
-    return table
+        cells = ["" if value is None else formatted(value) for value in estimates]
+        if compared:
+            ahead = comparison.ahead(methods[0], setting, first)
+            cells.append("" if setting == first else formatted(ahead))
+        rows.append((setting, *cells))
+    caption = f"{comparison.metric}, mean and 95 % interval over test sequences."
+    return Table(question, caption, tuple(heads), rows)
 
 
 def chart(comparison: Comparison) -> Chart:
@@ -159,37 +160,16 @@ def as_json(comparison: Comparison, details: Mapping[tuple[str, str], Mapping[st
     return json.dumps({"name": comparison.name, "rows": rows}, indent=1)
 
 
-def markdown(comparison: Comparison) -> str:
-    """The table for a page of results."""
-    settings = comparison.settings()
-    heads = [HERE if setting == NO_HAZARD else setting for setting in settings]
-    heads += [PAPERS] if comparison.name in PAPER else []
-    what = (
-        comparison.metric
-        if settings == [NO_HAZARD]
-        else f"{comparison.metric} by {comparison.axis}"
-    )
-    lines = [f"| {what} | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
-    for method in comparison.methods():
-        lines.append(f"| {method} | {' | '.join(_cells(comparison, method))} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cells(comparison: Comparison, method: str) -> list[str]:
-    """A method's numbers in each setting, then the paper's where it has any."""
-    estimates = [comparison.estimate(setting, method) for setting in comparison.settings()]
-    if comparison.name in PAPER:
-        estimates.append(PAPER[comparison.name].get(method))
-    return ["" if each is None else formatted(each) for each in estimates]
-
-
 def save(
-    comparison: Comparison, details: Mapping[tuple[str, str], Mapping[str, Any]], out: Path
+    comparison: Comparison,
+    printed: Table,
+    details: Mapping[tuple[str, str], Mapping[str, Any]],
+    out: Path,
 ) -> None:
     """Write `table.json` and `table.md`."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "table.json").write_text(as_json(comparison, details) + "\n")
-    (out / "table.md").write_text(markdown(comparison))
+    (out / "table.md").write_text(printed.markdown())
 
 
 def number(setting: str) -> float:

@@ -16,10 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -39,6 +37,7 @@ from training.evaluation.trained import PROTOCOLS, Trained, load, sequences
 from training.experiments import catalogue
 from training.experiments.catalogue import Place
 from training.meta_training.runs import Run
+from training.results import Table
 from training.statistics import Estimate, estimate, formatted, paired
 
 BURN_IN = 50  # unscored observations at the start of a series, of which 20 are warm-up
@@ -68,11 +67,12 @@ def evaluate(
     console = Console()
     run = finished(folder, data)
     scores = compare(run, catalogue.splits(run.config, place), place, console)
-    console.print(table(folder.name, scores))
+    printed = table(folder.name, scores)
+    console.print(printed.for_terminal())
     results = out or folder / "evaluation"
     results.mkdir(parents=True, exist_ok=True)
     (results / "table.json").write_text(as_json(scores) + "\n")
-    (results / "table.md").write_text(markdown(scores))
+    (results / "table.md").write_text(printed.markdown())
     return scores
 
 
@@ -218,40 +218,20 @@ def _blocks(scores: Sequence[Tensor], length: int) -> Values:
     return np.array(means)
 
 
-def _rows(scores: BlockScores) -> list[tuple[str, str, str]]:
-    ahead = {name: formatted(lead) for name, lead in leads(scores).items()}
-    return [
-        (name, formatted(estimate(values)), ahead.get(name, ""))
-        for name, values in scores.values.items()
+def table(name: str, scores: BlockScores) -> Table:
+    """The table of a run."""
+    ahead = {other: formatted(lead) for other, lead in leads(scores).items()}
+    rows = [
+        (model, formatted(estimate(values)), ahead.get(model, ""))
+        for model, values in scores.values.items()
     ]
-
-
-HEADS = ("model", "nats per observation", "trained less this")
-
-
-def _about(scores: BlockScores) -> str:
     blocks = len(next(iter(scores.values.values())))
-    return (
+    caption = (
         f"{scores.observations} observations in {blocks} blocks of {scores.block}, "
         "mean and 95 % interval over blocks; more is better"
     )
-
-
-def table(name: str, scores: BlockScores) -> Table:
-    """The table of a run for the terminal."""
-    shown = Table(HEADS[0], box=SIMPLE_HEAD, title=f"{name}: log score", caption=_about(scores))
-    for head in HEADS[1:]:
-        shown.add_column(head, justify="right", no_wrap=True)
-    for row in _rows(scores):
-        shown.add_row(*row)
-    return shown
-
-
-def markdown(scores: BlockScores) -> str:
-    """The table for a page of results."""
-    lines = [f"| {' | '.join(HEADS)} |", "|---|---|---|"]
-    lines += [f"| {' | '.join(row)} |" for row in _rows(scores)]
-    return "\n".join([*lines, "", _about(scores)]) + "\n"
+    heads = ("model", "nats per observation", "trained less this")
+    return Table(f"{name}: log score", caption, heads, rows)
 
 
 def as_json(scores: BlockScores) -> str:

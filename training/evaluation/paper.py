@@ -14,14 +14,14 @@ from rich.progress import track
 from training.config import Objective
 from training.data.base import Splits
 from training.errors import BadRun
-from training.evaluation import comparison as tables
+from training.evaluation import comparison as comparisons
 from training.evaluation.comparison import NO_HAZARD, Comparison, Values
 from training.evaluation.trained import PROTOCOLS, Trained, best, scores, trained
 from training.experiments import catalogue, grid
 from training.experiments.catalogue import Place
 from training.experiments.grid import Ablation
+from training.figures import performance
 from training.figures.drawing import Chart
-from training.figures.performance import against, table
 from training.meta_training.runs import Run
 
 UNITS = {"nll": "test NLL (nats)", "accuracy": "test accuracy"}
@@ -74,12 +74,13 @@ def evaluate(wanted: Wanted, draw: Callable[[Evaluated], list[tuple[str, Chart]]
         values[setting, method] = scores(run, splits[setting], protocol)
         values |= _crossed(setting, method, run, splits[setting])
     comparison = Comparison(wanted.experiment, UNITS[protocol.metric], protocol.better, values)
-    for printed in tables.tables(comparison):
-        console.print(printed)
-    tables.save(comparison, {key: about(run) for key, run in chosen.items()}, wanted.out)
+    table = comparisons.table(comparison)
+    console.print(table.for_terminal())
+    details = {key: about(run) for key, run in chosen.items()}
+    comparisons.save(comparison, table, details, wanted.out)
     charts = []
     if len(comparison.settings()) > 1:
-        charts.append(("performance", tables.chart(comparison)))
+        charts.append(("performance", comparisons.chart(comparison)))
     charts += draw(Evaluated(wanted, chosen, splits, comparison))
     for name, chart in charts:
         chart.save(wanted.out / name)
@@ -116,8 +117,9 @@ def evaluate_ablation(wanted: Wanted, name: str) -> Comparison:
         details[variation.setting, method] = about(done)
     unit = UNITS[protocol.metric]
     comparison = Comparison(name, unit, protocol.better, values, ablation.axis)
-    console.print(tables.ablation_table(comparison, ablation.question))
-    tables.save(comparison, details, wanted.out)
+    table = comparisons.ablation_table(comparison, ablation.question)
+    console.print(table.for_terminal())
+    comparisons.save(comparison, table, details, wanted.out)
     _ablation_chart(comparison, ablation).save(wanted.out / name)
     console.print(f"table and figure in {wanted.out}")
     return comparison
@@ -126,13 +128,13 @@ def evaluate_ablation(wanted: Wanted, name: str) -> Comparison:
 def _ablation_chart(comparison: Comparison, ablation: Ablation) -> Chart:
     if len(ablation.supervision) == 1:
         curves = comparison.curves()
-        return against(curves, comparison.metric, ablation.question, ablation.axis)
+        return performance.against(curves, comparison.metric, ablation.question, ablation.axis)
     settings = comparison.settings()
     methods = comparison.methods()
     means = [[comparison.values[s, m].mean() for m in methods] for s in settings]
     trained = (ablation.axis, [float(setting) for setting in settings])
     tested = ("share of switches told in the test", ablation.supervision)
-    return table(np.array(means), trained, tested, comparison.metric, ablation.question)
+    return performance.table(np.array(means), trained, tested, comparison.metric, ablation.question)
 
 
 def _check_alike(chosen: Mapping[tuple[str, str], Trained], folder: Path) -> None:

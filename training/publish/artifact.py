@@ -112,7 +112,7 @@ def _untrained(
     except BadData as error:
         console.print(f"Not compared with the built-in models: {error}", style="yellow")
         return ()
-    console.print(own_data.table(wanted.name, scores))
+    console.print(own_data.table(wanted.name, scores).for_terminal())
     leads = own_data.leads(scores)
     clear = {name: lead for name, lead in leads.items() if lead.high < 0}
     worst, least = min((clear or leads).items(), key=lambda each: each[1].mean)

@@ -12,7 +12,8 @@ from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 
 from training.figures.drawing import Chart
-from training.statistics import Estimate, formatted, plain
+from training.results import plain
+from training.statistics import Estimate, formatted
 
 VERSION = 1  # of the layout of report.json
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from training.evaluation.quality.changes import ChangeRow, FamilyRow, Sizes
 from training.evaluation.quality.evaluate import ForecastRow, NabRow, Results
-from training.evaluation.quality.tables import markdown, tables
+from training.evaluation.quality.tables import tables
 from training.figures import calibration
 from training.figures.drawing import Chart
 from training.figures.performance import Dots, dots
@@ -43,7 +43,7 @@ def write(folder: Path, results: Results) -> list[Path]:
     )
     document.write_text(page, "utf-8")
     text = folder / "tables.md"
-    text.write_text(markdown(tables(results)), "utf-8")
+    text.write_text("\n".join(table.markdown() for table in tables(results)), "utf-8")
     pictures = [file for name, chart in drawn.items() for file in chart.save(folder / name)]
     return [document, text, *pictures]
 

@@ -115,7 +115,7 @@ def test_the_table(run):
     assert other["trained_less_this"]["mean"] == pytest.approx(ahead)
     assert other["log_score"]["count"] == 2
     page = (run / "evaluation" / "table.md").read_text()
-    assert page.count("\n| ") == 5
+    assert page.count("\n| ") == 6
     assert all(name in said.stdout and name in page for name in names)
 
 

@@ -15,7 +15,7 @@ from model_core.upm.alpaca import Alpaca
 from training.data import wheel
 from training.data.wheel import World
 from training.errors import BadConfig, BadRun
-from training.evaluation import comparison as tables
+from training.evaluation import comparison as comparisons
 from training.evaluation.bandit import trials as bandit
 from training.evaluation.bandit.agents import AGENTS, Random
 from training.evaluation.bandit.trials import STRATEGIES
@@ -66,9 +66,9 @@ def evaluate(wanted: Wanted, trials: int, strategies: Sequence[str]) -> tuple[Ru
     details = {key: about(run) for key, run in runs.items()}
     for strategy in strategies:
         comparison = compared(results, strategy)
-        for table in tables.tables(comparison):
-            console.print(table)
-        tables.save(comparison, details, wanted.out / strategy)
+        table = comparisons.table(comparison)
+        console.print(table.for_terminal())
+        comparisons.save(comparison, table, details, wanted.out / strategy)
     return runs, results
 
 

@@ -1,4 +1,4 @@
-"""The results as tables, for the terminal, a page and Markdown alike."""
+"""The results as tables."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from training.evaluation.quality.changes import ChangeRow, FamilyRow, Sizes
 from training.evaluation.quality.corpora import MARGINS
@@ -18,19 +16,10 @@ from training.evaluation.quality.evaluate import ForecastRow, NabRow, Results, S
 from training.evaluation.quality.forecasts import RUNAWAY
 from training.evaluation.quality.selection import REPETITIONS, SPREAD
 from training.evaluation.quality.sensitivities import SensitivityRow
-from training.statistics import Estimate, formatted, plain
+from training.results import Table, plain
+from training.statistics import Estimate, formatted
 
 NONE = "-"
-
-
-class Table(NamedTuple):
-    """A table of texts; the first `named` columns name a row, the others hold numbers."""
-
-    title: str
-    caption: str
-    heads: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    named: int = 2
 
 
 def tables(results: Results) -> list[Table]:
@@ -40,7 +29,7 @@ def tables(results: Results) -> list[Table]:
     content += [_changes(corpus, results.changes) for corpus in corpora]
     content += [_selection(results.selection)]
     content += [_densities(results.forecasts), _errors(results.forecasts)]
-    content += [_calibration(results.forecasts), anomalies(results.nab)]
+    content += [_calibration(results.forecasts), _anomalies(results.nab)]
     return [each for each in content if each.rows]
 
 
@@ -65,6 +54,7 @@ def _families(rows: Iterable[FamilyRow]) -> Table:
             )
             for row in rows
         ],
+        2,
     )
 
 
@@ -101,6 +91,7 @@ def _sensitivity(rows: Sequence[SensitivityRow]) -> Table:
             )
             for row in rows
         ],
+        2,
     )
 
 
@@ -156,6 +147,7 @@ def _selection(rows: Iterable[SelectionRow]) -> Table:
             )
             for row in rows
         ],
+        2,
     )
 
 
@@ -177,6 +169,7 @@ def _densities(rows: Iterable[ForecastRow]) -> Table:
             )
             for row in rows
         ],
+        2,
     )
 
 
@@ -199,6 +192,7 @@ def _errors(rows: Iterable[ForecastRow]) -> Table:
             )
             for row in rows
         ],
+        2,
     )
 
 
@@ -217,11 +211,11 @@ def _calibration(rows: Iterable[ForecastRow]) -> Table:
             )
             for row in rows
         ],
+        2,
     )
 
 
-def anomalies(rows: Iterable[NabRow]) -> Table:
-    """Scores on NAB."""
+def _anomalies(rows: Iterable[NabRow]) -> Table:
     return Table(
         "Anomalies: NAB, standard profile",
         "Other half: the threshold is the best one of a random half of the series, the score that "
@@ -244,55 +238,13 @@ def anomalies(rows: Iterable[NabRow]) -> Table:
     )
 
 
-def for_terminal(table: Table) -> RichTable:
-    """The table as rich prints it."""
-    made = RichTable(
-        box=SIMPLE_HEAD, title=table.title, caption=table.caption, padding=(0, 1, 0, 0)
-    )
-    for k, head in enumerate(table.heads):
-        if k < table.named:
-            made.add_column(head, min_width=_longest(table, k), overflow="fold")
-        else:
-            made.add_column(head, justify="right", no_wrap=True)
-    group = table.rows[0][0]
-    for row in table.rows:
-        if table.named > 1 and row[0] != group:
-            made.add_section()
-            group = row[0]
-        made.add_row(*row)
-    return made
-
-
-def _longest(table: Table, column: int) -> int:
-    """Characters of the longest word of a column: names of models are not cut off."""
-    return max(len(word) for row in table.rows for word in row[column].split())
-
-
 def show(results: Results, console: Console) -> None:
     """Print every table, and what was not measured."""
     for table in tables(results):
-        console.print(for_terminal(table))
+        console.print(table.for_terminal())
     if results.missing:
         console.print(f"not measured, as it is not there: {', '.join(results.missing)}")
     console.print(f"{results.took_s:.0f} s, torch {results.torch}, Python {results.python}")
-
-
-def markdown(content: Sequence[Table]) -> str:
-    """The tables for a page of documentation."""
-    parts = []
-    for table in content:
-        numbers = len(table.heads) - table.named
-        lines = [
-            f"### {table.title}",
-            "",
-            table.caption,
-            "",
-            f"| {' | '.join(table.heads)} |",
-            "|" + "---|" * table.named + "---:|" * numbers,
-            *(f"| {' | '.join(row)} |" for row in table.rows),
-        ]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
 
 
 def write_numbers(file: Path, results: Results) -> None:

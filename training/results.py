@@ -1,0 +1,67 @@
+"""Results as tables for the terminal, Markdown and pages, and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
+
+
+class Table(NamedTuple):
+    """A table of texts; the first `named` columns name a row, the others hold numbers."""
+
+    title: str
+    caption: str
+    heads: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    named: int = 1
+
+    def for_terminal(self) -> RichTable:
+        """The table as rich prints it, with a line between groups of rows."""
+        made = RichTable(
+            box=SIMPLE_HEAD, title=self.title, caption=self.caption, padding=(0, 1, 0, 0)
+        )
+        for k, head in enumerate(self.heads):
+            if k < self.named:
+                # Names of models are not cut off: numbers are broken before they are.
+                longest = max(len(word) for row in self.rows for word in row[k].split())
+                made.add_column(head, min_width=longest, overflow="fold")
+            else:
+                made.add_column(head, justify="right", no_wrap=True)
+        group = self.rows[0][0]
+        for row in self.rows:
+            if self.named > 1 and row[0] != group:
+                made.add_section()
+                group = row[0]
+            made.add_row(*row)
+        return made
+
+    def markdown(self) -> str:
+        """The table for a page of documentation."""
+        numbers = len(self.heads) - self.named
+        lines = [
+            f"### {self.title}",
+            "",
+            self.caption,
+            "",
+            f"| {' | '.join(self.heads)} |",
+            "|" + "---|" * self.named + "---:|" * numbers,
+            *(f"| {' | '.join(row)} |" for row in self.rows),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """Results in JSON types; numbers that are not finite are null, named tuples are objects."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {key: plain(field) for key, field in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, (str, int, bool, type(None))) else str(value)
