@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model_core.encoder import ACTIVATIONS
-from training.learners import convolutions
 
 IMAGES = 32  # evaluated together: intermediate results stay in the processor's cache
 
@@ -75,24 +74,11 @@ class _ConvBlock(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Features of half the height and width."""
+        value = self.conv(image)
         if self.norm is None:
-            return functional.max_pool2d(self.conv(image), 2)
-        if not self.training:
-            return self._evaluated(image, self.norm)
-        if image.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
-            return convolutions.block(image, self.conv, self.norm)
+            return functional.max_pool2d(value, 2)
         # Pooling first gives the same result, as ReLU is monotone, for a quarter of the work.
-        return torch.relu(functional.max_pool2d(self.norm(self.conv(image)), 2))
-
-    def _evaluated(self, image: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-        """With running moments, the norm is part of the convolution."""
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        assert self.conv.bias is not None
-        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-        kernel = self.conv.weight * scale[:, None, None, None]
-        bias = (self.conv.bias - norm.running_mean) * scale + norm.bias
-        return torch.relu(functional.max_pool2d(functional.conv2d(image, kernel, bias, 1, 1), 2))
+        return torch.relu(functional.max_pool2d(self.norm(value), 2))
 
 
 class ConvEncoder(nn.ModuleList):

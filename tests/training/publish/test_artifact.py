@@ -143,6 +143,7 @@ def test_a_model_that_is_level_is_published_with_a_warning(wanted, monkeypatch, 
         assert ("Warning: the built-in model" in capsys.readouterr().out) == level
 
 
+@pytest.mark.slow
 def test_typical_regimes_are_numbered_or_named(runs, tmp_path):
     run = runs / "typical" / "run"
     command = ["publish", run, "--name", "p", "--models-dir", tmp_path, "--no-page", "--anyway"]
@@ -214,6 +215,7 @@ def test_what_does_not_score_as_trained_is_not_published(wanted, uncompared, mon
     assert not (wanted.models_dir / "pumps").exists()
 
 
+@pytest.mark.slow
 def test_a_classifier_from_file_to_model(tmp_path):
     generator = torch.Generator().manual_seed(0)
     label = torch.randint(3, (600,), generator=generator)
