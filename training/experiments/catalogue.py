@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -51,68 +51,37 @@ def config(settings: Options) -> Config:
     return checked(Config, settings)
 
 
+# Module of each experiment's data; those that read files of a folder, and those that cache.
+_SOURCES = {
+    "sinusoid": "sinusoid",
+    "bandit": "wheel",
+    "regimes": "regime_series",
+    "players": "players",
+    "rainbow": "rainbow",
+    "miniimagenet": "miniimagenet",
+}
+_RECORDED = {"players", "rainbow", "miniimagenet"}
+
+
 def splits(wanted: Config, place: Place) -> Splits:
     """Sources of an experiment's series; raises BadConfig or BadData."""
-    options = dict(wanted.data)
-    if wanted.experiment == OWN:
+    experiment = wanted.experiment
+    if experiment == OWN:
         from training.data import own
 
         return own.opened(wanted).splits
+    arguments = dict(wanted.data)
+    if experiment in _RECORDED:
+        if place.data is None:
+            raise BadConfig("--datasets is needed: the folder of the data sets")
+        arguments["folder"] = place.data
+    if experiment == "miniimagenet":
+        arguments["cache"] = place.cache
+    source = import_module(f"training.data.{_SOURCES[experiment]}")
     try:
-        return _SOURCES[wanted.experiment](options, place)
+        found: Splits = source.splits(**arguments)
     except TrainingError:
         raise
     except (TypeError, ValueError) as error:
         raise BadConfig(f"data: {error}") from error
-
-
-def _sinusoid(options: Options, place: Place) -> Splits:
-    from training.data.sinusoid import splits
-
-    return splits(**options)
-
-
-def _bandit(options: Options, place: Place) -> Splits:
-    from training.data.wheel import splits
-
-    return splits(**options)
-
-
-def _regimes(options: Options, place: Place) -> Splits:
-    from training.data.regime_series import splits
-
-    return splits(**options)
-
-
-def _players(options: Options, place: Place) -> Splits:
-    from training.data.players import splits
-
-    return splits(_folder(place), **options)
-
-
-def _rainbow(options: Options, place: Place) -> Splits:
-    from training.data.rainbow import splits
-
-    return splits(_folder(place), **options)
-
-
-def _miniimagenet(options: Options, place: Place) -> Splits:
-    from training.data.miniimagenet import splits
-
-    return splits(_folder(place), cache=place.cache, **options)
-
-
-def _folder(place: Place) -> Path:
-    if place.data is None:
-        raise BadConfig("--datasets is needed: the folder of the data sets")
-    return place.data
-
-
-_SOURCES: dict[str, Callable[[Options, Place], Splits]] = {
-    "sinusoid": _sinusoid,
-    "bandit": _bandit,
-    "regimes": _regimes,
-    "players": _players,
-    "rainbow": _rainbow,
-    "miniimagenet": _miniimagenet,
-}
+    return found

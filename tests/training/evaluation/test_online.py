@@ -84,18 +84,6 @@ def poisson(rng, rate):
     return count
 
 
-def test_neither_batch_mates_nor_units_matter():
-    rows = sample("nile")
-    others = [[[3.0 * y[0] + 5.0] for y in rows[::-1]], [[1e6 - 40.0 * y[0]] for y in rows]]
-    first, second, third = follow(Averaged(), [rows, *others], Settings())
-    for one, found in ((rows, first), (others[0], second)):
-        (alone,) = follow(Averaged(), [one], Settings())
-        assert alone.confirmed() == found.confirmed()
-        np.testing.assert_array_equal(alone.changed, found.changed)
-    assert first.confirmed() == third.confirmed()
-    assert first.changed == pytest.approx(third.changed, nan_ok=True, abs=1e-8)
-
-
 def test_a_warm_up_has_what_is_there_of_labels():
     nan = math.nan
     rows = [[1.0, nan], [nan, 7.0], [nan, nan], [2.0, 9.0], [4.0, nan], [8.0, 8.0], [0.0, 0.0]]
@@ -121,29 +109,6 @@ def test_a_relocated_event_counts_where_it_lies_by_then():
     events = [(33, event._replace(state="suspected")), (43, event), (50, event._replace(start=28))]
     withdrawn = Event(2, "withdrawn", 60, 61)
     assert Followed([*events, (70, withdrawn)], []).confirmed() == [28]
-
-
-@pytest.mark.parametrize("model", [Averaged(), Gaussian(y_dim=2)])
-def test_compiled_and_eager_steps_agree(model):
-    pytest.importorskip("numba")
-    rng = random.Random(5)
-    series = [
-        [[rng.gauss(5.0 * (t >= at), 1.0) for _ in range(model.y_dim)] for t in range(150)]
-        for at in (60, 90)
-    ]
-    series[0][30] = [math.nan] * model.y_dim
-    fast = follow(model, series, Settings(), LEVELS)
-    with kernel.eager_only():
-        slow = follow(model, series, Settings(), LEVELS)
-    for ours, theirs in zip(fast, slow, strict=True):
-        assert ours.confirmed() == theirs.confirmed() != []
-        assert ours.served == theirs.served
-        times = [[(t, event.id, event.state) for t, event in one.events] for one in (ours, theirs)]
-        assert times[0] == times[1]
-        for one, other in zip(ours.answers[:3], theirs.answers[:3], strict=True):
-            assert one == pytest.approx(other, abs=1e-9, nan_ok=True)
-        numbers = [each.answers.summary.numbers for each in (ours, theirs)]
-        assert numbers[0] == pytest.approx(numbers[1], abs=1e-8, nan_ok=True)
 
 
 def test_answers_are_those_after_the_warm_up():
@@ -190,15 +155,6 @@ def day(rng, n):
 
 def rows(y):
     return y[:, None].tolist()
-
-
-def test_a_season_is_found_and_given_up():
-    rng = np.random.default_rng(0)
-    y = np.concatenate([day(rng, 400), 0.5 * rng.normal(size=200)])
-    (followed,) = follow(Gaussian(), [rows(y)], SEASONAL)
-    (found, first), *_, (gone, last) = followed.seasons
-    assert found < 200 < 400 < gone
-    assert (first, last) == ((24,), ())
 
 
 def test_forecasts_less_a_season_are_those_of_the_labels():

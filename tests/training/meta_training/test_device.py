@@ -3,6 +3,8 @@
 No GPU is needed: `guard` refuses what a GPU refuses, and records what the host would wait for.
 """
 
+import shutil
+
 import pytest
 import torch
 from torch import Tensor
@@ -46,21 +48,10 @@ def there(config, folder, *, resume=False, wrap=lambda source: source, stop=None
     return progress, losses, before
 
 
-CASES = {  # not an LSTM: it chooses its way by whether all labels are there, which it looks at
-    "unknown": {
-        "model": {"noise": "unknown", "lags": 2, "learn_hazard": True},
-        "objective": {"supervision": 0.5},
-    },
-    "window": {"objective": {"mode": "sw3"}},
-    "oracle": {"objective": {"mode": "oracle", "prior_weight": 0.1}},
-}
-
-
-@pytest.mark.parametrize(
-    "name", ["unknown", *(pytest.param(n, marks=pytest.mark.slow) for n in ("window", "oracle"))]
-)
-def test_the_losses_of_a_cpu_and_no_wait_between_looks(tmp_path, name):
-    config = settings(**CASES[name])
+def test_the_losses_of_a_cpu_and_no_wait_between_looks(tmp_path):
+    # Not an LSTM: it chooses its way by whether all labels are there, which it looks at.
+    model = {"noise": "unknown", "lags": 2, "learn_hazard": True}
+    config = settings(model=model, objective={"supervision": 0.5})
     expected = here(config, tmp_path / "cpu", wrap=Gaps)
     progress, losses, waited = there(config, tmp_path / "guard", wrap=Gaps)
     looks = [10, 12, 20, 24]
@@ -74,30 +65,22 @@ def test_the_losses_of_a_cpu_and_no_wait_between_looks(tmp_path, name):
     assert waited[9] - waited[8] == 1  # loss and skipped steps together
 
 
-@pytest.mark.parametrize("on", ["device", pytest.param("cpu", marks=pytest.mark.slow)])
-def test_a_run_on_a_device_goes_on_there_or_on_a_cpu(tmp_path, on):
-    """With the batches that it had not learned from."""
-    config = settings()
+def test_a_run_on_a_device_goes_on_there_or_on_a_cpu(tmp_path):
+    """With the batches that it had not learned from; steps are skipped and counted there."""
+    config, draws = settings(), {2, 20}
     with pytest.raises(KeyboardInterrupt):
         there(config, tmp_path / "cut", stop=17)
+    shutil.copytree(tmp_path / "cut", tmp_path / "moved")
     whole = here(config, tmp_path / "cpu").losses
-    if on == "cpu":
-        rest = here(config, tmp_path / "cut", resume=True).losses
-        assert rest == pytest.approx(whole[12:], rel=1e-9)  # from the checkpoint on
-        return
+    rest = here(config, tmp_path / "moved", resume=True).losses
+    assert rest == pytest.approx(whole[12:], rel=1e-9)  # from the checkpoint on
     progress, rest, _ = there(config, tmp_path / "cut", resume=True)
     assert progress.iteration == 24
     assert min(rest) > 12
     for iteration, loss in rest.items():
         assert loss == pytest.approx(whole[iteration - 1], rel=1e-9)
-
-
-def test_steps_are_skipped_and_counted_on_the_device(tmp_path):
-    config, draws = settings(optimiser={**SETTINGS["optimiser"], "iterations": 12}), {2, 7}
-    progress, losses, _ = there(config, tmp_path / "guard", wrap=lambda s: Endless(s, draws))
-    expected = here(config, tmp_path / "cpu", wrap=lambda s: Endless(s, draws))
-    assert progress.skipped == expected.progress.skipped == 2
-    assert losses[12] == pytest.approx(expected.losses[-1], rel=1e-9)
+    progress, _, _ = there(config, tmp_path / "endless", wrap=lambda s: Endless(s, draws))
+    assert progress.skipped == 2
 
 
 class Copies(TorchFunctionMode):

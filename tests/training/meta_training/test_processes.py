@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.training import two
-from tests.training.moca import moca, small
-from tests.training.tiny import same
-from tests.waiting import until
 from training.errors import BadConfig
 from training.meta_training.processes import World, world
-from training.meta_training.runs import Run
 
 ROOT = Path(__file__).parents[3]
 
@@ -83,71 +79,3 @@ def test_the_shares_are_the_batch():
     assert World().share(7) == slice(0, 7)
     with pytest.raises(BadConfig, match="multiple of 3, the number of processes, got 13"):
         World(1, 3).share(13)
-
-
-LONG = {"optimiser.iterations": 160, "optimiser.batch": 8, "optimiser.length": 40}
-
-
-def asked(runs, **settings):
-    """Arguments of a run of a second or two, with a checkpoint early in it."""
-    chosen = {**LONG, "validation.every": 8, **settings}
-    return ["train", "sinusoid", "--runs", str(runs), *map(str, small(**chosen))]
-
-
-def killed(arguments, run):
-    """Start it, and kill it when it has saved a second time."""
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "service.commands.main", *arguments],
-        cwd=ROOT,
-        env=environ,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    checkpoint, times = run.folder / "checkpoint.pt", set()
-
-    def saved_again():
-        assert process.poll() is None, "it ended before it was killed"
-        if checkpoint.exists():
-            times.add(checkpoint.stat().st_mtime_ns)
-        return len(times) > 1
-
-    try:
-        until(saved_again)
-    finally:
-        process.kill()
-        process.wait()
-    assert not run.done
-
-
-def timeless(result):
-    """A result but for its times."""
-    history = [{**each, "elapsed_s": 0} for each in result["history"]]
-    return {**result, "elapsed_s": 0, "history": history}
-
-
-@pytest.mark.slow
-def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path):
-    """From its checkpoint, under its own settings; and what is done is not done again."""
-    run = Run(tmp_path / "sinusoid" / "quick" / "run")
-    killed(asked(tmp_path), run)
-    assert 8 <= run.load()[0].iteration < 160
-    refused = moca(*asked(tmp_path, **{"optimiser.learning_rate": 0.5}), "--resume")
-    assert refused.exit_code == 2
-    assert "other settings of optimiser" in refused.stderr
-    said = moca(*asked(tmp_path), "--resume")
-    assert said.exit_code == 0, said.stderr
-    assert moca(*asked(tmp_path / "whole")).exit_code == 0
-    whole = Run(tmp_path / "whole" / "sinusoid" / "quick" / "run")
-    (ours, parts), (theirs, others) = run.load(), whole.load()
-    assert same(parts["learner"], others["learner"])
-    assert same(ours.best, theirs.best)
-    moments = zip(
-        parts["optimiser"]["state"].values(), others["optimiser"]["state"].values(), strict=True
-    )
-    assert all(same(a, b) for a, b in moments)
-    assert timeless(run.result()) == timeless(whole.result())
-    before = (run.folder / "checkpoint.pt").stat().st_mtime_ns
-    for more in ([], ["--resume"]):
-        assert "done before" in moca(*asked(tmp_path), *more).stdout
-    assert (run.folder / "checkpoint.pt").stat().st_mtime_ns == before
