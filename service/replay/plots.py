@@ -237,7 +237,7 @@ def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> 
         bar.outline.set_visible(False)
     lengths = [np.nan if a.run_length is None else a.run_length.map for a in replayed.answers]
     panel.plot(x, lengths, color=COLOURS["tried"], lw=0.9, ds="steps-mid", label="most probable")
-    panel.set_ylabel("run length")
+    panel.set_ylabel("run length (observations)")
     if np.isfinite(lengths).any():
         panel.legend(loc="upper left", frameon=False, fontsize=8, borderaxespad=0.2)
 
