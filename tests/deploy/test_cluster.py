@@ -1,4 +1,4 @@
-"""A cluster of three masters: slots that move, nodes that die, and the service's own tests on it.
+"""Stores of several servers: slots that move, nodes that die, and the service's own tests on them.
 
 The contract of the store on a cluster is in tests/service/store.
 """
@@ -16,10 +16,10 @@ from service.store import keys
 from service.store.append import Appender
 from service.store.cluster import subscription
 from service.store.cluster.routing import slot_of
-from service.store.connection import READ_TIMEOUT_S, connect, connect_async
+from service.store.connection import READ_TIMEOUT_S, check_server, connect, connect_async
 from service.store.event_log import Feeds
 from service.store.log import DONE, START, Commit, Log, Offset
-from tests.clusters import running_cluster
+from tests.clusters import running_cluster, running_sentinels
 from tests.e2e.deployment import (
     Load,
     check_as_uninterrupted,
@@ -110,12 +110,12 @@ async def test_appends_and_commits_follow_a_slot(cluster):
             assert not both.done(), "a script ran on half of its keys"
             move.keys()
             await both
-            found = log.read({P: lease.offset}, 10, 0)[P]
-            assert [entry.payload for entry in found] == [b"a", b"b"]
+            entries = log.read({P: lease.offset}, 10, 0)[P]
+            assert [entry.payload for entry in entries] == [b"a", b"b"]
             move.end()
             await appender.append(P, 3, 1, b"c")
-            found = log.read({P: lease.offset}, 10, 0)[P]
-            assert [entry.payload for entry in found] == [b"a", b"b", b"c"]
+            entries = log.read({P: lease.offset}, 10, 0)[P]
+            assert [entry.payload for entry in entries] == [b"a", b"b", b"c"]
             assert log.renew([lease]) == [True]
     finally:
         await append.aclose()
@@ -158,6 +158,38 @@ async def test_a_quiet_wait_is_not_a_lost_connection(redis_url):
     finally:
         await waiting.aclose()
         await reading.aclose()
+
+
+def works(call):
+    """A check that is false while the store cannot be reached."""
+
+    def check():
+        try:
+            return call()
+        except (redis.RedisError, ValueError):
+            return False
+
+    return check
+
+
+async def test_behind_sentinels_the_new_master_is_found_and_nothing_is_sent_twice():
+    with running_sentinels() as (url, nodes, master, replica), connect(url) as client:
+        waiting = connect_async(url)
+        check_server(client)
+        assert client.info("server")["tcp_port"] == master
+        client.set("a", "1")
+        until(lambda: client.wait(1, 500) == 1)
+        assert await waiting.get("a") == b"1"
+        nodes.kill(master)
+        with pytest.raises(redis.ConnectionError):
+            client.set("b", "2")  # never sent again by itself
+        await asyncio.to_thread(until, works(lambda: client.set("b", "2")))
+        assert client.info("server")["tcp_port"] == replica
+        assert client.get("a") == b"1"
+        with contextlib.suppress(redis.ConnectionError):  # of the old one, unless it is known
+            await waiting.get("b")
+        assert await waiting.get("b") == b"2"
+        await waiting.aclose()
 
 
 class Publisher:

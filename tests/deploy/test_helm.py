@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -19,43 +20,24 @@ import yaml
 
 from service.api.routes.subscriptions import HEARTBEAT_S
 from service.settings import Settings
-from service.store import address
 
-jsonschema = pytest.importorskip("jsonschema")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
-pytest.importorskip("cloudcoil.models.keda")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-
-
 CHART = ROOT / "deploy" / "helm" / "moca"
-
-
-VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
-
-
-DOCUMENT = (ROOT / "docs" / "deployment.md").read_text()
-
-
-POD = {
-    "nodeSelector": {"disk": "fast"},
-    "tolerations": [{"key": "batch", "operator": "Exists"}],
-    "affinity": {"podAffinity": {}},
-    "podAnnotations": {"team": "pumps"},
-}
-
-
+VERSIONS = ("1.29", "1.37")
+HELM = shutil.which("helm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time
 OURS = {
-    **POD,
+    "podAnnotations": {"team": "pumps"},
+    "podSpec": {"nodeSelector": {"disk": "fast"}, "tolerations": [{"operator": "Exists"}]},
     "extraEnv": [
         {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "otlp", "key": "token"}}}
     ],
     "extraVolumes": [{"name": "rules", "configMap": {"name": "rules"}}],
     "extraVolumeMounts": [{"name": "rules", "mountPath": "/etc/rules"}],
 }
-
-
 # Values of nearly every kind, each other than its default.
 MANY = {
     "image": {
@@ -71,23 +53,16 @@ MANY = {
         "MOCA_LOG_LEVEL": "debug",
         "MOCA_REQUIRE_KEYS": False,
     },
-    "redis": {
-        "password": 'of "a\\ test',
-        "image": "redis:8.0",
-        "sentinels": True,
-        "extraConfig": "maxmemory 6gb\n",
+    "store": {
+        "passwordSecret": "own",
+        "maxmemory": "5gb",
         "storage": {"size": "50Gi", "className": "fast"},
-        **POD,
     },
     "api": {"tag": "6", "autoscaling": {"enabled": False}, "replicas": 3, **OURS},
-    "worker": {
-        "keda": {"enabled": True, "maxReplicas": 32, "threshold": 1000000},
-        "gpu": {"enabled": True, "memory": "8Gi"},
-        **OURS,
-    },
+    "worker": {"gpu": True, **OURS},
     "models": {"image": "registry.example/models:3"},
     "webhooks": {"enabled": True, "hosts": "hooks.example", **OURS},
-    "ingress": {"enabled": True, "host": "streams.example", "annotations": {}},
+    "ingress": {"enabled": True, "host": "streams.example"},
     "monitoring": {
         "enabled": True,
         "labels": {"release": "prometheus"},
@@ -96,61 +71,16 @@ MANY = {
     },
     "networkPolicy": {
         "extraEgress": [{"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}], "ports": [{"port": 4318}]}],
-        "dns": {"to": [{"namespaceSelector": {}}], "ports": [{"protocol": "UDP", "port": 5353}]},
     },
 }
-
-
-ELSEWHERE = {
-    "redis": {"url": "rediss://cache.example:6380/2", "passwordKey": "password"},
-    "networkPolicy": {"redisEgress": [{"ports": [{"protocol": "TCP", "port": 6380}]}]},
+MANAGED = {
+    "store": {
+        "url": "rediss://cache.example:6380/2",
+        "passwordSecret": "own",
+        "passwordKey": "password",
+    },
+    "networkPolicy": {"storeEgress": [{"ports": [{"protocol": "TCP", "port": 6380}]}]},
 }
-
-
-PRODUCTION = {
-    "redis": {"sentinels": True},
-    "models": {"volume": {"enabled": True}},
-    "webhooks": {"enabled": True},
-    "ingress": {"enabled": True},
-    "monitoring": {"enabled": True},
-}
-VERSIONS = ("1.29", "1.37")
-HELM = shutil.which("helm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time
-
-
-def _strict(schema):
-    """Refuse fields that a schema does not have."""
-    for each in (schema, *schema["$defs"].values()):
-        if "properties" in each:
-            each["additionalProperties"] = False
-    return schema
-
-
-def _validator(kind):
-    """Of a custom resource; a flag of Go's expressions is put where Python's have it."""
-    text = json.dumps(kind.model_json_schema()).replace('"^(?i)', '"(?i)^')
-    schema = _strict(json.loads(text))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
-
-
-@functools.cache
-def custom():
-    """Validators of custom resources, whose schemas take seconds to import and to check."""
-    from cloudcoil.models.keda.v1alpha1 import ScaledObject
-    from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
-
-    kinds = (ScaledObject, PodMonitor, PrometheusRule)
-    return {kind.__name__: _validator(kind) for kind in kinds}
-
-
-def check(document, version):
-    """Against the schema of its kind, of KEDA or the Prometheus Operator where it is theirs."""
-    if (validator := custom().get(document["kind"])) is not None:
-        validator.validate(document)
-    else:
-        kubernetes_validate.validate(document, version, strict=True)
 
 
 def run(*arguments, values=None):
@@ -163,100 +93,33 @@ def run(*arguments, values=None):
     return done.stdout if done.returncode == 0 else f"refused: {done.stderr}"
 
 
-def template(values=None, release="zz", chart=CHART, options=()):
-    text = run("template", release, chart, "--namespace", "moca", *options, values=values)
+def template(values=None, release="zz", chart=CHART):
+    """The objects of a release by kind and name."""
+    text = run("template", release, chart, "--namespace", "moca", values=values)
     assert not text.startswith("refused"), text
-    return [each for each in yaml.load_all(text, LOADER) if each is not None]
+    documents = [document for document in yaml.load_all(text, LOADER) if document is not None]
+    return {(document["kind"], document["metadata"]["name"]): document for document in documents}
 
 
-def of_kind(found, kind):
-    return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
-
-
-def pods(found):
+def pods(objects):
     return {
-        each["metadata"]["name"]: each["spec"]["template"]
-        for each in found
-        if each["kind"] in ("Deployment", "StatefulSet")
+        name: document["spec"]["template"]
+        for (kind, name), document in objects.items()
+        if kind in ("Deployment", "StatefulSet")
     }
 
 
-def test_whatever_the_values_each_object_is_valid():
+@pytest.mark.parametrize("values", [{}, MANY, MANAGED], ids=["defaults", "many", "managed"])
+def test_whatever_the_values_each_object_is_valid(values, monkeypatch):
     utils = kubernetes_validate.utils  # which would read megabytes anew for every object
-    utils.schema_contents = functools.cache(utils.schema_contents)
-    for values in ({}, MANY, ELSEWHERE, PRODUCTION):
-        for document in template(values):
+    cached = functools.cache(utils.schema_contents)
+    monkeypatch.setattr(utils, "schema_contents", cached)
+    for (kind, name), document in template(values).items():
+        if kind not in ("PodMonitor", "PrometheusRule"):  # of the Prometheus Operator
             for version in VERSIONS:
-                check(document, version)
-        assert "0 chart(s) failed" in run("lint", "--strict", CHART, values=values)
-    wrong = template({})[-1]
-    wrong["spec"]["replica"] = 2
-    with pytest.raises((kubernetes_validate.ValidationError, jsonschema.ValidationError)):
-        check(wrong, VERSIONS[-1])
-
-
-def test_every_pod_is_hardened_and_the_network_closed():
-    found = template(PRODUCTION)
-    by_pod = pods(found)
-    assert by_pod.keys() == {f"zz-moca-{name}" for name in ("api", "worker", "webhooks", "redis")}
-    for pod in (each["spec"] for each in by_pod.values()):
-        assert pod["automountServiceAccountToken"] is False
-        assert pod["enableServiceLinks"] is False  # $MOCA_PORT of a Service is no port
-        assert pod["securityContext"]["runAsNonRoot"] is True
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        for container in pod["containers"]:
-            assert container["securityContext"]["allowPrivilegeEscalation"] is False
-            assert container["securityContext"]["readOnlyRootFilesystem"] is True
-            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-            assert "memory" in container["resources"]["limits"]
-            assert "readinessProbe" in container
-    policies = {name: each["spec"] for name, each in of_kind(found, "NetworkPolicy").items()}
-    closed = policies["zz-moca-closed"]
-    assert ("ingress" in closed, "egress" in closed) == (False, False)
-    assert closed["policyTypes"] == ["Ingress", "Egress"]
-    labels = closed["podSelector"]["matchLabels"]
-    assert labels["app.kubernetes.io/instance"] == "zz"
-    (source,) = policies["zz-moca-redis"]["ingress"][0]["from"]
-    (rule,) = source["podSelector"]["matchExpressions"]
-    assert {"api", "worker", "webhooks"} == set(rule["values"])
-    assert set(of_kind(found, "PodDisruptionBudget")) == by_pod.keys()
-
-
-def test_sentinels_the_ingress_and_the_operator_fit_the_service():
-    found = template(PRODUCTION)
-    settings = of_kind(found, "ConfigMap")
-    place = address.parse(settings["zz-moca"]["data"]["MOCA_REDIS_URL"])
-    assert (place.kind, place.name) == ("sentinel", "moca")
-    script = settings["zz-moca-redis"]["data"]["start.sh"]  # takes its names from the pod's
-    head = script[: script.index("data=/data")]
-    shell = f'hostname() {{ echo zz-moca-redis-2; }}\n{head}\necho "$hosts"; echo "$me"'
-    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
-    hosts, me = done.stdout.splitlines()
-    assert hosts.split() == [host for host, _ in place.places]
-    assert me == hosts.split()[2]
-    redis = pods(found)["zz-moca-redis"]["spec"]
-    (apart,) = redis["affinity"]["podAntiAffinity"][
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ]
-    assert apart["topologyKey"] == "kubernetes.io/hostname"
-    (ingress,) = of_kind(found, "Ingress").values()
-    prefix, defaults = "nginx.ingress.kubernetes.io/", Settings()
-    said = {key.removeprefix(prefix): v for key, v in ingress["metadata"]["annotations"].items()}
-    largest = max(defaults.max_snapshot_bytes, defaults.max_body_bytes)
-    assert int(said["proxy-body-size"].removesuffix("m")) << 20 >= largest
-    quiet_s = max(defaults.request_deadline_s, HEARTBEAT_S)
-    assert int(said["proxy-read-timeout"]) > quiet_s + 5
-    assert said["proxy-buffering"] == said["proxy-next-upstream"] == "off"
-    files = [ROOT / "deploy/prometheus/rules" / f"{name}.yml" for name in ("recording", "alerts")]
-    expected = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
-    (rule,) = of_kind(found, "PrometheusRule").values()
-    names = [[r.get("alert") or r["record"] for r in g["rules"]] for g in rule["spec"]["groups"]]
-    assert names == [[r.get("alert") or r["record"] for r in g["rules"]] for g in expected]
-    (monitor,) = of_kind(found, "PodMonitor").values()
-    ports = {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]}
-    for pod in of_kind(found, "Deployment").values():
-        (container,) = pod["spec"]["template"]["spec"]["containers"]
-        assert {each["name"] for each in container["ports"]} <= ports
+                kubernetes_validate.validate(document, version, strict=True)
+        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
+    assert "0 chart(s) failed" in run("lint", "--strict", CHART, values=values)
 
 
 @pytest.mark.parametrize(
@@ -265,115 +128,139 @@ def test_sentinels_the_ingress_and_the_operator_fit_the_service():
 )
 def test_names_are_valid_whatever_the_release_is_called(release, start):
     """Kubernetes takes names of Services by RFC 1035; pods of a StatefulSet are hosts."""
-    found = template(MANY, release=release)
-    for document in found:
-        check(document, VERSIONS[-1])
-        name = document["metadata"]["name"]
-        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
-        assert len(name) <= (253 if document["kind"] == "NetworkPolicy" else 63), name
-        assert re.match(f"{start}(-|$)", name), name
-    (redis,) = of_kind(found, "StatefulSet")
-    assert len(redis) <= 52
+    for kind, name in template(MANY, release=release):
+        assert re.fullmatch(rf"{start}(-[-a-z0-9]*[a-z0-9])?", name), name
+        assert len(name) <= {"NetworkPolicy": 253, "StatefulSet": 52}.get(kind, 63), name
+
+
+def test_every_pod_is_hardened_and_the_network_closed():
+    objects = template(MANY)
+    assert pods(objects).keys() == {
+        f"zz-moca-{name}" for name in ("api", "worker", "webhooks", "valkey")
+    }
+    for name, template_of_pod in pods(objects).items():
+        component = template_of_pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        assert name == f"zz-moca-{component}"
+        pod = template_of_pod["spec"]
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False  # $MOCA_PORT of a Service is no port
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"] + pod.get("initContainers", []):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert "memory" in container["resources"]["limits"]
+    closed = objects["NetworkPolicy", "zz-moca-closed"]["spec"]
+    assert closed["podSelector"]["matchLabels"] == {"app.kubernetes.io/instance": "zz"}
+    assert "ingress" not in closed
+    assert closed["policyTypes"] == ["Ingress", "Egress"]
+    assert {port["port"] for rule in closed["egress"] for port in rule["ports"]} == {53}
+    (rule,) = objects["NetworkPolicy", "zz-moca-valkey"]["spec"]["ingress"]
+    (clients,) = rule["from"][0]["podSelector"]["matchExpressions"]
+    assert clients["values"] == ["api", "worker", "webhooks"]
 
 
 def test_values_come_to_where_they_belong():
-    found = template(MANY)
-    (settings,) = (each["data"] for each in found if "MOCA_REDIS_URL" in each.get("data", {}))
+    objects = template(MANY)
+    settings = objects["ConfigMap", "zz-moca"]["data"]
+    assert settings["MOCA_REDIS_URL"] == "redis://zz-moca-valkey:6379/0"
     assert settings["MOCA_MAX_SNAPSHOT_BYTES"] == "134217728"
     assert settings["MOCA_TRACE_SHARE"] == "0.25"
-    assert (settings["MOCA_LOG_LEVEL"], settings["MOCA_REQUIRE_KEYS"]) == ("debug", "false")
+    assert settings["MOCA_REQUIRE_KEYS"] == "false"
     assert settings["MOCA_PARTITIONS"] == "64"
-    (secret,) = of_kind(found, "Secret").values()
-    assert secret["stringData"] == {"redis_password": MANY["redis"]["password"]}
-    by_pod = pods(found)
-    images = {
-        name: [each["image"] for each in pod["spec"]["containers"]] for name, pod in by_pod.items()
-    }
-    assert images == {
-        "zz-moca-api": ["registry.example:5000/moca:6"],
-        "zz-moca-worker": ["registry.example:5000/moca:7-gpu"],
-        "zz-moca-webhooks": ["registry.example:5000/moca:7"],
-        "zz-moca-redis": ["redis:8.0", "redis:8.0"],
-    }
-    for name, pod in by_pod.items():
+    tags = {"api": "6", "worker": "7-gpu", "webhooks": "7"}
+    for component, tag in tags.items():
+        pod = pods(objects)[f"zz-moca-{component}"]
+        (container,) = pod["spec"]["containers"]
+        assert container["image"] == f"registry.example:5000/moca:{tag}"
         assert pod["metadata"]["annotations"]["team"] == "pumps"
-        assert pod["spec"]["nodeSelector"] == POD["nodeSelector"]
-        assert POD["affinity"].items() <= pod["spec"]["affinity"].items()
-        assert POD["tolerations"][0] in pod["spec"]["tolerations"]
+        assert OURS["podSpec"].items() <= pod["spec"].items()
         assert pod["spec"]["imagePullSecrets"] == MANY["imagePullSecrets"]
-        (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "redis")
-        assert volume["secret"]["secretName"] == secret["metadata"]["name"]
-        if name != "zz-moca-redis":
-            (container,) = pod["spec"]["containers"]
-            assert container["env"][-1:] == OURS["extraEnv"]
-            assert OURS["extraVolumeMounts"][0] in container["volumeMounts"]
-            assert OURS["extraVolumes"][0] in pod["spec"]["volumes"]
-    (models,) = by_pod["zz-moca-api"]["spec"]["initContainers"]
-    assert models["image"] == "registry.example/models:3"
-    (scaler,) = of_kind(found, "ScaledObject").values()
-    assert scaler["spec"]["triggers"][0]["metadata"]["threshold"] == "1000000"
-    assert of_kind(found, "Deployment")["zz-moca-api"]["spec"]["replicas"] == 3
-    assert not of_kind(found, "HorizontalPodAutoscaler")
-    (monitor,) = of_kind(found, "PodMonitor").values()
+        assert OURS["extraEnv"][0] in container["env"]
+        assert OURS["extraVolumeMounts"][0] in container["volumeMounts"]
+        assert OURS["extraVolumes"][0] in pod["spec"]["volumes"]
+        (models,) = pod["spec"]["initContainers"]
+        assert models["image"] == "registry.example/models:3"
+    (worker,) = pods(objects)["zz-moca-worker"]["spec"]["containers"]
+    assert worker["resources"]["limits"] == {"memory": "2Gi", "nvidia.com/gpu": 1}
+    assert {"name": "MOCA_DEVICE", "value": "cuda:0"} in worker["env"]
+    assert objects["Deployment", "zz-moca-api"]["spec"]["replicas"] == 3
+    assert ("HorizontalPodAutoscaler", "zz-moca-api") not in objects
+    (valkey,) = pods(objects)["zz-moca-valkey"]["spec"]["containers"]
+    assert "--maxmemory 5gb" in valkey["command"][-1]
+    annotations = objects["Ingress", "zz-moca-api"]["metadata"]["annotations"]
+    prefix = "nginx.ingress.kubernetes.io/proxy"
+    largest = Settings().max_snapshot_bytes
+    assert int(annotations[f"{prefix}-body-size"].removesuffix("m")) << 20 >= largest
+    quiet_s = max(Settings().request_deadline_s, HEARTBEAT_S)
+    assert int(annotations[f"{prefix}-read-timeout"]) > quiet_s + 5
+    defaults = template({})
+    assert len(b64decode(defaults["Secret", "zz-moca-store"]["data"]["valkey_password"])) > 40
+    assert "replicas" not in defaults["Deployment", "zz-moca-api"]["spec"]  # the autoscaler's
+    assert ("HorizontalPodAutoscaler", "zz-moca-api") in defaults
+
+
+def test_prometheus_finds_each_pod_and_has_the_rules():
+    objects = template(MANY)
+    monitor = objects["PodMonitor", "zz-moca"]
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     (api, others) = monitor["spec"]["podMetricsEndpoints"]
     assert api["authorization"] == MANY["monitoring"]["authorization"]
     assert "authorization" not in others
-    rules = json.dumps([*of_kind(found, "PrometheusRule").values()])
-    assert "localhost" not in rules
-    assert "https://streams.example/v1/changes?" in rules
-    (redis,) = (each["data"] for each in found if "redis.conf" in each.get("data", {}))
-    assert redis["redis.conf"].endswith("\nmaxmemory 3gb\nmaxmemory 6gb\n")
+    for component, endpoint in (("api", api), ("worker", others), ("webhooks", others)):
+        (container,) = pods(objects)[f"zz-moca-{component}"]["spec"]["containers"]
+        assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    rule = objects["PrometheusRule", "zz-moca"]
+    assert "localhost" not in json.dumps(rule)
+    groups = []
+    for name in ("recording", "alerts"):
+        text = (ROOT / "deploy" / "prometheus" / "rules" / f"{name}.yml").read_text()
+        text = text.replace("http://localhost:8000", "https://streams.example")
+        groups += yaml.safe_load(text)["groups"]
+    assert rule["spec"]["groups"] == groups
 
 
-def test_pods_are_replaced_when_what_they_read_changes():
+def test_a_change_of_settings_replaces_the_pods_that_read_them():
     def checksums(values):
         return {
             name: pod["metadata"]["annotations"]["checksum/config"]
-            for name, pod in pods(template({"webhooks": {"enabled": True}, **values})).items()
+            for name, pod in pods(template(values)).items()
         }
 
     before = checksums({})
-    for values, changed in (
-        ({"settings": {"MOCA_LOG_LEVEL": "debug"}}, {"api", "worker", "webhooks"}),
-        ({"redis": {"extraConfig": "maxmemory 6gb"}}, {"redis"}),
-        ({"redis": {"password": "other"}}, {"api", "worker", "webhooks", "redis"}),
-        ({"api": {"replicas": 3}}, set()),
-    ):
-        after = checksums(values)
-        assert {name for name in after if after[name] != before[name]} == {
-            f"zz-moca-{name}" for name in changed
-        }
+    assert checksums({"api": {"replicas": 3}}) == before
+    after = checksums({"settings": {"MOCA_LOG_LEVEL": "debug"}})
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"zz-moca-api", "zz-moca-worker"}
 
 
-def test_an_existing_redis_is_used_instead_of_one_of_the_chart():
-    found = template(ELSEWHERE)
-    assert not of_kind(found, "StatefulSet")
-    assert not any("redis" in name for name in of_kind(found, "Service"))
-    settings = of_kind(found, "ConfigMap")["zz-moca"]["data"]
-    assert settings["MOCA_REDIS_URL"] == ELSEWHERE["redis"]["url"]
+def test_a_managed_store_is_used_instead_of_one_of_the_chart():
+    objects = template(MANAGED)
+    assert not any("valkey" in name for _, name in objects)
+    assert not any(kind == "Secret" for kind, _ in objects)
+    settings = objects["ConfigMap", "zz-moca"]["data"]
+    assert settings["MOCA_REDIS_URL"] == MANAGED["store"]["url"]
     (volume,) = (
-        each for each in pods(found)["zz-moca-api"]["spec"]["volumes"] if each["name"] == "redis"
+        volume
+        for volume in pods(objects)["zz-moca-api"]["spec"]["volumes"]
+        if volume["name"] == "store"
     )
-    assert volume["secret"]["secretName"] == "moca-redis"
-    assert volume["secret"]["items"] == [{"key": "password", "path": "redis_password"}]
-    policies = of_kind(found, "NetworkPolicy")
-    assert "zz-moca-redis" not in policies
-    egress = policies["zz-moca-to-redis"]["spec"]["egress"]
-    assert egress == ELSEWHERE["networkPolicy"]["redisEgress"]
+    assert volume["secret"]["secretName"] == "own"
+    assert volume["secret"]["items"] == [{"key": "password", "path": "valkey_password"}]
+    egress = objects["NetworkPolicy", "zz-moca-clients"]["spec"]["egress"]
+    assert egress == MANAGED["networkPolicy"]["storeEgress"]
 
 
 REFUSED = [
     ({"worker": {"replicas": "two"}}, "worker.replicas"),
     ({"worker": {"replica": 2}}, "replica is not allowed"),
-    ({"settings": {"MOCA_PARTITION": 8}}, "MOCA_PARTITION is not allowed"),
-    ({"settings": {"MOCA_REDIS_URL": "redis://h"}}, "MOCA_REDIS_URL is not allowed"),
-    ({"redis": {"url": "redis://u:p@h:1"}}, "redis.url: "),
-    ({"redis": {"url": "redis://h:1"}}, "networkPolicy.redisEgress: "),
-    ({"redis": {"passwordSecret": ""}}, "redis.passwordSecret: "),
-    ({"redis": {"url": "redis://h", "sentinels": True}}, "redis.sentinels"),
-    ({"models": {"image": "i", "volume": {"enabled": True}}}, "models.image: "),
-    ({"settings": {"MOCA_PARTITIONS": 0}}, "settings.MOCA_PARTITIONS: "),
+    ({"settings": {"MOCA_REDIS_URL": "redis://h"}}, "settings"),
+    ({"settings": {"PARTITIONS": 8}}, "settings"),
+    ({"store": {"url": "redis://u:p@h:1"}}, "store.url: "),
+    ({"store": {"url": "redis://h:1"}}, "networkPolicy.storeEgress: "),
     ({"settings": {"MOCA_OPEN_ACCESS": True}}, "MOCA_REQUIRE_KEYS or MOCA_OPEN_ACCESS"),
 ]
 
@@ -383,18 +270,6 @@ def test_a_wrong_value_is_refused_by_its_name():
         text = run("template", "zz", CHART, values=values)
         assert text.startswith("refused"), values
         assert message in text, text
-
-
-def test_the_schema_has_the_settings_with_their_types_and_limits():
-    stated = json.loads((CHART / "values.schema.json").read_text())
-    stated = stated["properties"]["settings"]["properties"]
-    for name, setting in Settings.model_json_schema()["properties"].items():
-        (rule,) = (each for each in setting.get("anyOf", [setting]) if each["type"] != "null")
-        limits = rule.keys() & {"type", "pattern", "minimum", "maximum", "exclusiveMinimum"}
-        variable = f"MOCA_{name.upper()}"
-        if variable in stated:
-            assert stated.pop(variable) == {key: rule[key] for key in limits}, name
-    assert stated == {}, "settings that there are none of"
 
 
 def test_the_package_the_version_and_the_table_of_values(tmp_path):
@@ -407,11 +282,13 @@ def test_the_package_the_version_and_the_table_of_values(tmp_path):
     with tarfile.open(package) as archive:
         assert [member.name for member in archive if not member.isreg()] == []
     assert template(MANY, chart=package) == template(MANY)
-    section = DOCUMENT[DOCUMENT.index("\n## Helm\n") :].split("\n## ")[1]
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    section = page[page.index("\n## Kubernetes\n") :].split("\n## ")[1]
     named = re.findall(r"^\| `([\w.]+)`", section, re.MULTILINE)
     for name in named:
-        value = VALUES
+        value = values
         for part in name.split("."):
             assert part in value, name
             value = value[part]
-    assert {name.split(".")[0] for name in named} == VALUES.keys()
+    assert {name.split(".")[0] for name in named} == values.keys()

@@ -1,1 +1,0 @@
-../../../kubernetes/components/redis-sentinel/start.sh
