@@ -1,8 +1,8 @@
-"""The committed dashboards and rules, as tests read them."""
+"""The dashboards as their generator makes them, and the rules, as tests read them."""
 
 from __future__ import annotations
 
-import json
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,56 +11,39 @@ from typing import Any, NamedTuple
 import yaml
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
-PROMETHEUS = DEPLOY / "prometheus"
-DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
-INFINITY = "yesoreyeram-infinity-datasource"
-SHOWN = ("row", "text")  # kinds of panels without a query
+PROMETHEUS = ROOT / "deploy" / "prometheus"
+_spec = importlib.util.spec_from_file_location(
+    "moca_dashboards", ROOT / "deploy" / "grafana" / "dashboards.py"
+)
+_generator = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_generator)
+DASHBOARDS: list[dict[str, Any]] = _generator.dashboards()
 
 
-class Asked(NamedTuple):
+class PanelQuery(NamedTuple):
     """One query of a dashboard."""
 
     where: str
     expr: str
-    instant: bool
 
 
-def load(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
-
-
-def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every panel, those inside rows too."""
-    inside = [inner for each in dashboard["panels"] for inner in each.get("panels") or []]
-    return [*dashboard["panels"], *inside]
-
-
-def queries(dashboard: dict[str, Any]) -> Iterator[Asked]:
-    """Every query of panels and annotations."""
-    title = dashboard["title"]
-    for panel in panels(dashboard):
-        for target in panel.get("targets", []):
-            if of_the_service(target):
-                continue
-            where = f"{title} / {panel['title']} / {target['refId']}"
-            yield Asked(where, target["expr"], bool(target.get("instant")))
-    for each in dashboard["annotations"]["list"]:
-        if "expr" not in each:
-            continue
-        yield Asked(f"{title} / annotation {each['name']}", each["expr"], False)
-
-
-def of_the_service(target: dict[str, Any]) -> bool:
-    """Whether a query is of the service's JSON instead of Prometheus."""
-    return target["datasource"]["type"] == INFINITY if "datasource" in target else False
+def queries(dashboard: dict[str, Any]) -> Iterator[PanelQuery]:
+    """Every query of Prometheus, of panels and annotations."""
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            if "expr" in target:
+                where = f"{dashboard['title']} / {panel['title']} / {target['refId']}"
+                yield PanelQuery(where, target["expr"])
+    for mark in dashboard["annotations"]["list"]:
+        if "expr" in mark:
+            yield PanelQuery(f"{dashboard['title']} / annotation {mark['name']}", mark["expr"])
 
 
 def json_queries(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
     """Every query of the service's own JSON, of panels and annotations."""
-    found = [target for panel in panels(dashboard) for target in panel.get("targets", [])]
-    found += [each["target"] for each in dashboard["annotations"]["list"] if "target" in each]
-    return [target for target in found if of_the_service(target)]
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    targets += [mark["target"] for mark in dashboard["annotations"]["list"] if "target" in mark]
+    return [target for target in targets if "url" in target]
 
 
 def rules(kind: str) -> list[dict[str, Any]]:

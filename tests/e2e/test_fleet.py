@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from moca_client import Client
-from tests.deploy.dashboards import DASHBOARDS, json_queries, load
+from tests.deploy.dashboards import DASHBOARDS, json_queries
 from tests.e2e.calling import KNOWN, ask, history, post
 
 LEVELS = (0.0, 6.0, -3.0, 0.0)
@@ -231,7 +231,7 @@ def test_dashboards_find_every_column_they_ask_the_service_for(http, fleet):
         "${__from:date:iso}": "2024-01-01T00:00:00.000Z",
         "${__to:date:iso}": (now + timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
     }
-    queries = [query for path in DASHBOARDS for query in json_queries(load(path))]
+    queries = [query for dashboard in DASHBOARDS for query in json_queries(dashboard)]
     assert len(queries) == 2
     for query in queries:
         params = {

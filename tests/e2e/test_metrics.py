@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.deploy.dashboards import DASHBOARDS, load, names, queries, rules
+from tests.deploy.dashboards import DASHBOARDS, names, queries, rules
 from tests.e2e.calling import ask, post
 from tests.serving import ThreadServer
 from tests.waiting import until
@@ -46,7 +46,7 @@ def test_metrics_count_what_happened_and_dashboards_find_what_they_ask_for(http,
         assert gained["moca_stage_duration_seconds_count", stage] > 0
     assert f"{prefix}a" not in text
     asked = {rule["expr"] for rule in rules("record") + rules("alert")}
-    asked |= {query.expr for path in DASHBOARDS for query in queries(load(path))}
+    asked |= {query.expr for dashboard in DASHBOARDS for query in queries(dashboard)}
     needed = {name for name in set().union(*map(names, asked)) if name.startswith("moca_")}
     missing = needed - {key[0] for key in after}
     assert {name for name in missing if "webhook" not in name} == set()

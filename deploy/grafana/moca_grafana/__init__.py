@@ -1,1 +1,0 @@
-"""The dashboards as code: `python deploy/grafana/generate.py` writes their JSON."""
