@@ -19,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist l
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-install: $(STAMP)  ## what tests, checks, training and the documentation need, too
+install: $(STAMP)  ## what tests, checks and training need, too
 
 # Pinned, with pip's own progress. Python compiles what it imports; all of torch would take longer than
 # its download.
@@ -40,13 +40,13 @@ $(TEST_STAMP): $(RUN_STAMP)
 	@touch $@
 
 $(STAMP): $(TEST_STAMP)
-	@echo 'documentation and checks, 0.3 GB'
-	$(PIP) -e '.[fast,console,plots,train,test,docs,dev]'
+	@echo 'checks, 0.1 GB'
+	$(PIP) -e '.[fast,console,plots,train,test,dev]'
 	@touch $@
 
 $(ALL_TESTS_STAMP): $(STAMP)
 	@echo 'what only long tests need, 1.2 GB'
-	$(PIP) -e '.[fast,console,plots,train,test,test-all,docs,dev]'
+	$(PIP) -e '.[fast,console,plots,train,test,test-all,dev]'
 	@touch $@
 
 run: $(RUN_STAMP)  ## start the service, stream both samples through it, keep serving
@@ -76,9 +76,8 @@ bench: $(RUN_STAMP)  ## step time early and late; throughput beside a bare echo 
 	$(BIN)/moca bench step
 	$(BIN)/moca bench serve
 
-docs: install  ## the generated pages, and the documents as a site in build/site, every link checked
-	$(BIN)/python deploy/site/pages.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+docs: $(TEST_STAMP)  ## the pages that are made of the code: reference, commands, settings, metrics
+	$(BIN)/python docs/generate.py
 
 client: install  ## the synchronous client, made from the asynchronous one
 	$(BIN)/python deploy/packages/synchronous.py
