@@ -20,10 +20,30 @@ from tests.e2e.deployment import (
     wait_ready,
 )
 from tests.ports import free_port
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.slow
 STREAMS, LENGTH, PER_SECOND = 40, 60, 80
-SPREAD_S = 0.5  # until no balancer sends anything to an API that stops
+
+
+class Sending(httpx.AsyncHTTPTransport):
+    """Knows which of its requests are not sent yet."""
+
+    def __init__(self):
+        super().__init__(limits=httpx.Limits(max_connections=None))
+        self.unsent = set()
+
+    async def handle_async_request(self, request):
+        async def trace(event, _):
+            if event == "http11.send_request_body.complete":
+                self.unsent.discard(request)
+
+        self.unsent.add(request)
+        request.extensions["trace"] = trace
+        try:
+            return await super().handle_async_request(request)
+        finally:
+            self.unsent.discard(request)
 
 
 class Balanced(Load):
@@ -31,23 +51,30 @@ class Balanced(Load):
 
     def __init__(self, urls, labels, per_second):
         super().__init__(urls[0], labels, per_second)
-        self.rotation, self.turn = list(urls), 0
+        self.rotation = list(urls)
+        self.turn = 0
+        self.sending = {url: Sending() for url in urls}
+        self.clients = {
+            url: httpx.AsyncClient(base_url=url, timeout=60, transport=transport)
+            for url, transport in self.sending.items()
+        }
 
     async def _one(self, client, i, at, y):
         self.turn += 1
-        client = self.clients[self.rotation[self.turn % len(self.rotation)]]
-        await super()._one(client, i, at, y)
+        url = self.rotation[self.turn % len(self.rotation)]
+        await super()._one(self.clients[url], i, at, y)
 
     async def run(self):
-        limits = httpx.Limits(max_connections=None)
-        self.clients = {
-            u: httpx.AsyncClient(base_url=u, timeout=60, limits=limits) for u in self.rotation
-        }
         try:
             await super().run()
         finally:
             for client in self.clients.values():
                 await client.aclose()
+
+    async def take_out(self, url):
+        """Send nothing more to an API: what was sent it has to answer."""
+        self.rotation.remove(url)
+        await until_async(lambda: not self.sending[url].unsent)
 
 
 @pytest.fixture
@@ -81,12 +108,11 @@ async def roll(processes, urls, load):
     """Restart everything, one after the other."""
     await asyncio.sleep(2)
     for name, url in urls.items():
-        load.rotation.remove(url)
-        await asyncio.sleep(SPREAD_S)
+        await load.take_out(url)
         await asyncio.to_thread(restart, processes, name, "api", "--port", url.rpartition(":")[2])
         await asyncio.to_thread(wait_ready, url)
         load.rotation.append(url)
-    (any_url, *_) = urls.values()
+    any_url = next(iter(urls.values()))
     for name in ("worker-a", "worker-b"):
         await asyncio.to_thread(restart, processes, name, "worker")
         await asyncio.sleep(4)  # it loads, and takes its share
@@ -95,7 +121,7 @@ async def roll(processes, urls, load):
 
 async def test_a_rolling_restart_fails_no_request(deployment):
     processes, urls = deployment
-    (first, *_) = urls.values()
+    first = next(iter(urls.values()))
     create_streams(first, "load", STREAMS)
     load = Balanced(list(urls.values()), series(STREAMS, LENGTH), PER_SECOND)
     running = asyncio.ensure_future(load.run())

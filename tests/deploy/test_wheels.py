@@ -15,20 +15,10 @@ from tests.e2e.docs.pages import blocks
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-
-
 README = [code for kind, code, _ in blocks(ROOT / "README.md") if kind == "python"]
-
-
 CLIENT = [code for kind, code, _ in blocks(ROOT / "docs" / "client.md") if kind == "python"]
-
-
 PANDAS = "import pandas as pd"  # not installed beside the client
-
-
 WRONG = "import moca_client\nmoca_client.Client('').model('').versions[0].no_such_member\n"
-
-
 PIP = ("-m", "pip", "--disable-pip-version-check")
 
 
@@ -75,8 +65,10 @@ def installed(python, *wheels):
 def wheels(tmp_path_factory):
     """The three wheels by the names of their distributions."""
     folder = tmp_path_factory.mktemp("dist")
-    run("make", "-C", ROOT, "wheels", f"DIST={folder}", f"PYTHON={sys.executable}")
-    return {each.name.partition("-")[0].replace("_", "-"): each for each in folder.iterdir()}
+    # As `make wheels`, but by this environment instead of one that is made first.
+    packages = (ROOT / "deploy" / "packages" / name for name in ("client", "core"))
+    pip("wheel", "--no-deps", "--no-build-isolation", "-w", folder, *packages, ROOT)
+    return {path.name.partition("-")[0].replace("_", "-"): path for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
