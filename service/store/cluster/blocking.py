@@ -212,6 +212,11 @@ class Waits:
                 self._drop(key)
             for key, after in streams.items():
                 self._begin(key, str(after))
+            closed = [key for key, wait in self._open.items() if wait.connection._sock is None]
+            if closed:  # by the library, as it looked again where the slots are: read, then wait
+                for key in closed:
+                    self._drop(key)
+                return True
             poller = select.poll()
             by_descriptor = {}
             for key, wait in self._open.items():
@@ -219,7 +224,10 @@ class Waits:
                 by_descriptor[number] = key
                 poller.register(number, select.POLLIN)
             ready = [by_descriptor[number] for number, _ in poller.poll(timeout_ms)]
-            return any([self._end(key) for key in ready])  # noqa: C419  # every one
+            replies = [self._end(key) for key in ready]
+            if any(isinstance(reply, ResponseError) for reply in replies):
+                self._cluster.look_again()  # moved: the read that follows is sent on
+            return any(reply is not None for reply in replies)
         except LOST:
             self.close()
             with contextlib.suppress(redis.RedisError, OSError):
@@ -248,14 +256,12 @@ class Waits:
         self._open[key] = wait = Wait(pool, pool.get_connection(), after)
         wait.connection.send_command(*routed.arguments)
 
-    def _end(self, key: Any) -> bool:
-        """Take an answer; whether it was a hint of something to read."""
+    def _end(self, key: Any) -> Any:
+        """Take an answer, which is a hint of something to read; None: its time was over."""
         reply = reply_of(self._open[key].connection)
         wait = self._open.pop(key)
         wait.pool.release(wait.connection)
-        if isinstance(reply, ResponseError):  # moved: the read that follows is sent on
-            self._cluster.look_again()
-        return reply is not None
+        return reply
 
     def _drop(self, key: Any) -> None:
         wait = self._open.pop(key)

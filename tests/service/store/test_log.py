@@ -598,3 +598,18 @@ def test_read_waits_for_the_first_entry(redis_url, log, add):
     began = time.monotonic()
     assert log.read({0: START}, count=10, block_ms=50) == {}
     assert time.monotonic() - began >= 0.04
+
+
+def test_a_wait_whose_connection_was_closed_meanwhile_begins_anew(redis_client, log, add, topology):
+    """As the library does when it looks again where the slots of a cluster are."""
+    assert log.read({P: START, 0: START}, count=10, block_ms=20) == {}
+    if topology[0].startswith("redis+cluster"):
+        waits = redis_client._waits._open
+        assert len(waits) == 2
+        for wait in waits.values():
+            wait.connection.disconnect()
+    else:
+        log._pipe.close()
+    assert log.read({P: START, 0: START}, count=10, block_ms=20) == {}
+    ids = add()
+    assert [entry.id for entry in log.read({P: START}, count=10, block_ms=1000)[P]] == ids
