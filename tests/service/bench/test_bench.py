@@ -13,6 +13,7 @@ from service.bench import processes as run_processes
 from service.bench import serve as serving
 from service.bench.processes import free_port
 
+pytestmark = pytest.mark.slow
 PRETENDER = """
 import sys, uvicorn
 from fastapi import Body, FastAPI
@@ -48,7 +49,6 @@ def test_requests_are_measured_beside_an_echo(monkeypatch):
     assert summary["ratio"]["median"] == pytest.approx(result.ratio())
 
 
-@pytest.mark.slow  # a kernel is compiled
 def test_steps_are_measured():
     console = Console(file=io.StringIO(), width=100)
     small = {"batches": [1, 3], "max_hypotheses": 8, "early": 10, "late": 20, "rounds": 2}

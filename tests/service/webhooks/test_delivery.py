@@ -252,8 +252,12 @@ async def test_a_delivery_explains_its_change_by_the_history_of_its_stream(
 ):
     delivering.hook("h", f"{receiver.url}/h", kinds=["change", "anomaly"])
     p = keys.partition_of("a", PARTITIONS)
-    head = wire.Head(1, wire.StreamSettings("gaussian"), seq=60)
-    delivering.client.hset(keys.heads(p), "a", wire.checksummed(wire.encode(head), "head", "a"))
+
+    def put_head(generation):
+        head = wire.encode(wire.Head(generation, wire.StreamSettings("gaussian"), seq=60))
+        delivering.client.hset(keys.heads(p), "a", wire.checksummed(head, "head", "a"))
+
+    put_head(1)
     for seq in range(60):
         y = (10.0 if seq < 30 else 4.0) + 0.1 * (seq % 3)
         record = wire.encode(wire.Record(seq, y, None, None, 1.0, None, 0.01, 0.0))
@@ -263,10 +267,14 @@ async def test_a_delivery_explains_its_change_by_the_history_of_its_stream(
         writer.raise_("a", 3)  # a change at 30
         await until_async(lambda: len(receiver.calls) == 1)
         writer.raise_("a", 4, kind="anomaly")
+        await until_async(lambda: len(receiver.calls) == 2)
+        put_head(2)  # of a later life
+        writer.raise_("a", 3)
+        await until_async(lambda: len(receiver.calls) == 3)
         delivering.client.hset(keys.heads(p), "a", b"damaged")
         writer.raise_("a", 5)
         writer.raise_("b", 3)  # there is no such stream any more
-        await until_async(lambda: len(receiver.calls) == 4)
+        await until_async(lambda: len(receiver.calls) == 5)
     explained, *others = (json.loads(body)["data"] for *_, body, _ in receiver.calls)
     assert explained["summary"].startswith("Change confirmed: a, probability 0: mean fell")
     assert (explained["before"]["count"], explained["after"]["count"]) == (30, 30)
