@@ -182,7 +182,7 @@ def test_regret_is_the_best_mean_less_that_of_the_action(model):
 
 def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
     """A well specified model: random, then sliding windows and MOCA, then the oracle."""
-    met = world(8, 500, hazard=0.01)
+    met = world(8, 300, hazard=0.01)
     chosen = {"oracle": Oracle(), "moca": Moca(0.01, 60), "random": Random(), "five": Window(5)}
     found = {name: run(each, model, met, THOMPSON, seeded(3)) for name, each in chosen.items()}
     percent = {name: each.percent_of(found["random"]).mean().item() for name, each in found.items()}

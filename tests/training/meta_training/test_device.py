@@ -65,6 +65,7 @@ def test_the_losses_of_a_cpu_and_no_wait_between_looks(tmp_path):
     assert waited[9] - waited[8] == 1  # loss and skipped steps together
 
 
+@pytest.mark.slow
 def test_a_run_on_a_device_goes_on_there_or_on_a_cpu(tmp_path):
     """With the batches that it had not learned from; steps are skipped and counted there."""
     config, draws = settings(), {2, 20}

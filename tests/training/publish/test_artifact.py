@@ -20,23 +20,22 @@ from training.publish import artifact as publishing
 from training.publish.artifact import Wanted, publish
 
 
+def trained(folder, *more):
+    said = moca(
+        "train", "--data", folder / "secret.csv", "--length", 20, "--runs", folder / "runs",
+        *more, *small(),
+    )  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A fleet; a model by MOCA and one conditioned on everything; one of typical regimes."""
+    """A fleet; a model by MOCA and one conditioned on everything."""
     folder = tmp_path_factory.mktemp("published")
     y = RegimeSeries(0.1).draw(torch.Generator().manual_seed(0), 1, 600).y[0, :, 0]
     (folder / "secret.csv").write_text("y\n" + "\n".join(map(str, (1e3 + 50 * y).tolist())))
-    alpaca = ("--model", "alpaca", "--name")
-    for more in (
-        (),
-        (*alpaca, "alpaca", "--mode", "moca", "--mode", "coe"),
-        (*alpaca, "typical", "--set", "model.priors=2"),
-    ):
-        said = moca(
-            "train", "--data", folder / "secret.csv", "--length", 20, "--runs", folder / "runs",
-            *more, *small(),
-        )  # fmt: skip
-        assert said.exit_code == 0, said.stderr
+    trained(folder)
+    trained(folder, "--model", "alpaca", "--name", "alpaca", "--mode", "moca", "--mode", "coe")
     return folder / "runs" / "data"
 
 
@@ -145,6 +144,8 @@ def test_a_model_that_is_level_is_published_with_a_warning(wanted, monkeypatch, 
 
 @pytest.mark.slow
 def test_typical_regimes_are_numbered_or_named(runs, tmp_path):
+    settings = ("--model", "alpaca", "--name", "typical", "--set", "model.priors=2")
+    trained(runs.parents[1], *settings)
     run = runs / "typical" / "run"
     command = ["publish", run, "--name", "p", "--models-dir", tmp_path, "--no-page", "--anyway"]
     for version, options, names in (
