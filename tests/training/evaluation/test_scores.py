@@ -79,6 +79,12 @@ def test_alarms_are_false_on_quiet_series_and_delays_count_the_first(monkeypatch
     assert row.delay == (math.inf, 1.0)
 
 
+def test_a_model_alarms_where_it_comes_to_exceed_the_threshold():
+    changed = [math.nan, 0.95, 0.9, 0.91, 0.95, 0.2, 0.9, 0.5]
+    assert changes.crossings(changed) == [1, 3]
+    assert changes.crossings([0.95, 0.99]) == []
+
+
 def window(n, *spans):
     inside = np.zeros(n, dtype=bool)
     for start, end in spans:
