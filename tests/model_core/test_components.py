@@ -382,17 +382,6 @@ def test_quantiles_to_their_own_precision():
         close(found[-1], expected[-1], atol=0, rtol=3e-3)
 
 
-def test_quantiles_of_correlated_outputs_are_those_of_each_alone():
-    rng = np.random.default_rng(0)
-    weight, df = tensor(rng.dirichlet(np.ones(6), 10)).log(), tensor(rng.uniform(2, 9, (10, 6, 1)))
-    factor = tensor(np.tril(rng.normal(size=(10, 6, 3, 3)) + 2 * np.eye(3)))
-    factor = factor * tensor([1e-6, 1.0, 1e6]).unsqueeze(-1)
-    joint = MultivariateStudentT(df, tensor(5 * rng.normal(size=(10, 6, 3))), factor)
-    together, alone = Mixture(weight, joint), Mixture(weight, joint.alone())
-    assert_quantiles(together)
-    assert torch.equal(together.quantile(LEVELS), alone.quantile(LEVELS))
-
-
 @pytest.mark.parametrize("mean", [0.05, 3.0, 700.0, 1e6])
 def test_a_count_quantile_is_the_smallest_count_that_reaches_the_level(mean):
     rng, levels = np.random.default_rng(0), tensor([1e-3, 0.05, 0.25, 0.5, 0.75, 0.95, 0.999])

@@ -18,7 +18,7 @@ from tests.model_core.registry import NAMES, PROVEN, case, tensor
 
 STEPS, ROOM = 16, 8  # half of the steps prune
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-QUICK = ("gaussian-1", "categorical", "alpaca-unknown-1", "averaged-1", "pcoc-3", "fleet-2")
+QUICK = ("gaussian-1", "categorical", "alpaca-unknown-1", "pcoc-3", "fleet-2")
 EACH = [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in NAMES]
 
 

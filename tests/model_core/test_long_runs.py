@@ -47,13 +47,16 @@ def test_twenty_thousand_steps_stay_finite(name):
     assert torch.isfinite(step.info.predictive.mean()).all()
 
 
-REGRESSIONS = ["alpaca-unknown-2", "linear", "autoregressive-lags", "autoregressive-all"]
+REGRESSIONS = [
+    "autoregressive-all",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("alpaca-unknown-2", "linear")),
+]
 
 
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_a_regression_stays_a_posterior(name):
     """Exactly symmetric, positive definite, and what solving from all the data gives."""
-    one, steps = case(name), 1000
+    one, steps = case(name), 600
     batch = uneventful(one, steps + 1)
     before = [each._replace(**{k: v[:-1] for k, v in each._asdict().items()}) for each in batch]
     for t, step in enumerate(walk(one.model, one.prior(3), before, 4)):

@@ -103,7 +103,7 @@ def test_alarms_are_those_of_the_filter_and_the_events():
     moved = shifted(drawn(model, 4, 140), "real", 80, 2.0, torch.Generator().manual_seed(1))
     thresholds = (0.2, 0.6, 0.9, 0.999)
     found = watch(model, moved, Streams(), thresholds)
-    for i, row in itertools.product(range(4), range(4)):
+    for i, row in itertools.product(range(4), (0, 3)):
         assert found[i][row] == alarms(model, moved, row, thresholds[i]), (i, row)
     counts = [sum(map(len, each)) for each in found]
     assert counts == sorted(counts, reverse=True)
@@ -112,7 +112,7 @@ def test_alarms_are_those_of_the_filter_and_the_events():
 
 def test_a_seed_makes_the_same_curves_which_are_json():
     model = build("poisson", Options())
-    plan = Plan(2_000, length=100, shifted=4, before=40, horizon=40)
+    plan = Plan(1_000, length=100, shifted=4, before=40, horizon=40)
     done = []
     first = calibrate(model, plan, tick=done.append)
     assert first == calibrate(model, plan)
