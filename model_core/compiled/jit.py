@@ -142,6 +142,11 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
     _impl_class = _Implementation
 
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        # Compared before the rest of an index is read, which may name what is there no more.
+        self._cache_file._version += _digest()
+
     def save_overload(self, signature: Any, data: Any) -> None:
         """Keep what was compiled, where that can be written."""
         with contextlib.suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ numba = pytest.importorskip("numba")
 
 from model_core import compiled, kernel, quantiles, readout  # noqa: E402
 from model_core import filter as moca  # noqa: E402
-from model_core.compiled import arithmetic  # noqa: E402
+from model_core.compiled import arithmetic, jit  # noqa: E402
 from model_core.compiled import step as steps_of  # noqa: E402
 from model_core.compiled.kernel import Views  # noqa: E402
 from model_core.encoder import Identity  # noqa: E402
@@ -494,3 +495,19 @@ def test_elementary_functions_are_within_rounding_of_scipys():
             (arithmetic.ndtri, special.ndtri, np.geomspace(1e-300, 0.9999, 999), 1e-15, 5e-16),
         ):
             np.testing.assert_allclose(over(function)(values), reference(values), rtol, atol)
+
+
+def test_a_cache_that_names_what_is_there_no_more_is_compiled_anew(tmp_path, monkeypatch):
+    """As after an upgrade in place that renamed a module."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def successor(x):
+        return x + 1
+
+    assert jit.compiled(successor)(1.0) == 2
+    (index,) = tmp_path.rglob("*.nbi")
+    loaded = jit.compiled(successor)
+    loaded(1.0)
+    assert sum(loaded.stats.cache_hits.values()) == 1
+    index.write_bytes(pickle.dumps(numba.__version__) + b"cno_such_module\nname\n.")
+    assert jit.compiled(successor)(1.0) == 2
