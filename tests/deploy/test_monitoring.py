@@ -234,8 +234,8 @@ def configured(folder: Path, ports: dict[str, list[int]]) -> Path:
 class Prometheus:
     """One that runs, asked over HTTP."""
 
-    def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=f"{url}/api/v1", timeout=60)
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
 
     def get(self, path, **parameters):
         answer = self.client.get(path, params=parameters).json()
@@ -339,7 +339,8 @@ def watched(tmp_path):
                 asyncio.run(load_and_trouble(load, apis[1]))
                 assert load.failures == []
                 time.sleep(3)  # the last scrapes, and rules on them
-                yield Prometheus(url), began, time.time()
+                with httpx.Client(base_url=f"{url}/api/v1", timeout=60) as client:
+                    yield Prometheus(client), began, time.time()
         finally:
             processes.stop_all()
 
