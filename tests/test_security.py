@@ -46,5 +46,6 @@ def test_ruff_looks_for_code_from_data():
     assert not {"S102", "S301", "S302", "S307", "S602", "S604", "S605"} & set(lint["ignore"])
     banned = lint["flake8-tidy-imports"]["banned-api"]
     assert {"pickle", "marshal", "shelve", "joblib", "torch.load"} <= banned.keys()
-    others = lint["per-file-ignores"].keys() - {"tests/**"}
-    assert not others, "no folder of the source is exempt"
+    exempt = lint["per-file-ignores"]
+    for path in exempt.keys() - {"tests/**"}:
+        assert not any(rule.startswith(("S", "TID")) for rule in exempt[path]), path
