@@ -1,10 +1,11 @@
 """The examples of OpenAPI, sent to a service; `python -m tests.e2e.asking URL` records them.
 
-The service must be a fresh one.
+The service must be a fresh one, whose model `regimes` has two versions: see `publish`.
 """
 
 import json
 import random
+import shutil
 import sys
 
 import httpx
@@ -13,6 +14,7 @@ import msgspec
 from service.api.openapi.examples import FILE, all_examples
 from service.api.parsing.remote_write import PROTOBUF
 from service.api.routes.table import CALLS
+from service.models.catalogue import SHIPPED
 from tests.remote_write import V1, version_1
 from tests.waiting import until
 
@@ -20,6 +22,12 @@ BYTES = "application/octet-stream"
 PATHS = {call.endpoint.__name__: (call.method, call.path) for call in CALLS}
 KEPT = 4  # of a long list of objects or numbers
 ENDLESS = ("events", "follow_observations")
+
+
+def publish(folder):
+    """Put two versions of a model into a folder of models, for the examples of a canary."""
+    for version in ("1", "2"):
+        shutil.copytree(SHIPPED / "regimes" / "1", folder / "regimes" / version)
 
 
 def prepare(client):

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 
+from tests.e2e.asking import publish
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
 
@@ -21,6 +22,7 @@ def running(folder):
             "MOCA_URL": f"http://127.0.0.1:{port}",
         },
     )
+    publish(folder / "models")
     processes.start("serve", "serve")
     try:
         wait_ready(f"http://127.0.0.1:{port}")

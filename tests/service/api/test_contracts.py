@@ -18,6 +18,7 @@ from service.api_keys import OPEN, SCOPES
 from service.errors import base
 from service.errors.base import WaitTooLong
 from service.store import keys
+from tests.e2e.asking import publish
 from tests.service.api.calls import NAMES, check_problem, openapi, operation, requests
 from tests.service.api.conftest import slug
 from tests.service.api.real import make_key
@@ -244,6 +245,7 @@ async def test_without_a_store_every_call_that_needs_it_is_answered_503(
     lonely_store, settings, start, clock
 ):
     needless = {"livez", "list_models", "get_model"}
+    publish(settings.models_dir)
     async with start(settings, redis_url=lonely_store.url) as api:
         lonely_store.stop()
         await until_async(lambda: api.app.state.context.monitor.down_since)
