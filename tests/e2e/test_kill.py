@@ -35,6 +35,7 @@ def test_a_worker_is_killed_under_load(separate, processes):
     check_as_uninterrupted(separate, load)
 
 
+@pytest.mark.slow
 def test_a_clean_stop_and_then_a_kill_of_everything_lose_nothing(serve, processes):
     """Streams, settings and thresholds are as they were; who follows a stream sees no end of it."""
     url = serve()
