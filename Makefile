@@ -35,7 +35,7 @@ $(RUN_STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(TEST_STAMP): $(RUN_STAMP)
-	@echo 'training and tests, 0.7 GB'
+	@echo 'training and tests, 0.8 GB'
 	$(PIP) -e '.[fast,console,plots,train,test]'
 	@touch $@
 
@@ -52,7 +52,7 @@ $(ALL_TESTS_STAMP): $(STAMP)
 run: $(RUN_STAMP)  ## start the service, stream both samples through it, keep serving
 	$(BIN)/moca demo
 
-test: $(TEST_STAMP)  ## the tests, but for the slow ones: ten minutes on two cores
+test: $(TEST_STAMP)  ## the tests, but for the slow ones: eight minutes on two cores
 	$(BIN)/python -m tests.kernels
 	$(PYTEST) -m "not slow"
 

@@ -128,9 +128,14 @@ def until(place: Place, after: int) -> int:
     return place.start + (count if count < 2 * STEP else count - count % STEP)
 
 
-def _range(place: Place, before: int, after: int) -> range:
+def since(place: Place, before: int) -> int:
+    """Position of the first label that is looked at before a start: it is still retained."""
     retained = place.head.seq - place.head.settings.history
-    first = max(place.start - before, place.previous or 0, retained, 0)
+    return max(place.start - before, place.previous or 0, retained, 0)
+
+
+def _range(place: Place, before: int, after: int) -> range:
+    first = since(place, before)
     return range(first, max(first, until(place, after)))
 
 

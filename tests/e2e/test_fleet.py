@@ -100,6 +100,24 @@ def test_changes_are_those_of_each_stream_and_follow_feedback(http, fleet):
     assert (row["state"], row["verdict"]) == ("withdrawn", False)
 
 
+def test_what_is_said_of_a_change_does_not_depend_on_when_it_was_asked(http, prefix):
+    """Labels that are no longer retained are not remembered by those who asked before."""
+    rng = np.random.default_rng(3)
+    values = (np.repeat((0.0, 6.0), (60, 140)) + rng.normal(size=200)).tolist()
+    asked, never = f"{prefix}asked", f"{prefix}never"
+    for name in (asked, never):
+        ask(http, "PUT", name, 201, json=KNOWN | {"history": 150})
+        for first in range(0, 200, 10):
+            post(http, name, values[first : first + 10])
+            if name == asked:
+                ask(http, "GET", f"{name}/changepoints")
+    (one,), (other,) = (
+        ask(http, "GET", f"{name}/changepoints")["events"] for name in (asked, never)
+    )
+    assert one["before"]["count"] == 10
+    assert {key: one[key] for key in SAME} == {key: other[key] for key in SAME}
+
+
 def when(row):
     return datetime.fromisoformat(row["confirmed_time"] or row["suspected_time"])
 

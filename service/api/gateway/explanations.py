@@ -18,7 +18,7 @@ KEPT = 5000  # explanations
 AT_ONCE = 20  # changes whose histories are read and explained together: some 5,000 labels
 
 
-Seen = tuple[int | None, int]  # start of the change before, end of what was looked at
+Seen = tuple[int, int]  # the beginning and the end of what was looked at
 
 
 class Explanations:
@@ -72,7 +72,7 @@ def _key(place: Place) -> tuple[str, int, int]:
 
 def _seen(place: Place) -> Seen:
     """What an explanation depends on: it is computed again when that changes."""
-    return place.previous, regimes.until(place, AFTER)
+    return regimes.since(place, BEFORE), regimes.until(place, AFTER)
 
 
 def _computed(places: Sequence[Place], stored: Sequence[Stored]) -> list[Sides | None]:
