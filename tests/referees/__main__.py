@@ -81,8 +81,12 @@ def main() -> int:
 def _passes(referee: Referee, freeze: bool, console: Console) -> bool:
     path = FROZEN / f"{referee.name}.json"
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="moca-referee-") as folder:
-        now = referee.measure(Path(folder))
+    try:
+        with tempfile.TemporaryDirectory(prefix="moca-referee-") as folder:
+            now = referee.measure(Path(folder))
+    except Exception as error:  # noqa: BLE001, the others have their turn
+        console.print(f"[red]{type(error).__name__}[/red]: {error}", highlight=False)
+        return False
     if freeze:
         lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in now.items())
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
