@@ -38,12 +38,14 @@ class Around(NamedTuple):
     """What is retained around a start.
 
     before, after: labels of the regimes that end and begin there, in order, without missing ones.
-    first: the record at the start, if it is retained.
+    first: the record at the start, if it is retained. whole: whether every record was there; a
+    commit may move one between two reads, as where a node of a cluster sends one of them on.
     """
 
     before: list[Label]
     after: list[Label]
     first: wire.Record | None
+    whole: bool
 
 
 _decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
@@ -93,6 +95,7 @@ def decode(place: Place, stored: Stored, before: int, after: int) -> Around:
         _labels([rows[seq] for seq in range(begin, start) if seq in rows], seasonal),
         _labels([rows[seq] for seq in range(start, wanted.stop) if seq in rows], seasonal),
         record,
+        all(seq in rows for seq in wanted),
     )
     outputs = place.head.y_dim or 1
     for label in (*around.before, *around.after):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from typing import NamedTuple
 
 from model_core.explanation import AFTER, BEFORE
 from service.api.gateway.reads import from_store
@@ -15,6 +16,7 @@ from service.store.regimes import Place, Stored
 from service.store.worker_reads import CorruptState
 
 KEPT = 5000  # explanations
+TRIES = 3  # of reading a history while commits move its records
 AT_ONCE = 20  # changes whose histories are read and explained together: some 5,000 labels
 
 
@@ -50,20 +52,33 @@ class Explanations:
         # time, and what a request that failed had done is not done again.
         for first in range(0, len(missing), AT_ONCE):
             group = missing[first : first + AT_ONCE]
-            chosen = [places[i] for i in group]
-            stored = await from_store(self._store.around(chosen, BEFORE, AFTER))
-            loop = asyncio.get_running_loop()
-            computed = await loop.run_in_executor(self._thread, _computed, chosen, stored)
-            for i, each in zip(group, computed, strict=True):
-                if each is None:
+            read = await self._read([places[i] for i in group])
+            for i, found in zip(group, read, strict=True):
+                if found is None:
                     damaged.add(i)
                     continue
-                sides[i] = each
+                sides[i] = found.sides
                 self._known.pop(_key(places[i]), None)
-                self._known[_key(places[i])] = _seen(places[i]), each
+                if found.whole:
+                    self._known[_key(places[i])] = _seen(places[i]), found.sides
             while len(self._known) > KEPT:
                 del self._known[next(iter(self._known))]
         return sides, damaged
+
+    async def _read(self, places: Sequence[Place]) -> list[_Computed | None]:
+        """Explain changes; again those of which a commit moved records between two reads."""
+        found: dict[int, _Computed | None] = {}
+        left = list(range(len(places)))
+        for _ in range(TRIES):
+            chosen = [places[i] for i in left]
+            stored = await from_store(self._store.around(chosen, BEFORE, AFTER))
+            loop = asyncio.get_running_loop()
+            computed = await loop.run_in_executor(self._thread, _computed, chosen, stored)
+            found |= zip(left, computed, strict=True)
+            left = [i for i in left if (each := found[i]) is not None and not each.whole]
+            if not left:
+                break
+        return [found[i] for i in range(len(places))]
 
 
 def _key(place: Place) -> tuple[str, int, int]:
@@ -75,14 +90,22 @@ def _seen(place: Place) -> Seen:
     return regimes.since(place, BEFORE), regimes.until(place, AFTER)
 
 
-def _computed(places: Sequence[Place], stored: Sequence[Stored]) -> list[Sides | None]:
+class _Computed(NamedTuple):
+    """What a history has on a change. whole: whether all of it was there."""
+
+    sides: Sides
+    whole: bool
+
+
+def _computed(places: Sequence[Place], stored: Sequence[Stored]) -> list[_Computed | None]:
     """Return what the histories have on each change; None: it cannot be read."""
-    found: list[Sides | None] = []
+    found: list[_Computed | None] = []
     for place, each in zip(places, stored, strict=True):
         try:
             around = regimes.decode(place, each, BEFORE, AFTER)
         except CorruptState:
             found.append(None)
             continue
-        found.append(sides_of(place.head, around.before, around.after, around.first))
+        sides = sides_of(place.head, around.before, around.after, around.first)
+        found.append(_Computed(sides, around.whole))
     return found

@@ -132,6 +132,32 @@ async def test_a_damaged_history_is_left_out_of_a_page(writer, changes, store):
     assert sides == {"good": False, "bad": True}
 
 
+async def test_records_that_a_commit_moved_between_two_reads_are_read_again(
+    writer, changes, store, monkeypatch
+):
+    """And what is told without them, where they stay away, is not remembered."""
+    writer.raise_("a", 3)
+    keep(store, "a", [record(seq) for seq in range(100)])
+    whole = (await listed(changes())).changes[0]
+    around, moved = AsyncStore.around, []
+
+    async def moving(self, places, before, after):
+        found = await around(self, places, before, after)
+        if not moved:
+            return found
+        moved.pop()
+        return [([None] * len(tail), [None] * len(chunks)) for tail, chunks in found]
+
+    monkeypatch.setattr(AsyncStore, "around", moving)
+    one = changes()
+    moved[:] = [1, 1]  # the third time all is there
+    assert (await listed(one)).changes[0] == whole
+    one = changes()
+    moved[:] = [1, 1, 1]
+    assert (await listed(one)).changes[0].before is None
+    assert (await listed(one)).changes[0] == whole
+
+
 def record(seq):
     return wire.Record(seq, float(seq % 7), None, None, 1.0, None, 0.01, 0.01)
 
