@@ -26,9 +26,23 @@ COPIED = ("moca_client", "service", "model_core", "training", "tests", "deploy",
 LEFT_OUT = ("compiled", "kernels")
 LIMIT_S = 900  # of the tests of one area: a defect may make them wait
 
+# What is most likely to catch a mutation comes first: the first failure ends its run.
+FILTER = " ".join(
+    f"tests/model_core/test_{name}.py"
+    for name in ("hazard", "believing", "readout", "actions", "filter", "detector")
+)
+EVENTS = (
+    "tests/service/worker/filtering/test_events.py tests/model_core/test_detector.py "
+    "tests/service/worker/filtering/test_stream_events.py tests/service/worker/test_detector.py"
+)
+WORKER = (
+    "tests/service/worker/test_worker.py tests/service/worker/test_poison.py "
+    "tests/service/worker/test_exactly_once.py tests/service/worker/streams"
+)
+
 
 class Mutation(NamedTuple):
-    """A defect: `old` stands once in `file` and becomes `new`. area: folders of tests."""
+    """A defect: `old` stands once in `file` and becomes `new`. area: files and folders of tests."""
 
     name: str
     file: str
@@ -44,56 +58,56 @@ MUTATIONS = [
         "model_core/hazard.py",
         "return table.gather(-1, run_length.clamp(0, table.shape[-1] - 1))",
         "return table.gather(-1, (run_length + 1).clamp(0, table.shape[-1] - 1))",
-        "tests/model_core",
+        FILTER,
     ),
     Mutation(
         "hazard: supervision keeps the hazard's survival",
         "model_core/hazard.py",
         "torch.where(told, torch.log1p(-changepoint), log_survival)",
         "log_survival",
-        "tests/model_core",
+        FILTER,
     ),
     Mutation(
         "belief: the pruned mass is not renormalised",
         "model_core/belief.py",
         "log_prob=log_prob - torch.log1p(-mass), score=score",
         "log_prob=log_prob, score=score",
-        "tests/model_core",
+        FILTER,
     ),
     Mutation(
         "belief: mass below a run length includes it",
         "model_core/belief.py",
         "inside = belief.run_length < run_length.unsqueeze(-1)",
         "inside = belief.run_length <= run_length.unsqueeze(-1)",
-        "tests/model_core",
+        FILTER,
     ),
     Mutation(
         "belief: an alarm needs more than its threshold",
         "model_core/belief.py",
         "alarm = (threshold > 0) & (mass >= threshold)",
         "alarm = (threshold > 0) & (mass > threshold)",
-        "tests/model_core",
+        FILTER,
     ),
     Mutation(
         "filter: an unlabelled observation has an inlier's weight",
         "model_core/filter.py",
         "return torch.where(labelled, inside, 0.0), torch.where(labelled, weight, 0.0)",
         "return torch.where(labelled, inside, 0.0), weight",
-        "tests/model_core",
+        FILTER,
     ),
     Mutation(
         "filter: a step that is not finite is kept",
         "model_core/filter.py",
         "return (new if fine else choose(ok, new, state)), info",
         "return new, info",
-        "tests/model_core",
+        FILTER,
     ),
     Mutation(
         "filter: totals at a regime's start are those after it",
         "model_core/filter.py",
         "over(born, state.totals_at_start), state.totals[:, None], state.totals_at_start",
         "over(born, state.totals_at_start), state.totals_at_start, state.totals_at_start",
-        "tests/model_core",
+        FILTER,
     ),
     # --- events and pipeline ---------------------------------------------------------------------
     Mutation(
@@ -101,63 +115,63 @@ MUTATIONS = [
         "model_core/events.py",
         "previous == confirmed or previous > last.suspected_at:",
         "previous == confirmed or previous >= last.suspected_at:",
-        "tests/model_core tests/service/worker",
+        EVENTS,
     ),
     Mutation(
         "events: confirmed one observation late",
         "model_core/events.py",
         "reading.seq - event.suspected_at >= confirm_after",
         "reading.seq - event.suspected_at > confirm_after",
-        "tests/model_core tests/service/worker",
+        EVENTS,
     ),
     Mutation(
         "events: a probability at the threshold does not confirm",
         "model_core/events.py",
         "if kept and reading.changed_probability >= threshold:",
         "if kept and reading.changed_probability > threshold:",
-        "tests/model_core tests/service/worker",
+        EVENTS,
     ),
     Mutation(
         "events: a start after the suspicion stays one event",
         "model_core/events.py",
         "if event is not None and reading.start > event.suspected_at:",
         "if event is not None and reading.start > event.suspected_at + 1:",
-        "tests/model_core tests/service/worker",
+        EVENTS,
     ),
     Mutation(
         "events: an event withdrawn is not reported",
         "model_core/events.py",
         "return state._replace(event=None), [gone]",
         "return state._replace(event=None), []",
-        "tests/model_core tests/service/worker",
+        EVENTS,
     ),
     Mutation(
         "events: anomalies right after the silence are dropped",
         "model_core/events.py",
         "silent = last is not None and seq - last < ALARM_SILENCE",
         "silent = last is not None and seq - last <= ALARM_SILENCE",
-        "tests/model_core tests/service/worker",
+        EVENTS,
     ),
     Mutation(
         "pipeline: a refused step ends the series silently",
         "model_core/detection/pipeline.py",
         "            if len(done) < len(seen):\n                raise Refused",
         "            if len(done) + 1 < len(seen):\n                raise Refused",
-        "tests/model_core tests/training/evaluation tests/service/worker",
+        f"tests/training/evaluation {EVENTS}",
     ),
     Mutation(
         "delayed labels: one label more may be pending",
         "service/worker/filtering/delayed_labels.py",
         "if len(head.pending) > head.settings.label_window and head.pending[0].pending:",
         "if len(head.pending) > head.settings.label_window + 1 and head.pending[0].pending:",
-        "tests/service/worker",
+        "tests/service/worker/filtering/test_delayed_labels.py",
     ),
     Mutation(
         "delayed labels: settings of an earlier time are lost",
         "service/worker/filtering/delayed_labels.py",
         "if seq < settings.until)",
         "if seq <= settings.until)",
-        "tests/service/worker",
+        "tests/service/worker/filtering/test_delayed_labels.py",
     ),
     # --- append, commit, leases ------------------------------------------------------------------
     Mutation(
@@ -221,28 +235,28 @@ MUTATIONS = [
         "service/worker/leases.py",
         "return ceil(partitions / max(workers, 1))",
         "return partitions // max(workers, 1)",
-        "tests/service/worker",
+        WORKER,
     ),
     Mutation(
         "leases: a held-again partition still counts as lost",
         "service/worker/leases.py",
         "            self._lost.discard(lease.partition)\n",
         "",
-        "tests/service/worker",
+        WORKER,
     ),
     Mutation(
         "worker: a quarantined command is not kept aside",
         "service/worker/commit.py",
         "            effects.append(aside)\n",
         "",
-        "tests/service/worker",
+        WORKER,
     ),
     Mutation(
         "worker: answers are not remembered under their key",
         "service/worker/batch.py",
         "            if task.field is None or not isinstance(command, Observe):",
         "            if not task.answers or not isinstance(command, Observe):",
-        "tests/service/worker",
+        WORKER,
     ),
     # --- forms and gateway -----------------------------------------------------------------------
     Mutation(
