@@ -45,7 +45,7 @@ $(STAMP): $(TEST_STAMP)
 	@touch $@
 
 $(ALL_TESTS_STAMP): $(STAMP)
-	@echo 'what only long tests need, 1.2 GB'
+	@echo 'what only long tests need, 0.45 GB'
 	$(PIP) -e '.[fast,console,plots,train,test,test-all,dev]'
 	@touch $@
 
