@@ -39,6 +39,9 @@ WORKER = (
     "tests/service/worker/test_worker.py tests/service/worker/test_poison.py "
     "tests/service/worker/test_exactly_once.py tests/service/worker/streams"
 )
+API = " ".join(
+    f"tests/service/api/test_{name}.py" for name in ("observations", "forms", "overload")
+)
 
 
 class Mutation(NamedTuple):
@@ -264,28 +267,28 @@ MUTATIONS = [
         "service/api/parsing/observations.py",
         "        limit = self._settings.max_observations\n        if count > limit:",
         "        limit = self._settings.max_observations\n        if count > limit + 1:",
-        "tests/service/api",
+        API,
     ),
     Mutation(
         "forms: positions of a list need not follow each other",
         "service/api/parsing/observations.py",
         "if form.seq - i != first or first < 0:",
         "if first < 0:",
-        "tests/service/api",
+        API,
     ),
     Mutation(
         "forms: a pending label may have a value",
         "service/api/parsing/observations.py",
         "return wide or (form.pending and _label(y) is not None)",
         "return wide",
-        "tests/service/api",
+        API,
     ),
     Mutation(
         "overload: a wait of more than half the limit is refused",
         "service/api/gateway/load_shedding.py",
         "        if wait_s <= self._limit_s:\n            return None",
         "        if wait_s < self._limit_s / 2:\n            return None",
-        "tests/service/api",
+        API,
     ),
     # --- webhooks, client ------------------------------------------------------------------------
     Mutation(
