@@ -29,7 +29,7 @@ LIMIT_S = 900  # of the tests of one area: a defect may make them wait
 # What is most likely to catch a mutation comes first: the first failure ends its run.
 FILTER = " ".join(
     f"tests/model_core/test_{name}.py"
-    for name in ("hazard", "believing", "readout", "actions", "filter", "detector")
+    for name in ("readout", "hazard", "actions", "filter", "detector", "believing")
 )
 EVENTS = (
     "tests/service/worker/filtering/test_events.py tests/model_core/test_detector.py "
@@ -160,7 +160,7 @@ MUTATIONS = [
         "model_core/detection/pipeline.py",
         "            if len(done) < len(seen):\n                raise Refused",
         "            if len(done) + 1 < len(seen):\n                raise Refused",
-        f"tests/training/evaluation {EVENTS}",
+        f"{EVENTS} tests/training/evaluation",
     ),
     Mutation(
         "delayed labels: one label more may be pending",
