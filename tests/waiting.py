@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -30,6 +31,14 @@ async def until_async(check: Callable[[], T], why: Callable[[], object] = str) -
         assert time.monotonic() < end, f"waited {PATIENCE_S:g} s in vain: {why()}"
         await asyncio.sleep(STEP_S)
     return value
+
+
+def ended(pid: int) -> bool:
+    """Whether a process has ended, whoever is to wait for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 class Clock:

@@ -16,7 +16,7 @@ from service.runtime.embedded import running_url
 from tests.conftest import _binary, running_server
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import ended, until
 
 # Series of three jobs become streams named after the test, so that tests share one service.
 RULES = """
@@ -107,7 +107,7 @@ def shared(tmp_path_factory):
         if not any(Path(f"/proc/{pid}").exists() for pid in state["users"]):
             pid = state["pid"]
             os.kill(pid, signal.SIGTERM)
-            until(lambda: _ended(pid))
+            until(lambda: ended(pid))
             state.clear()
     for process in (each.running["serve"] for each in _started):
         process.poll()
@@ -139,14 +139,6 @@ def _start(folder):
     _started.append(found)
     url, pid = f"http://127.0.0.1:{port}", found.running["serve"].pid
     return {"url": url, "pid": pid, "users": []}
-
-
-def _ended(pid):
-    """Whether a process has ended, whoever is to wait for it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -19,7 +18,7 @@ from service.runtime.embedded import Embedded, EmbeddedError
 from service.runtime.store_process import StoreKeeper
 from service.settings import Settings
 from service.store.connection import check_server, connect
-from tests.waiting import until
+from tests.waiting import ended, until
 
 pytestmark = pytest.mark.redis
 
@@ -49,14 +48,6 @@ def write(store, value):
 def written(store):
     with connect(store.url) as client:
         return client.get("written")
-
-
-def running(pid):
-    """Whether a process is there, and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_it_is_fit_to_run_on_and_private(store, tmp_path):
@@ -113,11 +104,11 @@ def test_a_server_ends_with_its_killed_owner(store, tmp_path, gone):
             shutil.rmtree(tmp_path / "data")
         owner.kill()
     if gone:
-        until(lambda: not running(int(pid)))
+        until(lambda: ended(int(pid)))
         return
     store.start()
     assert store.pid != int(pid)
-    assert not running(int(pid))
+    assert ended(int(pid))
     assert written(store) == b"by the first"
 
 
@@ -134,7 +125,7 @@ def test_stop_ends_the_owner_of_a_folder_and_says_when_there_is_none(tmp_path):
         assert (late.exit_code, f"process {owner.pid}" in late.output) == (1, True)
         os.kill(owner.pid, signal.SIGCONT)
         assert owner.wait(60) == -signal.SIGTERM
-    until(lambda: not running(int(pid)))
+    until(lambda: ended(int(pid)))
     assert CliRunner().invoke(app, arguments).exit_code == 1
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         owner.stdout.readline()
