@@ -144,7 +144,8 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        # Compared before the rest of an index is read, which may name what is there no more.
+        # Compared before the rest of an index is unpickled: that of other sources may name a
+        # module that is gone.
         self._cache_file._version += _digest()
 
     def save_overload(self, signature: Any, data: Any) -> None:

@@ -72,7 +72,7 @@ class Balanced(Load):
                 await client.aclose()
 
     async def take_out(self, url):
-        """Send nothing more to an API: what was sent it has to answer."""
+        """Send no more requests to an API; it still answers those it has."""
         self.rotation.remove(url)
         await until_async(lambda: not self.sending[url].unsent)
 

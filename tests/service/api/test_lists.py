@@ -135,7 +135,7 @@ async def test_a_damaged_history_is_left_out_of_a_page(writer, changes, store):
 async def test_records_that_a_commit_moved_between_two_reads_are_read_again(
     writer, changes, store, monkeypatch
 ):
-    """And what is told without them, where they stay away, is not remembered."""
+    """An explanation made without them is answered, but not cached."""
     writer.raise_("a", 3)
     keep(store, "a", [record(seq) for seq in range(100)])
     whole = (await listed(changes())).changes[0]
