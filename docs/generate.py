@@ -15,13 +15,13 @@ import msgspec
 import typer
 
 from service.api.app import create_app
-from service.api.openapi import examples, problems
+from service.api.openapi import examples
 from service.api.routes.table import CALLS
 from service.commands.main import app
 from service.commands.options import flag, variable
-from service.errors.base import PROBLEM_JSON
 from service.observability import metrics as registered
 from service.observability import model_metrics, subscriber_metrics  # noqa: F401  # register
+from service.problems import PROBLEM_JSON, problem_types
 from service.settings import Settings
 
 DOCS = Path(__file__).parent
@@ -255,15 +255,15 @@ def _all_problems() -> str:
     """Return every type of problem with an example."""
     declared = {error for call in CALLS for error in call.raises}
     others = ", ".join(
-        f"[`{error.slug}`](#{error.slug}) ({error.status})"
-        for error in problems.EXAMPLES
-        if type(error) not in declared
+        f"[`{kind.slug}`](#{kind.slug}) ({kind.status})"
+        for kind in problem_types()
+        if kind not in declared
     )
     parts = [PROBLEMS.format(media=PROBLEM_JSON, others=others)]
-    for error in sorted(problems.EXAMPLES, key=lambda error: error.slug):
-        summary = (type(error).__doc__ or "").partition("\n")[0]
-        shown = pretty(error.document())
-        parts.append(f"### {error.slug}\n\n{error.status}. {summary}\n\n```json\n{shown}\n```\n")
+    for kind in sorted(problem_types(), key=lambda kind: kind.slug):
+        summary = (kind.__doc__ or "").partition("\n")[0]
+        shown = pretty(kind.shown().document())
+        parts.append(f"### {kind.slug}\n\n{kind.status}. {summary}\n\n```json\n{shown}\n```\n")
     return "\n".join(parts)
 
 

@@ -12,8 +12,7 @@ import msgspec
 
 from moca_client import bodies, responses
 from moca_client.bodies import Observed, encode
-from moca_client.errors import InvalidRequest, Problem, UnexpectedAnswer
-from moca_client.problems import problem_of
+from moca_client.errors import InvalidRequest, Problem, UnexpectedAnswer, problem_of
 from moca_client.retry import Call, Repeat, Request
 
 JSON = {"Content-Type": "application/json"}

@@ -27,13 +27,21 @@ A problem of a type that this version does not know gets the class of its status
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import time
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
 from moca_client.responses import Answer
+
+if TYPE_CHECKING:
+    import httpx  # the service imports this module without it
+
+_words = re.compile("(?<!^)(?=[A-Z])")
 
 
 class ClientError(Exception):
@@ -46,6 +54,11 @@ class InvalidRequest(ClientError, ValueError):
 
 class UnexpectedAnswer(ClientError):
     """The response is not one of this service; perhaps another service has the address."""
+
+
+def slug_of(kind: type) -> str:
+    """Return the type of a problem by its class, on both sides: `unknown-stream`, UnknownStream."""
+    return _words.sub("-", kind.__name__).lower()
 
 
 class WrongField(NamedTuple):
@@ -61,9 +74,8 @@ class Problem(ClientError):
     types: ClassVar[dict[str, type[Problem]]] = {}
     statuses: ClassVar[dict[int, type[Problem]]] = {}
 
-    def __init_subclass__(cls, slug: str = "", status: Sequence[int] = ()) -> None:
-        if slug:
-            Problem.types[slug] = cls
+    def __init_subclass__(cls, status: Sequence[int] = ()) -> None:
+        Problem.types[slug_of(cls)] = cls
         Problem.statuses |= dict.fromkeys(status, cls)
 
     def __init__(
@@ -117,51 +129,51 @@ class Invalid(Problem, status=(400, 405, 408, 413, 414, 415, 422, 431)):
     """The request is invalid, or does not fit its stream; the stream is unchanged."""
 
 
-class MalformedBody(Invalid, slug="malformed-body"):
+class MalformedBody(Invalid):
     """The body cannot be parsed as its content type."""
 
 
-class InvalidField(Invalid, slug="invalid-field"):
+class InvalidField(Invalid):
     """One or more fields are invalid; `errors` names all."""
 
 
-class BodyTooLarge(Invalid, slug="body-too-large"):
+class BodyTooLarge(Invalid):
     """The body exceeds the size limit."""
 
 
-class UnsupportedMediaType(Invalid, slug="unsupported-media-type"):
+class UnsupportedMediaType(Invalid):
     """The call does not accept this content type."""
 
 
-class UnknownModel(Invalid, slug="unknown-model"):
+class UnknownModel(Invalid):
     """The model or version does not exist."""
 
 
-class DimensionMismatch(Invalid, slug="dimension-mismatch"):
+class DimensionMismatch(Invalid):
     """`x` or `y` differs in length from the stream's."""
 
 
-class LabelOutOfRange(Invalid, slug="label-out-of-range"):
+class LabelOutOfRange(Invalid):
     """The label `y` is outside the range of the stream's model."""
 
 
-class UnfitSettings(Invalid, slug="unfit-settings"):
+class UnfitSettings(Invalid):
     """The settings do not fit the stream's model."""
 
 
-class UnfitModel(Invalid, slug="unfit-model"):
+class UnfitModel(Invalid):
     """The stream's model does not support this call."""
 
 
-class UnfitBelief(Invalid, slug="unfit-belief"):
+class UnfitBelief(Invalid):
     """The override names run lengths that have no hypothesis."""
 
 
-class UnfitSnapshot(Invalid, slug="unfit-snapshot"):
+class UnfitSnapshot(Invalid):
     """The snapshot is invalid, or does not fit this deployment."""
 
 
-class KeyReused(Invalid, slug="key-reused"):
+class KeyReused(Invalid):
     """The idempotency key was used before, with another body."""
 
 
@@ -173,11 +185,11 @@ class Forbidden(Problem, status=(403,)):
     """The API key does not allow this."""
 
 
-class NotFound(Problem, slug="not-found", status=(404,)):
+class NotFound(Problem, status=(404,)):
     """The resource does not exist."""
 
 
-class UnknownStream(NotFound, slug="unknown-stream"):
+class UnknownStream(NotFound):
     """The stream does not exist."""
 
 
@@ -185,7 +197,7 @@ class Conflict(Problem, status=(409,)):
     """The request does not fit the stream's current state."""
 
 
-class SeqConflict(Conflict, slug="seq-conflict"):
+class SeqConflict(Conflict):
     """The stream is not at the expected position."""
 
     @property
@@ -194,19 +206,19 @@ class SeqConflict(Conflict, slug="seq-conflict"):
         return int(self.document["seq"])
 
 
-class SettingsConflict(Conflict, slug="settings-conflict"):
+class SettingsConflict(Conflict):
     """A setting cannot be changed on a stream that has observations."""
 
 
-class StreamExists(Conflict, slug="stream-exists"):
+class StreamExists(Conflict):
     """A stream with this id already exists."""
 
 
-class WarmingUp(Conflict, slug="warming-up"):
+class WarmingUp(Conflict):
     """The stream has no belief yet."""
 
 
-class EarlierItemFailed(Problem, slug="earlier-item-failed", status=(424,)):
+class EarlierItemFailed(Problem, status=(424,)):
     """Not attempted, because an earlier item of the same stream failed."""
 
 
@@ -218,19 +230,19 @@ class Fault(Problem, status=(500,)):
     """Internal fault of the service."""
 
 
-class NumericalFault(Fault, slug="numerical-fault"):
+class NumericalFault(Fault):
     """The filter produced a non-finite number; the observation was not applied."""
 
 
-class Quarantined(Fault, slug="quarantined"):
+class Quarantined(Fault):
     """The command stopped its worker each time and was quarantined."""
 
 
-class CorruptState(Fault, slug="corrupt-state"):
+class CorruptState(Fault):
     """The stored state of the stream cannot be read."""
 
 
-class ModelChanged(Fault, slug="model-changed"):
+class ModelChanged(Fault):
     """The artifact of the stream's model differs from the one that the stream was created with."""
 
 
@@ -267,3 +279,48 @@ class PartlyObserved(ClientError):
     def __init__(self, message: str, answers: list[Answer]):
         super().__init__(message)
         self.answers = answers
+
+
+def problem_of(
+    status: int, document: dict[str, Any], headers: Mapping[str, str] | None = None
+) -> Problem:
+    """Return a problem document as the exception of its type, else of its status."""
+    slug = str(document.get("type") or "").rpartition("/")[2]
+    kind = Problem.types.get(slug) or Problem.statuses.get(status)
+    if kind is None:
+        kind = Fault if status >= 500 else Problem
+    if kind is SeqConflict and not isinstance(document.get("seq"), int):
+        kind = Conflict
+    headers = headers or {}
+    return kind(
+        status,
+        document,
+        request_id=headers.get("x-request-id"),
+        retry_after_s=retry_after_s(headers.get("retry-after")),
+    )
+
+
+def problem_in(response: httpx.Response) -> Problem:
+    """Return an error response as an exception; a body that is no document becomes its detail."""
+    try:
+        document = msgspec.json.decode(response.content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        document = None
+    if not isinstance(document, dict):
+        title = response.reason_phrase or "refused"
+        document = {"title": title, "detail": response.text[:500]}
+    return problem_of(response.status_code, document, response.headers)
+
+
+def retry_after_s(value: str | None) -> float | None:
+    """Read a Retry-After header: seconds, or a date."""
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None

@@ -14,8 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import httpx
 
-from moca_client.errors import InvalidRequest, OutcomeUnknown, Problem, Unavailable
-from moca_client.problems import problem_in
+from moca_client.errors import InvalidRequest, OutcomeUnknown, Problem, Unavailable, problem_in
 
 RETRIED = frozenset({429, 503, 504})
 # The service remembers keys for at least ten minutes: later, a repeat could apply twice.

@@ -14,8 +14,7 @@ from httpx_sse import ServerSentEvent, SSEError
 from msgspec import Struct
 
 from moca_client.calls import Match, _params, path_of
-from moca_client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer
-from moca_client.problems import problem_in
+from moca_client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer, problem_in
 from moca_client.responses import MESSAGES, Gap, GapPlaces, Recorded, StreamEvent
 from moca_client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from model_core import anomaly, season
 from model_core.belief import Belief
-from model_core.errors import CorruptState
+from model_core.errors import BadState
 from model_core.filter import FilterState, Prior, init, leaves, rebuild
 from model_core.transfer import to_host
 from model_core.upm.base import UnderlyingModel
@@ -75,36 +75,36 @@ def pack(
 
 
 def unpack(magic: bytes, version: int, blob: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and arrays of what `pack` made. Raises CorruptState."""
+    """Header and arrays of what `pack` made. Raises BadState."""
     body, start = _checked(blob, magic, version)
     header, table = _header(body[_PREFIX.size : start])
     arrays = {}
     for name, dtype, shape in table:
         end = start + 8 * prod(shape)
         if max(shape, default=0) > len(body) or end > len(body):
-            raise CorruptState(f"state's array {name!r} of shape {shape} is missing")
+            raise BadState(f"state's array {name!r} of shape {shape} is missing")
         arrays[name] = _array(body[start:end], _DTYPES[dtype]).reshape(shape)
         start = end
     if start != len(body):
-        raise CorruptState(f"state has {len(body) - start} unexpected bytes after its arrays")
+        raise BadState(f"state has {len(body) - start} unexpected bytes after its arrays")
     return header, arrays
 
 
 def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: bytes) -> FilterState:
     """State (batch 1) from bytes.
 
-    Raises CorruptState for a wrong checksum, an unknown version, another model kind or shapes that
+    Raises BadState for a wrong checksum, an unknown version, another model kind or shapes that
     do not fit the model.
     """
     arrays = _arrays(blob, model.kind)
     state = init(prior, max_hypotheses)
     seq = _fitting(arrays, "seq", state.seq[0])
     if "log_prob" not in arrays or arrays["log_prob"].dim() != 1:
-        raise CorruptState("state has no list 'log_prob' of its hypotheses")
+        raise BadState("state has no list 'log_prob' of its hypotheses")
     count = len(arrays["log_prob"])
     least = int(seq != 0)  # no hypotheses before the first observation
     if not least <= count <= max_hypotheses:
-        raise CorruptState(f"state has {count} hypotheses, expected {least} to {max_hypotheses}")
+        raise BadState(f"state has {count} hypotheses, expected {least} to {max_hypotheses}")
     targets = dict(zip(Belief._fields, state.belief, strict=True))
     targets["totals_at_start"] = state.totals_at_start
     for name, target in targets.items():
@@ -122,37 +122,37 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
 
 
 def decode_ranks(model: UnderlyingModel, blob: bytes, size: int) -> NDArray[np.float64]:
-    """State of `anomaly` from bytes. Raises CorruptState, also where there is none."""
+    """State of `anomaly` from bytes. Raises BadState, also where there is none."""
     arrays = _arrays(blob, model.kind)
     ranks = _fitting(arrays, _RANKS, torch.empty(size, dtype=torch.float64)).numpy()
     if not anomaly.valid(ranks):
-        raise CorruptState(f"state's array {_RANKS!r} is no sketch of ranks")
+        raise BadState(f"state's array {_RANKS!r} is no sketch of ranks")
     return np.asarray(ranks)
 
 
 def decode_season(model: UnderlyingModel, blob: bytes) -> NDArray[np.float64]:
-    """State of `season` from bytes. Raises CorruptState, also where there is none."""
+    """State of `season` from bytes. Raises BadState, also where there is none."""
     found = _arrays(blob, model.kind).get(_SEASON)
     if found is None:
-        raise CorruptState(f"state has no array {_SEASON!r}")
+        raise BadState(f"state has no array {_SEASON!r}")
     values = np.asarray(found.numpy())
     if values.dtype != np.float64 or values.ndim != 1 or not season.valid(values):
-        raise CorruptState(f"state's array {_SEASON!r} is no state of a season")
+        raise BadState(f"state's array {_SEASON!r} is no state of a season")
     return values
 
 
 def _checked(blob: bytes, expected: bytes, latest: int) -> tuple[bytes, int]:
     """All but the checksum, and where the arrays begin."""
     if len(blob) < _PREFIX.size + _CHECKSUM.size:
-        raise CorruptState(f"state of {len(blob)} bytes is truncated")
+        raise BadState(f"state of {len(blob)} bytes is truncated")
     body, (checksum,) = blob[: -_CHECKSUM.size], _CHECKSUM.unpack(blob[-_CHECKSUM.size :])
     magic, version, length = _PREFIX.unpack_from(body)
     if magic != expected:
-        raise CorruptState(f"state begins with {magic!r}, expected {expected!r}")
+        raise BadState(f"state begins with {magic!r}, expected {expected!r}")
     if version != latest:
-        raise CorruptState(f"state has format {version}, expected {latest}")
+        raise BadState(f"state has format {version}, expected {latest}")
     if crc32(body) != checksum:
-        raise CorruptState("state's checksum does not match its bytes")
+        raise BadState("state's checksum does not match its bytes")
     return body, _PREFIX.size + length
 
 
@@ -160,7 +160,7 @@ def _arrays(blob: bytes, kind: str) -> dict[str, Tensor]:
     header, arrays = unpack(MAGIC, VERSION, blob)
     made_by = header.get("kind")
     if made_by != kind:
-        raise CorruptState(f"state was made by a model of kind {made_by!r}, not {kind!r}")
+        raise BadState(f"state was made by a model of kind {made_by!r}, not {kind!r}")
     return arrays
 
 
@@ -170,13 +170,13 @@ def _header(text: bytes) -> tuple[dict[str, Any], list[tuple[str, str, list[int]
         header: dict[str, Any] = json.loads(text)
         table = [(name, d, shape) for name, d, shape in header["arrays"]]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CorruptState(f"state's header cannot be read: {error!r}") from error
+        raise BadState(f"state's header cannot be read: {error!r}") from error
     for name, dtype, shape in table:
         sizes = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
         if not isinstance(name, str) or not isinstance(dtype, str) or not sizes:
-            raise CorruptState(f"state's header has {[name, dtype, shape]} for an array")
+            raise BadState(f"state's header has {[name, dtype, shape]} for an array")
         if dtype not in _DTYPES:
-            raise CorruptState(f"state's array {name!r} is of unknown type {dtype!r}")
+            raise BadState(f"state's array {name!r} is of unknown type {dtype!r}")
     return header, table
 
 
@@ -188,10 +188,10 @@ def _array(values: bytes, dtype: torch.dtype) -> Tensor:
 
 def _fitting(arrays: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
     if name not in arrays:
-        raise CorruptState(f"state has no array {name!r}")
+        raise BadState(f"state has no array {name!r}")
     value = arrays[name]
     if value.shape != like.shape or value.dtype != like.dtype:
-        raise CorruptState(
+        raise BadState(
             f"state's array {name!r} is {value.dtype} {list(value.shape)}, "
             f"expected {like.dtype} {list(like.shape)}"
         )
@@ -210,7 +210,7 @@ def _lower(matrix: NDArray[Any]) -> NDArray[Any]:
 
 def _full(name: str, lower: Tensor, size: int) -> Tensor:
     if lower.shape[-1:] != (size * (size + 1) // 2,):
-        raise CorruptState(
+        raise BadState(
             f"state's array 'stats.{name}' is {list(lower.shape)}, expected triangles of {size}"
         )
     rows, columns = torch.tril_indices(size, size)

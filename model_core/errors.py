@@ -1,7 +1,7 @@
 """What model_core raises.
 
 ModelCoreError
-├── CorruptState     bytes that are not a state of this model
+├── BadState     bytes that are not a state of this model
 ├── BadArtifact      a model folder that cannot be loaded
 ├── BadInput         a setting or an observation that a detector cannot take (also a ValueError)
 ├── CannotSimulate   a model that no quiet data can be drawn from
@@ -19,7 +19,7 @@ class ModelCoreError(Exception):
     """Base of everything this package raises on purpose."""
 
 
-class CorruptState(ModelCoreError):
+class BadState(ModelCoreError):
     """Stored bytes are damaged, of an unknown version, or of another model."""
 
 

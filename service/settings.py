@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.api_keys import parse_rate
-from service.errors.base import StartupError
+from service.problems import StartupError
 
 
 class Settings(BaseSettings):

@@ -14,10 +14,9 @@ import msgspec
 
 from moca_client import bodies
 from moca_client.bodies import Observed
-from moca_client.errors import InvalidRequest
+from moca_client.errors import InvalidRequest, problem_of
 from moca_client.outbox.sending import Delivered, Failed, Notice, Sender, Step
 from moca_client.outbox.store import OutboxError, Store
-from moca_client.problems import problem_of
 
 log = logging.getLogger("moca_client.outbox")
 RESERVED = ("stream", "key", "seq")

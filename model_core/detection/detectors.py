@@ -24,7 +24,7 @@ from model_core.detection.pipeline import NOTHING, Pipeline
 from model_core.detection.rows import Observation
 from model_core.detection.series import Refused, Taken
 from model_core.detection.settings import Settings
-from model_core.errors import BadInput, CorruptState, WarmingUp
+from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.events import Event
 from model_core.segmentation import Segment
 from model_core.sensitivity.own import Calibrated
@@ -270,7 +270,7 @@ class Detectors:
     def load(cls, path: str | os.PathLike[str], model: Model | None = None) -> Detectors:
         """What was saved. model: as it was given, where it was a model of one's own or has moved.
 
-        Raises CorruptState for a file that is damaged, of another format, or of another model.
+        Raises BadState for a file that is damaged, of another format, or of another model.
         """
         header, stored = storage.read(path)
         found = storage.restored(path, lambda: cls._of(header, model))
@@ -317,7 +317,7 @@ class Detectors:
             self._chosen = options.chosen(reference)  # the default of the time
         digest = None if self._chosen is None else self._chosen.digest
         if stored_digest is not None and stored_digest != digest:
-            raise CorruptState(
+            raise BadState(
                 f"the file is of another artifact than {self.model}: give the folder of the one "
                 "that it was saved with as `load(path, model=...)`"
             )

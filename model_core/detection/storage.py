@@ -14,7 +14,7 @@ from torch import Tensor
 
 from model_core import codec, season
 from model_core.detection.pipeline import Pipeline
-from model_core.errors import CorruptState, ModelCoreError
+from model_core.errors import BadState, ModelCoreError
 
 MAGIC, VERSION = b"MOCD", 1
 T = TypeVar("T")
@@ -37,18 +37,18 @@ def write(
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and arrays of a file; raises CorruptState."""
+    """Header and arrays of a file; raises BadState."""
     return codec.unpack(MAGIC, VERSION, Path(path).read_bytes())
 
 
 def restored(path: str | os.PathLike[str], make: Callable[[], T]) -> T:
-    """What `make` makes of a file; raises CorruptState where that says something impossible."""
+    """What `make` makes of a file; raises BadState where that says something impossible."""
     try:
         return make()
     except ModelCoreError:
         raise
     except _MISTAKES as error:
-        raise CorruptState(f"{os.fspath(path)}: cannot be restored: {error!r}") from error
+        raise BadState(f"{os.fspath(path)}: cannot be restored: {error!r}") from error
 
 
 def arrays(pipeline: Pipeline) -> dict[str, NDArray[Any]]:

@@ -43,17 +43,17 @@ from service.api.parsing.series_rules import SeriesRules
 from service.api.routes.table import CALLS, add_routes
 from service.api.sse.event_hub import EventHub
 from service.api.sse.observation_hub import ObservationHub
-from service.errors.base import (
+from service.models.catalogue import Catalogue
+from service.observability import metrics
+from service.observability.access_log import open_log
+from service.observability.tracing import open_tracer
+from service.problems import (
     InternalError,
     MethodNotAllowed,
     NotFound,
     ServiceError,
     StartupError,
 )
-from service.models.catalogue import Catalogue
-from service.observability import metrics
-from service.observability.access_log import open_log
-from service.observability.tracing import open_tracer
 from service.runtime.access_policy import describe, keys_required
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring, Keyring

@@ -28,14 +28,14 @@ from service.api.parsing.observations import ObservationParser, query
 from service.api.parsing.series_rules import SeriesRules
 from service.api.sse.event_hub import EventHub
 from service.api.sse.observation_hub import ObservationHub
-from service.errors.base import (
+from service.models.catalogue import Catalogue
+from service.problems import (
     PROBLEM_JSON,
     FieldError,
     InvalidField,
     ServiceError,
     UnsupportedMediaType,
 )
-from service.models.catalogue import Catalogue
 from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, Form
 from service.settings import Settings
 from service.store.api_reads import AsyncStore

@@ -17,10 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.gateway.load_shedding import Overload
 from service.api.http import problem
 from service.api.parsing.bodies import header
-from service.errors.base import Overloaded, TooManyConnections
 from service.observability import metrics
 from service.observability.access_log import AccessLog, Traffic
 from service.observability.tracing import Tracer
+from service.problems import Overloaded, TooManyConnections
 
 CLOSE = ((b"connection", b"close"),)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})

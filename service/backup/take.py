@@ -17,7 +17,7 @@ from service.models import catalogue
 from service.store import keys
 from service.store.api_keys import KEYS, USED
 from service.store.connection import RESTORING, check_formats, stored_partitions
-from service.store.worker_reads import CorruptState, chunk, decoded, state
+from service.store.worker_reads import UnreadablePart, chunk, decoded, state
 
 FEED_PAGE = 500
 
@@ -123,7 +123,7 @@ class Backup:
             return None
         try:
             return _checked(name, head, parts)
-        except CorruptState as error:
+        except UnreadablePart as error:
             self._skipped[name] = str(error)
             return None
 
@@ -179,7 +179,7 @@ class Backup:
 
 
 def _checked(name: str, head: bytes, parts: list[dict[bytes, bytes]]) -> Kept:
-    """A stream with the one state that its head names; raises CorruptState for a damaged part."""
+    """A stream with the one state that its head names; raises UnreadablePart for a damaged part."""
     found: wire.Head = decoded(wire.decode_head, head, "head", name)
     named = f"{found.generation}:{found.checkpoint}".encode()
     states = {field: blob for field, blob in parts[0].items() if field == named}

@@ -19,7 +19,7 @@ from service.backup.file import BadBackup, Manifest, Reader, Writer
 from service.backup.restore import Restore, Target, Unrestorable, partitions_for
 from service.backup.take import Backup, NothingThere, Request
 from service.commands.options import fail, input_file, with_settings
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.runtime.offline_store import reach
 from service.runtime.process import EXIT_REFUSED
 from service.settings import Settings

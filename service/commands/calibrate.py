@@ -69,8 +69,8 @@ def _one(settings: Settings, name: str, plan: Plan, out: Path | None) -> None:
     from model_core.errors import ModelCoreError
     from model_core.sensitivity import read
     from model_core.upm.builtin import BUILTIN, Options
-    from service.errors.base import ServiceError
     from service.models import catalogue as models
+    from service.problems import ServiceError
     from service.worker.streams.models import Catalogue
 
     catalogue = Catalogue(settings.models_dir, "cpu")

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from service import api_keys
 from service.commands.options import fail, with_settings
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.runtime.offline_store import reach
 from service.runtime.process import EXIT_REFUSED
 from service.settings import Settings

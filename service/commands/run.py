@@ -15,8 +15,8 @@ import redis
 import typer
 
 from service.commands.options import API, SERVE, WORKER, fail, with_settings
-from service.errors.base import StartupError
 from service.observability import metrics
+from service.problems import StartupError
 from service.runtime.access_policy import depends_on_keys, keys_required
 from service.runtime.process import (
     EXIT_REFUSED,

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from service.commands.options import WEBHOOKS, fail, with_settings
 from service.commands.run import ParentFd, begin, end
-from service.errors.base import StartupError
 from service.observability import metrics
+from service.problems import StartupError
 from service.runtime.embedded import running_url
 from service.schema.rendering import instant
 from service.settings import Settings

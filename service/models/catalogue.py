@@ -18,7 +18,7 @@ from msgspec import Struct
 from model_core import artifact_digest
 from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.upm.builtin import BUILTIN
-from service.errors.base import UnknownModel
+from service.problems import UnknownModel
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 REFERENCE = rf"^{NAME}(@{NAME})?$"

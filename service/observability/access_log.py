@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from prometheus_client import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.wire.records import Event
 
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.settings import Settings
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import socket
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.settings import Settings
 
 

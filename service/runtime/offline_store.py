@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 import redis
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.runtime.embedded import Embedded, EmbeddedError, Running
 from service.settings import Settings
 from service.store.connection import LONG_TIMEOUT_S, connect

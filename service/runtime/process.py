@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.tasks import described
 
 EXIT_REFUSED = 78  # sysexits.h EX_CONFIG: starting again cannot help

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import redis
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.runtime.access_policy import keys_required
 from service.runtime.embedded import Embedded, EmbeddedError
 from service.runtime.process import Backoff

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.runtime.process import (
     EXIT_REFUSED,
     STOP_WAIT_S,

@@ -17,7 +17,7 @@ from service.store.cluster.asynchronous import AsyncCluster
 from service.store.overview import Last, Name, Row
 from service.store.script import Call, Script
 from service.store.worker_reads import (
-    CorruptState,
+    UnreadablePart,
     all_decoded,
     chunk_of,
     decoded,
@@ -75,7 +75,7 @@ class AsyncStore:
     ) -> list[wire.Event]:
         """Return a stream's events of these kinds: changepoints by id, then anomalies by id.
 
-        Raises CorruptState.
+        Raises UnreadablePart.
         """
         found: list[wire.Event] = []
         for kind, key, part in EVENTS:
@@ -86,7 +86,7 @@ class AsyncStore:
         return found
 
     async def hindsight(self, partition: int, stream: str) -> wire.Hindsight | None:
-        """Return a stream's segmentation in hindsight; None without one. Raises CorruptState."""
+        """Return a stream's segmentation in hindsight; None without one. Raises UnreadablePart."""
         blob = await cast(Any, self._client.hget(keys.hindsight(partition), stream))
         return hindsight_of(stream, blob)
 
@@ -110,7 +110,9 @@ class AsyncStore:
         named = f"{head.generation}:{head.checkpoint}"
         held = states.get(named.encode())
         if head.checkpoint and held is None:
-            raise CorruptState(f"the checkpoint of {stream!r} at seq {head.checkpoint} is missing")
+            raise UnreadablePart(
+                f"the checkpoint of {stream!r} at seq {head.checkpoint} is missing"
+            )
         records = [r for n, chunk in history.items() for r in unseal(stream, _text(n), chunk)]
         records += all_decoded(wire.decode_record, tail, "tail", stream)
         by_seq = {record.seq: record for record in records if record.seq < head.seq}
@@ -127,7 +129,10 @@ class AsyncStore:
     async def records(
         self, partition: int, stream: str, head: wire.Head, start: int, stop: int
     ) -> list[wire.Record]:
-        """Return the retained records with seq in [start, stop), ascending; raises CorruptState."""
+        """Return the retained records with seq in [start, stop), ascending.
+
+        Raises UnreadablePart.
+        """
         start, stop = max(start, head.seq - head.settings.history, 0), min(stop, head.seq)
         if start >= stop:
             return []
@@ -246,7 +251,7 @@ class AsyncStore:
     ) -> list[wire.Change]:
         """Return the settings changed at positions in [start, stop), in order.
 
-        Raises CorruptState, also for one that belongs elsewhere.
+        Raises UnreadablePart, also for one that belongs elsewhere.
         """
         found = await cast(Any, self._client.hgetall(keys.changes(partition, stream)))
         every = all_decoded(wire.decode_change, found, "change", stream)
@@ -275,7 +280,7 @@ class AsyncStore:
             model = _text(name)
             try:
                 found[model] = decoded(canaries.decode, blob, "canary", model)
-            except CorruptState:
+            except UnreadablePart:
                 unreadable.append(model)
         return found, unreadable
 
@@ -289,7 +294,7 @@ class AsyncStore:
 
     async def outcomes(
         self, incarnation: str, wanted: Iterable[tuple[int, int]]
-    ) -> dict[int, wire.Outcome | CorruptState]:
+    ) -> dict[int, wire.Outcome | UnreadablePart]:
         """Return what is committed of commands, given as (partition, number), by number.
 
         One that cannot be read is an error in its place.
@@ -332,10 +337,10 @@ class AsyncStore:
         )
 
 
-def _outcome(blob: bytes, incarnation: str, number: int) -> wire.Outcome | CorruptState:
+def _outcome(blob: bytes, incarnation: str, number: int) -> wire.Outcome | UnreadablePart:
     try:
         found: wire.Outcome = decoded(wire.decode_outcome, blob, "outcome", incarnation, number)
-    except CorruptState as error:
+    except UnreadablePart as error:
         return error
     return found
 
@@ -346,7 +351,7 @@ def _outcomes(stored: dict[bytes, bytes], stream: str) -> dict[bytes, bytes]:
     for field, blob in stored.items():
         record = decoded(wire.decode_idempotency, blob, "idempotency", stream)
         if record.field != field:
-            raise CorruptState(f"an idempotency record of {stream!r} has another stream's name")
+            raise UnreadablePart(f"an idempotency record of {stream!r} has another stream's name")
         found[field] = wire.encode(record)
     return found
 
@@ -358,13 +363,13 @@ def _check_complete(
     absent: Sequence[int],
     wanted: range,
 ) -> None:
-    """Raise CorruptState where a wanted record is missing that `head` retains.
+    """Raise UnreadablePart where a wanted record is missing that `head` retains.
 
     absent: chunks that are not there.
     """
     for number in absent:
         if head.oldest <= number < chunk_of(stream, head.sealed):
-            raise CorruptState(f"chunk {number} of {stream!r} is missing")
+            raise UnreadablePart(f"chunk {number} of {stream!r} is missing")
     first = max(wanted.start, head.seq - head.settings.history, first_of(stream, head.oldest))
     if chunk_of(stream, first) == head.oldest and first < head.sealed:
         # It may begin with an observation that never was here: that of an imported stream.
@@ -372,7 +377,7 @@ def _check_complete(
     there = {record.seq for record in records}
     gone = [seq for seq in range(first, min(wanted.stop, head.seq)) if seq not in there]
     if gone:
-        raise CorruptState(f"observation {gone[-1]} of {stream!r} is missing")
+        raise UnreadablePart(f"observation {gone[-1]} of {stream!r} is missing")
 
 
 def _text(name: bytes) -> str:

@@ -12,7 +12,7 @@ import redis.asyncio
 
 from service import wire
 from service.store import keys
-from service.store.worker_reads import CorruptState, chunk_of, decoded, unseal
+from service.store.worker_reads import UnreadablePart, chunk_of, decoded, unseal
 
 Label = float | None
 Name = TypeVar("Name", str, bytes)  # of a stream
@@ -79,7 +79,7 @@ async def last(
     for i, (_, stream, head) in enumerate(heads):
         try:
             rows.append(Last(stream, head, _last(stream, head, tails[i], chunks.get(i))))
-        except CorruptState:
+        except UnreadablePart:
             unreadable.append(stream)
     return rows, sorted(unreadable)
 
@@ -129,7 +129,7 @@ def _decoded(
             continue
         try:
             head = decoded(wire.decode_head, blob, "head", stream)
-        except CorruptState:
+        except UnreadablePart:
             unreadable.append(stream)
             continue
         if not head.deleted:
@@ -144,7 +144,7 @@ def _rows(
     for i, (_, stream, head) in enumerate(heads):
         try:
             last = _labels(stream, head, found[2 * i], found[2 * i + 1], labels)
-        except CorruptState:
+        except UnreadablePart:
             unreadable.append(stream)
             continue
         rows.append(Row(stream, head, last))

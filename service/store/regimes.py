@@ -14,7 +14,7 @@ import redis.asyncio
 from model_core.segmentation import NEAR
 from service import wire
 from service.store import keys
-from service.store.worker_reads import CorruptState, chunk_of, decoded, unseal, unseal_labels
+from service.store.worker_reads import UnreadablePart, chunk_of, decoded, unseal, unseal_labels
 
 STEP = 10
 Label = list[float]  # NaN: a missing output
@@ -69,7 +69,7 @@ async def fetch(
 
 
 def decode(place: Place, stored: Stored, before: int, after: int) -> Around:
-    """Decode what `fetch` returned of one place; raises CorruptState.
+    """Decode what `fetch` returned of one place; raises UnreadablePart.
 
     But for the first record labels alone, which takes a fifth of the time; where there is a season
     records, which have it as well.
@@ -100,7 +100,7 @@ def decode(place: Place, stored: Stored, before: int, after: int) -> Around:
     outputs = place.head.y_dim or 1
     for label in (*around.before, *around.after):
         if len(label) != outputs:
-            raise CorruptState(
+            raise UnreadablePart(
                 f"expected labels of {outputs} outputs in the history of {stream!r}, got one of "
                 f"{len(label)}"
             )

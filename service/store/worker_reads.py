@@ -17,7 +17,7 @@ CHUNK = 64
 COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
 
 
-class CorruptState(ValueError):
+class UnreadablePart(ValueError):
     """Stored bytes that cannot be read; the message names part and stream."""
 
 
@@ -112,14 +112,14 @@ class Store:
             pipe.execute()
 
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
-        """Read the committed events of a stream; raises CorruptState."""
+        """Read the committed events of a stream; raises UnreadablePart."""
         stored = cast(dict[bytes, bytes], self._client.hgetall(keys.events(partition, stream)))
         return {
             event.id: event for event in all_decoded(wire.decode_event, stored, "event", stream)
         }
 
     def hindsight(self, partition: int, stream: str) -> wire.Hindsight | None:
-        """Read a stream's segmentation in hindsight; None without one. Raises CorruptState."""
+        """Read a stream's segmentation in hindsight; None without one. Raises UnreadablePart."""
         blob = cast(bytes | None, self._client.hget(keys.hindsight(partition), stream))
         return hindsight_of(stream, blob)
 
@@ -131,7 +131,7 @@ class Store:
             return None
         found = decoded(wire.decode_idempotency, blob, "idempotency", stream)
         if found.field != field:
-            raise CorruptState(
+            raise UnreadablePart(
                 f"the stored idempotency record of {stream!r} belongs to another key"
             )
         return cast(wire.IdempotencyRecord, found)
@@ -161,29 +161,29 @@ def checkpoint_field(stream: str, head: bytes | None) -> str:
         return ""
     try:
         found: wire.Head = decoded(wire.decode_head, head, "head", stream)
-    except CorruptState:  # the worker decodes it again, and says whose head is corrupt
+    except UnreadablePart:  # the worker decodes it again, and says whose head is corrupt
         return ""
     return f"{found.generation}:{found.checkpoint}"
 
 
 def hindsight_of(stream: str, blob: bytes | None) -> wire.Hindsight | None:
-    """Decode a stored segmentation in hindsight; None without one. Raises CorruptState."""
+    """Decode a stored segmentation in hindsight; None without one. Raises UnreadablePart."""
     if blob is None:
         return None
     return cast(wire.Hindsight, decoded(wire.decode_hindsight, blob, "hindsight", stream))
 
 
 def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "") -> Any:
-    """Check and decode a stored part; raises CorruptState, naming it."""
+    """Check and decode a stored part; raises UnreadablePart, naming it."""
     try:
         return decode(wire.checked(blob, part, owner, field))
     except (msgspec.MsgspecError, ValueError, zlib.error) as error:  # also text that is none
         name = f"{part} {field}".strip()
-        raise CorruptState(f"cannot read the stored {name} of {owner!r}: {error}") from error
+        raise UnreadablePart(f"cannot read the stored {name} of {owner!r}: {error}") from error
 
 
 def all_decoded(decode: Any, stored: Mapping[bytes, bytes], part: str, owner: str) -> list[Any]:
-    """Decode the values of a hash; raises CorruptState where one of them cannot be read."""
+    """Decode the values of a hash; raises UnreadablePart where one of them cannot be read."""
     return [
         decoded(decode, blob, part, owner, field.decode(errors="backslashreplace"))
         for field, blob in stored.items()

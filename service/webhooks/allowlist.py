@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

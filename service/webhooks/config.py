@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from service.errors.base import StartupError
 from service.models.catalogue import REFERENCE
+from service.problems import StartupError
 from service.settings import Settings, read_toml
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.apprise_targets import Target

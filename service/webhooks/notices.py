@@ -14,7 +14,7 @@ from service.schema.sides import Sides, sides_of
 from service.store import keys, regimes
 from service.store.api_reads import AsyncStore
 from service.store.regimes import Place
-from service.store.worker_reads import CorruptState
+from service.store.worker_reads import UnreadablePart
 from service.wire import tags
 from service.wire.event_entries import Raised
 
@@ -75,7 +75,7 @@ class Notices:
             place = Place(partition, raised.stream, head, event.start, None, None)
             (stored,) = await self._store.around([place], BEFORE, AFTER)
             around = regimes.decode(place, stored, BEFORE, AFTER)
-        except CorruptState:
+        except UnreadablePart:
             return Sides()
         return sides_of(head, around.before, around.after, around.first)
 

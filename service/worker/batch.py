@@ -8,14 +8,14 @@ from collections.abc import Generator, Iterator
 from msgspec.structs import replace
 
 from model_core.upm.base import UnderlyingModel
-from service.errors.base import (
+from service.observability import metrics
+from service.problems import (
     Defect,
     KeyReused,
     LabelOutOfRange,
     ServiceError,
     UnknownModel,
 )
-from service.observability import metrics
 from service.wire import (
     Head,
     IdempotencyRecord,

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from service import wire
-from service.errors.base import Quarantined
 from service.observability import metrics
+from service.problems import Quarantined
 from service.store import keys
 from service.store.effects import Effect
 from service.store.log import Commit, Lease, Log, Offset
 from service.store.script import Argument
-from service.store.worker_reads import CorruptState, Store
+from service.store.worker_reads import Store, UnreadablePart
 from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker.filtering import events
 from service.worker.streams import answers
@@ -91,7 +91,7 @@ def refused(store: Store, item: Item) -> tuple[Item, list[Effect]]:
         return aside, []
     try:
         earlier = store.keyed(task.partition, command.stream, key_field(command))
-    except (CorruptState, ResponseError) as error:
+    except (UnreadablePart, ResponseError) as error:
         logger.warning("cannot read the idempotency keys of %r: %s", command.stream, error)
         return aside, []
     if earlier is not None and earlier.digest == command.digest:

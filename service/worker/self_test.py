@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 import torch
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.settings import Settings
 from service.store.connection import check_server, fix_partitions, patiently
 from service.wire import Record, StreamSettings

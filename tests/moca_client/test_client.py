@@ -23,10 +23,10 @@ from moca_client import (
     UnexpectedAnswer,
     errors,
 )
-from moca_client.problems import problem_of, retry_after_s
+from moca_client.errors import problem_of, retry_after_s
 from moca_client.responses import Gap, Snapshot, StreamEvent
 from moca_client.retry import KEY_MEMORY_S
-from service.errors.base import TYPE_PREFIX, ServiceError
+from service.problems import TYPE_PREFIX, problem_types
 from tests.moca_client.conftest import LOST as LOST_EVENTS
 from tests.moca_client.conftest import Feed, running
 
@@ -294,13 +294,17 @@ def below(kind):
 
 
 def test_every_type_of_problem_has_its_exception(ask):
-    for slug, kind in errors.Problem.types.items():
-        found = problem_of(422, {"type": f"https://x/problems/{slug}", "detail": "why", "seq": 5})
-        assert (type(found), found.type) == (kind, slug)
-    for error in below(ServiceError):  # whatever the service says
-        found = problem_of(error.status, {"type": TYPE_PREFIX + error.slug})
-        assert type(found) is not errors.Problem
-        assert isinstance(found, errors.Problem.statuses[error.status]), error
+    slugs = {kind.slug for kind in problem_types()}
+    for slug in slugs:  # the exception of its name, or that of its status
+        kind = errors.Problem.types.get(slug)
+        problem = problem_of(422, {"type": TYPE_PREFIX + slug, "detail": "why", "seq": 5})
+        assert (type(problem), problem.type) == (kind or errors.Invalid, slug)
+    for kind in problem_types():
+        problem = problem_of(kind.status, kind.shown().document())
+        assert isinstance(problem, errors.Problem.statuses[kind.status]), kind
+    groups = set(errors.Problem.statuses.values())
+    leaves = below(errors.Problem) - groups - {errors.Problem}
+    assert {errors.slug_of(kind) for kind in leaves} < slugs
     drawn = [each.__name__ for each in below(errors.ClientError) if hasattr(errors, each.__name__)]
     assert [name for name in drawn if name not in errors.__doc__] == []
     refused = said(409, "seq-conflict", seq=5, headers={"X-Request-Id": "r1"})

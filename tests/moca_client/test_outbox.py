@@ -7,12 +7,11 @@ import msgspec
 import pytest
 
 from moca_client import errors
-from moca_client.errors import OutcomeUnknown, Unavailable
+from moca_client.errors import OutcomeUnknown, Unavailable, problem_of
 from moca_client.outbox import pauses
 from moca_client.outbox.box import Done, advance
 from moca_client.outbox.sending import Delivered, Failed, Sender
 from moca_client.outbox.store import OutboxFull, Store
-from moca_client.problems import problem_of
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
 from moca_client.retry import KEY_MEMORY_S, Call
 from tests.waiting import Clock

@@ -14,7 +14,7 @@ import torch
 
 from model_core import anomaly, codec, season
 from model_core import filter as moca
-from model_core.errors import CorruptState
+from model_core.errors import BadState
 from model_core.filter import FilterState, Prior
 from tests.model_core.cases import inputs, run, series
 from tests.model_core.registry import BY_NAME, NAMES
@@ -117,7 +117,7 @@ def test_damage_of_any_array_is_refused(name):
             [array, other, shape],
             *([array, dtype, each] for each in shapes),
         ):
-            with pytest.raises(CorruptState, match=array):
+            with pytest.raises(BadState, match=array):
                 decode(name, with_array(name, i, instead))
 
 
@@ -140,23 +140,23 @@ def test_what_is_no_state_is_refused():
         with_header("gaussian-1", b"[" * 100_000),
         *map(blob_of, ("poisson", "gaussian-3", "alpaca-1")),  # of other models
     ):
-        with pytest.raises(CorruptState):
+        with pytest.raises(BadState):
             decode("gaussian-1", damaged)
     for at in range(len(blob)):
         flipped = bytearray(blob)
         flipped[at] ^= 1 << at % 8
         for damaged in (bytes(flipped), blob[:at]):
-            with pytest.raises(CorruptState):
+            with pytest.raises(BadState):
                 decode("gaussian-1", damaged)
 
 
 def test_a_state_has_at_least_one_hypothesis_and_at_most_as_many_as_there_is_room():
     decode("poisson", blob_of("poisson"), 12)
-    with pytest.raises(CorruptState, match="12 hypotheses"):
+    with pytest.raises(BadState, match="12 hypotheses"):
         decode("poisson", blob_of("poisson"), 11)
     state = moca.init(prior_of("poisson"), ROOM)
     blob = codec.encode(BY_NAME["poisson"].model, state._replace(seq=state.seq + 5))
-    with pytest.raises(CorruptState, match="0 hypotheses"):
+    with pytest.raises(BadState, match="0 hypotheses"):
         decode("poisson", blob)
 
 
@@ -168,15 +168,15 @@ def test_ranks_and_seasons_travel_with_a_state():
     assert np.array_equal(codec.decode_ranks(model, blob, len(ranks)), ranks)
     assert np.array_equal(codec.decode_season(model, blob), seasons)
     assert codec.encode(model, decode("gaussian-1", blob)) == blob_of("gaussian-1")
-    with pytest.raises(CorruptState, match="no array 'anomaly'"):
+    with pytest.raises(BadState, match="no array 'anomaly'"):
         codec.decode_ranks(model, blob_of("gaussian-1"), len(ranks))
-    with pytest.raises(CorruptState):
+    with pytest.raises(BadState):
         codec.decode_season(model, blob_of("gaussian-1"))
-    with pytest.raises(CorruptState):
+    with pytest.raises(BadState):
         codec.decode_ranks(model, blob, len(ranks) + 1)
     ranks[0] = 0.5  # half a value
     spoilt = codec.encode(model, state_of("gaussian-1"), ranks, seasons[:-1])
     for read in (lambda: codec.decode_ranks(model, spoilt, len(ranks)),
                  lambda: codec.decode_season(model, spoilt)):  # fmt: skip
-        with pytest.raises(CorruptState):
+        with pytest.raises(BadState):
             read()

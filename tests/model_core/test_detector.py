@@ -22,7 +22,7 @@ from model_core import Detector, Detectors, kernel, season, warmup
 from model_core.detection import picture
 from model_core.detection.filters import Filters
 from model_core.detection.rows import Retained
-from model_core.errors import BadInput, CorruptState, WarmingUp
+from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.alarms import Watch
 from model_core.upm.conjugate import Gaussian
@@ -351,7 +351,7 @@ def test_a_damaged_file_is_refused(tmp_path):
     unknown += zlib.crc32(unknown).to_bytes(4, "little")
     for damaged in (blob[:-9], blob[:40] + b"x" + blob[41:], b"MOCA" + blob[4:], b"", unknown):
         file.write_bytes(damaged)
-        with pytest.raises(CorruptState):
+        with pytest.raises(BadState):
             Detector.load(file)
 
 
@@ -363,7 +363,7 @@ def test_a_model_of_ones_own_is_given_again(tmp_path):
         Detector.load(tmp_path / "a")
     stored = Detector.load(tmp_path / "a", Gaussian())
     assert same(stored.update(1.0), detector.update(1.0))
-    with pytest.raises(CorruptState, match="kind"):
+    with pytest.raises(BadState, match="kind"):
         Detector.load(tmp_path / "a", "poisson")
 
 
@@ -388,7 +388,7 @@ def test_a_trained_model_is_known_by_its_folder_and_what_was_loaded(tmp_path):
     (folder / "model.json").write_text(json.dumps(described | {"hazard": 0.5}))
     detector.save(tmp_path / "b")  # what it runs is what it was loaded as
     for file in ("a", "b"):
-        with pytest.raises(CorruptState, match="another artifact"):
+        with pytest.raises(BadState, match="another artifact"):
             Detector.load(tmp_path / file)
     shutil.rmtree(folder)
     detector.save(tmp_path / "c")

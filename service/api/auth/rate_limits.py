@@ -9,7 +9,7 @@ import redis.asyncio
 
 from service.api.gateway.reads import from_store
 from service.api_keys import Key, Rate, parse_rate
-from service.errors.http import RateExceeded
+from service.problems import RateExceeded
 from service.store.script import Call, Script
 
 PREFIX = "moca:rate"

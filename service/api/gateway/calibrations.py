@@ -11,7 +11,7 @@ import redis
 from service import wire
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.replies import bounded
-from service.errors.base import ServiceError
+from service.problems import ServiceError
 from service.store.api_reads import AsyncStore
 
 log = logging.getLogger(__name__)

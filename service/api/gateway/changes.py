@@ -17,13 +17,13 @@ from service import wire
 from service.api.gateway.explanations import Explanations
 from service.api.gateway.reads import TIMEOUT_S, from_store, without
 from service.api.gateway.sorted_cursor import SortedCursor
-from service.errors.base import RedisUnavailable
+from service.problems import RedisUnavailable
 from service.schema import rendering
 from service.schema.queries import ChangesQuery, seconds_of
 from service.store.api_reads import AsyncStore
 from service.store.event_log import Feeds, Reread
 from service.store.regimes import Place
-from service.store.worker_reads import CorruptState, decoded
+from service.store.worker_reads import UnreadablePart, decoded
 from service.wire import tags
 from service.wire.change_index import ChangeIndex, FoundChange
 from service.wire.event_entries import Filter
@@ -153,7 +153,7 @@ class Changes:
         for stream, blob in blobs.items():
             try:
                 head = blob and decoded(wire.decode_head, blob, "head", stream)
-            except CorruptState:
+            except UnreadablePart:
                 unreadable.add(stream)
                 continue
             if head and not head.deleted:

@@ -13,7 +13,7 @@ from service.schema.sides import Sides, sides_of
 from service.store import regimes
 from service.store.api_reads import AsyncStore
 from service.store.regimes import Place, Stored
-from service.store.worker_reads import CorruptState
+from service.store.worker_reads import UnreadablePart
 
 KEPT = 5000  # explanations
 TRIES = 3  # of reading a history while commits move its records
@@ -103,7 +103,7 @@ def _computed(places: Sequence[Place], stored: Sequence[Stored]) -> list[_Comput
     for place, each in zip(places, stored, strict=True):
         try:
             around = regimes.decode(place, each, BEFORE, AFTER)
-        except CorruptState:
+        except UnreadablePart:
             found.append(None)
             continue
         sides = sides_of(place.head, around.before, around.after, around.first)

@@ -15,7 +15,10 @@ from service.api.gateway.load_shedding import Overload, shed
 from service.api.gateway.partition_queue import ENTRY_OVERHEAD, Access, PartitionQueue, Pending
 from service.api.gateway.replies import Replies, bounded
 from service.api.gateway.store_monitor import Monitor
-from service.errors.base import (
+from service.models.canary import chosen
+from service.models.catalogue import Catalogue
+from service.observability import metrics, tracing
+from service.problems import (
     BodyTooLarge,
     MemoryShort,
     NoAnswer,
@@ -24,9 +27,6 @@ from service.errors.base import (
     RedisUnavailable,
     TooManyWaiting,
 )
-from service.models.canary import chosen
-from service.models.catalogue import Catalogue
-from service.observability import metrics, tracing
 from service.store import append
 from service.store.keys import partition_of
 

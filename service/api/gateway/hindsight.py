@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from service import tasks, wire
 from service.api.gateway.gateway import Gateway
-from service.errors.base import ServiceError
+from service.problems import ServiceError
 
 log = logging.getLogger(__name__)
 

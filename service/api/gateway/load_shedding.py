@@ -18,8 +18,8 @@ import math
 import time
 from typing import NoReturn
 
-from service.errors.base import ApiBusy, Overloaded, WaitTooLong
 from service.observability import metrics
+from service.problems import ApiBusy, Overloaded, WaitTooLong
 from service.settings import Settings
 
 ADMIT_SHARE = 0.4  # of max_wait_s: longer estimated waits are refused; the rest is for variance

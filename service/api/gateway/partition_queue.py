@@ -16,8 +16,8 @@ from typing import NamedTuple
 import redis
 
 from service import tasks, wire
-from service.errors.base import MemoryShort, OutcomeUnknown, PartitionFull, RedisUnavailable
 from service.observability import metrics
+from service.problems import MemoryShort, OutcomeUnknown, PartitionFull, RedisUnavailable
 from service.settings import Settings
 from service.store import append
 from service.store.append import Appended, Appender, Queued, entry_of

@@ -14,10 +14,10 @@ from service import wire
 from service.api.gateway.changes import Changes
 from service.api.gateway.reads import from_store
 from service.api.gateway.sorted_cursor import SortedCursor
-from service.errors.base import FieldError, InvalidField
+from service.problems import FieldError, InvalidField
 from service.schema.commands import OverviewQuery
 from service.store.api_reads import AsyncStore
-from service.store.worker_reads import CorruptState, decoded
+from service.store.worker_reads import UnreadablePart, decoded
 
 MOST = 50_000  # streams that a page is chosen of: some 0.4 kB each of this process's memory
 AT_ONCE = 2000  # heads that are read together: some 2 MB
@@ -107,7 +107,7 @@ def _probabilities(blobs: Mapping[bytes, bytes | None]) -> dict[bytes, float]:
     for name, blob in blobs.items():
         try:
             head = decoded(wire.decode_changed, blob, "head", _text(name)) if blob else None
-        except CorruptState:  # the overview names it, where it is on a page
+        except UnreadablePart:  # the overview names it, where it is on a page
             head = None
         known = None if head is None else head.changed_probability
         probabilities[name] = -1.0 if known is None else known

@@ -9,8 +9,8 @@ from typing import TypeVar, cast
 import redis
 
 from service.api.gateway.replies import bounded
-from service.errors.base import CorruptState, RedisUnavailable
 from service.observability import metrics
+from service.problems import CorruptState, RedisUnavailable
 from service.store import worker_reads
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ async def from_store(read: Awaitable[T]) -> T:
         return cast(T, await bounded(read, TIMEOUT_S))
     except (redis.RedisError, OSError, TimeoutError) as error:
         raise RedisUnavailable(f"the store does not respond: {error}") from error
-    except worker_reads.CorruptState as error:
+    except worker_reads.UnreadablePart as error:
         log.warning("%s", error)
         metrics.CORRUPT_STATES.inc()
         raise CorruptState(str(error)) from error

@@ -11,7 +11,7 @@ import msgspec
 from moca_client.responses import Ingested
 from service import wire
 from service.api.gateway.gateway import Gateway
-from service.errors.base import (
+from service.problems import (
     TYPE_PREFIX,
     LabelOutOfRange,
     NumericalFault,

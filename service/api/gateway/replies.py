@@ -19,8 +19,8 @@ import redis.asyncio
 
 from service import wire
 from service.api.gateway.partition_queue import Pending
-from service.errors.base import CorruptState
 from service.observability import metrics
+from service.problems import CorruptState
 from service.store import keys, worker_reads
 from service.store.api_reads import AsyncStore
 from service.store.cluster.subscription import Subscriptions
@@ -73,13 +73,13 @@ class Replies:
             ]
             outcomes = await self._store.outcomes(self._incarnation, batch)
             for number, outcome in outcomes.items():
-                if isinstance(outcome, worker_reads.CorruptState):
+                if isinstance(outcome, worker_reads.UnreadablePart):
                     self._fail_corrupt(number, outcome)
                 else:
                     resolved += self.resolve(outcome)
         return resolved
 
-    def _fail_corrupt(self, number: int, error: worker_reads.CorruptState) -> None:
+    def _fail_corrupt(self, number: int, error: worker_reads.UnreadablePart) -> None:
         """Fail a command whose committed outcome cannot be read."""
         log.error("replies: %s", error)
         metrics.CORRUPT_STATES.inc()

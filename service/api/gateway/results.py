@@ -13,7 +13,7 @@ from service import wire
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.selection import SelectedStream, select
-from service.errors.base import FieldError, InvalidField
+from service.problems import FieldError, InvalidField
 from service.schema.queries import RESULT_SERIES
 from service.store.api_reads import AsyncStore
 from service.store.overview import Last

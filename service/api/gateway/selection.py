@@ -9,7 +9,7 @@ from service import wire
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store
 from service.store.api_reads import AsyncStore
-from service.store.worker_reads import CorruptState, decoded
+from service.store.worker_reads import UnreadablePart, decoded
 from service.wire import tags
 
 READ_AT_ONCE = 1000  # heads: some 5 ms of decoding
@@ -55,7 +55,7 @@ async def select(
             if (blob := blobs[name]) is not None:
                 try:
                     stream_tags = decoded(wire.decode_tagged, blob, "head", name).settings.tags
-                except CorruptState:
+                except UnreadablePart:
                     unreadable.append(name)
                     stream_tags = None if match else {}
             if stream_tags is not None and (not match or tags.selected(match, name, stream_tags)):

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from service import wire
-from service.errors.base import FieldError, InvalidField
+from service.problems import FieldError, InvalidField
 
 Place = TypeVar("Place")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, is_typeddict
 
 import msgspec
@@ -17,7 +17,7 @@ from moca_client.responses import ItemAnswer, Problem
 from service.api.openapi import examples
 from service.api.parsing.bodies import BYTES, CSV, JSON, NDJSON
 from service.api.parsing.remote_write import PROTOBUF
-from service.errors.base import FieldError, InvalidField
+from service.problems import PROBLEM_JSON, InvalidField, ServiceError, problem_types
 from service.schema.commands import (
     ActionForm,
     BeliefForm,
@@ -93,6 +93,23 @@ IDEMPOTENCY = {
     "description": "idempotency key of the whole body; a retry with it has no second effect",
     "schema": {"type": "string", "pattern": KEY},
 }
+PROBLEMS = {
+    400: "malformed JSON body",
+    401: "missing, unknown, expired or revoked API key",
+    403: "the key lacks the required scope",
+    404: "unknown stream",
+    408: "the body did not arrive in time",
+    409: "conflict with the current state of the stream",
+    413: "the body is too large",
+    415: "unsupported content type or encoding",
+    422: "a field is invalid, or does not fit the stream",
+    429: "overloaded, or over the key's rate limit; nothing was accepted: retry after "
+    "Retry-After seconds",
+    500: "internal fault; the stream is unchanged",
+    503: "the store is unreachable; `type` says whether nothing was accepted or the outcome is "
+    "unknown",
+    504: "accepted, but not answered in time: it is applied at most once",
+}
 _BYTES = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
 WRITE_BODY: dict[str, Any] = {
     "required": True,
@@ -160,7 +177,7 @@ def answers(kinds: Iterable[Any]) -> dict[str, Any]:
             continue  # such as settings, where msgspec knows what is required
         members = schema["properties"].items()
         schema["required"] = [name for name, member in members if "default" not in member]
-    example = InvalidField([FieldError("body.y", "expected a finite number")]).document()
+    example = InvalidField.shown().document()
     schemas["Problem"] |= {"additionalProperties": True, "examples": [example]}
     return schemas
 
@@ -212,6 +229,34 @@ def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> 
 def security(scope: str) -> list[dict[str, list[str]]]:
     """Return the security of a call: a key with a scope, or none while no key is required."""
     return [{"key": [scope]}, {}]
+
+
+def problem_responses(errors: Collection[type[ServiceError]]) -> dict[int | str, dict[str, Any]]:
+    """Return the problem responses of a call that raises these errors, by status."""
+    by_status: dict[int, list[ServiceError]] = {}
+    for kind in sorted(problem_types(), key=lambda kind: kind.status):
+        if kind in errors:
+            by_status.setdefault(kind.status, []).append(kind.shown())
+    return {status: _response(status, examples) for status, examples in by_status.items()}
+
+
+def _response(status: int, examples: list[ServiceError]) -> dict[str, Any]:
+    content = {
+        "schema": {"$ref": f"#/components/schemas/{Problem.__name__}"},
+        "examples": {
+            error.slug: {"summary": error.title, "value": error.document()} for error in examples
+        },
+    }
+    headers = {name: text for error in examples for name, text in error.headers().items()}
+    response: dict[str, Any] = {
+        "description": PROBLEMS[status],
+        "content": {PROBLEM_JSON: content},
+    }
+    if headers:
+        response["headers"] = {
+            name: {"schema": {"type": "string"}, "example": text} for name, text in headers.items()
+        }
+    return response
 
 
 ITEM_ANSWERS: dict[str, Any] = {

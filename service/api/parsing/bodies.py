@@ -20,8 +20,14 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
-from service.errors.base import BodyTooLarge, FieldError, InvalidField, MalformedBody
-from service.errors.http import SlowBody, UnsupportedEncoding
+from service.problems import (
+    BodyTooLarge,
+    FieldError,
+    InvalidField,
+    MalformedBody,
+    SlowBody,
+    UnsupportedEncoding,
+)
 
 JSON = "application/json"
 BYTES = "application/octet-stream"

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from service import wire
 from service.api.parsing.observations import MAX_POINTS, ObservationParser
-from service.errors.base import FieldError, InvalidField
+from service.problems import FieldError, InvalidField
 from service.schema.commands import (
     ActionForm,
     BeliefForm,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pydantic import ValidationError
 
-from service.errors.base import MAX_ERRORS, FieldError
+from service.problems import MAX_ERRORS, FieldError
 from service.schema.observations import STREAM_ID_RULE
 
 OTHER_BRANCH = ("list_type", "model_type")  # of the branches of a union that do not apply

@@ -19,7 +19,7 @@ from service import wire
 from service.api.parsing.bodies import LIGHT_BYTES, JsonLimits, check_command, malformed, split
 from service.api.parsing.field_errors import field_errors
 from service.api.parsing.msgspec_forms import MsgspecForm
-from service.errors.base import MAX_ERRORS, FieldError, InvalidField
+from service.problems import MAX_ERRORS, FieldError, InvalidField
 from service.schema.observations import (
     COMMAND_OBSERVATIONS,
     EARLIER_OBSERVATIONS,

@@ -16,8 +16,7 @@ import cramjam
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from service.errors.base import BodyTooLarge, MalformedBody, UnsupportedMediaType
-from service.errors.http import UnsupportedEncoding
+from service.problems import BodyTooLarge, MalformedBody, UnsupportedEncoding, UnsupportedMediaType
 from service.wire import tags
 
 PROTOBUF = "application/x-protobuf"

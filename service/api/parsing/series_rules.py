@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, Field, ValidationError
 
 from service.api.parsing.observations import ObservationParser
-from service.errors.base import InvalidField, StartupError
+from service.problems import InvalidField, StartupError
 from service.schema.observations import STREAM_ID, Form, StreamForm
 from service.schema.queries import RESULT_SERIES
 from service.settings import read_toml

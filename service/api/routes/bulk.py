@@ -13,7 +13,7 @@ from service import wire
 from service.api.gateway.gateway import Patience
 from service.api.http import Context
 from service.api.parsing.observations import BadItem, GoodItem, digest
-from service.errors.base import EarlierItemFailed, ServiceError
+from service.problems import EarlierItemFailed, ServiceError
 
 _encode = msgspec.json.Encoder().encode
 _STATUS_200 = b'{"status":200,'

@@ -9,53 +9,58 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from service import problems
 from service.api_keys import OPEN
-from service.errors import base, http, stream
 from service.schema.queries import NoQuery
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Errors = tuple[type[base.ServiceError], ...]
+Errors = tuple[type[problems.ServiceError], ...]
 
 # Every call that takes a key, and every call with a body, raises these; the rest is in the table.
-GUARDED: Errors = (http.Unauthorized, http.MissingScope, http.RateExceeded, base.RedisUnavailable)
+GUARDED: Errors = (
+    problems.Unauthorized,
+    problems.MissingScope,
+    problems.RateExceeded,
+    problems.RedisUnavailable,
+)
 BODY: Errors = (
-    base.MalformedBody,
-    http.SlowBody,
-    base.BodyTooLarge,
-    base.UnsupportedMediaType,
-    http.UnsupportedEncoding,
-    base.InvalidField,
+    problems.MalformedBody,
+    problems.SlowBody,
+    problems.BodyTooLarge,
+    problems.UnsupportedMediaType,
+    problems.UnsupportedEncoding,
+    problems.InvalidField,
 )
 # A read of committed state.
-STORED: Errors = (base.UnknownStream, base.InvalidField, base.CorruptState)
+STORED: Errors = (problems.UnknownStream, problems.InvalidField, problems.CorruptState)
 # A command that goes through the log: one that changes the stream, or only reads it.
 LOGGED: Errors = (
-    base.InvalidField,
-    base.PartitionFull,
-    base.TooManyWaiting,
-    base.WaitTooLong,
-    base.MemoryShort,
-    base.Quarantined,
-    base.CorruptState,
-    base.ModelChanged,
-    base.OutcomeUnknown,
+    problems.InvalidField,
+    problems.PartitionFull,
+    problems.TooManyWaiting,
+    problems.WaitTooLong,
+    problems.MemoryShort,
+    problems.Quarantined,
+    problems.CorruptState,
+    problems.ModelChanged,
+    problems.OutcomeUnknown,
 )
-CHANGE: Errors = (*LOGGED, base.NoAnswer)
-READ: Errors = (*LOGGED, base.UnknownStream, base.UnknownModel, base.ReadTimeout)
+CHANGE: Errors = (*LOGGED, problems.NoAnswer)
+READ: Errors = (*LOGGED, problems.UnknownStream, problems.UnknownModel, problems.ReadTimeout)
 # Observations or settings that do not fit the model.
 UNFIT: Errors = (
-    base.UnknownModel,
-    base.UnfitSettings,
-    base.DimensionMismatch,
-    base.LabelOutOfRange,
+    problems.UnknownModel,
+    problems.UnfitSettings,
+    problems.DimensionMismatch,
+    problems.LabelOutOfRange,
 )
 # Feedback on events.
 FEEDBACK: Errors = (
     *CHANGE,
-    base.UnknownStream,
-    base.UnknownModel,
-    stream.WarmingUp,
-    stream.NotRetained,
+    problems.UnknownStream,
+    problems.UnknownModel,
+    problems.WarmingUp,
+    problems.NotRetained,
 )
 
 
@@ -83,11 +88,11 @@ class Call(NamedTuple):
         return self.scope or ("read" if self.method == "GET" else "write")
 
     @property
-    def raises(self) -> frozenset[type[base.ServiceError]]:
+    def raises(self) -> frozenset[type[problems.ServiceError]]:
         """All errors that the call can be answered with."""
         guarded = () if self.needs == OPEN else GUARDED
         body = () if self.body is None else BODY
-        return frozenset({base.InternalError, *guarded, *body, *self.errors})
+        return frozenset({problems.InternalError, *guarded, *body, *self.errors})
 
 
 STREAM = "/v1/streams/{stream}"

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from service.api.parsing.bodies import header
 from service.console.assets import PAGE, Asset, asset
-from service.errors.base import NotFound
+from service.problems import NotFound
 
 # No script but the service's own files. Styles: the plotting code writes them into its elements.
 POLICY = "; ".join(

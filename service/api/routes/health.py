@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from moca_client.responses import Hazard, ModelDetail, Models, ModelSummary, ModelVersion, Status
 from service.api.http import Context, context_of, json_response, read_query
-from service.errors.base import InternalError, NotFound, NotReady, UnknownModel
 from service.models import sensitivity_curves
 from service.models.catalogue import Model
 from service.observability import metrics
+from service.problems import InternalError, NotFound, NotReady, UnknownModel
 from service.schema.queries import ReadyQuery
 from service.store.api_reads import Health
 

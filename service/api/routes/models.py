@@ -15,7 +15,8 @@ from moca_client.responses import Moves
 from service import wire
 from service.api.gateway.reads import from_store
 from service.api.http import Context, context_of, json_response, read_form
-from service.errors.base import (
+from service.models.canary import Canary
+from service.problems import (
     CorruptState,
     FieldError,
     InvalidField,
@@ -23,7 +24,6 @@ from service.errors.base import (
     ServiceError,
     UnknownModel,
 )
-from service.models.canary import Canary
 from service.schema.commands import CanaryForm, MovesForm
 
 AT_ONCE = 16  # concurrent reruns; a worker runs one at a time

@@ -28,7 +28,7 @@ from service.api.http import (
 from service.api.parsing.bodies import NDJSON
 from service.api.parsing.observations import Observations, digest, list_digest
 from service.api.routes.bulk import Bulk
-from service.errors.base import PROBLEM_JSON, FieldError, InvalidField, ServiceError
+from service.problems import PROBLEM_JSON, FieldError, InvalidField, ServiceError
 from service.schema.queries import ObserveQuery
 
 _encode = msgspec.json.Encoder().encode

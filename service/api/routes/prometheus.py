@@ -15,8 +15,8 @@ from service.api.http import Context, context_of, problem, read_as_sent, read_qu
 from service.api.parsing.bodies import apart, header
 from service.api.parsing.remote_samples import Assignment
 from service.api.parsing.remote_write import Version, parse, version_of
-from service.errors.base import SamplesDeferred, SamplesRejected, ServiceError
 from service.observability import metrics
+from service.problems import SamplesDeferred, SamplesRejected, ServiceError
 from service.schema.queries import ResultsQuery
 
 

@@ -22,7 +22,7 @@ from service.api.http import (
 )
 from service.api.parsing.commands import CommandParser
 from service.api.routes.streams import head_of
-from service.errors.base import CorruptState
+from service.problems import CorruptState
 from service.schema import rendering
 from service.schema.queries import ChangepointsQuery, HistoryQuery, kinds_of
 from service.store.regimes import Place

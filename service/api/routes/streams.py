@@ -28,9 +28,8 @@ from service.api.http import (
     submit_body,
 )
 from service.api.parsing.commands import CommandParser
-from service.errors.base import UnknownStream
-from service.errors.stream import UnfitSnapshot
 from service.models import catalogue
+from service.problems import UnfitSnapshot, UnknownStream
 from service.schema import rendering
 from service.schema.commands import OverviewQuery
 from service.schema.queries import SnapshotQuery, StreamsQuery

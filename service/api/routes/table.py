@@ -8,8 +8,9 @@ from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 
 from moca_client import responses
+from service import problems
 from service.api.http import Bytes, RawRoute
-from service.api.openapi import document, problems
+from service.api.openapi import document
 from service.api.routes import (
     changes,
     console,
@@ -34,7 +35,6 @@ from service.api.routes.call import (
 )
 from service.api.sse.events import EventStream
 from service.api_keys import OPEN
-from service.errors import base, stream
 from service.models.canary import Canary
 from service.schema.commands import (
     ActionForm,
@@ -74,12 +74,12 @@ CALLS = (
         (
             *CHANGE,
             *UNFIT,
-            base.ApiBusy,
-            base.KeyReused,
-            base.NumericalFault,
-            base.SeqConflict,
-            stream.NotAwaited,
-            stream.TimeBackwards,
+            problems.ApiBusy,
+            problems.KeyReused,
+            problems.NumericalFault,
+            problems.SeqConflict,
+            problems.NotAwaited,
+            problems.TimeBackwards,
         ),
         (document.STREAM, document.IDEMPOTENCY),
         ObserveQuery,
@@ -91,7 +91,7 @@ CALLS = (
         "/v1/observations",
         observations.observe_many,
         None,
-        (base.ApiBusy, base.WaitTooLong),
+        (problems.ApiBusy, problems.WaitTooLong),
         query=ObserveQuery,
         body=document.body(document.items_of(Item), lines=True),
         tag="observations",
@@ -102,7 +102,7 @@ CALLS = (
         "/v1/streams",
         streams.list_streams,
         responses.StreamPage,
-        (base.InvalidField,),
+        (problems.InvalidField,),
         query=StreamsQuery,
     ),
     Call(
@@ -110,7 +110,7 @@ CALLS = (
         "/v1/overview",
         streams.overview,
         responses.Overview,
-        (base.InvalidField,),
+        (problems.InvalidField,),
         query=OverviewQuery,
     ),
     Call(
@@ -118,7 +118,7 @@ CALLS = (
         STREAM,
         streams.put_stream,
         responses.StreamSummary,
-        (*CHANGE, *UNFIT, base.SettingsConflict),
+        (*CHANGE, *UNFIT, problems.SettingsConflict),
         _here,
         body=document.body(document.ref(StreamForm), required=False),
         makes=True,
@@ -129,7 +129,7 @@ CALLS = (
         STREAM,
         streams.delete_stream,
         None,
-        (*CHANGE, base.UnknownStream),
+        (*CHANGE, problems.UnknownStream),
         _here,
         status=204,
     ),
@@ -138,7 +138,7 @@ CALLS = (
         f"{STREAM}/predictions",
         reads.predict,
         responses.Predictions,
-        (*READ, base.DimensionMismatch, stream.UnfitModel, stream.WarmingUp),
+        (*READ, problems.DimensionMismatch, problems.UnfitModel, problems.WarmingUp),
         _here,
         body=document.body(document.ref(PredictionForm), required=False),
         tag="reads",
@@ -160,12 +160,12 @@ CALLS = (
         responses.RunLength,
         (
             *CHANGE,
-            base.UnknownStream,
-            base.UnknownModel,
-            base.SeqConflict,
-            stream.NotAwaited,
-            stream.UnfitBelief,
-            stream.WarmingUp,
+            problems.UnknownStream,
+            problems.UnknownModel,
+            problems.SeqConflict,
+            problems.NotAwaited,
+            problems.UnfitBelief,
+            problems.WarmingUp,
         ),
         _here,
         body=document.body(document.ref(BeliefForm)),
@@ -175,7 +175,7 @@ CALLS = (
         f"{STREAM}/actions",
         reads.act,
         responses.Action,
-        (*READ, base.DimensionMismatch, stream.UnfitModel, stream.WarmingUp),
+        (*READ, problems.DimensionMismatch, problems.UnfitModel, problems.WarmingUp),
         _here,
         body=document.body(document.ref(ActionForm)),
         tag="reads",
@@ -196,7 +196,7 @@ CALLS = (
         f"{STREAM}/snapshot",
         streams.put_snapshot,
         responses.StreamSummary,
-        (*CHANGE, base.UnknownModel, stream.StreamExists, stream.UnfitSnapshot),
+        (*CHANGE, problems.UnknownModel, problems.StreamExists, problems.UnfitSnapshot),
         _here,
         SnapshotQuery,
         document.BLOB_BODY,
@@ -208,7 +208,7 @@ CALLS = (
         f"{STREAM}/model",
         streams.move_stream,
         responses.StreamSummary,
-        (*CHANGE, *UNFIT, base.UnknownStream),
+        (*CHANGE, *UNFIT, problems.UnknownStream),
         _here,
         body=document.body(document.ref(ModelForm)),
     ),
@@ -237,7 +237,7 @@ CALLS = (
         f"{STREAM}/changepoints/{{event}}",
         streams.judge,
         responses.Verdict,
-        (*FEEDBACK, stream.UnknownEvent),
+        (*FEEDBACK, problems.UnknownEvent),
         (document.STREAM, document.EVENT),
         body=document.body(document.ref(VerdictForm)),
     ),
@@ -266,7 +266,7 @@ CALLS = (
         f"{STREAM}/observations/live",
         subscriptions.follow_observations,
         None,
-        (*STORED, base.TooManyEventStreams, stream.StreamReplaced),
+        (*STORED, problems.TooManyEventStreams, problems.StreamReplaced),
         (document.STREAM, document.LAST_EVENT_ID),
         LiveQuery,
         tag="reads",
@@ -278,7 +278,7 @@ CALLS = (
         EVENTS,
         subscriptions.events,
         None,
-        (base.InvalidField, base.TooManyEventStreams),
+        (problems.InvalidField, problems.TooManyEventStreams),
         (document.LAST_EVENT_ID,),
         EventsQuery,
         tag="events",
@@ -290,7 +290,7 @@ CALLS = (
         "/v1/changes",
         changes.list_changes,
         responses.ChangesPage,
-        (base.InvalidField,),
+        (problems.InvalidField,),
         query=ChangesQuery,
         tag="events",
         described=document.answer_or_table(responses.ChangesPage),
@@ -300,7 +300,7 @@ CALLS = (
         "/v1/prometheus/write",
         prometheus.write_samples,
         None,
-        (base.SamplesDeferred, base.SamplesRejected),
+        (problems.SamplesDeferred, problems.SamplesRejected),
         body=document.WRITE_BODY,
         tag="prometheus",
         status=204,
@@ -311,7 +311,7 @@ CALLS = (
         "/v1/prometheus/results",
         prometheus.show_results,
         None,
-        (base.InvalidField,),
+        (problems.InvalidField,),
         query=ResultsQuery,
         tag="prometheus",
         response=PlainTextResponse,
@@ -323,7 +323,7 @@ CALLS = (
         "/v1/models/{name}",
         health.get_model,
         responses.ModelDetail,
-        (base.NotFound,),
+        (problems.NotFound,),
         (document.MODEL,),
         tag="models",
     ),
@@ -332,7 +332,7 @@ CALLS = (
         CANARY,
         models.get_canary,
         Canary,
-        (base.NotFound,),
+        (problems.NotFound,),
         _model,
         tag="models",
     ),
@@ -341,7 +341,7 @@ CALLS = (
         CANARY,
         models.put_canary,
         Canary,
-        (base.NotFound, base.UnknownModel),
+        (problems.NotFound, problems.UnknownModel),
         _model,
         body=document.body(document.ref(CanaryForm)),
         tag="models",
@@ -352,7 +352,7 @@ CALLS = (
         CANARY,
         models.delete_canary,
         None,
-        (base.NotFound,),
+        (problems.NotFound,),
         _model,
         tag="models",
         status=204,
@@ -374,7 +374,7 @@ CALLS = (
         "/readyz",
         health.readyz,
         responses.Status,
-        (base.InvalidField, base.NotReady),
+        (problems.InvalidField, problems.NotReady),
         (),
         ReadyQuery,
         tag="service",
@@ -409,7 +409,7 @@ def _add(app: FastAPI, call: Call) -> None:
     extra: dict[str, Any] = {"parameters": document.parameters(*call.parameters, query=call.query)}
     if call.body is not None:
         extra["requestBody"] = call.body
-    answers = problems.responses(call.raises)
+    answers = document.problem_responses(call.raises)
     if call.needs != OPEN:
         extra["security"] = document.security(call.needs)
     if call.answer is not None:

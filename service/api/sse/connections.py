@@ -7,8 +7,8 @@ import contextlib
 
 from prometheus_client import Gauge
 
-from service.errors.base import RedisUnavailable, TooManyEventStreams
 from service.observability.metrics import LOAD_SHED
+from service.problems import RedisUnavailable, TooManyEventStreams
 
 CLOSE_WAIT_S = 1.0
 

@@ -17,8 +17,8 @@ from moca_client.responses import MESSAGES
 from service.api.auth.guard import Authenticator
 from service.api.gateway.reads import from_store
 from service.api.sse.event_hub import EventHub
-from service.errors.base import ServiceError
 from service.observability import subscriber_metrics as metrics
+from service.problems import ServiceError
 from service.schema.rendering import event_state, instant
 from service.wire.event_cursor import Positions
 from service.wire.event_entries import START, Entry, Filter, Id

@@ -17,8 +17,8 @@ from service.api.gateway.reads import from_store
 from service.api.gateway.replies import forget
 from service.api.sse.connections import Connections
 from service.api.sse.events import message
-from service.errors.base import CorruptState, RedisUnavailable
 from service.observability import subscriber_metrics as metrics
+from service.problems import CorruptState, RedisUnavailable
 from service.schema import rendering
 from service.settings import Settings
 from service.store.api_reads import AsyncStore

@@ -9,7 +9,7 @@ from moca_client.responses import Action
 from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Strategy
-from service.errors.stream import UnfitModel, WarmingUp
+from service.problems import UnfitModel, WarmingUp
 from service.wire import Act, Record
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.step import wake

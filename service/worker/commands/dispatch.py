@@ -10,10 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from model_core.defaults import VECTOR_OUTPUTS, Defaults
-from service.errors.base import CorruptState, ModelChanged, ReadTimeout, UnknownStream
 from service.observability import metrics
+from service.problems import CorruptState, ModelChanged, ReadTimeout, UnknownStream
 from service.schema import rendering
-from service.store.worker_reads import CorruptState as Unreadable
+from service.store.worker_reads import UnreadablePart
 from service.wire import (
     BACKGROUND,
     READ_ONLY,
@@ -83,7 +83,7 @@ def control(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
             yield from _RERUN[type(command)](engine, stream, task)
         else:
             _RUN[type(command)](engine, stream, task)
-    except Unreadable as error:  # a part that only this command needs
+    except UnreadablePart as error:  # a part that only this command needs
         engine.note(stream, str(error))
         raise CorruptState(str(error)) from error
 

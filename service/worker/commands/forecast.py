@@ -11,7 +11,7 @@ from torch import Tensor
 from moca_client.responses import Prediction, Predictions, Predictive
 from model_core import horizon
 from model_core.upm.base import UnderlyingModel
-from service.errors.stream import UnfitModel, WarmingUp
+from service.problems import UnfitModel, WarmingUp
 from service.schema.rendering import of_classes, of_numbers
 from service.wire import Predict, Record
 from service.worker.filtering import delayed_labels

@@ -11,7 +11,7 @@ import torch
 
 from model_core import belief as beliefs
 from model_core import readout
-from service.errors.stream import NotAwaited, UnfitBelief, WarmingUp
+from service.problems import NotAwaited, UnfitBelief, WarmingUp
 from service.wire import SetBelief, TypicalRegime
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream

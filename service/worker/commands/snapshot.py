@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from model_core.errors import CorruptState
+from model_core.errors import BadState
 from service import wire
-from service.errors.stream import StreamExists, UnfitSnapshot
 from service.models import catalogue
+from service.problems import StreamExists, UnfitSnapshot
 from service.store.worker_reads import CHUNK, Stored
 from service.wire import Import, snapshot
 from service.wire.snapshot import BadSnapshot, Snapshot
@@ -86,7 +86,7 @@ def _restored(engine: Engine, stream: Stream, found: Snapshot) -> Stream:
         engine.restore(made, found.checkpoint)
     except torch.OutOfMemoryError:
         raise  # no fault of the snapshot
-    except (CorruptState, msgspec.MsgspecError, ValueError, RuntimeError) as error:
+    except (BadState, msgspec.MsgspecError, ValueError, RuntimeError) as error:
         made.leave()
         raise UnfitSnapshot(f"invalid snapshot: unusable state: {error}") from error
     return made

@@ -15,8 +15,8 @@ from model_core.sensitivity.quiet import FEWEST
 from model_core.sensitivity.regimes import check
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import SHAPES
-from service.errors.base import UnfitSettings
 from service.models import sensitivity_curves
+from service.problems import UnfitSettings
 from service.wire import Alarm, Head, StreamSettings
 from service.worker.streams.slab import Slab
 

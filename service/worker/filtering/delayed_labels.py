@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from service.errors.base import ServiceError
-from service.errors.stream import NotAwaited
+from service.problems import NotAwaited, ServiceError
 from service.wire import Head, Observation, Observe, PendingSettings, Record, timestamps
 from service.worker.filtering.step import observe, record_step, wake
 from service.worker.streams import step_inputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from service.store.worker_reads import CHUNK, CorruptState, Store, unseal, unseal_labels
+from service.store.worker_reads import CHUNK, Store, UnreadablePart, unseal, unseal_labels
 from service.wire import Label, Labelled, Record
 from service.worker.streams.stream import Stream
 
@@ -16,14 +16,14 @@ Unseal = Callable[[str, int, bytes], Sequence[R]]
 def retained(stream: Stream, store: Store, most: int) -> list[Record]:
     """The last `most` records, and those before them in the same chunk; ascending.
 
-    Raises CorruptState where one of them cannot be read, or is gone.
+    Raises UnreadablePart where one of them cannot be read, or is gone.
     """
     recent, sealing = stream.recent()
     return _last(stream, store, most, unseal, recent, sealing)
 
 
 def labels(stream: Stream, store: Store, most: int) -> list[Label]:
-    """Labels of the last `most` records at most; raises CorruptState as `retained` does."""
+    """Labels of the last `most` records at most; raises UnreadablePart as `retained` does."""
     recent, sealing = stream.recent()
     loose = {seq: Labelled(seq, record.y) for seq, record in recent.items()}
     found = _last(stream, store, most, unseal_labels, loose, sealing)
@@ -46,7 +46,7 @@ def _last(
     stored = dict(zip(missing, store.chunks(stream.partition, stream.name, missing), strict=True))
     for number, blob in stored.items():
         if blob is None and head.oldest <= number < (head.sealed + phase) // CHUNK:
-            raise CorruptState(f"chunk {number} of {stream.name!r} is missing")
+            raise UnreadablePart(f"chunk {number} of {stream.name!r} is missing")
     blobs = {number: blob for number, blob in stored.items() if blob is not None} | dict(sealing)
     chunks = [unseal(stream.name, number, blob) for number, blob in blobs.items()]
     records = {record.seq: record for chunk in chunks for record in chunk} | dict(recent)
@@ -55,7 +55,7 @@ def _last(
         if seq not in records:
             # Of the oldest chunk the first may never have been here: those of an imported stream.
             if (seq + phase) // CHUNK > head.oldest or min(records, default=seq) < seq:
-                raise CorruptState(f"observation {seq} of {stream.name!r} is missing")
+                raise UnreadablePart(f"observation {seq} of {stream.name!r} is missing")
             break
         found.append(records[seq])
     return found[::-1]

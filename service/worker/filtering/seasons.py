@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from model_core import restart, season
 from model_core.defaults import SEASONS_FROM
 from model_core.readout import Readout
-from service.store.worker_reads import CorruptState, Stored
+from service.store.worker_reads import Stored, UnreadablePart
 from service.wire import Head, Record, Season
 from service.worker.filtering import warmup
 from service.worker.filtering.history import labels, retained
@@ -79,7 +79,7 @@ def _search(engine: Engine, stream: Stream) -> bool:
     engine.tick()
     try:
         known = labels(stream, engine.store, min(season.CAPACITY, head.settings.history))
-    except CorruptState as error:
+    except UnreadablePart as error:
         engine.note(stream, f"{error}; not looking for seasons")
         return False
     stream.season = season.searched(np.array([number(y) for y in known]))
@@ -114,7 +114,9 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
     assert stream.season is not None
     try:
         records = retained(stream, engine.store, season.REPLAYED)
-    except CorruptState as error:  # no request asked for them: the stream goes on with what it has
+    except (
+        UnreadablePart
+    ) as error:  # no request asked for them: the stream goes on with what it has
         engine.note(stream, f"{error}; beginning the filter anew without it")
         recent, _ = stream.recent()
         records = [recent[seq] for seq in range(head.sealed, head.seq)]  # in no chunk yet

@@ -10,8 +10,8 @@ import torch
 from model_core.labels import LARGEST
 from model_core.readout import Readout
 from model_core.upm.base import UnderlyingModel
-from service.errors.base import LabelOutOfRange, NumericalFault, ServiceError
 from service.observability import metrics, model_metrics
+from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.wire import Event, Head, Record, TypicalRegime, latest, numbers, timestamps
 from service.worker.filtering import alarm_threshold, events, seasons, warmup
 from service.worker.streams import step_inputs

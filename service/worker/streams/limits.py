@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
-from service.errors.base import UnfitSettings
-from service.errors.stream import UnfitModel
+from service.problems import UnfitModel, UnfitSettings
 from service.wire import Head, Observe, Predict
 from service.worker.streams.answers import LEVELS
 from service.worker.streams.registry import Engine

@@ -16,9 +16,9 @@ from model_core import filter as moca
 from model_core.errors import BadArtifact
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
-from service.errors.base import ModelChanged, UnknownModel
 from service.models import catalogue
 from service.observability import metrics
+from service.problems import ModelChanged, UnknownModel
 from service.wire import Head
 
 logger = logging.getLogger(__name__)

@@ -13,15 +13,14 @@ import redis
 
 from model_core import codec, kernel
 from model_core import filter as moca
-from model_core.errors import CorruptState
+from model_core.errors import BadState
 from model_core.filter import FilterState
 from model_core.upm.builtin import Options
 from service import wire
-from service.errors.base import ServiceError
 from service.observability import metrics, model_metrics
+from service.problems import ServiceError
 from service.settings import Settings
-from service.store.worker_reads import CorruptState as Unreadable
-from service.store.worker_reads import Store, Stored, decoded
+from service.store.worker_reads import Store, Stored, UnreadablePart, decoded
 from service.wire import Head
 from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.ledger import Ledger
@@ -98,7 +97,7 @@ class Engine:
         """Do a part of loading a stream; False where the stream cannot be used as it is."""
         try:
             part()
-        except (CorruptState, Unreadable, msgspec.MsgspecError) as error:
+        except (BadState, UnreadablePart, msgspec.MsgspecError) as error:
             self._break(stream, str(error))
         except ServiceError as refusal:  # its model is missing: again at the next command
             stream.unserved = refusal
@@ -109,14 +108,14 @@ class Engine:
     def _read(self, stream: Stream, stored: Stored, wrong: str | None) -> None:
         """Take over what is stored; raises where the stream cannot be used as it is."""
         if wrong:
-            raise CorruptState(wrong)
+            raise UnreadablePart(wrong)
         stream.recall(stored.idempotency)
         stream.read_tail(stored.tail)
         if stored.head is not None:
             head = decoded(wire.decode_head, stored.head, "head", stream.name)
             stream.begin_with(head)
         elif stored.named or stored.tail:
-            raise CorruptState("its head is missing")
+            raise UnreadablePart("its head is missing")
         self._connect(stream)
 
     def _resume(self, stream: Stream, stored: Stored) -> None:
@@ -201,14 +200,14 @@ class Engine:
         self.note(stream, reason)
 
     def _connect(self, stream: Stream) -> None:
-        """Take the records that are to be replayed; raises CorruptState where one is missing."""
+        """Take the records that are to be replayed; raises UnreadablePart where one is missing."""
         if not stream.alive:
             return
         head = stream.live()
         first = min(head.checkpoint, head.sealed)
         records = {seq: wire.decode_record(each) for seq, each in stream.tail.items()}
         if any(seq not in records or records[seq].seq != seq for seq in range(first, head.seq)):
-            raise CorruptState(f"its tail does not connect seq {first} with its head")
+            raise UnreadablePart(f"its tail does not connect seq {first} with its head")
         stream.buffer = [records[seq] for seq in range(head.checkpoint, head.seq)]
         if head.warm:
             self.slab(head)  # raises where its model is missing
@@ -220,17 +219,17 @@ class Engine:
             return
         head = stream.live()
         if head.checkpoint and checkpoint is None:
-            raise CorruptState(f"its checkpoint at seq {head.checkpoint} is missing")
+            raise UnreadablePart(f"its checkpoint at seq {head.checkpoint} is missing")
         if head.checkpoint and checkpoint is not None:
             state, ranks = slab.decoded(stream.row, checkpoint)
             if int(state.seq) != head.checkpoint:
-                raise CorruptState(f"its checkpoint is at seq {int(state.seq)}")
+                raise UnreadablePart(f"its checkpoint is at seq {int(state.seq)}")
             slab.put(stream.row, state, ranks)
             if stream.season is not None:
                 stream.season = codec.decode_season(slab.model, checkpoint)
 
     def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
-        """Put one stream on the device, from its checkpoint and its tail; raises CorruptState."""
+        """Put one stream on the device, from its checkpoint and its tail; raises as `_read`."""
         self._connect(stream)
         stream.begin_season()
         warm = stream.alive and stream.live().warm

@@ -171,7 +171,7 @@ class Slab:
         return self._anomalies.get(row)
 
     def decoded(self, row: int, blob: bytes) -> tuple[FilterState, Floats]:
-        """States of one stream from bytes, as `put` takes them; raises CorruptState."""
+        """States of one stream from bytes, as `put` takes them; raises BadState."""
         state = codec.decode(self.model, self.row_prior(row), self.max_hypotheses, blob)
         return state, codec.decode_ranks(self.model, blob, self._anomalies.size)
 

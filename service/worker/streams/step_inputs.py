@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from model_core import compiled as columns
 from model_core import hazard as tables
 from model_core.upm.base import UnderlyingModel
-from service.errors.stream import TimeBackwards
+from service.problems import TimeBackwards
 from service.wire import (
     Durations,
     Hazard,

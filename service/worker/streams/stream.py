@@ -14,7 +14,7 @@ from model_core import season
 from service import wire
 from service.store import keys
 from service.store.effects import Effect, index_effects
-from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, decoded, phase_of, seal
+from service.store.worker_reads import CHUNK, Store, Stored, UnreadablePart, decoded, phase_of, seal
 from service.wire import Change, Event, Head, Hindsight, IdempotencyRecord, Record
 from service.wire.event_entries import Id
 from service.worker.streams.ledger import Share
@@ -318,14 +318,14 @@ class Stream:
             self._effects += (("HDEL", keys.idempotency(self.partition, self.name), oldest),)
 
     def recall(self, stored: dict[bytes, bytes]) -> None:
-        """Load keyed outcomes, oldest first; raises CorruptState."""
+        """Load keyed outcomes, oldest first; raises UnreadablePart."""
         if not stored:
             return
         records: dict[bytes, IdempotencyRecord] = {}
         for field, blob in stored.items():
             record = decoded(wire.decode_idempotency, blob, "idempotency", self.name)
             if record.field != field:
-                raise CorruptState(
+                raise UnreadablePart(
                     f"the stored idempotency record of {self.name!r} belongs to another key"
                 )
             records[field] = record
@@ -342,11 +342,11 @@ class Stream:
         return wire.checksummed(wire.encode(record), "idempotency", self.name)
 
     def read_tail(self, stored: Mapping[bytes, bytes]) -> None:
-        """Take stored records over; raises CorruptState."""
+        """Take stored records over; raises UnreadablePart."""
         tail: dict[int, bytes] = {}
         for field, blob in stored.items():
             if not field.isdigit():
-                raise CorruptState(f"its tail has the field {field!r}, expected a number")
+                raise UnreadablePart(f"its tail has the field {field!r}, expected a number")
             tail[int(field)] = decoded(bytes, blob, "tail", self.name, int(field))
         self.tail = dict(sorted(tail.items()))
 

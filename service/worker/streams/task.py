@@ -12,7 +12,7 @@ import msgspec
 
 from moca_client.responses import Ingested
 from service import wire
-from service.errors.base import LabelOutOfRange, ServiceError
+from service.problems import LabelOutOfRange, ServiceError
 from service.store.log import DONE, START, Entry, Offset
 from service.wire import Envelope, Ingest, Observe, Outcome
 from service.worker.streams import answers

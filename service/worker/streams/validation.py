@@ -10,7 +10,7 @@ from model_core import labels
 from model_core.labels import LARGEST
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
-from service.errors.base import (
+from service.problems import (
     DimensionMismatch,
     LabelOutOfRange,
     SeqConflict,

@@ -16,7 +16,7 @@ from service.api.parsing.bodies import BYTES
 from service.api.parsing.remote_write import PROTOBUF
 from service.api.routes.call import Call
 from service.api.routes.table import CALLS
-from service.errors.base import PROBLEM_JSON, TYPE_PREFIX
+from service.problems import PROBLEM_JSON, TYPE_PREFIX
 from service.settings import Settings
 from service.wire import snapshot
 from tests.remote_write import V2, version_2

@@ -25,7 +25,7 @@ from service.api.app import create_app
 from service.api.gateway import gateway, partition_queue, store_monitor
 from service.api.openapi import document
 from service.api.parsing.bodies import JSON
-from service.errors.base import (
+from service.problems import (
     DimensionMismatch,
     KeyReused,
     LabelOutOfRange,

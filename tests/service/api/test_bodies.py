@@ -19,7 +19,7 @@ from service.api.parsing.bodies import JSON, NDJSON, is_light
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.routes.models import _moves
-from service.errors.base import BodyTooLarge, InvalidField, ServiceError
+from service.problems import BodyTooLarge, InvalidField, ServiceError
 from service.settings import Settings
 from tests.service.api.conftest import slug
 

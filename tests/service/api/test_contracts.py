@@ -9,14 +9,13 @@ import re
 
 import pytest
 
-from service import wire
+from service import problems, wire
 from service.api.gateway.load_shedding import shed
 from service.api.parsing.bodies import JSON
 from service.api.parsing.remote_write import PROTOBUF
 from service.api.routes.table import CALLS
 from service.api_keys import OPEN, SCOPES
-from service.errors import base
-from service.errors.base import WaitTooLong
+from service.problems import WaitTooLong
 from service.store import keys
 from tests.e2e.asking import publish
 from tests.service.api.calls import NAMES, check_problem, openapi, operation, requests
@@ -105,14 +104,14 @@ async def test_a_bad_stream_id_is_named(api, worker):
 
 
 async def test_an_unknown_stream_is_said_to_be_one(api, worker):
-    for each in raising(base.UnknownStream):
+    for each in raising(problems.UnknownStream):
         url = each.url.replace(re.search(r"/streams/([^/?]+)", each.url)[1], "nobody")
         check_problem(each.name, await each.send(api, url=url), 404, "unknown-stream")
     assert worker._heads == {}
 
 
 async def test_an_unknown_model_is_said_to_be_one(api):
-    for each in raising(base.NotFound):
+    for each in raising(problems.NotFound):
         url = re.sub(r"/models/[^/]+", "/models/nothing", each.url)
         check_problem(each.name, await each.send(api, url=url), 404, "not-found")
 
@@ -203,12 +202,12 @@ async def test_a_number_that_is_not_finite_is_named(api, worker):
 
 async def test_errors_are_listed_up_to_a_bound(api):
     response = await api.post("/v1/streams/s/observations", json=[{"z": 1}] * 100)
-    assert len(response.json()["errors"]) == base.MAX_ERRORS == 20
+    assert len(response.json()["errors"]) == problems.MAX_ERRORS == 20
 
 
 def is_logged(each):
     """Whether it goes through the log, and is answered by a worker."""
-    return base.PartitionFull in each.call.raises
+    return problems.PartitionFull in each.call.raises
 
 
 async def test_what_is_shed_was_not_accepted(api, worker, monkeypatch):
@@ -237,7 +236,7 @@ async def test_without_a_worker_a_command_is_answered_at_its_deadline(settings, 
         assert not any(task.done() for task in sent)
         clock.advance(0.2)
         for each, task in zip(logged, sent, strict=True):
-            changes = base.NoAnswer in each.call.raises
+            changes = problems.NoAnswer in each.call.raises
             check_problem(each.name, await task, 504, "no-answer" if changes else "read-timeout")
 
 
@@ -267,7 +266,7 @@ async def test_without_a_store_every_call_that_needs_it_is_answered_503(
 async def test_stored_bytes_that_cannot_be_read_are_told_apart_from_none(api, store):
     store.hset(keys.heads(keys.partition_of("s", 4)), "s", b"\x00nonsense")
     for each in of_a_stream():
-        if base.CorruptState in each.call.raises and not is_logged(each):
+        if problems.CorruptState in each.call.raises and not is_logged(each):
             url = each.call.path.replace("{stream}", "s")
             check_problem(each.name, await each.send(api, url=url), 500, "corrupt-state")
 

@@ -20,7 +20,7 @@ from pydantic import (
 from service.api.parsing import observations as forms
 from service.api.parsing.msgspec_forms import MsgspecForm
 from service.api.parsing.observations import ObservationParser
-from service.errors.base import ServiceError
+from service.problems import ServiceError
 from service.schema.observations import Form, Item, Observation
 from service.settings import Settings
 

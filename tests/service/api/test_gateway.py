@@ -9,9 +9,9 @@ import redis
 from service import wire
 from service.api.gateway import calibrations, gateway, load_shedding
 from service.api.gateway.calibrations import Calibrations
-from service.errors.base import UnknownStream, WaitTooLong
 from service.models.canary import Canary
 from service.observability import metrics
+from service.problems import UnknownStream, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of

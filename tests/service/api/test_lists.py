@@ -15,8 +15,8 @@ from service.api.gateway import ranking, results, selection
 from service.api.gateway.changes import Changes
 from service.api.gateway.explanations import Explanations
 from service.api.gateway.ranking import Ranking
-from service.errors.base import InvalidField, RedisUnavailable
 from service.observability import metrics
+from service.problems import InvalidField, RedisUnavailable
 from service.schema.commands import OverviewQuery
 from service.schema.queries import ChangesQuery
 from service.store import keys

@@ -13,7 +13,7 @@ from service.api.gateway.load_shedding import (
     LoopLimit,
     Overload,
 )
-from service.errors.base import ApiBusy, WaitTooLong
+from service.problems import ApiBusy, WaitTooLong
 from service.settings import Settings
 
 MAX_WAIT_S = 1.0

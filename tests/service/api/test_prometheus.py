@@ -16,7 +16,7 @@ from service.api.parsing import remote_samples, remote_write, series_rules
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.remote_write import Version, parse
 from service.api.parsing.series_rules import SeriesRules
-from service.errors.base import (
+from service.problems import (
     BodyTooLarge,
     LabelOutOfRange,
     MalformedBody,

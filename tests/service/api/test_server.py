@@ -14,8 +14,8 @@ import pytest
 from service.api import http, middleware, server
 from service.api.parsing.bodies import JSON
 from service.api.server import open_connections
-from service.errors.base import WaitTooLong
 from service.observability import metrics
+from service.problems import WaitTooLong
 from tests.service.api.conftest import slug
 from tests.service.api.real import make_key, moca
 from tests.waiting import until

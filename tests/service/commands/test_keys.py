@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from service import api_keys
 from service.commands import run
 from service.commands.main import app
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.runtime.access_policy import is_loopback, is_own_name, keys_required
 from service.runtime.embedded import Embedded
 from service.runtime.process import EXIT_REFUSED

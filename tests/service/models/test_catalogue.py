@@ -6,8 +6,8 @@ import os
 import pytest
 
 from model_core.upm.builtin import BUILTIN, Options
-from service.errors.base import UnknownModel
 from service.models import catalogue as models
+from service.problems import UnknownModel
 from service.worker.streams.models import Catalogue
 
 OPTIONS = Options(x_dim=3, classes=4)

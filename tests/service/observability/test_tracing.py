@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from service import wire
-from service.errors.base import StartupError
 from service.observability import tracing
 from service.observability.tracing import known_place, open_tracer, place_of
+from service.problems import StartupError
 from service.settings import Settings
 from service.wire import Envelope, LogEntry, RunLength
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.commands.main import app
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.runtime import embedded
 from service.runtime.embedded import Embedded, EmbeddedError
 from service.runtime.store_process import StoreKeeper

@@ -13,7 +13,7 @@ import redis
 from model_core import artifact
 from model_core.artifact import files
 from service.commands.options import read_settings
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.runtime.process import import_plugins
 from service.runtime.store_process import StoreKeeper
 from service.settings import Settings

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.runtime import process, supervisor
 from service.runtime.embedded import Embedded
 from service.runtime.process import (

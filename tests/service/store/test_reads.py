@@ -17,9 +17,9 @@ from service.store.connection import connect, connect_async
 from service.store.regimes import Place
 from service.store.worker_reads import (
     CHUNK,
-    CorruptState,
     Store,
     Stored,
+    UnreadablePart,
     chunk_of,
     first_of,
     phase_of,
@@ -90,7 +90,7 @@ def test_where_records_lie_and_that_sealing_is_the_identity():
         ("b", 2, sealed),
     ]
     for place in damaged:
-        with pytest.raises(CorruptState):
+        with pytest.raises(UnreadablePart):
             unseal(*place)
 
 
@@ -137,10 +137,10 @@ async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
     assert await reader.head(P, "a") == head
     assert await reader.head(P, "gone") is None
     assert await reader.head(P, "never") is None
-    with pytest.raises(CorruptState, match="'broken'"):
+    with pytest.raises(UnreadablePart, match="'broken'"):
         await reader.head(P, "broken")
     redis_client.hset(keys.tail(P, "a"), "0", b"\xc1")
-    with pytest.raises(CorruptState, match="'a'"):
+    with pytest.raises(UnreadablePart, match="'a'"):
         await reader.records(P, "a", head_of(1), 0, 1)
 
 
@@ -153,7 +153,7 @@ async def test_events_by_id(redis_client, reader):
     assert [event.id for event in await reader.events(P, "a")] == [1, 2, 10]
     assert await reader.events(P, "b") == []
     redis_client.hset(keys.events(P, "a"), "3", b"?")
-    with pytest.raises(CorruptState, match="event 3 of 'a'"):
+    with pytest.raises(UnreadablePart, match="event 3 of 'a'"):
         await reader.events(P, "a")
 
 
@@ -185,7 +185,7 @@ async def test_records_end_with_the_retained_and_follow_what_was_sealed_since(re
     assert seqs(await reader.records(P, "a", before, 0, 200)) == list(range(200))
     redis_client.hset(keys.heads(P), "a", stored(head_of(200, sealed=189), "a"))
     redis_client.hdel(keys.tail(P, "a"), "195")
-    with pytest.raises(CorruptState, match="observation 195 of 'a' is missing"):
+    with pytest.raises(UnreadablePart, match="observation 195 of 'a' is missing"):
         await reader.records(P, "a", before, 0, 200)
 
 
@@ -365,5 +365,5 @@ def test_labels_that_are_not_retained_are_left_out_and_damaged_ones_an_error():
     place = Place(0, "pump", labelled_head(300), 300, None, None)
     tail, chunks = fetched(place)
     for damaged in (([b"?", *tail[1:]], chunks), (tail, [b"?", *chunks[1:]])):
-        with pytest.raises(CorruptState):
+        with pytest.raises(UnreadablePart):
             regimes.decode(place, damaged, BEFORE, AFTER)

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from moca_client.responses import RegimeStatistics
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.settings import Settings
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.config import Delivery, Format, HookForm, webhooks_of

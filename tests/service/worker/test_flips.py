@@ -12,7 +12,7 @@ from service.store import event_log, keys
 from service.store.api_keys import _table
 from service.store.append import Queued, entry_of
 from service.store.log import START, Entry
-from service.store.worker_reads import CorruptState
+from service.store.worker_reads import UnreadablePart
 from service.wire import Configure, Observation, Observe
 from service.worker.streams.task import decode_entries
 from tests.service.worker.conftest import INCARNATION
@@ -59,7 +59,7 @@ def test_every_byte_of_every_part_and_of_its_name(written, every):
     def read():
         try:
             return asyncio.run(written._store(lambda store, p: store.parts(p, "a"), "a"))
-        except CorruptState:
+        except UnreadablePart:
             return None
 
     parts = read()

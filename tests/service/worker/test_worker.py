@@ -11,7 +11,7 @@ import torch
 
 from model_core import kernel
 from service import wire
-from service.errors.base import StartupError
+from service.problems import StartupError
 from service.store import keys
 from service.store.connection import connect
 from service.store.log import START, Lease

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import redis
 
-from service.errors.base import ReadTimeout, UnknownStream
+from service.problems import ReadTimeout, UnknownStream
 from service.store.worker_reads import Stored
 from service.wire import (
     READ_ONLY,

@@ -1,1 +1,0 @@
-"""Errors: the tree, those of HTTP alone, and those of streams."""
