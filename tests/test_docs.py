@@ -58,6 +58,17 @@ def test_the_generated_pages_are_up_to_date():
     assert all(f"### {call.method} {call.path}\n" in text_of("reference.md") for call in CALLS)
 
 
+def test_the_numbers_of_quality_are_the_frozen_ones():
+    frozen = json.loads((ROOT / "tests" / "referees" / "frozen" / "quality.json").read_text())
+    sections = json.loads(text_of("numbers.json"))
+    tables = {table["title"]: table["rows"] for section in sections for table in section["tables"]}
+    for number, row in enumerate(tables["Changes: TCPD"][:3]):
+        assert row[1].split()[0] == f"{frozen[f'changes {number} f1 mean']:.3f}", row
+        assert row[2].split()[0] == f"{frozen[f'changes {number} cover mean']:.3f}", row
+    alarms = [row for row in tables["Anomalies: NAB, standard profile"] if "alarms" in row[0]]
+    assert [row[3] for row in alarms] == [f"{frozen['nab 3 score fixed']:.1f}"]
+
+
 def test_every_setting_is_documented():
     assert set(Settings.model_fields) == API | WORKER | SERVE, "a setting is no command's option"
     lacking = [

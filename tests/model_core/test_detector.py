@@ -277,18 +277,15 @@ def test_pictures(monkeypatch):
         detector.plot()
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param("docs/detector.md", marks=pytest.mark.slow), "README.md"]
-)
-def test_the_documentation_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("count", [1, pytest.param(None, marks=pytest.mark.slow)])
+def test_the_documentation_prints_what_it_says(count, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[2] / page).read_text()
+    text = (Path(__file__).parents[2] / "docs" / "detector.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", text, re.M | re.S)
-    ours = [block for block in blocks if "Client" not in block[0]]
-    assert "Detector" in ours[0][0]
+    assert len(blocks) > 3
     names = {}
     with kernel.eager_only():
-        for code, printed in ours:
+        for code, printed in blocks[:count]:
             exec(code, names)
             assert capsys.readouterr().out == printed
 
