@@ -76,7 +76,7 @@ bench: $(RUN_STAMP)  ## step time early and late; throughput beside a bare echo 
 	$(BIN)/moca bench step
 	$(BIN)/moca bench serve
 
-docs: $(TEST_STAMP)  ## the pages that are made of the code: reference, commands, settings, metrics
+docs: $(TEST_STAMP)  ## the generated pages: reference, commands, settings, metrics, numbers
 	$(BIN)/python docs/generate.py
 
 client: install  ## the synchronous client, made from the asynchronous one

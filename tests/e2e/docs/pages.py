@@ -26,7 +26,7 @@ ADDRESS, RECEIVER = "127.0.0.1:8000", "127.0.0.1:9000"
 
 
 class Reader:
-    """Who reads a page and does what it says, in a folder of their own."""
+    """Runs the blocks of a page in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Reader:
         )
 
     def run(self, kind: str, code: str) -> str:
-        """Run a block; what it printed."""
+        """Run a block and return its output."""
         for address, port in self.ports.items():
             code = code.replace(address, f"127.0.0.1:{port}").replace(
                 address.replace("127.0.0.1", "localhost"), f"127.0.0.1:{port}"
@@ -101,7 +101,7 @@ def _moca(folder: Path) -> Path:
 
 
 def blocks(page: Path):
-    """Blocks of code, each with what it is said to print, or None."""
+    """Yield the blocks of code: kind, code, expected output or None."""
     found = [(match[1], match[2]) for match in BLOCK.finditer(page.read_text())]
     for (kind, code), (next_kind, text) in zip(found, [*found[1:], ("", "")], strict=True):
         if kind != "text":
@@ -109,7 +109,7 @@ def blocks(page: Path):
 
 
 def play(page: Path, folder: Path):
-    """Run a page; yields what each block is said to print and what it printed."""
+    """Run a page; yield the expected and the actual output of each block."""
     reader = Reader(folder)
     try:
         for kind, code, said in blocks(page):
@@ -119,7 +119,7 @@ def play(page: Path, folder: Path):
 
 
 def rewrite(page: Path) -> None:
-    """Write what the blocks print into their `text` blocks."""
+    """Write the output of the blocks into their `text` blocks."""
     with tempfile.TemporaryDirectory() as folder:
         printed = [got for said, got in play(page, Path(folder)) if said is not None]
     following = iter(printed)

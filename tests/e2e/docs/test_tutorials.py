@@ -1,4 +1,4 @@
-"""The tutorial and the examples, done as they stand against a real service."""
+"""The tutorial, the examples and the README, run against a real service."""
 
 from pathlib import Path
 
