@@ -5,7 +5,7 @@ import time
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.calling import ask, history, slug
-from tests.remote_write import STALE, V1, V2, version_1, version_2
+from tests.remote_write import V1, V2, version_1, version_2
 
 T0 = 1_767_225_600_000  # ms, the begin of a minute
 PARTS = ("samples", "histograms", "exemplars")
@@ -22,19 +22,6 @@ def write(client, *series, headers=V1, **more):
 
 def kept(client, stream):
     return [(each["y"], each["time"][11:23], each["elapsed"]) for each in history(client, stream)]
-
-
-def test_the_first_sample_of_each_interval_counts_once(http, prefix):
-    """Also of samples that are sent again; what is no number leaves a gap."""
-    samples = [(float(i), T0 + 4000 * i) for i in range(8)]  # at 0, 4, 8, 12 ... 28 s
-    assert write(http, (labels(prefix), samples)).status_code == 204
-    expected = [(0.0, "00:00:00.000", 1.0), (3.0, "00:00:12.000", 1.0), (5.0, "00:00:20.000", 1.0)]
-    assert kept(http, f"{prefix}a") == expected
-    assert write(http, (labels(prefix), samples)).status_code == 204
-    odd = [(STALE, T0 + 40_000), (float("inf"), T0 + 50_000)]
-    again = [*samples[3:], (9.0, T0 + 29_999), *odd, (7.0, T0 + 65_000)]
-    assert write(http, (labels(prefix), again)).status_code == 204
-    assert kept(http, f"{prefix}a") == [*expected, (7.0, "00:01:05.000", 4.0)]
 
 
 def test_a_rule_makes_the_stream_and_its_settings_can_be_changed(http, prefix):

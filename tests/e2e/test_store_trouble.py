@@ -1,6 +1,6 @@
-"""The store dies, fills up, or comes back older than it was: what callers see, and what is lost.
+"""The store fills up, or comes back older than it was: what callers see, and what is lost.
 
-What a path to the store does that loses, cuts or holds bytes is in tests/referees/history.py.
+A store that is killed, and a path to it that loses, cuts or holds bytes: tests/referees/history.py.
 """
 
 import resource
@@ -16,11 +16,7 @@ from service.store.connection import connect
 from tests.conftest import _binary, _wait_until_up
 from tests.e2e.calling import slug
 from tests.e2e.deployment import (
-    Load,
     Processes,
-    check_as_uninterrupted,
-    create_streams,
-    series,
     wait_ready,
 )
 from tests.waiting import until
@@ -76,20 +72,6 @@ def url(server, tmp_path_factory):
         yield processes.start_separate(server.url)
     finally:
         processes.stop_all()
-
-
-def test_the_store_is_killed_and_started_again(url, server):
-    create_streams(url, "load", 10)
-    load = Load(url, series(10, 30), 60, retry=True)
-
-    def again():
-        server.kill()
-        time.sleep(1)
-        server.start()
-
-    load.run_with((0.3, again))
-    wait_ready(url)
-    check_as_uninterrupted(url, load)
 
 
 def test_the_disk_of_the_store_is_full(url, server):

@@ -178,13 +178,6 @@ def test_bounds_and_files_that_cannot_be_used_are_refused(tmp_path):
                 Outbox(client, tmp_path / name)
 
 
-def test_importing_the_client_is_light():
-    code = "import sys, moca_client; print([n for n in ('torch', 'fastapi', 'numpy', 'pandas')"
-    command = [sys.executable, "-c", code + " if n in sys.modules])"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
-
-
 def check(url, length):
     """Each stream has its observations, each once, in order."""
     with Client(url) as client:

@@ -404,20 +404,6 @@ def test_the_page_says_when_the_service_is_away_and_what_it_refuses(opened, fake
     expect(page.locator("#feed")).to_be_hidden()
 
 
-def test_without_plotting_code_there_are_tables(page, fake):
-    def without(route):
-        answer = route.fetch()
-        text = re.sub(r'(name="moca-plotly" content=")[^"]+', r"\1", answer.text())
-        route.fulfill(response=answer, body=text)
-
-    page.route(f"{fake.url}/", without)
-    page.goto(f"{fake.url}/#/streams/pump")
-    expect(page.locator(".plot")).to_contain_text("moca-service[console]")
-    page.get_by_text("View as tables").click()
-    expect(page.locator(".tables table").first).to_contain_text("1959-01-01")
-    expect(page.locator("[data-event='1']")).to_contain_text("#1 at 40")
-
-
 def test_a_walk_by_keyboard_on_a_narrow_dark_screen(opened, fake):
     """Nothing has to be scrolled sideways, feedback can be reached, colours follow the system."""
     page = opened(fake.url, color_scheme="dark", viewport={"width": 360, "height": 740})

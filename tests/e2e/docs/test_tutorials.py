@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.e2e.docs.pages import Reader, blocks, play
+from tests.e2e.docs.pages import ADDRESS, Reader, blocks, play
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = [DOCS / "tutorials" / "metric.md", DOCS / "examples.md"]
@@ -21,17 +22,15 @@ def test_a_page_runs_and_prints_what_it_says(page, tmp_path):
     assert done == len(list(blocks(page))) > 3
 
 
-def test_the_readme_tries_it_with_what_works(tmp_path):
+def test_the_readme_tries_it_with_what_works(url, prefix, tmp_path):
+    """On the service of the run, on which another page has a stream of the same name."""
     readme = Path(__file__).parents[3] / "README.md"
     tried = [each for each in blocks(readme) if each[0] == "python" or each[1].startswith("curl")]
     assert len(tried) == 2
     reader = Reader(tmp_path)
-    try:
-        reader.run("sh", "moca serve")
-        printed = [reader.run(kind, code) for kind, code, _ in tried]
-    finally:
-        reader.close()
-    for (kind, _, shown), found in zip(tried, printed, strict=True):
+    reader.ports[ADDRESS] = httpx.URL(url).port
+    for kind, code, shown in tried:
+        found = reader.run(kind, code.replace("pump-7", f"{prefix}pump"))
         if kind == "python":
             assert found.split() == shown.split()
         else:
