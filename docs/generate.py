@@ -68,8 +68,8 @@ reason, and some have additional members. If a list for one stream was applied i
 and `answers` are present as well. An item of `POST /v1/observations` may have any problem of a
 single observation, with its `stream`.
 
-In addition to those of the calls there are {others}: for requests that match no call, for request
-heads over the limits, and for items after a failed one.
+In addition to those of the calls there are {others}: for requests that match no call, for items
+after a failed one, and for connections beyond the limit.
 """
 
 
@@ -79,15 +79,15 @@ def reference() -> str:
     parts = [REFERENCE_HEAD, _contents(document)]
     for tag, title in TAGS.items():
         parts.append(f"## {title}\n")
-        parts += [_call(*found) for found in _operations(document, tag)]
+        parts += [_call(*operation) for operation in _operations(document, tag)]
     parts += [_objects(document), _all_problems()]
     return "\n".join(parts)
 
 
-Found = tuple[str, str, dict[str, Any]]
+Operation = tuple[str, str, dict[str, Any]]  # method, path, and its part of the document
 
 
-def _operations(document: dict[str, Any], tag: str) -> Iterator[Found]:
+def _operations(document: dict[str, Any], tag: str) -> Iterator[Operation]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if tag in operation["tags"]:
@@ -113,7 +113,7 @@ def _call(method: str, path: str, operation: dict[str, Any]) -> str:
     scope = f" Scope `{needs[0]}`." if needs else " No API key required."
     parts = [f"### {method} {path}\n", f"{operation['description']}{scope}\n"]
     if operation.get("parameters"):
-        parts.append(_table(_parameter(each) for each in operation["parameters"]))
+        parts.append(_table(map(_parameter, operation["parameters"])))
     if "requestBody" in operation:
         parts.append(_body(operation["requestBody"]))
     parts += _answers(operation["responses"])
@@ -128,9 +128,11 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _parameter(found: dict[str, Any]) -> tuple[str, str, str]:
-    where = found["in"] + (", required" if found["required"] else "")
-    return f"`{found['name']}` ({where})", _type(found["schema"]), found.get("description", "")
+def _parameter(parameter: dict[str, Any]) -> tuple[str, str, str]:
+    name = (
+        f"`{parameter['name']}` ({parameter['in']}{', required' if parameter['required'] else ''})"
+    )
+    return name, _type(parameter["schema"]), parameter.get("description", "")
 
 
 def _body(body: dict[str, Any]) -> str:
@@ -236,19 +238,19 @@ def _objects(document: dict[str, Any]) -> str:
         parts.append(f"### {name}\n\n{schema.get('description', '')}\n")
         required = schema.get("required", [])
         rows = [
-            (f"`{field}`", _type(found), _meaning(found, field in required))
-            for field, found in schema["properties"].items()
+            (f"`{name}`", _type(field), _meaning(field, name in required))
+            for name, field in schema["properties"].items()
         ]
         parts.append(_table(rows))
     return "\n".join(parts)
 
 
 def _meaning(schema: dict[str, Any], required: bool) -> str:
-    said = str(schema.get("description", ""))
+    meaning = str(schema.get("description", ""))
     default = schema.get("default")
     if not required and default not in (None, "", {}):
-        said += f" (default `{json.dumps(default)}`)"
-    return said.strip()
+        meaning += f" (default `{json.dumps(default)}`)"
+    return meaning.strip()
 
 
 def _all_problems() -> str:
@@ -287,26 +289,27 @@ Exit statuses of all commands:
 
 def commands(root: Any) -> str:
     """Return docs/commands.md: every command below `root` with its arguments and options."""
-    found = list(_commands(root, "moca"))
-    names = "\n".join(f"* [`{name}`](#{name.replace(' ', '-')})" for name, _ in found)
-    return "\n".join([COMMANDS_HEAD, names + "\n", *(_command(*each) for each in found)])
+    named = list(_commands(root, "moca"))
+    links = "\n".join(f"* [`{name}`](#{name.replace(' ', '-')})" for name, _ in named)
+    pages = (_command(name, command) for name, command in named)
+    return "\n".join([COMMANDS_HEAD, links + "\n", *pages])
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by its whole name, in order."""
+    """Yield the commands without subcommands, by their whole names, in order."""
     if not hasattr(command, "commands"):
         yield name, command
         return
-    for each, inner in sorted(command.commands.items()):
-        yield from _commands(inner, f"{name} {each}")
+    for word, inner in sorted(command.commands.items()):
+        yield from _commands(inner, f"{name} {word}")
 
 
 def _command(name: str, command: Any) -> str:
     arguments: list[Any] = []
     options: list[Any] = []
-    for each in command.params:
-        (arguments if each.param_type_name == "argument" else options).append(each)
-    usage = " ".join([name, *(_usage(each) for each in arguments)])
+    for parameter in command.params:
+        (arguments if parameter.param_type_name == "argument" else options).append(parameter)
+    usage = " ".join([name, *map(_usage, arguments)])
     text = fill(" ".join((command.help or "").split()), WIDTH, break_on_hyphens=False)
     lines = [f"## {name}", "", f"`{usage}`", "", text, ""]
     shown = [each for each in (*arguments, *options) if not getattr(each, "hidden", False)]
