@@ -1,7 +1,8 @@
-"""Compile the kernels that the tests use, on all cores: python -m tests.kernels [--all].
+"""Compile kernels on all cores: python -m tests.kernels [--all].
 
 `make test` does this before the tests, so that none of them waits for a compiler that others wait
-for as well. Those that only long tests use take minutes, and are compiled with --all.
+for as well: the kernels of `QUICK` take a minute on two cores. All others are needed by long tests
+alone, and are compiled with --all.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-# Long ones first: the last to end should not be alone for long.
 LEARNED = ("alpaca", "fleet", "pcoc")
-OF_LONG_TESTS = ("fleet", "pcoc", "multivariate")
+# Of the default model, of a regression with an encoder, and of a label of each kind that streams
+# are served by. Long ones first: the last to end should not be alone for long.
+QUICK = ("averaged", "alpaca", "poisson", "gaussian")
 
 
 def compile_kernel(name: str) -> tuple[str, float]:
@@ -34,11 +36,11 @@ def compile_kernel(name: str) -> tuple[str, float]:
 
 
 def main(everything: bool) -> None:
-    from model_core.upm.builtin import BUILTIN
+    names = list(QUICK)
+    if everything:
+        from model_core.upm.builtin import BUILTIN
 
-    names = [*LEARNED, *reversed(BUILTIN)]
-    if not everything:
-        names = [name for name in names if name not in OF_LONG_TESTS]
+        names = [*LEARNED, *reversed(BUILTIN)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         jobs = [pool.submit(compile_kernel, name) for name in names]
         for done, job in enumerate(as_completed(jobs), 1):

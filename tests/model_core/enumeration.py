@@ -70,9 +70,17 @@ def streams(name: str) -> list[Series]:
 
 
 @cache
+def segments(name: str) -> list[list[Segment]]:
+    """What each of `streams` says from each start on."""
+    reference = case(name).reference
+    return [[segment(reference, one, s) for s in range(STEPS)] for one in streams(name)]
+
+
+@cache
 def truths(name: str) -> list[list[Truth]]:
     """What holds of each of `streams`."""
-    return [enumerate_segmentations(case(name).reference, each) for each in streams(name)]
+    pairs = zip(streams(name), segments(name), strict=True)
+    return [enumerate_segmentations(stream, parts) for stream, parts in pairs]
 
 
 def segment(reference: Reference, series: Series, start: int) -> Segment:
@@ -114,11 +122,10 @@ def change_probability(series: Series) -> np.ndarray:
     return np.where(np.isnan(told), elapsed, told)
 
 
-def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]:
+def enumerate_segmentations(series: Series, parts: list[Segment]) -> list[Truth]:
     """The truth after every step, as sums and maxima over all segmentations up to it."""
-    segments = [segment(reference, series, s) for s in range(len(series.y))]
-    after = [np.cumsum(each.whole) for each in segments]
-    before = [a - each.labels for a, each in zip(after, segments, strict=True)]
+    after = [np.cumsum(part.whole) for part in parts]
+    before = [total - part.labels for total, part in zip(after, parts, strict=True)]
     answer = []
     for t in range(len(series.y)):
         paths = _paths(series, t, after, after)
@@ -135,12 +142,10 @@ def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]
     return answer
 
 
-def segmentations(
-    reference: Reference, series: Series, t: int | None = None
-) -> list[tuple[list[int], float]]:
-    """Starts and log joint probability of every segmentation up to `t`, or of the whole series."""
-    after = [np.cumsum(segment(reference, series, s).whole) for s in range(len(series.y))]
-    return _paths(series, len(series.y) - 1 if t is None else t, after, after)
+def segmentations(name: str, row: int, t: int = STEPS - 1) -> list[tuple[list[int], float]]:
+    """Starts and log joint probability of every segmentation of a stream up to `t`."""
+    after = [np.cumsum(part.whole) for part in segments(name)[row]]
+    return _paths(streams(name)[row], t, after, after)
 
 
 def _paths(series: Series, t: int, inner, last) -> list[tuple[list[int], float]]:

@@ -6,7 +6,7 @@ Weights are the same wherever the tests run: no library's generator decides them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -397,19 +397,3 @@ def case(name: str) -> Case:
     # Whichever test asks first: tensors made in inference mode would never have a gradient.
     with torch.inference_mode(False):
         return BUILDERS[name]()
-
-
-class _ByName(Mapping[str, Case]):
-    """All cases, each built when it is asked for."""
-
-    def __getitem__(self, name: str) -> Case:
-        return case(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
-
-    def __len__(self) -> int:
-        return len(NAMES)
-
-
-BY_NAME = _ByName()

@@ -10,23 +10,23 @@ from model_core import filter as moca
 from model_core.actions import Hypotheses, Strategy, choose, draw_slots, seeded
 from model_core.upm.base import UnderlyingModel, tree_map
 from model_core.upm.regression import covariance_root
-from tests.model_core.registry import BY_NAME, irregular, linear_case, lstm_case, tensor
+from tests.model_core.registry import case, irregular, linear_case, lstm_case, tensor
 
 DRAWS = 20_000
 REGRESSIONS = ["alpaca-1", "alpaca-unknown-1"]
 STRATEGIES = [Strategy("thompson"), Strategy("optimistic", 4), Strategy("greedy")]
 
 
-def grown(case, batch: int = 1, steps: int = 6) -> Hypotheses:
+def grown(model_case, batch: int = 1, steps: int = 6) -> Hypotheses:
     """Hypotheses before the label to come, after some labels; each stream has its own."""
-    prior = case.prior(batch)
+    prior = model_case.prior(batch)
     state = moca.init(prior, 4)
     ones = torch.ones(batch, dtype=torch.float64)
-    drawn = [case.draw(np.random.default_rng(i), steps) for i in range(batch)]
+    drawn = [model_case.draw(np.random.default_rng(i), steps) for i in range(batch)]
     for t in range(steps):
         x, y = (tensor(np.stack([each[t] for each in row])) for row in zip(*drawn, strict=True))
         inputs = moca.Inputs(x, y, ones > 0, 0.2 * ones[:, None], ones, ones * np.nan, 0 * ones)
-        state, _ = moca.step(case.model, state, prior, inputs)
+        state, _ = moca.step(model_case.model, state, prior, inputs)
     return actions.hypotheses(moca.grow(state, prior, inputs)[0])
 
 
@@ -54,7 +54,7 @@ def only(held: Hypotheses, slot: int) -> Hypotheses:
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_draws_are_of_the_posterior_of_the_function(name):
     """Normal where the noise is known, Student-t where it is not; any contrast is one, too."""
-    model, held = BY_NAME[name].model, only(grown(BY_NAME[name]), 1)
+    model, held = case(name).model, only(grown(case(name)), 1)
     asked = candidates(1)
     drawn = actions.draw(model, held, asked, DRAWS, seeded([2]))[0].numpy()
     phi = model.encode(asked[0], held.context)
@@ -77,11 +77,11 @@ def test_draws_are_of_the_posterior_of_the_function(name):
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_a_seed_means_a_function_whatever_it_is_asked_at(name):
     """Without noise: asked twice at one input, it answers the same."""
-    held, asked = grown(BY_NAME[name]), candidates(1, 6)
+    held, asked = grown(case(name)), candidates(1, 6)
     twice = torch.cat((asked, asked), 1)
-    whole = actions.draw(BY_NAME[name].model, held, twice, 5, seeded([5]))
+    whole = actions.draw(case(name).model, held, twice, 5, seeded([5]))
     torch.testing.assert_close(whole[..., :6], whole[..., 6:], atol=1e-12, rtol=0)
-    part = actions.draw(BY_NAME[name].model, held, asked[:, 3:], 5, seeded([5]))
+    part = actions.draw(case(name).model, held, asked[:, 3:], 5, seeded([5]))
     torch.testing.assert_close(whole[..., 3:6], part, atol=1e-12, rtol=0)
 
 
@@ -97,26 +97,28 @@ def test_slots_are_the_inverse_cdf_shortest_run_first():
 
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_the_mean_is_that_of_the_predictive_mixture_and_of_draws(name):
-    case = BY_NAME[name]
-    held, asked = grown(case, 3), candidates(3)
-    found = actions.mean(case.model, held, asked)
+    model_case = case(name)
+    held, asked = grown(model_case, 3), candidates(3)
+    found = actions.mean(model_case.model, held, asked)
     for a in range(4):
-        components = case.model.predictive(held.stats, case.model.encode(asked[:, a], held.context))
+        components = model_case.model.predictive(
+            held.stats, model_case.model.encode(asked[:, a], held.context)
+        )
         expected = (held.log_prob.exp() * components.mean().squeeze(-1)).sum(-1)
         torch.testing.assert_close(found[:, a], expected)
     # And so says the method that models which are no regressions have.
-    phi = case.model.encode(asked.flatten(0, 1), held.context).reshape(3, 4, -1)
-    general = UnderlyingModel.means(case.model, held.stats, phi)
-    torch.testing.assert_close(case.model.means(held.stats, phi), general)
-    drawn = actions.draw(case.model, held, asked, 5000, seeded([7, 8, 9]))
+    phi = model_case.model.encode(asked.flatten(0, 1), held.context).reshape(3, 4, -1)
+    general = UnderlyingModel.means(model_case.model, held.stats, phi)
+    torch.testing.assert_close(model_case.model.means(held.stats, phi), general)
+    drawn = actions.draw(model_case.model, held, asked, 5000, seeded([7, 8, 9]))
     assert ((drawn.mean(1) - found).abs() < 4 * drawn.std(1) / 5000**0.5).all()
 
 
 @pytest.mark.parametrize("name", [*REGRESSIONS, "lstm-1", "linear-1"])
 def test_a_stream_sees_neither_its_batch_mates_nor_its_slots(name):
     others = {"lstm-1": lstm_case, "linear-1": linear_case}
-    case = others[name](1) if name in others else BY_NAME[name]
-    held, asked = grown(case, 3), candidates(3)
+    model_case = others[name](1) if name in others else case(name)
+    held, asked = grown(model_case, 3), candidates(3)
     order = torch.tensor([3, 0, 4, 2, 1])
     moved = held._replace(
         log_prob=held.log_prob[:, order],
@@ -125,41 +127,45 @@ def test_a_stream_sees_neither_its_batch_mates_nor_its_slots(name):
     )
     kept = [each.clone() for each in (*held[:2], asked)]
     for strategy in STRATEGIES:
-        together = choose(case.model, held, asked, strategy, seeded([8, 9, 10]))
+        together = choose(model_case.model, held, asked, strategy, seeded([8, 9, 10]))
         for i in range(3):
             one = slice(i, i + 1)
             for each in (held, moved):
-                alone = choose(case.model, rows(each, one), asked[one], strategy, seeded([8 + i]))
+                alone = choose(
+                    model_case.model, rows(each, one), asked[one], strategy, seeded([8 + i])
+                )
                 assert alone.chosen[0] == together.chosen[i]
                 torch.testing.assert_close(alone.values[0], together.values[i], atol=1e-12, rtol=0)
     assert all(map(torch.equal, kept, (*held[:2], asked)))
 
 
 def test_strategies_take_the_best_of_what_they_draw():
-    case = BY_NAME["alpaca-1"]
-    held, asked = grown(case, 2), candidates(2)
+    model_case = case("alpaca-1")
+    held, asked = grown(model_case, 2), candidates(2)
     thompson, _, greedy = (
-        choose(case.model, held, asked, each, seeded([12, 13])) for each in STRATEGIES
+        choose(model_case.model, held, asked, each, seeded([12, 13])) for each in STRATEGIES
     )
-    optimistic = choose(case.model, held, asked, Strategy("optimistic", 5), seeded([12, 13]))
-    drawn = actions.draw(case.model, held, asked, 1, seeded([12, 13]))
+    optimistic = choose(model_case.model, held, asked, Strategy("optimistic", 5), seeded([12, 13]))
+    drawn = actions.draw(model_case.model, held, asked, 1, seeded([12, 13]))
     assert torch.equal(thompson.values, drawn[:, 0])
-    drawn = actions.draw(case.model, held, asked, 5, seeded([12, 13]))
+    drawn = actions.draw(model_case.model, held, asked, 5, seeded([12, 13]))
     # The best candidate of all drawn functions, found one by one.
     for i in range(2):
         best, place = max((drawn[i, d, a].item(), a) for d in range(5) for a in range(4))
         assert (optimistic.values[i].max(), optimistic.chosen[i]) == (best, place)
-    assert torch.equal(greedy.values, actions.mean(case.model, held, asked))
+    assert torch.equal(greedy.values, actions.mean(model_case.model, held, asked))
     for each in (thompson, optimistic, greedy):
         assert torch.equal(each.chosen, each.values.argmax(-1))
 
 
 def test_other_models_draw_labels_of_the_drawn_hypothesis():
-    case = lstm_case(1)
-    held, asked = only(grown(case), 1), candidates(1, 2)
-    drawn = actions.draw(case.model, held, asked, DRAWS, seeded([18]))[0]
+    model_case = lstm_case(1)
+    held, asked = only(grown(model_case), 1), candidates(1, 2)
+    drawn = actions.draw(model_case.model, held, asked, DRAWS, seeded([18]))[0]
     for a in range(2):
-        each = case.model.predictive(held.stats, case.model.encode(asked[:, a], held.context))
+        each = model_case.model.predictive(
+            held.stats, model_case.model.encode(asked[:, a], held.context)
+        )
         law = stats.norm(each.loc[0, 1, 0].item(), each.scale[0, 1, 0].item())
         assert stats.kstest(drawn[:, a].numpy(), law.cdf).pvalue > 1e-3
     assert abs(np.corrcoef(drawn.T.numpy())[0, 1]) < 4 / DRAWS**0.5
@@ -170,11 +176,11 @@ def test_what_orders_no_actions_is_refused():
     held = Hypotheses(nothing, nothing.long(), None, nothing[:, :0])
     for name in ("alpaca-2", "pcoc-3", "gaussian-1"):
         with pytest.raises(ValueError, match="one ordered label"):
-            choose(BY_NAME[name].model, held, candidates(1), Strategy("greedy"), [])
-    case = BY_NAME["alpaca-1"]
+            choose(case(name).model, held, candidates(1), Strategy("greedy"), [])
+    model_case = case("alpaca-1")
     for shape in ((1, 0, 2), (1, 3, 1), (1, 2)):
         with pytest.raises(ValueError, match="candidates"):
-            choose(case.model, grown(case), torch.zeros(shape), Strategy("greedy"), [])
+            choose(model_case.model, grown(model_case), torch.zeros(shape), Strategy("greedy"), [])
 
 
 def test_roots_of_covariances_with_no_variance_left_in_a_direction():

@@ -20,7 +20,7 @@ from model_core.errors import BadArtifact
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import Gaussian
 from tests.model_core.cases import run, series
-from tests.model_core.registry import BY_NAME, tensor
+from tests.model_core.registry import case, tensor
 
 KINDS = ["alpaca-2", "alpaca-unknown-2", "alpaca-mixture-unknown-2", "fleet-2", "pcoc-3", "lstm-2"]
 OF_STREAMS = ("kappa", "slope", "autoregression", "alpha", "beta")  # of a fleet, in no artifact
@@ -97,7 +97,7 @@ def load(tmp_path):
     """Write a model of a name with changes, and load it."""
 
     def loaded(name: str = "alpaca-2", fields: dict | None = None, tensors: dict | None = None):
-        description, values = stored(BY_NAME[name].model)
+        description, values = stored(case(name).model)
         artifact.save(tmp_path, changed(description, fields or {}), changed(values, tensors or {}))
         return artifact.load(tmp_path)
 
@@ -106,30 +106,30 @@ def load(tmp_path):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_saved_model_is_the_model_in_double_precision(load, name):
-    case = BY_NAME[name]
+    model_case = case(name)
     model = load(name, {"outlier_rate": 0.25})
     for each in ("kind", "x_dim", "y_dim", "label", "classes", "typical"):
-        assert getattr(model, each) == getattr(case.model, each)
+        assert getattr(model, each) == getattr(model_case.model, each)
     assert (model.hazard, model.outlier_rate) == (0.1, 0.25)
     if name == "fleet-2":
         of_streams = {each: getattr(model, each) for each in OF_STREAMS}
-        case = case._replace(model=dataclasses.replace(case.model, **of_streams))
-    one = series(case, 0, 20, outlier_rate=0.02)
+        model_case = model_case._replace(model=dataclasses.replace(model_case.model, **of_streams))
+    one = series(model_case, 0, 20, outlier_rate=0.02)
     for ours, theirs in zip(
-        run(case, [one], 8), run(case._replace(model=model), [one], 8), strict=True
+        run(model_case, [one], 8), run(model_case._replace(model=model), [one], 8), strict=True
     ):
         torch.testing.assert_close(ours.info.log_score, theirs.info.log_score, atol=1e-9, rtol=0)
-    _, tensors = stored(case.model)
+    _, tensors = stored(model_case.model)
     single = load(name, tensors={key: value.float() for key, value in tensors.items()})
     assert single.outlier_rate == 0
-    for step in run(case._replace(model=single), [one], 8):
+    for step in run(model_case._replace(model=single), [one], 8):
         assert step.info.log_score.dtype == torch.float64
         assert step.info.ok.all()
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_tensor_is_needed_and_checked(load, name):
-    for key, good in stored(BY_NAME[name].model)[1].items():
+    for key, good in stored(case(name).model)[1].items():
         spoilt = good.clone()
         spoilt[(-1,) * spoilt.dim()] = NAN
         for value in (

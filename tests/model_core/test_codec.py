@@ -17,29 +17,29 @@ from model_core import filter as moca
 from model_core.errors import BadState
 from model_core.filter import FilterState, Prior
 from tests.model_core.cases import inputs, run, series
-from tests.model_core.registry import BY_NAME, NAMES
+from tests.model_core.registry import NAMES, case
 
 ROOM = 12
 
 
 @functools.cache
 def state_of(name: str, steps: int = 14, room: int = ROOM) -> FilterState:
-    one = series(BY_NAME[name], 4, steps, labelled=[True] * 6 + [False], outlier_rate=0.01)
-    return run(BY_NAME[name], [one], room)[-1].state
+    one = series(case(name), 4, steps, labelled=[True] * 6 + [False], outlier_rate=0.01)
+    return run(case(name), [one], room)[-1].state
 
 
 @functools.cache
 def blob_of(name: str) -> bytes:
-    return codec.encode(BY_NAME[name].model, state_of(name))
+    return codec.encode(case(name).model, state_of(name))
 
 
 @functools.cache
 def prior_of(name: str) -> Prior:
-    return BY_NAME[name].prior()
+    return case(name).prior()
 
 
 def decode(name: str, blob: bytes, room: int = ROOM) -> FilterState:
-    return codec.decode(BY_NAME[name].model, prior_of(name), room, blob)
+    return codec.decode(case(name).model, prior_of(name), room, blob)
 
 
 def sealed(body: bytes) -> bytes:
@@ -75,9 +75,9 @@ def with_array(name: str, i: int, entry: list) -> bytes:
 
 
 def check_read_back(name: str, state: FilterState, room: int) -> None:
-    blob = codec.encode(BY_NAME[name].model, state)
+    blob = codec.encode(case(name).model, state)
     decoded = decode(name, blob, room)
-    assert codec.encode(BY_NAME[name].model, decoded) == blob
+    assert codec.encode(case(name).model, decoded) == blob
     alive = torch.isfinite(state.belief.log_prob[0])
     count = int(alive.sum())
     whole = {id(each) for each in (state.seq, state.totals, state.context)}
@@ -90,18 +90,18 @@ def check_read_back(name: str, state: FilterState, room: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_state_is_read_back_bitwise_and_goes_on(name):
-    case = BY_NAME[name]
+    model_case = case(name)
     check_read_back(name, state_of(name, 1), ROOM)
     check_read_back(name, state_of(name, 3), 30)
     check_read_back(name, state_of(name), ROOM)
-    blank = moca.init(case.prior(), ROOM)
-    decoded = decode(name, codec.encode(case.model, blank))
+    blank = moca.init(model_case.prior(), ROOM)
+    decoded = decode(name, codec.encode(model_case.model, blank))
     assert all(map(torch.equal, moca.leaves(decoded), moca.leaves(blank)))
-    one = series(case, 5, 16)
-    steps = run(case, [one], ROOM)
-    state = decode(name, codec.encode(case.model, steps[9].state))
+    one = series(model_case, 5, 16)
+    steps = run(model_case, [one], ROOM)
+    state = decode(name, codec.encode(model_case.model, steps[9].state))
     for t in range(10, 16):
-        state, info = moca.step(case.model, state, prior_of(name), inputs([one], t))
+        state, info = moca.step(model_case.model, state, prior_of(name), inputs([one], t))
         for each in ("log_score", "changepoint_probability"):
             expected = getattr(steps[t].info, each)
             torch.testing.assert_close(getattr(info, each), expected, atol=1e-11, rtol=0)
@@ -155,13 +155,13 @@ def test_a_state_has_at_least_one_hypothesis_and_at_most_as_many_as_there_is_roo
     with pytest.raises(BadState, match="12 hypotheses"):
         decode("poisson", blob_of("poisson"), 11)
     state = moca.init(prior_of("poisson"), ROOM)
-    blob = codec.encode(BY_NAME["poisson"].model, state._replace(seq=state.seq + 5))
+    blob = codec.encode(case("poisson").model, state._replace(seq=state.seq + 5))
     with pytest.raises(BadState, match="0 hypotheses"):
         decode("poisson", blob)
 
 
 def test_ranks_and_seasons_travel_with_a_state():
-    model = BY_NAME["gaussian-1"].model
+    model = case("gaussian-1").model
     ranks = anomaly.start([0.5], [2.0])
     seasons = season.blank(12)
     blob = codec.encode(model, state_of("gaussian-1"), ranks, seasons)

@@ -26,20 +26,18 @@ from model_core.upm import conjugate, linear, untrained  # noqa: E402
 from model_core.upm.base import UnderlyingModel  # noqa: E402
 from tests.model_core.registry import NAMES, case  # noqa: E402
 
-# One of every class that `python -m tests.kernels` compiles: others cost nothing more. A fleet is
-# made of what `alpaca` and `averaged` are, `joint` has the matrices of `multivariate`; they and
-# `pcoc` take minutes to compile.
-QUICK = (
-    "gaussian-3", "poisson", "bernoulli", "categorical", "exponential",
-    "alpaca-unknown-2", "autoregressive-all", "averaged-2", "joint-2",
+# Those of the models that `python -m tests.kernels` compiles before a quick run.
+QUICK = ("gaussian-3", "poisson", "alpaca-unknown-2", "averaged-2")
+# Of every other class one: all its models share what is compiled.
+CLASSES = (
+    "bernoulli", "categorical", "exponential", "autoregressive-all", "joint-2", "multivariate-2",
+    "fleet-2", "pcoc-3",
 )  # fmt: skip
 WITHOUT = ("alpaca-mixture-1", "alpaca-mixture-unknown-2", "lstm-2")
-SLOW = [name for name in NAMES if name not in (*QUICK, *WITHOUT)]
-DEAR = ("multivariate-2", "fleet-2", "pcoc-3")
-quick = pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in DEAR)]
+every_class = pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in CLASSES)]
 )
-every_name = pytest.mark.parametrize("name", [*QUICK, *SLOW])
+every_name = pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT])
 
 LEVELS, WINDOW = (0.05, 0.5, 0.95), 5
 NORMAL = quantiles.with_normal(LEVELS)
@@ -278,7 +276,7 @@ HAZARDS = st.one_of(
 )
 
 
-@quick
+@every_class
 def test_a_kernel_takes_the_steps_of_the_filter(name):
     compared = 0
     for seed, hypotheses, hazard in ((1, 50, [0.01]), (2, 7, [1e-6, 0.4, 0.02]), (3, 2, [0.3])):
@@ -329,7 +327,7 @@ def with_own_features(model: UnderlyingModel) -> UnderlyingModel:
     return dataclasses.replace(model, **changes, **({"lags": 0} if hasattr(model, "lags") else {}))
 
 
-@quick
+@every_class
 def test_a_row_does_not_depend_on_its_batch_mates_to_the_last_bit(name):
     model, rng = with_own_features(model_of(name)), np.random.default_rng(3)
     together, alone = Pair(model, 5, 7), Pair(model, 5, 7)
@@ -346,7 +344,7 @@ def test_a_row_does_not_depend_on_its_batch_mates_to_the_last_bit(name):
 WRONG = {"real": 1e200, "count": 1e200, "positive": -1.0, "binary": np.nan, "class": 7.0}
 
 
-@quick
+@every_class
 def test_a_row_that_is_not_finite_stays_as_it_was(name):
     model, rng = model_of(name), np.random.default_rng(5)
     for wrong in ("label", "nan", "input", "state"):

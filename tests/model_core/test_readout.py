@@ -8,14 +8,14 @@ import torch
 from model_core import readout
 from model_core.readout import NUMBERS, Readout
 from tests.model_core.cases import run, series
-from tests.model_core.registry import BY_NAME
+from tests.model_core.registry import case
 
 WINDOW, MOST, STEPS = 3, 4, 10
 
 
-def batch_of(case):
+def batch_of(model_case):
     """Two streams that change at different times; one lacks a label."""
-    return [series(case, seed, STEPS, labelled=[1, 1, 1, 0]) for seed in (1, 2)]
+    return [series(model_case, seed, STEPS, labelled=[1, 1, 1, 0]) for seed in (1, 2)]
 
 
 def hypotheses(state, row):
@@ -63,7 +63,7 @@ def check(found, step, row, confirmed, threshold):
 
 @pytest.mark.parametrize("name", ["gaussian-1", "multivariate-2", "poisson", "alpaca-1"])
 def test_it_is_what_loops_over_the_hypotheses_find(name):
-    for step in run(BY_NAME[name], batch_of(BY_NAME[name]), MOST):
+    for step in run(case(name), batch_of(case(name)), MOST):
         for confirmed in (0, 4, 9):
             for threshold in (0.0, 0.05, 0.999):
                 thresholds = torch.full((2,), threshold, dtype=torch.float64)

@@ -20,7 +20,7 @@ from model_core.sensitivity.regimes import Drawn, draw, shifted, windows
 from model_core.upm.builtin import Options, build
 from service.models import sensitivity_curves
 from service.models.catalogue import BUILT_IN, SHIPPED
-from tests.model_core.registry import BY_NAME
+from tests.model_core.registry import case
 from training.evaluation.online import Settings, prior_of, run
 
 
@@ -55,7 +55,7 @@ def test_an_event_is_confirmed_by_a_threshold_or_by_time_or_by_both():
 
 def test_trained_kinds_and_inputs_of_ones_own_are_drawn_but_no_explained_inputs():
     for name in ("alpaca-2", "lstm-2"):
-        found = drawn(BY_NAME[name].model, 4, 60)
+        found = drawn(case(name).model, 4, 60)
         assert torch.isfinite(found.y).all()
         assert found.x is None or found.x.shape == (4, 60, 2)
     x = torch.arange(12.0).reshape(2, 6, 1)
@@ -64,7 +64,7 @@ def test_trained_kinds_and_inputs_of_ones_own_are_drawn_but_no_explained_inputs(
         assert row[:6].tolist() in x[..., 0].tolist()
         assert row[6:].tolist() in x[:, :3, 0].tolist()
     with pytest.raises(CannotSimulate, match="pcoc"):
-        calibrate(BY_NAME["pcoc-3"].model, Plan(1000))
+        calibrate(case("pcoc-3").model, Plan(1000))
 
 
 # --- what is counted ----------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from collections import Counter
 import pytest
 import torch
 
-from model_core import artifact
+from model_core import artifact, kernel
+from model_core.upm.builtin import BUILTIN
 from service import wire
 from service.models import catalogue
 from service.settings import Settings
@@ -24,6 +25,7 @@ from service.wire import Import, Observation, Observe, snapshot
 from service.worker import worker as loop
 from service.worker.self_test import rehearse
 from service.worker.worker import Worker
+from tests.kernels import LEARNED, QUICK
 from tests.service.worker.commits import restore_commit
 from tests.waiting import PATIENCE_S
 
@@ -34,17 +36,18 @@ STAGED = "0123"  # token of a snapshot to import
 class Bench:
     """Appends commands as the API does and steps workers until they are answered.
 
-    compiles: step by compiled kernels from the first observation on, ten times as fast.
+    compiled: kinds of models that are stepped by compiled kernels from the first observation on,
+    ten times as fast.
     """
 
-    def __init__(self, url, models_dir, compiles=False, **settings):
+    def __init__(self, url, models_dir, compiled=(), **settings):
         exact = {"idempotency_keep_s", "resident_bytes"} & settings.keys()
         loose = {name: settings.pop(name) for name in exact}
         plain = {"partitions": 2, "lease_ttl_ms": 60_000, "request_deadline_s": 180.0, **settings}
         made = Settings(redis_url=url, models_dir=models_dir, **plain)
         self.settings = made.model_copy(update=loose)  # below their bounds, too
         self.client = connect(url)
-        self.compiles = compiles
+        self.compiled = compiled
         self.numbers, self.batches = 0, Counter()
         self.now_ms = int(time.time() * 1000)
         self.default_model = "gaussian"
@@ -58,8 +61,7 @@ class Bench:
         worker = Worker(self.settings)
         with torch.inference_mode():
             rehearse(worker.client, worker.settings)
-        if self.compiles:
-            _compile_at_once(worker.engine)
+        _compile_at_once(worker.engine, self.compiled)
         self._workers.append(worker)
         return worker
 
@@ -249,15 +251,16 @@ class Bench:
         return self.client.hgetall(keys.quarantine(self.partition(stream)))
 
 
-def _compile_at_once(engine):
-    """Have the engine's slabs wait for their kernels."""
+def _compile_at_once(engine, kinds):
+    """Have the engine's slabs of these kinds of models wait for their kernels."""
     make = engine.slab
-    engine.compiles = True
 
     def slab(head):
         made = make(head)
-        if made._compiled is not None and not made._compiled.ready:
-            made._compiled.compile()
+        if made._compiled is None and made.model.kind in kinds:
+            made._compiled = kernel.in_place(made.model, "cpu")
+            if made._compiled is not None:
+                made._compiled.compile()
         return made
 
     engine.slab = slab
@@ -300,12 +303,19 @@ def _torch(monkeypatch):
 
 
 @pytest.fixture
-def make_bench(valkey_url, tmp_path):
-    """Build benches on one server: `db` keeps them apart. `url` is another server's."""
-    made = []
+def make_bench(valkey_url, tmp_path, request):
+    """Build benches on one server: `db` keeps them apart. `url` is another server's.
 
-    def build(db=0, url=None, **settings):
-        made.append(Bench(url or f"{valkey_url}?db={db}", tmp_path / "models", **settings))
+    compiles: whether models that have a kernel are stepped by it; in a quick test those whose
+    kernels are compiled before the run.
+    """
+    made = []
+    kinds = QUICK if request.node.get_closest_marker("slow") is None else (*LEARNED, *BUILTIN)
+
+    def build(db=0, url=None, compiles=False, **settings):
+        url = url or f"{valkey_url}?db={db}"
+        compiled = kinds if compiles else ()
+        made.append(Bench(url, tmp_path / "models", compiled, **settings))
         return made[-1]
 
     yield build

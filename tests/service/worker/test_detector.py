@@ -22,6 +22,7 @@ from service.wire import (
     SegmentHistory,
 )
 from service.worker.filtering import seasons
+from tests.kernels import QUICK
 from tests.service.worker.kinds import KINDS, publish, series
 from training.evaluation.online import Settings, follow
 
@@ -116,7 +117,8 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_answers_events_and_segments(detect, close, settings):
     """Also where the worker is lost, labels are late, and others refused."""
-    bench, detector = detect(settings, "anomaly_alarm" not in settings)
+    kernels = settings["model"] in QUICK and "anomaly_alarm" not in settings
+    bench, detector = detect(settings, kernels)
     y = labels(settings["model"], 70)
     y[65] = None if settings["model"] == "bernoulli" else 60.0  # an anomaly
     seen = observations(y)
