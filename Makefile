@@ -79,8 +79,9 @@ bench: $(RUN_STAMP)  ## step time early and late; throughput beside a bare echo 
 docs: $(TEST_STAMP)  ## the generated pages: reference, commands, settings, metrics, numbers
 	$(BIN)/python docs/generate.py
 
-client: install  ## the synchronous client, made from the asynchronous one
+client: install  ## what of the client is made: its synchronous half, types of settings
 	$(BIN)/python deploy/packages/synchronous.py
+	$(BIN)/python deploy/packages/client_settings.py
 
 DIST ?= dist
 wheels: $(RUN_STAMP)  ## the wheels of moca-client, moca-core and moca-service, in dist/

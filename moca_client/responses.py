@@ -19,14 +19,11 @@ from moca_client.model_parts import (
     TrainingReport,
     TrainingSummary,
 )
+from moca_client.stream_settings import Hazard, StreamSettings
 
 # Types of the messages about events, by the kinds of those.
 MESSAGES = {"change": "changepoint", "anomaly": "anomaly"}
 NextPage = Annotated[str | None, doc("pass it to get the next page; null on the last page")]
-Hazard = Annotated[
-    float | list[float] | dict[str, float] | None,
-    doc("a number, a table by run length, or mean and shape of regime durations"),
-]
 Anomaly = Annotated[
     float | None,
     doc(
@@ -35,38 +32,6 @@ Anomaly = Annotated[
     ),
 ]
 NextSeq = Annotated[int, doc("position of the next observation")]
-
-
-class FalseAlarmRate(TypedDict):
-    """The setting `sensitivity`."""
-
-    false_alarms_per_1000: float
-
-
-class StreamSettings(TypedDict, total=False):
-    """Settings of a stream; null: the model's, or none. Changes have the changed ones alone."""
-
-    model: str
-    hazard: Hazard
-    max_hypotheses: int
-    outlier_rate: float | None
-    confirm_after: Annotated[int | None, doc("null: confirmed by another rule")]
-    warmup: int
-    location: list[float] | None
-    scale: list[float] | None
-    history: int
-    classes: int | None
-    order: int
-    trend: bool
-    season: int | None
-    interval: float | None
-    ttl: float | None
-    label_window: int
-    sensitivity: FalseAlarmRate | None
-    confirm_probability: float | None
-    anomaly_alarm: float | None
-    seasonal: bool | None
-    tags: dict[str, str]
 
 
 class Predictive(Struct):

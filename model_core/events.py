@@ -13,7 +13,7 @@ from enum import Enum
 from math import copysign, inf, isfinite, isnan, nan, sqrt
 from typing import NamedTuple
 
-from model_core.defaults import ALARM_SILENCE
+from model_core.stream_settings import ALARM_SILENCE
 
 ROUNDING = 1e-12  # of a sum of squares
 

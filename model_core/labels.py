@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from model_core.upm.base import UnderlyingModel
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from model_core.upm.base import UnderlyingModel
 
 # Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
 LARGEST = 1e100

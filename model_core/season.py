@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core import periodicity
-from model_core.defaults import SEASONS_FROM
 from model_core.periodicity import PERIODS, RECENT_PERIODS, SHORTEST
+from model_core.stream_settings import SEASONS_FROM
 
 Floats = NDArray[np.float64]
 

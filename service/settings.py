@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from model_core.stream_settings import DEFAULT_MODEL
 from service.api_keys import parse_rate
 from service.problems import StartupError
 
@@ -52,7 +53,7 @@ class Settings(BaseSettings):
         "", description="comma-separated modules that register model kinds; imported by workers"
     )
     default_model: str = Field(
-        "averaged",
+        DEFAULT_MODEL,
         description="model of streams that name none; with `averaged`, those of 2 to 16 outputs "
         "use `joint`",
     )

@@ -22,11 +22,11 @@ from model_core.detection.answers import Answer, Predictive
 from model_core.detection.detectors import LEVELS, Detectors, Model
 from model_core.detection.parsing import Label
 from model_core.detection.rows import Floats, Layout
-from model_core.detection.settings import Settings
 from model_core.errors import BadInput
 from model_core.events import Event
 from model_core.segmentation import Segment
 from model_core.sensitivity.own import Calibrated
+from model_core.stream_settings import StreamSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,7 +135,7 @@ class Detector:
         return self._all.model
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> StreamSettings:
         """Settings, defaults filled in."""
         return self._all.settings
 

@@ -23,11 +23,11 @@ from model_core.detection.parsing import Label
 from model_core.detection.pipeline import NOTHING, Pipeline
 from model_core.detection.rows import Observation
 from model_core.detection.series import Refused, Taken
-from model_core.detection.settings import Settings
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.events import Event
 from model_core.segmentation import Segment
 from model_core.sensitivity.own import Calibrated
+from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 
 Model = str | os.PathLike[str] | UnderlyingModel
@@ -55,8 +55,8 @@ class Detectors:
         model: the name of a built-in one, the folder of an artifact, or a model of one's
         own; None: `averaged`, of vectors `joint`. quantiles: levels of predictives. kernels:
         whether to use compiled kernels, where numba is installed. settings: those of a stream, see
-        `Settings`. A name decides on when its series looks for seasons by default. Raises
-        BadInput and BadArtifact.
+        `model_core.stream_settings`. A name decides on when its series looks for seasons by
+        default. Raises BadInput and BadArtifact.
         """
         names = parsing.names(streams)
         self._names, self._kernels, self._asked = names, kernels, model
@@ -161,7 +161,7 @@ class Detectors:
         return "" if self._chosen is None else self._chosen.name
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> StreamSettings:
         """Settings, defaults filled in."""
         return self._settings
 
@@ -205,7 +205,8 @@ class Detectors:
 
     def calibrate(self, stream: int) -> Calibrated:
         """Calibrate the threshold of a series' `sensitivity`; see `Detector.calibrate`."""
-        stream, rate = self._at(stream), self._settings.sensitivity
+        stream, requested = self._at(stream), self._settings.sensitivity
+        rate = None if requested is None else requested["false_alarms_per_1000"]
         return calibration.calibrate(self._pipeline, stream, self._names[stream], rate)
 
     def predict(self, stream: int, x: Any = None, elapsed: float = 1.0) -> Predictive | None:

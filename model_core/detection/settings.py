@@ -1,4 +1,4 @@
-"""Settings of a detector: the names and defaults of a stream's."""
+"""Settings of a detector as it is given them, and its model."""
 
 from __future__ import annotations
 
@@ -14,67 +14,34 @@ import numpy as np
 
 from model_core import hazard as hazards
 from model_core.artifact_digest import DESCRIPTION, digest
-from model_core.defaults import VECTOR_OUTPUTS, Defaults
 from model_core.detection.series import Rules
 from model_core.errors import BadArtifact, BadInput, OutOfRange
-from model_core.labels import LARGEST
 from model_core.sensitivity import choose, read
+from model_core.stream_settings import (
+    DEFAULT_MODEL,
+    DEFAULT_VECTOR_MODEL,
+    TABLE,
+    VECTOR_OUTPUTS,
+    Durations,
+    FalseAlarmRate,
+    Hazard,
+    Setting,
+    StreamSettings,
+    one_rule,
+)
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options, curves
 
-SERVER = ("interval", "ttl", "label_window")  # settings that only a service has
-MOST_HYPOTHESES, LONGEST_WARMUP = 10_000, 200
-# Whole numbers: the least and the most.
-WHOLE = {
-    "max_hypotheses": (2, MOST_HYPOTHESES),
-    "confirm_after": (1, 100_000),
-    "warmup": (0, LONGEST_WARMUP),
-    "history": (0, 10_000_000),
-    "classes": (2, 1000),
-    "order": (0, 32),
-    "season": (2, 10_000),
-}
-# Numbers above the first and below the second; those of CLOSED may be the first.
-OPEN = {
-    "outlier_rate": (0.0, 1.0),
-    "confirm_probability": (0.5, 1.0),
-    "anomaly_alarm": (0.5, 1.0),
-}
-CLOSED = ("outlier_rate", "confirm_probability")
-ALWAYS = ("max_hypotheses", "warmup", "history", "order", "trend")  # None is their default
 
+def checked(given: Mapping[str, Any]) -> StreamSettings:
+    """Settings of these names and values, None for the default; raises BadInput.
 
-class Settings(NamedTuple):
-    """Settings of a stream, as docs/streams.md has them; None: the default.
-
-    Of the rules of confirmation one counts: `confirm_after`, where it is given, `sensitivity`
-    (false alarms per 1,000 observations), or `confirm_probability`.
+    Those that only the service has stay at their defaults.
     """
-
-    hazard: Any = None
-    max_hypotheses: int = Defaults().max_hypotheses
-    outlier_rate: float | None = None
-    confirm_probability: float | None = Defaults().confirm_probability
-    confirm_after: int | None = None
-    warmup: int = Defaults().warmup
-    location: list[float] | None = None
-    scale: list[float] | None = None
-    history: int = Defaults().history
-    classes: int | None = None
-    order: int = 1
-    trend: bool = False
-    season: int | None = None
-    seasonal: bool | None = Defaults().seasonal
-    sensitivity: float | None = None
-    anomaly_alarm: float | None = Defaults().anomaly_alarm
-
-
-def checked(given: Mapping[str, Any]) -> Settings:
-    """Settings of these names and values; raises BadInput."""
     for name in given:
-        if name not in Settings._fields:
+        if name not in TABLE or not TABLE[name].meaning.detector:
             raise BadInput(_unknown(name))
-    values = {name: _value(name, each) for name, each in given.items()}
+    values = {name: _value(TABLE[name], value) for name, value in given.items()}
     if values.get("confirm_after") is not None:
         rule = next((r for r in ("confirm_probability", "sensitivity") if values.get(r)), None)
         if rule is not None:
@@ -82,97 +49,69 @@ def checked(given: Mapping[str, Any]) -> Settings:
                 f"confirm_after: not allowed together with {rule}; leave one of them out"
             )
         values["confirm_probability"] = None
-    elif "confirm_probability" in given and values["confirm_probability"] is None:
-        values["confirm_after"] = Defaults().confirm_after
-    return Settings(**values)
+    elif "confirm_probability" in values:
+        values = one_rule(values)
+    return StreamSettings(**values)
 
 
 def _unknown(name: str) -> str:
-    if name in SERVER:
+    if name in TABLE:
         return f"{name}: a setting of streams of the service alone; a detector has no use for it"
-    close = difflib.get_close_matches(name, Settings._fields, 1)
-    meant = f"did you mean {close[0]!r}?" if close else "it has " + ", ".join(Settings._fields)
+    names = [setting.name for setting in TABLE.values() if setting.meaning.detector]
+    close = difflib.get_close_matches(name, names, 1)
+    meant = f"did you mean {close[0]!r}?" if close else "it has " + ", ".join(names)
     return f"{name}: a detector has no such setting; {meant}"
 
 
-def _value(name: str, value: Any) -> Any:
+def _value(setting: Setting, value: Any) -> Any:
     """A setting's value in its type; raises BadInput."""
     if value is None:
-        return Settings._field_defaults[name] if name in ALWAYS else None
-    if name in WHOLE:
-        return _whole(name, value)
-    if name in OPEN:
-        return _within(name, value)
-    return _OTHERS[name](name, value)
+        return None if setting.optional else setting.default
+    if setting.name == "hazard":
+        return _hazard(value)
+    if setting.type is bool:
+        if not isinstance(value, bool):
+            raise BadInput(f"{setting.name}: expected True or False, got {value!r}")
+        return value
+    if setting.name == "sensitivity":
+        rate = value.get("false_alarms_per_1000") if isinstance(value, Mapping) else value
+        return FalseAlarmRate(false_alarms_per_1000=_number(setting, rate))
+    if setting.type == list[float]:
+        several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+        numbers = [_number(setting, number) for number in (value if several else [value])]
+        if not numbers:
+            raise BadInput(f"{setting.name}: expected a number for each output, got none")
+        return numbers
+    number = _number(setting, value)
+    return int(number) if setting.type is int else number
 
 
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise BadInput(f"{name}: expected True or False, got {value!r}")
-    return value
-
-
-def _whole(name: str, value: Any) -> int:
-    least, most = WHOLE[name]
-    number = _number(name, value)
-    if number != int(number) or not least <= number <= most:
-        raise BadInput(f"{name}: expected a whole number from {least} to {most}, got {value!r}")
-    return int(number)
-
-
-def _within(name: str, value: Any) -> float:
-    low, high = OPEN[name]
-    number = _number(name, value)
-    if not (low < number < high or (name in CLOSED and number == low)):
-        bound = "from" if name in CLOSED else "above"
-        raise BadInput(
-            f"{name}: expected a number {bound} {low:g} and below {high:g}, got {value!r}"
-        )
-    return number
-
-
-def _number(name: str, value: Any) -> float:
+def _number(setting: Setting, value: Any) -> float:
+    """A number within a setting's bounds."""
     try:
         number = float(value)
     except (OverflowError, TypeError, ValueError):
         number = math.nan
-    if not math.isfinite(number):
-        raise BadInput(f"{name}: expected a number, got {value!r}")
+    whole = setting.type is int
+    allowed = math.isfinite(number) and setting.meaning.allows(number)
+    if not allowed or (whole and number != int(number)):
+        kind = "a whole number" if whole else "a number"
+        limits = setting.meaning.words()
+        raise BadInput(f"{setting.name}: expected {kind} {limits}, got {value!r}")
     return number
 
 
-def _moments(name: str, value: Any) -> list[float]:
-    """Location or scale, a number for each output."""
-    several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-    found = [_number(name, each) for each in (value if several else [value])]
-    least = 1 / LARGEST if name == "scale" else -LARGEST
-    if not found or any(not least <= each <= LARGEST for each in found):
-        raise BadInput(f"{name}: expected numbers between {least:g} and {LARGEST:g}, got {value!r}")
-    return found
-
-
-def _sensitivity(name: str, value: Any) -> float:
-    rate = value.get("false_alarms_per_1000") if isinstance(value, Mapping) else value
-    rate = _number(name, rate)
-    if not 0 < rate <= 1000:
-        raise BadInput(
-            "sensitivity: expected false alarms per 1,000 observations, above 0 and up to 1,000, "
-            f"got {value!r}"
-        )
-    return rate
-
-
-def _hazard(name: str, value: Any) -> Any:
-    """A number, a table by run length (list), or mean and shape of durations (dict)."""
+def _hazard(value: Any) -> Hazard:
+    """A number, a table by run length, or mean and shape of durations."""
     try:
         if isinstance(value, Mapping):
             if set(value) != {"mean", "shape"}:
                 raise ValueError(f"expected `mean` and `shape` of regime durations, got {value!r}")
-            found: dict[str, float] = {name: float(each) for name, each in value.items()}
-            hazards.negative_binomial(**found)
-            return found
+            durations = Durations(mean=float(value["mean"]), shape=float(value["shape"]))
+            hazards.negative_binomial(**durations)
+            return durations
         if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
-            return list(hazards.checked([float(each) for each in value]))
+            return tuple(hazards.checked([float(number) for number in value]))
         (number,) = hazards.checked(float(value))
         if number >= 1:
             raise ValueError(f"expected a hazard below 1, got {value!r}")
@@ -181,16 +120,6 @@ def _hazard(name: str, value: Any) -> Any:
         raise BadInput(
             f"hazard: {error}; it is the probability that a regime ends at a step"
         ) from error
-
-
-_OTHERS = {
-    "hazard": _hazard,
-    "location": _moments,
-    "scale": _moments,
-    "sensitivity": _sensitivity,
-    "trend": _flag,
-    "seasonal": _flag,
-}
 
 
 class Chosen(NamedTuple):
@@ -247,12 +176,11 @@ def described(choice: Chosen | None, named: bool) -> dict[str, Any]:
     }
 
 
-def default(settings: Settings, outputs: int | None) -> str:
+def default(settings: StreamSettings, outputs: int | None) -> str:
     """Name of the model of who names none, as the service chooses it."""
     outputs = len(settings.location) if settings.location else outputs
     vector = outputs is not None and 1 < outputs <= VECTOR_OUTPUTS
-    usual = Defaults()
-    return usual.vector_model if vector and settings.sensitivity is None else usual.model
+    return DEFAULT_VECTOR_MODEL if vector and settings.sensitivity is None else DEFAULT_MODEL
 
 
 def dimensions(choice: Chosen) -> tuple[int | None, int | None]:
@@ -263,7 +191,7 @@ def dimensions(choice: Chosen) -> tuple[int | None, int | None]:
     return BUILTIN[choice.reference].x_dim, BUILTIN[choice.reference].y_dim
 
 
-def build(choice: Chosen, settings: Settings, y_dim: int, x_dim: int) -> UnderlyingModel:
+def build(choice: Chosen, settings: StreamSettings, y_dim: int, x_dim: int) -> UnderlyingModel:
     """The model for labels and inputs of these dimensions; raises BadInput."""
     if choice.model is not None:
         return choice.model
@@ -278,7 +206,7 @@ def build(choice: Chosen, settings: Settings, y_dim: int, x_dim: int) -> Underly
     return entry.build(options)
 
 
-def rules(choice: Chosen, model: UnderlyingModel, settings: Settings) -> Rules:
+def rules(choice: Chosen, model: UnderlyingModel, settings: StreamSettings) -> Rules:
     """Settings of the pipeline; raises BadInput where they do not fit the model."""
     if settings.seasonal and (model.label != "real" or model.y_dim != 1):
         raise BadInput(
@@ -304,7 +232,7 @@ def rules(choice: Chosen, model: UnderlyingModel, settings: Settings) -> Rules:
         outlier_rate=model.outlier_rate if rate is None else rate,
         max_hypotheses=settings.max_hypotheses,
         threshold=threshold,
-        confirm_after=settings.confirm_after or Defaults().confirm_after,
+        confirm_after=settings.confirm_after or 0,
         warmup=settings.warmup,
         history=settings.history,
         anomaly_alarm=settings.anomaly_alarm,
@@ -314,14 +242,14 @@ def rules(choice: Chosen, model: UnderlyingModel, settings: Settings) -> Rules:
     )
 
 
-def _table(model: UnderlyingModel, hazard: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    stated = model.hazard if hazard is None else hazard
+def _table(model: UnderlyingModel, hazard: Hazard | None) -> np.ndarray[Any, np.dtype[np.float64]]:
+    stated: Any = model.hazard if hazard is None else hazard
     if isinstance(stated, Mapping):
         stated = hazards.negative_binomial(**stated)
     return np.atleast_1d(np.array(stated, dtype=np.float64))
 
 
-def _calibrated(choice: Chosen, settings: Settings) -> float:
+def _calibrated(choice: Chosen, settings: StreamSettings) -> float:
     """Threshold of a sensitivity, from the curves of the model."""
     stored = curves().get(choice.reference or "") if choice.folder is None else _described(choice)
     if stored is None:
@@ -335,8 +263,9 @@ def _calibrated(choice: Chosen, settings: Settings) -> float:
             "calibrated"
         )
     try:
-        found = [read(each) for each in stored["curves"]]
-        return choose(found, settings.sensitivity or 0.0, hazard).threshold
+        assert settings.sensitivity is not None
+        rate = settings.sensitivity["false_alarms_per_1000"]
+        return choose([read(curve) for curve in stored["curves"]], rate, hazard).threshold
     except OutOfRange as error:
         raise BadInput(f"sensitivity: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
@@ -345,5 +274,5 @@ def _calibrated(choice: Chosen, settings: Settings) -> float:
 
 def _described(choice: Chosen) -> dict[str, Any] | None:
     text = (Path(choice.folder or "") / DESCRIPTION).read_text()
-    found: dict[str, Any] | None = json.loads(text).get("sensitivity")
-    return found
+    sensitivity: dict[str, Any] | None = json.loads(text).get("sensitivity")
+    return sensitivity

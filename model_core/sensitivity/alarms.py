@@ -12,10 +12,10 @@ from model_core import belief as beliefs
 from model_core import filter as moca
 from model_core import warmup
 from model_core.belief import Belief
-from model_core.defaults import Defaults
 from model_core.events import Reading, Track, track
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.sensitivity.regimes import Drawn, location_of
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 
 
@@ -27,8 +27,8 @@ class Streams(NamedTuple):
 
     hazard: float | None = None
     outlier_rate: float | None = None
-    max_hypotheses: int = Defaults().max_hypotheses
-    warmup: int = Defaults().warmup
+    max_hypotheses: int = DEFAULTS.max_hypotheses
+    warmup: int = DEFAULTS.warmup
     located: bool = False
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import redis
 
+from model_core.stream_settings import DEFAULTS
 from service import wire
 from service.backup.file import Feed, Fields, Kept, Manifest, Reader
 from service.store import keys
@@ -243,5 +244,5 @@ def _effects(partition: int, kept: Kept) -> list[Effect]:
     head = decoded(wire.decode_head, kept.head, "head", name)
     if not head.deleted:
         found.append(("ZADD", keys.names(partition), 0, name))
-        found += index_effects(partition, name, head, wire.StreamSettings())
+        found += index_effects(partition, name, head, DEFAULTS)
     return found

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from model_core.defaults import ALARM_SILENCE, Defaults
+from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
 
 STATIC = Path(__file__).with_name("static")
 PAGE = "index.html"
@@ -24,7 +24,7 @@ TYPES = {
 KEPT = "public, max-age=31536000, immutable"  # its name has its version
 ASKED_AGAIN = "no-cache"  # an unchanged file costs a 304
 # What a stream without an alarm of its own is marked by, as one with the default alarm would be.
-ALARM = {"anomaly_alarm": Defaults().anomaly_alarm, "alarm_silence": ALARM_SILENCE}
+ALARM = {"anomaly_alarm": DEFAULTS.anomaly_alarm, "alarm_silence": ALARM_SILENCE}
 
 
 class Asset(NamedTuple):

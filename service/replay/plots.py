@@ -13,7 +13,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from model_core.defaults import ALARM_SILENCE, Defaults
+from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from moca_client.tables.answers import BeliefRow, Replayed
 
 # By default: changed_probability that confirms a change, and anomaly to mark.
-ALARM, STRANGE = Defaults().confirm_probability or 1.0, Defaults().anomaly_alarm or 1.0
+ALARM, STRANGE = DEFAULTS.confirm_probability or 1.0, DEFAULTS.anomaly_alarm or 1.0
 MAX_DATA_PANELS = 6
 MAX_CELLS = (1600, 500)  # time x run length of the heat map; more is invisible
 FLOOR = 1e-4  # probabilities below it look like none

@@ -17,8 +17,10 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StrictStr,
+    create_model,
 )
 
+from model_core.stream_settings import TABLE, Meaning, Setting
 from service.models.catalogue import REFERENCE
 from service.wire import tags as stream_tags
 from service.wire import timestamps
@@ -29,16 +31,9 @@ KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
 # Limit of one command. Earlier versions had another: what was begun with a key in parts of one size
 # cannot go on in those of the other.
 COMMAND_OBSERVATIONS, EARLIER_OBSERVATIONS = 512, 32
-MAX_WARMUP = 200
 MAX_TABLE = 64  # entries of a hazard's table
 MAX_DURATION = 10_000.0
 MIN_SHAPE, MAX_SHAPE = 1e-3, 1000.0
-MAX_CLASSES = 1000
-MAX_ORDER = 32
-MAX_SEASON = 10_000
-MAX_WINDOW = 1000
-MIN_INTERVAL = 1e-3  # seconds; times are to the millisecond
-MAX_TTL = 1e9  # seconds, some 30 years
 
 
 def _check_time(text: str) -> str:
@@ -67,6 +62,10 @@ def _as_list(value: float | list[float]) -> list[float]:
     return value if isinstance(value, list) else [value]
 
 
+def _within(meaning: Meaning) -> Any:
+    return Field(ge=meaning.ge, gt=meaning.gt, le=meaning.le, lt=meaning.lt)
+
+
 def _whole(value: Any) -> Any:
     """In JSON 84.0 is an integer, too."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -77,7 +76,6 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 FIRST = Field(fail_fast=True)
 Numbers = Annotated[list[Number], Field(min_length=1), FIRST]
 Outputs = Annotated[list[Number | None], Field(min_length=1), FIRST]
-Positive = Annotated[Number, Field(gt=0)]
 Probability = Annotated[Number, Field(ge=0, le=1)]
 Elapsed = Annotated[Number, Field(gt=0)]
 Time = Annotated[StrictStr, Field(max_length=40), AfterValidator(_check_time)]
@@ -170,117 +168,70 @@ class Durations(Form):
 class SensitivityForm(Form):
     """Target false-alarm rate of a stream."""
 
-    false_alarms_per_1000: Annotated[Number, Field(gt=0, le=1000)] = Field(
+    false_alarms_per_1000: Annotated[Number, _within(TABLE["sensitivity"].meaning)] = Field(
         description="false-alarm rate: changes confirmed per 1,000 observations without a "
         "change, on average"
     )
 
 
-class StreamForm(Form):
+HazardForm = (
+    Annotated[Number, Field(gt=0, lt=1)]
+    | Durations
+    | Annotated[
+        list[Probability],
+        Field(min_length=1, max_length=MAX_TABLE),
+        FIRST,
+        AfterValidator(_check_table),
+    ]
+)
+# Forms of settings that are more than a number, a flag or numbers.
+OTHERS: dict[str, Any] = {
+    "model": Annotated[StrictStr, Field(pattern=REFERENCE)],
+    "tags": Tags,
+    "hazard": HazardForm,
+    "sensitivity": SensitivityForm,
+}
+TAG_LIMITS = (
+    f". At most {stream_tags.MAX_TAGS} tags, {stream_tags.MAX_VALUE} characters in a value and "
+    f"{stream_tags.MAX_ALL} in all; names as of Prometheus labels, but not `stream`"
+)
+
+
+def _form_of(setting: Setting) -> Any:
+    """Type of a setting in a request."""
+    bounds = _within(setting.meaning)
+    kind: Any = OTHERS.get(setting.name)
+    if kind is None and setting.type is bool:
+        kind = StrictBool
+    elif kind is None and setting.type is int:
+        kind = Annotated[StrictInt, bounds, WHOLE]
+    elif kind is None and setting.type is float:
+        kind = Annotated[Number, bounds]
+    elif kind is None:
+        number = Annotated[Number, bounds]
+        several = Annotated[list[number], Field(min_length=1), FIRST]
+        kind = Annotated[number | several, AfterValidator(_as_list)]
+    return kind | None if setting.optional else kind
+
+
+def _field_of(setting: Setting) -> Any:
+    tags = setting.name == "tags"
+    return Field(
+        setting.default,
+        description=setting.meaning.text + (TAG_LIMITS if tags else ""),
+        json_schema_extra={"examples": [{"site": "north", "job": "pump"}]} if tags else None,
+    )
+
+
+_FIELDS: dict[str, Any] = {
+    setting.name: (_form_of(setting), _field_of(setting)) for setting in TABLE.values()
+}
+_Settings: Any = create_model("_Settings", __base__=Form, **_FIELDS)
+
+
+class StreamForm(_Settings):  # type: ignore[misc]
     """Settings of a stream. Only named settings change; `null` restores the default."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "gaussian", "hazard": 0.01}, {}]}
-    )
-
-    model: Annotated[StrictStr, Field(pattern=REFERENCE)] = Field(
-        "", description="NAME or NAME@VERSION; default version: the highest"
-    )
-    hazard: (
-        Annotated[Number, Field(gt=0, lt=1)]
-        | Durations
-        | Annotated[
-            list[Probability],
-            Field(min_length=1, max_length=MAX_TABLE),
-            FIRST,
-            AfterValidator(_check_table),
-        ]
-        | None
-    ) = Field(
-        None,
-        description="hazard, the probability that a regime ends at a step: a number, a table "
-        "by run length (its last entry applies beyond), or the distribution of "
-        "regime durations; default: the model's",
-    )
-    max_hypotheses: Annotated[StrictInt, Field(ge=2), WHOLE] = Field(
-        50,
-        description="maximum number of run-length hypotheses; beyond it the least probable "
-        "are pruned",
-    )
-    outlier_rate: Annotated[Number, Field(ge=0, lt=1)] | None = Field(
-        None,
-        description="share of labels that belong to no regime (outliers); default: the model's",
-    )
-    confirm_probability: Annotated[Number, Field(ge=0.5, lt=1)] | None = Field(
-        0.99,
-        description="confirm a change as soon as `changed_probability` reaches this. `null` with "
-        "a `confirm_after`, and not allowed together with one",
-    )
-    confirm_after: Annotated[StrictInt, Field(ge=1, le=100_000), WHOLE] | None = Field(
-        None,
-        description="confirm a change after so many observations under suspicion, instead of at "
-        "a probability; `null`: at `confirm_probability`",
-    )
-    warmup: Annotated[StrictInt, Field(ge=0, le=MAX_WARMUP), WHOLE] = Field(
-        20, description="observations used to calibrate location and scale"
-    )
-    location: Annotated[Number | Numbers, AfterValidator(_as_list)] | None = Field(
-        None, description="typical label, per dimension; default: from the warm-up"
-    )
-    scale: (
-        Annotated[
-            Positive | Annotated[list[Positive], Field(min_length=1), FIRST],
-            AfterValidator(_as_list),
-        ]
-        | None
-    ) = Field(None, description="typical spread, per dimension; default: from the warm-up")
-    history: Annotated[StrictInt, Field(ge=0), WHOLE] = Field(
-        2000, description="observations retained with their answers"
-    )
-    classes: Annotated[StrictInt, Field(ge=2, le=MAX_CLASSES), WHOLE] | None = Field(
-        None, description="number of classes; required for a `categorical` stream"
-    )
-    order: Annotated[StrictInt, Field(ge=0, le=MAX_ORDER), WHOLE] = Field(
-        1, description="number of previous labels that an `autoregressive` stream regresses on"
-    )
-    interval: Annotated[Number, Field(ge=MIN_INTERVAL)] | None = Field(
-        None,
-        description="seconds per step of the hazard, at least 0.001; the elapsed time between "
-        "observations is then computed from their `time`",
-    )
-    ttl: Annotated[Number, Field(ge=1, le=MAX_TTL)] | None = Field(
-        None, description="seconds without an observation or a change until the stream is deleted"
-    )
-    label_window: Annotated[StrictInt, Field(ge=0, le=MAX_WINDOW), WHOLE] = Field(
-        100,
-        description="maximum number of observations queued behind a pending label; beyond it the "
-        "oldest pending label counts as missing",
-    )
-    trend: StrictBool = Field(False, description="whether an `autoregressive` stream has a trend")
-    season: Annotated[StrictInt, Field(ge=2, le=MAX_SEASON), WHOLE] | None = Field(
-        None, description="period of an `autoregressive` stream's season, in observations"
-    )
-    seasonal: StrictBool | None = Field(
-        None,
-        description="whether to find seasons in the labels: changes are then those of labels less "
-        "their season, and forecasts follow it; for models of one real label. `null`: from 1,000 "
-        "observations on, unless the model has inputs, a `season` or an artifact; `true`: from the "
-        "first label on",
-    )
-    sensitivity: SensitivityForm | None = Field(
-        None,
-        description="target false-alarm rate: confirm a change at the probability calibrated "
-        "for it, instead of by `confirm_probability` or `confirm_after`",
-    )
-    anomaly_alarm: Annotated[Number, Field(gt=0.5, lt=1)] | None = Field(
-        0.999,
-        description="raise an anomaly event at an observation whose `anomaly` reaches this, if the "
-        "last one is 100 observations or more ago; `null`: none",
-    )
-    tags: Tags = Field(
-        {},
-        description=f"metadata by name, replaced as a whole; `match` selects streams by it. At "
-        f"most {stream_tags.MAX_TAGS} tags, {stream_tags.MAX_VALUE} characters in a value and "
-        f"{stream_tags.MAX_ALL} in all; names as of Prometheus labels, but not `stream`",
-        json_schema_extra={"examples": [{"site": "north", "job": "pump"}]},
     )

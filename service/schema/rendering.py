@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from typing import Any, cast, overload
 from urllib.parse import quote
 
-import msgspec
-
 from moca_client.members import ABSENT
 from moca_client.model_parts import ShiftDelay
 from moca_client.responses import (
@@ -27,10 +25,10 @@ from moca_client.responses import (
     SensitivityCalibration,
     StreamChange,
     StreamEvent,
-    StreamSettings,
     StreamSummary,
     TypicalRegime,
 )
+from moca_client.stream_settings import StreamSettings
 from model_core import segmentation as regimes
 from model_core.segmentation import best
 from service import wire
@@ -55,13 +53,8 @@ def explained(stored: wire.Event) -> ExplainedEvent:
 
 
 def settings(stored: wire.StreamSettings) -> StreamSettings:
-    """Return a stream's settings, with every field; of two rules of confirmation one is null."""
-    values = {field: getattr(stored, field) for field in stored.__struct_fields__}
-    if stored.confirm_probability is not None:
-        values["confirm_after"] = None
-    for nested in ("hazard", "sensitivity"):
-        values[nested] = msgspec.to_builtins(values[nested])
-    return cast(StreamSettings, values)
+    """Return a stream's settings, with every field."""
+    return cast(StreamSettings, stored._asdict())
 
 
 def change(stored: wire.Change) -> Change:
@@ -172,11 +165,12 @@ def _most_probable(run_length: int | None) -> MostProbable | None:
 
 def _sensitivity(head: wire.Head) -> Sensitivity | None:
     """The requested false-alarm rate, with its threshold and expected delays."""
-    requested, alarm = head.settings.sensitivity, head.alarm
+    requested = head.settings.sensitivity
+    alarm = head.alarm
     if requested is None or alarm is None:
         return None
     return {
-        "false_alarms_per_1000": requested.false_alarms_per_1000,
+        "false_alarms_per_1000": requested["false_alarms_per_1000"],
         "threshold": alarm.threshold,
         "expected_delay": cast(list[ShiftDelay], alarm.delays),
         "differs": alarm.differs,

@@ -12,6 +12,7 @@ from typing import cast
 
 import msgspec
 
+from model_core.stream_settings import StreamSettings
 from service.wire.checksum import Damaged, checked, checksummed
 from service.wire.commands import (
     BACKGROUND,
@@ -41,14 +42,11 @@ from service.wire.commands import (
     WhatIf,
 )
 from service.wire.records import (
-    CONFIRMATION,
     Alarm,
     Calibration,
     Change,
     ChangedHead,
-    Durations,
     Event,
-    Hazard,
     Head,
     Hindsight,
     IdempotencyRecord,
@@ -56,16 +54,14 @@ from service.wire.records import (
     PendingSettings,
     Record,
     Season,
-    Sensitivity,
-    StreamSettings,
     TaggedHead,
     TypicalRegime,
+    updated,
 )
 
 __all__ = [
     "FORMAT",
     "Season",
-    "Sensitivity",
     "Alarm",
     "Calibration",
     "Act",
@@ -77,12 +73,10 @@ __all__ = [
     "Configure",
     "Damaged",
     "Delete",
-    "Durations",
     "PendingSettings",
     "Envelope",
     "Event",
     "Expire",
-    "Hazard",
     "Head",
     "Hindsight",
     "Label",
@@ -97,7 +91,6 @@ __all__ = [
     "Predict",
     "READ_ONLY",
     "BACKGROUND",
-    "CONFIRMATION",
     "Record",
     "TypicalRegime",
     "RunLength",
@@ -132,9 +125,10 @@ __all__ = [
     "numbers",
     "partial",
     "units",
+    "updated",
 ]
 
-FORMAT = 3  # of all that the store and backups hold; one of another format is refused
+FORMAT = 4  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -4,71 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, convert
 
+from model_core.stream_settings import CONFIRMATION, TABLE, Hazard, StreamSettings
 from service.wire.commands import Label, Observation
 
 
-class Durations(Struct, gc=False):
-    """Hazard of regimes whose durations are negative binomial, in observations."""
+def updated(settings: StreamSettings, given: dict[str, Any]) -> StreamSettings:
+    """Return settings of which some are replaced; either rule of confirmation ends the other.
 
-    mean: float
-    shape: float
-
-
-Hazard = float | Durations | tuple[float, ...]  # the last: a table by run length
-
-
-class Sensitivity(Struct, gc=False):
-    """How sensitive a stream is, in false alarms per 1,000 observations of one regime."""
-
-    false_alarms_per_1000: float
-
-
-CONFIRMATION = ("confirm_after", "confirm_probability")  # rules, of which a stream has one
-
-
-class StreamSettings(Struct, omit_defaults=True, gc=False):
-    """Settings of one stream; None means the model's or the service's default.
-
-    confirm_probability: None: changes are confirmed after `confirm_after` observations.
-    anomaly_alarm: None: no anomaly events.
-    seasonal: whether seasons are found in the labels, and taken from them; None: once there are
-    many labels.
-    tags: what selectors select by, see `service.wire.tags`.
+    Raises msgspec.ValidationError for values of wrong types.
     """
-
-    model: str = ""  # NAME@VERSION once the stream exists
-    hazard: Hazard | None = None
-    max_hypotheses: int = 50
-    outlier_rate: float | None = None
-    confirm_after: int = 10
-    warmup: int = 20
-    location: list[float] | None = None
-    scale: list[float] | None = None
-    history: int = 2000
-    classes: int | None = None  # of a categorical model
-    order: int = 1  # of an autoregressive model
-    trend: bool = False
-    season: int | None = None
-    interval: float | None = None  # seconds in a step of the hazard
-    ttl: float | None = None  # seconds
-    label_window: int = 100  # observations that may wait behind a label to come
-    sensitivity: Sensitivity | None = None
-    confirm_probability: float | None = None
-    anomaly_alarm: float | None = None
-    seasonal: bool | None = False
-    tags: dict[str, str] = {}
-
-    def updated(self, given: dict[str, Any]) -> StreamSettings:
-        """Return settings of which some are replaced; either rule of confirmation ends the other.
-
-        Raises msgspec.ValidationError for values of wrong types.
-        """
-        kept = to_builtins(self)
-        if any(rule in given for rule in CONFIRMATION):
-            kept = {name: value for name, value in kept.items() if name not in CONFIRMATION}
-        return convert({**kept, **given}, StreamSettings)
+    values = settings._asdict()
+    if any(rule in given for rule in CONFIRMATION):
+        values |= dict.fromkeys(CONFIRMATION)
+    for name, value in given.items():
+        setting = TABLE[name]
+        values[name] = setting.default if value is None and not setting.optional else value
+    return convert(list(values.values()), StreamSettings)
 
 
 class Change(Struct, array_like=True, gc=False):
@@ -207,9 +160,10 @@ class Head(Struct, omit_defaults=True, gc=False):
     unnamed: bool = False  # the model is a default, which the first label may yet replace
 
 
-class StreamTags(Struct, gc=False):
-    """Tags of the settings."""
+class StreamTags(Struct, array_like=True, gc=False):
+    """What `StreamSettings` begin with: read without the rest where there are many."""
 
+    model: str = ""
     tags: dict[str, str] = {}
 
 

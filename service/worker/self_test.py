@@ -5,10 +5,11 @@ from __future__ import annotations
 import redis
 import torch
 
+from model_core.stream_settings import DEFAULTS
 from service.problems import StartupError
 from service.settings import Settings
 from service.store.connection import check_server, fix_partitions, patiently
-from service.wire import Record, StreamSettings
+from service.wire import Record
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import LEVELS, Place, summarise
 from service.worker.streams.models import Catalogue
@@ -45,7 +46,7 @@ def dummy_step(settings: Settings) -> None:
     model = Catalogue(settings.models_dir, settings.device).get("gaussian")
     slab = Slab(model, 50, settings.device)
     (row,) = slab.begin([[0.0]], [[1.0]])
-    rates = step_inputs.effective_rates(model, StreamSettings())
+    rates = step_inputs.effective_rates(model, DEFAULTS)
     record = Record(0, 0.0, None, None, 1.0, None, *rates)
     (place,) = slab.step([row], [record], [0]).places
     if isinstance(place, Place):

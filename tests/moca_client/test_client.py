@@ -89,10 +89,11 @@ def body(request):
     return httpx.Response(200, content=request.content).json()
 
 
-def test_the_synchronous_client_is_made_from_the_asynchronous_one():
-    script = Path(__file__).parents[2] / "deploy" / "packages" / "synchronous.py"
-    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_what_is_made_of_the_client_is_as_its_sources_give_it():
+    for name in ("synchronous.py", "client_settings.py"):
+        script = str(Path(__file__).parents[2] / "deploy" / "packages" / name)
+        done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 # --- what is sent again -----------------------------------------------------------------------

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from model_core import anomaly
-from model_core.defaults import ALARM_SILENCE
 from model_core.events import alarming
+from model_core.stream_settings import ALARM_SILENCE
 
 RNG = np.random.default_rng
 

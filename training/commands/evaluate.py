@@ -204,10 +204,10 @@ def bandit(
 
 
 def _model(name: str | None) -> str:
-    from model_core.defaults import Defaults
+    from model_core.stream_settings import DEFAULT_MODEL
     from model_core.upm.builtin import BUILTIN, Options, build
 
-    chosen = name or Defaults().model
+    chosen = name or DEFAULT_MODEL
     known = [kind for kind in BUILTIN if build(kind, Options()).label == "real"]
     if chosen not in known:
         fail(f"--model: expected one of {', '.join(known)}, got {chosen!r}")

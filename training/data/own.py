@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from model_core.defaults import Defaults
+from model_core.stream_settings import DEFAULTS
 from training.config import OWN, Config, Options, Section, checked
 from training.data import tables
 from training.data.base import Splits
@@ -136,7 +136,7 @@ def read(source: Source, config: Config) -> list[Series]:
 def split(source: Source, series: list[Series], config: Config) -> Opened:
     """Split and scale series; raises BadData, or BadConfig where switches are needed."""
     classes = has_classes(config)
-    units = Defaults().warmup if config.model.kind == "fleet" else 0
+    units = DEFAULTS.warmup if config.model.kind == "fleet" else 0
     supervised = config.objective.mode == "oracle" or config.objective.supervision > 0
     if supervised and any(one.switch is None for one in series):
         raise BadConfig(

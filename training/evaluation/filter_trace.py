@@ -10,8 +10,8 @@ from torch import Tensor
 
 from model_core import filter as moca
 from model_core.components import Components
-from model_core.defaults import Defaults
 from model_core.filter import FilterState, Prior
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel, tree_map
 from training.data.base import Batch
 from training.evaluation.online import observed
@@ -34,7 +34,7 @@ class Trace(NamedTuple):
 @torch.no_grad()
 def log_scores(model: UnderlyingModel, prior: Prior, batch: Batch) -> Tensor:
     """`log p(y_t | x_t, past)` (B, T), nan where unlabelled; as many hypotheses as a stream has."""
-    state, scores = moca.init(prior, Defaults().max_hypotheses), []
+    state, scores = moca.init(prior, DEFAULTS.max_hypotheses), []
     for t in range(batch.y.shape[1]):
         state, info = moca.step(model, state, prior, observed(model, batch, t))
         scores.append(info.log_score)

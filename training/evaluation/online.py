@@ -18,13 +18,13 @@ from torch import Tensor
 
 from model_core import filter as moca
 from model_core import warmup
-from model_core.defaults import Defaults
 from model_core.detection import hindsight
 from model_core.detection.pipeline import NOTHING, Pipeline
 from model_core.detection.rows import Observation
 from model_core.detection.series import Refused, Rules, Taken
 from model_core.events import Event
 from model_core.filter import FilterState, Info, Inputs, Prior
+from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 from training.data.base import Batch
@@ -39,7 +39,7 @@ class Settings(NamedTuple):
     search_phase: of the searches for seasons by default, in [0, 1); see `season.next_search`.
     """
 
-    defaults: Defaults = Defaults()
+    defaults: StreamSettings = DEFAULTS
     hazard: float | None = None
     outlier_rate: float | None = None
     search_phase: float = 0.0
@@ -160,7 +160,7 @@ def _rules(model: UnderlyingModel, settings: Settings) -> Rules:
         outlier_rate=model.outlier_rate if rate is None else rate,
         max_hypotheses=defaults.max_hypotheses,
         threshold=settings.threshold,
-        confirm_after=defaults.confirm_after,
+        confirm_after=defaults.confirm_after or 0,
         warmup=defaults.warmup,
         history=defaults.history,
         anomaly_alarm=None,

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from model_core import filter as moca
-from model_core.defaults import VECTOR_OUTPUTS, Defaults
 from model_core.filter import Prior
+from model_core.stream_settings import DEFAULTS, VECTOR_OUTPUTS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.config import OWN, Config
@@ -191,7 +191,7 @@ def _prior(model: UnderlyingModel, series: Sequence[Series]) -> Prior:
     if not model.needs_scale:
         zeros = torch.zeros(len(series), model.scaled, dtype=torch.float64)
         return moca.make_prior(model, zeros, zeros + 1)
-    labels = Defaults().warmup
+    labels = DEFAULTS.warmup
     moments = [warm(model, _scaled(model, one), labels)[:2] for one in series]
     return prior_of(model, moments)
 

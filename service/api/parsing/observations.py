@@ -15,6 +15,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from model_core.stream_settings import one_rule
 from service import wire
 from service.api.parsing.bodies import LIGHT_BYTES, JsonLimits, check_command, malformed, split
 from service.api.parsing.field_errors import field_errors
@@ -164,7 +165,7 @@ class ObservationParser:
             errors.append(FieldError(f"{loc}.confirm_probability", detail))
         if errors:
             raise InvalidField(errors)
-        return _one_rule(form.model_dump(exclude_unset=True))
+        return one_rule(form.model_dump(exclude_unset=True))
 
     def parts(self, observations: Sequence[wire.Observation]) -> int:
         """Return how many observations of this list go in one command.
@@ -284,17 +285,6 @@ def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
     if len(parameters) > MAX_PARAMETERS:
         detail = f"expected at most {MAX_PARAMETERS} parameters, got {len(parameters)}"
         raise InvalidField([FieldError("query", detail)])
-
-
-def _one_rule(settings: dict[str, Any]) -> dict[str, Any]:
-    """Leave one rule of confirmation of those named; `null` for all of them is the default."""
-    named = settings.keys() & set(wire.CONFIRMATION)
-    if not named:
-        return settings
-    rules = {rule: settings[rule] for rule in named if settings[rule] is not None}
-    default = StreamForm.model_fields["confirm_probability"].default
-    others = {name: value for name, value in settings.items() if name not in named}
-    return {**others, **(rules or {"confirm_probability": default})}
 
 
 def _is_list(body: bytes) -> bool:

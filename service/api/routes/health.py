@@ -9,7 +9,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.responses import Hazard, ModelDetail, Models, ModelSummary, ModelVersion, Status
+from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersion, Status
+from moca_client.stream_settings import Hazard
 from service.api.http import Context, context_of, json_response, read_query
 from service.models import sensitivity_curves
 from service.models.catalogue import Model

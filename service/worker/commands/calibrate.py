@@ -44,7 +44,7 @@ def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
         head.alarm = replace(alarm, calibration=calibration)
     else:
         counts = yield from _confirmations(engine, stream, regime)
-        rate = requested.false_alarms_per_1000
+        rate = requested["false_alarms_per_1000"]
         found = own.calibrated(counts, own.SERIES * own.STEPS, rate)
         calibration.false_alarms_per_1000 = found.false_alarms_per_1000
         head.alarm = replace(alarm, threshold=found.threshold, calibration=calibration)

@@ -7,9 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from model_core.defaults import VECTOR_OUTPUTS, Defaults
+from model_core.stream_settings import (
+    DEFAULT_MODEL,
+    DEFAULT_VECTOR_MODEL,
+    DEFAULTS,
+    VECTOR_OUTPUTS,
+    StreamSettings,
+)
 from service.observability import metrics
 from service.problems import CorruptState, ModelChanged, ReadTimeout, UnknownStream
 from service.schema import rendering
@@ -32,8 +37,8 @@ from service.wire import (
     RunLength,
     SegmentHistory,
     SetBelief,
-    StreamSettings,
     WhatIf,
+    updated,
 )
 from service.worker.commands import (
     act,
@@ -57,12 +62,6 @@ from service.worker.streams.validation import (
     same_model,
 )
 
-# Of a stream that is made now; `null` for one of these is the struct's own default.
-NEW_SETTINGS = StreamSettings(
-    confirm_probability=Defaults().confirm_probability,
-    anomaly_alarm=Defaults().anomaly_alarm,
-    seasonal=Defaults().seasonal,
-)
 CREATES_STREAM = (Configure, Import)  # need no stream
 
 
@@ -115,7 +114,7 @@ def fresh(
     stream: Stream,
     envelope: Envelope,
     given: dict[str, Any],
-    earlier: StreamSettings = NEW_SETTINGS,
+    earlier: StreamSettings = DEFAULTS,
     outputs: int | None = None,
 ) -> Head:
     """Head of a stream's next generation, before any observation.
@@ -129,7 +128,7 @@ def fresh(
     if envelope.chosen is not None and same_model(asked, envelope.chosen):
         asked = envelope.chosen
     name = catalogue.resolve(asked)
-    settings = earlier.updated({**given, "model": name})
+    settings = updated(earlier, {**given, "model": name})
     check_options(settings)
     generation = stream.head.generation + 1 if stream.head is not None else 1
     head = Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
@@ -159,7 +158,7 @@ def observed(
     head = stream.live()
     if not head.unnamed or head.y_dim is not None or delayed_labels.position(head):
         return head
-    made = fresh(engine, stream, envelope, {}, replace(head.settings, model=""), outputs)
+    made = fresh(engine, stream, envelope, {}, head.settings._replace(model=""), outputs)
     return head if made.settings.model == head.settings.model else made
 
 
@@ -176,8 +175,8 @@ def _default_model(
         outputs = len(location)
     calibrated = given.get("sensitivity", earlier.sensitivity) is not None
     vector = outputs is not None and 1 < outputs <= VECTOR_OUTPUTS
-    if vector and not calibrated and default == Defaults().model:
-        return Defaults().vector_model
+    if vector and not calibrated and default == DEFAULT_MODEL:
+        return DEFAULT_VECTOR_MODEL
     return default
 
 
@@ -190,7 +189,7 @@ def _configure(engine: Engine, stream: Stream, task: Task) -> None:
     elif delayed_labels.position(stream.live()) == 0:
         # Nothing was learned yet: begin again, whatever changes.
         head = stream.live()
-        earlier = replace(head.settings, model="") if head.unnamed else head.settings
+        earlier = head.settings._replace(model="") if head.unnamed else head.settings
         stream.restart(fresh(engine, stream, task.envelope, given, earlier))
     else:
         _change(engine, stream, dict(given))
@@ -218,9 +217,10 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
     size = given.pop("max_hypotheses", head.settings.max_hypotheses)
     if size > head.settings.max_hypotheses:
         check_sizes(engine, head, Known(head.x_dim, head.y_dim), size)
-    new = head.settings.updated(given)
-    told = engine.settings.models_dir, engine.catalogue.of(head), head
-    head.alarm = alarm_threshold.after(*told, replace(new, max_hypotheses=size))
+    new = updated(head.settings, given)
+    model = engine.catalogue.of(head)
+    resized = new._replace(max_hypotheses=size)
+    head.alarm = alarm_threshold.after(engine.settings.models_dir, model, head, resized)
     delayed_labels.keep_met(engine, head)
     head.settings = new
     if size != head.settings.max_hypotheses:

@@ -22,6 +22,7 @@ from service.wire import (
     Observation,
     Record,
     WhatIf,
+    updated,
 )
 from service.worker.commands import rerun
 from service.worker.commands.rerun import Steps
@@ -222,7 +223,7 @@ def _prepared(
         given = {**given, "model": catalogue.resolve(given["model"])}
     else:
         given = {**given, "model": head.settings.model}
-    settings = head.settings.updated(given)
+    settings = updated(head.settings, given)
     check_options(settings)
     records = retained(stream, engine.store, engine.settings.max_replay)
     stays = settings.model == head.settings.model and not anew

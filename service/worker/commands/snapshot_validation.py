@@ -14,12 +14,11 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from model_core.labels import LARGEST
+from model_core.stream_settings import TABLE, Hazard
 from service.schema import observations
 from service.settings import Settings
 from service.wire import (
-    Durations,
     Event,
-    Hazard,
     Head,
     Observation,
     PendingSettings,
@@ -76,8 +75,9 @@ def _check_kept(found: Snapshot) -> None:
     _check_events(found.anomalies, "anomaly")
     for record in found.records:
         _check_record(record)
-    if len(head.pending) > observations.MAX_WINDOW:
-        raise BadSnapshot(f"pending: expected at most {observations.MAX_WINDOW} observations")
+    most = int(TABLE["label_window"].meaning.le or 0)
+    if len(head.pending) > most:
+        raise BadSnapshot(f"pending: expected at most {most} observations")
     for seen in head.pending:
         _check_pending(seen)
 
@@ -91,7 +91,7 @@ def _check_scaling(head: Head, numbers: int) -> None:
 
 
 def _check_settings(head: Head, limits: Settings) -> None:
-    stated = msgspec.to_builtins(head.settings)
+    stated = head.settings._asdict()
     _form(observations.StreamForm, {k: v for k, v in stated.items() if v is not None}, "settings")
     _range("max_hypotheses", head.settings.max_hypotheses, 2, limits.max_hypotheses)
     _range("history", head.settings.history, 0, limits.max_history)
@@ -202,8 +202,8 @@ def _check_rates(settings: PendingSettings) -> None:
 
 
 def _check_hazard(hazard: Hazard | None) -> None:
-    if isinstance(hazard, Durations):
-        _form(observations.Durations, msgspec.to_builtins(hazard), "hazard")
+    if isinstance(hazard, dict):
+        _form(observations.Durations, dict(hazard), "hazard")
     elif isinstance(hazard, tuple):
         _range("hazard: entries", len(hazard), 1, MAX_ENTRIES)
         for each in hazard:

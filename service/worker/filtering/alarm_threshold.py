@@ -13,11 +13,12 @@ from model_core.errors import CannotSimulate, OutOfRange
 from model_core.sensitivity import Choice, choose, own, read
 from model_core.sensitivity.quiet import FEWEST
 from model_core.sensitivity.regimes import check
+from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import SHAPES
 from service.models import sensitivity_curves
 from service.problems import UnfitSettings
-from service.wire import Alarm, Head, StreamSettings
+from service.wire import Alarm, Head
 from service.worker.streams.slab import Slab
 
 BEARING = (
@@ -79,14 +80,13 @@ def _chosen(curves: list[Any], settings: StreamSettings) -> Choice:
         raise _refusal("the hazard must be a number, or the model's own: others are not calibrated")
     assert settings.sensitivity is not None
     try:
-        return choose(curves, settings.sensitivity.false_alarms_per_1000, hazard)
+        return choose(curves, settings.sensitivity["false_alarms_per_1000"], hazard)
     except OutOfRange as error:
         raise _refusal(str(error)) from error
 
 
 def _differs(settings: StreamSettings, simulated: dict[str, Any], choice: Choice) -> list[str]:
     """Settings other than those that the curves are of."""
-    defaults = StreamSettings()
     found = [] if choice.exact else ["hazard"]
     given = settings.outlier_rate
     if given is not None and given != simulated.get("outlier_rate"):
@@ -99,7 +99,7 @@ def _differs(settings: StreamSettings, simulated: dict[str, Any], choice: Choice
     if labels is not None and (settings.location or settings.scale):
         found.append("location")
     # Curves are those of the defaults.
-    shaped = [name for name in SHAPES if getattr(settings, name) != getattr(defaults, name)]
+    shaped = [name for name in SHAPES if getattr(settings, name) != getattr(DEFAULTS, name)]
     if settings.classes is not None and settings.classes != simulated.get("classes"):
         shaped.append("classes")
     return found + shaped

@@ -37,7 +37,7 @@ def track(head: Head, reading: Reading) -> list[Event]:
         head.next_event,
     )
     alarm = head.alarm
-    rule = (head.settings.confirm_after, 0.0) if alarm is None else (0, alarm.threshold)
+    rule = (head.settings.confirm_after or 0, 0.0) if alarm is None else (0, alarm.threshold)
     after, changed = events.track(before, reading, *rule)
     if after is not before:
         _keep(head, after)

@@ -19,8 +19,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from model_core import restart, season
-from model_core.defaults import SEASONS_FROM
 from model_core.readout import Readout
+from model_core.stream_settings import SEASONS_FROM
 from service.store.worker_reads import Stored, UnreadablePart
 from service.wire import Head, Record, Season
 from service.worker.filtering import warmup

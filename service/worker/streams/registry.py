@@ -309,7 +309,7 @@ class Engine:
         """Move a stream to a slab of another size, keeping its likeliest hypotheses."""
         head = stream.live()
         old, row = stream.slab, stream.row
-        head.settings.max_hypotheses = max_hypotheses
+        head.settings = head.settings._replace(max_hypotheses=max_hypotheses)
         if old is None:
             return
         prior, ranks = old.row_prior(row), old.ranks(row)

@@ -12,16 +12,14 @@ from numpy.typing import NDArray
 
 from model_core import compiled as columns
 from model_core import hazard as tables
+from model_core.stream_settings import Hazard, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from service.problems import TimeBackwards
 from service.wire import (
-    Durations,
-    Hazard,
     Head,
     Label,
     Observation,
     Record,
-    StreamSettings,
     numbers,
     timestamps,
 )
@@ -89,8 +87,8 @@ def number(y: Label) -> float:
 
 def _key(hazard: Hazard) -> tuple[float, ...] | tuple[tuple[float, float]]:
     """What a table is remembered by: its entries, or mean and shape of durations."""
-    if isinstance(hazard, Durations):
-        return ((hazard.mean, hazard.shape),)
+    if isinstance(hazard, dict):
+        return ((hazard["mean"], hazard["shape"]),)
     return hazard if isinstance(hazard, tuple) else (hazard,)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core import season
+from model_core.stream_settings import DEFAULTS
 from service import wire
 from service.store import keys
 from service.store.effects import Effect, index_effects
@@ -26,7 +27,6 @@ STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 2200, 110, 500
 # Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
-NO_SETTINGS = wire.StreamSettings()  # of a stream that is not stored yet; never changed
 # Keys of a stream that end with it; a repeated request is known still.
 DROPPED = [key for key in keys.HASHES.values() if key is not keys.idempotency]
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class Stream:
         self._raised: tuple[tuple[Event, str | None], ...] = ()
         self.feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry, for the next commit
         self._touched = False
-        self._was = NO_SETTINGS  # settings when they were last written
+        self._was = DEFAULTS  # settings when they were last written
         self._sealing: dict[int, bytes] = NOTHING  # chunks that the last commit may be writing
         self._remembered_bytes = 0
         self.host_bytes = STREAM_BYTES  # what all of this takes, as last counted
@@ -150,7 +150,7 @@ class Stream:
         """Start a new generation of the stream."""
         self.head, self.tail, self.buffer = head, {}, ()
         self._new = self._events = self._anomalies = self._known = NOTHING
-        self._was = NO_SETTINGS
+        self._was = DEFAULTS
         self.begin_season()
         self._effects += (("ZADD", keys.names(self.partition), 0, self.name),)
         self._touched = True
@@ -166,7 +166,7 @@ class Stream:
     def delete(self, now_ms: int) -> None:
         """Leave a tombstone; idempotency records stay, but for those of a damaged stream."""
         p, name = self.partition, self.name
-        head = self.head or Head(1, wire.StreamSettings())  # it could not be read
+        head = self.head or Head(1, DEFAULTS)  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
         dropped = DROPPED if self.broken is None else list(keys.HASHES.values())
         if self.broken is not None:

@@ -4,7 +4,7 @@ import functools
 
 import msgspec
 
-from moca_client import responses
+from moca_client import responses, stream_settings
 from moca_client.members import ABSENT, Response
 from moca_client.responses import Answer, ItemAnswer, RunLengthSummary
 from service import wire
@@ -54,15 +54,12 @@ def test_numbers_have_moments_and_classes_probabilities_alone():
 
 def test_the_settings_of_an_answer_are_those_of_a_stream():
     # A client leaves out settings that are not declared.
-    stored = wire.StreamSettings("gaussian", hazard=(0.1, 0.2), sensitivity=wire.Sensitivity(0.5))
+    stored = wire.StreamSettings(
+        "gaussian", hazard=(0.1, 0.2), sensitivity={"false_alarms_per_1000": 0.5}
+    )
     shown = settings(stored)
-    assert responses.StreamSettings.__annotations__.keys() == shown.keys()
-    assert responses.StreamSettings.__required_keys__ == frozenset()
-    read = msgspec.json.decode(msgspec.json.encode(shown), type=responses.StreamSettings)
+    assert stream_settings.StreamSettings.__annotations__.keys() == shown.keys()
+    assert stream_settings.StreamSettings.__required_keys__ == frozenset()
+    read = msgspec.json.decode(msgspec.json.encode(shown), type=stream_settings.StreamSettings)
     assert read == {**shown, "hazard": [0.1, 0.2]}
     assert schemas()["StreamSettings"]["required"] == []
-
-
-def test_of_two_rules_of_confirmation_one_is_shown():
-    assert settings(wire.StreamSettings("m@1", confirm_probability=0.9))["confirm_after"] is None
-    assert settings(wire.StreamSettings("m@1"))["confirm_after"] is not None

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from model_core import Detector, kernel, season
-from model_core.defaults import Defaults
 from model_core.detection import filters
 from model_core.errors import BadInput
+from model_core.stream_settings import StreamSettings
 from model_core.upm.builtin import Options, build
 from service.schema import rendering
 from service.wire import (
@@ -237,7 +237,7 @@ def test_an_evaluation_says_what_a_stream_says(fast_bench, model, rule):
     segments = rendering.segmentation(bench.head("a"), bench.records("a"))
     confirmed = sorted(e.start for e in bench.events("a") if e.state == "confirmed")
     given = {"confirm_probability": None, **rule} if rule else {}
-    settings = Settings(Defaults(history=60, **given))
+    settings = Settings(StreamSettings(history=60, **given))
     (found,) = follow(build(model, Options()), [[[value] for value in y]], settings)
     assert list(found.served) == [segment.start for segment in segments][1:] != []
     assert found.confirmed() == confirmed != []

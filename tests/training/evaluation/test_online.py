@@ -9,38 +9,26 @@ import numpy as np
 import pytest
 
 from model_core import kernel
-from model_core.defaults import Defaults
 from model_core.detection.filters import Filters
 from model_core.detection.pipeline import Pipeline
 from model_core.detection.rows import Observation
 from model_core.detection.series import Refused
 from model_core.events import Event
+from model_core.stream_settings import StreamSettings
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian
 from model_core.upm.poisson import Poisson
-from service.schema.observations import StreamForm
-from service.settings import Settings as ServiceSettings
-from service.worker.commands.dispatch import NEW_SETTINGS
 from training.evaluation import online
 from training.evaluation.online import Followed, Settings, follow, segmentation
 
-IN_TIME = Defaults(confirm_probability=None, confirm_after=10)
+IN_TIME = StreamSettings(confirm_probability=None, confirm_after=10)
 LEVELS = (0.05, 0.5, 0.95)
-SEASONAL = Settings(Defaults(seasonal=True))
+SEASONAL = Settings(StreamSettings(seasonal=True))
 
 
 def sample(name):
     text = (resources.files("service.samples") / f"{name}.csv").read_text()
     return [[float(row["y"])] for row in csv.DictReader(text.splitlines())]
-
-
-def test_defaults_are_the_services():
-    ours, theirs = Defaults(), NEW_SETTINGS
-    for name in ("max_hypotheses", "confirm_probability", "confirm_after", "warmup", "history"):
-        assert getattr(ours, name) == getattr(theirs, name)
-    stated = StreamForm.model_fields["confirm_probability"].default
-    assert ours.confirm_probability == stated
-    assert ours.model == ServiceSettings.model_fields["default_model"].default
 
 
 def test_real_series_changed_once():
@@ -177,7 +165,9 @@ def test_by_default_a_season_is_found_once_there_are_many_labels():
     rng = np.random.default_rng(8)
     y, walk = day(rng, 1100), rng.normal(size=999).cumsum()
     found, quiet = follow(Gaussian(), [rows(y), rows(walk)], Settings(), LEVELS)
-    never = follow(Gaussian(), [rows(y), rows(walk)], Settings(Defaults(seasonal=False)), LEVELS)
+    never = follow(
+        Gaussian(), [rows(y), rows(walk)], Settings(StreamSettings(seasonal=False)), LEVELS
+    )
     before, after = slice(20, 1000), slice(1000, None)
     ours, theirs = (each.answers.log_score for each in (found, never[0]))
     np.testing.assert_array_equal(ours[before], theirs[before])
@@ -185,5 +175,5 @@ def test_by_default_a_season_is_found_once_there_are_many_labels():
     assert found.seasons == [(1000, (24,))]
     np.testing.assert_array_equal(quiet.answers.log_score, never[1].answers.log_score)
     assert quiet.events == never[1].events
-    (short,) = follow(Gaussian(), [rows(y)], Settings(Defaults(history=60)))
+    (short,) = follow(Gaussian(), [rows(y)], Settings(StreamSettings(history=60)))
     assert short.seasons == []  # no search looks back further than the history

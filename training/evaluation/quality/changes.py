@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.defaults import Defaults
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import Gaussian
 from training.evaluation import tcpd
@@ -105,7 +105,7 @@ def watch_baseline(name: str, detector: Detector) -> Watch:
     """Alarms of a baseline, those of the warm-up left out."""
 
     def watch(y: Floats) -> dict[str, list[list[int]]]:
-        warmup = Defaults().warmup
+        warmup = DEFAULTS.warmup
         raised = []
         for series in y:
             location, scale = scaled(series[:, None])
@@ -119,7 +119,7 @@ def watch_baseline(name: str, detector: Detector) -> Watch:
 def scaled(y: Floats) -> tuple[list[float], list[float]]:
     """Location and scale of each output of a series (T, d), from its own warm-up."""
     columns = (y[:, k : k + 1].tolist() for k in range(y.shape[1]))
-    moments = [warm(Gaussian(), column, Defaults().warmup) for column in columns]
+    moments = [warm(Gaussian(), column, DEFAULTS.warmup) for column in columns]
     return [location[0] for location, *_ in moments], [scale[0] for _, scale, _ in moments]
 
 

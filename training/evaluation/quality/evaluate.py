@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from model_core.defaults import Defaults
+from model_core.stream_settings import DEFAULT_VECTOR_MODEL, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.evaluation.online import Settings, follow
@@ -37,7 +37,7 @@ from training.evaluation.quality.forecasts import Forecast, SeriesScore
 from training.evaluation.quality.sensitivities import SensitivityRow
 
 # Scored on vectors beside the models that were asked for.
-VECTOR_MODELS = (Defaults().vector_model, "multivariate")
+VECTOR_MODELS = (DEFAULT_VECTOR_MODEL, "multivariate")
 LESS_SEASONS = "less seasons"  # after a model's name
 NAB = "NAB"
 ANOMALY = "anomaly"
@@ -121,7 +121,7 @@ def evaluate(
     detectors, missing = baselines.detectors()
     built = {name: (build(name, Options()), Settings()) for name in models}
     if seasons:
-        seasonal = Settings(Defaults(seasonal=True))
+        seasonal = Settings(StreamSettings(seasonal=True))
         for name in models:
             built[f"{name} {LESS_SEASONS}"] = (built[name][0], seasonal)
     rng = np.random.default_rng(seed)

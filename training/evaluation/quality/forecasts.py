@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from model_core.defaults import Defaults
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.conjugate import Gaussian
 from training.evaluation.online import warm
 from training.evaluation.quality.baselines import Normal
@@ -86,7 +86,7 @@ def of_normal(y: Floats, normal: Normal) -> Forecast:
 
 def first_scored(y: Floats) -> int:
     """Number of observations of the warm-up of a series (T,), nan where missing."""
-    return warm(Gaussian(), y[:, None].tolist(), Defaults().warmup)[2]
+    return warm(Gaussian(), y[:, None].tolist(), DEFAULTS.warmup)[2]
 
 
 def scorable(y: Floats) -> bool:

@@ -20,14 +20,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.defaults import ALARM_SILENCE, Defaults
+from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
 
 Floats = NDArray[np.float64]
 HIT, FALSE, MISS = 1.0, 0.11, 1.0  # weights of the standard profile
 PROBATION = 0.15  # share of a series that is not scored, of at most
 PROBATION_LENGTH = 5000  # observations
 SILENCE = ALARM_SILENCE  # observations after an alarm in which no other is raised
-ALARM = Defaults().anomaly_alarm or 1.0  # a threshold that was not chosen on the benchmark
+ALARM = DEFAULTS.anomaly_alarm or 1.0  # a threshold that was not chosen on the benchmark
 # Thresholds that alarms with a silence are tried at: those are not nested, so there is no sweep.
 THRESHOLDS = 1 - 10.0 ** np.arange(-5.0, -0.99, 0.05)
 REPETITIONS = 20  # of choosing a threshold on one half of the series and scoring the other

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.defaults import Defaults
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 from training.evaluation import tcpd
 from training.evaluation.online import Settings, follow, segmentation
@@ -49,7 +49,7 @@ def candidates(
         if isinstance(getattr(model, each.name), float)
     ]
     found = [(model, Settings())]
-    probability = Defaults().confirm_probability or 0.99
+    probability = DEFAULTS.confirm_probability or 0.99
     for _ in range(count):
         factors = np.exp(np.log(SPREAD) * rng.uniform(-1, 1, len(constants) + 1))
         told: dict[str, Any] = {
@@ -57,7 +57,7 @@ def candidates(
             for name, factor in zip(constants, factors, strict=False)
         }
         odds = probability / (1 - probability) * float(factors[-1])
-        defaults = Defaults()._replace(confirm_probability=odds / (1 + odds))
+        defaults = DEFAULTS._replace(confirm_probability=odds / (1 + odds))
         changed: UnderlyingModel = replace(model, **told)  # type: ignore[type-var]
         found.append((changed, Settings(defaults)))
     return found

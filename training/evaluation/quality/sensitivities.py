@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from model_core import filter as moca
 from model_core import kernel
-from model_core.defaults import Defaults
 from model_core.filter import FilterState, Prior
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.alarms import Watch
 from model_core.sensitivity.curve import probability_of
 from model_core.sensitivity.regimes import draw
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 from training.evaluation.online import Settings, prior_of, segmentation, warm
 from training.evaluation.quality.families import FAMILIES, Family
@@ -87,7 +87,7 @@ def _by_prior(model: UnderlyingModel, seed: int, sizes: Sizes) -> list[float]:
     generator = torch.Generator().manual_seed(seed)
     y = draw(model, sizes.drawn, sizes.length, generator).y[:, :, 0].numpy()
     prior = _warmed(model, y)
-    state = moca.init(prior, Defaults().max_hypotheses)
+    state = moca.init(prior, DEFAULTS.max_hypotheses)
     thresholds = [probability_of(each) for each in own.LOG_ODDS]
     confirmed = _alarms(model, state, prior, y, thresholds, [0] * len(y))
     counts = [sum(map(len, each)) for each in confirmed]
@@ -96,7 +96,7 @@ def _by_prior(model: UnderlyingModel, seed: int, sizes: Sizes) -> list[float]:
 
 def _warmed(model: UnderlyingModel, y: Floats) -> Prior:
     """Prior of streams, with location and scale of their first labels."""
-    warmups = [warm(model, row[:, None].tolist(), Defaults().warmup) for row in y]
+    warmups = [warm(model, row[:, None].tolist(), DEFAULTS.warmup) for row in y]
     return prior_of(model, [(location, scale) for location, scale, _ in warmups])
 
 
@@ -111,7 +111,7 @@ def _family(
     y = np.stack([family.draw(rng, sizes.learned + sizes.scored) for _ in range(sizes.streams)])
     known, rest = y[:, : sizes.learned], y[:, sizes.learned :]
     prior = _warmed(model, known)
-    state = moca.init(prior, Defaults().max_hypotheses)
+    state = moca.init(prior, DEFAULTS.max_hypotheses)
     filters = own.Filters(model, state, prior, _hazard(model), model.outlier_rate)
     for t in range(sizes.learned):
         state = filters.step(known[:, t])

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from torch.utils._pytree import tree_leaves
 
-from model_core.defaults import Defaults
 from model_core.sensitivity import own
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.builtin import Options, build
 from service import wire
 from service.store import keys
@@ -66,7 +66,7 @@ def segment(bench, stream="a"):
 
 def evaluated(model, y):
     """Starts that an evaluation of the labels finds, without the first."""
-    return segmentation(build(model, Options()), [[value] for value in y], Settings(Defaults()))
+    return segmentation(build(model, Options()), [[value] for value in y], Settings(DEFAULTS))
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from service.wire import (
     Change,
     Configure,
     Delete,
-    Durations,
     Event,
     Import,
     Move,
@@ -141,7 +140,15 @@ OVERRIDES = [[], [(HUGE, 1.0)], [(-1, 1.0)], [(3, NAN)], [(3, 0.0)], [(1, 0.9)] 
 IMPOSSIBLE = {
     "head.settings": {
         "max_hypotheses": [10**9, 0, -5, 3],
-        "hazard": [5.0, -1.0, NAN, (), (INF,), Durations(1e9, 1e-9), Durations(-1.0, 0.0)],
+        "hazard": [
+            5.0,
+            -1.0,
+            NAN,
+            (),
+            (INF,),
+            {"mean": 1e9, "shape": 1e-9},
+            {"mean": -1.0, "shape": 0.0},
+        ],
         "outlier_rate": [7.0, NAN],
         "confirm_after": [-1],
         "location": [[1.0, 2.0], [NAN]],
@@ -193,7 +200,7 @@ IMPOSSIBLE = {
         "time": ["yesterday", "\0"],
         "elapsed": [-1.0, NAN],
         "changepoint": [7.0, NAN],
-        "hazard": [9.0, (), (NAN,), Durations(0.0, 0.0)],
+        "hazard": [9.0, (), (NAN,), {"mean": 0.0, "shape": 0.0}],
         "outlier_rate": [5.0, NAN],
         "regime": [TypicalRegime("a", 1.5), TypicalRegime("a", NAN)],
         "offset": [NAN, INF, 1e300],
@@ -230,7 +237,10 @@ def test_what_no_stream_can_be_is_refused(bench, blob, path):
         for value in values:
 
             def change(found, field=field, value=value):
-                setattr(place_of(found, path), field, value)
+                if path == "head.settings":
+                    found.head.settings = found.head.settings._replace(**{field: value})
+                else:
+                    setattr(place_of(found, path), field, value)
 
             answer = bench.put("b", altered(blob, change), status=422)
             assert answer["detail"], (field, value)

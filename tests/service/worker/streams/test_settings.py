@@ -11,7 +11,6 @@ from service.store.connection import connect_async
 from service.wire import (
     Configure,
     Delete,
-    Durations,
     Expire,
     Move,
     Observation,
@@ -238,7 +237,7 @@ def test_either_rule_takes_over_under_way(bench, first):
 # --- hazards ------------------------------------------------------------------------------------
 
 FORMS = [0.05, [0.0, 0.0, 0.2], {"mean": 12.5, "shape": 4.0}, None, [0.3]]
-MET = [0.05, (0.0, 0.0, 0.2), Durations(12.5, 4.0), 0.01, (0.3,)]
+MET = [0.05, (0.0, 0.0, 0.2), {"mean": 12.5, "shape": 4.0}, 0.01, (0.3,)]
 
 
 def test_hazards_of_all_forms_are_met_again_after_a_reload(make_bench, close):

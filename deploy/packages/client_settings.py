@@ -1,0 +1,56 @@
+"""Write `moca_client/stream_settings.py` from the table of settings; `--check`: only compare."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from model_core.stream_settings import TABLE, FalseAlarmRate, Hazard, Setting
+
+TARGET = Path(__file__).parents[2] / "moca_client" / "stream_settings.py"
+HEAD = '''\
+"""Types of a stream's settings, made from `model_core/stream_settings.py`: `make client`."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from moca_client.members import doc
+
+Hazard = Annotated[
+    float | list[float] | dict[str, float] | None,
+    doc("a number, a table by run length, or mean and shape of regime durations"),
+]
+
+
+class FalseAlarmRate(TypedDict):
+    """The setting `sensitivity`."""
+
+    false_alarms_per_1000: float
+
+
+class StreamSettings(TypedDict, total=False):
+    """Settings of a stream; null: the model's, or none. Changes have the changed ones alone."""
+
+'''
+
+
+def _type(setting: Setting) -> str:
+    kind: Any = setting.type
+    if kind == Hazard:
+        return "Hazard"
+    name = "FalseAlarmRate" if kind is FalseAlarmRate else str(kind)
+    if name.startswith("<class"):
+        name = kind.__name__
+    return f"{name} | None" if setting.optional else name
+
+
+def text() -> str:
+    """Return the source of the types."""
+    return HEAD + "".join(f"    {name}: {_type(setting)}\n" for name, setting in TABLE.items())
+
+
+if __name__ == "__main__":
+    if "--check" not in sys.argv:
+        TARGET.write_text(text())
+    elif TARGET.read_text() != text():
+        sys.exit(f"{TARGET.name} differs from the table of settings: run `make client`")

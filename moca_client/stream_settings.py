@@ -1,0 +1,44 @@
+"""Types of a stream's settings, made from `model_core/stream_settings.py`: `make client`."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from moca_client.members import doc
+
+Hazard = Annotated[
+    float | list[float] | dict[str, float] | None,
+    doc("a number, a table by run length, or mean and shape of regime durations"),
+]
+
+
+class FalseAlarmRate(TypedDict):
+    """The setting `sensitivity`."""
+
+    false_alarms_per_1000: float
+
+
+class StreamSettings(TypedDict, total=False):
+    """Settings of a stream; null: the model's, or none. Changes have the changed ones alone."""
+
+    model: str
+    tags: dict[str, str]
+    hazard: Hazard
+    max_hypotheses: int
+    outlier_rate: float | None
+    confirm_probability: float | None
+    confirm_after: int | None
+    sensitivity: FalseAlarmRate | None
+    anomaly_alarm: float | None
+    warmup: int
+    location: list[float] | None
+    scale: list[float] | None
+    history: int
+    classes: int | None
+    order: int
+    trend: bool
+    season: int | None
+    seasonal: bool | None
+    interval: float | None
+    ttl: float | None
+    label_window: int

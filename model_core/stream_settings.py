@@ -1,0 +1,253 @@
+"""Every setting of a stream, once: its name, type, default, meaning and bounds.
+
+Detectors check settings against this table, the service's request form is made from it, stored
+streams hold it, and the client's type is written from it by `make client`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple, TypedDict, get_args, get_type_hints
+
+from model_core.labels import LARGEST
+
+# Observations after an alarm on `anomaly` in which no other is raised. What lasts is strange for a
+# while, and is one alarm: the figures on alarms were measured with this silence.
+ALARM_SILENCE = 100
+# Observations from which on a stream looks for seasons by default. Short series have a few periods
+# of anything: of TCPD, all shorter than this, measles and jfk_passengers get worse by a season that
+# does not last, and none gets better.
+SEASONS_FROM = 1000
+# Models of streams that name none: with one output, and with two to `VECTOR_OUTPUTS`, since the
+# state of a vector model grows with their square.
+DEFAULT_MODEL = "averaged"
+DEFAULT_VECTOR_MODEL = "joint"
+VECTOR_OUTPUTS = 16
+CONFIRMATION = ("confirm_after", "confirm_probability")  # rules, of which a stream has one
+
+
+class Durations(TypedDict):
+    """Hazard of regimes whose durations are negative binomial, in observations."""
+
+    mean: float
+    shape: float
+
+
+class FalseAlarmRate(TypedDict):
+    """How sensitive a stream is, in false alarms per 1,000 observations of one regime."""
+
+    false_alarms_per_1000: float
+
+
+Hazard = float | Durations | tuple[float, ...]  # the last: a table by run length
+
+
+class Meaning(NamedTuple):
+    """What a setting means, and the numbers that it may be, or its elements.
+
+    ge, gt, le, lt: as of pydantic's fields. detector: whether detectors have it, too.
+    """
+
+    text: str
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    detector: bool = True
+
+    def words(self) -> str:
+        """The bounds in words."""
+        words = {"of at least": self.ge, "above": self.gt, "of at most": self.le, "below": self.lt}
+        return " and ".join(f"{word} {x:g}" for word, x in words.items() if x is not None)
+
+    def allows(self, number: float) -> bool:
+        """Whether a number is within the bounds."""
+        return (
+            (self.ge is None or number >= self.ge)
+            and (self.gt is None or number > self.gt)
+            and (self.le is None or number <= self.le)
+            and (self.lt is None or number < self.lt)
+        )
+
+
+class StreamSettings(NamedTuple):
+    """Settings of one stream; None means the model's or the service's default.
+
+    `model` and `tags` stand first: lists of many streams read no more of it.
+    """
+
+    model: Annotated[
+        str, Meaning("NAME or NAME@VERSION; default version: the highest", detector=False)
+    ] = ""
+    tags: Annotated[
+        dict[str, str],
+        Meaning(
+            "metadata by name, replaced as a whole; `match` selects streams by it", detector=False
+        ),
+    ] = {}  # never changed in place
+    hazard: Annotated[
+        Hazard | None,
+        Meaning(
+            "hazard, the probability that a regime ends at a step: a number, a table by run length "
+            "(its last entry applies beyond), or the distribution of regime durations; default: "
+            "the model's"
+        ),
+    ] = None
+    max_hypotheses: Annotated[
+        int,
+        Meaning(
+            "maximum number of run-length hypotheses; beyond it the least probable are pruned",
+            ge=2,
+            le=10_000,
+        ),
+    ] = 50
+    outlier_rate: Annotated[
+        float | None,
+        Meaning(
+            "share of labels that belong to no regime (outliers); default: the model's", ge=0, lt=1
+        ),
+    ] = None
+    confirm_probability: Annotated[
+        float | None,
+        Meaning(
+            "confirm a change as soon as `changed_probability` reaches this. `null` with a "
+            "`confirm_after`, and not allowed together with one",
+            ge=0.5,
+            lt=1,
+        ),
+    ] = 0.99
+    confirm_after: Annotated[
+        int | None,
+        Meaning(
+            "confirm a change after so many observations under suspicion, instead of at a "
+            "probability; `null`: at `confirm_probability`",
+            ge=1,
+            le=100_000,
+        ),
+    ] = None
+    sensitivity: Annotated[
+        FalseAlarmRate | None,
+        Meaning(
+            "target false-alarm rate: confirm a change at the probability calibrated for it, "
+            "instead of by `confirm_probability` or `confirm_after`",
+            gt=0,
+            le=1000,
+        ),
+    ] = None
+    anomaly_alarm: Annotated[
+        float | None,
+        Meaning(
+            "raise an anomaly event at an observation whose `anomaly` reaches this, if the last "
+            f"one is {ALARM_SILENCE} observations or more ago; `null`: none",
+            gt=0.5,
+            lt=1,
+        ),
+    ] = 0.999
+    warmup: Annotated[
+        int, Meaning("observations used to calibrate location and scale", ge=0, le=200)
+    ] = 20
+    location: Annotated[
+        list[float] | None,
+        Meaning("typical label, per dimension; default: from the warm-up", ge=-LARGEST, le=LARGEST),
+    ] = None
+    scale: Annotated[
+        list[float] | None,
+        Meaning(
+            "typical spread, per dimension; default: from the warm-up", ge=1 / LARGEST, le=LARGEST
+        ),
+    ] = None
+    history: Annotated[
+        int, Meaning("observations retained with their answers", ge=0, le=10_000_000)
+    ] = 2000
+    classes: Annotated[
+        int | None,
+        Meaning("number of classes; required for a `categorical` stream", ge=2, le=1000),
+    ] = None
+    order: Annotated[
+        int,
+        Meaning(
+            "number of previous labels that an `autoregressive` stream regresses on", ge=0, le=32
+        ),
+    ] = 1
+    trend: Annotated[bool, Meaning("whether an `autoregressive` stream has a trend")] = False
+    season: Annotated[
+        int | None,
+        Meaning("period of an `autoregressive` stream's season, in observations", ge=2, le=10_000),
+    ] = None
+    seasonal: Annotated[
+        bool | None,
+        Meaning(
+            "whether to find seasons in the labels: changes are then those of labels less their "
+            "season, and forecasts follow it; for models of one real label. `null`: from 1,000 "
+            "observations on, unless the model has inputs, a `season` or an artifact; `true`: from "
+            "the first label on"
+        ),
+    ] = None
+    interval: Annotated[
+        float | None,
+        Meaning(
+            "seconds per step of the hazard, at least 0.001; the elapsed time between observations "
+            "is then computed from their `time`",
+            ge=1e-3,  # times are to the millisecond
+            detector=False,
+        ),
+    ] = None
+    ttl: Annotated[
+        float | None,
+        Meaning(
+            "seconds without an observation or a change until the stream is deleted",
+            ge=1,
+            le=1e9,  # some 30 years
+            detector=False,
+        ),
+    ] = None
+    label_window: Annotated[
+        int,
+        Meaning(
+            "maximum number of observations queued behind a pending label; beyond it the oldest "
+            "pending label counts as missing",
+            ge=0,
+            le=1000,
+            detector=False,
+        ),
+    ] = 100
+
+
+DEFAULTS = StreamSettings()
+
+
+class Setting(NamedTuple):
+    """One row of the table. type: without None, which is a value of its own where optional."""
+
+    name: str
+    type: Any
+    optional: bool
+    default: Any
+    meaning: Meaning
+
+
+def _row(name: str, annotation: Any) -> Setting:
+    kind, meaning = get_args(annotation)
+    optional = type(None) in get_args(kind)
+    if optional:
+        others = [option for option in get_args(kind) if option is not type(None)]
+        kind = others[0]
+        for option in others[1:]:
+            kind = kind | option
+    return Setting(name, kind, optional, getattr(DEFAULTS, name), meaning)
+
+
+TABLE = {
+    name: _row(name, annotation)
+    for name, annotation in get_type_hints(StreamSettings, include_extras=True).items()
+}
+
+
+def one_rule(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave one rule of confirmation of those given; None for all of them is the default."""
+    named = given.keys() & set(CONFIRMATION)
+    settings = {name: value for name, value in given.items() if name not in named}
+    rules = {rule: given[rule] for rule in named if given[rule] is not None}
+    if named and not rules:
+        rules = {"confirm_probability": DEFAULTS.confirm_probability}
+    return settings | rules
