@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import redis
 import typer
 
-from service.commands.options import API, SERVE, WORKER, fail, with_settings
+from service.commands.options import SERVE, fail, with_settings
 from service.observability import metrics
 from service.problems import StartupError
 from service.runtime.access_policy import depends_on_keys, keys_required
@@ -27,7 +27,7 @@ from service.runtime.process import (
     limit_stop,
     log_to_stderr,
 )
-from service.settings import Settings
+from service.settings import API, WORKER, Settings, names_for
 from service.store.connection import START_TIMEOUT_S, UnusableServer, connect, patiently
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def webhook_timeout_s(settings: Settings) -> float:
         fail(str(error), EXIT_REFUSED)
 
 
-@with_settings(API)
+@with_settings(names_for(API))
 def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = None) -> None:
     """Run one API process with an existing Redis or Valkey."""
     begin("api", settings, parent_fd)
@@ -119,7 +119,7 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
     raise typer.Exit(1)
 
 
-@with_settings(WORKER)
+@with_settings(names_for(WORKER))
 def worker(
     settings: Settings,
     worker_id: Annotated[

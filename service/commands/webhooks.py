@@ -12,17 +12,17 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from service.commands.options import WEBHOOKS, fail, with_settings
+from service.commands.options import fail, with_settings
 from service.commands.run import ParentFd, begin, end
 from service.observability import metrics
 from service.problems import StartupError
 from service.runtime.embedded import running_url
 from service.schema.rendering import instant
-from service.settings import Settings
+from service.settings import WEBHOOKS, Settings, names_for
 from service.store.connection import UnusableServer, connect
 
 
-@with_settings(WEBHOOKS)
+@with_settings(names_for(WEBHOOKS))
 def webhooks(
     settings: Settings,
     dead: Annotated[bool, typer.Option("--dead", help="Show the dead-letter queue.")] = False,

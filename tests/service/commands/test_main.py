@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from service.commands import run
 from service.commands.main import app
-from service.commands.options import API, SERVE, WORKER, flag, variable
+from service.commands.options import flag, variable
 from service.settings import Settings
 
 WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1"}
@@ -17,7 +17,7 @@ WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1"}
 
 @pytest.fixture
 def moca(monkeypatch):
-    for name in SERVE | API | WORKER:
+    for name in Settings.model_fields:
         monkeypatch.delenv(variable(name), raising=False)
     # Logging is the process's business: a test must keep its own.
     monkeypatch.setattr(run, "log_to_stderr", lambda role, level: None)
@@ -26,7 +26,7 @@ def moca(monkeypatch):
 
 def test_help_names_each_option_and_its_variable(moca):
     text = moca("serve", "--help").output
-    for name in SERVE:
+    for name in Settings.model_fields.keys() - {"metrics_port"}:
         assert flag(name) in text
         assert variable(name) in text
 
