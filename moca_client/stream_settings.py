@@ -6,6 +6,11 @@ from typing import Annotated, TypedDict
 
 from moca_client.members import doc
 
+# Defaults that pictures draw, and observations between the marks of anomalies.
+CONFIRM_PROBABILITY = 0.99
+ANOMALY_ALARM = 0.999
+ALARM_SILENCE = 100
+
 Hazard = Annotated[
     float | list[float] | dict[str, float] | None,
     doc("a number, a table by run length, or mean and shape of regime durations"),

@@ -4,10 +4,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from model_core.stream_settings import TABLE, FalseAlarmRate, Hazard, Setting
+from model_core.stream_settings import (
+    ALARM_SILENCE,
+    DEFAULTS,
+    TABLE,
+    FalseAlarmRate,
+    Hazard,
+    Setting,
+)
 
 TARGET = Path(__file__).parents[2] / "moca_client" / "stream_settings.py"
-HEAD = '''\
+HEAD = f'''\
 """Types of a stream's settings, made from `model_core/stream_settings.py`: `make client`."""
 
 from __future__ import annotations
@@ -15,6 +22,11 @@ from __future__ import annotations
 from typing import Annotated, TypedDict
 
 from moca_client.members import doc
+
+# Defaults that pictures draw, and observations between the marks of anomalies.
+CONFIRM_PROBABILITY = {DEFAULTS.confirm_probability}
+ANOMALY_ALARM = {DEFAULTS.anomaly_alarm}
+ALARM_SILENCE = {ALARM_SILENCE}
 
 Hazard = Annotated[
     float | list[float] | dict[str, float] | None,

@@ -11,8 +11,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image
 
-from service.replay import replay
-from service.replay.plots import ALARM, BAND, BAND_ALPHA, COLOURS, band, draw_alarm
+from moca_client.plots import BAND, BAND_ALPHA, COLOURS, band, draw_alarm
+from moca_client.replay import replay
+from moca_client.stream_settings import CONFIRM_PROBABILITY
 
 URL = os.environ.get("MOCA_URL", "http://127.0.0.1:8000")
 IMAGES = Path(__file__).parent.parent / "images"
@@ -54,7 +55,7 @@ def switch():
     outside = np.flatnonzero(np.abs(series - center) > 3 * spread)
     print("fixed limits:", len(outside), "outside:", outside)
     starts = [(e.start, e.confirmed_at, e.direction, e.size) for e in replayed.events]
-    alarms = [a.seq for a in replayed.answers if (a.changed_probability or 0) > ALARM]
+    alarms = [a.seq for a in replayed.answers if (a.changed_probability or 0) > CONFIRM_PROBABILITY]
     print("service:", starts, "alarms:", alarms)
     draw(replayed, series, (center - 3 * spread, center + 3 * spread), outside)
 

@@ -17,7 +17,7 @@ from service.runtime.process import log_to_stderr
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.replay import Replayed
+    from moca_client.tables.answers import Replayed
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def demo(
     Prints the confirmed changes and keeps serving until Ctrl-C.
     """
     from moca_client import ClientError
-    from service.replay import ReplayError
+    from moca_client.replay import ReplayError
     from service.runtime.supervisor import Supervisor
 
     log_to_stderr("demo", settings.log_level)
@@ -76,7 +76,7 @@ def demo(
 
 
 def _stream(sample: Sample, url: str, plots_dir: Path, console: Console) -> None:
-    from service.replay import replay
+    from moca_client.replay import replay
 
     console.print(f"\n[bold]{sample.title}[/bold] ({sample.model})", highlight=False)
     packaged = resources.files("service.samples") / f"{sample.stream}.csv"

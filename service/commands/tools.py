@@ -99,9 +99,9 @@ def replay(
 ) -> None:
     """Replay a file through a running service; write the answers and a plot."""
     from moca_client import ClientError
-    from moca_client.tables.series import read_columns, read_series, read_streams
-    from service.replay import ReplayError, SeriesError
-    from service.replay import replay as run
+    from moca_client.replay import ReplayError
+    from moca_client.replay import replay as run
+    from moca_client.tables.series import SeriesError, read_columns, read_series, read_streams
 
     if append and replace:
         fail("--append and --replace exclude each other")

@@ -5,6 +5,7 @@ from array import array
 import matplotlib.image
 import pytest
 
+from moca_client import plots
 from moca_client.responses import (
     Answer,
     BeliefColumns,
@@ -14,9 +15,9 @@ from moca_client.responses import (
     RunLengthSummary,
     Segment,
 )
-from moca_client.tables.answers import BeliefRow
+from moca_client.tables.answers import BeliefRow, Replayed
+from moca_client.tables.series import Series
 from moca_client.tables.times import time_axis
-from service.replay import Replayed, Series, plots
 
 LEVELS = ("0.05", "0.5", "0.95")
 
@@ -85,7 +86,9 @@ def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
         vertical = [line for line in lines if len(set(line.get_xdata())) == 1]
         assert [line.get_xdata()[0] for line in vertical] == [1900.5]  # 1901 starts the regime
     assert [text.get_text() for text in drawn[0].texts] == ["1901"]  # withdrawn ones have none
-    alarm = [line for line in drawn[-1].lines if set(line.get_ydata()) == {plots.ALARM}]
+    alarm = [
+        line for line in drawn[-1].lines if set(line.get_ydata()) == {plots.CONFIRM_PROBABILITY}
+    ]
     assert len(alarm) == 1
     for hindsight, places in ((Hindsight("current", 0, 60), [[28.5]]), (None, [])):
         drawn.clear()

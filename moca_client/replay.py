@@ -1,4 +1,7 @@
-"""Stream a file through a running service: the work behind `moca replay`."""
+"""`replay`: stream a file through a running service; write the answers and a plot.
+
+Its tables on the console need rich, its pictures matplotlib: extras of the wheel.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ def _writable(files: list[Path], console: Console) -> list[Path]:
     for path in files:
         package, extra = _NEEDS.get(path.suffix.lower(), (None, ""))
         if package is not None and find_spec(package) is None:
-            missing[path] = f"{path} needs {package}: pip install 'moca-service[{extra}]'"
+            missing[path] = f"{path} needs {package}: pip install 'moca-client[{extra}]'"
     if len(missing) == len(files):
         raise ReplayError("; ".join(missing.values()))
     for reason in missing.values():
@@ -133,7 +136,7 @@ def _write(replayed: Replayed, files: Sequence[Path]) -> None:
     write_answers(replayed, [path for path in files if path.suffix.lower() != ".png"])
     for path in files:
         if path.suffix.lower() == ".png":
-            from service.replay.plots import plot_replay  # matplotlib is optional
+            from moca_client.plots import plot_replay  # matplotlib is optional
 
             plot_replay(replayed, path)
 
@@ -146,7 +149,7 @@ def _import_soon(files: Sequence[Path]) -> None:
         if ".parquet" in suffixes:
             import_writer()
         if ".png" in suffixes:
-            from service.replay import plots  # noqa: F401
+            from moca_client import plots  # noqa: F401
 
     threading.Thread(target=load, name="import").start()
 

@@ -13,15 +13,13 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
+from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM, CONFIRM_PROBABILITY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from moca_client.tables.answers import BeliefRow, Replayed
 
-# By default: changed_probability that confirms a change, and anomaly to mark.
-ALARM, STRANGE = DEFAULTS.confirm_probability or 1.0, DEFAULTS.anomaly_alarm or 1.0
 MAX_DATA_PANELS = 6
 MAX_CELLS = (1600, 500)  # time x run length of the heat map; more is invisible
 FLOOR = 1e-4  # probabilities below it look like none
@@ -150,7 +148,7 @@ def anomalies(replayed: Replayed) -> list[int]:
     """Rows that are unusual for the stream, the first of each run."""
     found: list[int] = []
     for row, answer in enumerate(replayed.answers):
-        strange = answer.anomaly is not None and answer.anomaly >= STRANGE
+        strange = answer.anomaly is not None and answer.anomaly >= ANOMALY_ALARM
         if strange and (not found or row - found[-1] >= ALARM_SILENCE):
             found.append(row)
     return found
@@ -252,9 +250,9 @@ def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:
     )
     panel.fill_between(x, 0, values, color=COLOURS["changed"], alpha=0.14, lw=0, step="mid")
     panel.step(x, values, where="mid", color=COLOURS["changed"], lw=1.1)
-    panel.axhline(ALARM, color=COLOURS["quiet"], lw=0.9, ls=(0, (4, 3)))
+    panel.axhline(CONFIRM_PROBABILITY, color=COLOURS["quiet"], lw=0.9, ls=(0, (4, 3)))
     panel.set_ylim(0, 1.05)
-    panel.set_yticks([0, 0.5, ALARM])
+    panel.set_yticks([0, 0.5, CONFIRM_PROBABILITY])
     panel.set_ylabel("P(changed)")
 
 

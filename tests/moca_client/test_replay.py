@@ -9,10 +9,10 @@ import pytest
 from pyarrow import parquet
 from rich.console import Console
 
+from moca_client.replay import ReplayError, replay
 from moca_client.responses import Hindsight
-from moca_client.tables.series import read_streams
+from moca_client.tables.series import SeriesError, read_series, read_streams
 from moca_client.tables.times import time_axis
-from service.replay import ReplayError, SeriesError, read_series, replay
 
 
 def written(tmp_path, text, name="series.csv"):
@@ -193,9 +193,9 @@ def test_the_input_is_never_overwritten(standin, shift):
 
 
 def test_missing_packages_are_told_before_anything_is_sent(standin, shift, tmp_path, monkeypatch):
-    monkeypatch.setattr("service.replay.run.find_spec", lambda name: None)
+    monkeypatch.setattr("moca_client.replay.find_spec", lambda name: None)
     with pytest.raises(
-        ReplayError, match=r"a.png needs matplotlib: pip install 'moca-service\[plots\]'"
+        ReplayError, match=r"a.png needs matplotlib: pip install 'moca-client\[plots\]'"
     ):
         replay(shift, url=standin.url, out=tmp_path / "a.png", console=quiet())
     assert standin.requests == []
@@ -204,7 +204,7 @@ def test_missing_packages_are_told_before_anything_is_sent(standin, shift, tmp_p
 
 
 def test_hindsight_is_waited_for(standin, shift, tmp_path, monkeypatch):
-    monkeypatch.setattr("service.replay.run.HINDSIGHT_POLL_S", 0.01)
+    monkeypatch.setattr("moca_client.replay.HINDSIGHT_POLL_S", 0.01)
     current = {"status": "current", "first": 0, "seq": 80}
     standin.hindsight = iter([{"status": "pending"}] * 3 + [current])
     console = quiet()
@@ -215,8 +215,8 @@ def test_hindsight_is_waited_for(standin, shift, tmp_path, monkeypatch):
 
 
 def test_hindsight_is_not_waited_for_without_end(standin, shift, tmp_path, monkeypatch):
-    monkeypatch.setattr("service.replay.run.HINDSIGHT_WAIT_S", 0.0)
-    monkeypatch.setattr("service.replay.run.HINDSIGHT_POLL_S", 0.01)
+    monkeypatch.setattr("moca_client.replay.HINDSIGHT_WAIT_S", 0.0)
+    monkeypatch.setattr("moca_client.replay.HINDSIGHT_POLL_S", 0.01)
     standin.hindsight = iter([{"status": "pending"}] * 9)
     replayed = replay(shift, url=standin.url, out=tmp_path / "a.csv", console=quiet())
     assert replayed.hindsight.status == "pending"
