@@ -20,7 +20,6 @@ from service.api.routes.table import CALLS
 from service.commands.main import app
 from service.commands.options import flag, variable
 from service.observability import metrics as registered
-from service.observability import model_metrics, subscriber_metrics  # noqa: F401  # register
 from service.problems import PROBLEM_JSON, problem_types
 from service.settings import Settings
 

@@ -11,7 +11,9 @@ import os
 import platform
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -39,6 +41,9 @@ if MULTIPROCESS_DIR in os.environ:
     _process = os.getpid()
     values.ValueClass = values.MultiProcessValue(lambda: _process)  # type: ignore[no-untyped-call]
 REGISTRY = CollectorRegistry()
+_counter = partial(Counter, registry=REGISTRY)
+_gauge = partial(Gauge, registry=REGISTRY)
+_histogram = partial(Histogram, registry=REGISTRY)
 EXEMPLAR_LENGTH = 128  # characters of names and values, by OpenMetrics
 
 
@@ -59,274 +64,302 @@ _PROBABILITIES = (1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 
 
 # --- API ------------------------------------------------------------------------------------
 
-REQUEST_DURATION = Histogram(
+REQUEST_DURATION = _histogram(
     "moca_http_request_duration_seconds",
     "Request duration by route, in seconds: first request byte to last response byte "
     "(first response byte for streaming responses).",
     ["route", "method", "status"],
     buckets=_SECONDS,
-    registry=REGISTRY,
 )
-APPEND_COMMANDS = Histogram(
-    "moca_append_commands",
-    "Commands per append to the log.",
-    buckets=_COUNTS,
-    registry=REGISTRY,
+APPEND_COMMANDS = _histogram(
+    "moca_append_commands", "Commands per append to the log.", buckets=_COUNTS
 )
-REPEATED_APPENDS = Counter(
+REPEATED_APPENDS = _counter(
     "moca_repeated_appends_total",
     "Appends retried with the same number because their outcome was unknown.",
-    registry=REGISTRY,
 )
-RECOVERED_REPLIES = Counter(
-    "moca_recovered_replies_total",
-    "Outcomes read from the store because their message was missed.",
-    registry=REGISTRY,
+RECOVERED_REPLIES = _counter(
+    "moca_recovered_replies_total", "Outcomes read from the store because their message was missed."
 )
-REQUESTS_WAITING = Gauge(
+REQUESTS_WAITING = _gauge(
     "moca_requests_waiting",
     "Commands of this API process that wait for an outcome.",
     multiprocess_mode="livesum",
-    registry=REGISTRY,
 )
-REMOTE_WRITE_SAMPLES = Counter(
+REMOTE_WRITE_SAMPLES = _counter(
     "moca_remote_write_samples_total",
     "Samples of Prometheus remote writes: `applied`; `skipped`, as repeats and those after the "
     "first in an interval are; `unmatched` by the rules; `rejected`; `untried`, as many of their "
     "stream were refused before; `deferred`, to be sent again.",
     ["result"],
-    registry=REGISTRY,
 )
-REMOTE_WRITE_IGNORED = Counter(
+REMOTE_WRITE_IGNORED = _counter(
     "moca_remote_write_ignored_total",
     "Histograms and exemplars of Prometheus remote writes, which are ignored.",
     ["kind"],
-    registry=REGISTRY,
 )
-REDIS_UP = Gauge(
-    "moca_redis_up",
-    "1 while the API can reach Redis, else 0.",
-    multiprocess_mode="livemostrecent",  # workers, which know nothing of it, have a 0 there
-    registry=REGISTRY,
-)
-REDIS_MEMORY_RATIO = Gauge(
+REDIS_UP = _gauge(
+    "moca_redis_up", "1 while the API can reach Redis, else 0.", multiprocess_mode="livemostrecent"
+)  # workers, which know nothing of it, have a 0 there
+REDIS_MEMORY_RATIO = _gauge(
     "moca_redis_memory_ratio",
     "Redis memory in use, as a share of maxmemory; 0 without a limit.",
     multiprocess_mode="livemostrecent",
-    registry=REGISTRY,
 )
-EXPIRED_STREAMS = Counter(
-    "moca_expired_streams_total",
-    "Streams deleted because their ttl expired.",
-    registry=REGISTRY,
+EXPIRED_STREAMS = _counter(
+    "moca_expired_streams_total", "Streams deleted because their ttl expired."
 )
-CONNECTIONS = Gauge(
+CONNECTIONS = _gauge(
     "moca_http_connections",
     "Open connections to API processes, including idle ones.",
     multiprocess_mode="livesum",
-    registry=REGISTRY,
 )
-LOAD_SHED = Counter(
-    "moca_load_shed_total",
-    "Requests shed (rejected under overload), by reason.",
-    ["reason"],
-    registry=REGISTRY,
+LOAD_SHED = _counter(
+    "moca_load_shed_total", "Requests shed (rejected under overload), by reason.", ["reason"]
 )
-PARTITION_LAG = Gauge(
+PARTITION_LAG = _gauge(
     "moca_partition_lag_observations",
     "Observations accepted and not yet applied, by partition.",
     ["partition"],
     multiprocess_mode="livemostrecent",
-    registry=REGISTRY,
 )
-OLDEST_PENDING = Gauge(
+OLDEST_PENDING = _gauge(
     "moca_oldest_pending_seconds",
     "Age of the oldest accepted command that is not applied yet, in seconds; 0: none.",
     multiprocess_mode="livemostrecent",
-    registry=REGISTRY,
 )
-REDIS_USED_MEMORY = Gauge(
+REDIS_USED_MEMORY = _gauge(
     "moca_redis_used_memory_bytes",
     "Redis memory in use, in bytes.",
     multiprocess_mode="livemostrecent",
-    registry=REGISTRY,
 )
-REDIS_APPEND_ONLY = Gauge(
+REDIS_APPEND_ONLY = _gauge(
     "moca_redis_append_only",
     "1 while the Redis append-only file is enabled, else 0.",
     multiprocess_mode="livemostrecent",
-    registry=REGISTRY,
 )
-REDIS_APPEND_ONLY_FAILING = Gauge(
+REDIS_APPEND_ONLY_FAILING = _gauge(
     "moca_redis_append_only_failing",
     "1 while the last write or rewrite of the Redis append-only file failed, else 0.",
     multiprocess_mode="livemostrecent",
-    registry=REGISTRY,
 )
-UNOWNED_PARTITIONS = Gauge(
+UNOWNED_PARTITIONS = _gauge(
     "moca_unowned_partitions",
     "Partitions without an owning worker.",
     multiprocess_mode="livemostrecent",
-    registry=REGISTRY,
 )
 
 # --- both -----------------------------------------------------------------------------------
 
-BUILD_INFO = Gauge(
+BUILD_INFO = _gauge(
     "moca_build_info",
     "1, with the versions of the service and of Python as labels.",
     ["version", "python"],
     multiprocess_mode="livemax",
-    registry=REGISTRY,
 )
 
-STAGE_DURATION = Histogram(
+STAGE_DURATION = _histogram(
     "moca_stage_duration_seconds",
     "Seconds per stage: ingest (API: accepted to append acknowledged), queue (accepted to "
     "read by the worker), compute, commit (worker), reply (API: append acknowledged to "
     "outcome received).",
     ["stage"],
     buckets=_SECONDS,
-    registry=REGISTRY,
 )
 
 # --- worker ---------------------------------------------------------------------------------
 
-OBSERVATIONS = Counter(
+OBSERVATIONS = _counter(
     "moca_observations_total",
     "Observations by outcome: applied, duplicate, refused, fault, quarantined.",
     ["outcome"],
-    registry=REGISTRY,
 )
-BATCH_SIZE = Histogram(
-    "moca_batch_size_observations",
-    "Observations per device step (batch size).",
-    buckets=_COUNTS,
-    registry=REGISTRY,
+BATCH_SIZE = _histogram(
+    "moca_batch_size_observations", "Observations per device step (batch size).", buckets=_COUNTS
 )
-OWNED_PARTITIONS = Gauge(
-    "moca_owned_partitions",
-    "Partitions owned by living workers.",
-    multiprocess_mode="livesum",
-    registry=REGISTRY,
+OWNED_PARTITIONS = _gauge(
+    "moca_owned_partitions", "Partitions owned by living workers.", multiprocess_mode="livesum"
 )
-RESIDENT_BYTES = Gauge(
+RESIDENT_BYTES = _gauge(
     "moca_resident_bytes",
     "Memory held for streams and models, on device and host, including one step, in bytes.",
     multiprocess_mode="livesum",
-    registry=REGISTRY,
 )
-RESIDENT_STREAMS = Gauge(
+RESIDENT_STREAMS = _gauge(
     "moca_resident_streams",
     "Resident streams: their state is in the worker's memory.",
     multiprocess_mode="livesum",
-    registry=REGISTRY,
 )
-FENCED_COMMITS = Counter(
+FENCED_COMMITS = _counter(
     "moca_fenced_commits_total",
     "Commits rejected because the worker no longer owned the partition.",
-    registry=REGISTRY,
 )
-QUARANTINED_COMMANDS = Counter(
+QUARANTINED_COMMANDS = _counter(
     "moca_quarantined_commands_total",
     "Commands quarantined: they repeatedly stopped their worker, or were damaged in the log.",
-    registry=REGISTRY,
 )
-LOG_ROLLBACKS = Counter(
-    "moca_log_rollbacks_total",
-    "Logs that ended before their committed offset and were repaired.",
-    registry=REGISTRY,
+LOG_ROLLBACKS = _counter(
+    "moca_log_rollbacks_total", "Logs that ended before their committed offset and were repaired."
 )
-HOUSEKEEPING = Histogram(
+HOUSEKEEPING = _histogram(
     "moca_housekeeping_seconds",
     "CPU time of one round of a worker's housekeeping (leases, eviction, gauges, garbage), "
     "in seconds.",
     buckets=(5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
-    registry=REGISTRY,
 )
-WORKERS_COMPILING = Gauge(
+WORKERS_COMPILING = _gauge(
     "moca_workers_compiling",
     "Workers that compile or load kernels of models; torch steps their streams meanwhile.",
     multiprocess_mode="livesum",
-    registry=REGISTRY,
 )
-CHECKPOINT_AGE = Gauge(
+CHECKPOINT_AGE = _gauge(
     "moca_checkpoint_age_seconds",
     "Age of the oldest checkpoint among resident streams that have advanced since, in seconds.",
     multiprocess_mode="livemax",
-    registry=REGISTRY,
 )
-CHECKPOINT_LAG = Gauge(
+CHECKPOINT_LAG = _gauge(
     "moca_checkpoint_lag_observations",
     "Largest number of observations applied to a resident stream since its checkpoint.",
     multiprocess_mode="livemax",
-    registry=REGISTRY,
 )
-CHECKPOINT_BYTES = Histogram(
-    "moca_checkpoint_bytes",
-    "Size of a written checkpoint, in bytes.",
-    buckets=_BYTES,
-    registry=REGISTRY,
+CHECKPOINT_BYTES = _histogram(
+    "moca_checkpoint_bytes", "Size of a written checkpoint, in bytes.", buckets=_BYTES
 )
-REPLAYED = Counter(
+REPLAYED = _counter(
     "moca_replayed_observations_total",
     "Observations replayed to rebuild a state from its checkpoint.",
-    registry=REGISTRY,
 )
-CHANGEPOINTS = Counter(
+CHANGEPOINTS = _counter(
     "moca_changepoints_total",
     "Changepoint event state changes, by model and new state.",
     ["model", "state"],
-    registry=REGISTRY,
 )
-ANOMALIES = Counter(
-    "moca_anomalies_total",
-    "Anomaly events, by model.",
-    ["model"],
-    registry=REGISTRY,
-)
-LOG_SCORE = Histogram(
+ANOMALIES = _counter("moca_anomalies_total", "Anomaly events, by model.", ["model"])
+LOG_SCORE = _histogram(
     "moca_log_score_nats",
     "Log predictive density of each label, in nats.",
     ["model"],
     buckets=_NATS,
-    registry=REGISTRY,
 )
-CHANGEPOINT_PROBABILITY = Histogram(
+CHANGEPOINT_PROBABILITY = _histogram(
     "moca_changepoint_probability",
     "Probability that an observation starts a regime.",
     buckets=_PROBABILITIES,
-    registry=REGISTRY,
 )
-CORRUPT_STATES = Counter(
-    "moca_corrupt_states_total",
-    "Damaged or missing stored parts, counted each time one is read.",
-    registry=REGISTRY,
+CORRUPT_STATES = _counter(
+    "moca_corrupt_states_total", "Damaged or missing stored parts, counted each time one is read."
 )
-MODEL_CHANGED = Counter(
+MODEL_CHANGED = _counter(
     "moca_model_changed_total",
     "Streams refused because their model's artifact was changed in place.",
-    registry=REGISTRY,
 )
-CHANGED_MODELS = Gauge(
+CHANGED_MODELS = _gauge(
     "moca_changed_models",
     "Loaded artifacts whose files changed on disk.",
     multiprocess_mode="livemax",
-    registry=REGISTRY,
 )
-NUMERICAL_FAULTS = Counter(
-    "moca_numerical_faults_total",
-    "Steps discarded because they gave a non-finite number.",
-    registry=REGISTRY,
+NUMERICAL_FAULTS = _counter(
+    "moca_numerical_faults_total", "Steps discarded because they gave a non-finite number."
+)
+
+
+# --- how well models predict -----------------------------------------------------------------
+
+STATES = ("suspected", "confirmed", "withdrawn")
+
+_SHARES = tuple(i / 20 for i in range(1, 21))
+_MASSES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0)
+_LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+
+PIT = _histogram(
+    "moca_pit",
+    "Probability integral transform (PIT) of each label; uniform if calibrated.",
+    ["model"],
+    buckets=_SHARES,
+)
+# The sum of log scores falls and rises, so a rate of it would be wrong: two sums that only rise.
+SCORE_ABOVE = _counter(
+    "moca_log_score_positive_nats_total",
+    "Sum of the positive log predictive densities, in nats.",
+    ["model"],
+)
+SCORE_BELOW = _counter(
+    "moca_log_score_negative_nats_total",
+    "Sum of the negative log predictive densities, without their sign, in nats.",
+    ["model"],
+)
+PRUNED_MASS = _histogram(
+    "moca_pruned_mass",
+    "Probability mass of the hypotheses pruned at each observation.",
+    ["model"],
+    buckets=_MASSES,
+)
+RUN_LENGTH = _histogram(
+    "moca_run_length_observations",
+    "Most probable run length after each observation, in observations.",
+    ["model"],
+    buckets=_LENGTHS,
+)
+
+# --- subscribers: connections to events and observations, webhooks ---------------------------
+
+EVENT_STREAMS = _gauge(
+    "moca_event_streams", "Open connections to /v1/events.", multiprocess_mode="livesum"
+)
+EVENTS_SENT = _counter(
+    "moca_events_sent_total", "Changepoint events sent to /v1/events connections."
+)
+EVENT_STREAMS_DROPPED = _counter(
+    "moca_event_streams_dropped_total", "/v1/events connections closed by the send timeout."
+)
+EVENT_GAPS = _counter(
+    "moca_event_gaps_total",
+    "Gap messages sent to /v1/events connections: unread events were trimmed.",
+)
+LIVE_STREAMS = _gauge(
+    "moca_live_streams", "Open live-observation connections.", multiprocess_mode="livesum"
+)
+LIVE_OBSERVATIONS = _counter(
+    "moca_live_observations_sent_total", "Observations sent to live-observation connections."
+)
+LIVE_DROPPED = _counter(
+    "moca_live_streams_dropped_total", "Live-observation connections closed by the send timeout."
+)
+LIVE_GAPS = _counter(
+    "moca_live_gaps_total",
+    "Gap messages sent to live-observation connections: unread observations were not retained.",
+)
+WEBHOOK_DELIVERED = _counter(
+    "moca_webhook_delivered_total", "Events accepted by a webhook's receiver.", ["hook"]
+)
+WEBHOOK_FAILED = _counter(
+    "moca_webhook_failed_attempts_total", "Failed delivery attempts.", ["hook"]
+)
+WEBHOOK_DEAD = _counter(
+    "moca_webhook_dead_total",
+    "Events moved to the dead-letter queue after their last attempt.",
+    ["hook"],
+)
+WEBHOOK_EVICTED = _counter(
+    "moca_webhook_dead_evicted_total",
+    "Events lost from the dead-letter queue: newer deliveries took their place.",
+    ["hook"],
+)
+WEBHOOK_GAPS = _counter(
+    "moca_webhook_gaps_total", "Webhook gaps: events trimmed before they were delivered.", ["hook"]
+)
+WEBHOOK_LAG = _gauge(
+    "moca_webhook_lag_seconds",
+    "Age of the oldest undelivered event of a webhook, in seconds; 0: none.",
+    ["hook"],
+    multiprocess_mode="livemax",
 )
 
 
 BUILD_INFO.labels(service_version(), platform.python_version()).set(1)
 # Counters that are there from the start: a rate does not miss the first increment.
-for _reason in (
-    *("partition_full", "too_many_waiting", "wait", "api_busy", "connections"),
-    *("memory_short", "event_streams"),
-):
+_REASONS = ("partition_full", "too_many_waiting", "wait", "api_busy", "connections")
+for _reason in (*_REASONS, "memory_short", "event_streams"):
     LOAD_SHED.labels(_reason)
 for _outcome in ("applied", "duplicate", "refused", "fault", "quarantined"):
     OBSERVATIONS.labels(_outcome)
@@ -355,6 +388,44 @@ def count_change(model: str, event: Event, stream: str) -> None:
     length = sum(len(name) + len(value) for name, value in exemplar.items())
     counter = CHANGEPOINTS.labels(model, event.state)
     counter.inc(exemplar=exemplar if length <= EXEMPLAR_LENGTH else None)
+
+
+class Steps(NamedTuple):
+    """Numbers of some steps of one model; `scores` only of those with a label."""
+
+    scores: Sequence[float]
+    pruned: Sequence[float]
+    run_lengths: Sequence[float]
+
+
+def know_model(model: str) -> None:
+    """Have a model's changepoints counted from 0: a rate does not miss the first one."""
+    for state in STATES:
+        CHANGEPOINTS.labels(model, state)
+
+
+def count_steps(model: str, steps: Steps) -> None:
+    """Enter some steps of one model."""
+    observe_all(LOG_SCORE.labels(model), steps.scores)
+    SCORE_ABOVE.labels(model).inc(sum(score for score in steps.scores if score > 0))
+    SCORE_BELOW.labels(model).inc(-sum(score for score in steps.scores if score < 0))
+    observe_all(PRUNED_MASS.labels(model), steps.pruned)
+    observe_all(RUN_LENGTH.labels(model), steps.run_lengths)
+
+
+def know_hook(hook: str) -> None:
+    """Show a hook's metrics from the start: a counter that appears with its first count at 1
+    has no increase for Prometheus, and an alert would miss it.
+    """
+    for counter in (
+        WEBHOOK_DELIVERED,
+        WEBHOOK_FAILED,
+        WEBHOOK_DEAD,
+        WEBHOOK_EVICTED,
+        WEBHOOK_GAPS,
+    ):
+        counter.labels(hook)
+    WEBHOOK_LAG.labels(hook).set(0)
 
 
 class _Joined:

@@ -19,7 +19,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.lock import Lock
 
-from service.observability import subscriber_metrics as metrics
+from service.observability import metrics
 from service.runtime.process import STOP_WAIT_S, limit_stop
 from service.settings import Settings
 from service.store import keys

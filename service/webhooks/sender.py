@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import email.utils
 import hashlib
 import hmac
 import time
@@ -13,6 +12,7 @@ from typing import NamedTuple
 
 import httpx
 
+from moca_client.errors import retry_after_s
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.apprise_targets import Target
 from service.webhooks.config import Hook
@@ -97,11 +97,11 @@ class HttpSender:
         status = response.status_code
         if 200 <= status < 300:
             return None
-        retry_after_s = None
+        pause_s = None
         if status in WITH_RETRY_AFTER:
-            retry_after_s = seconds_of(response.headers.get("Retry-After", ""), time.time())
+            pause_s = retry_after_s(response.headers.get("Retry-After"))
         final = 400 <= status < 500 and status not in TRY_AGAIN
-        return Failure(f"response status {status}", final, retry_after_s)
+        return Failure(f"response status {status}", final, pause_s)
 
     async def _post(self, number: str, body: bytes) -> httpx.Response:
         url = httpx.URL(self._hook.url)
@@ -132,17 +132,6 @@ def sender_of(hook: Hook, allowed: Allowed, timeout_s: float) -> AppriseSender |
     """Return what delivers for a hook."""
     kind = AppriseSender if hook.format == "apprise" else HttpSender
     return kind(hook, allowed, timeout_s)
-
-
-def seconds_of(retry_after: str, now_s: float) -> float | None:
-    """Return the seconds of a Retry-After, a number or a date; None for what is neither."""
-    if retry_after.isascii() and retry_after.isdigit():
-        return float(retry_after[:9])
-    try:
-        at = email.utils.parsedate_to_datetime(retry_after)
-    except ValueError:
-        return None
-    return max(0.0, at.timestamp() - now_s)
 
 
 def headers_of(secret: bytes, id_: str, now_s: int, body: bytes) -> dict[str, str]:

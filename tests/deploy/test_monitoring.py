@@ -42,7 +42,7 @@ VARIABLES = {"$__rate_interval": "30s", "$namespace": ".*", "$model": ".*"}
 OWN = {"__all", "__rate_interval", "__from", "__to", "__data"}
 # What the service itself registers.
 REGISTERED = """
-from service.observability import metrics, model_metrics, subscriber_metrics
+from service.observability import metrics
 for family in metrics.REGISTRY.collect():
     print(family.name + ("_total" if family.type == "counter" else ""))
 """

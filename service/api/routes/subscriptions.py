@@ -13,7 +13,7 @@ from service.api.parsing.bodies import header
 from service.api.routes.streams import head_of
 from service.api.sse.events import EventStream, Subscription
 from service.api.sse.observations import Follower, differs
-from service.observability import subscriber_metrics as metrics
+from service.observability import metrics
 from service.problems import FieldError, InvalidField, StreamReplaced
 from service.schema.queries import EventsQuery, LiveQuery, kinds_of
 from service.store.keys import partition_of

@@ -13,7 +13,7 @@ import redis
 from service import tasks
 from service.api.gateway.replies import bounded
 from service.api.sse.connections import Connections
-from service.observability import subscriber_metrics as metrics
+from service.observability import metrics
 from service.problems import RedisUnavailable
 from service.settings import Settings
 from service.store.event_log import Feeds

@@ -17,7 +17,7 @@ from moca_client.responses import MESSAGES
 from service.api.auth.guard import Authenticator
 from service.api.gateway.reads import from_store
 from service.api.sse.event_hub import EventHub
-from service.observability import subscriber_metrics as metrics
+from service.observability import metrics
 from service.problems import ServiceError
 from service.schema.rendering import event_state, instant
 from service.wire.event_cursor import Positions

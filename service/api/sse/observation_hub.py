@@ -17,7 +17,7 @@ from service.api.gateway.reads import from_store
 from service.api.gateway.replies import forget
 from service.api.sse.connections import Connections
 from service.api.sse.events import message
-from service.observability import subscriber_metrics as metrics
+from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable
 from service.schema import rendering
 from service.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from service import wire
 from service.api.sse.events import RETRY_MS, message
 from service.api.sse.observation_hub import ObservationHub, Watched, cursor_of
-from service.observability import subscriber_metrics as metrics
+from service.observability import metrics
 from service.schema import rendering
 
 ENDS = {

@@ -10,7 +10,7 @@ import torch
 from model_core.labels import LARGEST
 from model_core.readout import Readout
 from model_core.upm.base import UnderlyingModel
-from service.observability import metrics, model_metrics
+from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.wire import Event, Head, Record, TypicalRegime, latest, numbers, timestamps
 from service.worker.filtering import alarm_threshold, events, seasons, warmup
@@ -230,12 +230,12 @@ def _measure(model: str, answers: Sequence[Answer]) -> None:
     readouts = [a.readout for a in answers if a.readout is not None]
     changes = [each.changepoint_probability for each in readouts]
     metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changes)
-    steps = model_metrics.Steps(
+    steps = metrics.Steps(
         [a.record.log_score for a in answers if a.record.log_score is not None],
         [each.pruned_mass for each in readouts],
         [each.map_run_length for each in readouts],
     )
-    model_metrics.stepped(model, steps)
+    metrics.count_steps(model, steps)
 
 
 def _fault(head: Head, record: Record) -> ServiceError:

@@ -11,8 +11,7 @@ from torch import Tensor
 from model_core.predictive import Mixture
 from model_core.summary import Summary
 from model_core.transfer import to_device
-from service.observability.metrics import observe_all
-from service.observability.model_metrics import PIT
+from service.observability.metrics import PIT, observe_all
 from service.wire import Label, numbers
 
 Floats = NDArray[np.float64]

@@ -17,7 +17,7 @@ from model_core.errors import BadState
 from model_core.filter import FilterState
 from model_core.upm.builtin import Options
 from service import wire
-from service.observability import metrics, model_metrics
+from service.observability import metrics
 from service.problems import ServiceError
 from service.settings import Settings
 from service.store.worker_reads import Store, Stored, UnreadablePart, decoded
@@ -260,7 +260,7 @@ class Engine:
         key = (settings.model, head.digest, settings.max_hypotheses, options_of(head))
         if key not in self._slabs:
             model = self.catalogue.of(head)
-            model_metrics.known(settings.model)
+            metrics.know_model(settings.model)
             sizes = min(CHUNK_BYTES, self._part), min(STEP_BYTES, self._part)
             self._slabs[key] = Slab(
                 model, settings.max_hypotheses, self.settings.device, *sizes, self._make_room

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
 CODE = """
 import sys
-from service.observability import metrics, model_metrics, subscriber_metrics
+from service.observability import metrics
 from service.wire.records import Event
 metrics.OBSERVATIONS.labels("applied").inc(2)
 for name in ("pump-7", "x" * 200):

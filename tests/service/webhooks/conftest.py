@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler
 import httpx
 import pytest
 
-from service.observability import subscriber_metrics
+from service.observability import metrics
 from service.settings import Settings
 from service.store import keys
 from service.store.connection import connect, connect_async
@@ -209,7 +209,7 @@ class Delivering(Hooks):
     @staticmethod
     def _counts(hook):
         names = ("FAILED", "DELIVERED", "DEAD", "EVICTED")
-        found = [getattr(subscriber_metrics, f"WEBHOOK_{name}") for name in names]
+        found = [getattr(metrics, f"WEBHOOK_{name}") for name in names]
         return [each.labels(hook)._value.get() for each in found]
 
 

@@ -15,7 +15,7 @@ from service.webhooks import runner
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook
 from service.webhooks.dead_letters import Letter, dead_letters, redeliver
-from service.webhooks.sender import Failure, HttpSender, seconds_of, sender_of
+from service.webhooks.sender import Failure, HttpSender, sender_of
 from service.wire.event_entries import Filter, Id
 from tests.ports import free_port
 from tests.service.webhooks.conftest import PARTITIONS, Receiver, notice, raised, verify
@@ -79,19 +79,6 @@ async def test_each_class_of_status_is_accepted_refused_for_good_or_to_be_tried_
         assert failure == Failure(f"response status {status}", False, waits_s)
     for status in (400, 401, 403, 404, 410, 422, 499):
         assert (await attempt(answered(status))).final, status
-
-
-def test_retry_after_is_a_number_or_a_date():
-    for text, seconds in (
-        ("0", 0.0),
-        ("120", 120.0),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 60.0),
-        ("Wed, 21 Oct 2015 07:26:00 GMT", 0.0),  # it is over
-        ("soon", None),
-        ("-1", None),
-        ("", None),
-    ):
-        assert seconds_of(text, 1_445_412_420.0) == seconds, text
 
 
 async def test_no_connection_and_no_answer_are_tried_again():

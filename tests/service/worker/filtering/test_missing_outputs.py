@@ -9,7 +9,7 @@ import pytest
 
 from service import wire
 from service.observability import metrics
-from service.observability.model_metrics import PIT
+from service.observability.metrics import PIT
 from service.wire import (
     Configure,
     EventFeedback,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.observability.metrics import REGISTRY
-from service.observability.model_metrics import PIT
+from service.observability.metrics import PIT, REGISTRY
 from service.wire import Configure, Observation
 
 EDGES = tuple(i / 20 for i in range(1, 21))
