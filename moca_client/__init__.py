@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES + _OTHERS:
         return import_module(f"moca_client.{name}")
     if name in __all__:
-        for module in (import_module(f"moca_client.{each}") for each in _MODULES):
+        for module in (import_module(f"moca_client.{module_name}") for module_name in _MODULES):
             if hasattr(module, name):
                 globals()[name] = getattr(module, name)
                 return globals()[name]

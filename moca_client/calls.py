@@ -56,11 +56,11 @@ _models = as_type(responses.Models)
 _model = as_type(responses.ModelDetail)
 
 
-def path_of(stream: str, rest: str = "") -> str:
+def path_of(stream: str, suffix: str = "") -> str:
     """Return the path of a stream, or of a resource below it."""
     if not stream:
         raise InvalidRequest("expected a stream id, got ''")
-    return f"/v1/streams/{quote(stream, safe='')}{rest}"
+    return f"/v1/streams/{quote(stream, safe='')}{suffix}"
 
 
 def _get(path: str, read: Callable[[httpx.Response], T], **params: Any) -> Call[T]:

@@ -59,8 +59,8 @@ def to_frame(
         raise InvalidRequest(f"data frames need one of {', '.join(BACKENDS)}")
     if chosen not in BACKENDS:
         raise InvalidRequest(f"backend: expected one of {', '.join(BACKENDS)}, got {chosen!r}")
-    items, known = _rows(rows)
-    columns = _columns(items, kind or known)
+    items, kind_of_rows = _rows(rows)
+    columns = _columns(items, kind or kind_of_rows)
     return nw.from_dict(columns, backend=cast(Any, chosen)).to_native()
 
 
@@ -125,16 +125,16 @@ def read_frame(
     from moca_client.tables.series import SeriesError, series_of
 
     try:
-        given = nw.from_native(frame, eager_only=True)
+        table = nw.from_native(frame, eager_only=True)
     except TypeError as error:
         kind = type(frame).__name__
         raise InvalidRequest(f"expected a pandas or polars frame, got {kind}: {error}") from error
-    columns = {str(name): _cells(given[name]) for name in given.columns}
+    columns = {str(name): _cells(table[name]) for name in table.columns}
     try:
         series = series_of(columns, _names(y), _names(x), time)
     except SeriesError as error:
         raise InvalidRequest(str(error)) from error
-    backend = given.implementation.value
+    backend = table.implementation.value
     return series, backend if backend in BACKENDS else None
 
 
@@ -152,14 +152,14 @@ def _columns(rows: list[Any], kind: type) -> dict[str, list[Any]]:
     if issubclass(kind, Answer):
         from moca_client.tables.answers import answer_columns
 
-        columns = {"seq": [answer.seq for answer in rows], "time": [each.time for each in rows]}
+        columns = {"seq": [answer.seq for answer in rows], "time": [row.time for row in rows]}
         return columns | answer_columns(rows)
     if issubclass(kind, Recorded):
         return _recorded(rows)
     if issubclass(kind, StreamChange):
         from moca_client.tables import changes
 
-        table = [changes.row(each) for each in rows]
+        table = [changes.row(row) for row in rows]
         columns = {}
         for name in changes.COLUMNS:
             values = [row[name] for row in table]
@@ -174,10 +174,10 @@ def _columns(rows: list[Any], kind: type) -> dict[str, list[Any]]:
 def _explained(rows: list[ExplainedEvent]) -> dict[str, list[Any]]:
     from moca_client.tables import changes
 
-    cells = [changes.explained(each) for each in rows]
+    cells = [changes.explained(row) for row in rows]
     columns: dict[str, list[Any]] = {}
     for name in changes.EXPLAINED:
-        values = [each[name] for each in cells]
+        values = [row[name] for row in cells]
         columns |= _spread(name, values) if name in changes.NUMBERS else {name: values}
     return columns
 
@@ -185,15 +185,15 @@ def _explained(rows: list[ExplainedEvent]) -> dict[str, list[Any]]:
 def _recorded(rows: list[Recorded]) -> dict[str, list[Any]]:
     from moca_client.tables.answers import predictive_columns, regime_columns
 
-    columns: dict[str, list[Any]] = {"seq": [each.seq for each in rows]}
-    columns["time"] = [each.time for each in rows]
-    columns |= _spread("x", [each.x for each in rows]) if any(e.x for e in rows) else {}
-    columns |= _spread("y", [each.y for each in rows])
+    columns: dict[str, list[Any]] = {"seq": [row.seq for row in rows]}
+    columns["time"] = [row.time for row in rows]
+    columns |= _spread("x", [row.x for row in rows]) if any(e.x for e in rows) else {}
+    columns |= _spread("y", [row.y for row in rows])
     columns |= predictive_columns(rows)
     for name in ("log_score", "changed_probability", "changepoint_probability"):
-        columns[name] = [getattr(each, name) for each in rows]
+        columns[name] = [getattr(row, name) for row in rows]
     for name in ("recent_change_probability", "anomaly"):
-        columns[name] = [getattr(each, name) for each in rows]
+        columns[name] = [getattr(row, name) for row in rows]
     columns["run_length_map"] = [e.run_length.map if e.run_length else None for e in rows]
     columns |= regime_columns(rows)
     return columns
@@ -202,7 +202,7 @@ def _recorded(rows: list[Recorded]) -> dict[str, list[Any]]:
 def _spread(name: str, values: Sequence[Any]) -> dict[str, list[Any]]:
     """Return numbers as one column, vectors as one for each dimension."""
     lists = [v if isinstance(v, list) else [] if v is None else [v] for v in values]
-    width = max((len(each) for each in lists), default=1)
+    width = max((len(values) for values in lists), default=1)
     return {
         name if width <= 1 else f"{name}{k + 1}": [v[k] if k < len(v) else None for v in lists]
         for k in range(max(width, 1))

@@ -93,22 +93,24 @@ def band(replayed: Replayed, dimension: int) -> Band:
     """Return the predictive band; a classifier's is the probability of class 1 in `middle`."""
     low, middle, high = (np.full(len(replayed.answers), np.nan) for _ in range(3))
     for row, answer in enumerate(replayed.answers):
-        said = answer.predictive
-        if said is None:
+        predictive = answer.predictive
+        if predictive is None:
             continue
-        if said.probabilities is not None:
-            middle[row] = said.probabilities[1] if len(said.probabilities) == 2 else np.nan
-        elif said.quantiles:
+        if predictive.probabilities is not None:
+            middle[row] = (
+                predictive.probabilities[1] if len(predictive.probabilities) == 2 else np.nan
+            )
+        elif predictive.quantiles:
             for values, level in ((low, "0.05"), (middle, "0.5"), (high, "0.95")):
-                value = said.quantiles.get(level, [])[dimension : dimension + 1]
+                value = predictive.quantiles.get(level, [])[dimension : dimension + 1]
                 values[row] = np.nan if not value or value[0] is None else value[0]
     return Band(low, middle, high)
 
 
 def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> None:
     rows = len(x)
-    known = [None if y is None else y[dimension] for y in replayed.series.y[:rows]]
-    labels = np.array([np.nan if y is None else y for y in known])
+    column = [None if y is None else y[dimension] for y in replayed.series.y[:rows]]
+    labels = np.array([np.nan if y is None else y for y in column])
     predictive = band(replayed, dimension)
     classes = bool(np.isnan(predictive.low).all() and not np.isnan(predictive.middle).all())
     if not classes:
@@ -146,12 +148,12 @@ def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> No
 
 def anomalies(replayed: Replayed) -> list[int]:
     """Rows that are unusual for the stream, the first of each run."""
-    found: list[int] = []
+    marked: list[int] = []
     for row, answer in enumerate(replayed.answers):
         strange = answer.anomaly is not None and answer.anomaly >= ANOMALY_ALARM
-        if strange and (not found or row - found[-1] >= ALARM_SILENCE):
-            found.append(row)
-    return found
+        if strange and (not marked or row - marked[-1] >= ALARM_SILENCE):
+            marked.append(row)
+    return marked
 
 
 def _mark_regimes(panel: Axes, replayed: Replayed, x: Floats) -> None:

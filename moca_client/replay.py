@@ -212,22 +212,22 @@ def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, consol
                 raise ReplayError(f"{where}: another client writes to {replayed.stream!r} too")
             progress.advance(task, len(answers))
     try:
-        found = _changepoints(client, replayed.stream)
+        changepoints = _changepoints(client, replayed.stream)
     except ClientError as error:
         raise ReplayError(f"changepoints: {error}") from error
-    replayed.events = list(found.events)
-    replayed.segmentation = found.segmentation
-    replayed.hindsight = found.hindsight
+    replayed.events = list(changepoints.events)
+    replayed.segmentation = changepoints.segmentation
+    replayed.hindsight = changepoints.hindsight
 
 
 def _changepoints(client: Client, stream: str) -> Changepoints:
     """Ask until the segmentation in hindsight is there, for a while."""
     give_up = time.monotonic() + HINDSIGHT_WAIT_S
     while True:
-        found = client.changepoints(stream)
-        pending = found.hindsight is not None and found.hindsight.status == "pending"
+        answer = client.changepoints(stream)
+        pending = answer.hindsight is not None and answer.hindsight.status == "pending"
         if not pending or time.monotonic() > give_up:
-            return found
+            return answer
         time.sleep(HINDSIGHT_POLL_S)
 
 
@@ -280,8 +280,10 @@ def _cells(event: Event, names: Sequence[str]) -> list[str]:
 def _size(size: float | list[float | None] | None, names: Sequence[str]) -> str:
     """Size of a change; of several labels the one that changed most, by name."""
     sizes = size if isinstance(size, list) else [size]
-    known = [(value, name) for value, name in zip(sizes, names, strict=False) if value is not None]
-    if not known:
+    present = [
+        (value, name) for value, name in zip(sizes, names, strict=False) if value is not None
+    ]
+    if not present:
         return ""
-    value, name = max(known, key=lambda pair: abs(pair[0]))
+    value, name = max(present, key=lambda pair: abs(pair[0]))
     return f"{value:+.2f}" + (f" {name}" if len(names) > 1 else "")

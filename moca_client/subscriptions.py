@@ -135,8 +135,8 @@ class Events(Feed[StreamEvent | Gap]):
         after: str | None,
         patience: Patience,
     ) -> None:
-        for name, given in (("states", states), ("kinds", kinds)):
-            if isinstance(given, str):
+        for name, values in (("states", states), ("kinds", kinds)):
+            if isinstance(values, str):
                 raise InvalidRequest(f"expected a list of {name}, got a string")
         query = {
             "stream": stream,

@@ -102,16 +102,16 @@ class Box:
         self._check_open()
         return [
             Failed(
-                each.id,
-                each.stream,
-                msgspec.json.decode(each.body),
+                item.id,
+                item.stream,
+                msgspec.json.decode(item.body),
                 problem_of(
-                    each.problem["status"],
-                    each.problem["document"],
-                    {"x-request-id": each.problem["request_id"]},
+                    item.problem["status"],
+                    item.problem["document"],
+                    {"x-request-id": item.problem["request_id"]},
                 ),
             )
-            for each in self._store.aside()
+            for item in self._store.aside()
         ]
 
     def retry_failed(self, tickets: Collection[int]) -> list[int]:
@@ -128,10 +128,10 @@ class Box:
 
     def answers(self) -> list[Delivered]:
         """Take the answers that came since the last time; `keep_answers` bounds them."""
-        found: list[Delivered] = []
+        taken: list[Delivered] = []
         while self._answers:
-            found.append(self._answers.popleft())
-        return found
+            taken.append(self._answers.popleft())
+        return taken
 
     @contextmanager
     def _contained(self, what: str, fatal: bool = False) -> Iterator[None]:

@@ -84,7 +84,7 @@ class Sender:
             batch = yield from self._without_lapsed(batch)
             if not batch:
                 return 0.0
-            batch = self._store.mark([each for g in _by_stream(batch) for each in self._placed(g)])
+            batch = self._store.mark([item for g in _by_stream(batch) for item in self._placed(g)])
             results = yield self._call(batch)
             self._size = min(2 * self._size, self._most)
             for group in _by_stream(list(zip(batch, results, strict=True))):
@@ -175,18 +175,18 @@ class Sender:
             self._pauses.fail(item.stream, problem)
             return
         if item.sent > 1 and item.seq is not None:  # an earlier try may have got through
-            found = yield from self._recorded(item)
-            if found is not None:
-                yield from self._found(item, found)
+            recorded = yield from self._recorded(item)
+            if recorded is not None:
+                yield from self._found(item, recorded)
                 return
         yield from self._set_aside(item, problem)
 
     def _conflict(self, item: Item, current: int) -> Generator[Step, Any, None]:
         """The stream is not where the item belongs: was it applied there by an earlier try?"""
         if item.seq is not None and current > item.seq and item.sent > 1:
-            found = yield from self._recorded(item)
-            if found is not None:
-                yield from self._found(item, found)
+            recorded = yield from self._recorded(item)
+            if recorded is not None:
+                yield from self._found(item, recorded)
                 return
         # Not applied: somebody else writes, too, or the stream began again.
         self._store.renew(item, current)
@@ -251,8 +251,8 @@ def _same(posted: dict[str, Any], record: Recorded) -> bool:
 
 def _numbers(y: Any) -> list[float | None] | None:
     """A label as a list; None where it is missing, and so are all of its outputs."""
-    found = list(y) if isinstance(y, list) else [y]
-    return None if all(each is None for each in found) else found
+    numbers = list(y) if isinstance(y, list) else [y]
+    return None if all(number is None for number in numbers) else numbers
 
 
 def _answer(bare: Answer, record: Recorded) -> Answer:

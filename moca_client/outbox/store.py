@@ -96,12 +96,12 @@ class Store:
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.executescript("BEGIN EXCLUSIVE;" + _SCHEMA + "COMMIT;")
-        given = (("id", secrets.token_hex(8)), ("format", FORMAT))
-        self._db.executemany("INSERT OR IGNORE INTO box VALUES (?, ?)", given)
-        known = dict(self._db.execute("SELECT name, value FROM box"))
-        if known["format"] != FORMAT:
-            raise OutboxError(f"format {known['format']}, expected {FORMAT}")
-        self.id = known["id"]
+        values = (("id", secrets.token_hex(8)), ("format", FORMAT))
+        self._db.executemany("INSERT OR IGNORE INTO box VALUES (?, ?)", values)
+        stored = dict(self._db.execute("SELECT name, value FROM box"))
+        if stored["format"] != FORMAT:
+            raise OutboxError(f"format {stored['format']}, expected {FORMAT}")
+        self.id = stored["id"]
         count = "SELECT count(*) - count(problem), count(problem) FROM items"
         self.waiting_count, self.aside_count = self._db.execute(count).fetchone()
 
@@ -164,7 +164,7 @@ class Store:
 
     def waiting(self, blocked: Collection[str], limit: int, max_bytes: int) -> list[Item]:
         """Return the oldest items of streams that are not blocked."""
-        found: list[Item] = []
+        items: list[Item] = []
         size = 0
         select = (
             f"SELECT {_COLUMNS} FROM items WHERE problem IS NULL"  # noqa: S608  # a constant
@@ -174,10 +174,10 @@ class Store:
             for row in self._db.execute(select, (json.dumps(list(blocked)), limit)):
                 item = Item(*row)
                 size += len(item.body)
-                if found and size > max_bytes:
+                if items and size > max_bytes:
                     break
-                found.append(item)
-        return found
+                items.append(item)
+        return items
 
     def position(self, stream: str) -> int | None:
         """Return the position of a stream's first item that waits; None when it is not known."""

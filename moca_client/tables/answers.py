@@ -29,11 +29,11 @@ class BeliefRow(NamedTuple):
     probability: array[float]
 
 
-def describe_segmentation(found: Changepoints | Replayed) -> str:
+def describe_segmentation(answer: Changepoints | Replayed) -> str:
     """Return a line with the regimes by seq, and how far they are known in hindsight."""
-    regimes = ", ".join(f"{each.start}-{each.end - 1}" for each in found.segmentation)
+    regimes = ", ".join(f"{segment.start}-{segment.end - 1}" for segment in answer.segmentation)
     line = f"best segmentation, by seq: {regimes or 'not known yet'}"
-    hindsight = found.hindsight
+    hindsight = answer.hindsight
     if not regimes or hindsight is None:
         return line
     reach = "online"
@@ -43,9 +43,9 @@ def describe_segmentation(found: Changepoints | Replayed) -> str:
     return f"{line} ({reach}{later.get(hindsight.status, '')})"
 
 
-def describe_season(found: Season) -> str:
+def describe_season(season: Season) -> str:
     """Return how often the season of a stream recurs."""
-    return f"every {' and '.join(map(str, found.periods))} observations"
+    return f"every {' and '.join(map(str, season.periods))} observations"
 
 
 @dataclass
@@ -63,12 +63,12 @@ class Replayed:
     def add(self, answers: Sequence[Answer]) -> None:
         """Keep the next answers; their beliefs go into arrays."""
         for answer in answers:
-            belief = None
+            row = None
             if answer.run_length is not None and answer.run_length.belief is not None:
-                said = answer.run_length.belief
-                belief = BeliefRow(array("i", said.run_length), array("f", said.probability))
+                belief = answer.run_length.belief
+                row = BeliefRow(array("i", belief.run_length), array("f", belief.probability))
                 answer.run_length.belief = None
-            self.beliefs.append(belief)
+            self.beliefs.append(row)
             self.answers.append(answer)
 
     @property
@@ -134,31 +134,31 @@ def answer_columns(answers: Sequence[Answer]) -> dict[str, list[Any]]:
 
 def regime_columns(answers: Sequence[Answer | Recorded]) -> dict[str, list[Any]]:
     """Lay out typical regimes; no columns where there are none."""
-    said = [answer.regime for answer in answers]
-    if not any(said):
+    regimes = [answer.regime for answer in answers]
+    if not any(regimes):
         return {}
     names = {"regime": "name", "regime_probability": "probability"}
     return {
-        column: [None if each is None else getattr(each, name) for each in said]
+        column: [None if regime is None else getattr(regime, name) for regime in regimes]
         for column, name in names.items()
     }
 
 
-def describe_regime(found: TypicalRegime) -> str:
+def describe_regime(regime: TypicalRegime) -> str:
     """Return the name of a typical regime and its probability."""
-    return f"{found.name} ({found.probability:.2f})"
+    return f"{regime.name} ({regime.probability:.2f})"
 
 
 def predictive_columns(answers: Sequence[Answer | Recorded]) -> dict[str, list[Any]]:
     """Lay out predictive distributions; one of several dimensions gets numbered columns."""
-    said = [answer.predictive for answer in answers]
-    one = next((p for p in said if p is not None), None)
+    predictives = [answer.predictive for answer in answers]
+    one = next((p for p in predictives if p is not None), None)
     if one is None:
         return {}
     if one.probabilities is not None:
         return {
             f"probability{place}": [
-                _at(None if p is None else p.probabilities, place) for p in said
+                _at(None if p is None else p.probabilities, place) for p in predictives
             ]
             for place in range(len(one.probabilities))
         }
@@ -166,13 +166,14 @@ def predictive_columns(answers: Sequence[Answer | Recorded]) -> dict[str, list[A
     columns: dict[str, list[Any]] = {}
     for place in range(dimensions):
         suffix = str(place + 1) if dimensions > 1 else ""
-        columns["mean" + suffix] = [_at(None if p is None else p.mean, place) for p in said]
+        columns["mean" + suffix] = [_at(None if p is None else p.mean, place) for p in predictives]
         columns["variance" + suffix] = [
-            _at(_at(None if p is None else p.variance, place), place) for p in said
+            _at(_at(None if p is None else p.variance, place), place) for p in predictives
         ]
         for level in one.quantiles or {}:
             columns[f"quantile_{level}{'_' + suffix if suffix else ''}"] = [
-                _at(None if p is None else (p.quantiles or {}).get(level), place) for p in said
+                _at(None if p is None else (p.quantiles or {}).get(level), place)
+                for p in predictives
             ]
     return columns
 
@@ -223,7 +224,7 @@ def _lists(replayed: Replayed) -> dict[str, list[Any]]:
                 None if belief is None else getattr(belief, name).tolist()
                 for belief in replayed.beliefs
             ]
-    said = [answer.predictive for answer in replayed.answers]
-    if any(p is not None and p.mean is not None and len(p.mean) > 1 for p in said):
-        lists["covariance"] = [None if p is None else p.variance for p in said]
+    predictives = [answer.predictive for answer in replayed.answers]
+    if any(p is not None and p.mean is not None and len(p.mean) > 1 for p in predictives):
+        lists["covariance"] = [None if p is None else p.variance for p in predictives]
     return lists

@@ -36,24 +36,24 @@ NUMBERS = ("size", "before_mean", "before_sd", "after_mean", "after_sd")  # one 
 
 def row(change: StreamChange) -> dict[str, Any]:
     """Return a change as one row; those of NUMBERS are lists where there are several outputs."""
-    found: dict[str, Any] = {name: getattr(change, name) for name in _PLAIN}
-    found["kind"] = None if change.explanation is None else change.explanation.kind
-    found |= explained(change)
-    found["link"] = change.link
-    found["tags"] = json.dumps(change.tags, ensure_ascii=False, sort_keys=True)
-    return found
+    cells: dict[str, Any] = {name: getattr(change, name) for name in _PLAIN}
+    cells["kind"] = None if change.explanation is None else change.explanation.kind
+    cells |= explained(change)
+    cells["link"] = change.link
+    cells["tags"] = json.dumps(change.tags, ensure_ascii=False, sort_keys=True)
+    return cells
 
 
 def explained(change: StreamChange | ExplainedEvent) -> dict[str, Any]:
     """Return the columns EXPLAINED of a change."""
     text = None if change.explanation is None else change.explanation.text
-    found: dict[str, Any] = {"explanation": text}
+    cells: dict[str, Any] = {"explanation": text}
     for side, regime in (("before", change.before), ("after", change.after)):
-        known = RegimeStatistics(0) if regime is None else regime
-        found[f"{side}_mean"] = known.mean
-        found[f"{side}_sd"] = known.sd
-        found[f"{side}_count"] = None if regime is None else regime.count
-    return found
+        statistics = RegimeStatistics(0) if regime is None else regime
+        cells[f"{side}_mean"] = statistics.mean
+        cells[f"{side}_sd"] = statistics.sd
+        cells[f"{side}_count"] = None if regime is None else regime.count
+    return cells
 
 
 def lines(changes: Iterable[StreamChange], heading: bool = True) -> str:

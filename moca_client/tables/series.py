@@ -70,8 +70,8 @@ def read_series(
     series = _series(str(file), _read(file), y_columns, x_columns, time_column)
     for place, name in enumerate(series.y_names):
         if all(label is None or label[place] is None for label in series.y):
-            rest = ",".join(each for each in series.y_names if each != name)
-            raise SeriesError(f"label {name!r} is empty in every row; leave it out: --y {rest}")
+            others = ",".join(label for label in series.y_names if label != name)
+            raise SeriesError(f"label {name!r} is empty in every row; leave it out: --y {others}")
     return series
 
 
@@ -99,16 +99,16 @@ def read_streams(
         raise SeriesError(f"{file} has no rows")
     others = {column: cells for column, cells in table.columns.items() if column != by}
     chosen = _chosen(str(file), _Table(others, None), y_columns, x_columns, time_column)
-    found: dict[str, Series] = {}
+    streams: dict[str, Series] = {}
     for name, places in rows.items():
         columns = {column: [cells[row] for row in places] for column, cells in others.items()}
         source = f"{file}, {by} {name!r}"
         try:
-            found[name] = _series(source, _Table(columns, None), *chosen)
+            streams[name] = _series(source, _Table(columns, None), *chosen)
         except SeriesError as error:  # rows count within the stream
             text = str(error)
             raise SeriesError(text if source in text else f"{source}: {text}") from error
-    return found
+    return streams
 
 
 def read_columns(
@@ -305,16 +305,16 @@ def _find_time(columns: Sequence[str] | dict[str, Any], taken: set[str]) -> str 
 
 def _numbered(columns: dict[str, Any], letter: str) -> list[str]:
     """Return the column called `letter`, or those called `letter1, letter2, ...` by number."""
-    found = [name for name in columns if re.fullmatch(rf"{letter}_?\d*", name, re.IGNORECASE)]
-    return sorted(found, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
+    numbered = [name for name in columns if re.fullmatch(rf"{letter}_?\d*", name, re.IGNORECASE)]
+    return sorted(numbered, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
 
 
 def _numeric(table: _Table, taken: set[str | None]) -> list[str]:
     """Return the columns of numbers alone, beside missing cells, of which not all are."""
 
     def fits(cells: Sequence[Any]) -> bool:
-        known = [cell for cell in cells if not _is_missing(cell)]
-        return bool(known) and all(map(_is_number, known))
+        present = [cell for cell in cells if not _is_missing(cell)]
+        return bool(present) and all(map(_is_number, present))
 
     return [name for name, cells in table.columns.items() if name not in taken and fits(cells)]
 
@@ -325,9 +325,9 @@ def _find_labels(source: str, table: _Table, taken: set[str | None]) -> list[str
     numeric = _numeric(table, taken)
     if len(numeric) == 1:
         return numeric
-    found = "no numeric column" if not numeric else f"several numeric columns: {_listed(numeric)}"
+    problem = "no numeric column" if not numeric else f"several numeric columns: {_listed(numeric)}"
     raise SeriesError(
-        f"{source} has no column y or y1, y2, ... and {found}; name the label columns"
+        f"{source} has no column y or y1, y2, ... and {problem}; name the label columns"
     )
 
 

@@ -33,15 +33,15 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options, curves
 
 
-def checked(given: Mapping[str, Any]) -> StreamSettings:
+def checked(settings: Mapping[str, Any]) -> StreamSettings:
     """Settings of these names and values, None for the default; raises BadInput.
 
     Those that only the service has stay at their defaults.
     """
-    for name in given:
+    for name in settings:
         if name not in TABLE or not TABLE[name].meaning.detector:
             raise BadInput(_unknown(name))
-    values = {name: _value(TABLE[name], value) for name, value in given.items()}
+    values = {name: _value(TABLE[name], value) for name, value in settings.items()}
     if values.get("confirm_after") is not None:
         rule = next((r for r in ("confirm_probability", "sensitivity") if values.get(r)), None)
         if rule is not None:

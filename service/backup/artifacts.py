@@ -32,14 +32,14 @@ def artifact_files(models_dir: Path, reference: str) -> list[Path]:
 
 def unfit(wanted: Mapping[str, UsedModel], models_dir: Path) -> dict[str, str]:
     """Return what is wrong with each model that streams need, if anything is."""
-    found = {}
+    reasons = {}
     for reference, model in wanted.items():
         if catalogue.resolve(models_dir, reference) is None:
             if not model.packed:
-                found[reference] = "is missing"
+                reasons[reference] = "is missing"
         elif catalogue.digest(models_dir, reference) != model.digest:
-            found[reference] = "differs from the one that the streams were created with"
-    return found
+            reasons[reference] = "differs from the one that the streams were created with"
+    return reasons
 
 
 def install(
@@ -53,7 +53,9 @@ def install(
     and moved there whole. Raises BadBackup and OSError.
     """
     models_dir.mkdir(parents=True, exist_ok=True)
-    missing = [each for each in wanted if catalogue.resolve(models_dir, each) is None]
+    missing = [
+        reference for reference in wanted if catalogue.resolve(models_dir, reference) is None
+    ]
     draft = Path(tempfile.mkdtemp(prefix=".restore-", dir=models_dir))
     try:
         for reference, file, content in files:
@@ -65,7 +67,11 @@ def install(
                 folder.mkdir(exist_ok=True)
                 with (folder / file).open("wb") as target:
                     shutil.copyfileobj(content, target)
-        return [each for each in missing if _put(draft, each, wanted[each], models_dir)]
+        return [
+            reference
+            for reference in missing
+            if _put(draft, reference, wanted[reference], models_dir)
+        ]
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -199,11 +199,11 @@ class Reader:
             raise BadBackup("not a backup, or damaged: the zip file has no manifest at its end")
         with _damage():
             body = self._zip.read(MANIFEST)
-            found = _format(body)
-        if found.format != wire.FORMAT:
+            manifest = _format(body)
+        if manifest.format != wire.FORMAT:
             raise BadBackup(
-                f"the backup was written by version {found.service} in store format "
-                f"{found.format}, expected {wire.FORMAT}"
+                f"the backup was written by version {manifest.service} in store format "
+                f"{manifest.format}, expected {wire.FORMAT}"
             )
         with _damage():
             self.manifest = _manifest(body)
@@ -233,7 +233,7 @@ class Reader:
         return sum(entry.compress_size for entry in self._blocks())
 
     def _blocks(self) -> list[zipfile.ZipInfo]:
-        return [each for each in self._zip.infolist() if each.filename.startswith(STREAMS)]
+        return [entry for entry in self._zip.infolist() if entry.filename.startswith(STREAMS)]
 
 
 @contextmanager

@@ -55,14 +55,14 @@ class Target(NamedTuple):
     progress: Callable[[int], object]
 
 
-def partitions_for(client: redis.Redis, asked: int | None, manifest: Manifest) -> int:
+def partitions_for(client: redis.Redis, requested: int | None, manifest: Manifest) -> int:
     """Return the number of partitions: the store's, or the one asked for, or the backup's."""
-    found = stored_partitions(client)
-    if found is None:
-        return asked or manifest.partitions
-    if asked not in (None, found):
-        raise Unrestorable(f"this store was created with {found} partitions, got {asked}")
-    return found
+    stored = stored_partitions(client)
+    if stored is None:
+        return requested or manifest.partitions
+    if requested not in (None, stored):
+        raise Unrestorable(f"this store was created with {stored} partitions, got {requested}")
+    return stored
 
 
 class Restore:
@@ -80,8 +80,8 @@ class Restore:
             for partition in self._every:
                 pipe.hmget(keys.meta(partition), ["in", "done"])
                 pipe.hlen(keys.heads(partition))
-            found = pipe.execute()
-        waiting = sum(int(into or 0) - int(done or 0) for into, done in found[::2])
+            counts = pipe.execute()
+        waiting = sum(int(into or 0) - int(done or 0) for into, done in counts[::2])
         if waiting:
             raise Unrestorable(
                 f"{waiting} accepted observations are still pending in this store's log and "
@@ -89,9 +89,9 @@ class Restore:
                 "processed"
             )
         unended = self._client.hexists(keys.CONFIG, RESTORING)
-        if any(found[1::2]) and not (unended or self._target.replace):
+        if any(counts[1::2]) and not (unended or self._target.replace):
             raise Unrestorable(
-                f"this store has {sum(found[1::2])} streams, including deleted ones; use "
+                f"this store has {sum(counts[1::2])} streams, including deleted ones; use "
                 "--replace to replace them with the backup"
             )
         self._fits()
@@ -118,16 +118,16 @@ class Restore:
         seconds, _ = cast(Any, self._client.time())
         living = cast(Any, self._client.zrangebyscore(keys.WORKERS, seconds * 1000, "+inf"))
         if living:
-            names = ", ".join(each.decode() for each in living)
+            names = ", ".join(worker.decode() for worker in living)
             raise Unrestorable(f"the service is running here (workers {names}): stop it first")
 
     def _fits(self) -> None:
         """Refuse what cannot fit: it takes no less than its bytes."""
-        most = cast(Any, self._client.info("memory"))["maxmemory"]
+        limit = cast(Any, self._client.info("memory"))["maxmemory"]
         needed = self._reader.manifest.stored_bytes
-        if most and needed > most:
+        if limit and needed > limit:
             raise Unrestorable(
-                f"the backup needs at least {needed} bytes, but the store's maxmemory is {most}"
+                f"the backup needs at least {needed} bytes, but the store's maxmemory is {limit}"
             )
 
     def _still_fits(self) -> None:
@@ -175,8 +175,8 @@ class Restore:
             every = [name.decode() for name in names]
             for i in range(0, len(every), 1000):
                 leases.tick()
-                each = every[i : i + 1000]
-                self._commit(partition, [e for name in each for e in _without(partition, name)])
+                group = every[i : i + 1000]
+                self._commit(partition, [e for name in group for e in _without(partition, name)])
             self._commit(partition, [("UNLINK", key(partition)) for key in _LISTS])
 
     def _write(self, streams: Iterable[Kept]) -> None:
@@ -184,9 +184,9 @@ class Restore:
         size = 0
         for kept in streams:
             partition = keys.partition_of(kept.stream, self._target.partitions)
-            found = _effects(partition, kept)
-            waiting.setdefault(partition, []).extend(found)
-            size += sum(len(part) for e in found for part in e if isinstance(part, bytes))
+            effects = _effects(partition, kept)
+            waiting.setdefault(partition, []).extend(effects)
+            size += sum(len(part) for e in effects for part in e if isinstance(part, bytes))
             if size > ROUND_BYTES:
                 self._commit_all(waiting)
                 waiting, size = {}, 0
@@ -234,15 +234,15 @@ def _without(partition: int, name: str) -> list[Effect]:
 
 def _effects(partition: int, kept: Kept) -> list[Effect]:
     """Everything of a stream in its new place."""
-    name, found = kept.stream, list[Effect]()
+    name, effects = kept.stream, list[Effect]()
     for part, key in keys.HASHES.items():
         fields: Fields = getattr(kept, part)
         if fields:
-            pairs: list[Argument] = [each for pair in fields.items() for each in pair]
-            found.append(("HSET", key(partition, name), *pairs))
-    found.append(("HSET", keys.heads(partition), name, kept.head))
+            pairs: list[Argument] = [value for pair in fields.items() for value in pair]
+            effects.append(("HSET", key(partition, name), *pairs))
+    effects.append(("HSET", keys.heads(partition), name, kept.head))
     head = decoded(wire.decode_head, kept.head, "head", name)
     if not head.deleted:
-        found.append(("ZADD", keys.names(partition), 0, name))
-        found += index_effects(partition, name, head, DEFAULTS)
-    return found
+        effects.append(("ZADD", keys.names(partition), 0, name))
+        effects += index_effects(partition, name, head, DEFAULTS)
+    return effects

@@ -39,8 +39,8 @@ class Request(NamedTuple):
 class Backup:
     """One backup on its way into its file."""
 
-    def __init__(self, asked: Request, writer: Writer) -> None:
-        self._asked, self._client, self._writer = asked, asked.client, writer
+    def __init__(self, request: Request, writer: Writer) -> None:
+        self._asked, self._client, self._writer = request, request.client, writer
         self._block, self._size, self._stored = Block(), 0, 0
         self._models: dict[str, UsedModel] = {}
         self._skipped: dict[str, str] = {}
@@ -63,7 +63,7 @@ class Backup:
             self._take_feed(partition)
         self._flush()
         self._take_models()
-        found = Manifest(
+        manifest = Manifest(
             made_ms=time.time_ns() // 1_000_000,
             service=self._asked.service,
             partitions=partitions,
@@ -78,8 +78,8 @@ class Backup:
             keys_used=cast(Any, self._client.hgetall(USED)),
             format=wire.FORMAT,
         )
-        self._writer.finish(found)
-        return found
+        self._writer.finish(manifest)
+        return manifest
 
     def _waiting(self, partitions: int) -> int:
         with self._client.pipeline(transaction=False) as pipe:
@@ -180,8 +180,8 @@ class Backup:
 
 def _checked(name: str, head: bytes, parts: list[dict[bytes, bytes]]) -> Kept:
     """A stream with the one state that its head names; raises UnreadablePart for a damaged part."""
-    found: wire.Head = decoded(wire.decode_head, head, "head", name)
-    named = f"{found.generation}:{found.checkpoint}".encode()
+    decoded_head: wire.Head = decoded(wire.decode_head, head, "head", name)
+    named = f"{decoded_head.generation}:{decoded_head.checkpoint}".encode()
     states = {field: blob for field, blob in parts[0].items() if field == named}
     kept = Kept(name, head, states, *parts[1:])
     for part, field, decode, blob in _parts(kept):
@@ -207,10 +207,10 @@ def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
 
 def _outcome(field: bytes, body: bytes) -> wire.IdempotencyRecord:
     """Decode a record, which knows its field."""
-    found = wire.decode_idempotency(body)
-    if found.field != field:
+    record = wire.decode_idempotency(body)
+    if record.field != field:
         raise wire.Damaged("its field does not match")
-    return found
+    return record
 
 
 def _hashes(kept: Kept) -> tuple[dict[bytes, bytes], ...]:

@@ -174,7 +174,9 @@ async def run(job: Job) -> Report:
     finished = [loop.create_future() for _ in range(connections)]
     pairs = zip(schedules, finished, strict=True)
     opened = [partial(Connection, schedule, tally, end) for schedule, end in pairs]
-    await asyncio.gather(*(loop.create_connection(each, job.host, job.port) for each in opened))
+    await asyncio.gather(
+        *(loop.create_connection(protocol, job.host, job.port) for protocol in opened)
+    )
     await asyncio.gather(*finished)
     seconds = time.perf_counter() - started
     cpu_s = time.process_time() - cpu

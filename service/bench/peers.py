@@ -88,11 +88,11 @@ PEERS = (
 
 def installed() -> tuple[list[tuple[Peer, Any]], list[str]]:
     """Return the peers with their modules, and the names of those that are not installed."""
-    found: list[tuple[Peer, Any]] = []
+    peers: list[tuple[Peer, Any]] = []
     missing = []
     for peer in PEERS:
         try:
-            found.append((peer, import_module(peer.module)))
+            peers.append((peer, import_module(peer.module)))
         except ImportError:
             missing.append(peer.name)
-    return found, sorted(set(missing))
+    return peers, sorted(set(missing))

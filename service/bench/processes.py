@@ -97,9 +97,9 @@ def _wait(child: subprocess.Popen[bytes], url: str, log: int, name: str) -> None
         except httpx.TransportError:
             pass
         time.sleep(0.1)
-    said = os.pread(log, 1 << 20, 0).decode(errors="replace")[-2000:]
+    text = os.pread(log, 1 << 20, 0).decode(errors="replace")[-2000:]
     state = "not ready" if child.poll() is None else f"ended with {child.returncode}"
-    raise BenchError(f"{name} {state} after {START_S:g} s at most; it said:\n{said}")
+    raise BenchError(f"{name} {state} after {START_S:g} s at most; it said:\n{text}")
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

@@ -102,7 +102,7 @@ def _versions() -> dict[str, str]:
 def _finite(value: Any) -> Any:
     """The same with null for numbers that JSON does not have."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(member) for member in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -105,7 +105,7 @@ class ServeBench:
             "service": self.service.summary(),
             "echo": self.echo.summary(),
             "ratio": rounds_of(self.ratios()),
-            "lists": [each.summary() for each in self.lists],
+            "lists": [lists.summary() for lists in self.lists],
             "replay": {"rows": self.replay_rows, "seconds": rounds_of(self.replay_s)},
         }
 
@@ -175,7 +175,11 @@ def _measure(
         console.print(f"{model}: priming {len(names)} streams with {PRIMING} observations each")
         prime(mine, names, plan.connections, model)
         wait_until_compiled(mine)
-        loads = [ListLoad(mine, model, each, plan.lists) for each in (listed[:1], listed) if each]
+        loads = [
+            ListLoad(mine, model, streams, plan.lists)
+            for streams in (listed[:1], listed)
+            if streams
+        ]
         result.lists = [load.result for load in loads]
         echo_job = job_for(echo, ["/echo"] * plan.connections, plan.connections)
         targets = [observations(name) for name in singles]
@@ -205,32 +209,32 @@ def report_lines(results: Sequence[ServeBench]) -> list[Table | str]:
     """Return what is printed: a table of each kind of load, with a line for each model."""
     lines: list[Table | str] = [_singles(results), _cpu(results)]
     shares = [
-        [1e-4 * side.generator_us() * side.rate() for side in (each.service, each.echo)]
-        for each in results
+        [1e-4 * side.generator_us() * side.rate() for side in (result.service, result.echo)]
+        for result in results
     ]
-    beside, bare = (statistics.median(each[i] for each in shares) for i in range(2))
+    beside, bare = (statistics.median(result[i] for result in shares) for i in range(2))
     lines.append(
         "Medians (10 % - 90 % of the rounds). The generator took "
         f"{beside:.0f} % of a core beside the service, {bare:.0f} % beside the echo."
     )
-    if any(each.lists for each in results):
+    if any(result.lists for result in results):
         lines.append(_lists(results))
-    if any(each.replay_s for each in results):
+    if any(result.replay_s for result in results):
         replays = table("moca replay, from start to end, with a plot", "model", "rows", "seconds")
-        for each in results:
-            replays.add_row(each.model, f"{each.replay_rows:,}", str(interval(each.replay_s)))
+        for result in results:
+            replays.add_row(result.model, f"{result.replay_rows:,}", str(interval(result.replay_s)))
         lines.append(replays)
-    others = [cores for each in results for cores in each.service.other_cores]
-    others += [cores for each in results for cores in each.echo.other_cores]
+    others = [cores for result in results for cores in result.service.other_cores]
+    others += [cores for result in results for cores in result.echo.other_cores]
     if others and statistics.median(others) > QUIET_CORES:
         lines.append(
             f"Not a quiet machine: other processes used {statistics.median(others):.1f} of "
             f"{os.cpu_count()} cores meanwhile."
         )
-    for each in results:
-        for name, side in (("service", each.service), (ECHO, each.echo)):
+    for result in results:
+        for name, side in (("service", result.service), (ECHO, result.echo)):
             if side.errors():
-                lines.append(f"{each.model}: {name} failures: {side.errors()}")
+                lines.append(f"{result.model}: {name} failures: {side.errors()}")
     return lines
 
 
@@ -241,10 +245,10 @@ def _singles(results: Sequence[ServeBench]) -> Table:
         "beside a bare echo"
     )
     shown = table(title, "model", "per s", "echo/s", "ratio", "p50 ms", "p99 ms")
-    for each in results:
-        latency = [f"{each.service.latency_ms(quantile):.2f}" for quantile in ("p50", "p99")]
-        rates = [f"{side.rate():,.0f}" for side in (each.service, each.echo)]
-        shown.add_row(each.model, *rates, str(interval(each.ratios())), *latency)
+    for result in results:
+        latency = [f"{result.service.latency_ms(quantile):.2f}" for quantile in ("p50", "p99")]
+        rates = [f"{side.rate():,.0f}" for side in (result.service, result.echo)]
+        shown.add_row(result.model, *rates, str(interval(result.ratios())), *latency)
     return shown
 
 
@@ -252,19 +256,19 @@ def _cpu(results: Sequence[ServeBench]) -> Table:
     """CPU time of a request, of which the echo's says how fast the machine is."""
     parts = (*PARTS, ECHO)
     shown = table("CPU time of a request", "model", *(f"{part} us" for part in parts))
-    for each in results:
-        cpu = each.service.cpu_us() | each.echo.cpu_us()
-        shown.add_row(each.model, *(f"{cpu[part]:.0f}" if part in cpu else "?" for part in parts))
+    for result in results:
+        cpu = result.service.cpu_us() | result.echo.cpu_us()
+        shown.add_row(result.model, *(f"{cpu[part]:.0f}" if part in cpu else "?" for part in parts))
     return shown
 
 
 def _lists(results: Sequence[ServeBench]) -> Table:
-    length = next(lists.length for each in results for lists in each.lists)
+    length = next(lists.length for result in results for lists in result.lists)
     title = f"lists of {length:,}, one after the other; us: CPU for an observation"
     parts = [f"{part} us" for part in PARTS]
     shown = table(title, "model", "list of", "per s", *parts, "per core-s of the worker")
-    for each in results:
-        for lists in each.lists:
+    for result in results:
+        for lists in result.lists:
             us = [
                 f"{statistics.median(lists.us[part]):.1f}" if part in lists.us else "?"
                 for part in PARTS
@@ -272,5 +276,5 @@ def _lists(results: Sequence[ServeBench]) -> Table:
             rates = lists.worker_rates()
             core = str(interval(rates)) if rates else "?"
             rate = f"{statistics.median(lists.per_s):,.0f}"
-            shown.add_row(each.model, lists.of, rate, *us, core)
+            shown.add_row(result.model, lists.of, rate, *us, core)
     return shown

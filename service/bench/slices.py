@@ -53,7 +53,7 @@ class Side:
 
     def cpu_us(self) -> dict[str, float]:
         """Median CPU time of the server per request by role, microseconds; empty if unknown."""
-        roles = {role for each in self.server_us for role in each}
+        roles = {role for parts in self.server_us for role in parts}
         middle = {r: statistics.median(u.get(r, 0.0) for u in self.server_us) for r in roles}
         return dict(sorted(middle.items(), key=lambda pair: -pair[1]))
 
@@ -67,7 +67,7 @@ class Side:
                 name: rounds_of([report.latency_ms.get(name, 0.0) for report in self.reports])
                 for name in quantiles
             },
-            "us": {r: rounds_of([each.get(r, 0.0) for each in self.server_us]) for r in roles},
+            "us": {r: rounds_of([parts.get(r, 0.0) for parts in self.server_us]) for r in roles},
             "generator_us": rounds_of([report.generator_us for report in self.reports]),
             "other_cores": list(self.other_cores),
             "errors": self.errors(),
@@ -110,7 +110,7 @@ def rows_of(model: str, count: int, seed: int = 1) -> list[dict[str, Any]]:
         return [{"y": both} for both in y.tolist()]
     if model == "linear":
         x = draw.normal(size=count).round(4).tolist()
-        return [{"y": first, "x": [each]} for (first, _), each in zip(y.tolist(), x, strict=True)]
+        return [{"y": first, "x": [value]} for (first, _), value in zip(y.tolist(), x, strict=True)]
     return [{"y": first} for first, _ in y.tolist()]
 
 

@@ -72,11 +72,11 @@ class StepBench:
 
     def summary(self) -> dict[str, object]:
         """All times and ratios, with their intervals."""
-        found = asdict(self)
+        values = asdict(self)
         for name in ("steps", "lives", "peers"):
-            for entry, own in zip(found[name], getattr(self, name), strict=True):
+            for entry, own in zip(values[name], getattr(self, name), strict=True):
                 entry.update(own.interval()._asdict())
-        return found
+        return values
 
 
 def bench_step(
@@ -108,11 +108,11 @@ def bench_step(
         raise BenchError(f"expected batches of at least one stream, got {list(batches)}")
     console = console or Console()
     result = StepBench(early, late, rounds)
-    known, result.missing = peers.installed()
+    peer_kinds, result.missing = peers.installed()
     with one_thread(), torch.inference_mode():
         for name in track(chosen, "models", console=console, transient=True):
-            for batch in sorted({_batch(name, each) for each in batches}):
-                others = known if name in COMPARED else []
+            for batch in sorted({_batch(name, size) for size in batches}):
+                others = peer_kinds if name in COMPARED else []
                 rivals = [peers.PeerStreams(peer, module, batch) for peer, module in others]
                 _measure(result, _subjects(name, batch, max_hypotheses, bool(rivals)), rivals)
             _compare_life(result, name, max_hypotheses)
@@ -196,7 +196,9 @@ def _compare_life(result: StepBench, name: str, max_hypotheses: int) -> None:
     young.walk(result.early)
     old.walk(result.late)
     for way in young.ways:
-        timed = [(_entry(each, way, True), _timer(each, way, True)) for each in (young, old)]
+        timed = [
+            (_entry(subject, way, True), _timer(subject, way, True)) for subject in (young, old)
+        ]
         _run(result.rounds, timed)
         (early, _), (late, _) = timed
         ratios = [b / a for a, b in zip(early.us, late.us, strict=True)]
@@ -211,8 +213,8 @@ def report(result: StepBench, console: Console) -> None:
     for title, ratios in zip(titles, (result.lives, result.peers), strict=True):
         if ratios:
             shown = table(title, "time of", "over", "streams", "ratio")
-            for each in ratios:
-                shown.add_row(each.of, each.over, str(each.streams), str(each.interval()))
+            for ratio in ratios:
+                shown.add_row(ratio.of, ratio.over, str(ratio.streams), str(ratio.interval()))
             console.print(shown)
     for name in result.missing:
         console.print(f"{name}: not installed", highlight=False)
@@ -222,10 +224,10 @@ def _times(steps: list[Step]) -> Table:
     title = "µs of a thread for a step of one stream: median (10 % - 90 %) over the rounds"
     shown = table(title, "model", "hypotheses", "streams", "by", "step", "with summary")
     rows: dict[tuple[str, ...], dict[bool, str]] = {}
-    for each in steps:
-        size = "" if each.max_hypotheses is None else str(each.max_hypotheses)
-        key = (each.name, size, str(each.streams), each.by)
-        rows.setdefault(key, {})[each.summary] = str(each.interval())
+    for step in steps:
+        size = "" if step.max_hypotheses is None else str(step.max_hypotheses)
+        key = (step.name, size, str(step.streams), step.by)
+        rows.setdefault(key, {})[step.summary] = str(step.interval())
     for names, cells in rows.items():
         shown.add_row(*names, cells.get(False, ""), cells.get(True, ""))
     return shown

@@ -43,8 +43,8 @@ def model_of(name: str) -> UnderlyingModel:
         return untrained.alpaca()
     if name not in BUILTIN:
         raise BenchError(f"expected one of {', '.join(MODELS)}, got {name!r}")
-    found = BUILTIN[name]
-    return found.build(found.simulated)
+    entry = BUILTIN[name]
+    return entry.build(entry.simulated)
 
 
 def label(kind: str, outputs: int, streams: int, t: int) -> Floats:
@@ -80,7 +80,7 @@ class Subject:
         location = {"count": 3.0, "binary": 0.5, "positive": 3.0}.get(self.model.label, 0.0)
         prior = filtering.make_prior(self.model, location * ones, ones)
         self._prior = Prior(
-            type(prior.stats)(*(each.contiguous() for each in prior.stats)),
+            type(prior.stats)(*(statistic.contiguous() for statistic in prior.stats)),
             prior.location.contiguous(),
             prior.context.contiguous(),
         )
@@ -150,7 +150,7 @@ class Subject:
 
     def _inputs(self, seen: Seen) -> Inputs:
         ones = torch.ones(self.streams, dtype=torch.float64)
-        x, y = (torch.from_numpy(each) for each in (seen.x, seen.y))
+        x, y = (torch.from_numpy(array) for array in (seen.x, seen.y))
         return Inputs(
             x if self.model.x_dim else None, y, ones > 0, self._table, ones, ones * float("nan"),
             ones * OUTLIER_RATE,
@@ -161,7 +161,7 @@ class Subject:
         return np.concatenate((np.tile(settings, (self.streams, 1)), seen.y, seen.x), 1)
 
     def _copy(self, state: FilterState) -> FilterState:
-        leaves = [each.clone().contiguous() for each in filtering.leaves(state)]
+        leaves = [leaf.clone().contiguous() for leaf in filtering.leaves(state)]
         return filtering.rebuild(state, leaves)
 
 

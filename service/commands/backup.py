@@ -47,14 +47,14 @@ def backup(
     with _told(), reach(settings) as client, _bar("streams") as advance:
         writer = Writer(file)
         try:
-            asked = Request(
+            request = Request(
                 client, settings.models_dir, version("moca-service"), with_models, advance
             )
-            found = Backup(asked, writer).run()
+            manifest = Backup(request, writer).run()
         finally:
             writer.abandon()
-    typer.echo(f"wrote {file}, {file.stat().st_size} bytes: {_describe(found)}")
-    _warn(found)
+    typer.echo(f"wrote {file}, {file.stat().st_size} bytes: {_describe(manifest)}")
+    _warn(manifest)
 
 
 @with_settings(STORE | {"lease_ttl_ms"})
@@ -127,50 +127,50 @@ def restore(
 
 
 def _put(target: Target, reader: Reader, models_dir: Path) -> None:
-    asked = Restore(target, reader)
-    asked.check()
+    restore = Restore(target, reader)
+    restore.check()
     manifest = reader.manifest
     if any(model.packed for model in manifest.models.values()):
         for reference in install(reader.models(), manifest.models, models_dir):
             typer.echo(f"put the model {reference} into {models_dir}")
-    asked.run()
+    restore.run()
 
 
 def _models(manifest: Manifest, models_dir: Path, ignore: bool) -> None:
     wrong = unfit(manifest.models, models_dir)
     if not wrong:
         return
-    said = "; ".join(f"{reference} {what}" for reference, what in wrong.items())
+    mismatches = "; ".join(f"{reference} {what}" for reference, what in wrong.items())
     if not ignore:
         raise UnfitModels(
-            f"models of streams do not match those in {models_dir}: {said}. Restore them "
+            f"models of streams do not match those in {models_dir}: {mismatches}. Restore them "
             "there, or use --ignore-models"
         )
-    typer.secho(f"moca: warning: {said}", err=True, fg="yellow")
+    typer.secho(f"moca: warning: {mismatches}", err=True, fg="yellow")
 
 
-def _describe(found: Manifest) -> str:
-    made = datetime.fromtimestamp(found.made_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _describe(manifest: Manifest) -> str:
+    made = datetime.fromtimestamp(manifest.made_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
-        f"{found.streams} streams with {found.observations} observations, "
-        f"{found.tombstones} deleted streams, {len(found.models)} models, {len(found.keys)} "
-        f"keys, {found.partitions} partitions, {made}"
+        f"{manifest.streams} streams with {manifest.observations} observations, "
+        f"{manifest.tombstones} deleted streams, {len(manifest.models)} models, "
+        f"{len(manifest.keys)} keys, {manifest.partitions} partitions, {made}"
     )
 
 
-def _warn(found: Manifest) -> None:
-    if found.waiting:
+def _warn(manifest: Manifest) -> None:
+    if manifest.waiting:
         typer.secho(
-            f"moca: {found.waiting} observations were accepted but not applied when the "
+            f"moca: {manifest.waiting} observations were accepted but not applied when the "
             "backup began; those still pending when their stream was read are missing from "
             "it",
             err=True,
             fg="yellow",
         )
-    if found.skipped:
-        some = "; ".join(f"{name}: {why}" for name, why in list(found.skipped.items())[:5])
+    if manifest.skipped:
+        some = "; ".join(f"{name}: {why}" for name, why in list(manifest.skipped.items())[:5])
         fail(
-            f"{len(found.skipped)} streams could not be read and are missing from the backup: "
+            f"{len(manifest.skipped)} streams could not be read and are missing from the backup: "
             f"{some}",
             1,
         )

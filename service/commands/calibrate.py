@@ -55,7 +55,7 @@ def calibrate(
     """
     from model_core.sensitivity import Plan
 
-    if any(not 0 < each < 1 for each in hazard or []):
+    if any(not 0 < value < 1 for value in hazard or []):
         fail("--hazard: expected numbers between 0 and 1")
     if out is not None:
         _kept(out)  # before the work
@@ -80,15 +80,15 @@ def _one(settings: Settings, name: str, plan: Plan, out: Path | None) -> None:
         if reference in BUILTIN and out is None:
             fail(f"{reference} is built in: give --out FILE for its curves")
         shape = BUILTIN[reference].simulated if reference in BUILTIN else Options()
-        found = _simulated(catalogue.get(reference, shape), plan, reference)
+        calibration = _simulated(catalogue.get(reference, shape), plan, reference)
         if out is not None:
-            _entered(out, reference, found)
+            _entered(out, reference, calibration)
         else:
             folder = models.place(settings.models_dir, base) / version
-            artifact.amend(folder, sensitivity=found)
+            artifact.amend(folder, sensitivity=calibration)
     except (ModelCoreError, ServiceError, OSError) as error:
         fail(f"{name}: {error}", 1)
-    Console().print(_table(reference, read(found["curves"][0])))
+    Console().print(_table(reference, read(calibration["curves"][0])))
 
 
 def _simulated(model: UnderlyingModel, plan: Plan, reference: str) -> dict[str, Any]:
@@ -114,11 +114,11 @@ def _kept(out: Path) -> dict[str, Any]:
         fail(f"--out {out}: {error}")
 
 
-def _entered(out: Path, reference: str, found: dict[str, Any]) -> None:
+def _entered(out: Path, reference: str, calibration: dict[str, Any]) -> None:
     """Enter a model's curves in such a file, a point to a line."""
     import msgspec
 
-    text = msgspec.json.encode(dict(sorted({**_kept(out), reference: found}.items())))
+    text = msgspec.json.encode(dict(sorted({**_kept(out), reference: calibration}.items())))
     out.write_bytes(text.replace(b'{"threshold"', b'\n{"threshold"') + b"\n")
 
 

@@ -92,7 +92,7 @@ def changes(
         request = ChangesRequest(
             since=since,
             until=until,
-            state=[each.value for each in state or []],
+            state=[name.value for name in state or []],
             model=model,
             prefix=prefix,
             contains=contains,
@@ -144,11 +144,11 @@ def _show(rows: list[StreamChange]) -> None:
         return
     made = table("stream", "time (UTC)", "state", "size (sd)", "prob.", "what changed")
     made.columns[0].overflow = "fold"
-    for each in rows:
-        when = _utc(each.confirmed_time or each.suspected_time)
-        text = "" if each.explanation is None else each.explanation.text
-        size, probability = number(each.size, 3), number(each.probability, 3)
-        made.add_row(each.stream, when, each.state, size, probability, text)
+    for change in rows:
+        when = _utc(change.confirmed_time or change.suspected_time)
+        text = "" if change.explanation is None else change.explanation.text
+        size, probability = number(change.size, 3), number(change.probability, 3)
+        made.add_row(change.stream, when, change.state, size, probability, text)
     for place in (1, 2, 5):
         made.columns[place].justify = "left"
     made.columns[5].no_wrap = False

@@ -103,13 +103,13 @@ def _meant(url: str, api_key: str | None, detail: str) -> str:
     """Return a question about the stream that may have been meant; empty: none is like it."""
     from difflib import get_close_matches
 
-    _, quote, rest = detail.partition("'")
-    name = rest.partition("'")[0]
+    _, quote, quoted = detail.partition("'")
+    name = quoted.partition("'")[0]
     if not (quote and name):
         return ""
     names = _first_streams(url, api_key, name[0], NAMES)
     like = get_close_matches(name, names, n=3, cutoff=0.7)
-    return f". Did you mean {', '.join(repr(each) for each in like)}?" if like else ""
+    return f". Did you mean {', '.join(repr(name) for name in like)}?" if like else ""
 
 
 def print_json(document: Any, lines: bool = False) -> None:
@@ -127,7 +127,7 @@ def _whole(document: Any) -> Any:
     if isinstance(document, Struct):
         return {name: _whole(getattr(document, name)) for name in document.__struct_fields__}
     if isinstance(document, list):
-        return [_whole(each) for each in document]
+        return [_whole(member) for member in document]
     return document
 
 
@@ -142,7 +142,7 @@ def table(*headings: str, title: str | None = None) -> Table:
 def number(value: float | Sequence[float | None] | None, digits: int = 4) -> str:
     """Return how people read a number, or several, of which some may be missing."""
     if isinstance(value, Sequence):
-        return ", ".join("null" if each is None else number(each, digits) for each in value)
+        return ", ".join("null" if part is None else number(part, digits) for part in value)
     return "" if value is None else f"{value:.{digits}g}"
 
 
@@ -170,6 +170,6 @@ def setting(text: str) -> tuple[str, Any]:
 def numbers(text: str, what: str) -> list[float]:
     """Read numbers between commas."""
     try:
-        return [float(each) for each in text.split(",")]
+        return [float(word) for word in text.split(",")]
     except ValueError:
         fail(f"{what}: expected comma-separated numbers, got {text!r}")

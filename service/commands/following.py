@@ -63,8 +63,8 @@ def _tell(message: Message) -> None:
 
 
 def _observation(seen: Followed) -> str:
-    said = seen.predictive
-    expected = "" if said is None else number(said.mean or said.probabilities)
+    predictive = seen.predictive
+    expected = "" if predictive is None else number(predictive.mean or predictive.probabilities)
     score, changed = number(seen.log_score), number(seen.changed_probability)
     return _LINE.format(
         seen.seq, number(seen.y), expected, score, changed, seen.time or ""

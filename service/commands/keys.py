@@ -80,15 +80,15 @@ def create(
 def list_keys(settings: Settings) -> None:
     """List all keys, including revoked and expired ones."""
     with _keyring(settings) as ring:
-        found = ring.all()
-    if not found:
+        keys = ring.all()
+    if not keys:
         typer.secho("no keys", err=True, dim=True)
         return
     table = Table(box=SIMPLE_HEAD)
     for heading in ("name", "id", "state", "scopes", "rate", "created", "expires", "last used"):
         table.add_column(heading, no_wrap=heading in {"name", "id"})
     now_ms = time.time() * 1000
-    for key, used in found:
+    for key, used in keys:
         state, rate = key.state(now_ms), key.rate or "default"
         times = (_time(ms) for ms in (key.created_ms, key.expires_ms, used * 1000))
         table.add_row(key.name, key.id, state, " ".join(key.scopes), rate, *times)

@@ -50,7 +50,7 @@ app.command(rich_help_panel=OPERATE)(backup.backup)
 app.command(rich_help_panel=OPERATE)(backup.restore)
 app.add_typer(tools.bench, name="bench", rich_help_panel=OPERATE)
 # The offline jobs: the service does not import them, they are found as installed.
-for _command in sorted(entry_points(group="moca.commands"), key=lambda each: each.name):
+for _command in sorted(entry_points(group="moca.commands"), key=lambda entry: entry.name):
     _found = _command.load()
     if isinstance(_found, typer.Typer):
         app.add_typer(_found, name=_command.name, rich_help_panel=MODELS)

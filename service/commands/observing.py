@@ -84,18 +84,18 @@ def observe(
     Safe to retry: each line is applied exactly once.
     """
     if values:
-        given: Iterator[dict[str, Any]] = (
+        observations: Iterator[dict[str, Any]] = (
             _observation(_value(text), f"LABEL {text!r}", x) for text in values
         )
         size = batch or len(values)
     else:
         if sys.stdin.isatty():
             typer.secho("moca: reading labels, one per line; end with Ctrl-D", err=True, dim=True)
-        given = _lines(sys.stdin, x)
+        observations = _lines(sys.stdin, x)
         size = batch or (FILE_BATCH if _is_file(sys.stdin) else 1)
     with connected(url, api_key, retry_for) as client:
         headed = as_json
-        while some := list(islice(given, size)):
+        while some := list(islice(observations, size)):
             for answer in client.observe(stream, some):
                 if not headed:
                     typer.echo(_HEAD)
@@ -143,7 +143,7 @@ def predict(
     """Print the predictive distribution of the next labels; changes nothing."""
     inputs = [numbers(text, "--x") for text in x] if x else None
     with connected(url, api_key) as client:
-        found = client.predict(
+        predictions = client.predict(
             stream,
             inputs,
             quantiles=quantile,
@@ -153,15 +153,15 @@ def predict(
             horizon=horizon,
         )
     if as_json:
-        print_json(found)
+        print_json(predictions)
         return
-    warming = ", warming up" if found.warming_up else ""
-    typer.echo(f"{found.stream} ({found.model}), seq {found.seq}{warming}")
+    warming = ", warming up" if predictions.warming_up else ""
+    typer.echo(f"{predictions.stream} ({predictions.model}), seq {predictions.seq}{warming}")
     made = table("x" if horizon is None else "ahead", "distribution")
     made.columns[1].justify, made.columns[1].no_wrap = "left", False
-    for each in found.predictions:
-        place = number(each.x) if each.ahead is None else str(each.ahead)
-        made.add_row(place, "\n".join(_described(each)))
+    for prediction in predictions.predictions:
+        place = number(prediction.x) if prediction.ahead is None else str(prediction.ahead)
+        made.add_row(place, "\n".join(_described(prediction)))
     Console().print(made)
 
 
@@ -211,9 +211,9 @@ def changepoints(
                 _follow(message, as_json, named=stream is None)
             return
         assert stream is not None
-        found = client.changepoints(stream, kinds=kinds)
+        answer = client.changepoints(stream, kinds=kinds)
     if as_json:
-        print_json(found)
+        print_json(answer)
         return
     headings = (
         "id",
@@ -227,13 +227,13 @@ def changepoints(
         "time",
         "what changed",
     )
-    made = table(*headings, title=f"{found.stream} ({found.model}), {found.seq} observations")
-    for event in found.events:
+    made = table(*headings, title=f"{answer.stream} ({answer.model}), {answer.seq} observations")
+    for event in answer.events:
         made.add_row(*_row(event))
     made.columns[-1].justify = "left"
     made.columns[-1].no_wrap = False
     Console().print(made)
-    typer.echo(describe_segmentation(found))
+    typer.echo(describe_segmentation(answer))
 
 
 def _row(event: ExplainedEvent) -> list[str]:
@@ -275,8 +275,8 @@ def _tell(answer: Answer, as_json: bool) -> None:
     if as_json:
         print_json(answer, lines=True)
         return
-    said = answer.predictive
-    expected = "" if said is None else number(said.mean or said.probabilities)
+    predictive = answer.predictive
+    expected = "" if predictive is None else number(predictive.mean or predictive.probabilities)
     event = "" if answer.event is None else f"{answer.event.state} (start {answer.event.start})"
     note = "warming up" if answer.warming_up else event
     score, changed = number(answer.log_score), number(answer.changed_probability)
@@ -286,17 +286,17 @@ def _tell(answer: Answer, as_json: bool) -> None:
     typer.echo(_LINE.format(answer.seq, expected, score, changed, strange, note).rstrip())
 
 
-def _described(found: Prediction) -> Iterator[str]:
-    said = found.predictive
-    if said is None:
+def _described(prediction: Prediction) -> Iterator[str]:
+    predictive = prediction.predictive
+    if predictive is None:
         yield "not known yet"
-    elif said.probabilities is not None:
-        yield f"probabilities {number(said.probabilities)}"
+    elif predictive.probabilities is not None:
+        yield f"probabilities {number(predictive.probabilities)}"
     else:
-        yield f"mean {number(said.mean)}"
-        for level, value in (said.quantiles or {}).items():
+        yield f"mean {number(predictive.mean)}"
+        for level, value in (predictive.quantiles or {}).items():
             yield f"{level} quantile {number(value)}"
-    for i, sample in enumerate(found.samples or [], 1):
+    for i, sample in enumerate(prediction.samples or [], 1):
         yield f"draw {i} {number(sample)}"
 
 
@@ -311,11 +311,11 @@ def _lines(source: Iterable[str], x: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    found = [
-        None if each.strip().lower() in MISSING else numbers(each, "LABEL")[0]
-        for each in text.split(",")
+    outputs = [
+        None if word.strip().lower() in MISSING else numbers(word, "LABEL")[0]
+        for word in text.split(",")
     ]
-    return found[0] if len(found) == 1 else found
+    return outputs[0] if len(outputs) == 1 else outputs
 
 
 def _constant(name: str) -> None:
@@ -326,12 +326,12 @@ def _constant(name: str) -> None:
 
 def _plain(line: str, otherwise: str) -> Any:
     """Parse a line like an argument: comma-separated numbers, and words for missing outputs."""
-    words = [each.strip().lower() for each in line.split(",")]
+    words = [word.strip().lower() for word in line.split(",")]
     try:
-        found = [None if each in MISSING else float(each) for each in words]
+        numbers = [None if word in MISSING else float(word) for word in words]
     except ValueError:
         fail(otherwise, 1)
-    return found[0] if len(found) == 1 else found
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _observation(value: Any, where: str, x: str | None) -> dict[str, Any]:

@@ -146,14 +146,14 @@ def worker(
         import_plugins(settings.plugins)
         with connect(settings.redis_url or "", START_TIMEOUT_S) as client:
             patiently(client.ping)
-        found = Worker(settings, chosen, sharing)
-        found.engine.compiles = not settings.no_kernels
-        _stop_on_signals(found)
+        instance = Worker(settings, chosen, sharing)
+        instance.engine.compiles = not settings.no_kernels
+        _stop_on_signals(instance)
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
         log.info("%s computes on %s", chosen, settings.device)
-        found.collector = Collector()
-        found.run()
+        instance.collector = Collector()
+        instance.run()
     except (
         StartupError,
         UnusableServer,

@@ -33,19 +33,19 @@ def export(
 ) -> None:
     """Export a stream's whole state to a file. Only this service can read it."""
     with connected(url, api_key) as client:
-        found = client.snapshot(stream)
+        snapshot = client.snapshot(stream)
     if out is not None and str(out) == "-":
-        typer.echo(found.content, nl=False)
+        typer.echo(snapshot.content, nl=False)
         return
     file = out or Path(f"{stream}.snapshot")
     try:
         # Whole or not at all: a cut one would be found out only when it is needed.
         part = file.with_name(file.name + ".part")
-        part.write_bytes(found.content)
+        part.write_bytes(snapshot.content)
         part.replace(file)
     except OSError as error:
         fail(str(error), 1)
-    typer.echo(f"wrote {file}, {len(found.content)} bytes")
+    typer.echo(f"wrote {file}, {len(snapshot.content)} bytes")
 
 
 @app.command("import")
@@ -68,10 +68,10 @@ def import_(
     from moca_client.responses import Snapshot
 
     with connected(url, api_key) as client:
-        found = client.put_snapshot(
+        summary = client.put_snapshot(
             stream, Snapshot(file.read_bytes(), content_type), replace=replace
         )
     if as_json:
-        print_json(found)
+        print_json(summary)
     else:
-        typer.echo(f"imported {stream}, {found.seq} observations")
+        typer.echo(f"imported {stream}, {summary.seq} observations")

@@ -39,11 +39,11 @@ def list_streams(
 ) -> None:
     """Print the ids of all streams, one per line."""
     with connected(url, api_key) as client:
-        found = client.streams(prefix, limit=1000, match=match or ())
+        names = client.streams(prefix, limit=1000, match=match or ())
         if as_json:
-            print_json([{"stream": name} for name in found])
+            print_json([{"stream": name} for name in names])
             return
-        for name in found:
+        for name in names:
             typer.echo(name)
 
 
@@ -158,15 +158,17 @@ def _show(state: StreamSummary, as_json: bool) -> None:
     Console().print(made)
 
 
-def _alarms(found: Sensitivity) -> str:
+def _alarms(sensitivity: Sensitivity) -> str:
     """Describe the alarm threshold of a stream and its expected delays."""
     delays = ", ".join(
-        f"{each['shift']:g} sd after {number(each['median'], 3) or 'too long'}"
-        for each in found["expected_delay"]
+        f"{delay['shift']:g} sd after {number(delay['median'], 3) or 'too long'}"
+        for delay in sensitivity["expected_delay"]
     )
-    text = f"changed {number(found['threshold'])}" + (f"; shifts found: {delays}" if delays else "")
+    text = f"changed {number(sensitivity['threshold'])}" + (
+        f"; shifts found: {delays}" if delays else ""
+    )
     # An older service sends none.
-    if (calibration := found.get("calibration")) is not None:
+    if (calibration := sensitivity.get("calibration")) is not None:
         expected = number(calibration["false_alarms_per_1000"])
         text += f"; calibrated on {calibration['labels']} labels: {expected} false per 1,000"
     return text

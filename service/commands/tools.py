@@ -34,14 +34,14 @@ def models(
 
     from service.models.catalogue import Catalogue
 
-    found = Catalogue(settings.models_dir).models()
+    listed = Catalogue(settings.models_dir).models()
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        typer.echo(msgspec.json.format(msgspec.json.encode(listed)).decode())
         return
     table = Table(box=SIMPLE_HEAD)
     for heading in ("model", "kind", "inputs", "labels", "hazard", "description"):
         table.add_column(heading, no_wrap=heading == "model")
-    for model in found:
+    for model in listed:
         inputs, labels = ("any" if n is None else str(n) for n in (model.x_dim, model.y_dim))
         number = isinstance(model.hazard, float)
         hazard = f"{model.hazard:.4g}" if number else "" if model.hazard is None else model.hazard
@@ -111,14 +111,14 @@ def replay(
         fail(f"--out: expected a folder with --by or --wide, got {out}")
     columns = _names(y), _names(x), time
     try:
-        found: Iterable[tuple[str | None, Series]]
+        streams: Iterable[tuple[str | None, Series]]
         if by is not None:
-            found = read_streams(file, by, *columns).items()
+            streams = read_streams(file, by, *columns).items()
         elif wide:
-            found = read_columns(file, *columns).items()
+            streams = read_columns(file, *columns).items()
         else:
-            found = [(stream, read_series(file, *columns))]
-        for name, series in found:
+            streams = [(stream, read_series(file, *columns))]
+        for name, series in streams:
             run(
                 file,
                 url=url,
@@ -162,25 +162,25 @@ def measurement(measure: Callable[..., Any]) -> Callable[..., None]:
     own = inspect.signature(measure, eval_str=True).parameters.values()
 
     @functools.wraps(measure)
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         from moca_client import ClientError
         from service.bench import BenchError
         from service.bench.results import write_json
 
-        file = given.pop(JSON_FILE.name)
+        file = values.pop(JSON_FILE.name)
         try:
-            results = measure(**given)
+            results = measure(**values)
             if file is not None:
                 write_json(file, results)
         except (BenchError, ClientError, OSError) as error:
             fail(str(error), 1)
 
     parameters = [
-        *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own),
+        *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
         JSON_FILE,
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
@@ -234,7 +234,7 @@ def bench_serve(
         lists=lists,
         replay=replay,
     )
-    return [each.summary() for each in results]
+    return [result.summary() for result in results]
 
 
 @bench.command("step")
@@ -266,7 +266,7 @@ def bench_step(
 
 def _sizes(text: str) -> list[int]:
     try:
-        return [int(each) for each in text.split(",")]
+        return [int(word) for word in text.split(",")]
     except ValueError:
         fail(f"--streams: expected comma-separated integers such as 1,16,256, got {text!r}", 2)
 

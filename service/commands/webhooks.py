@@ -49,12 +49,12 @@ def webhooks(
     from service.webhooks.runner import deliver
 
     try:
-        found = webhooks_of(settings, os.environ)
-        if not found.hooks:
+        configured = webhooks_of(settings, os.environ)
+        if not configured.hooks:
             fail("--webhooks-file (MOCA_WEBHOOKS_FILE) is required: the receivers to call", 2)
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
-        deliver(settings, found)
+        deliver(settings, configured)
     except (StartupError, UnusableServer, redis.RedisError) as error:
         end(error)
 
@@ -70,14 +70,14 @@ def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
             if again:
                 typer.echo(f"redelivering {redeliver(client, hook)} events{_of(hook)}")
                 return
-            found = dead_letters(client, hook)
+            letters = dead_letters(client, hook)
     except redis.RedisError as error:
         fail(f"the store cannot be reached: {error}", 1)
-    if not found:
+    if not letters:
         typer.secho(f"no dead letters{_of(hook)}", err=True, dim=True)
         return
     table = Table("hook", "webhook-id", "stream", "event", "at", "attempts", "why", box=SIMPLE_HEAD)
-    for letter in found:
+    for letter in letters:
         raised = letter.raised
         event = "" if raised is None else f"{raised.event.id} {raised.event.state}"
         stream, at = ("", "") if raised is None else (raised.stream, instant(raised.at_ms))

@@ -55,16 +55,16 @@ class Model(Struct, omit_defaults=True):
 
 BUILT_IN = tuple(
     Model(
-        name=each.name,
+        name=entry.name,
         version=None,
-        kind=each.name,
-        description=each.description,
-        x_dim=each.x_dim,
-        y_dim=each.y_dim,
+        kind=entry.name,
+        description=entry.description,
+        x_dim=entry.x_dim,
+        y_dim=entry.y_dim,
         hazard=0.01,
         built_in=True,
     )
-    for each in BUILTIN.values()
+    for entry in BUILTIN.values()
 )
 
 
@@ -94,25 +94,25 @@ class Catalogue:
 
     def models(self) -> list[Model]:
         """Return every version of every model, by name and then from old to new."""
-        found = [*BUILT_IN]
+        models = [*BUILT_IN]
         taken = {model.name for model in BUILT_IN}
         for parent in (self._models_dir, SHIPPED):
             named = {folder.name: _folders(folder) for folder in _folders(parent)}
             for name in named.keys() - taken:
-                found += [_read(version) for version in named[name]]
+                models += [_read(version) for version in named[name]]
             taken |= {name for name, versions in named.items() if versions}
-        return sorted(found, key=lambda model: (model.name, version_key(model.version)))
+        return sorted(models, key=lambda model: (model.name, version_key(model.version)))
 
     def versions(self, name: str) -> list[Model]:
         """Return the versions of one model from old to new; UnknownModel when there are none."""
-        found = [model for model in BUILT_IN if model.name == name]
-        if not found and _name.fullmatch(name):
-            found = [_read(version) for version in _folders(place(self._models_dir, name))]
-        if not found:
+        versions = [model for model in BUILT_IN if model.name == name]
+        if not versions and _name.fullmatch(name):
+            versions = [_read(version) for version in _folders(place(self._models_dir, name))]
+        if not versions:
             raise UnknownModel(
                 f"there is no model {name!r}; see GET /v1/models for the available ones"
             )
-        return sorted(found, key=lambda model: version_key(model.version))
+        return sorted(versions, key=lambda model: version_key(model.version))
 
     def usable(self, name: str) -> list[str]:
         """Return the versions of a trained model that can be used, from old to new."""
@@ -120,7 +120,9 @@ class Catalogue:
             versions = self.versions(name)
         except UnknownModel:
             return []
-        return [each.version for each in versions if each.version and each.error is None]
+        return [
+            version.version for version in versions if version.version and version.error is None
+        ]
 
     def report(self, model: Model) -> dict[str, Any] | None:
         """Return the numbers of a model's training report; None without a readable one."""
@@ -130,10 +132,10 @@ class Catalogue:
         try:
             if file.stat().st_size > LARGEST_REPORT:
                 return None
-            found = msgspec.json.decode(file.read_bytes())
+            numbers = msgspec.json.decode(file.read_bytes())
         except (OSError, RecursionError, msgspec.MsgspecError):
             return None
-        return found if isinstance(found, dict) else None
+        return numbers if isinstance(numbers, dict) else None
 
 
 def place(models_dir: Path, name: str) -> Path:
@@ -180,14 +182,14 @@ def digest(models_dir: Path, reference: str) -> str | None:
 
 def stamp(folder: Path) -> list[tuple[int, ...] | None]:
     """Return what changes whenever a file of an artifact does, without reading it."""
-    found: list[tuple[int, ...] | None] = []
+    stamps: list[tuple[int, ...] | None] = []
     for name in FILES:
         try:
             stat = (folder / name).stat()
-            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+            stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
         except OSError:
-            found.append(None)
-    return found
+            stamps.append(None)
+    return stamps
 
 
 def version_key(version: str | None) -> tuple[tuple[int, int, str], ...]:
@@ -198,9 +200,9 @@ def version_key(version: str | None) -> tuple[tuple[int, int, str], ...]:
 
 def _folders(parent: Path) -> list[Path]:
     try:
-        found = sorted(parent.iterdir())
+        folders = sorted(parent.iterdir())
         # A publisher writes to a hidden folder and renames it: such a name is not a model.
-        return [path for path in found if _name.fullmatch(path.name) and path.is_dir()]
+        return [path for path in folders if _name.fullmatch(path.name) and path.is_dir()]
     except OSError:  # not there, no folder, a loop of links, not to be read
         return []
 
@@ -210,14 +212,14 @@ def check_files(folder: Path, largest: int) -> None:
 
     What they declare is looked at only once they are in memory.
     """
-    for name, most in zip(FILES, (LARGEST_DESCRIPTION, largest), strict=True):
+    for name, limit in zip(FILES, (LARGEST_DESCRIPTION, largest), strict=True):
         file = folder / name
         if not file.exists():
             continue  # some kinds need no tensors; what is missing is said elsewhere
         if not file.is_file():
             raise OSError(f"{name}: not a plain file")
-        if file.stat().st_size > most:
-            raise OSError(f"{name}: {file.stat().st_size} bytes, at most {most}")
+        if file.stat().st_size > limit:
+            raise OSError(f"{name}: {file.stat().st_size} bytes, at most {limit}")
 
 
 def _described(file: Path) -> bytes:

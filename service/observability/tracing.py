@@ -172,8 +172,8 @@ def open_tracer(settings: Settings, process: str) -> Tracer | None:
 
 def place_of(span: Span) -> str:
     """Return where a span is in its trace, as it travels in an envelope."""
-    found = span.get_span_context()
-    return f"{found.trace_id:032x}-{found.span_id:016x}"
+    context = span.get_span_context()
+    return f"{context.trace_id:032x}-{context.span_id:016x}"
 
 
 def known_place(text: str | None) -> bool:
@@ -209,8 +209,8 @@ class _Seldom(logging.Handler):
         now = time.monotonic()
         if now >= self._next:
             self._next = now + TOLD_EVERY_S
-            said = record.getMessage().splitlines()[0][:300]
-            log.warning("traces: %s", said)
+            line = record.getMessage().splitlines()[0][:300]
+            log.warning("traces: %s", line)
 
 
 def _speak_seldom() -> logging.Handler:

@@ -18,10 +18,12 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         pass
     try:
-        found = {place[4][0] for place in socket.getaddrinfo(host, None)} if host else set()
+        addresses = {place[4][0] for place in socket.getaddrinfo(host, None)} if host else set()
     except OSError:
         return False  # the attempt to listen there says what is wrong
-    return bool(found) and all(ipaddress.ip_address(each).is_loopback for each in found)
+    return bool(addresses) and all(
+        ipaddress.ip_address(address).is_loopback for address in addresses
+    )
 
 
 ANY = "*"
@@ -29,8 +31,8 @@ ANY = "*"
 
 def names_of(settings: Settings) -> frozenset[str]:
     """Return the names that the service answers to without a key, beside its own; ANY: any."""
-    said = settings.host_names or (ANY if settings.open_access else "")
-    return frozenset(name.strip().rstrip(".").lower() for name in said.split(",")) - {""}
+    names = settings.host_names or (ANY if settings.open_access else "")
+    return frozenset(name.strip().rstrip(".").lower() for name in names.split(",")) - {""}
 
 
 @lru_cache(256)

@@ -294,8 +294,8 @@ def _socket_folder(data_dir: Path) -> Path:
 def _make_private(folder: Path) -> Path:
     """Make a folder that nobody else can enter; refuse one that another user made first."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if folder.is_symlink() or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if folder.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise EmbeddedError(f"{folder} is not a private folder of this user; remove it")
     return folder
 

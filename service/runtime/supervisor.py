@@ -169,8 +169,8 @@ class Supervisor:
         values = self.settings.model_dump(mode="json")
         # Several workers cannot share a port; their metrics are on the API's page.
         values |= {"redis_url": self._store.url, "metrics_port": 0}
-        given = {f"MOCA_{n.upper()}": str(v) for n, v in values.items() if v is not None}
-        return {**kept, **given, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir}
+        settings = {f"MOCA_{n.upper()}": str(v) for n, v in values.items() if v is not None}
+        return {**kept, **settings, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir}
 
     def _mind(self, event: Exited) -> Stop | None:
         """Clean up after a dead child and plan its next start."""

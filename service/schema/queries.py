@@ -70,9 +70,9 @@ Kinds = list[Literal["change", "anomaly", "all"]]
 KINDS = "kinds of events; default: `change`"
 
 
-def kinds_of(asked: Kinds) -> frozenset[str]:
+def kinds_of(kinds: Kinds) -> frozenset[str]:
     """Return the kinds of events that a query is for."""
-    return frozenset(MESSAGES if "all" in asked else asked) or CHANGES
+    return frozenset(MESSAGES if "all" in kinds else kinds) or CHANGES
 
 
 class ChangepointsQuery(Form):

@@ -178,13 +178,13 @@ def _sensitivity(head: wire.Head) -> Sensitivity | None:
     }
 
 
-def _calibration(found: wire.Calibration | None) -> SensitivityCalibration | None:
-    if found is None or found.false_alarms_per_1000 is None:
+def _calibration(calibration: wire.Calibration | None) -> SensitivityCalibration | None:
+    if calibration is None or calibration.false_alarms_per_1000 is None:
         return None
     return {
-        "labels": found.labels,
-        "seq": found.seq,
-        "false_alarms_per_1000": found.false_alarms_per_1000,
+        "labels": calibration.labels,
+        "seq": calibration.seq,
+        "false_alarms_per_1000": calibration.false_alarms_per_1000,
     }
 
 
@@ -193,22 +193,22 @@ def segmentation(head: wire.Head, records: list[wire.Record]) -> list[Segment]:
     if not records or not head.warm:
         return []
     pointers = {record.seq: record.previous_start for record in records}
-    found = best(pointers.get, head.best_start, records[0].seq, records[-1].seq + 1)
-    return [Segment(*each) for each in found]
+    path = best(pointers.get, head.best_start, records[0].seq, records[-1].seq + 1)
+    return [Segment(*segment) for segment in path]
 
 
-def in_hindsight(head: wire.Head, online: list[Segment], found: wire.Hindsight) -> list[Segment]:
+def in_hindsight(head: wire.Head, online: list[Segment], stored: wire.Hindsight) -> list[Segment]:
     """Segmentation of the retained records: in hindsight as far as that reaches, else online."""
-    plain = [regimes.Segment(each.start, each.end) for each in online]
-    joined = regimes.in_hindsight(plain, found.first, found.seq, found.starts, head.seq)
-    return [Segment(*each) for each in joined]
+    plain = [regimes.Segment(segment.start, segment.end) for segment in online]
+    joined = regimes.in_hindsight(plain, stored.first, stored.seq, stored.starts, head.seq)
+    return [Segment(*segment) for segment in joined]
 
 
-def hindsight(status: str, found: wire.Hindsight | None) -> Hindsight:
+def hindsight(status: str, stored: wire.Hindsight | None) -> Hindsight:
     """Return how far a segmentation is one in hindsight."""
-    if found is None:
+    if stored is None:
         return Hindsight(status)
-    return Hindsight(status, found.first, found.seq, instant(found.at_ms))
+    return Hindsight(status, stored.first, stored.seq, instant(stored.at_ms))
 
 
 def event_state(raised: Raised) -> StreamEvent:
@@ -230,23 +230,23 @@ def console_link(stream: str, start: int) -> str:
 def largest(size: wire.Label) -> float | None:
     """Size of an event up or down, of the output that moved most."""
     sizes = size if isinstance(size, list) else [size]
-    return max((abs(each) for each in sizes if each is not None), default=None)
+    return max((abs(size) for size in sizes if size is not None), default=None)
 
 
-def stream_change(found: FoundChange) -> StreamChange:
+def stream_change(change: FoundChange) -> StreamChange:
     """Return a change of a stream, without what is read of its history."""
-    event = found.event
+    event = change.event
     return StreamChange(
-        stream=found.stream,
-        model=found.raised.model,
-        tags=found.raised.tags,
+        stream=change.stream,
+        model=change.raised.model,
+        tags=change.raised.tags,
         id=event.id,
         state=event.state,
         start=event.start,
         suspected_at=event.suspected_at,
         confirmed_at=event.confirmed_at,
-        suspected_time=_moment(found.suspected),
-        confirmed_time=None if found.confirmed is None else _moment(found.confirmed),
+        suspected_time=_moment(change.suspected),
+        confirmed_time=None if change.confirmed is None else _moment(change.confirmed),
         direction=event.direction,
         size=event.size,
         probability=event.probability,
@@ -254,8 +254,8 @@ def stream_change(found: FoundChange) -> StreamChange:
     )
 
 
-def _moment(found: Moment) -> str:
-    return instant(found.at_ms) if found.time is None else found.time
+def _moment(moment: Moment) -> str:
+    return instant(moment.at_ms) if moment.time is None else moment.time
 
 
 def instant(milliseconds: int) -> str:

@@ -15,12 +15,12 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PORTS = {"https": 443, "http": 80}
 # Whose last 32 bits are an address of IPv4: by translation (RFC 6052, 7915), or of old.
-TRANSLATED = [ipaddress.IPv6Network(each) for each in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")]
+TRANSLATED = [ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")]
 # Registered as not globally reachable, which the standard library does not know of these: relays of
 # 6to4 (RFC 7526), segment routing (RFC 9602), documentation (RFC 9637), dummy prefix (RFC 9780).
 NOT_GLOBAL: list[Network] = [
-    ipaddress.ip_network(each)
-    for each in ("192.88.99.0/24", "5f00::/16", "3fff::/20", "100:0:0:1::/64")
+    ipaddress.ip_network(text)
+    for text in ("192.88.99.0/24", "5f00::/16", "3fff::/20", "100:0:0:1::/64")
 ]
 LOCAL_USE = ipaddress.IPv6Network("64:ff9b:1::/48")  # of translation (RFC 8215)
 
@@ -57,7 +57,7 @@ class Allowed(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Allowed:
         """Read the setting; StartupError when an entry is malformed."""
-        return cls(tuple(_rule(each) for each in filter(None, map(str.strip, text.split(",")))))
+        return cls(tuple(_rule(rule) for rule in filter(None, map(str.strip, text.split(",")))))
 
     def check_url(self, url: str) -> None:
         """Raise NotAllowed for a URL that no entry fits."""
@@ -72,10 +72,14 @@ class Allowed(NamedTuple):
     def lets(self, address: Address, scheme: str, port: int) -> bool:
         """Whether a resolved address may be called: a public one, or one listed for this use."""
 
-        def listed(each: Address) -> bool:
-            return any(rule.network and rule.fits(scheme, str(each), port) for rule in self.rules)
+        def listed(candidate: Address) -> bool:
+            return any(
+                rule.network and rule.fits(scheme, str(candidate), port) for rule in self.rules
+            )
 
-        return listed(address) or all(_is_public(each) or listed(each) for each in _meant(address))
+        return listed(address) or all(
+            _is_public(candidate) or listed(candidate) for candidate in _meant(address)
+        )
 
     async def resolve(self, url: str, resolvers: Executor) -> tuple[str, str, int]:
         """Return host, an address of it that may be called, and port; else NotAllowed.
@@ -87,10 +91,12 @@ class Allowed(NamedTuple):
         host = parts.hostname or ""
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(resolvers, _look_up, host, port)
+            records = await loop.run_in_executor(resolvers, _look_up, host, port)
         except (OSError, UnicodeError) as error:  # the latter: labels that no name can have
             raise NotAllowed(f"cannot resolve {host}: {error}") from None
-        addresses = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+        addresses = [
+            ipaddress.ip_address(str(record[4][0]).partition("%")[0]) for record in records
+        ]
         for address in addresses:
             if self.lets(address, parts.scheme, port):
                 return host, str(address), port
@@ -101,8 +107,8 @@ class Allowed(NamedTuple):
 
 
 def _is_public(address: Address) -> bool:
-    known = any(address in network for network in NOT_GLOBAL)
-    return address.is_global and not address.is_multicast and not known
+    special = any(address in network for network in NOT_GLOBAL)
+    return address.is_global and not address.is_multicast and not special
 
 
 def _bracketed(address: Address) -> str:
@@ -127,20 +133,21 @@ def _look_up(host: str, port: int) -> list[Any]:
 
 
 def _rule(text: str) -> Rule:
-    scheme, found, rest = text.partition("://")
-    if not found:
-        scheme, rest = "https", text
-    network = _network(rest)
+    scheme, separator, address = text.partition("://")
+    if not separator:
+        scheme = "https"
+        address = text
+    network = _network(address)
     if network is not None and scheme in PORTS:
         return Rule(scheme, "", None, network)
     try:
-        place = urlsplit(f"//{rest}")
+        place = urlsplit(f"//{address}")
         host, port = (place.hostname or "").lower(), place.port
     except ValueError:
         host, port = "", None
     network = _network(host)
     name = host.removeprefix("*.")
-    odd = network is None and ("*" in name or not name or place.path or "@" in rest)
+    odd = network is None and ("*" in name or not name or place.path or "@" in address)
     if scheme not in PORTS or odd:
         raise StartupError(
             f"--webhook-hosts (MOCA_WEBHOOK_HOSTS): invalid host {text!r}, expected one "

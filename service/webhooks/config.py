@@ -137,18 +137,18 @@ def _read(path: Path) -> File:
         return File.model_validate(read_toml(path, "the webhooks file"))
     except ValidationError as error:
         raise StartupError(
-            "; ".join(f"{path}: {_fault(each)}" for each in error.errors())
+            "; ".join(f"{path}: {_fault(details)}" for details in error.errors())
         ) from None
 
 
 def _fault(error: Any) -> str:
-    loc, given = error["loc"], error["input"]
+    loc, value = error["loc"], error["input"]
     fault = f"{'.'.join(str(part) for part in loc)}: {error['msg']}"
     if loc[-1] not in Delivery.model_fields:
         return fault  # only where and why: what was given may be a secret
     if len(loc) > 1:
         return f"{fault}; move it to the top of the file, above the first [[hook]]"
-    return f"{fault}, got {given if isinstance(given, int | float) else type(given).__name__}"
+    return f"{fault}, got {value if isinstance(value, int | float) else type(value).__name__}"
 
 
 def _hook(
@@ -159,8 +159,8 @@ def _hook(
         if url is None:
             raise ValueError("expected one of url, url_env and url_file")
         url = url.strip()
-        given = _one_of("secret", form, path, environ)
-        secret = _secret(form, None if given is None else given.strip())
+        stated = _one_of("secret", form, path, environ)
+        secret = _secret(form, None if stated is None else stated.strip())
         authorization = _authorization(form, path, environ)
         if form.format == "apprise":
             if secret or authorization:

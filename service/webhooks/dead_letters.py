@@ -82,8 +82,8 @@ class Letters:
 
     def _read_up_to(self, groups: list[dict[str, Any]]) -> Id:
         name = self._group.encode()
-        found = (g["last-delivered-id"] for g in groups if g["name"] == name)
-        return next((Id.parse(id_) for id_ in found), START)
+        positions = (g["last-delivered-id"] for g in groups if g["name"] == name)
+        return next((Id.parse(id_) for id_ in positions), START)
 
     async def claim(self, source: str, cursor: str) -> tuple[str, list[Letter], int]:
         """Take over a page of what others read and did not acknowledge.
@@ -92,19 +92,19 @@ class Letters:
         trimmed away meanwhile.
         """
         client = cast(Any, self._client)
-        found = await client.xautoclaim(
+        claimed = await client.xautoclaim(
             source, self._group, self._consumer, min_idle_time=0, start_id=cursor, count=PAGE
         )
-        following, entries, gone = found[0], found[1], found[2] if len(found) > 2 else []
+        following, entries, gone = claimed[0], claimed[1], claimed[2] if len(claimed) > 2 else []
         return following.decode(), self._letters(source, entries), len(gone)
 
     async def forget_others(self) -> None:
         """Drop earlier processes from the groups; call it after everything was claimed."""
         client = cast(Any, self._client)
         for source in self.sources:
-            for each in await client.xinfo_consumers(source, self._group):
-                if each["name"] != self._consumer.encode() and not each["pending"]:
-                    await client.xgroup_delconsumer(source, self._group, each["name"])
+            for consumer in await client.xinfo_consumers(source, self._group):
+                if consumer["name"] != self._consumer.encode() and not consumer["pending"]:
+                    await client.xgroup_delconsumer(source, self._group, consumer["name"])
 
     async def read(self, sources: Sequence[str], count: int) -> list[Letter]:
         """Read up to `count` new letters of each source, without waiting."""
@@ -181,15 +181,15 @@ class Letters:
 
 def dead_letters(client: redis.Redis, hook: str | None = None) -> list[Dead]:
     """Return what was given up, oldest first."""
-    found = []
+    letters = []
     for id_, fields in cast(Any, client.xrange(keys.DEAD_LETTERS)):
         of, number, error = (_text(fields, name) for name in (b"hook", b"number", b"error"))
         if hook in (None, of):
             raised = readable(fields.get(b"e", b""), number)
             attempts = fields.get(b"attempts", b"")
             tried = int(attempts) if attempts.isdigit() else 0
-            found.append(Dead(id_.decode(), of, number, error, tried, raised))
-    return found
+            letters.append(Dead(id_.decode(), of, number, error, tried, raised))
+    return letters
 
 
 def redeliver(client: redis.Redis, hook: str | None = None) -> int:

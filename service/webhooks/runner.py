@@ -131,17 +131,17 @@ class Runner:
         for source in letters.sources:
             cursor, first = END, True
             while first or cursor != END:
-                cursor, found, gone = await letters.claim(source, cursor)
+                cursor, arrived, gone = await letters.claim(source, cursor)
                 if gone:
                     self._miss(f"{gone} events were trimmed before they were delivered")
-                await self._take(found, claimed=True)
+                await self._take(arrived, claimed=True)
                 first = False
         await letters.forget_others()
         while True:
             room = [s for s in letters.sources if self._has_room(s)]
-            found = await letters.read(room, ROOM) if room else []
-            await self._take(found, claimed=False)
-            if not found:
+            arrived = await letters.read(room, ROOM) if room else []
+            await self._take(arrived, claimed=False)
+            if not arrived:
                 await asyncio.sleep(POLL_S)
 
     async def _take(self, letters: Iterable[Letter], claimed: bool) -> None:

@@ -156,7 +156,7 @@ def numbers(y: Label) -> list[float]:
     if not isinstance(y, list):
         return [y]
     if None in y:
-        return [math.nan if each is None else each for each in y]
+        return [math.nan if number is None else number for number in y]
     return cast(list[float], y)
 
 

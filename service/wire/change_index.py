@@ -105,15 +105,15 @@ class ChangeIndex:
             for life in lives.values():
                 yield life.found()
 
-    def between(self, found: FoundChange, near: int) -> FoundChange:
+    def between(self, change: FoundChange, near: int) -> FoundChange:
         """Return a change with the starts of those before and after it: see `neighbours`.
 
         The change itself may have been trimmed since.
         """
-        lives = self._streams.get((found.stream, found.generation), {}).values()
+        lives = self._streams.get((change.stream, change.generation), {}).values()
         starts = standing(life.last.event for life in lives)  # few: those of one stream
-        previous, following = neighbours(found.event.start, starts, near)
-        return found._replace(previous=previous, following=following)
+        previous, following = neighbours(change.event.start, starts, near)
+        return change._replace(previous=previous, following=following)
 
 
 def standing(events: Iterable[Event]) -> list[int]:

@@ -22,9 +22,9 @@ class BadCursor(ValueError):
 class Positions:
     """The last id read of each of a reader's partitions; `text` is the cursor."""
 
-    def __init__(self, partitions: Iterable[int], total: int, known: Mapping[int, Id]) -> None:
+    def __init__(self, partitions: Iterable[int], total: int, positions: Mapping[int, Id]) -> None:
         self._head = bytes([VERSION]) + _number(total)
-        self._ids = {p: known.get(p, START) for p in sorted(partitions)}
+        self._ids = {p: positions.get(p, START) for p in sorted(partitions)}
         self._parts = {p: _part(p, id_) for p, id_ in self._ids.items()}
 
     def __contains__(self, partition: int) -> bool:
@@ -58,10 +58,10 @@ def parse(text: str, total: int) -> dict[int, Id]:
     if not numbers or numbers[0] != total or len(numbers) % 3 != 1:
         raise BadCursor(f"expected a cursor of a service with {total} partitions")
     triples = list(zip(numbers[1::3], numbers[2::3], numbers[3::3], strict=True))
-    found = {partition: Id(ms, number) for partition, ms, number in triples}
-    if len(found) != len(triples) or any(p >= total for p in found):
+    positions = {partition: Id(ms, number) for partition, ms, number in triples}
+    if len(positions) != len(triples) or any(p >= total for p in positions):
         raise BadCursor("expected each partition once")
-    return found
+    return positions
 
 
 def _blob(text: str, total: int) -> bytes:
@@ -93,22 +93,22 @@ def _part(partition: int, id_: Id) -> bytes:
 
 def _number(value: int) -> bytes:
     """Seven bits in a byte, the lowest first; the highest bit says that more follow."""
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _numbers(blob: bytes) -> list[int]:
-    found, value, shift = [], 0, 0
+    values, value, shift = [], 0, 0
     for byte in blob:
         value |= (byte & 127) << shift
         shift += 7
         if not byte & 128:
-            found.append(value)
+            values.append(value)
             value, shift = 0, 0
-    if shift or any(each > LARGEST for each in found):
+    if shift or any(number > LARGEST for number in values):
         raise BadCursor("expected integers of at most 64 bits")
-    return found
+    return values

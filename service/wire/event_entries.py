@@ -113,9 +113,9 @@ def number_of(partition: int, id_: Id | str) -> str:
     return f"evt_{partition}_{id_}"
 
 
-def positions(found: Iterable[tuple[int, Id]]) -> dict[int, Id]:
+def positions(pairs: Iterable[tuple[int, Id]]) -> dict[int, Id]:
     """Positions by partition, without those at the start."""
-    return {partition: id_ for partition, id_ in found if id_ > START}
+    return {partition: id_ for partition, id_ in pairs if id_ > START}
 
 
 def _names(model: str) -> frozenset[str]:

@@ -10,15 +10,15 @@ from model_core.stream_settings import CONFIRMATION, TABLE, Hazard, StreamSettin
 from service.wire.commands import Label, Observation
 
 
-def updated(settings: StreamSettings, given: dict[str, Any]) -> StreamSettings:
+def updated(settings: StreamSettings, changes: dict[str, Any]) -> StreamSettings:
     """Return settings of which some are replaced; either rule of confirmation ends the other.
 
     Raises msgspec.ValidationError for values of wrong types.
     """
     values = settings._asdict()
-    if any(rule in given for rule in CONFIRMATION):
+    if any(rule in changes for rule in CONFIRMATION):
         values |= dict.fromkeys(CONFIRMATION)
-    for name, value in given.items():
+    for name, value in changes.items():
         setting = TABLE[name]
         values[name] = setting.default if value is None and not setting.optional else value
     return convert(list(values.values()), StreamSettings)

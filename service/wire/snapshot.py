@@ -69,24 +69,24 @@ def load(blob: bytes) -> Snapshot:
     """Read what `dump` made; raises BadSnapshot."""
     check(blob)
     body = memoryview(blob)[_PREFIX.size :]
-    most = LEAST + GROWTH * len(body)
+    limit = LEAST + GROWTH * len(body)
     try:
         unpacker = zlib.decompressobj()
-        found = unpacker.decompress(body, most)
+        unpacked = unpacker.decompress(body, limit)
         if not unpacker.eof:
             raise BadSnapshot("the snapshot is truncated, or its content is too large")
-        return _checked(_decode(found))
+        return _checked(_decode(unpacked))
     except (zlib.error, msgspec.MsgspecError) as error:
         raise BadSnapshot(f"cannot read the snapshot: {error}") from error
 
 
-def _checked(found: Snapshot) -> Snapshot:
+def _checked(snapshot: Snapshot) -> Snapshot:
     """Records must lead, one by one, from the checkpoint to the head."""
-    head, records = found.head, found.records
+    head, records = snapshot.head, snapshot.records
     first = records[0].seq if records else head.seq
     seqs: list[Any] = [record.seq for record in records]
     if seqs != list(range(first, head.seq)) or first > head.checkpoint:
         raise BadSnapshot("the snapshot's records do not connect its checkpoint with its head")
-    if head.deleted or bool(head.checkpoint) != (found.checkpoint is not None):
+    if head.deleted or bool(head.checkpoint) != (snapshot.checkpoint is not None):
         raise BadSnapshot("the snapshot's state does not match its head")
-    return found
+    return snapshot

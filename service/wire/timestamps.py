@@ -10,15 +10,15 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\
 
 def parse(text: str) -> tuple[datetime, float]:
     """Return a time to the second, and its fraction of one; ValueError says what is wrong."""
-    found = _TIME.fullmatch(text)
-    if not found:
+    match = _TIME.fullmatch(text)
+    if not match:
         raise ValueError("expected an RFC 3339 time with a time zone, such as 2024-05-01T12:00:00Z")
     # Leap seconds are valid in RFC 3339, and datetime does not know them.
     stem = text[:19].replace("t", "T").replace(" ", "T")
     stem = stem[:17] + "59" if stem[17:] == "60" else stem
     offset = text[-6:] if text[-1] not in "Zz" else "+00:00"
     try:
-        return datetime.fromisoformat(stem + offset), float(found[1] or 0.0)
+        return datetime.fromisoformat(stem + offset), float(match[1] or 0.0)
     except ValueError as error:
         raise ValueError(f"invalid time: {error}") from None
 
