@@ -152,7 +152,8 @@ def observe_one(
     stream: str, observation: Observed, options: AnswerOptions, key: str | None
 ) -> Call[responses.Answer]:
     """Post one observation."""
-    body, path = bodies.observation(observation), path_of(stream, "/observations")
+    body = bodies.observation(observation)
+    path = path_of(stream, "/observations")
     return _change("POST", path, body, _answer, Repeat.KEYED, key, options.params())
 
 
@@ -160,7 +161,8 @@ def observe_list(
     stream: str, observations: Iterable[Observed], options: AnswerOptions, key: str | None
 ) -> Call[list[responses.Answer]]:
     """Post a list of observations in order."""
-    body, path = bodies.observations(observations), path_of(stream, "/observations")
+    body = bodies.observations(observations)
+    path = path_of(stream, "/observations")
     return _change("POST", path, body, _answers, Repeat.KEYED, key, options.params())
 
 
@@ -293,13 +295,15 @@ def changes(request: ChangesRequest) -> Call[responses.ChangesPage]:
 
 def judge(stream: str, event: int, change: bool) -> Call[responses.Verdict]:
     """Give feedback on an event: whether it was a change; idempotent."""
-    path, body = path_of(stream, f"/changepoints/{event}"), {"change": change}
+    path = path_of(stream, f"/changepoints/{event}")
+    body = {"change": change}
     return _change("PUT", path, body, _feedback, Repeat.HARMLESS)
 
 
 def report_change(stream: str, start: int) -> Call[responses.Verdict]:
     """Report a missed changepoint; a repeated report is the same event."""
-    path, body = path_of(stream, "/changepoints"), {"start": start}
+    path = path_of(stream, "/changepoints")
+    body = {"start": start}
     return _change("POST", path, body, _feedback, Repeat.HARMLESS)
 
 

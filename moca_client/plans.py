@@ -132,7 +132,8 @@ class HistoryPages(Pages[responses.HistoryPage, responses.HistoryPage]):
     """The pages of a history."""
 
     def __init__(self, stream: str, start: int | None, limit: int) -> None:
-        self._stream, self._limit = stream, limit
+        self._stream = stream
+        self._limit = limit
         self.call: Call[responses.HistoryPage] | None = calls.history(stream, start, limit)
 
     def take(self, page: responses.HistoryPage) -> list[responses.HistoryPage]:
@@ -154,7 +155,8 @@ def observe_many(
     A stream's items stay in order: those after a failed one were not attempted.
     """
     by_index: dict[int, Result] = {}
-    unsent, pause_s = list(range(len(items))), FIRST_PAUSE_S
+    unsent = list(range(len(items)))
+    pause_s = FIRST_PAUSE_S
     end = time.monotonic() + min(policy.retry_for_s, KEY_MEMORY_S)
     for _ in range(policy.retries + 1):
         try:

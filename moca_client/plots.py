@@ -35,7 +35,8 @@ COLOURS = {
     "line": "#dfe4ea",
     "raised": "#f8fafc",
 }
-BAND, BAND_ALPHA = "#3e84c4", 0.18
+BAND = "#3e84c4"
+BAND_ALPHA = 0.18
 HEAT = ("#f1f5fa", "#b9d4ea", "#5fa3d1", "#1c6aa8", "#06284d")
 HEAT_MAP = LinearSegmentedColormap.from_list("moca", HEAT)
 Floats = NDArray[np.float64]
@@ -135,7 +136,8 @@ def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> No
     panel.scatter(x, labels, s=size, color=COLOURS["label"], lw=0, zorder=3, label="observed")
     strange = anomalies(replayed)
     if strange:
-        at, y = x[strange], labels[strange]
+        at = x[strange]
+        y = labels[strange]
         panel.scatter(
             at, y, s=60, marker="D", fc="none", ec=COLOURS["anomaly"], zorder=4, label="anomaly"
         )
@@ -180,14 +182,16 @@ def _limit(panel: Axes, labels: Floats, predictive: Band) -> None:
     seen = labels[np.isfinite(labels)]
     if not seen.size:
         return
-    low, high = float(seen.min()), float(seen.max())
+    low = float(seen.min())
+    high = float(seen.max())
     room = (high - low) or abs(high) or 1.0
     inside = [side[np.isfinite(side)] for side in predictive]
     reach = np.concatenate([*inside, seen])
     bottom = max(float(reach.min()), low - 0.6 * room)
     top = min(float(reach.max()), high + 0.6 * room)
     if top == bottom:
-        bottom, top = bottom - room / 2, top + room / 2
+        bottom = bottom - room / 2
+        top = top + room / 2
     # Room at the top for the labels of the changepoints.
     panel.set_ylim(bottom - 0.06 * (top - bottom), top + 0.14 * (top - bottom))
 

@@ -19,7 +19,8 @@ from moca_client.errors import InvalidRequest, OutcomeUnknown, Problem, Unavaila
 RETRIED = frozenset({429, 503, 504})
 # The service remembers keys for at least ten minutes: later, a repeat could apply twice.
 KEY_MEMORY_S = 540.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
 UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 NOT_ACCEPTED = frozenset(
     {"redis-unavailable", "not-ready", "too-many-connections"}
@@ -77,20 +78,23 @@ ONCE = Policy(0, 0.0)
 
 def plan(call: Call[T], policy: Policy) -> Plan[T]:
     """Send a call until it is answered, as often as is safe and allowed."""
-    budget, doubtful = _Budget(call, policy), False
+    budget = _Budget(call, policy)
+    doubtful = False
     while True:
         try:
             response: httpx.Response = yield call.request
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
             raise InvalidRequest(f"not an http:// or https:// request: {error}") from error
         except httpx.TransportError as error:
-            reason, problem = f"{type(error).__name__}: {error}", None
+            reason = f"{type(error).__name__}: {error}"
+            problem = None
             unsure = not isinstance(error, UNSENT)
         else:
             if response.status_code not in RETRIED:
                 return _answer(call, response, repeated=doubtful)
             problem = problem_in(response)
-            reason, unsure = str(problem), _unsure(problem)
+            reason = str(problem)
+            unsure = _unsure(problem)
         doubtful = doubtful or unsure
         wait_s = budget.pause(problem, unsure)
         if wait_s is None:
@@ -102,7 +106,8 @@ class _Budget:
     """How long a call may go on."""
 
     def __init__(self, call: Call[Any], policy: Policy) -> None:
-        self._repeat, self._left = call.repeat, policy.retries
+        self._repeat = call.repeat
+        self._left = policy.retries
         most_s = policy.retry_for_s
         if call.repeat is Repeat.KEYED:
             most_s = min(most_s, KEY_MEMORY_S)

@@ -40,7 +40,9 @@ class Feed(ABC, Generic[T]):
     def __init__(
         self, path: str, query: Mapping[str, Any], after: str | None, patience: Patience
     ) -> None:
-        self._path, self._query, self.cursor = path, _params(query), after
+        self._path = path
+        self._query = _params(query)
+        self.cursor = after
         self.over = False  # whether the service has ended the subscription
         self._retry_for_s = patience.retry_for_s
         timeout_s = patience.timeout_s
@@ -82,7 +84,8 @@ class Feed(ABC, Generic[T]):
             raise _Again(str(problem), problem.retry_after_s)
         if not response.is_success:
             raise problem_in(response)
-        self._failing_since, self._pause_s = None, self._first_pause_s
+        self._failing_since = None
+        self._pause_s = self._first_pause_s
         return None
 
     def message(self, message: ServerSentEvent) -> T | None:

@@ -37,8 +37,10 @@ class AsyncOutbox(Box):
     ) -> None:
         """Open the outbox; it sends from `async with` on."""
         self._client = client
-        self._on_answer, self._on_failed = on_answer, on_failed
-        self._wake, self._round_over = asyncio.Event(), asyncio.Event()
+        self._on_answer = on_answer
+        self._on_failed = on_failed
+        self._wake = asyncio.Event()
+        self._round_over = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         super().__init__(path, exclusive, bounds, self._wake.set)
@@ -111,11 +113,14 @@ class AsyncOutbox(Box):
             pass
 
     async def _round(self) -> float | None:
-        plan, value, error = self._sender.round(), None, None
+        plan = self._sender.round()
+        value = None
+        error = None
         while True:
             # In a thread: what is marked must reach the disk before it is sent.
             step = await asyncio.to_thread(advance, plan, value, error)
-            value, error = None, None
+            value = None
+            error = None
             if isinstance(step, Done):
                 return step.wait_s
             if isinstance(step, Call):

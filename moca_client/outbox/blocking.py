@@ -40,8 +40,10 @@ class Outbox(Box):
     ) -> None:
         """Open the outbox, and go on with what its file holds."""
         self._client = client
-        self._on_answer, self._on_failed = on_answer, on_failed
-        self._wake, self._round_over = threading.Event(), threading.Condition()
+        self._on_answer = on_answer
+        self._on_failed = on_failed
+        self._wake = threading.Event()
+        self._round_over = threading.Condition()
         self._closing = self._stop = False
         super().__init__(path, exclusive, bounds, self._wake.set)
         self._thread = threading.Thread(target=self._run, name="moca-outbox", daemon=True)
@@ -103,10 +105,13 @@ class Outbox(Box):
                 self._wake.wait(wait_s)
 
     def _round(self) -> float | None:
-        plan, value, error = self._sender.round(), None, None
+        plan = self._sender.round()
+        value = None
+        error = None
         while True:
             step = advance(plan, value, error)
-            value, error = None, None
+            value = None
+            error = None
             if isinstance(step, Done):
                 return step.wait_s
             if isinstance(step, Call):

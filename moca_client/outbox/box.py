@@ -80,7 +80,8 @@ class Box:
         """
         self._check_open()
         _check_text("source", source)
-        body, position = _encoded(stream, observation), _whole(offset)
+        body = _encoded(stream, observation)
+        position = _whole(offset)
         added = self._store.add_once(stream, body, source, position)
         if added:
             self._notify()

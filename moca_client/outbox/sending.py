@@ -67,7 +67,8 @@ class Sender:
     """Sends the items of a store, in rounds."""
 
     def __init__(self, store: Store, batch: int, exclusive: bool) -> None:
-        self._store, self._exclusive = store, exclusive
+        self._store = store
+        self._exclusive = exclusive
         self._most = self._size = batch
         self._pauses = Pauses()
         self.error: str | None = None  # why the service takes nothing at the moment
@@ -117,7 +118,8 @@ class Sender:
         """Set aside items that may have been applied, once their keys are forgotten."""
         if self._exclusive:
             return batch
-        kept, now = [], time.time()
+        kept = []
+        now = time.time()
         for item in batch:
             # A clock that was set back proves nothing.
             if item.sent == 0 or 0 <= now - (item.first_sent or now) <= KEY_MEMORY_S:
@@ -257,7 +259,9 @@ def _numbers(y: Any) -> list[float | None] | None:
 
 def _answer(bare: Answer, record: Recorded) -> Answer:
     """Return the recorded part of an answer."""
-    bare.predictive, bare.time, bare.log_score = record.predictive, record.time, record.log_score
+    bare.predictive = record.predictive
+    bare.time = record.time
+    bare.log_score = record.log_score
     bare.changed_probability = record.changed_probability
     bare.changepoint_probability = record.changepoint_probability
     bare.recent_change_probability = record.recent_change_probability

@@ -95,7 +95,8 @@ class Replayed:
 
 def to_columns(replayed: Replayed) -> dict[str, list[Any]]:
     """Lay the answers out as columns; a label with several dimensions gets numbered columns."""
-    series, answers = replayed.series, replayed.answers
+    series = replayed.series
+    answers = replayed.answers
     rows = len(answers)
     columns: dict[str, list[Any]] = {"seq": [answer.seq for answer in answers]}
     if series.axis is not None:

@@ -24,7 +24,9 @@ from service import wire
 
 BLOCK_BYTES = 1 << 20  # of a block before it is packed, about: a larger stream has one alone
 READ_BYTES = 1 << 20
-STREAMS, MODELS, MANIFEST = "streams/", "models/", "manifest"
+STREAMS = "streams/"
+MODELS = "models/"
+MANIFEST = "manifest"
 _LEVEL = 1  # most of it is packed already
 _END = struct.Struct("<4s18x")  # record at the end of a zip file without a comment
 # What `zipfile` raises where bytes are not what they should be; RuntimeError and OSError of an

@@ -69,7 +69,9 @@ class Restore:
     """One restore into one store."""
 
     def __init__(self, target: Target, reader: Reader) -> None:
-        self._target, self._client, self._reader = target, target.client, reader
+        self._target = target
+        self._client = target.client
+        self._reader = reader
         self._every = range(target.partitions)
         self._held: dict[int, Lease] = {}
 
@@ -139,7 +141,8 @@ class Restore:
     @contextmanager
     def _leases(self) -> Iterator[Leases]:
         """Own every partition: no worker can."""
-        target, me = self._target, f"restore-{secrets.token_hex(4)}"
+        target = self._target
+        me = f"restore-{secrets.token_hex(4)}"
         log = Log(self._client, me, target.lease_ttl_ms, target.partitions)
         leases = Leases(lambda: log, target.lease_ttl_ms)
         leases.tick()
@@ -189,7 +192,8 @@ class Restore:
             size += sum(len(part) for e in effects for part in e if isinstance(part, bytes))
             if size > ROUND_BYTES:
                 self._commit_all(waiting)
-                waiting, size = {}, 0
+                waiting = {}
+                size = 0
         self._commit_all(waiting)
 
     def _commit_all(self, waiting: dict[int, list[Effect]]) -> None:
@@ -234,7 +238,8 @@ def _without(partition: int, name: str) -> list[Effect]:
 
 def _effects(partition: int, kept: Kept) -> list[Effect]:
     """Everything of a stream in its new place."""
-    name, effects = kept.stream, list[Effect]()
+    name = kept.stream
+    effects = list[Effect]()
     for part, key in keys.HASHES.items():
         fields: Fields = getattr(kept, part)
         if fields:

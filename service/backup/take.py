@@ -40,8 +40,12 @@ class Backup:
     """One backup on its way into its file."""
 
     def __init__(self, request: Request, writer: Writer) -> None:
-        self._asked, self._client, self._writer = request, request.client, writer
-        self._block, self._size, self._stored = Block(), 0, 0
+        self._asked = request
+        self._client = request.client
+        self._writer = writer
+        self._block = Block()
+        self._size = 0
+        self._stored = 0
         self._models: dict[str, UsedModel] = {}
         self._skipped: dict[str, str] = {}
         self._streams = self._tombstones = self._observations = 0
@@ -175,7 +179,8 @@ class Backup:
     def _flush(self) -> None:
         if self._block.streams or self._block.feeds:
             self._writer.add(self._block)
-        self._block, self._size = Block(), 0
+        self._block = Block()
+        self._size = 0
 
 
 def _checked(name: str, head: bytes, parts: list[dict[bytes, bytes]]) -> Kept:

@@ -71,7 +71,8 @@ class ListLoad:
 
     def run(self, seconds: float) -> None:
         """Measure a round of it."""
-        side, before = Side(), samples(self._server).get(APPLIED)
+        side = Side()
+        before = samples(self._server).get(APPLIED)
         slice_of(self._server, self._job, seconds, side)
         if before is None:
             raise BenchError("expected /metrics with counted observations: --lists 0 leaves it out")

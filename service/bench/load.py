@@ -169,7 +169,8 @@ async def run(job: Job) -> Report:
     job.connections = connections
     schedules = [requests_of(job, connection) for connection in range(connections)]
     # Preparing requests is no load: both clocks start after it.
-    started, cpu = time.perf_counter(), time.process_time()
+    started = time.perf_counter()
+    cpu = time.process_time()
     tally = Tally(started + job.seconds if job.seconds else float("inf"))
     finished = [loop.create_future() for _ in range(connections)]
     pairs = zip(schedules, finished, strict=True)

@@ -31,7 +31,9 @@ class PeerStreams:
     """Streams of numbers that a package's detectors follow, one detector each."""
 
     def __init__(self, peer: Peer, module: Any, streams: int) -> None:
-        self.peer, self.streams, self.at = peer, streams, 0
+        self.peer = peer
+        self.streams = streams
+        self.at = 0
         self._updates = [peer.make(module) for _ in range(streams)]
 
     def walk(self, to: int) -> None:

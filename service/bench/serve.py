@@ -165,7 +165,8 @@ def _measure(
     """Prime streams of a model, wait for its kernel, warm both servers, then measure in turn."""
     prefix = f"bench-{uuid.uuid4().hex[:8]}"
     names = [f"{prefix}-{number}" for number in range(max(plan.streams, plan.lists))]
-    singles, listed = names[: plan.streams], names[: plan.lists]
+    singles = names[: plan.streams]
+    listed = names[: plan.lists]
     result = ServeBench(plan.connections, plan.streams, model, replay_rows=plan.replay)
     with ExitStack() as stack:
         if mine.pid is None:

@@ -94,7 +94,8 @@ def settings_of(model: str) -> dict[str, Any]:
 
 def rows_of(model: str, count: int, seed: int = 1) -> list[dict[str, Any]]:
     """Observations of a series with shifts, such as the model takes; numbers if it is unknown."""
-    draw, start = np.random.default_rng(seed), seed * count
+    draw = np.random.default_rng(seed)
+    start = seed * count
     level = 10.0 + 6.0 * ((np.arange(start, start + count) // REGIME) % 2)
     match model:
         case "poisson":
@@ -138,7 +139,8 @@ def put_streams(server: Server, names: Sequence[str], model: str) -> None:
 def prime(server: Server, names: Sequence[str], connections: int, model: str = "gaussian") -> None:
     """Take every stream out of its warm-up; one list each."""
     job = job_for(server, [observations(name) for name in names], connections)
-    job.bodies, job.seconds = [encoded(rows_of(model, PRIMING))], 0.0
+    job.bodies = [encoded(rows_of(model, PRIMING))]
+    job.seconds = 0.0
     report = _generate(job)
     while set(report.errors) == {"429"} and job.connections > 1:  # too much at once for it
         job.connections //= 2
@@ -164,7 +166,8 @@ def wait_until_compiled(server: Server, limit_s: float = COMPILE_S) -> None:
 
     Streams of the models are to be there already. A service that does not say is taken as ready.
     """
-    end, calm = time.monotonic() + limit_s, 0
+    end = time.monotonic() + limit_s
+    calm = 0
     while calm < 2:  # looks in a row: a worker counts itself out of step with them
         compiling = samples(server).get(COMPILING)
         if compiling is None:
@@ -181,9 +184,11 @@ def wait_until_compiled(server: Server, limit_s: float = COMPILE_S) -> None:
 def slice_of(server: Server, job: Job, seconds: float, side: Side) -> None:
     """Load a server for a while, and add what came of it to its side."""
     job.seconds = seconds
-    before, busy = cpu_seconds(server), machine_busy_s()
+    before = cpu_seconds(server)
+    busy = machine_busy_s()
     report = _generate(job)
-    after, busy_after = cpu_seconds(server), machine_busy_s()
+    after = cpu_seconds(server)
+    busy_after = machine_busy_s()
     side.reports.append(report)
     used = {role: after[role] - before.get(role, 0.0) for role in after}
     if used:

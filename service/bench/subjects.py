@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 REGIME = 250  # observations between shifts of the made-up series
-HAZARD, OUTLIER_RATE = 1 / REGIME, 0.01
+HAZARD = 1 / REGIME
+OUTLIER_RATE = 0.01
 RECENT_RUN_LENGTHS = 5
 LEVELS = (0.05, 0.5, 0.95)  # quantiles of the summary
 ALPACA = "alpaca"  # with the 32 features of `untrained.alpaca`
@@ -68,7 +69,9 @@ class Subject:
 
     def __init__(self, name: str, streams: int, max_hypotheses: int) -> None:
         """Compile the model's kernel, if it has one."""
-        self.name, self.streams, self.max_hypotheses = name, streams, max_hypotheses
+        self.name = name
+        self.streams = streams
+        self.max_hypotheses = max_hypotheses
         self.model = model_of(name)
         self.at = 0
         with kernel.eager_only():
@@ -140,7 +143,8 @@ class Subject:
         views = self._compiled.views(leaves)
         ready = [self._packed(seen) for seen in window]
         levels = quantiles.with_normal(LEVELS)
-        rows, hazards = np.arange(self.streams), self._table.numpy()
+        rows = np.arange(self.streams)
+        hazards = self._table.numpy()
         began = time.thread_time()
         for inputs in ready:
             self._compiled.advance(

@@ -147,7 +147,8 @@ def _show(rows: list[StreamChange]) -> None:
     for change in rows:
         when = _utc(change.confirmed_time or change.suspected_time)
         text = "" if change.explanation is None else change.explanation.text
-        size, probability = number(change.size, 3), number(change.probability, 3)
+        size = number(change.size, 3)
+        probability = number(change.probability, 3)
         made.add_row(change.stream, when, change.state, size, probability, text)
     for place in (1, 2, 5):
         made.columns[place].justify = "left"

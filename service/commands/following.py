@@ -65,7 +65,8 @@ def _tell(message: Message) -> None:
 def _observation(seen: Followed) -> str:
     predictive = seen.predictive
     expected = "" if predictive is None else number(predictive.mean or predictive.probabilities)
-    score, changed = number(seen.log_score), number(seen.changed_probability)
+    score = number(seen.log_score)
+    changed = number(seen.changed_probability)
     return _LINE.format(
         seen.seq, number(seen.y), expected, score, changed, seen.time or ""
     ).rstrip()

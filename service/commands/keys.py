@@ -89,7 +89,8 @@ def list_keys(settings: Settings) -> None:
         table.add_column(heading, no_wrap=heading in {"name", "id"})
     now_ms = time.time() * 1000
     for key, used in keys:
-        state, rate = key.state(now_ms), key.rate or "default"
+        state = key.state(now_ms)
+        rate = key.rate or "default"
         times = (_time(ms) for ms in (key.created_ms, key.expires_ms, used * 1000))
         table.add_row(key.name, key.id, state, " ".join(key.scopes), rate, *times)
     # What is piped elsewhere is not to be cut to the width of a terminal that is not there.

@@ -29,7 +29,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks show local values, such as passwords in URLs
     help="Online changepoint detection and forecasting for data streams.",
 )
-RUN, STREAMS, MODELS, OPERATE = "Run", "Streams", "Models", "Operate"
+RUN = "Run"
+STREAMS = "Streams"
+MODELS = "Models"
+OPERATE = "Operate"
 for _start in (run.serve, demo.demo, run.stop, run.api, run.worker, webhooks.webhooks):
     app.command(rich_help_panel=RUN)(_start)
 app.command(context_settings=observing.NEGATIVE, rich_help_panel=STREAMS)(observing.observe)

@@ -158,7 +158,8 @@ def predict(
     warming = ", warming up" if predictions.warming_up else ""
     typer.echo(f"{predictions.stream} ({predictions.model}), seq {predictions.seq}{warming}")
     made = table("x" if horizon is None else "ahead", "distribution")
-    made.columns[1].justify, made.columns[1].no_wrap = "left", False
+    made.columns[1].justify = "left"
+    made.columns[1].no_wrap = False
     for prediction in predictions.predictions:
         place = number(prediction.x) if prediction.ahead is None else str(prediction.ahead)
         made.add_row(place, "\n".join(_described(prediction)))
@@ -238,7 +239,8 @@ def changepoints(
 
 def _row(event: ExplainedEvent) -> list[str]:
     confirmed = "" if event.confirmed_at is None else str(event.confirmed_at)
-    size, probability = number(event.size, 3), number(event.probability, 3)
+    size = number(event.size, 3)
+    probability = number(event.probability, 3)
     return [
         str(event.id),
         event.kind,
@@ -279,7 +281,8 @@ def _tell(answer: Answer, as_json: bool) -> None:
     expected = "" if predictive is None else number(predictive.mean or predictive.probabilities)
     event = "" if answer.event is None else f"{answer.event.state} (start {answer.event.start})"
     note = "warming up" if answer.warming_up else event
-    score, changed = number(answer.log_score), number(answer.changed_probability)
+    score = number(answer.log_score)
+    changed = number(answer.changed_probability)
     if answer.regime is not None:
         note = f"{note}  regime {describe_regime(answer.regime)}".strip()
     strange = number(answer.anomaly, 5)

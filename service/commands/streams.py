@@ -154,7 +154,8 @@ def _show(state: StreamSummary, as_json: bool) -> None:
     for name, text in rows.items():
         if text:
             made.add_row(name, text)
-    made.columns[1].justify, made.columns[1].no_wrap = "left", False
+    made.columns[1].justify = "left"
+    made.columns[1].no_wrap = False
     Console().print(made)
 
 

@@ -140,7 +140,8 @@ class Catalogue:
 
 def place(models_dir: Path, name: str) -> Path:
     """Return the folder that holds a model's versions, if there are any."""
-    own, shipped = models_dir / name, SHIPPED / name
+    own = models_dir / name
+    shipped = SHIPPED / name
     return shipped if not _folders(own) and shipped.is_dir() else own
 
 
@@ -169,7 +170,8 @@ def digest(models_dir: Path, reference: str) -> str | None:
     if reference in BUILTIN:
         return None
     folder = place(models_dir, name) / version
-    description, tensors = folder / DESCRIPTION, folder / TENSORS
+    description = folder / DESCRIPTION
+    tensors = folder / TENSORS
     try:
         if not description.is_file() or description.stat().st_size > LARGEST_DESCRIPTION:
             return None
@@ -229,7 +231,8 @@ def _described(file: Path) -> bytes:
 
 
 def _read(folder: Path) -> Model:
-    name, version = folder.parent.name, folder.name
+    name = folder.parent.name
+    version = folder.name
     try:
         file = _decode(_described(folder / DESCRIPTION))
     except (OSError, RecursionError, msgspec.MsgspecError) as error:

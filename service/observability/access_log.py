@@ -68,7 +68,8 @@ class AccessLog:
 
     def write(self, scope: Scope, status: int, seconds: float, traffic: Traffic) -> None:
         """Write one request's line. No query and no header is in it, so no secret either."""
-        client, state = scope.get("client"), scope["state"]
+        client = scope.get("client")
+        state = scope["state"]
         line: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "request_id": state["request_id"],

@@ -373,7 +373,9 @@ def observe_all(histogram: Histogram, values: Sequence[float]) -> None:
     """
     if not values:
         return
-    bounds, rising, at = histogram._upper_bounds, sorted(values), 0
+    bounds = histogram._upper_bounds
+    rising = sorted(values)
+    at = 0
     while at < len(rising):
         bucket = bisect_left(bounds, rising[at])
         end = bisect_right(rising, bounds[bucket], at)

@@ -109,7 +109,8 @@ class Request:
     """The span of a request. While it is current, commands sent are traced below it."""
 
     def __init__(self, tracer: Tracer, method: str, parent: str | None) -> None:
-        self.tracer, self._method = tracer, method
+        self.tracer = tracer
+        self._method = method
         self.span = tracer.span(method, "SERVER", parent, time.time_ns())
         self._token: Token[Request | None] = _current.set(self)
 
@@ -214,6 +215,8 @@ class _Seldom(logging.Handler):
 
 
 def _speak_seldom() -> logging.Handler:
-    library, handler = logging.getLogger(LIBRARY), _Seldom()
-    library.handlers, library.propagate = [handler], False
+    library = logging.getLogger(LIBRARY)
+    handler = _Seldom()
+    library.handlers = [handler]
+    library.propagate = False
     return handler

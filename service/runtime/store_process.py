@@ -36,7 +36,8 @@ from service.store.log import Log, Verdict
 log = logging.getLogger(__name__)
 
 # Of a new store: few, so that what arrives together is appended and committed together.
-FEWEST_PARTITIONS, PARTITIONS_OF_A_WORKER = 8, 4
+FEWEST_PARTITIONS = 8
+PARTITIONS_OF_A_WORKER = 4
 BURY_TIMEOUT_S = 1.0  # meanwhile the supervisor does nothing else
 
 
@@ -62,7 +63,8 @@ class StoreKeeper:
         try:
             if self._embedded is not None:
                 self._embedded.start()
-                folder, pid = self._embedded.data_dir, self._embedded.pid
+                folder = self._embedded.data_dir
+                pid = self._embedded.pid
                 log.info("embedded store in %s, process %d", folder, pid)
             with connect(self.url, START_TIMEOUT_S) as client:
                 check_server(client)
@@ -96,7 +98,8 @@ class StoreKeeper:
 
     def mind(self) -> None:
         """Start the embedded server again if it died."""
-        store, now = self._embedded, time.monotonic()
+        store = self._embedded
+        now = time.monotonic()
         if store is None or store.alive() or now < self._due:
             return
         pause_s = self._backoff.next_s(now)

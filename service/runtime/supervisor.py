@@ -174,7 +174,8 @@ class Supervisor:
 
     def _mind(self, event: Exited) -> Stop | None:
         """Clean up after a dead child and plan its next start."""
-        child, status = event.child, event.process.returncode
+        child = event.child
+        status = event.process.returncode
         self._clean_up(child)
         if status == EXIT_REFUSED:
             return Stop(f"{child.name} cannot run with this configuration, see above", refused=True)

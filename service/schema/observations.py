@@ -30,10 +30,12 @@ STREAM_ID_RULE = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.
 KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
 # Limit of one command. Earlier versions had another: what was begun with a key in parts of one size
 # cannot go on in those of the other.
-COMMAND_OBSERVATIONS, EARLIER_OBSERVATIONS = 512, 32
+COMMAND_OBSERVATIONS = 512
+EARLIER_OBSERVATIONS = 32
 MAX_TABLE = 64  # entries of a hazard's table
 MAX_DURATION = 10_000.0
-MIN_SHAPE, MAX_SHAPE = 1e-3, 1000.0
+MIN_SHAPE = 1e-3
+MAX_SHAPE = 1000.0
 
 
 def _check_time(text: str) -> str:

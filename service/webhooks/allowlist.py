@@ -142,9 +142,11 @@ def _rule(text: str) -> Rule:
         return Rule(scheme, "", None, network)
     try:
         place = urlsplit(f"//{address}")
-        host, port = (place.hostname or "").lower(), place.port
+        host = (place.hostname or "").lower()
+        port = place.port
     except ValueError:
-        host, port = "", None
+        host = ""
+        port = None
     network = _network(host)
     name = host.removeprefix("*.")
     odd = network is None and ("*" in name or not name or place.path or "@" in address)

@@ -20,7 +20,9 @@ from service.wire import tags
 from service.wire.event_entries import Filter, Raised
 
 PREFIX = "whsec_"
-MIN_SECRET, MAX_SECRET = 24, 64  # bytes, as the Standard Webhooks specification has it
+# Bytes, as the Standard Webhooks specification has it.
+MIN_SECRET = 24
+MAX_SECRET = 64
 MAX_HOOKS = 100
 MAX_SELECTORS = 20
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750
@@ -142,7 +144,8 @@ def _read(path: Path) -> File:
 
 
 def _fault(error: Any) -> str:
-    loc, value = error["loc"], error["input"]
+    loc = error["loc"]
+    value = error["input"]
     fault = f"{'.'.join(str(part) for part in loc)}: {error['msg']}"
     if loc[-1] not in Delivery.model_fields:
         return fault  # only where and why: what was given may be a secret

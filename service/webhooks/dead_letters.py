@@ -55,7 +55,9 @@ class Letters:
     def __init__(
         self, client: redis.asyncio.Redis, hook: str, consumer: str, partitions: int
     ) -> None:
-        self._client, self._hook, self._consumer = client, hook, consumer
+        self._client = client
+        self._hook = hook
+        self._consumer = consumer
         self._group = f"webhook:{hook}"
         self.again = keys.webhook_again(hook)
         self._partitions = {keys.feed(p): p for p in range(partitions)}
@@ -95,7 +97,9 @@ class Letters:
         claimed = await client.xautoclaim(
             source, self._group, self._consumer, min_idle_time=0, start_id=cursor, count=PAGE
         )
-        following, entries, gone = claimed[0], claimed[1], claimed[2] if len(claimed) > 2 else []
+        following = claimed[0]
+        entries = claimed[1]
+        gone = claimed[2] if len(claimed) > 2 else []
         return following.decode(), self._letters(source, entries), len(gone)
 
     async def forget_others(self) -> None:

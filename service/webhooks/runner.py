@@ -53,7 +53,9 @@ class Runner:
     def __init__(
         self, hook: Hook, client: redis.asyncio.Redis, settings: Settings, delivery: Delivery
     ) -> None:
-        self._hook, self._client, self._settings = hook, client, settings
+        self._hook = hook
+        self._client = client
+        self._settings = settings
         self._delivery = delivery
         allowed = Allowed.parse(settings.webhook_hosts)
         self._sender = sender_of(hook, allowed, delivery.timeout_s)
@@ -129,7 +131,8 @@ class Runner:
         letters = self._letters
         self._read_to = await letters.open()
         for source in letters.sources:
-            cursor, first = END, True
+            cursor = END
+            first = True
             while first or cursor != END:
                 cursor, arrived, gone = await letters.claim(source, cursor)
                 if gone:
@@ -184,7 +187,8 @@ class Runner:
             self._held.pop((letter.source, letter.id), None)
 
     async def _deliver(self, letter: Letter) -> None:
-        delivery, hook = self._delivery, self._hook.name
+        delivery = self._delivery
+        hook = self._hook.name
         assert letter.raised is not None
         notice = await self._notices.of(letter.number, letter.raised)
         attempt = 0
@@ -252,7 +256,8 @@ def deliver(settings: Settings, webhooks: Webhooks) -> None:
 
 
 async def _deliver(settings: Settings, url: str, webhooks: Webhooks) -> None:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
     hooks, delivery = webhooks
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _begin_to_stop, stop, delivery.timeout_s)

@@ -37,7 +37,8 @@ class Positions:
 
     def move(self, partition: int, id_: Id) -> None:
         """Note that a partition was read up to an id."""
-        self._ids[partition], self._parts[partition] = id_, _part(partition, id_)
+        self._ids[partition] = id_
+        self._parts[partition] = _part(partition, id_)
 
     def behind(self, others: Mapping[int, Id]) -> dict[int, Id]:
         """Return the positions of those partitions in which `others` are further."""
@@ -102,13 +103,16 @@ def _number(value: int) -> bytes:
 
 
 def _numbers(blob: bytes) -> list[int]:
-    values, value, shift = [], 0, 0
+    values = []
+    value = 0
+    shift = 0
     for byte in blob:
         value |= (byte & 127) << shift
         shift += 7
         if not byte & 128:
             values.append(value)
-            value, shift = 0, 0
+            value = 0
+            shift = 0
     if shift or any(number > LARGEST for number in values):
         raise BadCursor("expected integers of at most 64 bits")
     return values

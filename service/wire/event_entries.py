@@ -19,7 +19,9 @@ from service.wire import Event, checksummed, tags
 log = logging.getLogger(__name__)
 
 # The second half of an id has 64 bits: the log entry's own, the command's, the event's number.
-SEQ_BITS, INDEX_BITS, EVENT_BITS = 32, 20, 12
+SEQ_BITS = 32
+INDEX_BITS = 20
+EVENT_BITS = 12
 STATES = ("suspected", "confirmed", "withdrawn")
 CHANGES = frozenset({"change"})  # what readers mean who name no kind: once there was no other
 

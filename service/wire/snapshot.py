@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from service.wire import Change, Event, Head, Record, encode
 
-MAGIC, VERSION = b"MOCASNAP", 1
+MAGIC = b"MOCASNAP"
+VERSION = 1
 GROWTH = 16  # decompressed bytes for each that is stored, at most, beyond the first megabytes
 LEAST = 4 << 20
 _PREFIX = struct.Struct("<8sHI")
@@ -82,7 +83,8 @@ def load(blob: bytes) -> Snapshot:
 
 def _checked(snapshot: Snapshot) -> Snapshot:
     """Records must lead, one by one, from the checkpoint to the head."""
-    head, records = snapshot.head, snapshot.records
+    head = snapshot.head
+    records = snapshot.records
     first = records[0].seq if records else head.seq
     seqs: list[Any] = [record.seq for record in records]
     if seqs != list(range(first, head.seq)) or first > head.checkpoint:

@@ -17,8 +17,12 @@ import re2
 NAME = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
 STREAM = "stream"  # stands for the id in selectors, so no tag has this name
 METRIC = "__name__"  # tag that the name before a selector's braces is matched with
-MAX_TAGS, MAX_VALUE, MAX_ALL = 32, 500, 4000  # tags; characters of a value, and of all together
-MAX_SELECTOR, MAX_MATCHERS, MAX_EXPRESSION = 1000, 20, 200  # characters; matchers; characters
+MAX_TAGS = 32
+MAX_VALUE = 500  # characters
+MAX_ALL = 4000  # characters of all tags together
+MAX_SELECTOR = 1000  # characters
+MAX_MATCHERS = 20
+MAX_EXPRESSION = 200  # characters
 MAX_MEMORY = 1 << 20  # bytes of a compiled expression
 EXAMPLE = '{job="node",instance=~"a.*"}'
 _name = re.compile(NAME, re.ASCII)
@@ -125,7 +129,9 @@ def _new_matcher(name: str, operator: str, value: str) -> Matcher:
         detail = f"at most {MAX_EXPRESSION} characters in an expression, got {len(value)}"
         raise ValueError(f"{name}: expected {detail}")
     options = re2.Options()
-    options.max_mem, options.log_errors, options.dot_nl = MAX_MEMORY, False, True
+    options.max_mem = MAX_MEMORY
+    options.log_errors = False
+    options.dot_nl = True
     try:
         whole = re2.compile(value, options).fullmatch
     except re2.error as error:
