@@ -16,7 +16,7 @@ from moca_client import bodies
 from moca_client.bodies import Observed
 from moca_client.errors import InvalidRequest, problem_of
 from moca_client.outbox.sending import Delivered, Failed, Notice, Sender, Step
-from moca_client.outbox.store import OutboxError, Store
+from moca_client.outbox.store import OutboxError, OutboxStore
 
 log = logging.getLogger("moca_client.outbox")
 RESERVED = ("stream", "key", "seq")
@@ -51,7 +51,7 @@ class Box:
                 f"expected max_items >= 1, batch >= 1 and keep_answers >= 0; got {bounds}"
             )
         self._in_memory = path is None
-        self._store = Store(path, bounds.max_items)
+        self._store = OutboxStore(path, bounds.max_items)
         self._sender = Sender(self._store, bounds.batch, exclusive)
         self._answers: deque[Delivered] = deque(maxlen=bounds.keep_answers)
         self._notify = notify

@@ -33,7 +33,7 @@ from moca_client.errors import (
     Unavailable,
 )
 from moca_client.outbox.pauses import Pauses
-from moca_client.outbox.store import Item, Store
+from moca_client.outbox.store import OutboxItem, OutboxStore
 from moca_client.plans import Result
 from moca_client.responses import Answer, HistoryPage, Recorded
 from moca_client.retry import KEY_MEMORY_S, Call
@@ -66,7 +66,7 @@ Step = Call[Any] | Notice
 class Sender:
     """Sends the items of a store, in rounds."""
 
-    def __init__(self, store: Store, batch: int, exclusive: bool) -> None:
+    def __init__(self, store: OutboxStore, batch: int, exclusive: bool) -> None:
         self._store = store
         self._exclusive = exclusive
         self._most = self._size = batch
@@ -97,7 +97,7 @@ class Sender:
             self.error = None
         return 0.0
 
-    def _call(self, batch: Sequence[Item]) -> Call[list[Result]]:
+    def _call(self, batch: Sequence[OutboxItem]) -> Call[list[Result]]:
         items = []
         for item in batch:
             body = {**msgspec.json.decode(item.body), "stream": item.stream}
@@ -105,7 +105,7 @@ class Sender:
             items.append(body if item.seq is None else {**body, "seq": item.seq})
         return calls.observe_many(items, calls.AnswerOptions())
 
-    def _find_positions(self, batch: Sequence[Item]) -> Generator[Step, Any, None]:
+    def _find_positions(self, batch: Sequence[OutboxItem]) -> Generator[Step, Any, None]:
         for stream in dict.fromkeys(item.stream for item in batch):
             if self._exclusive and self._store.position(stream) is None:
                 try:
@@ -114,7 +114,7 @@ class Sender:
                     position = 0
                 self._store.set_position(stream, position)
 
-    def _without_lapsed(self, batch: list[Item]) -> Generator[Step, Any, list[Item]]:
+    def _without_lapsed(self, batch: list[OutboxItem]) -> Generator[Step, Any, list[OutboxItem]]:
         """Set aside items that may have been applied, once their keys are forgotten."""
         if self._exclusive:
             return batch
@@ -132,7 +132,7 @@ class Sender:
             yield from self._set_aside(item, Temporary(503, {**document, "status": 503}))
         return kept
 
-    def _placed(self, items: Sequence[Item]) -> Iterator[Item]:
+    def _placed(self, items: Sequence[OutboxItem]) -> Iterator[OutboxItem]:
         """Give each of a stream's items its position.
 
         One that gets another than before stands behind a refused one: it was never attempted.
@@ -147,9 +147,9 @@ class Sender:
             else:
                 yield item._replace(seq=seq, sent=0, first_sent=None)
 
-    def _settle(self, group: Sequence[tuple[Item, Result]]) -> Generator[Step, Any, None]:
+    def _settle(self, group: Sequence[tuple[OutboxItem, Result]]) -> Generator[Step, Any, None]:
         """Record the results of one stream's items; none is attempted after the first error."""
-        done: list[Item] = []
+        done: list[OutboxItem] = []
         position = None
         try:
             for item, result in group:
@@ -167,7 +167,7 @@ class Sender:
             assert isinstance(result, Problem)
             yield from self._refused(item, result)
 
-    def _refused(self, item: Item, problem: Problem) -> Generator[Step, Any, None]:
+    def _refused(self, item: OutboxItem, problem: Problem) -> Generator[Step, Any, None]:
         if isinstance(problem, SeqConflict) and item.seq is not None:
             yield from self._conflict(item, problem.seq)
             return
@@ -183,7 +183,7 @@ class Sender:
                 return
         yield from self._set_aside(item, problem)
 
-    def _conflict(self, item: Item, current: int) -> Generator[Step, Any, None]:
+    def _conflict(self, item: OutboxItem, current: int) -> Generator[Step, Any, None]:
         """The stream is not where the item belongs: was it applied there by an earlier try?"""
         if item.seq is not None and current > item.seq and item.sent > 1:
             recorded = yield from self._recorded(item)
@@ -193,11 +193,11 @@ class Sender:
         # Not applied: somebody else writes, too, or the stream began again.
         self._store.renew(item, current)
 
-    def _found(self, item: Item, answer: Answer) -> Generator[Step, Any, None]:
+    def _found(self, item: OutboxItem, answer: Answer) -> Generator[Step, Any, None]:
         yield Delivered(item.id, item.stream, answer)
         self._store.applied([item], answer.seq + 1)
 
-    def _recorded(self, item: Item) -> Generator[Step, Any, Answer | None]:
+    def _recorded(self, item: OutboxItem) -> Generator[Step, Any, Answer | None]:
         """Return the history's record of an item; None when it was not applied."""
         assert item.seq is not None
         try:
@@ -213,7 +213,9 @@ class Sender:
                 return _answer(bare, record) if _same(posted, record) else None
         return bare  # no longer retained; the stream has no other writer
 
-    def _failed(self, batch: Sequence[Item], error: ClientError) -> Generator[Step, Any, None]:
+    def _failed(
+        self, batch: Sequence[OutboxItem], error: ClientError
+    ) -> Generator[Step, Any, None]:
         """A request failed as a whole: smaller, later, or not at all."""
         problem = error.problem if isinstance(error, Unavailable) else error
         if isinstance(problem, Invalid) and batch:
@@ -225,7 +227,7 @@ class Sender:
         self.error = str(error)
         self._pauses.fail("", problem if isinstance(problem, Problem) else None)
 
-    def _set_aside(self, item: Item, problem: Problem) -> Generator[Step, Any, None]:
+    def _set_aside(self, item: OutboxItem, problem: Problem) -> Generator[Step, Any, None]:
         yield Failed(item.id, item.stream, msgspec.json.decode(item.body), problem)
         kept = {"status": problem.status, "document": problem.document}
         self._store.set_aside(item, {**kept, "request_id": problem.request_id})
@@ -236,7 +238,7 @@ def _by_stream(items: Sequence[Any]) -> list[list[Any]]:
     """Group items, or pairs that begin with one, by their streams; each group stays in order."""
 
     def stream_of(entry: Any) -> str:
-        item = entry if isinstance(entry, Item) else entry[0]
+        item = entry if isinstance(entry, OutboxItem) else entry[0]
         return str(item.stream)
 
     return [list(group) for _, group in groupby(sorted(items, key=stream_of), key=stream_of)]

@@ -47,7 +47,7 @@ class OutboxFull(OutboxError):
     """As many observations wait, or were set aside, as the outbox may hold."""
 
 
-class Item(NamedTuple):
+class OutboxItem(NamedTuple):
     """One observation on its way."""
 
     id: int
@@ -68,7 +68,7 @@ class Aside(NamedTuple):
     problem: dict[str, Any]
 
 
-class Store:
+class OutboxStore:
     """Items in order, and the position that each stream's next item is meant for."""
 
     def __init__(self, path: str | Path | None, max_items: int) -> None:
@@ -125,7 +125,7 @@ class Store:
         with self._lock:
             self._db.close()
 
-    def key(self, item: Item) -> str:
+    def key(self, item: OutboxItem) -> str:
         """Return an item's idempotency key: the same after any restart."""
         return f"{self.id}-{item.id}" + (f".{item.renewed}" if item.renewed else "")
 
@@ -162,9 +162,9 @@ class Store:
                 f"{self.aside_count} set aside; max_items is {self._max}"
             )
 
-    def waiting(self, blocked: Collection[str], limit: int, max_bytes: int) -> list[Item]:
+    def waiting(self, blocked: Collection[str], limit: int, max_bytes: int) -> list[OutboxItem]:
         """Return the oldest items of streams that are not blocked."""
-        items: list[Item] = []
+        items: list[OutboxItem] = []
         size = 0
         select = (
             f"SELECT {_COLUMNS} FROM items WHERE problem IS NULL"  # noqa: S608  # a constant
@@ -172,7 +172,7 @@ class Store:
         )
         with self._lock:
             for row in self._db.execute(select, (json.dumps(list(blocked)), limit)):
-                item = Item(*row)
+                item = OutboxItem(*row)
                 size += len(item.body)
                 if items and size > max_bytes:
                     break
@@ -191,7 +191,7 @@ class Store:
         with self._transaction() as db:
             _put(db, stream, position)
 
-    def mark(self, items: Sequence[Item]) -> list[Item]:
+    def mark(self, items: Sequence[OutboxItem]) -> list[OutboxItem]:
         """Enter, for good, that these are about to be sent as they are."""
         now = time.time()
         marked = [i._replace(sent=i.sent + 1, first_sent=i.first_sent or now) for i in items]
@@ -200,7 +200,7 @@ class Store:
             db.executemany(update, [(i.seq, i.sent, i.first_sent, i.id) for i in marked])
         return marked
 
-    def applied(self, items: Sequence[Item], position: int | None) -> None:
+    def applied(self, items: Sequence[OutboxItem], position: int | None) -> None:
         """Forget items of one stream that were applied."""
         if not items:
             return
@@ -210,7 +210,7 @@ class Store:
                 _put(db, items[0].stream, position)
             self.waiting_count -= len(items)
 
-    def renew(self, item: Item, position: int) -> None:
+    def renew(self, item: OutboxItem, position: int) -> None:
         """Have an item that was certainly not applied sent for another position."""
         update = (
             "UPDATE items SET renewed = renewed + 1, seq = NULL, sent = 0, first_sent = NULL"
@@ -220,7 +220,7 @@ class Store:
             db.execute(update, (item.id,))
             _put(db, item.stream, position)
 
-    def set_aside(self, item: Item, problem: dict[str, Any]) -> None:
+    def set_aside(self, item: OutboxItem, problem: dict[str, Any]) -> None:
         """Keep an item, with its problem, out of the way of the others."""
         with self._transaction() as db:
             update = "UPDATE items SET problem = ? WHERE id = ?"

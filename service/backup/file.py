@@ -62,18 +62,18 @@ class Kept(Struct, array_like=True):
     anomalies: Fields = {}
 
 
-class Feed(Struct, array_like=True):
+class StoredFeed(Struct, array_like=True):
     """Entries of a partition's feed, oldest first: id and fields."""
 
     partition: int
     entries: list[tuple[bytes, Fields]]
 
 
-class Block(Struct, array_like=True):
+class StreamBlock(Struct, array_like=True):
     """What one block holds."""
 
     streams: list[Kept] = []
-    feeds: list[Feed] = []
+    feeds: list[StoredFeed] = []
 
 
 class UsedModel(Struct):
@@ -111,7 +111,7 @@ class _Format(Struct):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_block = msgspec.msgpack.Decoder(Block).decode
+_block = msgspec.msgpack.Decoder(StreamBlock).decode
 _manifest = msgspec.msgpack.Decoder(Manifest).decode
 _format = msgspec.msgpack.Decoder(_Format).decode
 
@@ -134,7 +134,7 @@ class Writer:
         )
         self._blocks = 0
 
-    def add(self, block: Block) -> None:
+    def add(self, block: StreamBlock) -> None:
         """Append a block."""
         self._zip.writestr(f"{STREAMS}{self._blocks}", _encode(block))
         self._blocks += 1
@@ -213,7 +213,7 @@ class Reader:
             raise BadBackup("the backup is damaged: its entries are not those of its manifest")
         return self.manifest
 
-    def streams(self) -> Iterator[Block]:
+    def streams(self) -> Iterator[StreamBlock]:
         """Read the blocks of streams and feeds, one after the other."""
         for entry in self._blocks():
             with _damage():

@@ -19,7 +19,7 @@ import redis
 
 from model_core.stream_settings import DEFAULTS
 from service import wire
-from service.backup.file import Feed, Fields, Kept, Manifest, Reader
+from service.backup.file import Fields, Kept, Manifest, Reader, StoredFeed
 from service.store import keys
 from service.store.api_keys import KEYS, USED, VERSION
 from service.store.connection import PARTITIONS, RESTORING, stored_partitions
@@ -45,7 +45,7 @@ class Unrestorable(RuntimeError):
     """This store cannot take the backup as it is; the message says why and what to do."""
 
 
-class Target(NamedTuple):
+class RestoreTarget(NamedTuple):
     """Where to. `progress` is told bytes of the file that are done."""
 
     client: redis.Redis
@@ -68,7 +68,7 @@ def partitions_for(client: redis.Redis, requested: int | None, manifest: Manifes
 class Restore:
     """One restore into one store."""
 
-    def __init__(self, target: Target, reader: Reader) -> None:
+    def __init__(self, target: RestoreTarget, reader: Reader) -> None:
         self._target = target
         self._client = target.client
         self._reader = reader
@@ -208,7 +208,7 @@ class Restore:
         if result not in ("OK", "ALREADY"):
             raise Unrestorable(f"partition {partition} was taken over ({result}): restore again")
 
-    def _write_feed(self, feed: Feed) -> None:
+    def _write_feed(self, feed: StoredFeed) -> None:
         """Put a feed in its place where that is the same: its ids are those of its partition."""
         if self._reader.manifest.partitions != self._target.partitions:
             return

@@ -12,7 +12,15 @@ import redis
 
 from service import wire
 from service.backup.artifacts import artifact_files
-from service.backup.file import BLOCK_BYTES, Block, Feed, Kept, Manifest, UsedModel, Writer
+from service.backup.file import (
+    BLOCK_BYTES,
+    Kept,
+    Manifest,
+    StoredFeed,
+    StreamBlock,
+    UsedModel,
+    Writer,
+)
 from service.models import catalogue
 from service.store import keys
 from service.store.api_keys import KEYS, USED
@@ -26,7 +34,7 @@ class NothingThere(ValueError):
     """The store holds no deployment."""
 
 
-class Request(NamedTuple):
+class BackupRequest(NamedTuple):
     """What a backup is made of and with. `progress` is told streams that are done, and of all."""
 
     client: redis.Redis
@@ -39,11 +47,11 @@ class Request(NamedTuple):
 class Backup:
     """One backup on its way into its file."""
 
-    def __init__(self, request: Request, writer: Writer) -> None:
+    def __init__(self, request: BackupRequest, writer: Writer) -> None:
         self._asked = request
         self._client = request.client
         self._writer = writer
-        self._block = Block()
+        self._block = StreamBlock()
         self._size = 0
         self._stored = 0
         self._models: dict[str, UsedModel] = {}
@@ -157,7 +165,7 @@ class Backup:
             if not rows:
                 return
             entries = [(id_, dict(fields)) for id_, fields in rows]
-            self._block.feeds.append(Feed(partition, entries))
+            self._block.feeds.append(StoredFeed(partition, entries))
             self._grow(sum(len(v) for _, fields in entries for v in fields.values()))
             after = f"({rows[-1][0].decode()}"
 
@@ -179,7 +187,7 @@ class Backup:
     def _flush(self) -> None:
         if self._block.streams or self._block.feeds:
             self._writer.add(self._block)
-        self._block = Block()
+        self._block = StreamBlock()
         self._size = 0
 
 

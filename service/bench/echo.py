@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 
-class Item(BaseModel):
+class EchoItem(BaseModel):
     """The same body that the service gets."""
 
     y: float
@@ -19,7 +19,7 @@ app = FastAPI()
 
 
 @app.post("/echo")
-async def echo(item: Item) -> Item:
+async def echo(item: EchoItem) -> EchoItem:
     """Answer with what was sent."""
     return item
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.bench.load import Job
-from service.bench.processes import BenchError, Server
+from service.bench.load import LoadJob
+from service.bench.processes import BenchError, BenchServer
 from service.bench.results import rounds_of
 from service.bench.slices import (
     BODIES,
@@ -62,7 +62,7 @@ class Lists:
 class ListLoad:
     """Lists of one stream, or of many with an observation each, as load on a server."""
 
-    def __init__(self, server: Server, model: str, names: Sequence[str], length: int) -> None:
+    def __init__(self, server: BenchServer, model: str, names: Sequence[str], length: int) -> None:
         """names: the only stream, or as many as a list is long."""
         one = len(names) == 1
         self._server = server
@@ -87,13 +87,13 @@ class ListLoad:
             self.result.us.setdefault(role, []).append(us * requests / applied)
 
 
-def _one(server: Server, model: str, name: str, length: int) -> Job:
+def _one(server: BenchServer, model: str, name: str, length: int) -> LoadJob:
     job = job_for(server, [observations(name)], 1, model)
     job.bodies = [encoded(rows_of(model, length, seed)) for seed in range(BODIES)]
     return job
 
 
-def _many(server: Server, model: str, names: Sequence[str]) -> Job:
+def _many(server: BenchServer, model: str, names: Sequence[str]) -> LoadJob:
     job = job_for(server, [BULK], 1, model)
     rows = rows_of(model, len(names) * BODIES)
     job.bodies = [
@@ -103,7 +103,7 @@ def _many(server: Server, model: str, names: Sequence[str]) -> Job:
     return job
 
 
-def replay_s(server: Server, model: str | None, rows: int) -> float:
+def replay_s(server: BenchServer, model: str | None, rows: int) -> float:
     """Seconds that `moca replay` of so many rows takes, from its start to its end, with a plot.
 
     model: the service's default if None. The stream is called `replay`.

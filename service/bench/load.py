@@ -22,7 +22,7 @@ from msgspec import Struct
 T = TypeVar("T")
 
 
-class Job(Struct):
+class LoadJob(Struct):
     """What to send, how, and for how long."""
 
     host: str
@@ -34,7 +34,7 @@ class Job(Struct):
     headers: dict[str, str] = {}
 
 
-class Report(Struct):
+class LoadReport(Struct):
     """What came back."""
 
     requests: int
@@ -55,7 +55,7 @@ class Report(Struct):
         return 1e6 * self.cpu_s / max(self.requests, 1)
 
 
-class Tally:
+class LoadTally:
     """Shared by all connections: latencies, errors, and when to stop."""
 
     def __init__(self, stop_at: float):
@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = ("buffer", "finished", "requests", "sent_at", "tally", "transport", "wanted")
 
-    def __init__(self, requests: Any, tally: Tally, finished: asyncio.Future[None]):
+    def __init__(self, requests: Any, tally: LoadTally, finished: asyncio.Future[None]):
         self.requests = requests
         self.tally = tally
         self.finished = finished
@@ -141,7 +141,7 @@ def content_length(data: bytes, head: int) -> int:
     return int(data[at + 16 : end])
 
 
-def request_bytes(job: Job, target: str, body: str) -> bytes:
+def request_bytes(job: LoadJob, target: str, body: str) -> bytes:
     """Return one whole request."""
     head = {
         "Host": f"{job.host}:{job.port}",
@@ -153,7 +153,7 @@ def request_bytes(job: Job, target: str, body: str) -> bytes:
     return f"POST {target} HTTP/1.1\r\n{lines}\r\n{body}".encode()
 
 
-def requests_of(job: Job, connection: int) -> Any:
+def requests_of(job: LoadJob, connection: int) -> Any:
     """Iterate over the ready-made requests of one connection: its targets in turn."""
     targets = job.targets[connection :: job.connections]
     if job.seconds == 0:
@@ -162,7 +162,7 @@ def requests_of(job: Job, connection: int) -> Any:
     return cycle([request_bytes(job, target, body) for body in job.bodies for target in targets])
 
 
-async def run(job: Job) -> Report:
+async def run(job: LoadJob) -> LoadReport:
     """Run the job."""
     loop = asyncio.get_running_loop()
     connections = min(job.connections, len(job.targets))
@@ -171,7 +171,7 @@ async def run(job: Job) -> Report:
     # Preparing requests is no load: both clocks start after it.
     started = time.perf_counter()
     cpu = time.process_time()
-    tally = Tally(started + job.seconds if job.seconds else float("inf"))
+    tally = LoadTally(started + job.seconds if job.seconds else float("inf"))
     finished = [loop.create_future() for _ in range(connections)]
     pairs = zip(schedules, finished, strict=True)
     opened = [partial(Connection, schedule, tally, end) for schedule, end in pairs]
@@ -183,7 +183,7 @@ async def run(job: Job) -> Report:
     cpu_s = time.process_time() - cpu
     latency_ms = quantiles(tally.latency_s)
     requests = len(tally.latency_s)
-    return Report(requests, tally.errors, seconds, cpu_s, latency_ms, time.process_time())
+    return LoadReport(requests, tally.errors, seconds, cpu_s, latency_ms, time.process_time())
 
 
 def quantiles(latency_s: Sequence[float]) -> dict[str, float]:
@@ -207,7 +207,7 @@ def run_fast(main: Coroutine[Any, Any, T]) -> T:
 
 def main() -> None:
     """Read a job, run it, print the report."""
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=LoadJob)
     sys.stdout.buffer.write(msgspec.json.encode(run_fast(run(job))))
 
 

@@ -26,7 +26,7 @@ class BenchError(RuntimeError):
     """A measurement that could not be made; the message says why."""
 
 
-class Server(NamedTuple):
+class BenchServer(NamedTuple):
     """A server under load; `pid` is None when somebody else started it."""
 
     url: str
@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def echo_server() -> Iterator[Server]:
+def echo_server() -> Iterator[BenchServer]:
     """Run the bare echo endpoint."""
     port = free_port()
     start = [sys.executable, "-c", "from service.bench.echo import main; main()", str(port)]
@@ -50,7 +50,7 @@ def echo_server() -> Iterator[Server]:
 
 
 @contextmanager
-def moca_server(workers: int = 1, arguments: Sequence[str] = ()) -> Iterator[Server]:
+def moca_server(workers: int = 1, arguments: Sequence[str] = ()) -> Iterator[BenchServer]:
     """Run `moca serve` with its embedded store in a folder that is removed afterwards."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="moca-bench-") as folder:
@@ -69,14 +69,14 @@ def moca_server(workers: int = 1, arguments: Sequence[str] = ()) -> Iterator[Ser
 
 
 @contextmanager
-def _running(name: str, command: list[str], port: int, probe: str) -> Iterator[Server]:
+def _running(name: str, command: list[str], port: int, probe: str) -> Iterator[BenchServer]:
     # Output goes to a file: a pipe that nobody reads would stop a talkative server.
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
         )
         try:
-            server = Server(f"http://127.0.0.1:{port}", child.pid)
+            server = BenchServer(f"http://127.0.0.1:{port}", child.pid)
             _wait(child, server.url + probe, log.fileno(), name)
             yield server
         finally:
@@ -110,13 +110,13 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
     try:
         child.wait(STOP_S)
     except subprocess.TimeoutExpired:
-        for pid in {child.pid, *_family(Server("", child.pid))}:
+        for pid in {child.pid, *_family(BenchServer("", child.pid))}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         child.wait()
 
 
-def cpu_seconds(server: Server) -> dict[str, float]:
+def cpu_seconds(server: BenchServer) -> dict[str, float]:
     """CPU time of a server and all its descendants so far, by role; empty where unknown."""
     total: dict[str, float] = {}
     for pid, used in _family(server).items():
@@ -125,7 +125,7 @@ def cpu_seconds(server: Server) -> dict[str, float]:
     return total
 
 
-def _family(server: Server) -> dict[int, int]:
+def _family(server: BenchServer) -> dict[int, int]:
     """Processes of a server, itself among them, with the clock ticks they used."""
     if server.pid is None or not PROC.joinpath("self/stat").exists():
         return {}

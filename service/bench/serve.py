@@ -20,7 +20,7 @@ from rich.table import Table
 
 from model_core.upm.builtin import BUILTIN
 from service.bench.lists import ListLoad, Lists, replay_s
-from service.bench.processes import BenchError, Server, echo_server, moca_server
+from service.bench.processes import BenchError, BenchServer, echo_server, moca_server
 from service.bench.results import interval, rounds_of, table
 from service.bench.slices import (
     PRIMING,
@@ -44,7 +44,7 @@ ECHO = "echo"
 
 
 @dataclass
-class Plan:
+class ServePlan:
     """What is measured: see `bench_serve`."""
 
     seconds: float
@@ -131,10 +131,10 @@ def bench_serve(
     one stream and of many, which are loaded for as long as a slice each; replay: rows of a replay
     in each round; 0: none.
     """
-    plan = Plan(seconds, connections, streams, rounds, lists, replay)
+    plan = ServePlan(seconds, connections, streams, rounds, lists, replay)
     plan.check()
     if url is not None:
-        job_for(Server(url, None), [], connections)  # refuses an address it cannot load
+        job_for(BenchServer(url, None), [], connections)  # refuses an address it cannot load
     chosen = _models(models, url)
     console = console or Console()
     results = []
@@ -144,7 +144,7 @@ def bench_serve(
         if url is None:
             mine = stack.enter_context(moca_server(workers, ["--default-model", chosen[0]]))
         else:
-            mine = Server(url, None)
+            mine = BenchServer(url, None)
         for model in chosen:
             by_default = model == (chosen[0] if url is None else DEFAULT)
             results.append(_measure(plan, mine, echo, model, by_default, console))
@@ -160,7 +160,12 @@ def _models(models: Sequence[str] | None, url: str | None) -> list[str]:
 
 
 def _measure(
-    plan: Plan, mine: Server, echo: Server, model: str, by_default: bool, console: Console
+    plan: ServePlan,
+    mine: BenchServer,
+    echo: BenchServer,
+    model: str,
+    by_default: bool,
+    console: Console,
 ) -> ServeBench:
     """Prime streams of a model, wait for its kernel, warm both servers, then measure in turn."""
     prefix = f"bench-{uuid.uuid4().hex[:8]}"
@@ -198,7 +203,7 @@ def _measure(
     return result
 
 
-def _replay(server: Server, model: str, rows: int) -> float:
+def _replay(server: BenchServer, model: str, rows: int) -> float:
     try:
         return replay_s(server, None if model == DEFAULT else model, rows)
     finally:

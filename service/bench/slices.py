@@ -17,8 +17,8 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from moca_client import Client, Problem
-from service.bench.load import Job, Report
-from service.bench.processes import BenchError, Server, cpu_seconds, machine_busy_s
+from service.bench.load import LoadJob, LoadReport
+from service.bench.processes import BenchError, BenchServer, cpu_seconds, machine_busy_s
 from service.bench.results import rounds_of
 
 PRIMING = 32  # observations each stream gets first, so that the filter runs and not the warm-up
@@ -35,7 +35,7 @@ LOOK_S = 1.5  # between two looks: more than workers take until they count again
 class Side:
     """All slices of one server."""
 
-    reports: list[Report] = field(default_factory=list)
+    reports: list[LoadReport] = field(default_factory=list)
     server_us: list[dict[str, float]] = field(default_factory=list)  # CPU per request by role
     other_cores: list[float] = field(default_factory=list)  # used by everything else meanwhile
 
@@ -120,23 +120,27 @@ def encoded(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def job_for(server: Server, targets: list[str], connections: int, model: str = "gaussian") -> Job:
+def job_for(
+    server: BenchServer, targets: list[str], connections: int, model: str = "gaussian"
+) -> LoadJob:
     """Return a job of ready-made observations of a model for a server."""
     where = urlsplit(server.url)
     if where.scheme != "http" or where.hostname is None:
         raise BenchError(f"expected an http:// address, got {server.url!r}")
     bodies = [encoded(row) for row in rows_of(model, BODIES)]
-    return Job(where.hostname, where.port or 80, targets, bodies, connections)
+    return LoadJob(where.hostname, where.port or 80, targets, bodies, connections)
 
 
-def put_streams(server: Server, names: Sequence[str], model: str) -> None:
+def put_streams(server: BenchServer, names: Sequence[str], model: str) -> None:
     """Make streams of a model."""
     with Client(server.url) as client:
         for name in names:
             client.put_stream(name, settings_of(model))
 
 
-def prime(server: Server, names: Sequence[str], connections: int, model: str = "gaussian") -> None:
+def prime(
+    server: BenchServer, names: Sequence[str], connections: int, model: str = "gaussian"
+) -> None:
     """Take every stream out of its warm-up; one list each."""
     job = job_for(server, [observations(name) for name in names], connections)
     job.bodies = [encoded(rows_of(model, PRIMING))]
@@ -149,7 +153,7 @@ def prime(server: Server, names: Sequence[str], connections: int, model: str = "
         raise BenchError(f"priming failed: {report.errors} of {report.requests} requests")
 
 
-def samples(server: Server) -> dict[str, float]:
+def samples(server: BenchServer) -> dict[str, float]:
     """The server's metrics, by name and values of labels; none if it has no such page."""
     answer = httpx.get(f"{server.url}/metrics", timeout=REQUEST_S, trust_env=False)
     if not answer.is_success:
@@ -161,7 +165,7 @@ def samples(server: Server) -> dict[str, float]:
     }
 
 
-def wait_until_compiled(server: Server, limit_s: float = COMPILE_S) -> None:
+def wait_until_compiled(server: BenchServer, limit_s: float = COMPILE_S) -> None:
     """Wait until no worker compiles kernels: torch serves meanwhile, which is not to be measured.
 
     Streams of the models are to be there already. A service that does not say is taken as ready.
@@ -181,7 +185,7 @@ def wait_until_compiled(server: Server, limit_s: float = COMPILE_S) -> None:
         time.sleep(LOOK_S)
 
 
-def slice_of(server: Server, job: Job, seconds: float, side: Side) -> None:
+def slice_of(server: BenchServer, job: LoadJob, seconds: float, side: Side) -> None:
     """Load a server for a while, and add what came of it to its side."""
     job.seconds = seconds
     before = cpu_seconds(server)
@@ -198,7 +202,7 @@ def slice_of(server: Server, job: Job, seconds: float, side: Side) -> None:
         side.other_cores.append(max(others, 0.0) / report.seconds)
 
 
-def _generate(job: Job) -> Report:
+def _generate(job: LoadJob) -> LoadReport:
     """Run the generator in its own process."""
     done = subprocess.run(
         [sys.executable, "-c", "from service.bench.load import main; main()"],
@@ -209,7 +213,7 @@ def _generate(job: Job) -> Report:
     )
     if done.returncode:
         raise BenchError(f"the load generator failed:\n{done.stderr.decode()[-2000:]}")
-    report = msgspec.json.decode(done.stdout, type=Report)
+    report = msgspec.json.decode(done.stdout, type=LoadReport)
     if not report.requests:
         raise BenchError("the load generator got no answer at all")
     return report

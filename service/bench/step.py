@@ -29,7 +29,7 @@ SUMMARY = {False: "", True: " + summary"}
 
 
 @dataclass
-class Step:
+class StepTime:
     """Times of a step of one stream, in microseconds, one for each round."""
 
     name: str
@@ -65,7 +65,7 @@ class StepBench:
     early: int
     late: int
     rounds: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StepTime] = field(default_factory=list)
     lives: list[Ratio] = field(default_factory=list)  # a late step over an early one
     peers: list[Ratio] = field(default_factory=list)  # another package's step over ours
     missing: list[str] = field(default_factory=list)  # packages that are not installed
@@ -139,7 +139,7 @@ def _subjects(name: str, streams: int, max_hypotheses: int, compared: bool) -> l
 
 def _measure(result: StepBench, ours: list[Subject], rivals: list[PeerStreams]) -> None:
     """Steps from t = `early` on, in all ways, and the ratios of other packages' to ours."""
-    timed: list[tuple[Step, Callable[[int], float]]] = []
+    timed: list[tuple[StepTime, Callable[[int], float]]] = []
     for subject in ours:
         subject.walk(result.early)
         timed += [
@@ -150,7 +150,7 @@ def _measure(result: StepBench, ours: list[Subject], rivals: list[PeerStreams]) 
     for rival in rivals:
         rival.walk(result.early)
         peer = rival.peer
-        entry = Step(peer.name, peer.description, rival.streams, None, False)
+        entry = StepTime(peer.name, peer.description, rival.streams, None, False)
         timed.append((entry, rival.time_us))
     _run(result.rounds, timed)
     result.steps += [entry for entry, _ in timed]
@@ -165,21 +165,21 @@ def _measure(result: StepBench, ours: list[Subject], rivals: list[PeerStreams]) 
             result.peers += [_over(other, entry) for other in alike]
 
 
-def _entry(subject: Subject, way: str, summary: bool) -> Step:
-    return Step(subject.name, way, subject.streams, subject.max_hypotheses, summary)
+def _entry(subject: Subject, way: str, summary: bool) -> StepTime:
+    return StepTime(subject.name, way, subject.streams, subject.max_hypotheses, summary)
 
 
 def _timer(subject: Subject, way: str, summary: bool) -> Callable[[int], float]:
     return lambda steps: subject.time_us(way, summary, steps)
 
 
-def _over(other: Step, own: Step) -> Ratio:
+def _over(other: StepTime, own: StepTime) -> Ratio:
     ours = f"{own.name}, {own.max_hypotheses} hypotheses{SUMMARY[own.summary]}"
     ratios = [theirs / mine for theirs, mine in zip(other.us, own.us, strict=True)]
     return Ratio(f"{other.name}, {other.by}", ours, own.streams, ratios)
 
 
-def _run(rounds: int, timed: Sequence[tuple[Step, Callable[[int], float]]]) -> None:
+def _run(rounds: int, timed: Sequence[tuple[StepTime, Callable[[int], float]]]) -> None:
     """Measure each once a round, in turn; what is quick by several steps."""
     first = [max(timer(1) * entry.streams, 1.0) for entry, timer in timed]
     steps = [max(1, min(MOST_STEPS, round(SAMPLE_US / us))) for us in first]
@@ -220,7 +220,7 @@ def report(result: StepBench, console: Console) -> None:
         console.print(f"{name}: not installed", highlight=False)
 
 
-def _times(steps: list[Step]) -> Table:
+def _times(steps: list[StepTime]) -> Table:
     title = "µs of a thread for a step of one stream: median (10 % - 90 %) over the rounds"
     shown = table(title, "model", "hypotheses", "streams", "by", "step", "with summary")
     rows: dict[tuple[str, ...], dict[bool, str]] = {}

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from service.backup.artifacts import UnfitModels, install, unfit
 from service.backup.file import BadBackup, Manifest, Reader, Writer
-from service.backup.restore import Restore, Target, Unrestorable, partitions_for
-from service.backup.take import Backup, NothingThere, Request
+from service.backup.restore import Restore, RestoreTarget, Unrestorable, partitions_for
+from service.backup.take import Backup, BackupRequest, NothingThere
 from service.commands.options import fail, input_file, with_settings
 from service.problems import StartupError
 from service.runtime.offline_store import reach
@@ -47,7 +47,7 @@ def backup(
     with _told(), reach(settings) as client, _bar("streams") as advance:
         writer = Writer(file)
         try:
-            request = Request(
+            request = BackupRequest(
                 client, settings.models_dir, version("moca-service"), with_models, advance
             )
             manifest = Backup(request, writer).run()
@@ -115,7 +115,7 @@ def restore(
             check_server(client)
             number = partitions_for(client, partitions, manifest)
             with _bar("bytes") as advance:
-                target = Target(
+                target = RestoreTarget(
                     client,
                     number,
                     settings.lease_ttl_ms,
@@ -126,7 +126,7 @@ def restore(
     typer.echo(f"restored {manifest.streams} streams into {number} partitions")
 
 
-def _put(target: Target, reader: Reader, models_dir: Path) -> None:
+def _put(target: RestoreTarget, reader: Reader, models_dir: Path) -> None:
     restore = Restore(target, reader)
     restore.check()
     manifest = reader.manifest

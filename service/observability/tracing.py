@@ -38,7 +38,7 @@ _traceparent = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 ).fullmatch
 _place = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})").fullmatch
-_current: ContextVar[Request | None] = ContextVar("request", default=None)
+_current: ContextVar[RequestTrace | None] = ContextVar("request", default=None)
 
 
 def begin(command: Command, partition: int) -> Sent | None:
@@ -70,14 +70,14 @@ class Tracer:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("moca")
 
-    def request(self, method: str, traceparent: bytes | None) -> Request | None:
+    def request(self, method: str, traceparent: bytes | None) -> RequestTrace | None:
         """Begin the trace of a request, if it is to have one; to be ended."""
         parent = _traceparent(traceparent.decode("latin-1")) if traceparent else None
         if parent is None:
-            return Request(self, method, None) if random.random() < self._share else None
+            return RequestTrace(self, method, None) if random.random() < self._share else None
         if not int(parent[3], 16) & 1:
             return None  # the caller's trace is not sampled
-        return Request(self, method, f"{parent[1]}-{parent[2]}")
+        return RequestTrace(self, method, f"{parent[1]}-{parent[2]}")
 
     def span(
         self,
@@ -105,14 +105,14 @@ class Tracer:
         logging.getLogger(LIBRARY).removeHandler(self._handler)
 
 
-class Request:
+class RequestTrace:
     """The span of a request. While it is current, commands sent are traced below it."""
 
     def __init__(self, tracer: Tracer, method: str, parent: str | None) -> None:
         self.tracer = tracer
         self._method = method
         self.span = tracer.span(method, "SERVER", parent, time.time_ns())
-        self._token: Token[Request | None] = _current.set(self)
+        self._token: Token[RequestTrace | None] = _current.set(self)
 
     def end(self, route: str, status: int) -> None:
         """End it."""
@@ -129,7 +129,7 @@ class Request:
 class Sent:
     """A command on its way: the spans `ingest` and `reply`. `place` is for its envelope."""
 
-    def __init__(self, request: Request, command: Command, partition: int) -> None:
+    def __init__(self, request: RequestTrace, command: Command, partition: int) -> None:
         self._tracer = request.tracer
         attributes: dict[str, str | int] = {
             "moca.command": type(command).__name__,

@@ -156,7 +156,7 @@ class Item(Observation):
     key: Key | None = Field(None, description="idempotency key of this item")
 
 
-class Durations(Form):
+class DurationsForm(Form):
     """Negative-binomial regime durations, in observations."""
 
     mean: Annotated[Number, Field(ge=1, le=MAX_DURATION)] = Field(
@@ -178,7 +178,7 @@ class SensitivityForm(Form):
 
 HazardForm = (
     Annotated[Number, Field(gt=0, lt=1)]
-    | Durations
+    | DurationsForm
     | Annotated[
         list[Probability],
         Field(min_length=1, max_length=MAX_TABLE),

@@ -13,7 +13,7 @@ import redis.asyncio
 from service.observability import metrics
 from service.store import keys
 from service.wire import checked
-from service.wire.event_entries import START, Entry, Id, Raised, decode, number_of, positions
+from service.wire.event_entries import START, FeedEntry, Id, Raised, decode, number_of, positions
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Reread(NamedTuple):
     """
 
     there: bool
-    beyond: list[Entry]
+    beyond: list[FeedEntry]
     more: bool
 
 
@@ -52,7 +52,7 @@ class Feeds:
         found = ((p, Id.parse(row[0][0])) for p, row in zip(every, rows, strict=True) if row)
         return positions(found)
 
-    async def follow(self, after: Mapping[int, Id], count: int, block_ms: int) -> list[Entry]:
+    async def follow(self, after: Mapping[int, Id], count: int, block_ms: int) -> list[FeedEntry]:
         """Return up to `count` entries per partition beyond `after`, waiting for the first."""
         names = {keys.feed(p): p for p in range(self.partitions)}
         asked = {name: str(after.get(p, "0-0")) for name, p in names.items()}
@@ -87,7 +87,7 @@ class Feeds:
         pairs = zip(partitions, rows, strict=True)
         return {partition: Id.parse(row[0][0]) if row else None for partition, row in pairs}
 
-    async def page(self, after: Mapping[int, Id], count: int) -> list[Entry]:
+    async def page(self, after: Mapping[int, Id], count: int) -> list[FeedEntry]:
         """Return up to `count` entries beyond `after` of each partition that it names."""
         async with self._reading.pipeline(transaction=False) as pipe:
             for partition, id_ in after.items():
@@ -100,7 +100,7 @@ class Feeds:
         ]
 
 
-def entry_of(partition: int, id_: bytes, fields: dict[bytes, bytes]) -> Entry:
+def entry_of(partition: int, id_: bytes, fields: dict[bytes, bytes]) -> FeedEntry:
     """Read one entry of a partition's feed.
 
     What is damaged counts as trimmed away: up to this very entry where it cannot be read.
@@ -108,7 +108,7 @@ def entry_of(partition: int, id_: bytes, fields: dict[bytes, bytes]) -> Entry:
     at = Id.parse(id_)
     raised = readable(fields.get(b"e", b""), number_of(partition, at))
     before = before_of(id_, fields)
-    return Entry(partition, at, at if raised is None or before is None else before, raised)
+    return FeedEntry(partition, at, at if raised is None or before is None else before, raised)
 
 
 def before_of(id_: bytes, fields: dict[bytes, bytes]) -> Id | None:

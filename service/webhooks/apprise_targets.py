@@ -26,7 +26,7 @@ class _Guard(threading.local):
 _guard = _Guard()
 
 
-class Target:
+class AppriseTarget:
     """One receiver, by its Apprise URL."""
 
     def __init__(self, url: str, allowed: Allowed) -> None:

@@ -15,7 +15,7 @@ from service.models.catalogue import REFERENCE
 from service.problems import StartupError
 from service.settings import Settings, read_toml
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.apprise_targets import Target
+from service.webhooks.apprise_targets import AppriseTarget
 from service.wire import tags
 from service.wire.event_entries import Filter, Raised
 
@@ -168,7 +168,7 @@ def _hook(
         if form.format == "apprise":
             if secret or authorization:
                 raise ValueError("expected no secret and no credentials beside an Apprise URL")
-            Target(url, allowed)  # a mistake is to refuse the start
+            AppriseTarget(url, allowed)  # a mistake is to refuse the start
         else:
             allowed.check_url(url)
         selectors = tuple(tags.parse(selector) for selector in form.match)

@@ -42,7 +42,7 @@ class Dead(NamedTuple):
     raised: Raised | None
 
 
-class Bounds(NamedTuple):
+class DeadLetterBounds(NamedTuple):
     """Bounds of the dead-letter queue. The newest delivery is kept, however large."""
 
     deliveries: int
@@ -133,7 +133,7 @@ class Letters:
             await pipe.execute()
 
     async def bury(
-        self, letter: Letter, error: str, attempts: int, bounds: Bounds
+        self, letter: Letter, error: str, attempts: int, bounds: DeadLetterBounds
     ) -> list[tuple[str, str]]:
         """Give a delivery up: it goes to the dead ones, which are kept within bounds.
 
@@ -151,7 +151,7 @@ class Letters:
         await self.done([letter])
         return evicted
 
-    async def _evict(self, bounds: Bounds) -> list[tuple[str, str]]:
+    async def _evict(self, bounds: DeadLetterBounds) -> list[tuple[str, str]]:
         evicted: list[tuple[str, str]] = []
         while True:
             async with self._client.pipeline(transaction=False) as pipe:

@@ -33,7 +33,7 @@ from service.store.connection import (
 from service.tasks import end, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
-from service.webhooks.dead_letters import Bounds, Letter, Letters
+from service.webhooks.dead_letters import DeadLetterBounds, Letter, Letters
 from service.webhooks.notices import Notice, Notices
 from service.webhooks.sender import Failure, sender_of
 from service.wire.event_entries import START, Id
@@ -237,7 +237,7 @@ class Runner:
 
     async def _give_up(self, letter: Letter, error: str, attempts: int) -> None:
         hook = self._hook.name
-        bounds = Bounds(self._delivery.dead_letters, self._delivery.dead_letter_bytes)
+        bounds = DeadLetterBounds(self._delivery.dead_letters, self._delivery.dead_letter_bytes)
         log.warning("webhook %s: moved %s to the dead letters: %s", hook, letter.number, error)
         evicted = await self._letters.bury(letter, error, attempts, bounds)
         metrics.WEBHOOK_DEAD.labels(hook).inc()

@@ -14,7 +14,7 @@ import httpx
 
 from moca_client.errors import retry_after_s
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.apprise_targets import Target
+from service.webhooks.apprise_targets import AppriseTarget
 from service.webhooks.config import Hook
 from service.webhooks.notices import Notice, alert_body, native_body
 
@@ -36,7 +36,7 @@ class AppriseSender:
     """Notifies for one hook by Apprise, which does not say why a receiver refused."""
 
     def __init__(self, hook: Hook, allowed: Allowed, timeout_s: float) -> None:
-        self._target = Target(hook.url, allowed)
+        self._target = AppriseTarget(hook.url, allowed)
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="apprise")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from service.wire import Event, timestamps
-from service.wire.event_entries import START, Entry, Id, Raised
+from service.wire.event_entries import START, FeedEntry, Id, Raised
 
 
 class Moment(NamedTuple):
@@ -70,7 +70,7 @@ class ChangeIndex:
         """Return the number of changes."""
         return sum(map(len, self._streams.values()))
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: FeedEntry) -> None:
         """Add the next entry of a partition."""
         self.positions[entry.partition] = entry.id
         raised = entry.raised

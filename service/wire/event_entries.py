@@ -57,7 +57,7 @@ class Raised(Struct, omit_defaults=True):
     tags: dict[str, str] = {}  # of the stream at that time
 
 
-class Entry(NamedTuple):
+class FeedEntry(NamedTuple):
     """An entry as read. `before` is the id of the one before it, trimmed away or not."""
 
     partition: int

@@ -11,7 +11,7 @@ from moca_client.errors import OutcomeUnknown, Unavailable, problem_of
 from moca_client.outbox import pauses
 from moca_client.outbox.box import Done, advance
 from moca_client.outbox.sending import Delivered, Failed, Sender
-from moca_client.outbox.store import OutboxFull, Store
+from moca_client.outbox.store import OutboxFull, OutboxStore
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
 from moca_client.retry import KEY_MEMORY_S, Call
 from tests.waiting import Clock
@@ -100,7 +100,7 @@ class Driver:
         self.open()
 
     def open(self):
-        self.store = Store(self.path, 10_000)
+        self.store = OutboxStore(self.path, 10_000)
         self.sender = Sender(self.store, self.batch, self.exclusive)
 
     def restart(self):
@@ -361,7 +361,7 @@ def test_pauses_double_for_each_stream_until_it_works(monkeypatch):
 
 
 def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path):
-    store = Store(tmp_path / "box", 3)
+    store = OutboxStore(tmp_path / "box", 3)
     assert store.add_once("s", b"{}", "topic", 5)
     assert not store.add_once("s", b"{}", "topic", 5)
     assert not store.add_once("s", b"{}", "topic", 4)
@@ -372,7 +372,7 @@ def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path
         with pytest.raises(OutboxFull):  # what was set aside counts
             add()
     store.close()
-    store = Store(tmp_path / "box", 4)
+    store = OutboxStore(tmp_path / "box", 4)
     assert (store.waiting_count, store.aside_count) == (2, 1)
     assert not store.add_once("s", b"{}", "topic", 5)
     assert store.add_once("s", b"{}", "topic", 6)

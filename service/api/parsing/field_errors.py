@@ -11,7 +11,9 @@ from service.problems import MAX_ERRORS, FieldError
 from service.schema.observations import STREAM_ID_RULE
 
 OTHER_BRANCH = ("list_type", "model_type")  # of the branches of a union that do not apply
-_branch = re.compile(r"float|constrained-.*|list\[.*|function-.*|nullable.*|Durations").fullmatch
+_branch = re.compile(
+    r"float|constrained-.*|list\[.*|function-.*|nullable.*|DurationsForm"
+).fullmatch
 
 
 def field_errors(error: ValidationError, root: str) -> list[FieldError]:

@@ -17,7 +17,7 @@ from service.observability import metrics
 from service.problems import RedisUnavailable
 from service.settings import Settings
 from service.store.event_log import Feeds
-from service.wire.event_entries import Entry, Id
+from service.wire.event_entries import FeedEntry, Id
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class EventHub:
         self.positions: dict[int, Id] = {}  # read so far
         self.count = 0  # entries read by this process
         self.failure: BaseException | None = None
-        self._recent: deque[Entry] = deque(maxlen=BUFFER_ENTRIES)
+        self._recent: deque[FeedEntry] = deque(maxlen=BUFFER_ENTRIES)
         self._ready, self._moved = asyncio.Event(), asyncio.Event()
         self.connections = Connections(
             metrics.EVENT_STREAMS, settings.max_event_streams, "event-stream"
@@ -60,7 +60,7 @@ class EventHub:
         """Whether every connection is to end."""
         return self.connections.closing
 
-    def since(self, number: int, limit: int) -> list[Entry] | None:
+    def since(self, number: int, limit: int) -> list[FeedEntry] | None:
         """Return at most `limit` entries after the first `number`; None: some were dropped."""
         waiting = self.count - number
         if waiting > len(self._recent):

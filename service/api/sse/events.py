@@ -21,7 +21,7 @@ from service.observability import metrics
 from service.problems import ServiceError
 from service.schema.rendering import event_state, instant
 from service.wire.event_cursor import Positions
-from service.wire.event_entries import START, Entry, Filter, Id
+from service.wire.event_entries import START, FeedEntry, Filter, Id
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +67,9 @@ class Subscription:
             elif joined is not None:
                 await self._hub.moved(joined, left_s)
 
-    async def _page(self, behind: Mapping[int, Id]) -> list[Entry]:
+    async def _page(self, behind: Mapping[int, Id]) -> list[FeedEntry]:
         some = dict(list(behind.items())[:PARTITIONS_AT_ONCE])
-        entries: list[Entry] = await from_store(self._hub.feeds.page(some, PAGE))
+        entries: list[FeedEntry] = await from_store(self._hub.feeds.page(some, PAGE))
         for partition in some.keys() - {entry.partition for entry in entries}:
             # Its entries are gone from the store: there is nothing to catch up with.
             self._positions.move(partition, self._hub.positions[partition])
@@ -80,10 +80,10 @@ class Subscription:
         behind = self._positions.behind(self._hub.positions)
         if not behind or self._whole:
             return b""
-        firsts: list[Entry] = await from_store(self._hub.feeds.page(behind, 1))
+        firsts: list[FeedEntry] = await from_store(self._hub.feeds.page(behind, 1))
         return self._gap([entry for entry in firsts if entry.before > behind[entry.partition]])
 
-    def _messages(self, entries: Iterable[Entry]) -> bytes:
+    def _messages(self, entries: Iterable[FeedEntry]) -> bytes:
         """Move past these entries; return the messages to send."""
         messages = []
         for entry in entries:
@@ -101,7 +101,7 @@ class Subscription:
                 metrics.EVENTS_SENT.inc()
         return b"".join(messages)
 
-    def _gap(self, firsts: list[Entry]) -> bytes:
+    def _gap(self, firsts: list[FeedEntry]) -> bytes:
         """Return a gap message for the entries lost before these; moves the cursor past them."""
         if not firsts:
             return b""

@@ -203,7 +203,7 @@ def _check_rates(settings: PendingSettings) -> None:
 
 def _check_hazard(hazard: Hazard | None) -> None:
     if isinstance(hazard, dict):
-        _form(observations.Durations, dict(hazard), "hazard")
+        _form(observations.DurationsForm, dict(hazard), "hazard")
     elif isinstance(hazard, tuple):
         _range("hazard: entries", len(hazard), 1, MAX_ENTRIES)
         for each in hazard:

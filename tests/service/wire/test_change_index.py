@@ -4,7 +4,7 @@ import random
 
 from service.wire import Event
 from service.wire.change_index import ChangeIndex
-from service.wire.event_entries import Entry, Id, Raised
+from service.wire.event_entries import FeedEntry, Id, Raised
 
 PARTITIONS = 3
 
@@ -28,7 +28,7 @@ def entries_of(rng, partition, streams=4, count=120):
         raised = Raised(stream, "gaussian", generation, event, time, 1_700_000_000_000 + i)
         id_ = Id(1000 + i // 3, i)
         damaged = rng.random() < 0.05
-        found.append(Entry(partition, id_, before, None if damaged else raised))
+        found.append(FeedEntry(partition, id_, before, None if damaged else raised))
         before = id_
     return found
 
