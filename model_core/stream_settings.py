@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, TypedDict, get_args, get_type_hints
 
-from model_core.labels import LARGEST
-
 # Observations after an alarm on `anomaly` in which no other is raised. What lasts is strange for a
 # while, and is one alarm: the figures on alarms were measured with this silence.
 ALARM_SILENCE = 100
@@ -148,13 +146,11 @@ class StreamSettings(NamedTuple):
     ] = 20
     location: Annotated[
         list[float] | None,
-        Meaning("typical label, per dimension; default: from the warm-up", ge=-LARGEST, le=LARGEST),
+        Meaning("typical label, per dimension; default: from the warm-up"),
     ] = None
     scale: Annotated[
         list[float] | None,
-        Meaning(
-            "typical spread, per dimension; default: from the warm-up", ge=1 / LARGEST, le=LARGEST
-        ),
+        Meaning("typical spread, per dimension; default: from the warm-up", gt=0),
     ] = None
     history: Annotated[
         int, Meaning("observations retained with their answers", ge=0, le=10_000_000)

@@ -16,6 +16,7 @@ from model_core import hazard as hazards
 from model_core.artifact_digest import DESCRIPTION, digest
 from model_core.detection.series import Rules
 from model_core.errors import BadArtifact, BadInput, OutOfRange
+from model_core.labels import LARGEST
 from model_core.sensitivity import choose, read
 from model_core.stream_settings import (
     DEFAULT_MODEL,
@@ -79,8 +80,11 @@ def _value(setting: Setting, value: Any) -> Any:
     if setting.type == list[float]:
         several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
         numbers = [_number(setting, number) for number in (value if several else [value])]
-        if not numbers:
-            raise BadInput(f"{setting.name}: expected a number for each output, got none")
+        least = 1 / LARGEST if setting.name == "scale" else -LARGEST
+        if not numbers or any(not least <= number <= LARGEST for number in numbers):
+            raise BadInput(
+                f"{setting.name}: expected numbers between {least:g} and {LARGEST:g}, got {value!r}"
+            )
         return numbers
     number = _number(setting, value)
     return int(number) if setting.type is int else number
@@ -97,7 +101,8 @@ def _number(setting: Setting, value: Any) -> float:
     if not allowed or (whole and number != int(number)):
         kind = "a whole number" if whole else "a number"
         limits = setting.meaning.words()
-        raise BadInput(f"{setting.name}: expected {kind} {limits}, got {value!r}")
+        kind = f"{kind} {limits}" if limits else kind
+        raise BadInput(f"{setting.name}: expected {kind}, got {value!r}")
     return number
 
 
