@@ -200,7 +200,7 @@ class FakeWorker:
             if head is None:
                 head, effects = self._create(partition, stream, command.settings)
             else:
-                head.settings = msgspec.structs.replace(head.settings, **command.settings)
+                head.settings = head.settings._replace(**command.settings)
                 effects = [("HSET", keys.heads(partition), stream, stored(head, stream))]
             return status, [msgspec.json.encode(rendering.summary(stream, head))], effects
         if head is None:
