@@ -116,7 +116,7 @@ def _experiment(name: str, about: str) -> None:
         place = Place(datasets, runs / "cache")
         kept = ablation or preset
         results = out or Path("results") / name / kept
-        wanted = paper.Wanted(name, kept, runs, place, results)
+        wanted = paper.Study(name, kept, runs, place, results)
         try:
             if ablation is not None:
                 paper.evaluate_ablation(wanted, ablation)
@@ -185,14 +185,13 @@ def bandit(
 ) -> None:
     """Switching wheel bandit. Regret of trained runs on the same worlds: tables and figures."""
     from training.errors import TrainingError
-    from training.evaluation.bandit.regret import evaluate
-    from training.evaluation.bandit.trials import STRATEGIES
-    from training.evaluation.paper import Wanted
+    from training.evaluation.bandit import STRATEGIES, evaluate
+    from training.evaluation.paper import Study
     from training.evaluation.paper_figures import bandit as draw
     from training.experiments.catalogue import Place
 
     results = out or Path("results") / "bandit" / preset
-    wanted = Wanted("bandit", preset, runs, Place(None, runs / "cache"), results)
+    wanted = Study("bandit", preset, runs, Place(None, runs / "cache"), results)
     chosen = strategy or list(STRATEGIES)
     try:
         charts = draw(wanted, *evaluate(wanted, trials, chosen), chosen)

@@ -74,11 +74,11 @@ def publish(
     from model_core.errors import ModelCoreError
     from training.errors import TrainingError
     from training.experiments.catalogue import Place
-    from training.publish.artifact import Wanted
-    from training.publish.artifact import publish as run_publish
+    from training.publish import Publication
+    from training.publish import publish as run_publish
 
     place = Place(datasets, run / "cache")
-    wanted = Wanted(
+    publication = Publication(
         run,
         name,
         models_dir,
@@ -101,7 +101,7 @@ def publish(
         progress.update(task, advance=done, total=total)
 
     try:
-        folder = run_publish(wanted, advance, console)
+        folder = run_publish(publication, advance, console)
     except (TrainingError, ModelCoreError, OSError) as error:
         fail(str(error))
     finally:

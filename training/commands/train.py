@@ -11,7 +11,7 @@ import typer
 from training.commands.cli_errors import fail
 
 if TYPE_CHECKING:
-    from training.experiments.jobs import Axes, Wanted
+    from training.experiments.jobs import Axes, Training
 
 OWN = "Series of your own"
 
@@ -203,7 +203,7 @@ def train(
     from training.errors import TrainingError
     from training.experiments import jobs
     from training.experiments.catalogue import Place
-    from training.experiments.jobs import Axes, Wanted
+    from training.experiments.jobs import Axes, Training
 
     held = None if hold_out is None else hold_out.value
     own = _own(model, length, lags, _names(y), _names(x), by, time, changepoint, interval, held)
@@ -212,11 +212,11 @@ def train(
         common: dict[str, Any] = jobs.overrides(config, setting or [])
         axes = Axes(mode or [], rate or [], seed or [])
         if data is None:
-            wanted = Wanted(str(experiment), preset, runs, device, resume, threads, ablation)
+            wanted = Training(str(experiment), preset, runs, device, resume, threads, ablation)
             place = Place(datasets, runs / "cache")
             jobs.train(wanted, common, place, hazard or [], *axes)
         else:
-            wanted = Wanted("data", name or data.resolve().stem, runs, device, resume, threads)
+            wanted = Training("data", name or data.resolve().stem, runs, device, resume, threads)
             _train_own(wanted, data, common, own, hazard, axes)
     except (TrainingError, OSError) as error:  # such as a folder that cannot be written
         fail(str(error))
@@ -267,7 +267,7 @@ def _check(
 
 
 def _train_own(
-    wanted: Wanted,
+    wanted: Training,
     data: Path,
     common: dict[str, Any],
     own: dict[str, Any],

@@ -20,9 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.data.base import Batch, Splits
+from training.data.base import Batch, Splits, below, checked_hazard, held, switches
 from training.data.files import arrays
-from training.data.regimes import below, checked_hazard, held, switches
 from training.errors import BadData
 
 CLASSES = 10

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from training.data.base import Batch, Splits
-from training.data.regimes import checked_hazard, held, switches
+from training.data.base import Batch, Splits, checked_hazard, held, switches
 
 LEVEL = 3.0  # standard deviation of levels
 TREND = 0.05  # of slopes, per observation

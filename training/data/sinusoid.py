@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from training.data.base import Batch, Splits
-from training.data.regimes import below, checked_hazard, held, switches
+from training.data.base import Batch, Splits, below, checked_hazard, held, switches
 
 INPUTS = (-5.0, 5.0)
 AMPLITUDES = (0.1, 5.0)

@@ -14,13 +14,19 @@ from training.data.base import Batch, Splits
 from training.data.players import SCALE_FT, held
 from training.data.sinusoid import INPUTS
 from training.errors import BadData
-from training.evaluation.bandit import trials as bandit_trials
-from training.evaluation.bandit.agents import Moca
-from training.evaluation.bandit.regret import SEED, Results, Runs, compared, model, world
-from training.evaluation.bandit.trials import STRATEGIES
-from training.evaluation.comparison import chart
+from training.evaluation.bandit import (
+    SEED,
+    STRATEGIES,
+    Moca,
+    Results,
+    Runs,
+    compared,
+    follow,
+    model,
+    world,
+)
 from training.evaluation.filter_trace import density, trace
-from training.evaluation.paper import SUPERVISED, UNSUPERVISED, Evaluated, Wanted
+from training.evaluation.paper import SUPERVISED, UNSUPERVISED, Evaluated, Study, hazard_chart
 from training.evaluation.trained import DTYPE, PROTOCOLS, Trained, load, sequences
 from training.experiments.catalogue import Place
 from training.figures import belief as beliefs
@@ -112,13 +118,13 @@ DRAW: Mapping[str, Callable[[Evaluated], Charts]] = {
 }
 
 
-def bandit(wanted: Wanted, runs: Runs, results: Results, strategies: Sequence[str]) -> Charts:
+def bandit(wanted: Study, runs: Runs, results: Results, strategies: Sequence[str]) -> Charts:
     """Regret against hazard and over time by strategy, validation, reward and belief."""
     charts: Charts = []
     for strategy in strategies:
         comparison = compared(results, strategy)
         if len(comparison.settings()) > 1:
-            charts.append((f"regret-{strategy}", chart(comparison)))
+            charts.append((f"regret-{strategy}", hazard_chart(comparison)))
         panels: dict[str, list[Curve]] = {
             f"hazard {setting}": [
                 _cumulative(method, played.cumulative)
@@ -252,16 +258,14 @@ def _cumulative(method: str, cumulative: np.ndarray) -> Curve:
     return curve(method, (steps + 1).tolist(), [estimate(cumulative[:, t]) for t in steps])
 
 
-def _wheel(wanted: Wanted, runs: Runs) -> Chart:
+def _wheel(wanted: Study, runs: Runs) -> Chart:
     """The paper's figure of the bandit: rewards, their posterior mean at t = 135, the belief."""
     whole = world(float(PAPER_HAZARD), 1)
     short = wheel.World(*(value[:, :PAPER_LENGTH] for value in whole))
     chance = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         best = model(runs[PAPER_HAZARD, "MOCA"], wanted)
-        followed = bandit_trials.follow(
-            Moca(), best, short, STRATEGIES["thompson"], chance, PAPER_STEP
-        )
+        followed = follow(Moca(), best, short, STRATEGIES["thompson"], chance, PAPER_STEP)
     states = wheel.world(torch.Generator().manual_seed(SEED + 1), 1, SAMPLES, 0.5).states[0]
     delta = followed.delta[PAPER_STEP].expand(SAMPLES)
     noise = wheel.NOISE * torch.randn(SAMPLES, generator=chance, dtype=states.dtype)

@@ -31,7 +31,7 @@ NAME = re.compile(r"[^/\\.][^/\\]*")  # part of a folder's name
 LAGS = 5  # default number of lagged labels where there are no inputs
 
 
-class Wanted(NamedTuple):
+class Training(NamedTuple):
     """What to train and how: the options of `moca train` that are no settings of a run."""
 
     experiment: str
@@ -108,7 +108,7 @@ def _check(config: Config, splits: Splits) -> None:
 
 
 def train(
-    wanted: Wanted,
+    wanted: Training,
     common: Options,
     place: catalogue.Place,
     hazards: Sequence[float],
@@ -140,7 +140,7 @@ def train(
 
 
 def train_own(
-    wanted: Wanted,
+    wanted: Training,
     settings: Options,
     axes: Axes,
     warn: Callable[[str], None],
@@ -186,7 +186,7 @@ def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
     return {"model": {"lags": LAGS}}
 
 
-def fit(wanted: Wanted, tasks: Sequence[Task], source: Source) -> list[Run]:
+def fit(wanted: Training, tasks: Sequence[Task], source: Source) -> list[Run]:
     """Train every task that is not done; raises TrainingError."""
     torch.set_num_threads(wanted.threads)
     _check_device(wanted.device)
@@ -217,7 +217,7 @@ def _check_device(device: str) -> None:
 
 
 def _fit_one(
-    wanted: Wanted,
+    wanted: Training,
     task: Task,
     source: Source,
     processes: World,

@@ -1,4 +1,4 @@
-"""Trainable ALPaCA: encoder, prior of the last layer, noise (paper, app. B.2)."""
+"""Trainable ALPaCA (paper, app. B.2): alone, with a mixture prior, and as part of a fleet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from model_core.upm.alpaca import Alpaca, NoisePrior
+from model_core.upm.alpaca_mixture import AlpacaMixture
+from model_core.upm.fleet import Fleet
 from training.learners.base import Learner, Scaling
-from training.learners.encoders import Encoder
+from training.learners.encoders import Encoder, MlpEncoder
 
 
 class AlpacaLearner(Learner):
@@ -94,3 +96,105 @@ class AlpacaLearner(Learner):
         if self.student:
             tensors["log_noise_alpha"] = self._alpha().detach().cpu().log()
         return description, tensors
+
+
+class AlpacaMixtureLearner(AlpacaLearner):
+    """Parameters of `model_core.upm.alpaca_mixture.AlpacaMixture`.
+
+    Those of `AlpacaLearner` with one more axis in front, `priors` long, and `prior_logits`
+    (priors,), whose softmax are the probabilities of the types: equal at first. Their first
+    covariance is one for all, and their first means are draws from ALPaCA's first prior: means that
+    are close beside that covariance stay alike for long.
+    """
+
+    kind = "alpaca-mixture"
+
+    def __init__(self, encoder: Encoder, scaling: Scaling, *, priors: int, **options: Any) -> None:
+        """options: as of `AlpacaLearner`."""
+        super().__init__(encoder, scaling, **options)
+        mean, factor = self.prior_mean.detach(), self.prior_covariance_factor.detach()
+        drawn = mean + factor @ torch.randn(priors, *mean.shape)
+        self.prior_mean = nn.Parameter(drawn)
+        self.prior_covariance_factor = nn.Parameter(factor.repeat(priors, 1, 1))
+        self.prior_logits = nn.Parameter(torch.zeros(priors))
+        for name, value in list(self.named_parameters(recurse=False)):
+            if name.startswith("log_noise"):
+                repeated = value.detach().repeat(priors, 1)
+                self.register_parameter(name, nn.Parameter(repeated, value.requires_grad))
+
+    def model(self) -> AlpacaMixture:  # type: ignore[override]
+        """Model of the current parameters."""
+        factor = self.prior_covariance_factor
+        cov = factor @ factor.mT
+        return AlpacaMixture(
+            encoder=self.encoder,
+            log_weight=self.prior_logits.log_softmax(-1),
+            prior_mean=self.prior_mean,
+            prior_cov=0.5 * (cov + cov.mT),
+            noise_variance=None if self.student else self.log_noise_variance.exp(),
+            noise_prior=NoisePrior(self._alpha(), self.log_noise_beta.exp())
+            if self.student
+            else None,
+            lags=self.lags,
+            hazard=self._hazard_number(),
+            **self._scalings(),
+        )
+
+    def description(self) -> dict[str, Any]:
+        """Those of `AlpacaLearner`, and what readers see of the typical regimes."""
+        chance = self.prior_logits.detach().double().softmax(-1).tolist()
+        regimes = [{"name": str(m), "probability": p} for m, p in enumerate(chance, 1)]
+        return {**super().description(), "regimes": regimes}
+
+
+class FleetLearner(AlpacaLearner):
+    """Parameters of `model_core.upm.fleet.Fleet`.
+
+    It is trained alone, on windows in units of their own: the other parts of the model have nothing
+    to learn. The last features are linear, one for each output: at first its label before, which is
+    what the prior forecasts. The hazard is for training: streams have that of the built-in models.
+    """
+
+    kind = "fleet"
+    partial = True
+
+    def __init__(self, encoder: Encoder, scaling: Scaling, **options: Any) -> None:
+        """encoder: with as many linear features as outputs. options: as of `AlpacaLearner`."""
+        super().__init__(encoder, scaling, **{**options, "student": True})
+        assert isinstance(encoder, MlpEncoder)
+        outputs, linear, first = len(scaling.y_offset), encoder.linear, len(scaling.x_offset)
+        assert linear is not None
+        with torch.no_grad():
+            linear.weight.zero_()
+            linear.bias.zero_()
+            self.prior_mean.zero_()
+            if self.lags:
+                linear.weight[:, first : first + outputs] = torch.eye(outputs)
+                self.prior_mean[-outputs:] = torch.eye(outputs)
+
+    def served(self) -> Fleet:
+        """The whole model."""
+        found = self.model()
+        assert found.noise_prior is not None
+        return Fleet(
+            y_dim=len(self.y_offset),
+            encoder=self.encoder,
+            x_offset=self.x_offset,
+            x_scale=self.x_scale,
+            prior_mean=found.prior_mean,
+            prior_cov=found.prior_cov,
+            noise_alpha=found.noise_prior.alpha,
+            noise_beta=found.noise_prior.beta,
+            lags=self.lags,
+        )
+
+    def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Description and tensors."""
+        description, tensors = super().artifact()
+        del description["output_scaling"], description["noise"]
+        served = self.served()
+        return {
+            **description,
+            "hazard": served.hazard,
+            "outlier_rate": served.outlier_rate,
+        }, tensors

@@ -7,14 +7,11 @@ from typing import Any
 import torch
 
 from training.config import ModelConfig
-from training.learners.alpaca import AlpacaLearner
-from training.learners.alpaca_mixture import AlpacaMixtureLearner
+from training.learners.alpaca import AlpacaLearner, AlpacaMixtureLearner, FleetLearner
 from training.learners.base import Learner, Scaling
-from training.learners.classifier import Classifier
+from training.learners.classes import Classifier, PcocLearner
 from training.learners.encoders import ConvEncoder, Encoder, MlpEncoder, NoEncoder
-from training.learners.fleet import FleetLearner
 from training.learners.lstm import LstmLearner
-from training.learners.pcoc import PcocLearner
 
 
 def build(

@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from training.data import (
+    base,
     miniimagenet,
     players,
     rainbow,
     regime_series,
-    regimes,
     sinusoid,
     wheel,
 )
@@ -145,8 +145,8 @@ def test_hazards_at_their_ends():
 def test_parameters_change_exactly_at_switches_and_bounds_hold():
     switch = torch.tensor([[True, False, True, False, False], [True, True, False, False, True]])
     values = torch.arange(10).view(2, 5)
-    assert regimes.held(values, switch).tolist() == [[0, 0, 2, 2, 2], [5, 6, 6, 6, 9]]
-    drawn = regimes.below(seeded(), torch.tensor([1, 2, 5]).expand(20_000, 3))
+    assert base.held(values, switch).tolist() == [[0, 0, 2, 2, 2], [5, 6, 6, 6, 9]]
+    drawn = base.below(seeded(), torch.tensor([1, 2, 5]).expand(20_000, 3))
     for column, bound in enumerate((1, 2, 5)):
         counts = torch.bincount(drawn[:, column], minlength=bound) / 20_000
         assert counts.tolist() == pytest.approx([1 / bound] * bound, abs=0.02)

@@ -14,14 +14,12 @@ from model_core.upm.alpaca import Alpaca, NoisePrior
 from tests.training.moca import moca as command
 from training.data import wheel
 from training.errors import BadRun
-from training.evaluation.bandit import regret
-from training.evaluation.bandit.agents import AGENTS, Moca, Oracle, Random, Window
-from training.evaluation.bandit.trials import STRATEGIES, run
-from training.evaluation.paper import Wanted
+from training.evaluation import bandit
+from training.evaluation.bandit import AGENTS, STRATEGIES, Moca, Oracle, Random, Window, simulate
+from training.evaluation.paper import Study
 from training.evaluation.trained import best, trained
 from training.experiments.catalogue import Place
-from training.experiments.jobs import Wanted as Training
-from training.experiments.jobs import train
+from training.experiments.jobs import Training, train
 from training.statistics import estimate
 
 THOMPSON = STRATEGIES["thompson"]
@@ -166,7 +164,7 @@ def assert_holds(held, state):
 
 def test_regret_is_the_best_mean_less_that_of_the_action(model):
     met = world(2, 60)
-    found = run(Moca(0.05, 20), model, met, THOMPSON, seeded())
+    found = simulate(Moca(0.05, 20), model, met, THOMPSON, seeded())
     for i in range(2):
         for t in range(60):
             every = [
@@ -184,7 +182,7 @@ def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
     """A well specified model: random, then sliding windows and MOCA, then the oracle."""
     met = world(8, 300, hazard=0.01)
     chosen = {"oracle": Oracle(), "moca": Moca(0.01, 60), "random": Random(), "five": Window(5)}
-    found = {name: run(each, model, met, THOMPSON, seeded(3)) for name, each in chosen.items()}
+    found = {name: simulate(each, model, met, THOMPSON, seeded(3)) for name, each in chosen.items()}
     percent = {name: each.percent_of(found["random"]).mean().item() for name, each in found.items()}
     assert percent["random"] == 100
     assert percent["oracle"] < percent["moca"] < percent["five"] < 60
@@ -195,11 +193,11 @@ def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(regret, "STEPS", STEPS)
+    monkeypatch.setattr(bandit, "STEPS", STEPS)
 
 
 def wanted_of(runs, out):
-    return Wanted("bandit", "quick", runs, Place(None, runs / "cache"), out)
+    return Study("bandit", "quick", runs, Place(None, runs / "cache"), out)
 
 
 @pytest.mark.slow
@@ -211,18 +209,19 @@ def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short,
     found = command("evaluate", "bandit", "--runs", runs, "--out", out, *asked)
     assert found.exit_code == 0, found.stderr
     chosen, wanted = best(list(trained(runs / "bandit" / "quick"))), wanted_of(runs, out)
-    met = wheel.world(seeded(regret.SEED), TRIALS, STEPS, 0.02)
+    met = wheel.world(seeded(bandit.SEED), TRIALS, STEPS, 0.02)
     for strategy in ("thompson", "greedy"):
         rows = json.loads((out / strategy / "table.json").read_text())["rows"]
         assert {(row["hazard"], row["method"]) for row in rows} == {
             (hazard, method) for hazard in HAZARDS for method in METHODS
         }
         one = chosen[0.02, "MOCA"]
-        played = regret.play(one, wanted, TRIALS, strategy)
+        played = bandit.play(one, wanted, TRIALS, strategy)
         with torch.no_grad():  # percent of the random agent's regret on the same worlds
+            own, chosen_by = bandit.model(one, wanted), STRATEGIES[strategy]
             ours, anything = (
-                run(each, regret.model(one, wanted), met, STRATEGIES[strategy], seeded(regret.SEED))
-                for each in (AGENTS["MOCA"], Random())
+                simulate(agent, own, met, chosen_by, seeded(bandit.SEED))
+                for agent in (AGENTS["MOCA"], Random())
             )
         expected = 100 * ours.regret.sum(-1) / anything.regret.sum(-1)
         np.testing.assert_allclose(played.percent, expected)
@@ -230,11 +229,11 @@ def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short,
         assert (row["mean"], row["sequences"]) == (estimate(played.percent)[0], TRIALS)
     names = {file.name for file in out.iterdir()}
     assert {"wheel.png", "losses-0.02.png", "regret-greedy.png", "cumulative-greedy.svg"} <= names
-    monkeypatch.setattr(regret, "load", None)  # nothing is played again
-    again = regret.play(one, wanted, TRIALS, "greedy")
+    monkeypatch.setattr(bandit, "load", None)  # nothing is played again
+    again = bandit.play(one, wanted, TRIALS, "greedy")
     np.testing.assert_array_equal(played.percent, again.percent)
     with pytest.raises(TypeError):
-        regret.play(one, wanted, TRIALS + 1, "greedy")
+        bandit.play(one, wanted, TRIALS + 1, "greedy")
 
 
 def test_what_no_agent_can_play_is_refused(tmp_path):
@@ -250,4 +249,4 @@ def test_what_no_agent_can_play_is_refused(tmp_path):
     train(Training("bandit", "quick", tmp_path), settings, place, [0.1], ["moca"], [], [])
     (each,) = trained(tmp_path)
     with pytest.raises(BadRun, match="got 'lstm'"):
-        regret.model(each, wanted_of(tmp_path, tmp_path))
+        bandit.model(each, wanted_of(tmp_path, tmp_path))

@@ -8,6 +8,7 @@ from scipy import stats
 from model_core import segments
 from model_core.components import Normal
 from model_core.segments import Changes, Sequences
+from tests.training.learners.test_learners import KINDS, drawn, made
 from training.config import Objective
 from training.data.sinusoid import splits
 from training.evaluation.filter_trace import density, log_scores, pit, trace
@@ -32,18 +33,13 @@ def batch():
 
 @torch.no_grad()
 def test_a_trace_of_the_filter_is_the_forward_pass(learner, batch):
-    """Its beliefs, its scores at odd times, its densities and shares below the label."""
+    """Its beliefs, its densities and shares below the label."""
     model = learner.model()
     matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
     hazard = torch.full((1, 1), model.hazard, dtype=torch.float64)
     expected = segments.forward(matrix, Changes(hazard)).log_posterior.exp()
     found = trace(model, batch)
     torch.testing.assert_close(found.belief, expected, atol=1e-9, rtol=0)
-    elapsed = 20 * torch.rand(batch.y.shape[:2], generator=torch.Generator().manual_seed(5))
-    timed = batch._replace(elapsed=elapsed.double())
-    scores = log_scores(model, start(model, timed), timed)
-    trained = objective.log_scores(learner, timed, Objective(), None)
-    torch.testing.assert_close(scores, trained, atol=1e-9, rtol=0)
     one = batch.part(slice(0, 1))
     grid = torch.linspace(-30, 30, 6001, dtype=torch.float64).unsqueeze(-1)
     state = trace(model, one, at=(7,)).states[7]
@@ -54,6 +50,21 @@ def test_a_trace_of_the_filter_is_the_forward_pass(learner, batch):
     y = batch.y.clone()
     y[1, 4] = torch.nan
     assert torch.isnan(trace(model, batch._replace(y=y)).pit[1, 4]).all()
+
+
+# Of a classifier the score of the filter counts the inputs, too; a fleet is trained in part alone.
+@pytest.mark.parametrize("kind", [k for k in KINDS if not k.startswith(("pcoc", "fleet"))])
+@torch.no_grad()
+def test_what_is_minimised_is_the_score_of_the_filter_without_pruning(kind):
+    """At odd times, some labels missing."""
+    learner, batch = made(kind), drawn(kind, 2, 12)
+    elapsed = 20 * torch.rand(batch.y.shape[:2], generator=torch.Generator().manual_seed(5))
+    batch = batch._replace(elapsed=elapsed.double())
+    learner.eval()
+    model = learner.model()
+    expected = log_scores(model, start(model, batch), batch)
+    found = objective.log_scores(learner, batch, Objective(), None)
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0, equal_nan=True)
 
 
 def test_a_pit_is_the_cdf_of_the_mixture():

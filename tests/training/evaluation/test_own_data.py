@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from model_core import filter as moca_filter
-from model_core import segments, warmup
-from model_core.segments import Changes, Sequences
+from model_core import warmup
 from model_core.upm.builtin import Options, build
 from tests.training.moca import moca, small
 from training.data.regime_series import RegimeSeries
@@ -19,7 +18,6 @@ from training.data.windows import Series
 from training.evaluation import own_data as own
 from training.evaluation.trained import load
 from training.experiments.catalogue import Place, splits
-from training.meta_training.objective import start
 
 
 def series(*lengths, missing=()):
@@ -43,20 +41,6 @@ def run(tmp_path_factory):
     said = moca("train", "--data", file, "--length", 20, "--runs", folder / "runs", *small())
     assert said.exit_code == 0, said.stderr
     return folder / "runs" / "data" / "two" / "run"
-
-
-def test_a_trained_model_scores_as_the_exact_recursion(run):
-    each = own.finished(run)
-    learner = load(each, splits(each.config, Place(None, run)))
-    some = series(40, 31, missing=[7])
-    found = own.log_scores(learner.model(), some)
-    for scores, one in zip(found, some, strict=True):
-        data = Sequences(None, one.y.unsqueeze(0))
-        prior = start(learner.model(), data)
-        matrix = segments.segment_matrix(learner.model(), prior, data)
-        exact = segments.forward(matrix, Changes(learner.hazard)).log_score[0].detach()
-        assert torch.isnan(scores).nonzero().tolist() == [[7]]
-        torch.testing.assert_close(scores, exact, atol=1e-9, rtol=0, equal_nan=True)
 
 
 def test_a_fleet_has_its_units_from_each_series(run):

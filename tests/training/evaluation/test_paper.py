@@ -10,19 +10,21 @@ from rich.console import Console
 from tests.training.moca import SMALL as TRAINED
 from training.config import Objective
 from training.errors import BadConfig, BadRun
-from training.evaluation import comparison, paper_figures, trained
-from training.evaluation.comparison import Comparison
+from training.evaluation import paper_figures, trained
 from training.evaluation.paper import (
+    BASELINES,
     SUPERVISED,
     UNSUPERVISED,
-    Wanted,
+    Comparison,
+    Study,
     evaluate,
+    method_table,
+    save_table,
 )
 from training.evaluation.trained import Protocol
 from training.experiments import catalogue, grid, jobs
 from training.experiments.catalogue import Place
-from training.experiments.jobs import Wanted as Training
-from training.experiments.jobs import overrides, train
+from training.experiments.jobs import Training, overrides, train
 from training.statistics import estimate, formatted
 
 SMALL = {
@@ -47,12 +49,12 @@ def test_the_lead_in_a_table_is_paired_and_over_the_best():
     found = Comparison("sinusoid", "test NLL (nats)", -1, VALUES)
     assert found.settings() == ["0.01", "0.1"]
     assert found.methods() == ["MOCA", "SW5", "TOE"]
-    best, lead = found.lead("0.1", "MOCA", comparison.BASELINES)
+    best, lead = found.lead("0.1", "MOCA", BASELINES)
     assert best == "SW5"
     assert lead.mean == pytest.approx(0.5, abs=0.01)
     # Sequences differ by far more than the methods do.
     assert lead.half_width < 0.01 < estimate(VALUES["0.1", "MOCA"]).half_width
-    assert found.lead("0.01", "MOCA", comparison.BASELINES) is None
+    assert found.lead("0.01", "MOCA", BASELINES) is None
     values = {("all", "MOCA"): np.array([0.9, 0.8]), ("all", "SW5"): np.array([0.5, 0.6])}
     best, lead = Comparison("x", "accuracy", 1, values).lead("all", "MOCA", ["SW5"])
     assert (best, round(lead.mean, 3)) == ("SW5", 0.3)
@@ -62,7 +64,7 @@ def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path)
     values = {("all", "MOCA"): np.array([-1.5, -1.7]), ("all", "oracle"): np.array([-1.0, -2.0])}
     found = Comparison("players", "test NLL (nats)", -1, values)
     console = Console(record=True, width=100)
-    printed = comparison.table(found)
+    printed = method_table(found)
     console.print(printed.for_terminal())
     lines = [line.strip() for line in console.export_text().splitlines()]
     ours = {method: formatted(estimate(values["all", method])) for method in ("MOCA", "oracle")}
@@ -71,7 +73,7 @@ def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path)
     assert moca.endswith("-3.291 ± 0.074")
     (oracle,) = (line for line in lines if line.startswith("oracle"))
     assert oracle.removeprefix("oracle").strip() == ours["oracle"]  # the paper has none
-    comparison.save(found, printed, {("all", "MOCA"): {"seed": 4}}, tmp_path)
+    save_table(found, printed, {("all", "MOCA"): {"seed": 4}}, tmp_path)
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     (row,) = (each for each in rows if each["method"] == "MOCA")
     expected = estimate(values["all", "MOCA"])
@@ -131,7 +133,7 @@ def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
 
 @pytest.mark.slow
 def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
-    found = evaluate(Wanted("sinusoid", "quick", runs, place, tmp_path), paper_figures.sinusoid)
+    found = evaluate(Study("sinusoid", "quick", runs, place, tmp_path), paper_figures.sinusoid)
     learned = {"MOCA", "oracle", "SW5", SUPERVISED, UNSUPERVISED}
     assert set(found.methods()) == learned
     assert "MOCA's lead" in capsys.readouterr().out
@@ -145,7 +147,7 @@ def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
 
 def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
     with pytest.raises(BadRun, match="moca train sinusoid"):
-        evaluate(Wanted("sinusoid", "quick", tmp_path, place, tmp_path), paper_figures.sinusoid)
+        evaluate(Study("sinusoid", "quick", tmp_path, place, tmp_path), paper_figures.sinusoid)
     with pytest.raises(BadConfig, match="supervision, prior-weight, length"):
         grid.ablation("colour", "sinusoid")
     each = next(trained.trained(runs / "sinusoid"))
@@ -184,7 +186,7 @@ def test_players_from_runs_to_figures(court, tmp_path):
     runs = tmp_path / "runs"
     train(Training("players", "quick", runs), COMMON, court, [], modes, [], [])
     train(Training("players", "quick-12p5hz", runs), COMMON, court, [], ["moca"], [], [])
-    found = evaluate(Wanted("players", "quick", runs, court, tmp_path), paper_figures.players)
+    found = evaluate(Study("players", "quick", runs, court, tmp_path), paper_figures.players)
     assert found.methods() == ["MOCA", "SW5", "TOE", "COE"]
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert len({row["mean"] for row in rows}) == 4

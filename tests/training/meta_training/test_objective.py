@@ -3,7 +3,6 @@
 What is minimised is the score of the filter without pruning, of labels as of classes.
 """
 
-import itertools
 import math
 
 import pytest
@@ -95,32 +94,6 @@ def test_a_baseline_is_its_definition(kind):
     for weight in (1e-8, 0.3):  # an oracle that doubts is a mixture of densities
         expected = ((1 - weight) * known + weight * prior).log()
         same(scored(learner, batch, "oracle", prior_weight=weight), expected)
-
-
-# A classifier's inputs count, too: see its probabilities below.
-@pytest.mark.parametrize("kind", ["alpaca-lags", "alpaca-mixture", "lstm-lags"])
-@torch.no_grad()
-def test_the_loss_of_moca_is_the_sum_over_all_segmentations(kind):
-    """By brute force: each segmentation of the labels so far, its prior and its densities."""
-    learner, batch = made(kind), drawn(kind, 2, 6)
-    hazard, (count, steps) = learner.hazard.item(), batch.y.shape[:2]
-    each = {s: literal(learner, batch, lambda b, t, s=s: min(s, t)).exp() for s in range(steps)}
-    for b in range(count):
-        evidence = [1.0]
-        for t in range(steps):
-            total = 0.0
-            for cuts in itertools.product((0, 1), repeat=t):
-                chance = math.prod(hazard if cut else 1 - hazard for cut in cuts)
-                first = 0
-                for i in range(t + 1):
-                    first = i if i and cuts[i - 1] else first
-                    density = each[first][b, i].item()
-                    chance *= 1.0 if math.isnan(density) else density
-                total += chance
-            evidence.append(total)
-        expected = torch.tensor(evidence, dtype=torch.float64).log().diff()
-        expected[batch.y[b].isnan().any(-1)] = math.nan
-        same(scored(learner, batch, "moca")[b], expected)
 
 
 @torch.no_grad()

@@ -10,14 +10,14 @@ from rich.console import Console
 from model_core import artifact, sensitivity
 from model_core.upm.averaged import Averaged
 from tests.training.moca import moca, small
+from training import publish as publishing
 from training.data.regime_series import RegimeSeries
 from training.errors import BadConfig, BadData, BadRun
 from training.evaluation import own_data
 from training.evaluation.own_data import BlockScores, finished
 from training.evaluation.trained import load
 from training.experiments.catalogue import Place, splits
-from training.publish import artifact as publishing
-from training.publish.artifact import Wanted, publish
+from training.publish import Publication, publish
 
 
 def trained(folder, *more):
@@ -41,7 +41,8 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def wanted(runs, tmp_path):
-    return Wanted(runs / "secret" / "run", "pumps", tmp_path / "models", page=False, anyway=True)
+    run, models = runs / "secret" / "run", tmp_path / "models"
+    return Publication(run, "pumps", models, page=False, anyway=True)
 
 
 def test_the_artifact_is_what_was_trained(wanted, tmp_path):
@@ -162,9 +163,9 @@ def test_typical_regimes_are_numbered_or_named(runs, tmp_path):
         assert sum(chances) == pytest.approx(1)
     for names in (["a"], ["a", "a"], ["a", ""]):
         with pytest.raises(BadConfig, match="--regimes: expected 2 different names"):
-            publish(Wanted(run, "q", tmp_path, page=False, anyway=True, regimes=names))
+            publish(Publication(run, "q", tmp_path, page=False, anyway=True, regimes=names))
     with pytest.raises(BadConfig, match="--regimes: the model has no typical regimes"):
-        publish(Wanted(runs / "secret" / "run", "q", tmp_path, page=False, regimes=["a"]))
+        publish(Publication(runs / "secret" / "run", "q", tmp_path, page=False, regimes=["a"]))
     assert not (tmp_path / "q").exists()
 
 
@@ -232,7 +233,7 @@ def test_a_classifier_from_file_to_model(tmp_path):
     assert moca("evaluate", "data", run).exit_code == 0
     rows = json.loads((run / "evaluation" / "table.json").read_text())["rows"]
     assert [row["model"] for row in rows] == ["trained pcoc", "categorical"]
-    folder = publish(Wanted(run, "kinds", tmp_path / "models", page=False, anyway=True))
+    folder = publish(Publication(run, "kinds", tmp_path / "models", page=False, anyway=True))
     model = artifact.load(folder)
     assert (model.kind, model.classes, model.x_dim) == ("pcoc", 3, 1)
     report = json.loads((folder / "report.json").read_text())

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +17,9 @@ from rich.console import Console
 from torch import Tensor
 
 from model_core import artifact
+from model_core.errors import CannotSimulate
+from model_core.sensitivity import Plan, calibrate
+from model_core.sensitivity.regimes import check, windows
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
 from training.config import OWN, Config
@@ -28,10 +31,43 @@ from training.evaluation.trained import DTYPE, PROTOCOLS, Protocol, Trained, loa
 from training.experiments import catalogue
 from training.experiments.catalogue import Place
 from training.meta_training.objective import start
-from training.publish import false_alarms
 from training.report import measure, page
 from training.report.page import Comparison, Report
 from training.statistics import estimate, formatted
+
+SERIES = 64  # for each size of shift
+
+Advance = Callable[[int, int], None]  # with the number of new observations, and of all
+
+
+def silent(done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def simulate_false_alarms(
+    folder: Path, observations: int, batch: Batch, advance: Advance = silent
+) -> bool:
+    """Write the curves into a model's description; False where the model has none.
+
+    A model with inputs gets those of the test sequences, window by window. A model without a
+    generator of quiet data has no curves; its streams refuse `sensitivity`.
+    """
+    if observations == 0:
+        return False
+    model = artifact.load(folder)
+    try:
+        check(model)
+    except CannotSimulate:
+        return False
+    plan = Plan(observations, shifted=SERIES)
+    total = plan.amount(model)
+    inputs = None if batch.x is None else windows(batch.x)
+    curves = calibrate(
+        model, plan, inputs, lambda done: advance(done, total), "those of the test sequences"
+    )
+    artifact.amend(folder, sensitivity=curves)
+    return True
+
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTO = "auto"
@@ -41,7 +77,7 @@ STEPS = 100  # their first observations
 COMPARED = 2000  # first observations of each held-out series that built-in models forecast, too
 
 
-class Wanted(NamedTuple):
+class Publication(NamedTuple):
     """Run, name and options of a publication.
 
     version: an integer, or `auto` for the next. data: new path of own data that were moved. page:
@@ -66,8 +102,8 @@ class Wanted(NamedTuple):
 
 
 def publish(
-    wanted: Wanted,
-    advance: false_alarms.Advance = false_alarms.silent,
+    wanted: Publication,
+    advance: Advance = silent,
     console: Console | None = None,
 ) -> Path:
     """Write the artifact and its report; returns the folder, which appears atomically.
@@ -92,7 +128,7 @@ def publish(
     try:
         _write(temporary, wanted, run, splits, report)
         _check(temporary, load(run, splits).served(), _first(batch))
-        false_alarms.simulate(temporary, wanted.simulated, batch, advance)
+        simulate_false_alarms(temporary, wanted.simulated, batch, advance)
         return _placed(temporary, folder, wanted.version)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -101,7 +137,7 @@ def publish(
 
 
 def _untrained(
-    wanted: Wanted, run: Trained, splits: Splits, console: Console | None
+    wanted: Publication, run: Trained, splits: Splits, console: Console | None
 ) -> tuple[Comparison, ...]:
     """Built-in models on the run's held-out data; raises Behind where one is clearly ahead."""
     if run.config.experiment != OWN:
@@ -205,7 +241,7 @@ def _version(folder: Path, wanted: str) -> int:
     return int(wanted)
 
 
-def _write(folder: Path, wanted: Wanted, run: Trained, splits: Splits, report: Report) -> None:
+def _write(folder: Path, wanted: Publication, run: Trained, splits: Splits, report: Report) -> None:
     dtype: torch.dtype = getattr(torch, run.config.optimiser.dtype)
     learner = load(run, splits, dtype)
     description, tensors = learner.artifact()

@@ -1,1 +1,0 @@
-"""Agents on the switching wheel bandit and their regret."""

@@ -1,1 +1,0 @@
-"""Publication of a trained run as a model artifact."""
