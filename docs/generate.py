@@ -128,9 +128,8 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 
 def _parameter(parameter: dict[str, Any]) -> tuple[str, str, str]:
-    name = (
-        f"`{parameter['name']}` ({parameter['in']}{', required' if parameter['required'] else ''})"
-    )
+    required = ", required" if parameter.get("required") else ""
+    name = f"`{parameter['name']}` ({parameter['in']}{required})"
     return name, _type(parameter["schema"]), parameter.get("description", "")
 
 
@@ -139,7 +138,8 @@ def _body(body: dict[str, Any]) -> str:
         f"{_type(content['schema'])}" + ("" if media.endswith("/json") else f" as `{media}`")
         for media, content in body["content"].items()
     ]
-    return f"Body{'' if body['required'] else ', which may be left out'}: {'; or '.join(kinds)}.\n"
+    optional = "" if body.get("required") else ", which may be left out"
+    return f"Body{optional}: {'; or '.join(kinds)}.\n"
 
 
 def _answers(responses: dict[str, Any]) -> Iterator[str]:

@@ -272,15 +272,15 @@ MUTATIONS = [
     Mutation(
         "forms: positions of a list need not follow each other",
         "service/api/parsing/observations.py",
-        "if form.seq - i != first or first < 0:",
+        "if seq - i != first or first < 0:",
         "if first < 0:",
         API,
     ),
     Mutation(
         "forms: a pending label may have a value",
         "service/api/parsing/observations.py",
-        "return wide or (form.pending and _label(y) is not None)",
-        "return wide",
+        "if wide or (form.pending and label is not None):",
+        "if wide:",
         API,
     ),
     Mutation(

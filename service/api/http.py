@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+from fastapi import Header, Path
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import AfterValidator
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -24,7 +26,8 @@ from service.api.gateway.replies import Replies
 from service.api.gateway.store_monitor import Monitor
 from service.api.parsing.bodies import BYTES, JSON, NDJSON, apart, header, is_light, read_body
 from service.api.parsing.commands import CommandParser
-from service.api.parsing.observations import ObservationParser, query
+from service.api.parsing.field_errors import field_errors
+from service.api.parsing.observations import ObservationParser, check_parameters
 from service.api.parsing.series_rules import SeriesRules
 from service.api.sse.event_hub import EventHub
 from service.api.sse.observation_hub import ObservationHub
@@ -36,7 +39,7 @@ from service.problems import (
     ServiceError,
     UnsupportedMediaType,
 )
-from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, Form
+from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream
 from service.settings import Settings
 from service.store.api_reads import AsyncStore
 from service.wire import Command, Outcome
@@ -45,7 +48,32 @@ CLIENT_LEFT = 499
 BODY_TIMEOUT_S = 30.0  # the largest body, 8 MiB, at 2.2 Mbit/s
 AT_ONCE = 32  # answers sent in one piece
 T = TypeVar("T")
-F = TypeVar("F", bound=Form)
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+RAW: set[Handler] = set()  # endpoints that are called with the bare request
+StreamPath = Annotated[
+    str,
+    Path(description="stream id", pattern=STREAM_ID, openapi_examples={"": {"value": "pump-7"}}),
+    AfterValidator(check_stream),
+]
+EventPath = Annotated[
+    int,
+    Path(
+        description="id of an event of the stream",
+        ge=0,
+        le=2**53,
+        openapi_examples={"": {"value": 1}},
+    ),
+]
+ModelPath = Annotated[
+    str, Path(description="model name", openapi_examples={"": {"value": "gaussian"}})
+]
+LastEventId = Annotated[
+    str,
+    Header(
+        alias="Last-Event-ID",
+        description="`id` of the last message received: resume right after it",
+    ),
+]
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _key = re.compile(KEY.strip("^$")).fullmatch
 _json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORECASE).fullmatch
@@ -116,41 +144,83 @@ class Context(NamedTuple):
     thread: Executor  # one thread, for bodies that are not light
 
 
-class RawRoute(APIRoute):
-    """A documented route whose endpoint is called with the bare request.
+def raw(endpoint: Handler) -> Handler:
+    """Mark an endpoint that is called with the bare request."""
+    RAW.add(endpoint)
+    return endpoint
 
-    FastAPI's own handling of parameters and answers costs more than all the rest of a request
-    (85 of 126 us); endpoints here read and check their input themselves, once. `needs` is the
-    scope that a key must have.
+
+class ParsedRequest(Request):
+    """A request whose JSON body is read, bounded and parsed already."""
+
+    def __init__(self, request: Request, content: bytes, value: Any) -> None:
+        super().__init__(request.scope, request.receive)
+        self._content = content
+        self._value = value
+
+    async def body(self) -> bytes:
+        """Return the body, unpacked."""
+        return self._content
+
+    async def json(self) -> Any:
+        """Return the value of the body."""
+        return self._value
+
+
+class Route(APIRoute):
+    """A route that admits keys, bounds bodies and answers errors by problem documents.
+
+    `needs` is the scope that a key must have. The endpoint of a `raw` one is called with the bare
+    request: FastAPI's own handling costs 95 us, more than the rest of a posted observation.
     """
 
     needs = "admin"  # the default of a route that sets no scope
 
     def __init__(self, path: str, endpoint: Any, **documented: Any) -> None:
         super().__init__(path, endpoint, **documented)
-        self.app = self._respond
+        if endpoint in RAW:
+            self.app = self._respond
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            authenticator: Authenticator = scope["app"].state.context.authenticator
-            await authenticator.admit(scope, self.needs)
-            response: Response = await self.endpoint(Request(scope, receive, send))
-        except ServiceError as error:
-            response = problem(error)
-        except ClientDisconnect:  # in the middle of its body; this answer is not read
-            response = Response(status_code=CLIENT_LEFT)
+        response = await self._answer(Request(scope, receive, send), self.endpoint)
         await response(scope, receive, send)
+
+    def get_route_handler(self) -> Handler:
+        """Return FastAPI's handler within this route's."""
+        handle = super().get_route_handler()
+        required = self.body_field is not None and self.body_field.field_info.is_required()
+
+        async def declared(request: Request) -> Response:
+            check_parameters(request.query_params.multi_items())
+            if self.body_field is not None:
+                body, _ = await read_json(request, required)
+                parser = context_of(request).observation_parser
+                value = await parse_body(context_of(request), parser.json, body) if body else None
+                request = ParsedRequest(request, body, value)
+            return await handle(request)
+
+        async def answer(request: Request) -> Response:
+            return await self._answer(request, declared)
+
+        return answer
+
+    async def _answer(self, request: Request, endpoint: Handler) -> Response:
+        try:
+            authenticator = context_of(request).authenticator
+            await authenticator.admit(request.scope, self.needs)
+            return await endpoint(request)
+        except ServiceError as error:
+            return problem(error)
+        except RequestValidationError as error:
+            return problem(InvalidField(field_errors(error.errors())))
+        except ClientDisconnect:  # in the middle of its body; this answer is not read
+            return Response(status_code=CLIENT_LEFT)
 
 
 def context_of(request: Request) -> Context:
     """Return the context that the application created at startup."""
     context: Context = request.scope["app"].state.context
     return context
-
-
-def stream_of(request: Request) -> str:
-    """Return the stream id of the path."""
-    return checked_stream(request.scope["path_params"]["stream"])
 
 
 def checked_stream(stream: str) -> str:
@@ -172,19 +242,15 @@ def key_of(request: Request) -> str | None:
     return key
 
 
-async def read_json(request: Request, required: bool = True) -> bytes:
-    """Return the body of a JSON request, bounded in size."""
-    body, _ = await _read(request, required, lines=False)
-    return body
-
-
 async def read_snapshot(request: Request) -> bytes:
     """Return the body of a request that sends a snapshot, bounded in size."""
     kind: bytes = header(request.scope, b"content-type") or b""
     if kind.partition(b";")[0].strip().lower() != BYTES.encode():
         detail = f"Content-Type: expected {BYTES}, got {kind.decode('latin-1')!r}"
         raise UnsupportedMediaType(detail)
-    return await _body(request, context_of(request).settings.max_snapshot_bytes)
+    context = context_of(request)
+    limit = context.settings.max_snapshot_bytes
+    return await read_body(request, context.thread, limit, BODY_TIMEOUT_S)
 
 
 async def read_as_sent(request: Request) -> bytes:
@@ -194,14 +260,17 @@ async def read_as_sent(request: Request) -> bytes:
     return await read_body(request, context.thread, limit, BODY_TIMEOUT_S, as_sent=True)
 
 
-async def read_items(request: Request) -> tuple[bytes, bool]:
-    """Return the body of a JSON or NDJSON request, and whether it is NDJSON."""
-    return await _read(request, required=True, lines=True)
+async def read_json(
+    request: Request, required: bool = True, lines: bool = False
+) -> tuple[bytes, bool]:
+    """Return the body of a JSON request, bounded in size; with `lines` also of an NDJSON one.
 
-
-async def _read(request: Request, required: bool, lines: bool) -> tuple[bytes, bool]:
+    The second value is whether it is NDJSON.
+    """
+    context = context_of(request)
     kind: bytes = header(request.scope, b"content-type") or b""
-    body = await _body(request, context_of(request).settings.max_body_bytes)
+    limit = context.settings.max_body_bytes
+    body = await read_body(request, context.thread, limit, BODY_TIMEOUT_S)
     if _json_type(kind) or (not body and not required):
         return body, False
     if lines and _ndjson_type(kind):
@@ -211,35 +280,9 @@ async def _read(request: Request, required: bool, lines: bool) -> tuple[bytes, b
     raise UnsupportedMediaType(f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}")
 
 
-async def _body(request: Request, limit: int) -> bytes:
-    context = context_of(request)
-    return await read_body(request, context.thread, limit, BODY_TIMEOUT_S)
-
-
-def read_query(request: Request, form: type[F]) -> F:
-    """Return the query of a request; raise InvalidField if it does not fit the form."""
-    return query(form, request.query_params.multi_items())
-
-
-async def read_form(request: Request, parse: Callable[[bytes], T], required: bool = True) -> T:
-    """Read the body of a JSON request and parse it."""
-    return await parse_body(context_of(request), parse, await read_json(request, required))
-
-
 async def parse_body(context: Context, parse: Callable[[bytes], T], body: bytes) -> T:
     """Parse a body; in the thread if it is not light."""
     return parse(body) if is_light(body) else await apart(context.thread, lambda: parse(body))
-
-
-async def submit_body(
-    request: Request,
-    parse: Callable[[CommandParser, str, bytes], Command],
-    required: bool = True,
-) -> Response:
-    """Parse the body into a command for the stream of the path; return its outcome."""
-    parser, stream = context_of(request).command_parser, stream_of(request)
-    command = await read_form(request, partial(parse, parser, stream), required)
-    return await submit(request, command)
 
 
 async def submit(request: Request, command: Command) -> Response:
@@ -259,7 +302,7 @@ def outcome_response(outcome: Outcome) -> Response:
         return Response(content, outcome.status, media_type=PROBLEM_JSON)
     if not content:
         return Response(status_code=outcome.status)
-    return json_response(content, outcome.status)
+    return Response(content, outcome.status, media_type=JSON)
 
 
 def problem(error: ServiceError, headers: Mapping[str, str] | None = None) -> Response:

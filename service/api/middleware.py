@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from random import Random
 from typing import Any
 
@@ -22,7 +22,7 @@ from service.observability.access_log import AccessLog, Traffic
 from service.observability.tracing import Tracer
 from service.problems import Overloaded, TooManyConnections
 
-CLOSE = ((b"connection", b"close"),)
+CLOSE = (b"connection", b"close")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 SPARE_CONNECTIONS = 128  # over the limit, of which each is closed once it has an answer
 _observations = re.compile(r"/v1/(?:streams/([^/]+)/)?observations").fullmatch
@@ -37,21 +37,7 @@ class Admission:
         self.connections: Collection[Any] = ()
         self.max_connections: float = math.inf
         self.requests = 0  # in flight
-        self._overload = overload
-
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """Return the headers of an answer, after which a connection over the limit is closed."""
-        return CLOSE if len(self.connections) > self.max_connections else ()
-
-    def refusal(self) -> TooManyConnections | None:
-        """Return the refusal of any request; None: go on."""
-        if len(self.connections) <= self.max_connections + SPARE_CONNECTIONS:
-            return None
-        return TooManyConnections("connection limit of this API process reached")
-
-    def refusal_of_observations(self) -> Overloaded | None:
-        """Return the refusal of observations that are not read yet; None: go on."""
-        return self._overload.early(self.requests, time.monotonic())
+        self.overload = overload
 
 
 class RequestMiddleware:
@@ -85,16 +71,22 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        request_id = _identify(scope)
+        sent_id = header(scope, b"x-request-id")
+        request_id = sent_id if sent_id and _acceptable(sent_id) else b"%016x" % _random_bits(64)
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        method: str = scope["method"] if scope["method"] in METHODS else "other"
         status = 500
         traffic = trace = None
         if self._tracer is not None:
-            trace = self._tracer.request(_method(scope), header(scope, b"traceparent"))
+            trace = self._tracer.request(method, header(scope, b"traceparent"))
         if self._log is not None:
             traffic = Traffic()
             receive, send = traffic.count(receive, send)
 
-        added = [(b"x-request-id", request_id), *self._admission.headers()]
+        admission = self._admission
+        # A connection over the limit is closed once it has an answer.
+        over = len(admission.connections) > admission.max_connections
+        added = [(b"x-request-id", request_id), *([CLOSE] if over else [])]
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -104,17 +96,18 @@ class RequestMiddleware:
             await send(message)
 
         app = self._next(scope)
-        self._admission.requests += 1
+        admission.requests += 1
         try:
             await app(scope, receive, answer)
         finally:
-            self._admission.requests -= 1
+            admission.requests -= 1
             # Streaming responses are measured to the first byte.
             ended = scope["state"].get("answered_s") or time.perf_counter()
             seconds = ended - began
-            self._measure(scope, status, seconds)
+            route: str = getattr(scope.get("route"), "path", "unmatched")
+            self._measure(route, method, status, seconds, "list" in scope["state"])
             if trace is not None:
-                trace.end(_route(scope), status)
+                trace.end(route, status)
             if self._log is not None and traffic is not None:
                 self._log.write(scope, status, seconds, traffic)
 
@@ -124,9 +117,11 @@ class RequestMiddleware:
         Posted observations go straight to their route. The layers between cost a fifth of such a
         request: they find the route and handle errors that this one handles itself.
         """
-        refusal = self._admission.refusal()
-        if refusal is not None:
-            return _refused(scope, refusal)
+        admission = self._admission
+        if len(admission.connections) > admission.max_connections + SPARE_CONNECTIONS:
+            return _refused(
+                scope, TooManyConnections("connection limit of this API process reached")
+            )
         match = _observations(scope["path"]) if scope["method"] == "POST" else None
         if match is None or not self._shortcut:
             return self._app
@@ -136,20 +131,18 @@ class RequestMiddleware:
         route = self._routes["observe_many" if stream is None else "observe"]
         scope["path_params"] = {} if stream is None else {"stream": stream}
         scope["route"] = route
-        overloaded = self._admission.refusal_of_observations()
+        overloaded = admission.overload.early(admission.requests, time.monotonic())
         if overloaded is not None:
             return _refused(scope, overloaded)
         app: ASGIApp = route.app
         return app
 
-    def _measure(self, scope: Scope, status: int, seconds: float) -> None:
+    def _measure(self, route: str, method: str, status: int, seconds: float, is_list: bool) -> None:
         # A list takes as long as it has observations: it must not hide what a single one takes.
-        route = _route(scope) + (" (list)" if scope["state"].get("list") else "")
-        method = _method(scope)
-        key = (route, method, status)
+        key = (route + " (list)" if is_list else route, method, status)
         measure = self._measures.get(key)
         if measure is None:
-            measure = metrics.REQUEST_DURATION.labels(route, method, str(status))
+            measure = metrics.REQUEST_DURATION.labels(*key[:2], str(status))
             self._measures[key] = measure
         measure.observe(seconds)
 
@@ -159,21 +152,3 @@ def _refused(scope: Scope, error: Overloaded | TooManyConnections) -> ASGIApp:
     # A client that waits for 100 Continue never sends its body: nothing more can be read.
     waits = header(scope, b"expect") is not None
     return problem(error, {"Connection": "close"} if waits else None)
-
-
-def _identify(scope: Scope) -> bytes:
-    """Set and return the id of a request."""
-    sent_id = header(scope, b"x-request-id")
-    request_id = sent_id if sent_id and _acceptable(sent_id) else b"%016x" % _random_bits(64)
-    scope.setdefault("state", {})["request_id"] = request_id.decode()
-    return request_id
-
-
-def _route(scope: Scope) -> str:
-    path: str = getattr(scope.get("route"), "path", "unmatched")
-    return path
-
-
-def _method(scope: Scope) -> str:
-    method: str = scope["method"]
-    return method if method in METHODS else "other"

@@ -1,13 +1,19 @@
 """Request schemas of observations and stream settings (shape only).
 
+Observations are read by msgspec, as there can be thousands in a second; all other forms are those
+of FastAPI.
+
 Whether a label fits its stream (dimension, range, position) is checked by the worker, at the
 request's place in the log. Limits that are settings are checked in `service.api.parsing`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
 
+from msgspec import Meta, Struct
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -32,18 +38,18 @@ KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
 # cannot go on in those of the other.
 COMMAND_OBSERVATIONS = 512
 EARLIER_OBSERVATIONS = 32
+MAX_TIME = 40  # characters
 MAX_TABLE = 64  # entries of a hazard's table
 MAX_DURATION = 10_000.0
 MIN_SHAPE = 1e-3
 MAX_SHAPE = 1000.0
 
-
-def _check_time(text: str) -> str:
-    timestamps.parse(text)
-    return text
+_stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
+_key = re.compile(KEY.strip("^$")).fullmatch
 
 
-def _check_stream(stream: str) -> str:
+def check_stream(stream: str) -> str:
+    """Return a stream id; ValueError for one that cannot be addressed."""
     if stream in {".", ".."}:
         raise ValueError("'.' and '..' cannot be addressed in a URL")
     return stream
@@ -77,12 +83,9 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 # Of a list only the first wrong element is named: there may be a million.
 FIRST = Field(fail_fast=True)
 Numbers = Annotated[list[Number], Field(min_length=1), FIRST]
-Outputs = Annotated[list[Number | None], Field(min_length=1), FIRST]
 Probability = Annotated[Number, Field(ge=0, le=1)]
 Elapsed = Annotated[Number, Field(gt=0)]
-Time = Annotated[StrictStr, Field(max_length=40), AfterValidator(_check_time)]
-StreamId = Annotated[StrictStr, Field(pattern=STREAM_ID), AfterValidator(_check_stream)]
-Key = Annotated[StrictStr, Field(pattern=KEY)]
+StreamId = Annotated[StrictStr, Field(pattern=STREAM_ID), AfterValidator(check_stream)]
 WHOLE = BeforeValidator(_whole)
 Tags = Annotated[dict[StrictStr, StrictStr], AfterValidator(_check_tags)]
 Seq = Annotated[StrictInt, Field(ge=0, le=2**53), WHOLE]
@@ -92,68 +95,143 @@ class Form(BaseModel):
     """Base of all request bodies and queries; unknown fields are rejected by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    repeatable: ClassVar[frozenset[str]] = frozenset()  # query parameters that may be repeated
 
 
-class Supervision(Form):
+class SupervisionForm(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """Supervision: what the client knows about a regime change just before an observation."""
 
-    changepoint: Probability = Field(
-        description="probability that the regime changed just before this observation; 1: known "
-        "change, 0: known not to have changed"
-    )
+    changepoint: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="probability that the regime changed just before this observation; 1: "
+            "known change, 0: known not to have changed",
+        ),
+    ]
 
 
-class Observation(Form):
+class Position(int):
+    """Position of an observation in its stream. In JSON 84.0 is an integer, too."""
+
+
+class Timestamp(str):
+    """RFC 3339 time."""
+
+    __slots__ = ()
+
+
+class ItemStream(str):
+    """Id of a stream."""
+
+    __slots__ = ()
+
+
+class IdempotencyKey(str):
+    """Idempotency key."""
+
+    __slots__ = ()
+
+
+# Types of observations that msgspec does not know, with their JSON schemas.
+JSON_SCHEMAS: dict[type, dict[str, Any]] = {
+    Position: {"type": "integer", "minimum": 0, "maximum": 2**53},
+    Timestamp: {"type": "string", "maxLength": MAX_TIME},
+    ItemStream: {"type": "string", "pattern": STREAM_ID},
+    IdempotencyKey: {"type": "string", "pattern": KEY},
+}
+
+
+def _position(value: Any) -> Position:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("expected an integer")
+    if value != int(value) or not 0 <= value <= 2**53:
+        raise ValueError("expected an integer from 0 to 2**53")
+    return Position(value)
+
+
+def _time(value: Any) -> Timestamp:
+    if not isinstance(value, str) or len(value) > MAX_TIME:
+        raise ValueError(f"expected a string of at most {MAX_TIME} characters")
+    timestamps.parse(value)
+    return Timestamp(value)
+
+
+def _item_stream(value: Any) -> ItemStream:
+    if not isinstance(value, str) or not _stream_id(value) or value in {".", ".."}:
+        raise ValueError(f"expected {STREAM_ID_RULE}")
+    return ItemStream(value)
+
+
+def _idempotency_key(value: Any) -> IdempotencyKey:
+    if not isinstance(value, str) or not _key(value):
+        raise ValueError("expected 1 to 200 printable ASCII characters without spaces")
+    return IdempotencyKey(value)
+
+
+_READERS: dict[type, Callable[[Any], Any]] = {
+    Position: _position,
+    Timestamp: _time,
+    ItemStream: _item_stream,
+    IdempotencyKey: _idempotency_key,
+}
+
+
+def read_value(kind: type, value: Any) -> Any:
+    """Return a value of one of these types; ValueError says what was expected."""
+    return _READERS[kind](value)
+
+
+FiniteNumbers = Annotated[list[float], Meta(min_length=1)]
+Labels = Annotated[list[float | None], Meta(min_length=1)]
+
+
+class ObservationForm(Struct, forbid_unknown_fields=True, frozen=True, gc=False, kw_only=True):
     """One observation. Numbers are finite; a missing label is `null` or omitted.
 
     In a list of numbers `null` is a missing output, for models that take such labels.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"y": 10.4},
-                {"x": [0.3, 1.2], "y": [2.0], "time": "2024-05-01T12:00:00Z"},
-                {"y": [0.71, None, 12.9]},
-            ]
-        }
-    )
+    y: Annotated[
+        float | Labels | None,
+        Meta(
+            description="label: a number, a list of numbers, or null if missing; in a list null is "
+            "a missing output, and a list of nulls a missing label"
+        ),
+    ] = None
+    x: Annotated[FiniteNumbers | None, Meta(description="input, for models that take one")] = None
+    time: Annotated[
+        Timestamp | None, Meta(description="RFC 3339; returned in the answer and in events")
+    ] = None
+    elapsed: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="time since the previous observation, in steps of the hazard; default: "
+            "computed from `time` if the stream has an `interval`, else 1"
+        ),
+    ] = None
+    supervision: SupervisionForm | None = None
+    pending: Annotated[
+        bool,
+        Meta(
+            description="whether the label is pending: it is posted later under this "
+            "observation's `seq`"
+        ),
+    ] = False
+    seq: Annotated[
+        Position | None,
+        Meta(
+            description="expected position; 409 if the stream is at another one. With the `seq` of "
+            "a pending label: this is that label"
+        ),
+    ] = None
 
-    y: Number | Outputs | None = Field(
-        None,
-        description="label: a number, a list of numbers, or null if missing; in a list null is a "
-        "missing output, and a list of nulls a missing label",
-    )
-    x: Numbers | None = Field(None, description="input, for models that take one")
-    time: Time | None = Field(None, description="RFC 3339; returned in the answer and in events")
-    elapsed: Elapsed | None = Field(
-        None,
-        description="time since the previous observation, in steps of the hazard; default: "
-        "computed from `time` if the stream has an `interval`, else 1",
-    )
-    supervision: Supervision | None = None
-    pending: StrictBool = Field(
-        False,
-        description="whether the label is pending: it is posted later under this "
-        "observation's `seq`",
-    )
-    seq: Seq | None = Field(
-        None,
-        description="expected position; 409 if the stream is at another one. With the `seq` of a "
-        "pending label: this is that label",
-    )
 
-
-class Item(Observation):
+class ItemForm(ObservationForm, forbid_unknown_fields=True, frozen=True, gc=False, kw_only=True):
     """One observation of a multi-stream request."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"stream": "pump-7", "key": "a81f-0", "y": 10.4}]}
-    )
-
-    stream: StreamId
-    key: Key | None = Field(None, description="idempotency key of this item")
+    stream: ItemStream
+    key: Annotated[IdempotencyKey | None, Meta(description="idempotency key of this item")] = None
 
 
 class DurationsForm(Form):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -38,8 +38,6 @@ Level = Annotated[float, Field(gt=0, lt=1)]
 class ObserveQuery(Form):
     """Query of a post of observations."""
 
-    repeatable: ClassVar[frozenset[str]] = frozenset(("quantiles",))
-
     belief: bool = Field(False, description="whether answers include the full run-length belief")
     components: bool = Field(False, description="whether answers include the mixture components")
     quantiles: (
@@ -53,8 +51,6 @@ class ObserveQuery(Form):
 
 class StreamsQuery(Form):
     """Query of the list of streams."""
-
-    repeatable: ClassVar[frozenset[str]] = frozenset(("match",))
 
     prefix: Annotated[str, Field(max_length=200)] = Field(
         "", description="only ids with this prefix"
@@ -77,8 +73,6 @@ def kinds_of(kinds: Kinds) -> frozenset[str]:
 
 class ChangepointsQuery(Form):
     """Query of the changepoints of a stream."""
-
-    repeatable: ClassVar[frozenset[str]] = frozenset(("kind",))
 
     kind: Kinds = Field([], description=KINDS)
     wait: bool = Field(
@@ -127,10 +121,6 @@ class SnapshotQuery(Form):
 class EventsQuery(Form):
     """Query of the event stream; each filter may be repeated."""
 
-    repeatable: ClassVar[frozenset[str]] = frozenset(
-        ("stream", "prefix", "model", "state", "kind", "match")
-    )
-
     stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
     prefix: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
@@ -178,8 +168,6 @@ When = Annotated[str, AfterValidator(_check_when)]
 
 class ChangesQuery(Form):
     """Query of the changes of all streams; `state`, `model`, `prefix`, `match` may be repeated."""
-
-    repeatable: ClassVar[frozenset[str]] = frozenset(("prefix", "model", "state", "match"))
 
     since: When | None = Field(
         None, description=f"changes from this time on: {WHEN}; default: everything retained"
@@ -233,10 +221,4 @@ RESULT_SERIES = {
 class ResultsQuery(Form):
     """Query of results for Prometheus."""
 
-    repeatable: ClassVar[frozenset[str]] = frozenset(("match",))
-
     match: Match = Field([], description=f"{MATCH}; default: all streams")
-
-
-class NoQuery(Form):
-    """Query of a call without parameters."""

@@ -57,9 +57,9 @@ class Authenticator:
             return
         sent = header(scope, b"authorization")
         if sent is None and not self._required:
-            hosts = [value for name, value in scope["headers"] if name == b"host"]
-            if not all(is_own_name(host, self._names) for host in hosts):
-                raise Unauthorized(OTHER_NAME)
+            for name, value in scope["headers"]:
+                if name == b"host" and not is_own_name(value, self._names):
+                    raise Unauthorized(OTHER_NAME)
             return
         if time.monotonic() > self._fresh_until:
             await self._renew()

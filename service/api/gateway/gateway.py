@@ -113,7 +113,7 @@ class Gateway:
         `begun`: an earlier part of the request was accepted already. `patience`: the deadlines of
         a request with several commands.
         """
-        partition = self.partition(command.stream)
+        partition = partition_of(command.stream, self._settings.partitions)
         queue = self._queues[partition]
         read_only = isinstance(command, wire.READ_ONLY)
         self._admit(queue, partition, command, begun)
@@ -131,7 +131,7 @@ class Gateway:
                 deadline_ms,
                 settings.default_model,
                 command,
-                self._chosen(command),
+                self._chosen(command) if self._monitor.canaries else None,
                 place,
             )
         )
@@ -142,19 +142,29 @@ class Gateway:
         pending = Pending(number, partition, payload, wire.units(command), deadline_s, read_only)
         self._replies.pending[number] = pending
         queue.put(pending)
+        counted = not isinstance(command, wire.BACKGROUND)  # which do not delay other commands
+        if counted:
+            self._overload.add(partition, pending.count, pending.since)
+        outcome: wire.Outcome | None = None
         try:
-            return await self._counted(pending, command)
+            outcome = await pending.future
+            return outcome
         finally:
             del self._replies.pending[number]
+            now_s = time.monotonic()
+            if counted and outcome is None:
+                self._overload.drop(partition, pending.count)
+            elif counted:
+                self._overload.complete(partition, pending.count, now_s - pending.since, now_s)
             if patience is not None:
-                patience.spend(time.monotonic() - pending.since)
+                patience.spend(now_s - pending.since)
             if trace is not None:
                 trace.end(pending.acknowledged)
 
     def _chosen(self, command: wire.Command) -> str | None:
         """Return the canary's choice of model version, for a command that may create its stream."""
         canaries, name = self._monitor.canaries, self._settings.default_model
-        if not canaries or not isinstance(command, wire.Observe | wire.Configure):
+        if not isinstance(command, wire.Observe | wire.Configure):
             return None
         if isinstance(command, wire.Configure | wire.Ingest):
             name = command.settings.get("model") or name
@@ -162,21 +172,6 @@ class Gateway:
             return None
         versions = self._catalogue.usable(name)
         return chosen(canaries[name], name, command.stream, versions)
-
-    async def _counted(self, pending: Pending, command: wire.Command) -> wire.Outcome:
-        """Wait for an outcome, counted in the backlog."""
-        if isinstance(command, wire.BACKGROUND):  # does not delay other commands
-            return await pending.future
-        partition, units = pending.partition, pending.count
-        self._overload.add(partition, units, pending.since)
-        try:
-            outcome = await pending.future
-        except BaseException:
-            self._overload.drop(partition, units)
-            raise
-        now = time.monotonic()
-        self._overload.complete(partition, units, now - pending.since, now)
-        return outcome
 
     def _admit(
         self, queue: PartitionQueue, partition: int, command: wire.Command, begun: bool

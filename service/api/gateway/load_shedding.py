@@ -84,9 +84,22 @@ class Backlog:
             self._overloaded = True  # until known otherwise: one stall is forgiven, not the next
             self.forgive(now_s + gap_s)
         else:
-            self._note_rate(units, gap_s, now_s)
+            decay = math.exp(-gap_s / SMOOTHING_S)
+            self._done = self._done * decay + units
+            self._elapsed_s = self._elapsed_s * decay + gap_s
+            self._last_s = now_s
+            self._due_s = self._expected_s()
+            if now_s > self._lenient_until_s and self._elapsed_s:
+                self._overloaded = now_s - self._shed_s < HOLD_S
             gap_s = 0.0
-        self._note_wait(waited_s, now_s)
+        if waited_s < self._late_s:
+            self._late = 0
+            return gap_s
+        if not self._late:
+            self._late_since_s = now_s
+        self._late += 1
+        if self._congested(now_s):
+            self._congested_until_s = now_s + HOLD_S
         return gap_s
 
     def forgive(self, until_s: float) -> None:
@@ -97,25 +110,6 @@ class Backlog:
         """Return the work waiting if none of it moves, else 0."""
         usual_s = max(DUE_FACTOR * self._due_s, USUAL_FACTOR * usual_s)
         return self._waiting if now_s - self._last_s > max(self._pause_s, usual_s) else 0
-
-    def _note_rate(self, units: int, gap_s: float, now_s: float) -> None:
-        decay = math.exp(-gap_s / SMOOTHING_S)
-        self._done = self._done * decay + units
-        self._elapsed_s = self._elapsed_s * decay + gap_s
-        self._last_s = now_s
-        self._due_s = self._expected_s()
-        if now_s > self._lenient_until_s and self._elapsed_s:
-            self._overloaded = now_s - self._shed_s < HOLD_S
-
-    def _note_wait(self, waited_s: float, now_s: float) -> None:
-        if waited_s < self._late_s:
-            self._late = 0
-            return
-        if not self._late:
-            self._late_since_s = now_s
-        self._late += 1
-        if self._congested(now_s):
-            self._congested_until_s = now_s + HOLD_S
 
     def wait_s(self, now_s: float, stalled: int = 0) -> float:
         """Return the estimated wait of a newcomer; 0 while there is no sign of a backlog.

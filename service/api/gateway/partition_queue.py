@@ -114,8 +114,17 @@ class PartitionQueue:
     async def _run(self) -> None:
         self._batch = self._take()
         while self._batch:
-            await self._send()
-            self._batch = self._take()
+            appended = await self._append()
+            if appended is None:
+                self._batch = []
+            elif appended.entry is not None:
+                self._acknowledge()
+            elif appended.waiting < 0:
+                self._fail_batch()
+            else:
+                self._shed(appended.waiting)
+            if not self._batch:
+                self._batch = self._take()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
@@ -141,31 +150,18 @@ class PartitionQueue:
             self._waiting.popleft()
         return batch
 
-    async def _send(self) -> None:
-        while self._batch:
-            appended = await self._append()
-            if appended is None:
-                return
-            if appended.entry is not None:
-                self._acknowledge()
-                return
-            if appended.waiting < 0:
-                self._fail_batch()
-                return
-            self._shed(appended.waiting)
-
     async def _append(self) -> Appended | None:
         """Append the batch, retrying until it succeeds; None when it was refused for memory."""
         access, pause_s = self._access, FIRST_PAUSE_S
         self._batch_no += 1  # never reused for another batch, even if this one fails
+        count = 0
+        commands: list[Queued] = []
         for pending in self._batch:
             pending.sent = True
-        commands = [
-            Queued(pending.number, pending.count, pending.payload) for pending in self._batch
-        ]
+            count += pending.count
+            commands.append(Queued(pending.number, pending.count, pending.payload))
         payload, sums = entry_of(self._partition, access.incarnation, commands)
         repeated = False
-        count = sum(pending.count for pending in self._batch)
         metrics.APPEND_COMMANDS.observe(len(self._batch))
         while True:
             try:
@@ -206,7 +202,7 @@ class PartitionQueue:
         accepted: list[Pending] = []
         for i, pending in enumerate(self._batch):
             room -= pending.count
-            if room < 0 or i == len(self._batch) - 1:  # refuse at least one, or _send never ends
+            if room < 0 or i == len(self._batch) - 1:  # refuse at least one, or _run never ends
                 detail = f"the queue of this stream's partition is full: {waiting} observations"
                 self._refuse(self._batch[i:], PartitionFull(detail))
                 break

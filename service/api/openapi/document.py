@@ -1,4 +1,4 @@
-"""The OpenAPI document: parameters, bodies and answers, which FastAPI does not see itself."""
+"""The OpenAPI document: answers, errors and raw bodies, which FastAPI does not see itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from msgspec.json import schema_components
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 
 from moca_client import responses
 from moca_client.responses import ItemAnswer, Problem
@@ -18,34 +17,15 @@ from service.api.openapi import examples
 from service.api.parsing.bodies import BYTES, CSV, JSON, NDJSON
 from service.api.parsing.remote_write import PROTOBUF
 from service.problems import PROBLEM_JSON, InvalidField, ServiceError, problem_types
-from service.schema.commands import (
-    ActionForm,
-    BeliefForm,
-    CanaryForm,
-    ChangeForm,
-    ModelForm,
-    MovesForm,
-    PredictionForm,
-    VerdictForm,
-    WhatIfForm,
+from service.schema.observations import (
+    JSON_SCHEMAS,
+    KEY,
+    STREAM_ID,
+    ItemForm,
+    ObservationForm,
 )
-from service.schema.observations import KEY, STREAM_ID, Item, Observation, StreamForm
 
 REF = "#/components/schemas/{name}"
-BODIES: tuple[type[BaseModel], ...] = (
-    ActionForm,
-    BeliefForm,
-    CanaryForm,
-    ChangeForm,
-    Item,
-    ModelForm,
-    MovesForm,
-    Observation,
-    PredictionForm,
-    StreamForm,
-    VerdictForm,
-    WhatIfForm,
-)
 
 DESCRIPTION = """\
 Post one observation at a time; each answer has the predictive distribution held before the label
@@ -69,22 +49,6 @@ STREAM = {
     "description": "stream id",
     "schema": {"type": "string", "pattern": STREAM_ID},
     "example": "pump-7",
-}
-MODEL = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "description": "model name",
-    "schema": {"type": "string"},
-    "example": "gaussian",
-}
-EVENT = {
-    "name": "event",
-    "in": "path",
-    "required": True,
-    "description": "id of an event of the stream",
-    "schema": {"type": "integer", "minimum": 0},
-    "example": 1,
 }
 IDEMPOTENCY = {
     "name": "Idempotency-Key",
@@ -134,13 +98,6 @@ METRICS: dict[str, Any] = {
 BLOB: dict[str, Any] = {"description": "the snapshot", "content": _BYTES}
 BLOB_BODY: dict[str, Any] = {"required": True, "content": _BYTES}
 
-LAST_EVENT_ID = {
-    "name": "Last-Event-ID",
-    "in": "header",
-    "required": False,
-    "description": "`id` of the last message received: resume right after it",
-    "schema": {"type": "string"},
-}
 EVENT_MESSAGES: dict[str, Any] = {
     "description": "a stream of messages, until the connection is closed",
     "content": {
@@ -170,8 +127,15 @@ def answer_or_table(kind: Any) -> dict[str, Any]:
 
 
 def answers(kinds: Iterable[Any]) -> dict[str, Any]:
-    """Return the schemas of answers, by name; see `moca_client.members` for `required`."""
-    _, schemas = schema_components([*kinds, ItemAnswer, Problem], ref_template=REF)
+    """Return the schemas of answers and observations, by name.
+
+    See `moca_client.members` for `required`.
+    """
+    _, schemas = schema_components(
+        [*kinds, ItemAnswer, Problem, ObservationForm, ItemForm],
+        schema_hook=lambda kind: JSON_SCHEMAS[kind],
+        ref_template=REF,
+    )
     for kind, schema in schemas.items():
         if is_typeddict(getattr(responses, kind, None)):
             continue  # such as settings, where msgspec knows what is required
@@ -182,30 +146,29 @@ def answers(kinds: Iterable[Any]) -> dict[str, Any]:
     return schemas
 
 
-def list_of(model: type[BaseModel]) -> dict[str, Any]:
+def list_of(model: type[BaseModel | msgspec.Struct]) -> dict[str, Any]:
     """Return the schema of a list of a model."""
     return {"type": "array", "items": ref(model)}
 
 
-def items_of(model: type[BaseModel]) -> dict[str, Any]:
+def items_of(model: type[BaseModel | msgspec.Struct]) -> dict[str, Any]:
     """Return the schema of a list of a model; an item of another form is refused by itself."""
     return {"type": "array", "items": _or_other(model)}
 
 
-def _or_other(model: type[BaseModel]) -> dict[str, Any]:
+def _or_other(model: type[BaseModel | msgspec.Struct]) -> dict[str, Any]:
     other = {"description": "anything else gets a problem document of its own"}
     return {"anyOf": [ref(model), other]}
 
 
-def one_or_list(model: type[BaseModel]) -> dict[str, Any]:
+def one_or_list(model: type[BaseModel | msgspec.Struct]) -> dict[str, Any]:
     """Return the schema of a model or a list of it."""
     return {"oneOf": [ref(model), list_of(model)]}
 
 
-def parameters(*path_and_header: dict[str, Any], query: type[BaseModel]) -> list[dict[str, Any]]:
-    """Return path and header parameters and those of a query form."""
-    schema = query.model_json_schema()
-    query_parameters = [
+def parameters(query: type[BaseModel]) -> tuple[dict[str, Any], ...]:
+    """Return the parameters of the query of a raw endpoint."""
+    return tuple(
         {
             "name": name,
             "in": "query",
@@ -213,17 +176,16 @@ def parameters(*path_and_header: dict[str, Any], query: type[BaseModel]) -> list
             "description": field.pop("description", ""),
             "schema": field,
         }
-        for name, field in schema.get("properties", {}).items()
-    ]
-    return [*path_and_header, *query_parameters]
+        for name, field in query.model_json_schema()["properties"].items()
+    )
 
 
-def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> dict[str, Any]:
+def body(schema: dict[str, Any], lines: bool = False) -> dict[str, Any]:
     """Return a JSON request body, with `lines` also as NDJSON."""
     content: dict[str, Any] = {JSON: {"schema": schema}}
     if lines:
-        content[NDJSON] = {"schema": {"description": "one line of the body", **_or_other(Item)}}
-    return {"required": required, "content": content}
+        content[NDJSON] = {"schema": {"description": "one line of the body", **_or_other(ItemForm)}}
+    return {"required": True, "content": content}
 
 
 def security(scope: str) -> list[dict[str, list[str]]]:
@@ -274,11 +236,21 @@ def document(app: FastAPI, kinds: Iterable[Any]) -> dict[str, Any]:
         result = get_openapi(
             title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes
         )
-        modes = [(model, "validation") for model in BODIES]
-        template = REF.format(name="{model}")
-        _, forms = models_json_schema(modes, ref_template=template)  # type: ignore[arg-type]
-        schemas = {**answers(kinds), **forms["$defs"]}
-        result["components"] = {"schemas": schemas, "securitySchemes": {"key": BEARER}}
+        components = result["components"]
+        components["schemas"] |= answers(kinds)
+        components["securitySchemes"] = {"key": BEARER}
+        _leave_out_own_errors(result)
         examples.describe(result)
         app.openapi_schema = result
     return app.openapi_schema
+
+
+def _leave_out_own_errors(result: dict[str, Any]) -> None:
+    """Leave out FastAPI's own form of errors, which calls never answer."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        result["components"]["schemas"].pop(name, None)
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            errors = operation["responses"]
+            if "HTTPValidationError" in str(errors.get("422")):
+                del errors["422"]

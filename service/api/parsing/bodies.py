@@ -82,7 +82,7 @@ def check_command(body: bytes, limits: JsonLimits, loc: str) -> None:
     for name, count, limit in zip(JsonLimits._fields, counts, limits, strict=True):
         if count <= limit:  # including those in strings, which the limits allow for
             continue
-        _check_json(body, loc)
+        check_json(body, loc)
         unit = "bytes" if name == "size" else name
         raise InvalidField([FieldError(loc, f"expected at most {limit} {unit}, got {count}")])
 
@@ -96,11 +96,11 @@ def split(body: bytes, limit: int) -> list[msgspec.Raw]:
     try:
         return _cut(body)
     except msgspec.ValidationError as error:
-        _check_json(body, "body")
+        check_json(body, "body")
         detail = f"expected a list of observations: {error}"
         raise InvalidField([FieldError("body", detail)]) from None
     except (msgspec.DecodeError, RecursionError) as error:
-        finite = _finite(body, limit)
+        finite = finite_json(body, limit)
         if finite == body:
             raise malformed(f"Invalid JSON: {error}", "body") from None
     return split(finite, limit)
@@ -111,11 +111,12 @@ def malformed(detail: str, loc: str) -> MalformedBody:
     return MalformedBody(f"{loc}: {detail}", errors=[{"loc": loc, "detail": detail}])
 
 
-def _check_json(body: bytes, loc: str) -> None:
+def check_json(body: bytes, loc: str) -> None:
     """Raise MalformedBody if the body is not JSON, whatever other errors it has."""
     try:
+        body.decode()
         _skip(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise malformed(f"Invalid JSON: {error}", loc) from None
 
 
@@ -125,8 +126,8 @@ def _cut(body: bytes) -> list[msgspec.Raw]:
     return _parts(body)
 
 
-def _finite(body: bytes, limit: int) -> bytes:
-    """Replace NaN, which is not JSON, by a number that is refused for the same reason."""
+def finite_json(body: bytes, limit: int = 1) -> bytes:
+    """Replace NaN, which is not JSON, by a number that is refused by name, as not finite."""
     quotes = body.count(b'"') + body.count(b"\\")
     if quotes > MAX_QUOTES * limit or not (b"NaN" in body or b"Infinity" in body):
         return body

@@ -1,10 +1,8 @@
-"""Parse the request bodies of stream commands into wire commands."""
+"""From the forms of stream commands to wire commands, with the limits that are settings."""
 
 from __future__ import annotations
 
 import secrets
-
-from pydantic import TypeAdapter
 
 from service import wire
 from service.api.parsing.observations import MAX_POINTS, ObservationParser
@@ -12,10 +10,7 @@ from service.problems import FieldError, InvalidField
 from service.schema.commands import (
     ActionForm,
     BeliefForm,
-    ChangeForm,
-    ModelForm,
     PredictionForm,
-    VerdictForm,
     WhatIfForm,
 )
 from service.settings import Settings
@@ -23,26 +18,17 @@ from service.settings import Settings
 MAX_SAMPLES = 1000  # draws at an input: a probability has a standard error of 0.016 at most
 MAX_HORIZON = 100  # labels to come in one call, such as four days of hours
 MAX_DRAWS = 100_000  # samples times inputs in one call
-MAX_DIGITS = 15
-_prediction = TypeAdapter(PredictionForm).validate_json
-_action = TypeAdapter(ActionForm).validate_json
-_belief = TypeAdapter(BeliefForm).validate_json
-_what_if = TypeAdapter(WhatIfForm).validate_json
-_model = TypeAdapter(ModelForm).validate_json
-_feedback = TypeAdapter(VerdictForm).validate_json
-_change = TypeAdapter(ChangeForm).validate_json
 
 
 class CommandParser:
-    """Parses the bodies of stream commands, with the limits of one process's settings."""
+    """Checks the forms of stream commands by the limits of one process's settings."""
 
     def __init__(self, settings: Settings, observation_parser: ObservationParser) -> None:
         self._settings = settings
         self._observation_parser = observation_parser
 
-    def prediction(self, stream: str, body: bytes) -> wire.Predict:
-        """Parse a prediction request."""
-        form = self._observation_parser.parsed(_prediction, body or b"{}")
+    def prediction(self, stream: str, form: PredictionForm) -> wire.Predict:
+        """Return a prediction request."""
         points = form.x or []
         errors = self._inputs(points, "x", MAX_POINTS)
         if form.horizon is not None and form.x is not None:
@@ -64,9 +50,8 @@ class CommandParser:
             form.horizon or 0,
         )
 
-    def action(self, stream: str, body: bytes) -> wire.Act:
-        """Parse an action request."""
-        form = self._observation_parser.parsed(_action, body)
+    def action(self, stream: str, form: ActionForm) -> wire.Act:
+        """Return an action request."""
         errors = self._inputs(form.candidates, "candidates", MAX_POINTS)
         count = {"thompson": 1, "optimistic": form.samples, "greedy": 0}[form.strategy]
         errors += self._draws(count, len(form.candidates))
@@ -74,10 +59,8 @@ class CommandParser:
         seed = _seed(form.seed)
         return wire.Act(stream, form.candidates, form.strategy, max(count, 1), seed, form.elapsed)
 
-    def belief(self, stream: str, body: bytes) -> wire.SetBelief:
-        """Parse an override of the run-length belief."""
-        fields = 2 * self._settings.max_hypotheses
-        form = self._observation_parser.parsed(_belief, body, fields=fields)
+    def belief(self, stream: str, form: BeliefForm) -> wire.SetBelief:
+        """Return an override of the run-length belief."""
         if form.belief is None and form.changepoint is None:
             _raise([FieldError("body", "expected `belief`, `changepoint` or both")])
         if form.belief is not None and len(form.belief) > self._settings.max_hypotheses:
@@ -87,29 +70,10 @@ class CommandParser:
             pairs = [(hypothesis.run_length, hypothesis.probability) for hypothesis in form.belief]
         return wire.SetBelief(stream, pairs, form.changepoint, form.seq)
 
-    def what_if(self, stream: str, body: bytes) -> wire.WhatIf:
-        """Parse a what-if request."""
-        form = self._observation_parser.parsed(_what_if, body or b"{}")
+    def what_if(self, stream: str, form: WhatIfForm) -> wire.WhatIf:
+        """Return a what-if request."""
         settings = self._observation_parser.named(form.settings, "body.settings")
         return wire.WhatIf(stream, settings, form.series, form.beliefs)
-
-    def move(self, stream: str, body: bytes) -> wire.Move:
-        """Parse a move to another model."""
-        return wire.Move(stream, self._observation_parser.parsed(_model, body).model)
-
-    def feedback(self, stream: str, body: bytes, event: str) -> wire.EventFeedback:
-        """Parse feedback on an event, whose id is in the path."""
-        if not event.isdecimal() or len(event) > MAX_DIGITS:
-            raise InvalidField([FieldError("path.event", "expected the id of an event")])
-        return wire.EventFeedback(
-            stream, self._observation_parser.parsed(_feedback, body).change, int(event)
-        )
-
-    def change(self, stream: str, body: bytes) -> wire.EventFeedback:
-        """Parse the report of a missed changepoint."""
-        return wire.EventFeedback(
-            stream, True, start=self._observation_parser.parsed(_change, body).start
-        )
 
     def _inputs(self, inputs: list[list[float]], field: str, limit: int) -> list[FieldError]:
         errors = []

@@ -1,28 +1,34 @@
-"""Convert pydantic's validation errors to the field errors of problem documents."""
+"""Convert validation errors of pydantic and msgspec to the field errors of problem documents."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from pydantic import ValidationError
+import msgspec
 
 from service.problems import MAX_ERRORS, FieldError
 from service.schema.observations import STREAM_ID_RULE
 
-OTHER_BRANCH = ("list_type", "model_type")  # of the branches of a union that do not apply
+# Of the branches of a union that do not apply.
+OTHER_BRANCH = ("list_type", "model_type", "model_attributes_type")
+JSON_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}
+_msgspec_text = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL).fullmatch
+_field = re.compile(r"Object (?:contains (unknown)|missing required) field `(.*)`", re.DOTALL).match
+_quoted = re.compile(r"`([^`]*)`")
 _branch = re.compile(
     r"float|constrained-.*|list\[.*|function-.*|nullable.*|DurationsForm"
 ).fullmatch
 
 
-def field_errors(error: ValidationError, root: str) -> list[FieldError]:
+def field_errors(errors: Sequence[Any], root: str = "") -> list[FieldError]:
     """Return the field errors, without those of union branches that do not apply.
 
-    At most one more than a problem document lists, so that it can mention further ones.
+    root: place of the whole; empty where it comes first in the place of each error, as in those of
+    FastAPI. At most one more than a problem document lists, so that it can mention further ones.
     """
     named: list[FieldError] = []
-    errors = error.errors(include_url=False, include_context=False)
     for item in errors:
         if len(named) > MAX_ERRORS:
             break
@@ -43,6 +49,7 @@ def field_errors(error: ValidationError, root: str) -> list[FieldError]:
 _DETAILS = {
     "extra_forbidden": "unknown field",
     "missing": "required",
+    "model_attributes_type": "expected an object",
     "float_type": "expected a number",
     "finite_number": "expected a finite number",
 }
@@ -55,4 +62,24 @@ def _loc(root: str, loc: Iterable[int | str]) -> str:
             text += f"[{part}]"
         elif not _branch(part):
             text += f".{part[:100]}"
-    return text
+    return text.removeprefix(".")
+
+
+def field_error(error: msgspec.ValidationError, root: str) -> FieldError:
+    """Return the field error of msgspec, which stops at the first one."""
+    match = _msgspec_text(str(error))
+    assert match is not None
+    text = match[1]
+    loc = root + (match[2] or "")
+    field = _field(text)
+    if field is not None:
+        detail = "unknown field" if field[1] else "required"
+        return FieldError(f"{loc}.{field[2][:100]}", detail)
+    if text == "Number out of range":
+        return FieldError(loc, "expected a finite number")
+    plain = _quoted.sub(lambda quoted: " or ".join(_json_types(quoted[1])), text)
+    return FieldError(loc, plain[:1].lower() + plain[1:])
+
+
+def _json_types(names: str) -> Iterable[str]:
+    return (JSON_TYPES.get(name, name) for name in names.split(" | "))

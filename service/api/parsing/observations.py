@@ -1,34 +1,42 @@
 """Parse request bodies into commands, once; errors name the field.
 
 Limits that are settings are checked here, after the form itself. The cost of a body is bounded
-before, in `service.api.parsing.bodies`.
+before, in `service.api.parsing.bodies`. Of an invalid observation the first wrong field is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import from_json
 
 from model_core.stream_settings import one_rule
 from service import wire
-from service.api.parsing.bodies import LIGHT_BYTES, JsonLimits, check_command, malformed, split
-from service.api.parsing.field_errors import field_errors
-from service.api.parsing.msgspec_forms import MsgspecForm
+from service.api.parsing.bodies import (
+    LIGHT_BYTES,
+    JsonLimits,
+    check_command,
+    check_json,
+    finite_json,
+    malformed,
+    split,
+)
+from service.api.parsing.field_errors import field_error, field_errors
 from service.problems import MAX_ERRORS, FieldError, InvalidField
 from service.schema.observations import (
     COMMAND_OBSERVATIONS,
     EARLIER_OBSERVATIONS,
-    Form,
-    Item,
-    Observation,
+    ItemForm,
+    ObservationForm,
+    Position,
     StreamForm,
+    read_value,
 )
+from service.schema.queries import ObserveQuery
 from service.settings import Settings
 from service.store import append
 
@@ -39,13 +47,26 @@ ANSWER_BYTES, COVARIANCE_BYTES = 1 << 20, 20  # of a command's answers; of each 
 SENT_BYTES, VALUE_BYTES = 8, 4
 MAX_POINTS = 1000  # inputs or candidates in one call: as many as a page of the history has
 MORE = 500  # fields and lists without a limit of their own, and those within strings
-MANY_ERRORS = 1000  # listed in one answer; then only one for each bad item
 MAX_PARAMETERS = 500  # of a query; the most that a call accepts is about 300
+LONGEST, AT_ONCE = 16_384, 64  # bytes of an observation, and observations, in one call of msgspec
 T = TypeVar("T")
-Observed = Any  # an Observation, or the msgspec struct of the same form
-_fast, _fast_item = MsgspecForm(Observation), MsgspecForm(Item)
-_one = TypeAdapter(Observation).validate_json
-_stream = TypeAdapter(StreamForm).validate_json
+V = TypeVar("V")
+F = TypeVar("F", bound=ObservationForm)
+Decode = Callable[[bytes | msgspec.Raw], F]
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_observation = msgspec.json.Decoder(ObservationForm, dec_hook=read_value).decode
+_observations = msgspec.json.Decoder(list[ObservationForm], dec_hook=read_value).decode
+_item = msgspec.json.Decoder(ItemForm, dec_hook=read_value).decode
+_items = msgspec.json.Decoder(list[ItemForm], dec_hook=read_value).decode
+
+
+class _StreamOf(msgspec.Struct):
+    """The stream of an invalid item."""
+
+    stream: Any = None
+
+
+_stream_of = msgspec.json.Decoder(_StreamOf).decode
 
 
 class Observations(NamedTuple):
@@ -59,7 +80,7 @@ class Observations(NamedTuple):
 class BadItem(NamedTuple):
     """An invalid item of a many-stream request."""
 
-    stream: str | None  # None: unknown
+    stream: str | None  # whose later items are not applied; None: unknown
     error: InvalidField
 
 
@@ -86,19 +107,36 @@ class ObservationParser:
 
     def observations(self, body: bytes) -> Observations:
         """Read one observation or a list of them."""
-        if not _is_list(body):
-            form: Observed = _fast.one(body) or self.parsed(_one, body)
-            if self._is_bad(form):
-                raise self._bad(form, "body")
-            return Observations([_observation(form)], form.seq, False)
-        forms = _fast.many(body) if len(body) <= LIGHT_BYTES else None
+        if body.lstrip()[:1] == b"[":
+            return self._list(body)
+        form = _valid(_observation, body) if len(body) <= LONGEST else None
+        form = form or self._decoded(_observation, body, "body")
+        seq = None if form.seq is None else int(form.seq)
+        return Observations([self._checked(form, "body")], seq, False)
+
+    def _list(self, body: bytes) -> Observations:
+        forms: Iterable[ObservationForm | InvalidField] | None = None
+        if len(body) <= LIGHT_BYTES:
+            forms = _valid(_observations, body)
         if forms is None:
-            forms = self._parse_list(self._split(body))
-        self._check_count(len(forms))
+            forms = self._each(_observation, _observations, self._split(body), "body[{}]")
+        observations: list[wire.Observation] = []
+        positions: list[Position | None] = []
+        errors: list[FieldError] = []
         for i, form in enumerate(forms):
-            if self._is_bad(form):
-                raise self._bad(form, f"body[{i}]")
-        return Observations([_observation(form) for form in forms], _expected(forms), True)
+            try:
+                if isinstance(form, InvalidField):
+                    raise form
+                observations.append(self._checked(form, "body[{}]", i))
+                positions.append(form.seq)
+            except InvalidField as error:
+                errors += error.errors
+                if len(errors) > MAX_ERRORS:
+                    break
+        if errors:
+            raise InvalidField(errors)
+        self._check_count(len(observations))
+        return Observations(observations, _expected(positions), True)
 
     def items(self, body: bytes, lines: bool) -> list[GoodItem | BadItem]:
         """Read a JSON list or, with `lines`, one item per line.
@@ -106,44 +144,34 @@ class ObservationParser:
         An invalid item is refused by itself; a body that is not JSON is refused as a whole.
         """
         parts: Sequence[bytes | msgspec.Raw]
-        forms: Iterable[Observed]
         if lines:
-            parts = lines_of_body = self._lines(body)
-            forms, name = map(_fast_item.one, lines_of_body), "line {}"
+            parts, name = self._lines(body), "line {}"
+            forms = self._one_by_one(_item, parts, name, 1)
         else:
-            parts = raw_items = self._split(body)
-            forms, name = _fast_item.each(raw_items), "body[{}]"
+            parts, name = self._split(body), "body[{}]"
+            forms = self._each(_item, _items, parts, name)
         parsed: list[GoodItem | BadItem] = []
-        room = MANY_ERRORS
         for i, (part, form) in enumerate(zip(parts, forms, strict=True), start=int(lines)):
-            if form is not None and not self._is_bad(form):
-                parsed.append(_good_item(form))
+            try:
+                if isinstance(form, InvalidField):
+                    raise form
+                observation = self._checked(form, name, i)
+            except InvalidField as error:
+                parsed.append(_bad_item(bytes(part), error))
                 continue
-            item = self._item(bytes(part), name.format(i), room)
-            if isinstance(item, BadItem):
-                room = max(1, room - len(item.error.errors))
-            parsed.append(item)
+            seq = None if form.seq is None else int(form.seq)
+            key = None if form.key is None else str(form.key)
+            parsed.append(GoodItem(str(form.stream), key, seq, observation))
         return parsed
 
-    def settings(self, body: bytes) -> dict[str, Any]:
-        """Read the named settings of a stream."""
-        return self.named(self.parsed(_stream, body or b"{}"), "body")
-
-    def parsed(
-        self, parse: Callable[[bytes], T], body: bytes, loc: str = "body", fields: int = 0
-    ) -> T:
-        """Parse the JSON of one command; `fields`: additional ones that a setting allows.
-
-        Raises MalformedBody and InvalidField.
-        """
-        check_command(body, self._limits._replace(fields=MORE + fields), loc)
+    def json(self, body: bytes) -> Any:
+        """Return the value of the JSON of one command. Raises MalformedBody and InvalidField."""
+        fields = MORE + 2 * self._settings.max_hypotheses  # a belief has two for each of them
+        check_command(body, self._limits._replace(fields=fields), "body")
         try:
-            return parse(body)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0] if error.error_count() == 1 else None
-            if first is not None and first["type"] == "json_invalid":
-                raise malformed(first["msg"], loc) from None
-            raise InvalidField(field_errors(error, loc)) from None
+            return from_json(body)
+        except ValueError as error:
+            raise malformed(f"Invalid JSON: {error}", "body") from None
 
     def named(self, form: StreamForm, loc: str) -> dict[str, Any]:
         """Return the settings that a form sets; raise InvalidField for those over their limits."""
@@ -195,44 +223,69 @@ class ObservationParser:
         self._check_count(len(lines))
         return lines
 
-    def _parse_list(self, parts: Sequence[msgspec.Raw]) -> list[Observed]:
-        """Parse the observations of a list, until there are more errors than an answer lists."""
-        forms: list[Observed] = []
-        errors: list[FieldError] = []
-        for i, form in enumerate(_fast.each(parts)):
+    def _each(
+        self, one: Decode[F], several: Callable[[bytes], list[F]], parts: Sequence[Any], name: str
+    ) -> Iterator[F | InvalidField]:
+        """Decode the objects of a list that was cut into its parts, or say what is wrong with each.
+
+        Several at once, as it takes half the time, where all of them are valid.
+        """
+        for first in range(0, len(parts), AT_ONCE):
+            batch = parts[first : first + AT_ONCE]
+            forms: Iterable[F | InvalidField] | None = None
+            if max(map(len, batch)) <= LONGEST:
+                forms = _valid(several, b"[" + b",".join(batch) + b"]")
+            yield from self._one_by_one(one, batch, name, first) if forms is None else forms
+
+    def _one_by_one(
+        self, decode: Decode[F], parts: Sequence[Any], name: str, first: int
+    ) -> Iterator[F | InvalidField]:
+        for i, part in enumerate(parts, first):
+            form = _valid(decode, part) if len(part) <= LONGEST else None
             try:
-                forms.append(form or self.parsed(_one, bytes(parts[i]), f"body[{i}]"))
+                yield form or self._decoded(decode, bytes(part), name.format(i))
             except InvalidField as error:
-                errors += error.errors
-            if len(errors) > MAX_ERRORS:
-                break
-        if errors:
-            raise InvalidField(errors)
-        return forms
+                yield error
 
-    def _item(self, part: bytes, loc: str, room: int) -> GoodItem | BadItem:
-        """Parse one item that may be invalid, listing at most `room` errors."""
-        check_command(part, self._limits, loc)
-        form = value = _json(part, loc)
+    def _decoded(self, decode: Decode[F], body: bytes, loc: str) -> F:
+        """Decode one object, or say what is wrong. Raises MalformedBody and InvalidField."""
+        if len(body) > LONGEST:
+            check_command(body, self._limits, loc)
         try:
-            form = Item.model_validate(_bounded(value, min(room, MAX_ERRORS) + 1))
-            if self._is_bad(form):
-                raise self._bad(form, loc)
-        except ValidationError as error:
-            return BadItem(_stream_of(value), InvalidField(field_errors(error, loc), room))
-        except InvalidField as error:
-            return BadItem(form.stream, error)
-        return _good_item(form)
+            return decode(body)
+        except msgspec.ValidationError as error:
+            check_json(finite_json(body), loc)
+            raise InvalidField([field_error(error, loc)]) from None
+        except NOT_JSON as error:
+            finite = finite_json(body)
+            if finite == body:
+                raise malformed(f"Invalid JSON: {error}", loc) from None
+        return self._decoded(decode, finite, loc)
 
-    def _is_bad(self, form: Observed) -> bool:
-        limit, x, y = self._settings.max_dimension, form.x, form.y
-        wide = (x is not None and len(x) > limit) or (isinstance(y, list) and len(y) > limit)
-        return wide or (form.pending and _label(y) is not None)
+    def _checked(self, form: ObservationForm, name: str, i: int = 0) -> wire.Observation:
+        """Return an observation that keeps all rules; `name` and `i` name it where it does not."""
+        limit = self._settings.max_dimension
+        label, x, supervision = form.y, form.x, form.supervision
+        wide = x is not None and len(x) > limit
+        if isinstance(label, list):
+            wide = wide or len(label) > limit
+            if label.count(None) == len(label):
+                label = None  # one without any number is missing
+        if wide or (form.pending and label is not None):
+            raise self._misfit(form, name.format(i))
+        return wire.Observation(
+            label,
+            x,
+            None if form.time is None else str(form.time),
+            form.elapsed,
+            None if supervision is None else supervision.changepoint,
+            form.pending,
+        )
 
-    def _bad(self, form: Observed, loc: str) -> InvalidField:
+    def _misfit(self, form: ObservationForm, loc: str) -> InvalidField:
         y = form.y if isinstance(form.y, list) else None
         errors = [*self.too_long(form.x, f"{loc}.x"), *self.too_long(y, f"{loc}.y")]
-        if form.pending and _label(form.y) is not None:
+        if form.pending and not (form.y is None or (y is not None and y.count(None) == len(y))):
             errors.append(FieldError(f"{loc}.pending", "expected no `y` with a pending label"))
         return InvalidField(errors)
 
@@ -263,21 +316,17 @@ def digest(body: bytes) -> str:
     return blake2b(body, digest_size=16).hexdigest()
 
 
-def query(form: type[T], parameters: Iterable[tuple[str, str]]) -> T:
-    """Read query parameters into a form."""
-    assert issubclass(form, Form)
-    parameters = list(parameters)
+def observe_query(parameters: Sequence[tuple[str, str]]) -> ObserveQuery:
+    """Read the query of a post of observations."""
     check_parameters(parameters)
-    values: dict[str, Any] = {}
-    for name, value in parameters:
-        if name in form.repeatable:
-            values.setdefault(name, []).append(value)
-        else:
-            values[name] = value
+    values: dict[str, Any] = dict(parameters)
+    levels = [value for name, value in parameters if name == "quantiles"]
+    if levels:
+        values["quantiles"] = levels
     try:
-        return form.model_validate(values)
+        return ObserveQuery.model_validate(values)
     except ValidationError as error:
-        raise InvalidField(field_errors(error, "query")) from None
+        raise InvalidField(field_errors(error.errors(include_url=False), "query")) from None
 
 
 def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
@@ -287,68 +336,34 @@ def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
         raise InvalidField([FieldError("query", detail)])
 
 
-def _is_list(body: bytes) -> bool:
-    return (body[:1] if body[:1].strip() else body.lstrip()[:1]) == b"["
-
-
-def _json(text: bytes, loc: str) -> Any:
+def _bad_item(part: bytes, error: InvalidField) -> BadItem:
     try:
-        return from_json(text)
-    except ValueError as error:
-        raise malformed(f"Invalid JSON: {error}", loc) from None
+        stream = _stream_of(finite_json(part)).stream
+    except msgspec.ValidationError:  # no object
+        stream = None
+    return BadItem(stream if isinstance(stream, str) else None, error)
 
 
-def _bounded(form: Any, limit: int) -> Any:
-    """Return a JSON item with at most `limit` of its unknown fields."""
-    if not isinstance(form, dict):
-        return form
-    known = [name for name in Item.model_fields if name in form]
-    unknown = islice((name for name in form if name not in Item.model_fields), limit)
-    return {name: _first(form[name], limit) for name in (*known, *unknown)}
-
-
-def _first(value: Any, limit: int) -> Any:
-    return dict(islice(value.items(), limit)) if isinstance(value, dict) else value
-
-
-def _stream_of(form: Any) -> str | None:
-    """Return the stream of an invalid item, whose later items are then not applied."""
-    stream = form.get("stream") if isinstance(form, Mapping) else None
-    return stream if isinstance(stream, str) else None
-
-
-def _good_item(form: Observed) -> GoodItem:
-    return GoodItem(form.stream, form.key, form.seq, _observation(form))
-
-
-def _label(y: wire.Label) -> wire.Label:
-    """Label of a form: one without any number is missing."""
-    return None if isinstance(y, list) and y.count(None) == len(y) else y
-
-
-def _observation(form: Observed) -> wire.Observation:
-    return wire.Observation(
-        _label(form.y),
-        form.x,
-        form.time,
-        form.elapsed,
-        None if form.supervision is None else form.supervision.changepoint,
-        form.pending,
-    )
-
-
-def _expected(forms: Sequence[Observed]) -> int | None:
-    """Return the expected position of a list's first observation; all `seq` must agree."""
+def _expected(positions: Sequence[int | None]) -> int | None:
+    """Return the expected position of a list's first observation; all that are given must agree."""
     first: int | None = None
-    for i, form in enumerate(forms):
-        if form.seq is None:
+    for i, seq in enumerate(positions):
+        if seq is None:
             continue
         if first is None:
-            first = form.seq - i
-        if form.seq - i != first or first < 0:
+            first = seq - i
+        if seq - i != first or first < 0:
             detail = "the positions of a list must be consecutive"
             raise InvalidField([FieldError(f"body[{i}].seq", detail)])
-    return first
+    return None if first is None else int(first)
+
+
+def _valid(decode: Callable[[Any], V], body: bytes | msgspec.Raw) -> V | None:
+    """Decode a body; None where `_decoded` has to say what is wrong."""
+    try:
+        return decode(body)
+    except NOT_JSON:
+        return None
 
 
 def _numbers(observation: wire.Observation) -> int:

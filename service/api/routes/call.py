@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from inspect import signature
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from service import problems
 from service.api_keys import OPEN
-from service.schema.queries import NoQuery
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+Endpoint = Callable[..., Awaitable[Response]]
 Errors = tuple[type[problems.ServiceError], ...]
 
 # Every call that takes a key, and every call with a body, raises these; the rest is in the table.
@@ -72,8 +70,7 @@ class Call(NamedTuple):
     endpoint: Endpoint
     answer: Any
     errors: Errors = ()  # beside those of every guarded call and of every call with a body
-    parameters: tuple[dict[str, Any], ...] = ()
-    query: type[BaseModel] = NoQuery
+    parameters: tuple[dict[str, Any], ...] = ()  # of a raw endpoint, as its body is
     body: dict[str, Any] | None = None
     tag: str = "streams"
     status: int = 200
@@ -88,10 +85,15 @@ class Call(NamedTuple):
         return self.scope or ("read" if self.method == "GET" else "write")
 
     @property
+    def has_body(self) -> bool:
+        """Whether the call takes a body."""
+        return self.body is not None or "form" in signature(self.endpoint).parameters
+
+    @property
     def raises(self) -> frozenset[type[problems.ServiceError]]:
         """All errors that the call can be answered with."""
         guarded = () if self.needs == OPEN else GUARDED
-        body = () if self.body is None else BODY
+        body = BODY if self.has_body else ()
         return frozenset({problems.InternalError, *guarded, *body, *self.errors})
 
 

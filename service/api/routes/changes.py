@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
+from typing import Annotated
 
 import msgspec
+from fastapi import Query
 from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
 from moca_client.tables.changes import lines
-from service.api.http import context_of, json_response, read_query
+from service.api.http import context_of, json_response
 from service.api.parsing.bodies import CSV
 from service.schema.queries import ChangesQuery
 
 _encode = msgspec.json.Encoder().encode
 
 
-async def list_changes(request: Request) -> Response:
+async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]) -> Response:
     """List changes of all streams: which, when, how big, how sure; page by page.
 
     They are those whose last states the event feed retains (`feed_events`), of streams deleted
@@ -25,7 +27,6 @@ async def list_changes(request: Request) -> Response:
     else suspected. Filters of different names must all match; of one that is given several times,
     any. `before`, `after` and `explanation` are computed of the history when they are read.
     """
-    query = read_query(request, ChangesQuery)
     page = await context_of(request).changes.page(query, time.time())
     if query.format == "json":
         return json_response(_encode(page))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersion, Status
 from moca_client.stream_settings import Hazard
-from service.api.http import Context, context_of, json_response, read_query
+from service.api.http import Context, ModelPath, context_of, json_response
 from service.models import sensitivity_curves
 from service.models.catalogue import Model
 from service.observability import metrics
@@ -39,9 +40,9 @@ async def list_models(request: Request) -> Response:
     return json_response(_encode(Models(summaries)))
 
 
-async def get_model(request: Request) -> Response:
+async def get_model(request: Request, name: ModelPath) -> Response:
     """Return one model with all its versions and their training reports."""
-    catalogue, name = context_of(request).catalogue, request.path_params["name"]
+    catalogue = context_of(request).catalogue
     try:
         versions = await asyncio.to_thread(catalogue.versions, name)
     except UnknownModel as error:
@@ -81,10 +82,10 @@ async def livez(request: Request) -> Response:
     return json_response(_encode(Status("alive")))
 
 
-async def readyz(request: Request) -> Response:
+async def readyz(request: Request, query: Annotated[ReadyQuery, Query()]) -> Response:
     """Readiness probe: every stream can be served; else the reasons."""
-    context, form = context_of(request), read_query(request, ReadyQuery)
-    bearable = context.settings.partitions - 1 if form.partitions == "any" else 0
+    context = context_of(request)
+    bearable = context.settings.partitions - 1 if query.partitions == "any" else 0
     reasons = _reasons(context, await context.monitor.look(), bearable)
     if reasons:
         raise NotReady("; ".join(reasons), reasons=reasons)

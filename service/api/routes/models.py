@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any
 
 import msgspec
-from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from moca_client.responses import Moves
 from service import wire
 from service.api.gateway.reads import from_store
-from service.api.http import Context, context_of, json_response, read_form
+from service.api.http import Context, ModelPath, context_of, json_response
 from service.models.canary import Canary
 from service.problems import (
     CorruptState,
@@ -28,13 +26,12 @@ from service.schema.commands import CanaryForm, MovesForm
 
 AT_ONCE = 16  # concurrent reruns; a worker runs one at a time
 _encode = msgspec.json.Encoder().encode
-_canary = TypeAdapter(CanaryForm).validate_json
-_moves = TypeAdapter(MovesForm).validate_json
 
 
-async def get_canary(request: Request) -> Response:
+async def get_canary(request: Request, name: ModelPath) -> Response:
     """Return the canary of a model."""
-    context, name = _model(request)
+    context = context_of(request)
+    _check_model(context, name)
     canaries, unreadable = await from_store(context.store.canaries())
     if name in unreadable:
         raise CorruptState(f"cannot read the canary of {name!r}: set it again")
@@ -44,10 +41,10 @@ async def get_canary(request: Request) -> Response:
     return json_response(_encode(canary))
 
 
-async def put_canary(request: Request) -> Response:
+async def put_canary(request: Request, name: ModelPath, form: CanaryForm) -> Response:
     """Set a model's canary: the share of new streams that are created with a given version."""
-    context, name = _model(request)
-    form = await read_form(request, partial(context.observation_parser.parsed, _canary))
+    context = context_of(request)
+    _check_model(context, name)
     versions = context.catalogue.usable(name)
     if form.version not in versions:
         raise UnknownModel(f"no usable {name}@{form.version}; usable versions: {versions}")
@@ -60,18 +57,18 @@ async def put_canary(request: Request) -> Response:
     return json_response(_encode(canary))
 
 
-async def delete_canary(request: Request) -> Response:
+async def delete_canary(request: Request, name: ModelPath) -> Response:
     """Remove a model's canary: its name alone means the highest version again."""
-    context, name = _model(request)
+    context = context_of(request)
+    _check_model(context, name)
     await from_store(context.store.put_canary(name, None))
     await context.monitor.look_for_canaries()
     return Response(status_code=204)
 
 
-async def move_streams(request: Request) -> Response:
+async def move_streams(request: Request, form: MovesForm) -> Response:
     """Move streams to another model, selected by id prefix, page by page."""
     context = context_of(request)
-    form = await read_form(request, partial(context.observation_parser.parsed, _moves))
     names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
     room = asyncio.Semaphore(AT_ONCE)
 
@@ -90,10 +87,8 @@ async def move_streams(request: Request) -> Response:
     return json_response(_encode(Moves(moved, failed, cursor)))
 
 
-def _model(request: Request) -> tuple[Context, str]:
-    context, name = context_of(request), request.path_params["name"]
+def _check_model(context: Context, name: str) -> None:
     try:
         context.catalogue.versions(name)
     except UnknownModel as error:
         raise NotFound(error.detail) from None
-    return context, name

@@ -16,30 +16,30 @@ from service import wire
 from service.api.http import (
     Context,
     Listed,
+    checked_stream,
     context_of,
     key_of,
+    outcome_response,
     parse_body,
-    read_items,
+    raw,
     read_json,
-    read_query,
-    stream_of,
-    submit,
 )
 from service.api.parsing.bodies import NDJSON
-from service.api.parsing.observations import Observations, digest, list_digest
+from service.api.parsing.observations import Observations, digest, list_digest, observe_query
 from service.api.routes.bulk import Bulk
 from service.problems import PROBLEM_JSON, FieldError, InvalidField, ServiceError
-from service.schema.queries import ObserveQuery
 
 _encode = msgspec.json.Encoder().encode
 
 
+@raw
 async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
-    context, stream = context_of(request), stream_of(request)
-    options = _template(request)
+    context = context_of(request)
+    stream = checked_stream(request.scope["path_params"]["stream"])
+    options = _template(request) if request.scope["query_string"] else wire.Observe("", [])
     key = key_of(request)
-    body = await read_json(request)
+    body, _ = await read_json(request)
     form = await parse_body(context, context.observation_parser.observations, body)
     template = replace(options, stream=stream, key=key, seq=form.seq)
     if form.many:
@@ -50,9 +50,10 @@ async def observe(request: Request) -> Response:
         return await _observe_list(context, template, form, size)
     template.digest = None if key is None else await parse_body(context, digest, body)
     template.observations = form.observations
-    return await submit(request, template)
+    return outcome_response(await context.gateway.submit(template))
 
 
+@raw
 async def observe_many(request: Request) -> Response:
     """Post observations of many streams; each item gets its own status."""
     context = context_of(request)
@@ -61,7 +62,7 @@ async def observe_many(request: Request) -> Response:
         detail = "not allowed for many streams: give each item its own `key`"
         raise InvalidField([FieldError("header.idempotency-key", detail)])
     template = _template(request)
-    body, lines = await read_items(request)
+    body, lines = await read_json(request, lines=True)
     items = await parse_body(context, partial(context.observation_parser.items, lines=lines), body)
     rendered = await Bulk(context, items, template).run()
     if lines:
@@ -71,9 +72,7 @@ async def observe_many(request: Request) -> Response:
 
 def _template(request: Request) -> wire.Observe:
     """Return a command without observations, with the answer options of the query."""
-    if not request.scope["query_string"]:
-        return wire.Observe("", [])
-    form = read_query(request, ObserveQuery)
+    form = observe_query(request.query_params.multi_items())
     return wire.Observe(
         "", [], belief=form.belief, components=form.components, quantiles=form.quantiles
     )

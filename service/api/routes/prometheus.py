@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Annotated
 
+from fastapi import Query
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.gateway import remote_write, results
 from service.api.gateway.remote_write import MAX_REFUSED, StreamWrite, Tally
-from service.api.http import Context, context_of, problem, read_as_sent, read_query
+from service.api.http import Context, context_of, problem, raw, read_as_sent
 from service.api.parsing.bodies import apart, header
 from service.api.parsing.remote_samples import Assignment
 from service.api.parsing.remote_write import Version, parse, version_of
@@ -20,6 +22,7 @@ from service.problems import SamplesDeferred, SamplesRejected, ServiceError
 from service.schema.queries import ResultsQuery
 
 
+@raw
 async def write_samples(request: Request) -> Response:
     """Receive samples of Prometheus remote write, 1.0 or 2.0.
 
@@ -57,14 +60,14 @@ async def write_samples(request: Request) -> Response:
     return Response(status_code=204, headers=headers) if error is None else problem(error, headers)
 
 
-async def show_results(request: Request) -> Response:
+async def show_results(request: Request, query: Annotated[ResultsQuery, Query()]) -> Response:
     """Return forecasts, anomaly and probability of a change of streams, to be scraped.
 
     In Prometheus's text format, labelled with the streams' tags and ids. The forecast is that of
     the last label, made before it came. At most `max_result_streams` streams; those without an
     observation for five minutes, or three intervals, are left out.
     """
-    context, query = context_of(request), read_query(request, ResultsQuery)
+    context = context_of(request)
     limit = context.settings.max_result_streams
     samples = await results.results(context.store, context.gateway, query.match, limit)
     content = await asyncio.to_thread(results.exposition, samples)

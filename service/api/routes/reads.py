@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from fastapi import Body, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,17 +16,15 @@ from service import wire
 from service.api.gateway.reads import from_store
 from service.api.http import (
     Context,
+    StreamPath,
     context_of,
     json_response,
-    read_query,
-    stream_of,
     submit,
-    submit_body,
 )
-from service.api.parsing.commands import CommandParser
 from service.api.routes.streams import head_of
 from service.problems import CorruptState
 from service.schema import rendering
+from service.schema.commands import ActionForm, PredictionForm, WhatIfForm
 from service.schema.queries import ChangepointsQuery, HistoryQuery, kinds_of
 from service.store.regimes import Place
 from service.store.worker_reads import CHUNK
@@ -32,27 +33,37 @@ from service.wire.change_index import neighbours, standing
 _encode = msgspec.json.Encoder().encode
 
 
-async def predict(request: Request) -> Response:
+async def predict(
+    request: Request,
+    stream: StreamPath,
+    form: Annotated[PredictionForm, Body(default_factory=PredictionForm)],
+) -> Response:
     """Predict the next label at each input."""
-    return await submit_body(request, CommandParser.prediction, required=False)
+    return await submit(request, context_of(request).command_parser.prediction(stream, form))
 
 
-async def act(request: Request) -> Response:
+async def act(request: Request, stream: StreamPath, form: ActionForm) -> Response:
     """Choose among candidate inputs: Thompson sampling, optimistic or greedy."""
-    return await submit_body(request, CommandParser.action)
+    return await submit(request, context_of(request).command_parser.action(stream, form))
 
 
-async def what_if(request: Request) -> Response:
+async def what_if(
+    request: Request,
+    stream: StreamPath,
+    form: Annotated[WhatIfForm, Body(default_factory=WhatIfForm)],
+) -> Response:
     """Rerun the retained history under other settings or another model; changes nothing."""
-    return await submit_body(request, CommandParser.what_if, required=False)
+    return await submit(request, context_of(request).command_parser.what_if(stream, form))
 
 
-async def run_length(request: Request) -> Response:
+async def run_length(request: Request, stream: StreamPath) -> Response:
     """Return the full run-length belief (posterior)."""
-    return await submit(request, wire.RunLength(stream_of(request)))
+    return await submit(request, wire.RunLength(stream))
 
 
-async def changepoints(request: Request) -> Response:
+async def changepoints(
+    request: Request, stream: StreamPath, query: Annotated[ChangepointsQuery, Query()]
+) -> Response:
     """Return the events and the best segmentation of the retained observations.
 
     As far as `hindsight` says, it is one in hindsight. That is computed by a worker when there is
@@ -60,20 +71,19 @@ async def changepoints(request: Request) -> Response:
     `wait` is false. `before`, `after` and `explanation` of changes are computed of the history when
     they are read, as those of `GET /v1/changes` are.
     """
-    context, stream = context_of(request), stream_of(request)
-    form = read_query(request, ChangepointsQuery)
+    context = context_of(request)
     head = await head_of(context, stream)
     partition = context.gateway.partition(stream)
     found, status = await _hindsight(context, stream, head), "current"
     if not (head.warm and head.seq and head.settings.history):
         found, status = None, "none"
     elif found is None or not found.current(head):
-        status = await context.hindsight.compute(stream, form.wait)
+        status = await context.hindsight.compute(stream, query.wait)
         head = await head_of(context, stream)
         found = await _hindsight(context, stream, head)
     if found is None and status == "current":
         status = "unavailable"  # of another generation
-    events = await from_store(context.store.events(partition, stream, kinds_of(form.kind)))
+    events = await from_store(context.store.events(partition, stream, kinds_of(query.kind)))
     explained = await _explained(context, stream, head, events)
     segmentation = rendering.segmentation(head, await _path(context, stream, head))
     if found is not None:
@@ -120,14 +130,15 @@ async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.Hin
     return found if found is not None and found.usable(head) else None
 
 
-async def history(request: Request) -> Response:
+async def history(
+    request: Request, stream: StreamPath, query: Annotated[HistoryQuery, Query()]
+) -> Response:
     """Return recent observations with their answers, oldest first, page by page."""
-    context, stream = context_of(request), stream_of(request)
-    form = read_query(request, HistoryQuery)
+    context = context_of(request)
     head = await head_of(context, stream)
     first = max(0, head.seq - head.settings.history)
-    start = max(first, head.seq - form.limit if form.start is None else form.start)
-    stop = min(head.seq, start + form.limit)
+    start = max(first, head.seq - query.limit if query.start is None else query.start)
+    stop = min(head.seq, start + query.limit)
     records = await _records(context, stream, head, start, stop)
     partition = context.gateway.partition(stream)
     # Also those after the last observation.

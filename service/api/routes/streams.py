@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from functools import partial
+from typing import Annotated
 
 import msgspec
+from fastapi import Body, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,69 +19,77 @@ from service.api.gateway.selection import select
 from service.api.http import (
     Bytes,
     Context,
+    EventPath,
+    StreamPath,
     context_of,
     json_response,
-    read_form,
-    read_query,
     read_snapshot,
-    stream_of,
     submit,
-    submit_body,
 )
-from service.api.parsing.commands import CommandParser
 from service.models import catalogue
 from service.problems import UnfitSnapshot, UnknownStream
 from service.schema import rendering
-from service.schema.commands import OverviewQuery
+from service.schema.commands import (
+    BeliefForm,
+    ChangeForm,
+    ModelForm,
+    OverviewQuery,
+    VerdictForm,
+)
+from service.schema.observations import StreamForm
 from service.schema.queries import SnapshotQuery, StreamsQuery
 from service.wire import snapshot
 
 _encode = msgspec.json.Encoder().encode
 
 
-async def put_stream(request: Request) -> Response:
+async def put_stream(
+    request: Request,
+    stream: StreamPath,
+    form: Annotated[StreamForm, Body(default_factory=StreamForm)],
+) -> Response:
     """Create a stream, or change some settings of an existing one."""
-    context, stream = context_of(request), stream_of(request)
-    settings = await read_form(request, context.observation_parser.settings, required=False)
+    settings = context_of(request).observation_parser.named(form, "body")
     return await submit(request, wire.Configure(stream, settings))
 
 
-async def delete_stream(request: Request) -> Response:
+async def delete_stream(request: Request, stream: StreamPath) -> Response:
     """Delete a stream and all its data."""
-    return await submit(request, wire.Delete(stream_of(request)))
+    return await submit(request, wire.Delete(stream))
 
 
-async def get_stream(request: Request) -> Response:
+async def get_stream(request: Request, stream: StreamPath) -> Response:
     """Return a stream's state and settings, without the full run-length belief."""
-    context, stream = context_of(request), stream_of(request)
+    context = context_of(request)
     head = await head_of(context, stream)
     return json_response(_encode(rendering.summary(stream, head)))
 
 
-async def put_run_length(request: Request) -> Response:
+async def put_run_length(request: Request, stream: StreamPath, form: BeliefForm) -> Response:
     """Override the run-length belief, or supervise the next observation."""
-    return await submit_body(request, CommandParser.belief)
+    return await submit(request, context_of(request).command_parser.belief(stream, form))
 
 
-async def move_stream(request: Request) -> Response:
+async def move_stream(request: Request, stream: StreamPath, form: ModelForm) -> Response:
     """Move a stream to another model by rerunning its retained history."""
-    return await submit_body(request, CommandParser.move)
+    return await submit(request, wire.Move(stream, form.model))
 
 
-async def judge(request: Request) -> Response:
+async def judge(
+    request: Request, stream: StreamPath, event: EventPath, form: VerdictForm
+) -> Response:
     """Give feedback on an event: confirm or reject a changepoint; the stream is rerun with it."""
-    event = request.scope["path_params"]["event"]
-    return await submit_body(request, partial(CommandParser.feedback, event=event))
+    return await submit(request, wire.EventFeedback(stream, form.change, event))
 
 
-async def report_change(request: Request) -> Response:
+async def report_change(request: Request, stream: StreamPath, form: ChangeForm) -> Response:
     """Report a missed changepoint; the stream is rerun with it."""
-    return await submit_body(request, CommandParser.change)
+    return await submit(request, wire.EventFeedback(stream, True, start=form.start))
 
 
-async def get_snapshot(request: Request) -> Response:
+async def get_snapshot(request: Request, stream: StreamPath) -> Response:
     """Export a stream's whole state and history, as of its last commit."""
-    context, stream = context_of(request), stream_of(request)
+    context = context_of(request)
     parts = await from_store(context.store.parts(context.gateway.partition(stream), stream))
     if parts is None:
         raise UnknownStream(f"there is no stream {stream!r}")
@@ -91,10 +100,11 @@ async def get_snapshot(request: Request) -> Response:
     return Bytes(blob)
 
 
-async def put_snapshot(request: Request) -> Response:
+async def put_snapshot(
+    request: Request, stream: StreamPath, query: Annotated[SnapshotQuery, Query()]
+) -> Response:
     """Create a stream from a snapshot."""
-    context, stream = context_of(request), stream_of(request)
-    form = read_query(request, SnapshotQuery)
+    context = context_of(request)
     blob = await read_snapshot(request)
     try:
         await asyncio.to_thread(snapshot.check, blob)
@@ -102,15 +112,14 @@ async def put_snapshot(request: Request) -> Response:
         raise UnfitSnapshot(str(error)) from error
     token, partition = secrets.token_hex(16), context.gateway.partition(stream)
     await from_store(context.store.stage(partition, token, blob))
-    return await submit(request, wire.Import(stream, token, form.replace))
+    return await submit(request, wire.Import(stream, token, query.replace))
 
 
-async def list_streams(request: Request) -> Response:
+async def list_streams(request: Request, query: Annotated[StreamsQuery, Query()]) -> Response:
     """List stream ids in order with their tags, page by page; `match` selects by tags."""
     context = context_of(request)
-    form = read_query(request, StreamsQuery)
     selected = await select(
-        context.store, context.gateway, form.prefix, form.match, form.cursor, form.limit
+        context.store, context.gateway, query.prefix, query.match, query.cursor, query.limit
     )
     rows = [StreamName(row.stream, row.tags) for row in selected.rows]
     page = StreamPage(rows, selected.cursor, without(selected.unreadable, "streams"))
@@ -126,21 +135,20 @@ async def head_of(context: Context, stream: str) -> wire.Head:
     return head
 
 
-async def overview(request: Request) -> Response:
+async def overview(request: Request, query: Annotated[OverviewQuery, Query()]) -> Response:
     """List streams page by page, with regime, last change and last labels of each.
 
     A page is not a consistent snapshot; streams deleted meanwhile are missing from it.
     """
     context = context_of(request)
-    form = read_query(request, OverviewQuery)
     store = context.store
-    if form.contains or form.sort != "id":
-        names, total, cursor = await context.ranking.page(form)
+    if query.contains or query.sort != "id":
+        names, total, cursor = await context.ranking.page(query)
     else:
-        names, cursor = await from_store(store.names(form.prefix, form.cursor, form.limit))
-        total = await from_store(store.count(form.prefix))
+        names, cursor = await from_store(store.names(query.prefix, query.cursor, query.limit))
+        total = await from_store(store.count(query.prefix))
     pairs = [(context.gateway.partition(name), name) for name in names]
-    rows, unreadable = await from_store(store.overview(pairs, form.labels))
+    rows, unreadable = await from_store(store.overview(pairs, query.labels))
     streams = [rendering.glance(row.stream, row.head, row.labels) for row in rows]
     answer = Overview(streams, total, cursor, without(unreadable, "overview"))
     return json_response(_encode(answer))

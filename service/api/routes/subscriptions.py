@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service import wire
-from service.api.http import Context, context_of, read_query, stream_of
-from service.api.parsing.bodies import header
+from service.api.http import Context, LastEventId, StreamPath, context_of
 from service.api.routes.streams import head_of
 from service.api.sse.events import EventStream, Subscription
 from service.api.sse.observations import Follower, differs
@@ -28,7 +29,11 @@ ALL_OBSERVATIONS = "-1"
 _cursor = re.compile(r"(-1|[0-9]{1,16})(?:@([0-9]{1,10}))?").fullmatch
 
 
-async def events(request: Request) -> Response:
+async def events(
+    request: Request,
+    query: Annotated[EventsQuery, Query()],
+    last_event_id: LastEventId = "",
+) -> Response:
     """Subscribe to events: changepoints, and anomalies if `kind` names them (server-sent events).
 
     A message of type `changepoint` is one state change of an event; its `data` has `stream`,
@@ -38,20 +43,19 @@ async def events(request: Request) -> Response:
     of one that is given several times, any. A message of type `anomaly` is an anomaly event.
     """
     context = context_of(request)
-    form = read_query(request, EventsQuery)
     filter_ = Filter(
-        frozenset(form.stream),
-        tuple(form.prefix),
-        frozenset(form.model),
-        frozenset(form.state),
-        kinds_of(form.kind),
-        tuple(tags.parse(selector) for selector in form.match),
+        frozenset(query.stream),
+        tuple(query.prefix),
+        frozenset(query.model),
+        frozenset(query.state),
+        kinds_of(query.kind),
+        tuple(tags.parse(selector) for selector in query.match),
     )
-    known, whole = _resume(request, form.after, context)
+    known, whole = _resume(last_event_id, query.after, context)
     hub, total = context.event_hub, context.settings.partitions
     await hub.ready()
     hub.connections.enter()
-    partitions = {partition_of(name, total) for name in form.stream} or range(total)
+    partitions = {partition_of(name, total) for name in query.stream} or range(total)
     positions = Positions(partitions, total, hub.positions if known is None else known)
     subscription = Subscription(hub, filter_, positions, whole)
     return EventStream(
@@ -63,14 +67,13 @@ async def events(request: Request) -> Response:
 
 
 def _resume(
-    request: Request, after: str | None, context: Context
+    last_event_id: str, after: str | None, context: Context
 ) -> tuple[dict[int, Id] | None, bool]:
     """Return the positions to resume after and whether to send all retained events.
 
     None: new events only. The header, sent by a reconnecting client, takes precedence.
     """
-    last_event_id, loc = header(request.scope, b"last-event-id"), "header.last-event-id"
-    text = last_event_id.decode("latin-1").strip() if last_event_id is not None else ""
+    text, loc = last_event_id.strip(), "header.last-event-id"
     if not text:
         text, loc = after or "", "query.after"
     if not text:
@@ -83,7 +86,12 @@ def _resume(
         raise InvalidField([FieldError(loc, str(error))]) from None
 
 
-async def follow_observations(request: Request) -> Response:
+async def follow_observations(
+    request: Request,
+    stream: StreamPath,
+    query: Annotated[LiveQuery, Query()],
+    last_event_id: LastEventId = "",
+) -> Response:
     """Subscribe to a stream's observations as they are applied (server-sent events).
 
     A message of type `observation` is one record of the history; send its `id` as `Last-Event-ID`
@@ -92,13 +100,12 @@ async def follow_observations(request: Request) -> Response:
     by another of its name. With `state` the stream's summary is sent as a message of type `state`,
     at first and whenever it changed.
     """
-    context, stream = context_of(request), stream_of(request)
-    form = read_query(request, LiveQuery)
-    place = _resume_observations(request, form.after)
+    context = context_of(request)
+    place = _resume_observations(last_event_id, query.after)
     head = await head_of(context, stream)
     at = _first(stream, head, place)
     hub = context.observation_hub
-    follower = Follower(hub, hub.enter(stream, head), head.generation, at, form.state)
+    follower = Follower(hub, hub.enter(stream, head), head.generation, at, query.state)
     await follower.ready()
     return EventStream(
         follower.chunks(HEARTBEAT_S),
@@ -108,10 +115,9 @@ async def follow_observations(request: Request) -> Response:
     )
 
 
-def _resume_observations(request: Request, after: str | None) -> tuple[str, str | None] | None:
+def _resume_observations(last_event_id: str, after: str | None) -> tuple[str, str | None] | None:
     """Return the position and generation to resume after; None: new observations only."""
-    last_event_id, loc = header(request.scope, b"last-event-id"), "header.last-event-id"
-    text = last_event_id.decode("latin-1").strip() if last_event_id is not None else ""
+    text, loc = last_event_id.strip(), "header.last-event-id"
     if not text:
         text, loc = after or "", "query.after"
     if not text:

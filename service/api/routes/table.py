@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse
 
 from moca_client import responses
 from service import problems
-from service.api.http import Bytes, RawRoute
+from service.api.http import Bytes, Route
 from service.api.openapi import document
 from service.api.routes import (
     changes,
@@ -36,35 +36,10 @@ from service.api.routes.call import (
 from service.api.sse.events import EventStream
 from service.api_keys import OPEN
 from service.models.canary import Canary
-from service.schema.commands import (
-    ActionForm,
-    BeliefForm,
-    CanaryForm,
-    ChangeForm,
-    ModelForm,
-    MovesForm,
-    OverviewQuery,
-    PredictionForm,
-    VerdictForm,
-    WhatIfForm,
-)
-from service.schema.observations import Item, Observation, StreamForm
-from service.schema.queries import (
-    ChangepointsQuery,
-    ChangesQuery,
-    EventsQuery,
-    HistoryQuery,
-    LiveQuery,
-    ObserveQuery,
-    ReadyQuery,
-    ResultsQuery,
-    SnapshotQuery,
-    StreamsQuery,
-)
+from service.schema.observations import ItemForm, ObservationForm
+from service.schema.queries import ObserveQuery
 from service.settings import Settings
 
-_here = (document.STREAM,)
-_model = (document.MODEL,)
 CALLS = (
     Call(
         "POST",
@@ -81,9 +56,8 @@ CALLS = (
             problems.NotAwaited,
             problems.TimeBackwards,
         ),
-        (document.STREAM, document.IDEMPOTENCY),
-        ObserveQuery,
-        document.body(document.one_or_list(Observation)),
+        (document.STREAM, document.IDEMPOTENCY, *document.parameters(ObserveQuery)),
+        document.body(document.one_or_list(ObservationForm)),
         "observations",
     ),
     Call(
@@ -92,8 +66,8 @@ CALLS = (
         observations.observe_many,
         None,
         (problems.ApiBusy, problems.WaitTooLong),
-        query=ObserveQuery,
-        body=document.body(document.items_of(Item), lines=True),
+        document.parameters(ObserveQuery),
+        body=document.body(document.items_of(ItemForm), lines=True),
         tag="observations",
         described=document.ITEM_ANSWERS,
     ),
@@ -103,7 +77,6 @@ CALLS = (
         streams.list_streams,
         responses.StreamPage,
         (problems.InvalidField,),
-        query=StreamsQuery,
     ),
     Call(
         "GET",
@@ -111,7 +84,6 @@ CALLS = (
         streams.overview,
         responses.Overview,
         (problems.InvalidField,),
-        query=OverviewQuery,
     ),
     Call(
         "PUT",
@@ -119,18 +91,15 @@ CALLS = (
         streams.put_stream,
         responses.StreamSummary,
         (*CHANGE, *UNFIT, problems.SettingsConflict),
-        _here,
-        body=document.body(document.ref(StreamForm), required=False),
         makes=True,
     ),
-    Call("GET", STREAM, streams.get_stream, responses.StreamSummary, STORED, _here),
+    Call("GET", STREAM, streams.get_stream, responses.StreamSummary, STORED),
     Call(
         "DELETE",
         STREAM,
         streams.delete_stream,
         None,
         (*CHANGE, problems.UnknownStream),
-        _here,
         status=204,
     ),
     Call(
@@ -139,8 +108,6 @@ CALLS = (
         reads.predict,
         responses.Predictions,
         (*READ, problems.DimensionMismatch, problems.UnfitModel, problems.WarmingUp),
-        _here,
-        body=document.body(document.ref(PredictionForm), required=False),
         tag="reads",
         scope="read",
     ),
@@ -150,7 +117,6 @@ CALLS = (
         reads.run_length,
         responses.RunLength,
         READ,
-        _here,
         tag="reads",
     ),
     Call(
@@ -167,8 +133,6 @@ CALLS = (
             problems.UnfitBelief,
             problems.WarmingUp,
         ),
-        _here,
-        body=document.body(document.ref(BeliefForm)),
     ),
     Call(
         "POST",
@@ -176,8 +140,6 @@ CALLS = (
         reads.act,
         responses.Action,
         (*READ, problems.DimensionMismatch, problems.UnfitModel, problems.WarmingUp),
-        _here,
-        body=document.body(document.ref(ActionForm)),
         tag="reads",
         scope="read",
     ),
@@ -187,7 +149,6 @@ CALLS = (
         streams.get_snapshot,
         None,
         STORED,
-        _here,
         response=Bytes,
         described=document.BLOB,
     ),
@@ -197,9 +158,7 @@ CALLS = (
         streams.put_snapshot,
         responses.StreamSummary,
         (*CHANGE, problems.UnknownModel, problems.StreamExists, problems.UnfitSnapshot),
-        _here,
-        SnapshotQuery,
-        document.BLOB_BODY,
+        body=document.BLOB_BODY,
         makes=True,
         scope="admin",
     ),
@@ -209,8 +168,6 @@ CALLS = (
         streams.move_stream,
         responses.StreamSummary,
         (*CHANGE, *UNFIT, problems.UnknownStream),
-        _here,
-        body=document.body(document.ref(ModelForm)),
     ),
     Call(
         "POST",
@@ -218,8 +175,6 @@ CALLS = (
         reads.what_if,
         responses.WhatIf,
         (*READ, *UNFIT),
-        _here,
-        body=document.body(document.ref(WhatIfForm), required=False),
         tag="reads",
         scope="read",
     ),
@@ -229,8 +184,6 @@ CALLS = (
         streams.report_change,
         responses.Verdict,
         FEEDBACK,
-        _here,
-        body=document.body(document.ref(ChangeForm)),
     ),
     Call(
         "PUT",
@@ -238,8 +191,6 @@ CALLS = (
         streams.judge,
         responses.Verdict,
         (*FEEDBACK, problems.UnknownEvent),
-        (document.STREAM, document.EVENT),
-        body=document.body(document.ref(VerdictForm)),
     ),
     Call(
         "GET",
@@ -247,8 +198,6 @@ CALLS = (
         reads.changepoints,
         responses.Changepoints,
         STORED,
-        _here,
-        ChangepointsQuery,
         tag="reads",
     ),
     Call(
@@ -257,8 +206,6 @@ CALLS = (
         reads.history,
         responses.HistoryPage,
         STORED,
-        _here,
-        HistoryQuery,
         tag="reads",
     ),
     Call(
@@ -267,8 +214,6 @@ CALLS = (
         subscriptions.follow_observations,
         None,
         (*STORED, problems.TooManyEventStreams, problems.StreamReplaced),
-        (document.STREAM, document.LAST_EVENT_ID),
-        LiveQuery,
         tag="reads",
         response=EventStream,
         described=document.EVENT_MESSAGES,
@@ -279,8 +224,6 @@ CALLS = (
         subscriptions.events,
         None,
         (problems.InvalidField, problems.TooManyEventStreams),
-        (document.LAST_EVENT_ID,),
-        EventsQuery,
         tag="events",
         response=EventStream,
         described=document.EVENT_MESSAGES,
@@ -291,7 +234,6 @@ CALLS = (
         changes.list_changes,
         responses.ChangesPage,
         (problems.InvalidField,),
-        query=ChangesQuery,
         tag="events",
         described=document.answer_or_table(responses.ChangesPage),
     ),
@@ -312,7 +254,6 @@ CALLS = (
         prometheus.show_results,
         None,
         (problems.InvalidField,),
-        query=ResultsQuery,
         tag="prometheus",
         response=PlainTextResponse,
         described=document.METRICS,
@@ -324,7 +265,6 @@ CALLS = (
         health.get_model,
         responses.ModelDetail,
         (problems.NotFound,),
-        (document.MODEL,),
         tag="models",
     ),
     Call(
@@ -333,7 +273,6 @@ CALLS = (
         models.get_canary,
         Canary,
         (problems.NotFound,),
-        _model,
         tag="models",
     ),
     Call(
@@ -342,8 +281,6 @@ CALLS = (
         models.put_canary,
         Canary,
         (problems.NotFound, problems.UnknownModel),
-        _model,
-        body=document.body(document.ref(CanaryForm)),
         tag="models",
         scope="admin",
     ),
@@ -353,7 +290,6 @@ CALLS = (
         models.delete_canary,
         None,
         (problems.NotFound,),
-        _model,
         tag="models",
         status=204,
         scope="admin",
@@ -364,7 +300,6 @@ CALLS = (
         models.move_streams,
         responses.Moves,
         (),
-        body=document.body(document.ref(MovesForm)),
         tag="models",
         scope="admin",
     ),
@@ -375,8 +310,6 @@ CALLS = (
         health.readyz,
         responses.Status,
         (problems.InvalidField, problems.NotReady),
-        (),
-        ReadyQuery,
         tag="service",
         scope=OPEN,
     ),
@@ -385,7 +318,7 @@ CALLS = (
 
 def add_routes(app: FastAPI, settings: Settings) -> None:
     """Add every call to the application."""
-    app.router.route_class = RawRoute
+    app.router.route_class = Route
     for call in CALLS:
         _add(app, call)
         _guard(app, call.needs)
@@ -400,13 +333,15 @@ def add_routes(app: FastAPI, settings: Settings) -> None:
 def _guard(app: FastAPI, needs: str) -> None:
     """Set the required scope of the route added last."""
     route = app.routes[-1]
-    assert isinstance(route, RawRoute)
+    assert isinstance(route, Route)
     route.needs = needs
 
 
 def _add(app: FastAPI, call: Call) -> None:
     text = (call.endpoint.__doc__ or "").strip()
-    extra: dict[str, Any] = {"parameters": document.parameters(*call.parameters, query=call.query)}
+    extra: dict[str, Any] = {}
+    if call.parameters:
+        extra["parameters"] = list(call.parameters)
     if call.body is not None:
         extra["requestBody"] = call.body
     answers = document.problem_responses(call.raises)

@@ -191,7 +191,18 @@ def _check_pending(seen: Observation) -> None:
     stated = msgspec.to_builtins(seen)
     changepoint = stated.pop("changepoint", None)
     supervision = {} if changepoint is None else {"supervision": {"changepoint": changepoint}}
-    _form(observations.Observation, {**stated, **supervision}, "pending")
+    try:
+        form = msgspec.convert(
+            {**stated, **supervision},
+            observations.ObservationForm,
+            dec_hook=observations.read_value,
+        )
+    except msgspec.ValidationError as error:
+        raise BadSnapshot(f"pending: {error}") from None
+    labels = form.y if isinstance(form.y, list) else [form.y]
+    numbers = [*labels, *(form.x or []), form.elapsed]
+    if not all(math.isfinite(number) for number in numbers if number is not None):
+        raise BadSnapshot("pending: expected finite numbers")
 
 
 def _check_rates(settings: PendingSettings) -> None:

@@ -36,7 +36,7 @@ class Asked(NamedTuple):
     async def send(self, api, url=None, content=msgspec.UNSET, **headers):
         """Send it, with another address, body or headers."""
         body = self.content if content is msgspec.UNSET else content
-        kind = {} if self.call.body is None else {"Content-Type": self.media}
+        kind = {"Content-Type": self.media} if self.call.has_body else {}
         if self.media == PROTOBUF:
             kind = V2
         return await api.request(

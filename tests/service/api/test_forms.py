@@ -1,30 +1,19 @@
-"""msgspec under the rules of the pydantic forms: the same bodies, values and complaints."""
+"""Observations are read alike, alone or in a list, and say what is wrong with them."""
 
 import json
 import struct
-from types import SimpleNamespace
-from typing import Annotated
 
-import pytest
+import jsonschema
 from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    create_model,
-    field_validator,
-)
 
-from service.api.parsing import observations as forms
-from service.api.parsing.msgspec_forms import MsgspecForm
 from service.api.parsing.observations import ObservationParser
 from service.problems import ServiceError
-from service.schema.observations import Form, Item, Observation
 from service.settings import Settings
+from tests.service.api.calls import openapi
 
-FORMS = ObservationParser(Settings(max_observations=2000))
+PARSER = ObservationParser(Settings(max_observations=2000))
 
 # --- bodies, most of them nearly right ----------------------------------------------------------
 
@@ -61,22 +50,6 @@ def objects(names):
     return st.lists(fields, max_size=5).map(lambda parts: "{" + ",".join(parts) + "}")
 
 
-@st.composite
-def bent(draw, each):
-    """A body or a list of some, sometimes with a byte changed, added or cut."""
-    many = st.lists(each, max_size=3).map(lambda parts: " [" + ",".join(parts) + "]")
-    body = bytearray(draw(each | many).encode("utf-8", "surrogatepass"))
-    if draw(st.integers(0, 4)) == 0 and body:
-        at = draw(st.integers(0, len(body) - 1))
-        byte = draw(st.sampled_from(b' ,:{}[]"\\0\n\t\x00\xff\xc3\xed/-.eE') | st.integers(0, 255))
-        cut = draw(st.integers(0, 2))
-        body[at : at + cut] = bytes([byte])
-    return bytes(body)
-
-
-observations = bent(objects([name for name in GOOD if name not in ("stream", "key")]))
-items = bent(objects([*GOOD, "stream", "stream", "stream"]))
-
 # --- the comparison -----------------------------------------------------------------------------
 
 
@@ -92,96 +65,93 @@ def bits(value):
 
 
 def outcome(read):
+    """What came of a body: its first observation and position, or the first error."""
     try:
-        found = read()
+        result = read()
     except ServiceError as error:
-        return "refused", error.document()
-    if isinstance(found, list):  # items: each good or bad
-        return [
-            (item.stream, item.error.document())
-            if hasattr(item, "error")
-            else (item.stream, item.key, item.seq, bits(item.observation))
-            for item in found
-        ]
-    return [bits(each) for each in found.observations], found.seq, found.many
+        first = error.extra["errors"][0]
+        return error.slug, first["loc"], first["detail"]
+    if isinstance(result, list):  # of items
+        (item,) = result
+        if hasattr(item, "error"):
+            first = item.error.errors[0]
+            return item.error.slug, first.loc, first.detail
+        return bits(item.observation), item.seq
+    return bits(result.observations[0]), result.seq
 
 
-def never(body):
-    """As if msgspec refused everything."""
+def without(loc, found):
+    """An outcome with places inside of `loc` as of a body."""
+    if not isinstance(found[0], str):
+        return found
+    slug, place, detail = found
+    assert place == "body" or place.startswith(loc), found
+    return slug, "body" + place.removeprefix(loc) if place.startswith(loc) else place, detail
 
 
-NEVER = SimpleNamespace(one=never, many=never, each=lambda parts: [None] * len(parts))
-
-
-def both(read):
-    """Compare what a reader makes of a body with msgspec, and with pydantic alone."""
-    quick = outcome(read)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("_fast", "_fast_item"):
-            patch.setattr(forms, name, NEVER)
-        assert outcome(read) == quick
-    return quick
-
-
-CORNERS = (
-    b'{"y": -0.0}', b'{"y": -0}', b'{"y": 1e400}', b'{"y": NaN}', b'{"y": true}',
-    b'{"y": 9007199254740993}', b'{"y": "bad", "y": 1}', b'{"y": 1, "y": "bad"}', b'{"y": null}',
-    b'{"time": "\\ud800"}', b'{"time": "\xff"}', b'{"\xff": 1}', b"\xef\xbb\xbf{}", b"{} {}", b"",
-    b'{"seq": 9007199254740993}', b'{"seq": 1.0}', b'{"seq": -0}', b'{"x": []}', b"null", b"[null]",
-    b'{"y": {}}', b'{"y": {"a": 1}}', b'{"y": [[]]}', b'{"x": {}}', b'[{"y": 1}, {"y": {}}]',
-    b'{"supervision": {"changepoint": 2}, "supervision": null}', b'{"elapsed": 1e-400}',
-    b'[{"y":1},{"seq":3}]', b'[{"stream":"a\\n"}]', b'{"stream":"a"}\n{"stream":"b","key":"\xc3"}',
-    b'[{"y":NaN}]', b'[{"y":-Infinity},{"time":"NaN"}]', b'[{"y":1}{"y":2}]', b'[{"y":1},]',
-    b"[NaN",
+CORNERS = {
+    b'{"y": 1e400}': "y",
+    b'{"y": NaN}': "y",
+    b'{"y": [1, -Infinity]}': "y[1]",
+    b'{"y": NaN, "time": "NaN"}': "y",
+    b'{"y": true}': "y",
+    b'{"y": {}}': "y",
+    b'{"y": [[]]}': "y[0]",
+    b'{"y": []}': "y",
+    b'{"x": {}}': "x",
+    b'{"seq": 9007199254740993}': "seq",
+    b'{"seq": 1.5}': "seq",
+    b'{"seq": -1}': "seq",
+    b'{"elapsed": 1e-400}': "elapsed",
+    b'{"supervision": {"changepoint": 2}, "supervision": null}': "supervision.changepoint",
+    b'{"pending": true, "y": [null, 1]}': "pending",
+    b'{"time": "2024-05-01"}': "time",
+    b"3": "",
+    b"null": "",
+}
+GOOD_CORNERS = (
+    b"{}", b'{"y": -0.0}', b'{"y": 9007199254740993}', b'{"seq": 9007199254740991}',
+    b'{"seq": 1.0}', b'{"elapsed": 5e-324}', b'{"y": [null], "pending": true}', b'{"\\u0079": 1}',
+)  # fmt: skip
+NOT_JSON = (
+    b'{"y": "\xff"}',
+    b"", b"{} {}", b'{"y":1', b'{"y":1},', b'{"time": "\\ud800"}', b'{"\xff": 1}',
+    b"\xef\xbb\xbf{}", b'{"y": "bad", "x": ', b'{"y":' * 10_000,
 )  # fmt: skip
 
 
-def test_known_corners_are_read_alike():
-    for body in CORNERS:
-        found = both(lambda body=body: FORMS.observations(body))
-        assert found[0] != "refused" or found[1]["detail"]
-        for lines in (False, True):
-            both(lambda body=body, lines=lines: FORMS.items(body, lines))
-    refused = outcome(lambda: FORMS.observations(b'[{"y": 1}, {"y": {}}]'))
-    assert [error["loc"] for error in refused[1]["errors"]] == ["body[1].y"]
+def test_corners_are_named():
+    for body, field in CORNERS.items():
+        for content, root in ((body, "body"), (b"[" + body + b"]", "body[0]")):
+            slug, place, detail = outcome(lambda content=content: PARSER.observations(content))
+            assert (slug, place) == ("invalid-field", f"{root}.{field}" if field else root), content
+            assert detail, body
+    for body in GOOD_CORNERS:
+        alone = outcome(lambda body=body: PARSER.observations(body))
+        assert not isinstance(alone[0], str), (body, alone)
+        assert outcome(lambda body=body: PARSER.observations(b"[" + body + b"]")) == alone
+    for body in NOT_JSON:
+        assert outcome(lambda body=body: PARSER.observations(body))[0] == "malformed-body", body
 
 
 @given_settings(max_examples=80, deadline=None, database=None)
-@given(observations, items, st.booleans())
-def test_any_body_is_read_alike(body, many, lines):
-    both(lambda: FORMS.observations(body))
-    both(lambda: FORMS.items(many, lines))
-
-
-def test_good_bodies_take_the_quick_way():
-    values = [-0.0, 2.0, 5e-324, 1e308]
-    body = json.dumps({"y": values, "x": values, "time": "2024-05-01T12:00:00Z", "seq": 3})
-    assert bits(forms._fast.one(body.encode()).y) == bits(values)
-    one = {"stream": "s", "key": "k", "y": -0.0, "supervision": {"changepoint": 1}}
-    item = forms._fast_item.one(json.dumps(one).encode())
-    assert (item.stream, item.supervision.changepoint, bits(item.y)) == ("s", 1.0, bits(-0.0))
-    for form, fast in ((Observation, forms._fast), (Item, forms._fast_item)):
-        assert set(fast.struct.__struct_fields__) == set(form.model_fields)
-
-
-def test_a_rule_that_cannot_be_carried_over_is_refused_when_the_form_is_set_up():
-    class Decorated(Form):
-        y: float
-
-        @field_validator("y")
-        @classmethod
-        def _no(cls, y: float) -> float:
-            raise ValueError("no")
-
-    kinds = [
-        list[Annotated[float, AfterValidator(abs)]],
-        Annotated[float, AfterValidator(abs)] | str,
-        Annotated[float, Field(multiple_of=2)],
-        Annotated[str, Field(pattern=r"^\w$")],
-        dict[str, float],
-        (list[float], Field(default_factory=list)),
-    ]
-    made = [create_model("Made", __base__=Form, y=kind) for kind in kinds]
-    for form in (Decorated, create_model("Open", __base__=BaseModel, y=float), *made):
-        with pytest.raises(TypeError):
-            MsgspecForm(form)
+@given(objects([name for name in GOOD if name not in ("stream", "key")]))
+def test_any_observation_is_read_alike_and_as_the_document_says(text):
+    body = text.encode("utf-8", "surrogatepass")
+    alone = outcome(lambda: PARSER.observations(body))
+    in_list = outcome(lambda: PARSER.observations(b"[" + body + b"]"))
+    item = b'{"stream":"s"' + (b"," if body != b"{}" else b"") + body[1:]
+    as_item = outcome(lambda: PARSER.items(b"[" + item + b"]", lines=False))
+    as_line = outcome(lambda: PARSER.items(item, lines=True))
+    if alone[0] == "malformed-body":
+        assert {in_list[0], as_item[0], as_line[0]} == {"malformed-body"}
+        return
+    assert without("body[0]", in_list) == alone
+    assert without("body[0]", as_item) == alone
+    assert without("line 1", as_line) == alone
+    if isinstance(alone[0], str):
+        return
+    schema = {**openapi()["components"]["schemas"]["ObservationForm"]}
+    jsonschema.Draft202012Validator({**schema, "components": openapi()["components"]}).validate(
+        json.loads(body)
+    )

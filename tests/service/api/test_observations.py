@@ -5,8 +5,7 @@ import json
 import pytest
 
 from service.api.parsing.bodies import JSON, NDJSON
-from service.api.parsing.msgspec_forms import LONGEST
-from service.api.parsing.observations import digest, list_digest
+from service.api.parsing.observations import LONGEST, digest, list_digest
 from service.store import append
 from tests.service.api.conftest import BAD_LABEL, MISFIT, located, post_raw, slug
 
