@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 NEG_INF = float("-inf")
+# Log probabilities that differ by less are equal: rounding must not choose between two starts.
+TIE = 1e-12
 
 
 class Belief(NamedTuple):
@@ -58,7 +60,9 @@ def grow(
     # At first there is nothing to sum: masked, or its gradient would be nan.
     joint = (belief.log_prob + log_hazard).masked_fill(first, 0.0)
     change = torch.logsumexp(joint, -1, keepdim=True)
-    best, came_from = (belief.score + log_hazard).max(-1, keepdim=True)
+    path = belief.score + log_hazard
+    best = path.amax(-1, keepdim=True)
+    came_from = likeliest(path, belief.run_length).unsqueeze(-1)
     zero = torch.zeros_like(change)
     change, best = torch.where(first, zero, change), torch.where(first, zero, best)
     starts = seq.unsqueeze(-1) - 1 - belief.run_length
@@ -150,6 +154,15 @@ def evidence_bound(log_score: Tensor, pruned_mass: Tensor) -> Tensor:
     return torch.nan_to_num(log_score, nan=0.0).cumsum(-1) + before
 
 
+def likeliest(log_prob: Tensor, run_length: Tensor) -> Tensor:
+    """Slot (...) of the largest of `log_prob` (..., S); of equal ones that of the earliest start.
+
+    run_length: as `log_prob`, at least 0.
+    """
+    equal = log_prob >= log_prob.amax(-1, keepdim=True) - TIE
+    return run_length.masked_fill(~equal, -1).argmax(-1)
+
+
 def mass_below(belief: Belief, run_length: Tensor) -> Tensor:
     """Probability (B,) that the run length is below `run_length` (B,)."""
     inside = belief.run_length < run_length.unsqueeze(-1)
@@ -164,6 +177,6 @@ def suspected(belief: Belief, below: Tensor, threshold: Tensor) -> tuple[Tensor,
     """
     mass = mass_below(belief, below)
     inside = belief.run_length < below.unsqueeze(-1)
-    later = belief.log_prob.masked_fill(~inside, NEG_INF).argmax(-1)
+    later = likeliest(belief.log_prob.masked_fill(~inside, NEG_INF), belief.run_length)
     alarm = (threshold > 0) & (mass >= threshold)
-    return mass, torch.where(alarm, later, belief.log_prob.argmax(-1))
+    return mass, torch.where(alarm, later, likeliest(belief.log_prob, belief.run_length))

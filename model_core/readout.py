@@ -93,13 +93,16 @@ def table(
         "recent_change_probability": beliefs.mass_below(
             belief, torch.full_like(below, recent_window)
         ),
-        "map_run_length": belief.run_length[stream, belief.log_prob.argmax(-1)],
+        "map_run_length": belief.run_length[
+            stream, beliefs.likeliest(belief.log_prob, belief.run_length)
+        ],
         "event_run_length": belief.run_length[stream, slot],
         "event_probability": probability[stream, slot],
         "event_previous_start": belief.previous_start[stream, slot],
         "mean_run_length": (probability * belief.run_length).sum(-1),
         "hypotheses": torch.isfinite(belief.log_prob).sum(-1),
-        "best_start": seq - belief.run_length[stream, belief.score.argmax(-1)],
+        "best_start": seq
+        - belief.run_length[stream, beliefs.likeliest(belief.score, belief.run_length)],
     }
     numbers = torch.stack([columns[name].double() for name in NUMBERS], 1)
     return torch.cat((numbers, state.totals, state.totals_at_start[stream, slot]), 1)

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from model_core import hazard as hazards
+from model_core.belief import likeliest
 from model_core.filter import Prior
 from model_core.segment_matrix import (
     NEG_INF,
@@ -159,10 +160,12 @@ def best_segmentation(segments: Segments, changes: Changes) -> Segmentation:
     change, survival = _transitions(changes, *each.shape[:2])
     steps, score, came_from = each.shape[1], each[:, 0, :1], []
     for t in range(1, steps):
-        best, length = (score + change[:, t, :t]).max(-1, keepdim=True)
-        came_from.append(length.squeeze(-1))
+        path = score + change[:, t, :t]
+        best = path.amax(-1, keepdim=True)
+        came_from.append(likeliest(path, torch.arange(t, device=path.device).expand_as(path)))
         score = torch.cat((best, score + survival[:, t, :t]), -1) + each[:, t, : t + 1]
-    log_prob, length = score.max(-1)
+    log_prob = score.amax(-1)
+    length = likeliest(score, torch.arange(steps, device=score.device).expand_as(score))
     starts = []
     for t in range(steps - 1, -1, -1):
         starts.append(t - length)

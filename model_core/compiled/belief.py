@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from model_core.belief import TIE
 from model_core.compiled import (
     CHANGEPOINT,
     CONFIRMED,
@@ -109,6 +110,20 @@ def _empty_after(slots: int, work: Floats) -> None:
 
 
 @compiled
+def _likeliest(log_prob: Floats, age: Floats, below: float) -> int:
+    """Slot of the largest of run lengths below, as `belief.likeliest`; 0 where there is none."""
+    highest = -INF
+    for i in range(log_prob.shape[0]):
+        if age[i] < below and log_prob[i] > highest:
+            highest = log_prob[i]
+    slot, longest = 0, -1.0
+    for i in range(log_prob.shape[0]):
+        if longest < age[i] < below and log_prob[i] >= highest - TIE:
+            slot, longest = i, age[i]
+    return slot
+
+
+@compiled
 def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> tuple[int, int]:
     """Fill GROWN, PATH and CHANCE; returns the new hypothesis's slot and its previous start."""
     log_prob, seq = floats(views, LOG_PROB, row), ints(views, SEQ, row)[0]
@@ -125,8 +140,10 @@ def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) ->
             change = top + math.log(arithmetic.total(work[CHANCE], n))
             scale = math.exp(top + likelier)
         best = arithmetic.largest(work[SHARE], n)
-        came_from = arithmetic.place_of(work[SHARE], best, n)
-        previous = seq - 1 - ints(views, RUN_LENGTH, row)[came_from]
+        run_length = ints(views, RUN_LENGTH, row)
+        for i in range(slots):
+            work[AGE, i] = run_length[i]
+        previous = seq - 1 - run_length[_likeliest(work[SHARE], work[AGE], INF)]
     work[GROWN, slot] = change
     work[PATH, slot] = best
     if 0.0 < scale < INF:  # what CHANCE has is proportional to what it is to have
@@ -270,16 +287,6 @@ def keep(
 
 
 @compiled
-def _likeliest_below(log_prob: Floats, age: Floats, below: float) -> int:
-    """Most probable slot of a run length below; 0 where there is none."""
-    slot, highest = 0, -INF
-    for i in range(log_prob.shape[0]):
-        if age[i] < below and log_prob[i] > highest:
-            slot, highest = i, log_prob[i]
-    return slot
-
-
-@compiled
 def _mass_below(mass: Floats, age: Floats, below: float, spare: Floats) -> float:
     n = whole(age)
     for i in range(n):
@@ -296,12 +303,12 @@ def read_out(
     mass, spare = work[MASS], work[SPARE]
     n, seq = whole(mass), ints(views, SEQ, row)[0] - 1
     below = seq - number[CONFIRMED]
-    likeliest = arithmetic.place_of(log_prob, arithmetic.largest(log_prob, n), n)
-    best = arithmetic.place_of(score, arithmetic.largest(score, n), n)
+    likeliest = _likeliest(log_prob, age, INF)
+    best = _likeliest(score, age, INF)
     changed = _mass_below(mass, age, below, spare)
     event = likeliest
     if number[THRESHOLD] > 0 and changed >= number[THRESHOLD]:
-        event = _likeliest_below(log_prob, age, below)
+        event = _likeliest(log_prob, age, below)
     for i in range(n):
         spare[i] = mass[i] * age[i]
     alive = 0

@@ -80,8 +80,8 @@ class Watch:
         # Most thresholds have alarmed nowhere yet: their mass is that after the earliest start.
         earliest = self._starts.amin(0)
         common = beliefs.mass_below(belief, t - earliest)
-        likeliest = belief.log_prob.argmax(-1, keepdim=True)
-        start = t - belief.run_length.gather(-1, likeliest).squeeze(-1)
+        slot = beliefs.likeliest(belief.log_prob, belief.run_length).unsqueeze(-1)
+        start = t - belief.run_length.gather(-1, slot).squeeze(-1)
         busy = (start > self._starts) | self._open | (common >= self._thresholds)
         at = busy.nonzero()
         if len(at):

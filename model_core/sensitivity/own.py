@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from model_core import belief as beliefs
 from model_core import compiled, kernel, readout
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs, Prior
@@ -114,8 +115,9 @@ def confirmations(
 
 def regime_start(state: FilterState) -> int:
     """Start of the most probable regime of one stream."""
-    likeliest = int(state.belief.log_prob[0].argmax())
-    return max(0, int(state.seq) - 1 - int(state.belief.run_length[0, likeliest]))
+    belief = state.belief
+    slot = beliefs.likeliest(belief.log_prob, belief.run_length)
+    return max(0, int(state.seq) - 1 - int(belief.run_length[0, slot]))
 
 
 def _copies(state: FilterState, prior: Prior, count: int) -> tuple[FilterState, Prior]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
 from typing import NamedTuple
 
@@ -153,17 +154,15 @@ class Pair:
         return self.kernel.advance(views, rows, packed, seen.hazard, WINDOW, NORMAL, **wanted)
 
     def broke_a_tie(self) -> bool:
-        """Whether another of equals is kept, or is the best: rounding decides on those."""
+        """Whether another of equals is kept: rounding decides on those."""
         both = self.own.belief, self.eager.belief
-        for values in ("log_prob", "score"):
-            likely = [getattr(each, values) for each in both]
-            pairs = list(zip(both, likely, strict=True))
-            best = [b.run_length.gather(1, v.argmax(1, keepdim=True)) for b, v in pairs]
-            kept = [b.run_length.masked_fill(v.isneginf(), -1).sort().values for b, v in pairs]
-            equal = torch.allclose(*(v.sort().values for v in likely), rtol=0, atol=1e-12)
-            if equal and not (torch.equal(*best) and torch.equal(*kept)):
-                return True
-        return False
+        alive = [each.log_prob.isneginf() for each in both]
+        kept = [
+            each.run_length.masked_fill(gone, -1).sort().values
+            for each, gone in zip(both, alive, strict=True)
+        ]
+        likely = (each.log_prob.sort().values for each in both)
+        return torch.allclose(*likely, rtol=0, atol=1e-12) and not torch.equal(*kept)
 
     def beside(self, state: FilterState):
         """Name of each leaf with its numbers in a state and in the eager one's."""
@@ -211,15 +210,11 @@ def run_beside(model, seed, hypotheses, hazard, steps, **told) -> int:
     rng, pair = np.random.default_rng(seed), Pair(model, batch, hypotheses)
     nudged = pair.eager
     # What is an outlier to all hypotheses tells as much before a change as after it.
-    # The same counts in another order are as probable: best paths are often equals.
-    discrete = model.label in ("count", "binary", "class")
-    paths = not (model.kind == "pcoc" or is_normal(model) or discrete)
+    paths = not (model.kind == "pcoc" or is_normal(model))
     for at in range(steps):
         seen = observed(model, rng, batch, at, hazard=np.tile(hazard, (batch, 1)), **told)
         pair.eager, info, expected = pair.eagerly(pair.eager, seen)
         table, summary = pair.advance(seen)
-        # A change just before a missing label is as probable as one just after it.
-        paths = paths and bool(seen.labelled.all())
         if not (expected[:, OK] > 0).all() or pair.broke_a_tie():
             return at
         if model.label == "real":
@@ -404,6 +399,31 @@ def test_a_covariance_that_overflows_is_not_written(build):
         same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
         assert same == (table[1, OK] == 0)
         assert torch.isfinite(pair.own.stats.cov).all()
+
+
+@pytest.mark.parametrize("between", [-1e-11, -1e-13, -4e-16, 4e-16, 1e-13, 1e-11])
+def test_rounding_does_not_choose_between_two_starts(between):
+    """Of two starts that are as likely, but for so much, the earlier one: in both filters."""
+    pair = Pair(model_of("gaussian-3"), 1, 4)
+    values = [-3.0, -1.0 + between, -math.inf, -1.0, -math.inf]
+    log_prob = torch.tensor([values], dtype=torch.float64)
+    run_length = torch.tensor([[6, 2, 7, 4, 8]])
+    for state in (pair.eager, pair.own):
+        state.belief.log_prob.copy_(log_prob)
+        state.belief.score.copy_(log_prob)
+        state.belief.run_length.copy_(run_length)
+        state.seq.fill_(10)
+    seen = observed(
+        pair.model, np.random.default_rng(1), 1, 10,
+        labelled=np.zeros(1, bool), elapsed=np.ones(1), changepoint=np.full(1, np.nan),
+        confirmed=np.full(1, 4), thresholds=np.full(1, 0.5),
+    )  # fmt: skip
+    start = 7 if between > 1e-12 else 5
+    _, _, expected = pair.eagerly(pair.eager, seen)
+    for table in (expected, pair.advance(seen)[0]):
+        (found,) = readout.rows(table)
+        assert found.born_previous_start == found.best_start == start
+        assert 10 - found.map_run_length == 10 - found.event_run_length == start
 
 
 def test_models_of_one_class_share_what_is_compiled_and_are_not_kept():

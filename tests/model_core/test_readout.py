@@ -34,6 +34,14 @@ def hypotheses(state, row):
     ]
 
 
+def earliest_best(alive, key):
+    """The largest; of what rounding alone keeps apart, the earliest start."""
+    most = max(each[key] for each in alive)
+    return min(
+        (each for each in alive if each[key] >= most - 1e-12), key=lambda each: each["start"]
+    )
+
+
 def check(found, step, row, confirmed, threshold):
     alive = hypotheses(step.state, row)
     last = int(step.state.seq[row]) - 1
@@ -41,7 +49,7 @@ def check(found, step, row, confirmed, threshold):
     changed = sum(p for start, p in mass.items() if start > confirmed)
     alarm = 0 < threshold <= changed
     about = [each for each in alive if each["start"] > confirmed] if alarm else alive
-    event = max(about, key=lambda each: each["log_prob"])
+    event = earliest_best(about, "log_prob")
     assert found.changed_probability == pytest.approx(changed, abs=1e-12)
     recent = sum(p for start, p in mass.items() if last - start < WINDOW)
     assert found.recent_change_probability == pytest.approx(recent, abs=1e-12)
@@ -50,9 +58,8 @@ def check(found, step, row, confirmed, threshold):
     assert found.event_previous_start == event["previous"]
     assert found.start_totals == event["totals"]
     assert found.totals == step.state.totals[row].tolist()
-    assert found.best_start == max(alive, key=lambda each: each["score"])["start"]
-    likeliest = max(alive, key=lambda each: each["log_prob"])
-    assert last - found.map_run_length == likeliest["start"]
+    assert found.best_start == earliest_best(alive, "score")["start"]
+    assert last - found.map_run_length == earliest_best(alive, "log_prob")["start"]
     mean = sum(p * (last - start) for start, p in mass.items())
     assert found.mean_run_length == pytest.approx(mean, abs=1e-9)
     assert found.hypotheses == len(alive)

@@ -67,7 +67,7 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
         (regime,) = readout.typical_regimes(slab.model, slab.state(stream.row))
         head.regime = TypicalRegime(*regime)
     last, lengths = head.seq - 1, belief.run_length[0]
-    head.map_run_length = int(lengths[belief.log_prob[0].argmax()])
-    head.best_start = last - int(lengths[belief.score[0].argmax()])
+    head.map_run_length = int(lengths[beliefs.likeliest(belief.log_prob[0], lengths)])
+    head.best_start = last - int(lengths[beliefs.likeliest(belief.score[0], lengths)])
     since = torch.tensor([last - head.confirmed_start], device=lengths.device)
     head.changed_probability = float(beliefs.mass_below(belief, since))

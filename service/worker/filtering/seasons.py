@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from model_core import belief as beliefs
 from model_core import restart, season
 from model_core.readout import Readout
 from model_core.stream_settings import SEASONS_FROM
@@ -141,7 +142,9 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
     head.confirmed_totals = now.totals
     head.best_start = now.best_start
     belief = now.state.belief
-    head.map_run_length = int(belief.run_length[0, belief.log_prob[0].argmax()])
+    head.map_run_length = int(
+        belief.run_length[0, beliefs.likeliest(belief.log_prob, belief.run_length)]
+    )
     head.changed_probability = now.changed_probability
     stream.relay(records)
     stream.drop_hindsight()
