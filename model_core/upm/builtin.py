@@ -2,7 +2,7 @@
 
 One line of the table for each; no torch here until a model is built. Tests then ask for the rest:
 a case with its reference, a kind for the worker's tests, curves of sensitivity, and a row in
-docs/models.md and docs/streams.md. Only published trained models have versions.
+docs/models.md. Only published trained models have versions.
 """
 
 from __future__ import annotations
