@@ -5,8 +5,8 @@ import contextlib
 
 import redis
 
-from service.store.cluster.subscription import Subscriptions
 from service.store.connection import connect_async
+from service.store.subscription import Subscriptions
 from tests.waiting import until_async
 
 

@@ -57,19 +57,17 @@ from service.problems import (
 from service.runtime.access_policy import describe, keys_required
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring, Keyring
-from service.store.api_reads import AsyncStore
 from service.store.append import Appender
 from service.store.connection import (
     START_TIMEOUT_S,
     START_WAIT_S,
-    UnusableServer,
-    check_server,
     connect,
     connect_async,
-    fix_partitions,
     patiently,
 )
-from service.store.event_log import Feeds
+from service.store.feed import Feeds
+from service.store.health import UnusableServer, check_server, fix_partitions
+from service.store.reads import AsyncStore
 
 log = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ from service.problems import (
 )
 from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream
 from service.settings import Settings
-from service.store.api_reads import AsyncStore
+from service.store.reads import AsyncStore
 from service.wire import Command, Outcome
 
 CLIENT_LEFT = 499

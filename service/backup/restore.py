@@ -22,11 +22,11 @@ from service import wire
 from service.backup.file import Fields, Kept, Manifest, Reader, StoredFeed
 from service.store import keys
 from service.store.api_keys import KEYS, USED, VERSION
-from service.store.connection import PARTITIONS, RESTORING, stored_partitions
-from service.store.effects import Effect, index_effects
-from service.store.log import Commit, Lease, Log
+from service.store.health import PARTITIONS, RESTORING, stored_partitions
+from service.store.log import Commit, Effect, Lease, Log, index_effects
 from service.store.script import Argument
-from service.store.worker_reads import decoded
+from service.store.shards import StoreClient
+from service.store.streams import decoded
 from service.worker.leases import Leases
 
 ROUND_BYTES = 4 << 20  # of one commit, about
@@ -48,7 +48,7 @@ class Unrestorable(RuntimeError):
 class RestoreTarget(NamedTuple):
     """Where to. `progress` is told bytes of the file that are done."""
 
-    client: redis.Redis
+    client: StoreClient
     partitions: int
     lease_ttl_ms: int
     replace: bool

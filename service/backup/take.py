@@ -24,8 +24,8 @@ from service.backup.file import (
 from service.models import catalogue
 from service.store import keys
 from service.store.api_keys import KEYS, USED
-from service.store.connection import RESTORING, check_formats, stored_partitions
-from service.store.worker_reads import UnreadablePart, chunk, decoded, state
+from service.store.health import RESTORING, check_formats, stored_partitions
+from service.store.streams import UnreadablePart, chunk, decoded, state
 
 FEED_PAGE = 500
 

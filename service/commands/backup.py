@@ -23,7 +23,7 @@ from service.problems import StartupError
 from service.runtime.offline_store import reach
 from service.runtime.process import EXIT_REFUSED
 from service.settings import Settings
-from service.store.connection import UnusableServer, check_server
+from service.store.health import UnusableServer, check_server
 
 STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
 

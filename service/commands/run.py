@@ -28,7 +28,8 @@ from service.runtime.process import (
     log_to_stderr,
 )
 from service.settings import API, WORKER, Settings, names_for
-from service.store.connection import START_TIMEOUT_S, UnusableServer, connect, patiently
+from service.store.connection import START_TIMEOUT_S, connect, patiently
+from service.store.health import UnusableServer
 
 if TYPE_CHECKING:
     from service.worker.worker import Worker

@@ -19,7 +19,8 @@ from service.problems import StartupError
 from service.runtime.embedded import running_url
 from service.schema.rendering import instant
 from service.settings import WEBHOOKS, Settings, names_for
-from service.store.connection import UnusableServer, connect
+from service.store.connection import connect
+from service.store.health import UnusableServer
 
 
 @with_settings(names_for(WEBHOOKS))

@@ -13,13 +13,14 @@ from service.problems import StartupError
 from service.runtime.embedded import Embedded, EmbeddedError, Running
 from service.settings import Settings
 from service.store.connection import LONG_TIMEOUT_S, connect
+from service.store.shards import StoreClient
 
 WAIT_S = 5.0
 PAUSE_S = 0.05
 
 
 @contextlib.contextmanager
-def reach(settings: Settings, make: bool = False) -> Iterator[redis.Redis]:
+def reach(settings: Settings, make: bool = False) -> Iterator[StoreClient]:
     """Yield a client of the service's store, whether the service runs or not.
 
     An embedded store that does not run is started for as long as it is needed; one that is not
@@ -44,7 +45,7 @@ def reach(settings: Settings, make: bool = False) -> Iterator[redis.Redis]:
         store.stop()  # only if it was started here
 
 
-def _embedded(store: Embedded) -> redis.Redis:
+def _embedded(store: Embedded) -> StoreClient:
     """Return a client of the running server, or start one; both may happen to come and go."""
     give_up = time.monotonic() + WAIT_S
     while True:
@@ -61,7 +62,7 @@ def _embedded(store: Embedded) -> redis.Redis:
             return connect(store.url, LONG_TIMEOUT_S)
 
 
-def _running(store: Embedded) -> redis.Redis | None:
+def _running(store: Embedded) -> StoreClient | None:
     """Return a client of the server that runs on this folder; None when none answers."""
     try:
         recorded = msgspec.json.decode((store.data_dir / "server.json").read_bytes(), type=Running)

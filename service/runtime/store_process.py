@@ -22,16 +22,16 @@ from service.settings import Settings
 from service.store import keys
 from service.store.address import shown
 from service.store.api_keys import Keyring
-from service.store.connection import (
-    START_TIMEOUT_S,
+from service.store.connection import START_TIMEOUT_S, connect
+from service.store.health import (
     UnusableServer,
     check_formats,
     check_server,
-    connect,
     fix_partitions,
     stored_partitions,
 )
 from service.store.log import Log, Verdict
+from service.store.shards import StoreClient
 
 log = logging.getLogger(__name__)
 
@@ -120,12 +120,12 @@ class StoreKeeper:
         except redis.RedisError as error:
             log.warning("leases of %s are kept until they expire: %s", worker_id, error)
 
-    def _bury_all(self, client: redis.Redis) -> None:
+    def _bury_all(self, client: StoreClient) -> None:
         """An embedded store has no workers but ours: those it knows died with their supervisor."""
         for worker_id in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
             self._bury(client, worker_id.decode(), "unknown")
 
-    def _bury(self, client: redis.Redis, worker_id: str, verdict: Verdict) -> None:
+    def _bury(self, client: StoreClient, worker_id: str, verdict: Verdict) -> None:
         settings = self._settings
         dead = Log(client, worker_id, settings.lease_ttl_ms, settings.partitions)
         dead.leave()

@@ -41,7 +41,8 @@ def kind_of(url: str) -> str:
 
 def parse(url: str) -> Address:
     """Read the address of a cluster or of sentinels; ValueError says what is wrong with it."""
-    parts, kind = urlsplit(url), kind_of(url)
+    parts = urlsplit(url)
+    kind = kind_of(url)
     user, _, hosts = parts.netloc.rpartition("@")
     places = [_one_place(text, kind) for text in hosts.split(",")]
     path = parts.path.strip("/").split("/")
@@ -67,10 +68,10 @@ def parse(url: str) -> Address:
 
 
 def _one_place(text: str, kind: str) -> tuple[str, int]:
-    found = _place(text)
-    if found is None:
+    match = _place(text)
+    if match is None:
         raise ValueError(f"expected comma-separated HOST[:PORT], got {text!r}")
-    return found[1].strip("[]"), int(found[2] or PORTS[kind])
+    return match[1].strip("[]"), int(match[2] or PORTS[kind])
 
 
 def with_password(url: str, password: str) -> str:

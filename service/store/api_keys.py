@@ -39,11 +39,11 @@ class Keyring:
 
     def all(self) -> list[tuple[Key, int]]:
         """Return every key with when it was last used, in seconds since 1970 (0: never)."""
-        found = _table(cast(Any, self._client.hgetall(KEYS)))
+        table = _table(cast(Any, self._client.hgetall(KEYS)))
         used = cast(dict[bytes, bytes], self._client.hgetall(USED))
         # Of one name only the last can be active, even of keys made within a millisecond.
         order = sorted(
-            found.values(), key=lambda key: (key.name, key.created_ms, not key.revoked_ms)
+            table.values(), key=lambda key: (key.name, key.created_ms, not key.revoked_ms)
         )
         return [(key, _seconds(used.get(key.id.encode(), b"0"))) for key in order]
 
@@ -62,11 +62,11 @@ class Keyring:
         revoked: list[Key] = []
 
         def change(pipe: redis.client.Pipeline) -> None:
-            found = self._active(pipe, name)
-            if not found:
+            active = self._active(pipe, name)
+            if not active:
                 raise ValueError(f"no active key {name!r}")
             now_ms = time.time_ns() // 1_000_000
-            revoked[:] = [msgspec.structs.replace(key, revoked_ms=now_ms) for key in found]
+            revoked[:] = [msgspec.structs.replace(key, revoked_ms=now_ms) for key in active]
             self._put(pipe, *revoked)
 
         self._client.transaction(change, KEYS)
@@ -108,13 +108,13 @@ class AsyncKeyring:
 
 def _table(blobs: Mapping[bytes, bytes]) -> dict[str, Key]:
     """Decode all keys; one that cannot be read counts for nothing, and is said once a change."""
-    found = {}
+    table = {}
     for id_, blob in blobs.items():
         try:
-            found[id_.decode()] = _decode(checked(blob, "key", id_.decode()))
+            table[id_.decode()] = _decode(checked(blob, "key", id_.decode()))
         except (msgspec.MsgspecError, ValueError) as error:
             log.warning("cannot read key %r, refusing it: %s", id_, error)
-    return found
+    return table
 
 
 def _seconds(used: bytes) -> int:

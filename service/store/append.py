@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 import msgspec
-import redis.asyncio
+import redis
 
 from service import wire
 from service.store import keys
 from service.store.script import Argument, Call, Script
+from service.store.shards import AsyncStoreClient
 
 REMEMBER_MS = 3_600_000
 MAX_ENTRY_BYTES = 262_144  # of a log entry; a worker reads 64 of a partition at a time, 16 MiB
@@ -38,12 +39,12 @@ class Queued(NamedTuple):
 
 def entry_of(partition: int, incarnation: str, commands: Sequence[Queued]) -> tuple[bytes, bytes]:
     """Return the payload of a log entry and its checksums."""
-    raw = cast(Any, [msgspec.Raw(each.payload) for each in commands])
+    raw = cast(Any, [msgspec.Raw(command.payload) for command in commands])
     payload = wire.encode(wire.LogEntry(incarnation, raw))
     start = payload.index(commands[0].payload)
     sums = [
-        wire.CommandSum(each.number, each.units, len(each.payload), crc32(each.payload))
-        for each in commands
+        wire.CommandSum(command.number, command.units, len(command.payload), crc32(command.payload))
+        for command in commands
     ]
     encoded = wire.encode(wire.Sums(incarnation, start, sums))
     return payload, wire.checksummed(encoded, "entry", partition)
@@ -56,7 +57,7 @@ class Appender:
     the next one: most of an append's cost to this process is that of a round trip.
     """
 
-    def __init__(self, client: redis.asyncio.Redis, incarnation: str, max_pending: int) -> None:
+    def __init__(self, client: AsyncStoreClient, incarnation: str, max_pending: int) -> None:
         self._client = client
         self._incarnation = incarnation
         self._max_pending = max_pending

@@ -1,12 +1,14 @@
-"""Connections to the store, and what the service asks of it before it starts."""
+"""Connections to the store."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import redis
@@ -19,11 +21,8 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 from redis.sentinel import SentinelConnectionPool as SentinelPool
 
-from service import wire
-from service.store import address, keys
-from service.store.cluster.asynchronous import AsyncCluster
-from service.store.cluster.blocking import Cluster
-from service.store.exchange import closing
+from service.store import address
+from service.store.shards import AsyncStoreClient, ClusterShards, Shards, StoreClient
 
 # A call that got no answer leaves its connection: it may be one that never answers again, and the
 # kernel sends again ever later what a broken network dropped. So this bounds the recovery.
@@ -31,58 +30,48 @@ CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 2.0
 START_TIMEOUT_S = 5.0  # of each look at the store while a process starts or stops
 LONG_TIMEOUT_S = 60.0  # of commands that wait for nothing but the work of the server
-MAX_BLOCK_MS = 1000  # longest blocking read, well below the read timeout
-OLDEST_SERVER = (7, 0)
 SENTINEL_TIMEOUT_S = 1.0
+MANY = 2**31 - 1  # connections to a server of a cluster: one waits for each partition
 # Seconds, but for the last: milliseconds for which what was sent may stay unacknowledged, so that
 # the kernel ends what it cannot deliver. Not every system has all of them.
 _KEEPALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 3000}
 START_WAIT_S = 30.0
 START_PAUSE_S = 0.25
-RESTORING = "restoring"  # field of the configuration while a backup is being put in
-PARTITIONS = ("partitions", "partitions_copy")  # fields of the number and its copy
 
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class UnusableServer(RuntimeError):
-    """The store, or what it holds, is not what this service can run on."""
-
-
-def connect(url: str, timeout_s: float = READ_TIMEOUT_S) -> redis.Redis:
+def connect(url: str, timeout_s: float = READ_TIMEOUT_S) -> StoreClient:
     """Return a client that never repeats a command by itself, and waits `timeout_s` for a reply.
 
     A library's retry after a cut reply appends or commits twice; the caller knows whether
     a repeat is safe. `url` is one of those of `service.store.address`; that of a cluster is
     looked at right away, and raises a RedisError where no node answers.
     """
-    kind, retry = address.kind_of(url), Retry(NoBackoff(), 0)
-    options = _options(timeout_s) | _kept_alive(url)
-    if kind == "cluster":  # with the calls that the service makes of one server
-        return cast(redis.Redis, Cluster(address.parse(url), **options))
-    if kind == "sentinel":
-        found = address.parse(url)
-        watchers = _sentinels(Sentinel, found)
-        options = {"connection_pool_class": _MasterPool, **options, **found.options}
-        return cast(redis.Redis, watchers.master_for(found.name, retry=retry, **options))
-    return redis.Redis.from_pool(_Pool.from_url(url, retry=retry, **options))
+    options = {"retry": Retry(NoBackoff(), 0), **_options(timeout_s), **_kept_alive(url)}
+    return StoreClient(_shards(url, _Pool, _sentinels_pool, options))
 
 
-def connect_async(url: str) -> redis.asyncio.Redis:
+def connect_async(url: str) -> AsyncStoreClient:
     """Return the asyncio counterpart of `connect`; it connects when it is first used."""
-    kind, retry = address.kind_of(url), AsyncRetry(NoBackoff(), 0)
-    options = _options(READ_TIMEOUT_S)
-    if kind == "cluster":
-        return cast(redis.asyncio.Redis, AsyncCluster(address.parse(url), **options))
+    options = {"retry": AsyncRetry(NoBackoff(), 0), **_options(READ_TIMEOUT_S)}
+    return AsyncStoreClient(_shards(url, _AsyncPool, _async_sentinels_pool, options))
+
+
+def _shards(url: str, pool: Any, sentinels_pool: Any, options: dict[str, Any]) -> Shards:
+    kind = address.kind_of(url)
+    if not kind:
+        return Shards(pool.from_url(url, **options))
+    place = address.parse(url)
+    options |= place.options
     if kind == "sentinel":
-        found = address.parse(url)
-        watchers = _sentinels(AsyncSentinel, found)
-        options = {"connection_pool_class": _AsyncMasterPool, **options, **found.options}
-        client = watchers.master_for(found.name, _Watched, retry=retry, **options)
-        return cast(redis.asyncio.Redis, client)
-    return redis.asyncio.Redis.from_pool(_AsyncPool.from_url(url, retry=retry, **options))
+        return Shards(sentinels_pool(place, options))
+    if options.pop("ssl", False):
+        options["connection_class"] = pool.secure
+    make = partial(pool, max_connections=MANY, **options)
+    return ClusterShards(lambda host, port: make(host=host, port=port), place.places)
 
 
 def _options(timeout_s: float) -> dict[str, Any]:
@@ -98,9 +87,9 @@ def _kept_alive(url: str) -> dict[str, Any]:
     """Options by which the kernel soon ends what it cannot deliver."""
     if url.startswith("unix:"):
         return {}
-    known = {getattr(socket, name, None): value for name, value in _KEEPALIVE.items()}
-    known.pop(None, None)
-    return {"socket_keepalive": True, "socket_keepalive_options": known}
+    options = {getattr(socket, name, None): value for name, value in _KEEPALIVE.items()}
+    options.pop(None, None)
+    return {"socket_keepalive": True, "socket_keepalive_options": options}
 
 
 class _Forgetful:
@@ -122,7 +111,7 @@ class _AsyncForgetful:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.connection_class = closing(cast(Any, self.connection_class))
+        self.connection_class = _closing(cast(Any, self.connection_class))
 
     async def ensure_connection(self, connection: Any) -> None:
         # What the kernel closed meanwhile is made anew here: a command over it would be lost.
@@ -135,13 +124,31 @@ class _AsyncForgetful:
         await cast(Any, super()).release(connection)
         if lost:
             # Taken out first: nobody else gets one while it is being closed.
-            idle, self._available_connections = self._available_connections, []
-            for each in idle:
-                await each.disconnect(nowait=True)
+            idle = self._available_connections
+            self._available_connections = []
+            for lost_too in idle:
+                await lost_too.disconnect(nowait=True)
+
+
+@functools.cache
+def _closing(kind: type[Any]) -> type[Any]:
+    """Return a kind of asyncio connection that raises a redis error wherever it is closed.
+
+    Where the kernel has closed what is written to, uvloop raises a RuntimeError, even while the
+    library is still greeting the server.
+    """
+
+    async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
+        try:
+            await kind.send_packed_command(self, command, check_health)
+        except RuntimeError as error:
+            raise redis.ConnectionError(f"the connection is closed: {error}") from error
+
+    return type(kind.__name__, (kind,), {"send_packed_command": send_packed_command})
 
 
 class _Pool(_Forgetful, redis.ConnectionPool):
-    pass
+    secure = redis.SSLConnection
 
 
 class _MasterPool(_Forgetful, SentinelPool):
@@ -149,94 +156,33 @@ class _MasterPool(_Forgetful, SentinelPool):
 
 
 class _AsyncPool(_AsyncForgetful, redis.asyncio.ConnectionPool):
-    pass
+    secure = redis.asyncio.SSLConnection
 
 
 class _AsyncMasterPool(_AsyncForgetful, AsyncSentinelPool):
-    pass
+    async def aclose(self) -> None:
+        """Close the connections to the sentinels, too."""
+        await super().aclose()
+        for sentinel in cast(Any, self).sentinel_manager.sentinels:
+            await sentinel.aclose()
 
 
-class _Watched(redis.asyncio.Redis):
-    """A client of the current master; closes its connections to the sentinels, too."""
-
-    async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        watchers = cast(Any, self.connection_pool).sentinel_manager.sentinels
-        await super().aclose(close_connection_pool)
-        for each in watchers:
-            await each.aclose()
+def _sentinels_pool(place: address.Address, options: dict[str, Any]) -> Any:
+    kind: Any = Sentinel
+    watchers = kind(place.places, sentinel_kwargs=_sentinel_options(place))
+    return cast(Any, _MasterPool)(place.name, watchers, **options)
 
 
-def _sentinels(kind: Any, found: address.Address) -> Any:
+def _async_sentinels_pool(place: address.Address, options: dict[str, Any]) -> Any:
+    kind: Any = AsyncSentinel
+    watchers = kind(place.places, sentinel_kwargs=_sentinel_options(place))
+    return cast(Any, _AsyncMasterPool)(place.name, watchers, **options)
+
+
+def _sentinel_options(place: address.Address) -> dict[str, Any]:
     # One that does not answer must not keep the next from being asked.
     timeouts = {"socket_connect_timeout": SENTINEL_TIMEOUT_S, "socket_timeout": SENTINEL_TIMEOUT_S}
-    return kind(found.places, sentinel_kwargs={**timeouts, **found.sentinel_options})
-
-
-def check_server(client: redis.Redis) -> None:
-    """Refuse a server that is too old or that may evict what we stored."""
-    for info in client.infos() if isinstance(client, Cluster) else [client.info()]:
-        _check(info)
-
-
-def _check(info: dict[str, Any]) -> None:
-    if "valkey_version" not in info:
-        version = str(info["redis_version"])
-        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
-            raise UnusableServer(f"Redis {version} is too old: expected Redis >= 7.0 or Valkey")
-    policy = info["maxmemory_policy"]
-    if policy != "noeviction":
-        raise UnusableServer(
-            f"maxmemory-policy is {policy!r}, which would evict streams and accepted "
-            "observations: set it to 'noeviction'"
-        )
-
-
-def check_formats(client: redis.Redis, partitions: int) -> None:
-    """Refuse a store of another format."""
-    with client.pipeline(transaction=False) as pipe:
-        for partition in range(partitions):
-            pipe.hget(keys.meta(partition), "format")
-        formats = {number.decode() for number in pipe.execute() if number is not None}
-    if others := formats - {str(wire.FORMAT)}:
-        raise UnusableServer(
-            f"the store has format {min(others)}, expected {wire.FORMAT}: use the version that "
-            "wrote it, or an empty store"
-        )
-
-
-def stored_partitions(client: redis.Redis) -> int | None:
-    """Number of partitions that the store was created with; None: it is new.
-
-    Raises UnusableServer where the number and its copy differ.
-    """
-    number, copy = cast(list[bytes | None], client.hmget(keys.CONFIG, PARTITIONS))
-    if copy != number:
-        raise UnusableServer(
-            f"the store's number of partitions is damaged: {number!r} or {copy!r}; put the right "
-            f"one into both fields of {keys.CONFIG}, {' and '.join(PARTITIONS)}"
-        )
-    return None if number is None else int(number)
-
-
-def fix_partitions(client: redis.Redis, partitions: int) -> None:
-    """Record the number of partitions on first use; refuse any other number afterwards.
-
-    Also refuses what a restore that did not end has left.
-    """
-    stored = stored_partitions(client)  # read first: a store that is full takes no write
-    if stored is None:
-        for field in PARTITIONS:
-            client.hsetnx(keys.CONFIG, field, str(partitions))
-        stored = stored_partitions(client)
-    if stored != partitions:
-        raise UnusableServer(
-            f"this store was created with {stored} partitions, got {partitions}: start with "
-            f"--partitions {stored}"
-        )
-    if client.hexists(keys.CONFIG, RESTORING):
-        raise UnusableServer(
-            "a restore into this store is running or was interrupted: run `moca restore` again"
-        )
+    return {**timeouts, **place.sentinel_options}
 
 
 def patiently(
@@ -251,14 +197,14 @@ def patiently(
     """
     stopped = stopped or threading.Event()
     give_up = time.monotonic() + longest_s
-    said = ""
+    logged = ""
     while True:
         try:
             return ask()
         except redis.RedisError as error:
             if stopped.is_set() or time.monotonic() > give_up:
                 raise
-            if str(error) != said:
+            if str(error) != logged:
                 log.warning("waiting for the store: %s", error)
-            said = str(error)
+            logged = str(error)
             stopped.wait(START_PAUSE_S)

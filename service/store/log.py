@@ -11,20 +11,17 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import redis
 from redis.exceptions import ResponseError
 
 from service.observability import metrics
 from service.store import keys
-from service.store.cluster.blocking import Cluster
-from service.store.cluster.routing import entries_of
-from service.store.connection import MAX_BLOCK_MS
-from service.store.pipe import Pipe
+from service.store.pipe import Pipe, Waits
 from service.store.script import Argument, Call, Script
-from service.wire import FORMAT
+from service.store.shards import LOST, StoreClient, entries_of, read_of
+from service.wire import FORMAT, Head, StreamSettings
 
 logger = logging.getLogger(__name__)
 DONE = -1  # index of an offset: the whole entry is applied
@@ -79,6 +76,9 @@ class Entry(NamedTuple):
     sums: bytes = b""  # see `wire.Sums`
 
 
+Effect = tuple[Argument, ...]  # see `Commit`
+
+
 class Commit(NamedTuple):
     """What one partition commits at once.
 
@@ -93,14 +93,22 @@ class Commit(NamedTuple):
     expected: Offset
     new: Offset
     done: int  # observations finished
-    effects: list[tuple[Argument, ...]]
+    effects: list[Effect]
     publish: list[tuple[str, bytes]]
+
+
+def index_effects(partition: int, name: str, head: Head, was: StreamSettings) -> list[Effect]:
+    """Effects that keep a stream's place in the list of those that expire."""
+    ttl = head.settings.ttl
+    if ttl is not None:
+        return [("ZADD", keys.due(partition), head.updated_ms + int(1000 * ttl), name)]
+    return [("ZREM", keys.due(partition), name)] if was.ttl is not None else []
 
 
 class Log:
     """Leases, reads and commits of one worker. A lost connection raises: reacquire then."""
 
-    def __init__(self, client: redis.Redis, worker_id: str, ttl_ms: int, partitions: int) -> None:
+    def __init__(self, client: StoreClient, worker_id: str, ttl_ms: int, partitions: int) -> None:
         if "/" in worker_id:
             raise ValueError(f"expected a worker id without '/', got {worker_id!r}")
         self.client = client
@@ -115,12 +123,13 @@ class Log:
         # once it comes to what a closed connection had sent.
         self._unsure: dict[int, dict[str, float]] = {}
         self.declined: set[int] = set()  # partitions of another format, or damaged
-        self._acquire, self._renew = Script("acquire"), Script("renew")
-        self._release, self._commit = Script("release"), Script("commit")
+        self._acquire = Script("acquire")
+        self._renew = Script("renew")
+        self._release = Script("release")
+        self._commit = Script("commit")
         self._trial = Script("trial")
-        # On a cluster a call goes to several nodes: the client has their connections.
-        self._pipe = None if isinstance(client, Cluster) else Pipe(client)
-        self._thread: ThreadPoolExecutor | None = None
+        self._pipe = Pipe(client)
+        self._waits = Waits(client)
 
     def acquire(self, partition: int, blame: bool = True) -> Lease | None:
         """Take a partition's lease, or None when someone holds it, or it is of another format.
@@ -136,22 +145,25 @@ class Log:
         call = Call(_keys(partition), [token, self.ttl_ms, int(blame), FORMAT, *bounds])
         unsure = self._unsure.setdefault(partition, {})
         unsure[token] = float("inf")
-        found = self._acquire.run(self.client, call)
+        answer = self._acquire.run(self.client, call)
         del unsure[token]
-        if found is None:
+        if answer is None:
             return None
         unsure.clear()  # while this lease lasts, no other comes to be
-        if found == [-1]:
+        if answer == [-1]:
             logger.error("not taking partition %d: its offset is damaged", partition)
             self.declined.add(partition)
             return None
-        if len(found) == 1:
+        if len(answer) == 1:
             logger.error(
-                "not taking partition %d: it has format %s, expected %s", partition, *found, FORMAT
+                "not taking partition %d: it has format %s, expected %s",
+                partition,
+                answer[0],
+                FORMAT,
             )
             self.declined.add(partition)
             return None
-        epoch, offset, attempts, rolled_back, trials, guilty = found
+        epoch, offset, attempts, rolled_back, trials, guilty = answer
         self.rollbacks += rolled_back
         metrics.LOG_ROLLBACKS.inc(rolled_back)
         at = Offset.parse(offset)
@@ -233,27 +245,29 @@ class Log:
         """
         if not positions:
             return {}
-        names = {keys.log(p).encode(): p for p in positions}
+        names = {keys.log(p): p for p in positions}
         after = {name: _before_next(positions[p]) for name, p in names.items()}
-        if block_ms > 0 and not self._xread(after, 1, min(block_ms, MAX_BLOCK_MS)):
-            return {}
+        if block_ms > 0:
+            self._pipe.exchange()  # what is read first may depend on what waits to be sent
+            if not self._wait(after, block_ms):
+                return {}
         # The first of several entries wakes a waiting reader; the others are here by now.
+        groups = self.client.shards.groups(after)
+        commands = [read_of({name: after[name] for name in group}, count) for group in groups]
         return {
             names[name]: [
                 Entry(id_.decode(), fields.get(b"b", b""), fields.get(b"c", b""))
                 for id_, fields in entries
             ]
-            for name, entries in self._xread(after, count)
+            for name, entries in entries_of(self._pipe.call(commands))
         }
 
-    def _xread(self, after: dict[bytes, str], count: int, block_ms: int = 0) -> list[Any]:
-        # BLOCK 0 is for ever; without it nothing is waited for.
-        if self._pipe is None:
-            found = self.client.xread(cast(Any, after), count=count, block=block_ms or None)
-            return cast(list[Any], found)
-        wait = ("BLOCK", block_ms) if block_ms else ()
-        command = ("XREAD", "COUNT", count, *wait, "STREAMS", *after, *after.values())
-        return entries_of([self._pipe.call(command)])
+    def _wait(self, after: Mapping[str, str], block_ms: int) -> bool:
+        try:
+            return self._waits.wait(after, block_ms)
+        except LOST:
+            self._pipe.close()  # its connections went the same way
+            raise
 
     def commit(self, commits: Sequence[Commit]) -> list[str]:
         """Commit each partition on its own: OK, ALREADY (done before), FENCED (not ours).
@@ -269,15 +283,10 @@ class Log:
         They go out with the next read, which is answered after them, or when they are waited for.
         """
         calls = [_commit_call(commit) for commit in commits]
-        pipe = self._pipe
-        if pipe is None:
-            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="commit")
-            future = self._thread.submit(self._commit.run_all, self.client, calls)
-            return lambda: _texts(future.result())
-        replies = pipe.put(self._commit.commands(calls))
+        replies = self._pipe.put(self._commit.commands(calls))
 
         def results() -> list[str]:
-            pipe.exchange()
+            self._pipe.exchange()
             if len(replies) < len(calls):
                 raise redis.ConnectionError("the connection was lost before commits were answered")
             return _texts(self._commit.run_unknown(self.client, calls, replies))
@@ -285,11 +294,9 @@ class Log:
         return results
 
     def close(self) -> None:
-        """Close the connection for reads and commits, and end the thread that commits."""
-        if self._pipe is not None:
-            self._pipe.close()
-        if self._thread is not None:
-            self._thread.shutdown()
+        """Close the connections for reads and commits."""
+        self._pipe.close()
+        self._waits.close()
 
     def heartbeat(self, ttl_ms: int) -> list[str]:
         """Say that this worker lives for another `ttl_ms`; return the ids of all that live.

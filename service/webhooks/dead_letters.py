@@ -14,7 +14,7 @@ import redis.asyncio
 from redis.exceptions import ResponseError
 
 from service.store import keys
-from service.store.event_log import before_of, readable
+from service.store.feed import before_of, readable
 from service.wire.event_entries import START, Id, Raised, number_of
 
 PAGE = 64

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import msgspec
-import redis.asyncio
 
 from moca_client.responses import MESSAGES, RegimeStatistics
 from model_core.explanation import AFTER, BEFORE
 from service.schema.rendering import console_link, event_state, instant, largest
 from service.schema.sides import Sides, sides_of
-from service.store import keys, regimes
-from service.store.api_reads import AsyncStore
-from service.store.regimes import Place
-from service.store.worker_reads import UnreadablePart
+from service.store import keys, reads
+from service.store.reads import AsyncStore, Place
+from service.store.shards import AsyncStoreClient
+from service.store.streams import UnreadablePart
 from service.wire import tags
 from service.wire.event_entries import Raised
 
@@ -47,7 +46,7 @@ class Notice(NamedTuple):
 class Notices:
     """Makes notices, with what the store has on both sides of a change."""
 
-    def __init__(self, client: redis.asyncio.Redis, partitions: int, console_url: str) -> None:
+    def __init__(self, client: AsyncStoreClient, partitions: int, console_url: str) -> None:
         self._store = AsyncStore(client, partitions)
         self._partitions = partitions
         self._console_url = console_url.rstrip("/")
@@ -74,7 +73,7 @@ class Notices:
                 return Sides()
             place = Place(partition, raised.stream, head, event.start, None, None)
             (stored,) = await self._store.around([place], BEFORE, AFTER)
-            around = regimes.decode(place, stored, BEFORE, AFTER)
+            around = reads.decode_around(place, stored, BEFORE, AFTER)
         except UnreadablePart:
             return Sides()
         return sides_of(head, around.before, around.after, around.first)

@@ -16,20 +16,15 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
 import redis
-import redis.asyncio
 from redis.asyncio.lock import Lock
 
 from service.observability import metrics
 from service.runtime.process import STOP_WAIT_S, limit_stop
 from service.settings import Settings
 from service.store import keys
-from service.store.connection import (
-    START_TIMEOUT_S,
-    check_server,
-    connect,
-    connect_async,
-    fix_partitions,
-)
+from service.store.connection import START_TIMEOUT_S, connect, connect_async
+from service.store.health import check_server, fix_partitions
+from service.store.shards import AsyncStoreClient
 from service.tasks import end, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
@@ -51,7 +46,7 @@ class Runner:
     """Delivers the events of one hook until it is cancelled."""
 
     def __init__(
-        self, hook: Hook, client: redis.asyncio.Redis, settings: Settings, delivery: Delivery
+        self, hook: Hook, client: AsyncStoreClient, settings: Settings, delivery: Delivery
     ) -> None:
         self._hook = hook
         self._client = client

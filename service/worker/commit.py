@@ -14,10 +14,9 @@ from service import wire
 from service.observability import metrics
 from service.problems import Quarantined
 from service.store import keys
-from service.store.effects import Effect
-from service.store.log import Commit, Lease, Log, Offset
+from service.store.log import Commit, Effect, Lease, Log, Offset
 from service.store.script import Argument
-from service.store.worker_reads import Store, UnreadablePart
+from service.store.streams import Store, UnreadablePart
 from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker.filtering import events
 from service.worker.streams import answers

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import redis
 import torch
 
 from model_core.stream_settings import DEFAULTS
 from service.problems import StartupError
 from service.settings import Settings
-from service.store.connection import check_server, fix_partitions, patiently
+from service.store.connection import patiently
+from service.store.health import check_server, fix_partitions
+from service.store.shards import StoreClient
 from service.wire import Record
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import LEVELS, Place, summarise
@@ -16,7 +17,7 @@ from service.worker.streams.models import Catalogue
 from service.worker.streams.slab import Slab
 
 
-def rehearse(client: redis.Redis, settings: Settings) -> None:
+def rehearse(client: StoreClient, settings: Settings) -> None:
     """Load and run everything once, so that no lease waits for it; raises StartupError."""
     patiently(lambda: check_server(client))
     patiently(lambda: fix_partitions(client, settings.partitions))

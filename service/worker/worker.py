@@ -15,7 +15,7 @@ from service.observability.tracing import open_tracer
 from service.settings import Settings
 from service.store.connection import connect
 from service.store.log import Commit, Lease, Log, Offset, Verdict
-from service.store.worker_reads import Store
+from service.store.streams import Store
 from service.worker.background_jobs import Jobs, is_background
 from service.worker.batch import CommandBatch
 from service.worker.collection import Collector

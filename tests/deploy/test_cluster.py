@@ -12,13 +12,13 @@ import pytest
 import redis
 
 from service.settings import Settings
-from service.store import keys
+from service.store import keys, subscription
 from service.store.append import Appender
-from service.store.cluster import subscription
-from service.store.cluster.routing import slot_of
-from service.store.connection import READ_TIMEOUT_S, check_server, connect, connect_async
-from service.store.event_log import Feeds
+from service.store.connection import READ_TIMEOUT_S, connect, connect_async
+from service.store.feed import Feeds
+from service.store.health import check_server
 from service.store.log import DONE, START, Commit, Log, Offset
+from service.store.shards import slot_of
 from tests.clusters import running_cluster, running_sentinels
 from tests.e2e.deployment import (
     Load,
@@ -215,7 +215,7 @@ async def test_each_master_has_one_connection_with_the_channels_of_its_slots(clu
             for port in nodes.running:
                 node = nodes.client(port)
                 (each,) = node.client_list("pubsub")
-                mine = [c for c in SHARDED if client.get_node_from_key(c).port == port]
+                mine = [c for c in SHARDED if port_of(client, c) == port]
                 assert sorted(node.pubsub_shardchannels()) == sorted(mine)
                 assert int(each["ssub"]) == len(mine) > 0
 
@@ -251,6 +251,11 @@ async def test_a_channel_follows_its_slot_and_the_others_stay(cluster, how_known
     assert "connection lost" not in caplog.text
 
 
+def port_of(client, key):
+    """Port of the master that has a key."""
+    return client.shards.pool_of(("GET", key)).connection_kwargs["port"]
+
+
 def _pubsub(nodes, port):
     (each,) = nodes.client(port).client_list("pubsub")
     return each["id"]
@@ -261,8 +266,8 @@ async def test_a_killed_connection_recovers_the_partitions_of_its_master(cluster
     with connect(url) as client:
         publisher = Publisher(client)
         async with listening(url, SHARDED) as found:
-            port = client.get_node_from_key(SHARDED[P]).port
-            mine = {c for c in SHARDED if client.get_node_from_key(c).port == port}
+            port = port_of(client, SHARDED[P])
+            mine = {c for c in SHARDED if port_of(client, c) == port}
             found.recovered.clear()
             nodes.client(port).client_kill_filter(_type="pubsub")
             await found.until(lambda: set(found.recovered) >= mine)
@@ -273,8 +278,8 @@ async def test_a_killed_connection_recovers_the_partitions_of_its_master(cluster
 
 async def test_channels_of_a_dead_master_are_subscribed_at_its_replica():
     with running_cluster(replicas=1) as (url, nodes), connect(url) as client:
-        port = client.get_node_from_key(SHARDED[P]).port
-        mine = {c for c in SHARDED if client.get_node_from_key(c).port == port}
+        port = port_of(client, SHARDED[P])
+        mine = {c for c in SHARDED if port_of(client, c) == port}
         async with listening(url, SHARDED) as found:
             # One that has not copied its master yet does not take its place.
             await found.until(lambda: all(_copied(nodes, each) for each in nodes.running))
@@ -361,3 +366,42 @@ def test_a_master_is_killed_and_started_again(separate, shared_cluster):
 
     load.run_with((0.3, restart))
     check_as_uninterrupted(separate, load)
+
+
+FAIL_OVERS = 5
+GAP_S = 10.0  # a second is usual at most; on a busy machine all the same no lease may be lost
+
+
+def test_planned_fail_overs_lose_no_turn_no_lease_and_no_observation(processes, capsys):
+    """Nothing is posted twice: a command that is answered by a redirection was not run."""
+    with running_cluster(replicas=1) as (url, nodes):
+        until(lambda: all(_copied(nodes, port) for port in nodes.running))
+        api = processes.start_separate(url)
+        processes.wait_for("owns 8 partitions", "worker-a", "worker-b")
+        create_streams(api, "load", 20)
+        load = Load(api, series(20, 150), 100)
+        logs = {name: len(processes.log_of(name)) for name in ("worker-a", "worker-b")}
+        gaps = []
+
+        def fail_over():
+            roles = {port: nodes.client(port).execute_command("ROLE") for port in nodes.running}
+            replicas = [port for port, role in roles.items() if role[0] == "slave"]
+            replica = replicas[len(gaps) % len(replicas)]
+            answered = len(load.seconds)
+            nodes.client(replica).execute_command("CLUSTER FAILOVER")
+            until(lambda: nodes.client(replica).execute_command("ROLE")[0] == "master")
+            until(lambda: len(load.seconds) > answered + 200)
+            gaps.append(max(load.seconds[answered:]))
+
+        load.run_with((0.05, lambda: [fail_over() for _ in range(FAIL_OVERS)]))
+        with capsys.disabled():
+            print("gaps of answers, s:", *(f"{gap:.2f}" for gap in gaps))
+        assert not load.failures
+        check_as_uninterrupted(api, load)
+        for name, length in logs.items():
+            new = processes.log_of(name)[length:]
+            assert "WARNING" not in new, new
+            assert "ERROR" not in new, new
+            assert "owns" not in new, new  # leases that come or go are logged
+        assert max(gaps) < GAP_S
+        processes.stop_all()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from service.runtime.embedded import running_url
-from service.store import event_log, keys
+from service.store import feed, keys
 from service.store.connection import connect
 from tests.e2e.calling import BYTES, KNOWN, ask, post
 from tests.e2e.deployment import Load, create_streams, series
@@ -35,7 +35,7 @@ def feed_of(redis_url, prefix, partitions=16):
     with connect(redis_url) as client:
         for p in range(partitions):
             for id_, fields in client.xrange(keys.feed(p)):
-                raised = event_log.entry_of(p, id_, fields).raised
+                raised = feed.entry_of(p, id_, fields).raised
                 if raised.stream.startswith(prefix) and raised.event.kind == "change":
                     states = found.setdefault(raised.stream, [])
                     states.append((raised.event.id, raised.event.state))

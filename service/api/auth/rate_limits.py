@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 import redis
-import redis.asyncio
 
 from service.api.gateway.reads import from_store
 from service.api_keys import Key, Rate, parse_rate
 from service.problems import RateExceeded
 from service.store.script import Call, Script
+from service.store.shards import AsyncStoreClient
 
 PREFIX = "moca:rate"
 _parsed = lru_cache(maxsize=1024)(parse_rate)
@@ -19,7 +19,7 @@ _parsed = lru_cache(maxsize=1024)(parse_rate)
 class Rates:
     """A sliding window for each key: two counters in the store, whatever the rate."""
 
-    def __init__(self, client: redis.asyncio.Redis, default: str) -> None:
+    def __init__(self, client: AsyncStoreClient, default: str) -> None:
         self._client = client
         self._default = default
         self._script = Script("rate")

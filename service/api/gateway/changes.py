@@ -20,10 +20,9 @@ from service.api.gateway.sorted_cursor import SortedCursor
 from service.problems import RedisUnavailable
 from service.schema import rendering
 from service.schema.queries import ChangesQuery, seconds_of
-from service.store.api_reads import AsyncStore
-from service.store.event_log import Feeds, Reread
-from service.store.regimes import Place
-from service.store.worker_reads import UnreadablePart, decoded
+from service.store.feed import Feeds, Reread
+from service.store.reads import AsyncStore, Place
+from service.store.streams import UnreadablePart, decoded
 from service.wire import tags
 from service.wire.change_index import ChangeIndex, FoundChange
 from service.wire.event_entries import Filter

@@ -12,7 +12,7 @@ from service import wire
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.replies import bounded
 from service.problems import ServiceError
-from service.store.api_reads import AsyncStore
+from service.store.reads import AsyncStore
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,9 @@ from typing import NamedTuple
 from model_core.explanation import AFTER, BEFORE
 from service.api.gateway.reads import from_store
 from service.schema.sides import Sides, sides_of
-from service.store import regimes
-from service.store.api_reads import AsyncStore
-from service.store.regimes import Place, Stored
-from service.store.worker_reads import UnreadablePart
+from service.store import reads
+from service.store.reads import AsyncStore, Place, StoredAround
+from service.store.streams import UnreadablePart
 
 KEPT = 5000  # explanations
 TRIES = 3  # of reading a history while commits move its records
@@ -87,7 +86,7 @@ def _key(place: Place) -> tuple[str, int, int]:
 
 def _seen(place: Place) -> Seen:
     """What an explanation depends on: it is computed again when that changes."""
-    return regimes.since(place, BEFORE), regimes.until(place, AFTER)
+    return reads.looked_since(place, BEFORE), reads.looked_until(place, AFTER)
 
 
 class _Computed(NamedTuple):
@@ -97,12 +96,12 @@ class _Computed(NamedTuple):
     whole: bool
 
 
-def _computed(places: Sequence[Place], stored: Sequence[Stored]) -> list[_Computed | None]:
+def _computed(places: Sequence[Place], stored: Sequence[StoredAround]) -> list[_Computed | None]:
     """Return what the histories have on each change; None: it cannot be read."""
     found: list[_Computed | None] = []
     for place, each in zip(places, stored, strict=True):
         try:
-            around = regimes.decode(place, each, BEFORE, AFTER)
+            around = reads.decode_around(place, each, BEFORE, AFTER)
         except UnreadablePart:
             found.append(None)
             continue

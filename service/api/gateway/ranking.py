@@ -16,8 +16,8 @@ from service.api.gateway.reads import from_store
 from service.api.gateway.sorted_cursor import SortedCursor
 from service.problems import FieldError, InvalidField
 from service.schema.commands import OverviewQuery
-from service.store.api_reads import AsyncStore
-from service.store.worker_reads import UnreadablePart, decoded
+from service.store.reads import AsyncStore
+from service.store.streams import UnreadablePart, decoded
 
 MOST = 50_000  # streams that a page is chosen of: some 0.4 kB each of this process's memory
 AT_ONCE = 2000  # heads that are read together: some 2 MB

@@ -11,7 +11,7 @@ import redis
 from service.api.gateway.replies import bounded
 from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable
-from service.store import worker_reads
+from service.store import streams
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -24,7 +24,7 @@ async def from_store(read: Awaitable[T]) -> T:
         return cast(T, await bounded(read, TIMEOUT_S))
     except (redis.RedisError, OSError, TimeoutError) as error:
         raise RedisUnavailable(f"the store does not respond: {error}") from error
-    except worker_reads.UnreadablePart as error:
+    except streams.UnreadablePart as error:
         log.warning("%s", error)
         metrics.CORRUPT_STATES.inc()
         raise CorruptState(str(error)) from error

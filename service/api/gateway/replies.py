@@ -15,15 +15,15 @@ from typing import Any
 
 import msgspec
 import redis
-import redis.asyncio
 
 from service import wire
 from service.api.gateway.partition_queue import Pending
 from service.observability import metrics
 from service.problems import CorruptState
-from service.store import keys, worker_reads
-from service.store.api_reads import AsyncStore
-from service.store.cluster.subscription import Subscriptions
+from service.store import keys, streams
+from service.store.reads import AsyncStore
+from service.store.shards import AsyncStoreClient
+from service.store.subscription import Subscriptions
 from service.tasks import is_cancelled
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Replies:
     """Commands that wait for an outcome, by number."""
 
     def __init__(
-        self, client: redis.asyncio.Redis, store: AsyncStore, incarnation: str, partitions: int
+        self, client: AsyncStoreClient, store: AsyncStore, incarnation: str, partitions: int
     ) -> None:
         self._store, self._incarnation = store, incarnation
         self.pending: dict[int, Pending] = {}
@@ -73,13 +73,13 @@ class Replies:
             ]
             outcomes = await self._store.outcomes(self._incarnation, batch)
             for number, outcome in outcomes.items():
-                if isinstance(outcome, worker_reads.UnreadablePart):
+                if isinstance(outcome, streams.UnreadablePart):
                     self._fail_corrupt(number, outcome)
                 else:
                     resolved += self.resolve(outcome)
         return resolved
 
-    def _fail_corrupt(self, number: int, error: worker_reads.UnreadablePart) -> None:
+    def _fail_corrupt(self, number: int, error: streams.UnreadablePart) -> None:
         """Fail a command whose committed outcome cannot be read."""
         log.error("replies: %s", error)
         metrics.CORRUPT_STATES.inc()

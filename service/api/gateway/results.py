@@ -15,8 +15,7 @@ from service.api.gateway.reads import from_store, without
 from service.api.gateway.selection import SelectedStream, select
 from service.problems import FieldError, InvalidField
 from service.schema.queries import RESULT_SERIES
-from service.store.api_reads import AsyncStore
-from service.store.overview import Last
+from service.store.reads import AsyncStore, Last
 from service.wire import tags
 
 QUIET_S, QUIET_INTERVALS = 300.0, 3  # since its last observation: then a stream is left out

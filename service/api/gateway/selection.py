@@ -8,8 +8,8 @@ from typing import NamedTuple
 from service import wire
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store
-from service.store.api_reads import AsyncStore
-from service.store.worker_reads import UnreadablePart, decoded
+from service.store.reads import AsyncStore
+from service.store.streams import UnreadablePart, decoded
 from service.wire import tags
 
 READ_AT_ONCE = 1000  # heads: some 5 ms of decoding

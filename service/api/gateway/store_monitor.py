@@ -13,7 +13,8 @@ from service.api.gateway.replies import bounded
 from service.models.canary import Canary
 from service.observability import metrics
 from service.settings import Settings
-from service.store.api_reads import AsyncStore, Health
+from service.store.health import Health
+from service.store.reads import AsyncStore
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from service.models.catalogue import Model
 from service.observability import metrics
 from service.problems import InternalError, NotFound, NotReady, UnknownModel
 from service.schema.queries import ReadyQuery
-from service.store.api_reads import Health
+from service.store.health import Health
 
 NAMED = 10  # partitions named in a reason
 _encode = msgspec.json.Encoder().encode

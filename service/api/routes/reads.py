@@ -26,8 +26,8 @@ from service.problems import CorruptState
 from service.schema import rendering
 from service.schema.commands import ActionForm, PredictionForm, WhatIfForm
 from service.schema.queries import ChangepointsQuery, HistoryQuery, kinds_of
-from service.store.regimes import Place
-from service.store.worker_reads import CHUNK
+from service.store.reads import Place
+from service.store.streams import CHUNK
 from service.wire.change_index import neighbours, standing
 
 _encode = msgspec.json.Encoder().encode

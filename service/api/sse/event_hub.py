@@ -16,7 +16,7 @@ from service.api.sse.connections import Connections
 from service.observability import metrics
 from service.problems import RedisUnavailable
 from service.settings import Settings
-from service.store.event_log import Feeds
+from service.store.feed import Feeds
 from service.wire.event_entries import FeedEntry, Id
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class EventHub:
         """Stop reading."""
         await self.drain()
         await tasks.end(self._task)
+        await self.feeds.close()
 
     async def _run(self) -> None:
         reached = True

@@ -21,9 +21,9 @@ from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable
 from service.schema import rendering
 from service.settings import Settings
-from service.store.api_reads import AsyncStore
 from service.store.keys import partition_of
-from service.store.worker_reads import decoded, first_of
+from service.store.reads import AsyncStore
+from service.store.streams import decoded, first_of
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from model_core.stream_settings import (
 from service.observability import metrics
 from service.problems import CorruptState, ModelChanged, ReadTimeout, UnknownStream
 from service.schema import rendering
-from service.store.worker_reads import UnreadablePart
+from service.store.streams import UnreadablePart
 from service.wire import (
     BACKGROUND,
     READ_ONLY,

@@ -17,7 +17,7 @@ from model_core.segmentation import NEAR
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.schema import rendering
-from service.store.worker_reads import Stored
+from service.store.streams import Stored
 from service.wire import Event, Head, Record, StreamSettings
 from service.worker.commands import set_belief
 from service.worker.filtering import warmup

@@ -9,7 +9,7 @@ from model_core.errors import BadState
 from service import wire
 from service.models import catalogue
 from service.problems import StreamExists, UnfitSnapshot
-from service.store.worker_reads import CHUNK, Stored
+from service.store.streams import CHUNK, Stored
 from service.wire import Import, snapshot
 from service.wire.snapshot import BadSnapshot, Snapshot
 from service.worker.commands import snapshot_validation

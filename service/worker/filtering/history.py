@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from service.store.worker_reads import CHUNK, Store, UnreadablePart, unseal, unseal_labels
+from service.store.streams import CHUNK, Store, UnreadablePart, unseal, unseal_labels
 from service.wire import Label, Labelled, Record
 from service.worker.streams.stream import Stream
 

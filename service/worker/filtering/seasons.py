@@ -22,7 +22,7 @@ from model_core import belief as beliefs
 from model_core import restart, season
 from model_core.readout import Readout
 from model_core.stream_settings import SEASONS_FROM
-from service.store.worker_reads import Stored, UnreadablePart
+from service.store.streams import Stored, UnreadablePart
 from service.wire import Head, Record, Season
 from service.worker.filtering import warmup
 from service.worker.filtering.history import labels, retained

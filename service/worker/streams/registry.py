@@ -20,7 +20,7 @@ from service import wire
 from service.observability import metrics
 from service.problems import ServiceError
 from service.settings import Settings
-from service.store.worker_reads import Store, Stored, UnreadablePart, decoded
+from service.store.streams import Store, Stored, UnreadablePart, decoded
 from service.wire import Head
 from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.ledger import Ledger

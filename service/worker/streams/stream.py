@@ -14,8 +14,8 @@ from model_core import season
 from model_core.stream_settings import DEFAULTS
 from service import wire
 from service.store import keys
-from service.store.effects import Effect, index_effects
-from service.store.worker_reads import CHUNK, Store, Stored, UnreadablePart, decoded, phase_of, seal
+from service.store.log import Effect, index_effects
+from service.store.streams import CHUNK, Store, Stored, UnreadablePart, decoded, phase_of, seal
 from service.wire import Change, Event, Head, Hindsight, IdempotencyRecord, Record
 from service.wire.event_entries import Id
 from service.worker.streams.ledger import Share

@@ -16,10 +16,11 @@ from service.api.app import check_store, create_app
 from service.api.gateway.replies import Replies
 from service.api.sse import event_hub
 from service.models.catalogue import Catalogue
-from service.store.api_reads import AsyncStore
-from service.store.cluster import subscription
-from service.store.connection import UnusableServer, connect_async
-from service.store.event_log import Feeds
+from service.store import subscription
+from service.store.connection import connect_async
+from service.store.feed import Feeds
+from service.store.health import UnusableServer
+from service.store.reads import AsyncStore
 from service.tasks import described, end
 from tests.service.api.conftest import PARTITIONS
 from tests.waiting import PATIENCE_S, until_async

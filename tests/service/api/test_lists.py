@@ -20,10 +20,10 @@ from service.problems import InvalidField, RedisUnavailable
 from service.schema.commands import OverviewQuery
 from service.schema.queries import ChangesQuery
 from service.store import keys
-from service.store.api_reads import AsyncStore
 from service.store.connection import connect_async
-from service.store.event_log import Feeds
-from service.store.worker_reads import chunk_of, seal
+from service.store.feed import Feeds
+from service.store.reads import AsyncStore
+from service.store.streams import chunk_of, seal
 from tests.feeding import MS, Writer
 from tests.service.api.conftest import PARTITIONS, located
 

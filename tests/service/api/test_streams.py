@@ -9,7 +9,7 @@ from service import wire
 from service.api.gateway import hindsight
 from service.store import keys
 from service.store.keys import partition_of
-from service.store.worker_reads import chunk_of, seal
+from service.store.streams import chunk_of, seal
 from tests.service.api.conftest import located, slug, stored
 from tests.waiting import Clock, until_async
 

@@ -19,7 +19,7 @@ from service.backup.restore import Restore
 from service.commands.main import app
 from service.store import keys
 from service.store.api_keys import Keyring
-from service.store.connection import UnusableServer, fix_partitions
+from service.store.health import UnusableServer, fix_partitions
 from service.wire import Configure, Delete, Observation, Observe
 
 MODELS = ["gaussian", "poisson", "joint", "pump"]

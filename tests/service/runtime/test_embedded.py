@@ -17,7 +17,8 @@ from service.runtime import embedded
 from service.runtime.embedded import Embedded, EmbeddedError
 from service.runtime.store_process import StoreKeeper
 from service.settings import Settings
-from service.store.connection import check_server, connect
+from service.store.connection import connect
+from service.store.health import check_server
 from tests.waiting import ended, until
 
 pytestmark = pytest.mark.redis

@@ -18,7 +18,8 @@ from service.runtime.process import import_plugins
 from service.runtime.store_process import StoreKeeper
 from service.settings import Settings
 from service.store import connection
-from service.store.connection import connect, fix_partitions, patiently
+from service.store.connection import connect, patiently
+from service.store.health import fix_partitions
 from tests.conftest import running_server
 from tests.ports import free_port
 from tests.waiting import Clock

@@ -11,11 +11,11 @@ import zlib
 import pytest
 
 from service import wire
-from service.store import keys, regimes
-from service.store.api_reads import AsyncStore, Health
+from service.store import keys, reads
 from service.store.connection import connect, connect_async
-from service.store.regimes import Place
-from service.store.worker_reads import (
+from service.store.health import Health
+from service.store.reads import AsyncStore, Place
+from service.store.streams import (
     CHUNK,
     Store,
     Stored,
@@ -310,14 +310,14 @@ def labelled_head(sealed, history=1000, season=None):
 
 def fetched(place):
     """What `fetch` returns: the tail from where chunks are sealed on, and the chunks."""
-    wanted = regimes._range(place, BEFORE, AFTER)
+    wanted = reads._wanted(place, BEFORE, AFTER)
     sealed, name = place.head.sealed, place.stream
     tail = [
         wire.checksummed(wire.encode(labelled(seq)), "tail", name, seq)
         for seq in range(max(wanted.start, sealed), wanted.stop)
     ]
     chunks = []
-    for number in regimes._chunks(place, wanted):
+    for number in reads._chunks_around(place, wanted):
         rows = [labelled(s) for s in range(sealed) if chunk_of(name, s) == number]
         chunks.append(seal(name, number, rows) if rows else None)
     return tail, chunks
@@ -348,7 +348,7 @@ def test_labels_around_a_change_are_those_of_the_records_wherever_these_lie():
             sealed = next(s for s in range(COUNT + 64) if chunk_of("pump", s) == boundary)
             head = labelled_head(min(sealed, COUNT), season=season)
             place = Place(0, "pump", head, start, previous, following)
-            found = regimes.decode(place, fetched(place), BEFORE, AFTER)
+            found = reads.decode_around(place, fetched(place), BEFORE, AFTER)
             seasonal = season is not None
             assert repr(found.before) == repr(labels(before, seasonal))  # nan is not itself
             assert repr(found.after) == repr(labels(after, seasonal))
@@ -357,13 +357,13 @@ def test_labels_around_a_change_are_those_of_the_records_wherever_these_lie():
 
 def test_labels_that_are_not_retained_are_left_out_and_damaged_ones_an_error():
     place = Place(0, "pump", labelled_head(300, history=120), 300, None, None)
-    found = regimes.decode(place, fetched(place), BEFORE, AFTER)
+    found = reads.decode_around(place, fetched(place), BEFORE, AFTER)
     assert repr(found.before) == repr(labels(range(280, 300)))
     gone = Place(0, "pump", labelled_head(300, history=50), 300, None, None)
-    found = regimes.decode(gone, fetched(gone), BEFORE, AFTER)
+    found = reads.decode_around(gone, fetched(gone), BEFORE, AFTER)
     assert (found.before, found.first) == ([], None)
     place = Place(0, "pump", labelled_head(300), 300, None, None)
     tail, chunks = fetched(place)
     for damaged in (([b"?", *tail[1:]], chunks), (tail, [b"?", *chunks[1:]])):
         with pytest.raises(UnreadablePart):
-            regimes.decode(place, damaged, BEFORE, AFTER)
+            reads.decode_around(place, damaged, BEFORE, AFTER)

@@ -16,22 +16,19 @@ from service.api.gateway.store_monitor import Monitor
 from service.settings import Settings
 from service.store import keys, pipe
 from service.store.address import kind_of, parse, shown, with_password
-from service.store.api_reads import Health
 from service.store.append import Appender
-from service.store.connection import (
-    MAX_BLOCK_MS,
-    READ_TIMEOUT_S,
+from service.store.connection import READ_TIMEOUT_S, connect, connect_async
+from service.store.health import (
+    Health,
     UnusableServer,
     check_formats,
     check_server,
-    connect,
-    connect_async,
     fix_partitions,
     stored_partitions,
 )
-from service.store.exchange import send_async
 from service.store.log import DONE, START, Log, Offset
 from service.store.pipe import Pipe
+from service.store.shards import send_async
 from service.wire import FORMAT
 from tests.faults import REPLIES, REQUESTS, Proxy
 
@@ -80,7 +77,7 @@ def test_an_evicting_server_is_refused(redis_client):
 
 def test_servers_before_redis_7_are_refused():
     def check(**info):
-        check_server(SimpleNamespace(info=lambda: {**info, "maxmemory_policy": "noeviction"}))
+        check_server(SimpleNamespace(infos=lambda: [{**info, "maxmemory_policy": "noeviction"}]))
 
     for fit in ({"redis_version": "7.0.0"}, {"redis_version": "8.2.1"}):
         check(**fit)
@@ -142,7 +139,7 @@ def test_a_password_is_put_in_and_never_shown():
 
 
 def test_no_blocking_read_outlasts_the_read_timeout():
-    assert MAX_BLOCK_MS / 1000 < READ_TIMEOUT_S
+    assert pipe.WAIT_MS / 1000 + pipe.LATE_S <= READ_TIMEOUT_S
     for url in ("redis://h", "redis+sentinel://h/main", "unix:///s"):
         for make in (connect, connect_async):
             found = make(f"{url}?socket_timeout=5").connection_pool.connection_kwargs
@@ -337,7 +334,7 @@ def test_commands_are_carried_out_in_order_and_errors_are_replies(redis_client):
     first = found.put([("INCR", "a"), ("SET", "b", "x"), ("INCR", "b")])
     second = found.put([("INCR", "a")])
     assert redis_client.get("a") is None
-    assert found.call(("GET", "a")) == b"2"
+    assert found.call([("GET", "a")]) == [b"2"]
     assert (first[:2], second) == ([1, b"OK"], [2])
     assert isinstance(first[2], redis.ResponseError)
     found.close()

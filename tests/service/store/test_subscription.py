@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from service.store import keys
-from service.store.cluster import subscription
+from service.store import keys, subscription
 from service.store.log import START
 from tests.listening import listening
 

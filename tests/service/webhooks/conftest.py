@@ -5,6 +5,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import itertools
 import json
 import re
 import time
@@ -127,7 +128,7 @@ class Hooks:
     def ready(self):
         """Whether each hook has a group on every feed."""
         found = 0
-        for key in self.client.scan_iter("moca:*"):
+        for key in itertools.chain.from_iterable(self.client.everywhere("KEYS", "moca:*")):
             if self.client.type(key) == b"stream" and key != keys.DEAD_LETTERS.encode():
                 found += len(self.client.xinfo_groups(key))
         return found >= self.file.read_text().count("[[hook]]") * (PARTITIONS + 1)

@@ -15,12 +15,12 @@ from model_core.upm.builtin import BUILTIN
 from service import wire
 from service.models import catalogue
 from service.settings import Settings
-from service.store import event_log, keys
-from service.store.api_reads import AsyncStore
+from service.store import feed, keys
 from service.store.append import Queued, entry_of
 from service.store.connection import connect, connect_async
+from service.store.reads import AsyncStore
 from service.store.script import Call, Script
-from service.store.worker_reads import all_decoded, decoded, unseal
+from service.store.streams import all_decoded, decoded, unseal
 from service.wire import Import, Observation, Observe, snapshot
 from service.worker import worker as loop
 from service.worker.self_test import rehearse
@@ -192,7 +192,7 @@ class Bench:
     def feed(self, stream=None):
         """Entries of the feed: of every stream, or of one."""
         entries = [
-            event_log.entry_of(p, id_, fields)
+            feed.entry_of(p, id_, fields)
             for p in range(self.settings.partitions)
             for id_, fields in self.client.xrange(keys.feed(p))
         ]

@@ -8,11 +8,11 @@ import pytest
 from service import api_keys as access
 from service import wire
 from service.models.canary import Canary
-from service.store import event_log, keys
+from service.store import feed, keys
 from service.store.api_keys import _table
 from service.store.append import Queued, entry_of
 from service.store.log import START, Entry
-from service.store.worker_reads import UnreadablePart
+from service.store.streams import UnreadablePart
 from service.wire import Configure, Observation, Observe
 from service.worker.streams.task import decode_entries
 from tests.service.worker.conftest import INCARNATION
@@ -160,11 +160,11 @@ def test_a_damaged_command_is_answered_and_its_neighbours_are_applied(make_bench
 def test_every_byte_of_a_feed_entry_a_key_and_a_canary(written):
     client = written.client
     ((id_, fields), *_) = client.xrange(keys.feed(0))
-    good = event_log.entry_of(0, id_, fields)
+    good = feed.entry_of(0, id_, fields)
     assert fields.keys() == {b"e", b"b", b"c"}
     for name, value in fields.items():
         for bad in damages(value):
-            found = event_log.entry_of(0, id_, {**fields, name: bad})
+            found = feed.entry_of(0, id_, {**fields, name: bad})
             # One that is damaged counts as trimmed away, which its readers hear of.
             assert found == good or found.before == found.id
             assert found.raised in (None, good.raised)

@@ -13,7 +13,7 @@ from service import wire
 from service.store import keys
 from service.store import log as log_module
 from service.store.append import Queued, entry_of
-from service.store.worker_reads import decoded
+from service.store.streams import decoded
 from service.wire import Configure, Observation, Observe, RunLength
 from service.worker.streams import registry as engine_module
 from tests.service.worker.conftest import INCARNATION

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from service.problems import ReadTimeout, UnknownStream
-from service.store.worker_reads import Stored
+from service.store.streams import Stored
 from service.wire import (
     READ_ONLY,
     Act,

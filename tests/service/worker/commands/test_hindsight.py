@@ -15,7 +15,7 @@ from model_core.stream_settings import DEFAULTS
 from model_core.upm.builtin import Options, build
 from service import wire
 from service.store import keys
-from service.store.worker_reads import CHUNK
+from service.store.streams import CHUNK
 from service.wire import (
     CalibrateSensitivity,
     Configure,

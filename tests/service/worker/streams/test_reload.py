@@ -6,7 +6,7 @@ import redis
 
 from service import wire
 from service.store import keys
-from service.store.worker_reads import CHUNK, phase_of
+from service.store.streams import CHUNK, phase_of
 from service.wire import Configure
 from service.worker.streams import registry
 from tests.service.worker.commits import commit_of, replace_commit, restore_commit

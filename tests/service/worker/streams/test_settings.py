@@ -6,8 +6,8 @@ import random
 import pytest
 
 from service.store import keys
-from service.store.api_reads import AsyncStore
 from service.store.connection import connect_async
+from service.store.reads import AsyncStore
 from service.wire import (
     Configure,
     Delete,

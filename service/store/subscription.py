@@ -1,4 +1,4 @@
-"""Subscriptions of one process: each channel at the server that holds its slot now.
+"""Subscriptions of one process: each channel at the server that has it now.
 
 A channel with a hash tag is sharded: a message stays with the master of its slot and its replicas,
 where a plain one goes to every node of a cluster. The library's own sharded subscription asks one
@@ -15,25 +15,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import redis
-import redis.asyncio
-from redis.exceptions import MovedError, RedisClusterException, ResponseError
+from redis.exceptions import MovedError, ResponseError
 
-from service.store.cluster.asynchronous import AsyncCluster
-from service.store.cluster.routing import slot_of
+from service.store.shards import AsyncStoreClient
 from service.tasks import end, is_cancelled
 
 log = logging.getLogger(__name__)
 
 IDLE_S = 1.0  # a silent connection gets a PING, and is given up after as long again
 PAUSE_S = 0.1  # before channels are placed again
-LOOK_S = 5.0  # a cluster's slots are looked up so often, for a master that is out of its cluster
+LOOK_S = 5.0  # servers are asked for their slots so often, for one that is out of its cluster
 _SUBSCRIBED = (b"ssubscribe", b"subscribe")
 _MESSAGE = (b"smessage", b"message")
 _PING = ""  # stands for a PING among the channels whose answers are to come
 
 
 class Subscriptions:
-    """Channels that stay subscribed, one connection for each server that holds some of them.
+    """Channels that stay subscribed, one connection for each server that has some of them.
 
     hear: gets each message. recover: gets channels after each (re)subscription, as messages may
     have been missed before it. complete: all channels are subscribed, and were recovered.
@@ -41,15 +39,16 @@ class Subscriptions:
 
     def __init__(
         self,
-        client: redis.asyncio.Redis,
+        client: AsyncStoreClient,
         channels: Sequence[str],
         hear: Callable[[bytes], None],
         recover: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
-        self._client: Any = client
-        self._slots = {channel: slot_of(channel) for channel in channels}
-        self._links: dict[str, _Link] = {}
-        self.hear, self.recover = hear, recover
+        self._client = client
+        self._channels = channels
+        self._links: dict[Any, _Link] = {}  # by the pool of the server
+        self.hear = hear
+        self.recover = recover
         self.changed = asyncio.Event()  # a connection or a channel was lost
         self.complete = asyncio.Event()
 
@@ -70,48 +69,39 @@ class Subscriptions:
     def confirmed(self) -> None:
         """Note that a connection has subscribed and recovered all its channels."""
         live = set().union(*(link.live for link in self._links.values()))
-        if len(live) == len(self._slots):
+        if len(live) == len(self._channels):
             self.complete.set()
 
     async def _place(self) -> None:
-        """Subscribe every channel that is not subscribed where its slot is."""
-        if isinstance(self._client, AsyncCluster):
-            await self._client.initialize()
-            await self._client.look_again()
-        for (name, server), channels in self._misplaced().items():
-            if name not in self._links:
-                self._links[name] = _Link(self, name, server)
-            await self._links[name].add(channels)
+        """Subscribe every channel that is not subscribed where it is."""
+        await self._client.refresh()
+        for pool, channels in self._misplaced().items():
+            if pool not in self._links:
+                self._links[pool] = _Link(self, pool)
+            await self._links[pool].add(channels)
         for link in self._links.values():
             if not link.channels:
                 link.task.cancel()
         self.confirmed()
 
-    def _misplaced(self) -> dict[tuple[str, Any], list[str]]:
-        """Channels that are to be subscribed, by the server that holds them now."""
+    def _misplaced(self) -> dict[Any, list[str]]:
+        """Channels that are to be subscribed, by the pool of the server that has them now."""
         held = {channel: link for link in self._links.values() for channel in link.channels}
-        found: dict[tuple[str, Any], list[str]] = {}
-        for channel, slot in self._slots.items():
-            name, server = self._server(slot)
+        misplaced: dict[Any, list[str]] = {}
+        for channel in self._channels:
+            try:
+                pool = self._client.shards.pool_of(("SSUBSCRIBE", channel))
+            except redis.ConnectionError:  # no server has it now
+                self.changed.set()
+                pool = None
             link = held.get(channel)
-            if link is not None and link.name == name:
+            if link is not None and link.pool is pool:
                 continue
             if link is not None:
                 link.drop(channel)  # a master that does not know yet that it is none any more
-            if name:
-                found.setdefault((name, server), []).append(channel)
-        return found
-
-    def _server(self, slot: int) -> tuple[str, Any]:
-        """Name of the server that holds a slot, and where its connections are from."""
-        if not isinstance(self._client, AsyncCluster):
-            return "server", self._client.connection_pool
-        try:
-            node = self._client.nodes_manager.get_node_from_slot(slot)
-        except RedisClusterException:  # held by nobody now
-            self.changed.set()
-            return "", None
-        return node.name, node
+            if pool is not None:
+                misplaced.setdefault(pool, []).append(channel)
+        return misplaced
 
     async def _wait(self) -> None:
         """Wait until something is lost, or it is time to look where the slots are."""
@@ -122,7 +112,7 @@ class Subscriptions:
             return
         self.changed.clear()
         for link in [link for link in self._links.values() if link.task.done()]:
-            del self._links[link.name]
+            del self._links[link.pool]
             if link.error is not None:
                 self._lose(link.error)
             elif not link.task.cancelled():
@@ -138,9 +128,9 @@ class Subscriptions:
 class _Link:
     """One connection to one server, and the channels that are subscribed over it."""
 
-    def __init__(self, owner: Subscriptions, name: str, server: Any) -> None:
-        self._owner, self._server = owner, server
-        self.name = name
+    def __init__(self, owner: Subscriptions, pool: Any) -> None:
+        self._owner = owner
+        self.pool = pool
         self.channels: set[str] = set()
         self.live: set[str] = set()
         self.error: Exception | None = None  # what ended it
@@ -165,7 +155,7 @@ class _Link:
 
     async def _run(self) -> None:
         try:
-            await self._open()
+            self._connection = await self.pool.get_connection()
             await self._send()
             while not is_cancelled():
                 await self._take(await self._next())
@@ -174,24 +164,14 @@ class _Link:
         finally:
             await self._close()
 
-    async def _open(self) -> None:
-        if isinstance(self._server, redis.asyncio.ConnectionPool):
-            pool: Any = self._server
-            self._connection = await pool.get_connection()
-        else:
-            self._connection = self._server.acquire_connection()
-            await self._connection.connect()
-
     async def _close(self) -> None:
         self.live.clear()
         self.channels.clear()
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        await connection.disconnect(nowait=True)
-        released = self._server.release(connection)
-        if released is not None:
-            await released
+        connection = self._connection
+        self._connection = None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+            await self.pool.release(connection)
 
     async def _send(self, *others: str) -> None:
         """Subscribe what is not sent yet, one command a channel: their slots differ."""
@@ -199,7 +179,8 @@ class _Link:
         # Looked at here: one that is lost would connect again by itself.
         if connection is None or not connection.is_connected:
             return
-        sent, self._unsent = [*self._unsent, *others], []
+        sent = [*self._unsent, *others]
+        self._unsent = []
         self._asked.extend(sent)
         if not sent:
             return
@@ -233,7 +214,8 @@ class _Link:
         else:
             self._asked.popleft()  # the answer to a PING
         if self._fresh and not any(self._asked):
-            fresh, self._fresh = self._fresh, []
+            fresh = self._fresh
+            self._fresh = []
             await self._owner.recover(fresh)
             self.live.update(self.channels.intersection(fresh))
             self._owner.confirmed()

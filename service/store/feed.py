@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
-import redis.asyncio
 
 from service.observability import metrics
 from service.store import keys
+from service.store.shards import AsyncStoreClient, entries_of, read_of
+from service.tasks import end
 from service.wire import checked
 from service.wire.event_entries import START, FeedEntry, Id, Raised, decode, number_of, positions
 
 log = logging.getLogger(__name__)
+WAIT_MS = 1000  # longest blocking read: a server that does not answer is soon given up
 
 
 class Reread(NamedTuple):
@@ -31,16 +34,25 @@ class Reread(NamedTuple):
 
 
 class Feeds:
-    """Follows the feeds on one connection, and reads pages of them on others.
+    """Follows the feeds with one client, and reads pages of them with another.
 
-    All keys of a call that blocks have to be in one slot on a cluster: `follow` is the only one
-    that names several, and the only one to ask slot by slot there.
+    `follow` has a blocking read for each group of feeds that one command may name. They go on
+    after it returned, so that the first answer does not end the others.
     """
 
     def __init__(
-        self, waiting: redis.asyncio.Redis, reading: redis.asyncio.Redis, partitions: int
+        self, waiting: AsyncStoreClient, reading: AsyncStoreClient, partitions: int
     ) -> None:
-        self._waiting, self._reading, self.partitions = waiting, reading, partitions
+        self._waiting = waiting
+        self._reading = reading
+        self.partitions = partitions
+        self._reads: dict[tuple[str, ...], tuple[Mapping[str, str], asyncio.Task[Any]]] = {}
+
+    async def close(self) -> None:
+        """Give blocking reads up."""
+        reads = self._reads
+        self._reads = {}
+        await end(*(task for _, task in reads.values()))
 
     async def newest(self) -> dict[int, Id]:
         """Return the last id of every partition's feed, without empty ones."""
@@ -49,19 +61,43 @@ class Feeds:
             for partition in every:
                 pipe.xrevrange(keys.feed(partition), count=1)
             rows = await pipe.execute()
-        found = ((p, Id.parse(row[0][0])) for p, row in zip(every, rows, strict=True) if row)
-        return positions(found)
+        return positions(
+            (p, Id.parse(row[0][0])) for p, row in zip(every, rows, strict=True) if row
+        )
 
     async def follow(self, after: Mapping[int, Id], count: int, block_ms: int) -> list[FeedEntry]:
         """Return up to `count` entries per partition beyond `after`, waiting for the first."""
         names = {keys.feed(p): p for p in range(self.partitions)}
-        asked = {name: str(after.get(p, "0-0")) for name, p in names.items()}
-        rows = await cast(Any, self._waiting.xread(cast(Any, asked), count, block_ms))
+        positions = {name: str(after.get(p, "0-0")) for name, p in names.items()}
+        loop = asyncio.get_running_loop()
+        until = loop.time() + block_ms / 1000
+        replies: list[Any] = []
+        while not any(replies) and loop.time() < until:
+            self._begin(positions, count)
+            tasks = [task for _, task in self._reads.values()]
+            done, _ = await asyncio.wait(
+                tasks, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED
+            )
+            self._reads = {g: read for g, read in self._reads.items() if read[1] not in done}
+            replies = [task.result() for task in done]
         return [
-            entry_of(names[name.decode()], id_, fields)
-            for name, entries in rows or []
+            entry_of(names[name], id_, fields)
+            for name, entries in entries_of(replies)
             for id_, fields in entries
         ]
+
+    def _begin(self, positions: Mapping[str, str], count: int) -> None:
+        """Have a blocking read of each group under way, from the positions on."""
+        for group in self._waiting.shards.groups(positions):
+            after = {name: positions[name] for name in group}
+            before = self._reads.get(tuple(group))
+            if before is not None and before[0] == after:
+                continue
+            if before is not None:
+                before[1].cancel()
+            words = read_of(after, count, WAIT_MS)
+            read = asyncio.create_task(self._waiting.wait_for(words, WAIT_MS / 1000))
+            self._reads[tuple(group)] = (after, read)
 
     async def reread(self, at: Mapping[int, Id], count: int) -> dict[int, Reread]:
         """Return up to `count` entries from each partition's position on, but that one."""
@@ -69,14 +105,14 @@ class Feeds:
             for partition, id_ in at.items():
                 pipe.xrange(keys.feed(partition), min=str(id_), count=count)
             rows = await pipe.execute()
-        found = {}
-        for (partition, known), row in zip(at.items(), rows, strict=True):
-            there = known == START or bool(row and Id.parse(row[0][0]) == known)
+        rereads = {}
+        for (partition, position), row in zip(at.items(), rows, strict=True):
+            there = position == START or bool(row and Id.parse(row[0][0]) == position)
             # The entry at the position was read before: to read it again tells of its damage again.
-            new = row[known != START :] if there else []
+            new = row[position != START :] if there else []
             beyond = [entry_of(partition, id_, fields) for id_, fields in new]
-            found[partition] = Reread(there, beyond, len(row) == count)
-        return found
+            rereads[partition] = Reread(there, beyond, len(row) == count)
+        return rereads
 
     async def oldest(self, partitions: Sequence[int]) -> dict[int, Id | None]:
         """Return the id of the oldest retained entry of each partition; None: it has none."""

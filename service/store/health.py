@@ -1,0 +1,147 @@
+"""Whether a store can be used: checks before the service starts, and its state while it runs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import redis
+
+from service import wire
+from service.store import keys
+from service.store.script import Call, Script
+from service.store.shards import LOST, AsyncStoreClient, StoreClient
+
+OLDEST_SERVER = (7, 0)
+RESTORING = "restoring"  # field of the configuration while a backup is being put in
+PARTITIONS = ("partitions", "partitions_copy")  # fields of the number and its copy
+
+
+class UnusableServer(RuntimeError):
+    """The store, or what it holds, is not what this service can run on."""
+
+
+def check_server(client: StoreClient) -> None:
+    """Refuse servers that are too old or that may evict what we stored."""
+    for info in client.infos():
+        if "valkey_version" not in info:
+            version = str(info["redis_version"])
+            if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
+                raise UnusableServer(f"Redis {version} is too old: expected Redis >= 7.0 or Valkey")
+        policy = info["maxmemory_policy"]
+        if policy != "noeviction":
+            raise UnusableServer(
+                f"maxmemory-policy is {policy!r}, which would evict streams and accepted "
+                "observations: set it to 'noeviction'"
+            )
+
+
+def check_formats(client: redis.Redis, partitions: int) -> None:
+    """Refuse a store of another format."""
+    with client.pipeline(transaction=False) as pipe:
+        for partition in range(partitions):
+            pipe.hget(keys.meta(partition), "format")
+        formats = {number.decode() for number in pipe.execute() if number is not None}
+    if others := formats - {str(wire.FORMAT)}:
+        raise UnusableServer(
+            f"the store has format {min(others)}, expected {wire.FORMAT}: use the version that "
+            "wrote it, or an empty store"
+        )
+
+
+def stored_partitions(client: redis.Redis) -> int | None:
+    """Number of partitions that the store was created with; None: it is new.
+
+    Raises UnusableServer where the number and its copy differ.
+    """
+    number, copy = cast(list[bytes | None], client.hmget(keys.CONFIG, PARTITIONS))
+    if copy != number:
+        raise UnusableServer(
+            f"the store's number of partitions is damaged: {number!r} or {copy!r}; put the right "
+            f"one into both fields of {keys.CONFIG}, {' and '.join(PARTITIONS)}"
+        )
+    return None if number is None else int(number)
+
+
+def fix_partitions(client: redis.Redis, partitions: int) -> None:
+    """Record the number of partitions on first use; refuse any other number afterwards.
+
+    Also refuses what a restore that did not end has left.
+    """
+    stored = stored_partitions(client)  # read first: a store that is full takes no write
+    if stored is None:
+        for field in PARTITIONS:
+            client.hsetnx(keys.CONFIG, field, str(partitions))
+        stored = stored_partitions(client)
+    if stored != partitions:
+        raise UnusableServer(
+            f"this store was created with {stored} partitions, got {partitions}: start with "
+            f"--partitions {stored}"
+        )
+    if client.hexists(keys.CONFIG, RESTORING):
+        raise UnusableServer(
+            "a restore into this store is running or was interrupted: run `moca restore` again"
+        )
+
+
+class Health(NamedTuple):
+    """State of the store; lists are by partition."""
+
+    unowned: list[int]  # partitions without a lease
+    pending: list[int]  # observations appended and not yet done
+    used_memory: int
+    maxmemory: int  # 0: no limit
+
+
+class Condition(NamedTuple):
+    """State of the log and of what keeps it."""
+
+    oldest_pending_s: float  # 0: nothing waits
+    append_only: bool  # on every server
+    append_only_failing: bool  # the last write or rewrite of the file failed
+
+
+async def health(client: AsyncStoreClient, partitions: int) -> Health:
+    """Ask the store how it is; raises a RedisError when it does not answer."""
+    every = range(partitions)
+    async with client.pipeline(transaction=False) as pipe:
+        for partition in every:
+            pipe.exists(keys.lease(partition))
+            pipe.hmget(keys.meta(partition), ["in", "done"])
+        leases_and_counts = await pipe.execute()
+    memory = await client.info("memory")
+    return Health(
+        unowned=[partition for partition in every if not leases_and_counts[2 * partition]],
+        pending=[_count(appended) - _count(done) for appended, done in leases_and_counts[1::2]],
+        used_memory=int(memory["used_memory"]),
+        maxmemory=int(memory["maxmemory"]),
+    )
+
+
+async def condition(client: AsyncStoreClient, partitions: int) -> Condition:
+    """Return what else there is to watch; raises a RedisError when the store does not answer.
+
+    A log that cannot be read counts as empty: its worker reports it.
+    """
+    calls = [Call([keys.log(partition)], []) for partition in range(partitions)]
+    ages = await Script("oldest").run_all_async(client, calls)
+    for age in ages:
+        if isinstance(age, LOST):
+            raise age
+    oldest_ms = max((age for age in ages if isinstance(age, int)), default=0)
+    servers = await client.infos("persistence")
+    kept = all(_kept(server) for server in servers)
+    return Condition(oldest_ms / 1000, kept, any(_failing(server) for server in servers))
+
+
+def _count(value: bytes | None) -> int:
+    """Return a counter; what is none counts nothing, until its partition is next acquired."""
+    return int(value) if value and value.isdigit() else 0
+
+
+def _kept(server: dict[str, Any]) -> bool:
+    return bool(int(server.get("aof_enabled", 0)))
+
+
+def _failing(server: dict[str, Any]) -> bool:
+    last = (server.get("aof_last_write_status"), server.get("aof_last_bgrewrite_status"))
+    return _kept(server) and any(status != "ok" for status in last)

@@ -1,0 +1,670 @@
+"""The servers of a store: which of them has a key, and commands sent there.
+
+A store is a list of shards. One server is one shard, and so is the master that sentinels name; each
+master of a cluster is one, and all keys of a partition are at one of them.
+
+The library's client of a cluster is not used: its pipelines send a command again whose reply was
+cut, its XREAD asks the server where the keys are, and when it looks where the slots are it closes
+connections that others are waiting on. Here a command is sent again only when a server says that
+it did not run it, and nobody closes a connection that is lent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import redis
+import redis.asyncio
+from hiredis import pack_command
+from redis.crc import key_slot
+from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
+
+from service.store import keys
+
+SLOTS = 16_384
+REDIRECTIONS = 16  # of one command: more means a redirect loop
+AGAIN_PAUSE_S = 0.05  # before a command whose keys are on their way between servers
+PART = 32_768  # bytes sent at once
+LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
+EVERYWHERE = ("CLIENT", "CONFIG", "FLUSHALL", "SCRIPT")  # without a key, and for each shard
+
+Words = Sequence[Any]  # a command
+
+
+class Sending(NamedTuple):
+    """A command on its way: its number among all that were asked for, and where it goes."""
+
+    number: int
+    words: Words
+    pool: Any
+    asking: bool = False  # whether the server is to take it this once, as another one said
+
+
+class Shards:
+    """A pool of connections for each shard. This store has one: a server or a sentinels' master."""
+
+    def __init__(self, pool: Any) -> None:
+        self.pools = [pool]
+
+    def pool_of(self, words: Words) -> Any:
+        """Return the pool for a command; ConnectionError where no server has its key."""
+        return self.pools[0]
+
+    def groups(self, names: Iterable[str]) -> list[list[str]]:
+        """Divide keys into groups, each of which one command may name."""
+        return [list(names)]
+
+    def redirected(self, index: int, words: Words, reply: Any) -> Sending | None:
+        """Return how to send a command again; None: the reply is its result."""
+        return None
+
+    def informants(self) -> list[Any]:
+        """Pools of servers that say where the keys are, the likeliest to answer first."""
+        return []
+
+    def learn(self, pool: Any, slots: Sequence[Any]) -> None:
+        """Take over what a server answered to CLUSTER SLOTS."""
+
+    def distrust(self, pool: Any) -> None:
+        """Ask a server last from now on: it did not answer."""
+
+    def all_pools(self) -> list[Any]:
+        """Pools of all servers, also of those that have no keys now."""
+        return self.pools
+
+
+class ClusterShards(Shards):
+    """The masters of a cluster. make: makes the pool of a server."""
+
+    def __init__(self, make: Callable[[str, int], Any], places: Sequence[tuple[str, int]]) -> None:
+        self._make = make
+        self._by_place: dict[tuple[str, int], Any] = {}  # never closed: a replica may take over
+        self._informants: list[Any] = []
+        self._slots: list[Any] = []  # pool of each
+        for host, port in places:
+            self._at(host, port)
+        self.pools = []
+
+    def pool_of(self, words: Words) -> Any:
+        """Return the pool of the master that has a command's key."""
+        pool = self._slots[slot_of(key_of(words))] if self._slots else None
+        if pool is None:
+            raise redis.ConnectionError("no server of the cluster has the slot")
+        return pool
+
+    def groups(self, names: Iterable[str]) -> list[list[str]]:
+        """Divide keys by slot."""
+        by_slot: dict[int, list[str]] = {}
+        for name in names:
+            by_slot.setdefault(slot_of(name), []).append(name)
+        return list(by_slot.values())
+
+    def redirected(self, index: int, words: Words, reply: Any) -> Sending | None:
+        """Follow MOVED, ASK and TRYAGAIN."""
+        if isinstance(reply, MovedError):
+            pool = self._at(reply.host, reply.port)
+            self._slots[reply.slot_id] = pool
+            self._informants.remove(pool)
+            self._informants.insert(0, pool)  # it knows of all that moved together
+            return Sending(index, words, pool)
+        if isinstance(reply, AskError):
+            return Sending(index, words, self._at(reply.host, reply.port), asking=True)
+        if isinstance(reply, TryAgainError):
+            return Sending(index, words, self.pool_of(words))
+        return None
+
+    def informants(self) -> list[Any]:
+        """Return the pools of all servers that were ever named."""
+        return list(self._informants)
+
+    def learn(self, pool: Any, slots: Sequence[Any]) -> None:
+        """Note which master has which slots."""
+        asked = next(place for place, known in self._by_place.items() if known is pool)
+        by_slot: list[Any] = [None] * SLOTS
+        for first, last, *servers in slots:
+            at = [self._at(host.decode() or asked[0], port) for host, port, *_ in servers]
+            by_slot[first : last + 1] = [at[0]] * (last + 1 - first)
+        self._slots = by_slot
+        self.pools = list(dict.fromkeys(pool for pool in by_slot if pool is not None))
+
+    def distrust(self, pool: Any) -> None:
+        """Ask a server last from now on."""
+        self._informants.remove(pool)
+        self._informants.append(pool)
+
+    def all_pools(self) -> list[Any]:
+        """Return the pools of all servers that were ever named."""
+        return list(self._informants)
+
+    def _at(self, host: str, port: int) -> Any:
+        pool = self._by_place.get((host, port))
+        if pool is None:
+            pool = self._by_place[host, port] = self._make(host, port)
+            self._informants.append(pool)
+        return pool
+
+
+def slot_of(key: str | bytes) -> int:
+    """Return the slot of a key."""
+    return int(key_slot(key if isinstance(key, bytes) else key.encode()))
+
+
+def key_of(words: Words) -> str | bytes:
+    """Return the key that decides where a command goes.
+
+    One without a key goes where the workers' names are: for all who ask its clock is the same.
+    """
+    name = words[0]
+    if name in ("EVALSHA", "EVAL"):
+        return cast("str | bytes", words[3])
+    if name == "XREAD":
+        return cast("str | bytes", words[words.index("STREAMS") + 1])
+    return words[1] if len(words) > 1 else keys.WORKERS
+
+
+def read_of(after: Mapping[str, str], count: int, block_ms: int = 0) -> Words:
+    """Return the XREAD of keys that one command may name."""
+    wait = ("BLOCK", block_ms) if block_ms else ()  # BLOCK 0 is for ever
+    return ("XREAD", "COUNT", count, *wait, "STREAMS", *after, *after.values())
+
+
+def entries_of(replies: Iterable[Any]) -> list[tuple[str, list[tuple[bytes, dict[bytes, bytes]]]]]:
+    """Return what several XREADs answered, by key; raises an error among the answers."""
+    found = []
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+        for name, entries in reply or ():
+            found.append((name.decode(), [(id_, _pairs(flat)) for id_, flat in entries]))
+    return found
+
+
+def _pairs(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
+    pairs = iter(flat or ())
+    return dict(zip(pairs, pairs, strict=True))
+
+
+# --- one connection ------------------------------------------------------------------------------
+
+# Each part that is sent has the connection's timeout for itself, and so has each reply: a slow link
+# may take long over many bytes.
+
+
+def send(connection: Any, commands: Iterable[Words]) -> None:
+    """Send commands."""
+    for part in _parts(commands):
+        connection.send_packed_command([part])
+
+
+def reply_of(connection: Any) -> Any:
+    """Read one reply; an error of the server is a reply as well.
+
+    Any other error leaves the connection to be closed.
+    """
+    try:
+        return connection.read_response(disconnect_on_error=False)
+    except ResponseError as error:
+        return error
+
+
+async def send_async(connection: Any, commands: Iterable[Words]) -> None:
+    """Send commands."""
+    for part in _parts(commands):
+        await connection.send_packed_command([part])
+
+
+async def reply_of_async(connection: Any, wait_s: float = 0.0) -> Any:
+    """Read one reply, as `reply_of` does; `wait_s`: for how long the command itself waits."""
+    try:
+        if not wait_s:
+            return await connection.read_response(disconnect_on_error=False)
+        async with asyncio.timeout(wait_s + connection.socket_timeout):
+            return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
+    except ResponseError as error:
+        return error
+
+
+def _parts(commands: Iterable[Words]) -> Iterator[bytes]:
+    # The asyncio connection of the library packs in Python, at several times the cost.
+    sent = b"".join([pack_command(tuple(words)) for words in commands])
+    for at in range(0, len(sent), PART):
+        yield sent[at : at + PART]
+
+
+def _packed(part: Sequence[Sending]) -> list[Words]:
+    """Return what goes over one connection, ASKING before what needs it."""
+    commands: list[Words] = []
+    for sending in part:
+        if sending.asking:
+            commands.append(("ASKING",))
+        commands.append(sending.words)
+    return commands
+
+
+# --- clients -------------------------------------------------------------------------------------
+
+
+class _Common:
+    """What both clients do alike."""
+
+    shards: Shards
+    response_callbacks: Any
+
+    def _sendings(self, commands: Sequence[Words]) -> list[Sending]:
+        pool_of = self.shards.pool_of
+        return [Sending(i, words, pool_of(words)) for i, words in enumerate(commands)]
+
+    def _redirected(self, commands: Sequence[Words], replies: Sequence[Any]) -> list[Sending]:
+        again = [
+            self.shards.redirected(index, commands[index], reply)
+            for index, reply in enumerate(replies)
+            if isinstance(reply, ResponseError)
+        ]
+        return [sending for sending in again if sending is not None]
+
+    def parsed(self, arguments: Words, options: Mapping[str, Any], reply: Any) -> Any:
+        """Return a reply as the library's method for the command does."""
+        callback = self.response_callbacks.get(arguments[0])
+        if callback is None or isinstance(reply, Exception):
+            return reply
+        # The option names keys for a cache that is off.
+        return callback(reply, **{k: v for k, v in options.items() if k != "keys"})
+
+
+class StoreClient(_Common, redis.Redis):
+    """Client of a store, with the library's methods for commands. `shards` are looked up at once.
+
+    It never repeats a command that may have been run.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self.shards = shards
+        super().__init__(connection_pool=shards.all_pools()[0])
+        self.refresh()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for pool in self.shards.all_pools():
+            pool.disconnect()
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run a command where its key is, or everywhere; raises what a server answers."""
+        words = _words(args)
+        if words[0] in EVERYWHERE:
+            return self.parsed(args, options, self.everywhere(*words)[0])
+        return self.parsed(args, options, _good(self.run([words]))[0])
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        """Return a pipeline: of one slot with `transaction`, of any without."""
+        return StorePipeline(self, transaction)
+
+    def run(self, commands: Sequence[Words]) -> list[Any]:
+        """Run commands, each shard's in one round trip; an error of a server is a result.
+
+        A lost connection raises: then nobody knows which of them took place.
+        """
+        replies: list[Any] = [None] * len(commands)
+        with self._noticing_loss():
+            self._exchange(self._sendings(commands), replies)
+        return self.follow(commands, replies)
+
+    def follow(self, commands: Sequence[Words], replies: list[Any]) -> list[Any]:
+        """Run elsewhere what was answered with a redirection, as it was not run."""
+        for attempt in range(REDIRECTIONS):
+            again = self._redirected(commands, replies)
+            if not again:
+                break
+            if attempt:
+                time.sleep(AGAIN_PAUSE_S)
+            try:
+                self._exchange(again, replies)
+            finally:
+                if not all(sending.asking for sending in again):
+                    self.look_again()
+        return replies
+
+    def everywhere(self, *words: Any) -> list[Any]:
+        """Run a command without a key at each shard; raises an error among the answers."""
+        pools = self.shards.pools
+        replies: list[Any] = [None] * len(pools)
+        with self._noticing_loss():
+            self._exchange([Sending(i, words, pool) for i, pool in enumerate(pools)], replies)
+        return _good(replies)
+
+    def infos(self, *sections: str | None) -> list[dict[str, Any]]:
+        """Return INFO of each shard."""
+        return [self.parsed(("INFO",), {}, text) for text in self.everywhere("INFO", *sections)]
+
+    def info(self, *sections: str | None, **_: Any) -> dict[str, Any]:
+        """Return INFO of the shard that is nearest to its limit of memory."""
+        return fullest(self.infos(*sections))
+
+    def refresh(self) -> None:
+        """Ask the servers which of them has which keys; ConnectionError where none answers."""
+        cause: Exception | None = None
+        for pool in self.shards.informants():
+            replies = [None]
+            try:
+                self._exchange([Sending(0, ("CLUSTER", "SLOTS"), pool)], replies)
+                self.shards.learn(pool, _good(replies)[0])
+            except (*LOST, ResponseError) as error:
+                cause = error
+                self.shards.distrust(pool)
+            else:
+                return
+        if cause is not None:
+            raise redis.ConnectionError(f"cannot connect to the cluster: {cause}") from cause
+
+    def look_again(self) -> None:
+        """Refresh, if any server answers."""
+        with contextlib.suppress(*LOST):
+            self.refresh()
+
+    @contextlib.contextmanager
+    def _noticing_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except LOST:
+            self.look_again()
+            raise
+
+    def _exchange(self, sendings: Sequence[Sending], replies: list[Any]) -> None:
+        by_pool: dict[Any, list[Sending]] = {}
+        for sending in sendings:
+            by_pool.setdefault(sending.pool, []).append(sending)
+        lent: list[tuple[Any, Any]] = []
+        try:
+            for pool in by_pool:
+                lent.append((pool, pool.get_connection()))
+            connections = [connection for _, connection in lent]
+            exchange(connections, list(by_pool.values()), replies)
+        except BaseException:
+            for _, connection in lent:  # answers that nobody waits for are on their way
+                connection.disconnect()
+            raise
+        finally:
+            for pool, connection in lent:
+                pool.release(connection)
+
+
+class StorePipeline(redis.client.Pipeline):
+    """The library's pipeline, whose commands find their shards when it is executed."""
+
+    def __init__(self, client: StoreClient, transaction: bool) -> None:
+        super().__init__(client.connection_pool, client.response_callbacks, transaction, None)
+        self._client = client
+
+    def watch(self, *names: Any) -> Any:
+        """Watch keys of one slot."""
+        self.connection_pool = self._client.shards.pool_of(("WATCH", *names))
+        return cast(Any, super()).watch(*names)
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Run what was queued."""
+        if self.watching:
+            return super().execute(raise_on_error)
+        stack = list(self.command_stack)
+        if not stack:
+            return []
+        commands = [_words(arguments) for arguments, _ in stack]
+        if cast(Any, self).transaction:  # hides the method of that name
+            return self._execute_at_once(commands[0], raise_on_error)
+        self.reset()
+        replies = self._client.run(commands)
+        if raise_on_error:
+            cast(Any, self).raise_first_error(stack, replies)
+        return [
+            self._client.parsed(arguments, options, reply)
+            for (arguments, options), reply in zip(stack, replies, strict=True)
+        ]
+
+    def _execute_at_once(self, first: Words, raise_on_error: bool) -> list[Any]:
+        stack = list(self.command_stack)
+        for attempt in range(REDIRECTIONS):
+            self.command_stack = list(stack)
+            try:
+                self.connection_pool = self._client.shards.pool_of(first)
+                return super().execute(raise_on_error)
+            except (AskError, TryAgainError):  # none of it was run; MOVED is an AskError as well
+                self._client.look_again()
+                if attempt:
+                    time.sleep(AGAIN_PAUSE_S)
+            except LOST:
+                self._client.look_again()
+                raise
+        raise redis.ConnectionError("the keys of a transaction are between two servers")
+
+
+class AsyncStoreClient(_Common, redis.asyncio.Redis):  # type: ignore[misc]
+    """The asyncio counterpart of `StoreClient`; it connects when it is first used."""
+
+    def __init__(self, shards: Shards) -> None:
+        self.shards = shards
+        super().__init__(connection_pool=shards.all_pools()[0])
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close every connection."""
+        for pool in self.shards.all_pools():
+            await pool.aclose()
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run a command where its key is, or everywhere; raises what a server answers."""
+        words = _words(args)
+        if words[0] in EVERYWHERE:
+            return self.parsed(args, options, (await self.everywhere(*words))[0])
+        return self.parsed(args, options, _good(await self.run([words]))[0])
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        """Return a pipeline: of one slot with `transaction`, of any without."""
+        return AsyncStorePipeline(self, transaction)
+
+    async def run(self, commands: Sequence[Words]) -> list[Any]:
+        """Run commands, each shard's in one round trip; an error is that command's result.
+
+        So is a lost connection, of all commands that were sent over it: nobody knows which of
+        them took place.
+        """
+        replies: list[Any] = [None] * len(commands)
+        await self._exchange(await self._placed(commands), replies)
+        for attempt in range(REDIRECTIONS):
+            again = self._redirected(commands, replies)
+            if not again:
+                break
+            if attempt:
+                await asyncio.sleep(AGAIN_PAUSE_S)
+            await self._exchange(again, replies)
+            if not all(sending.asking for sending in again):
+                await self.look_again()
+        if any(isinstance(reply, LOST) for reply in replies):
+            await self.look_again()
+        return replies
+
+    async def wait_for(self, words: Words, wait_s: float) -> Any:
+        """Run a command that waits for so long itself; None where its key moved meanwhile.
+
+        A lost connection is a result as well.
+        """
+        replies: list[Any] = [None]
+        try:
+            await self._exchange(await self._placed([words]), replies, wait_s)
+        except LOST as error:
+            return error
+        reply = replies[0]
+        if not isinstance(reply, Exception):
+            return reply
+        await self.look_again()
+        # A master that becomes a replica answers UNBLOCKED.
+        if self._redirected([words], replies) or str(reply).startswith("UNBLOCKED"):
+            await asyncio.sleep(AGAIN_PAUSE_S)
+            return None
+        return reply
+
+    async def everywhere(self, *words: Any) -> list[Any]:
+        """Run a command without a key at each shard; raises an error among the answers."""
+        await self.prepare()
+        pools = self.shards.pools
+        replies: list[Any] = [None] * len(pools)
+        await self._exchange([Sending(i, words, pool) for i, pool in enumerate(pools)], replies)
+        if any(isinstance(reply, LOST) for reply in replies):
+            await self.look_again()
+        return _good(replies)
+
+    async def infos(self, *sections: str | None) -> list[dict[str, Any]]:
+        """Return INFO of each shard."""
+        texts = await self.everywhere("INFO", *sections)
+        return [self.parsed(("INFO",), {}, text) for text in texts]
+
+    async def info(self, *sections: str | None, **_: Any) -> dict[str, Any]:
+        """Return INFO of the shard that is nearest to its limit of memory."""
+        return fullest(await self.infos(*sections))
+
+    async def prepare(self) -> None:
+        """Look where the keys are, the first time."""
+        if not self.shards.pools:
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Ask the servers which of them has which keys; ConnectionError where none answers."""
+        cause: Exception | None = None
+        for pool in self.shards.informants():
+            replies: list[Any] = [None]
+            await self._exchange([Sending(0, ("CLUSTER", "SLOTS"), pool)], replies)
+            if not isinstance(replies[0], Exception):
+                self.shards.learn(pool, replies[0])
+                return
+            cause = replies[0]
+            self.shards.distrust(pool)
+        if cause is not None:
+            raise redis.ConnectionError(f"cannot connect to the cluster: {cause}") from cause
+
+    async def look_again(self) -> None:
+        """Refresh, if any server answers."""
+        with contextlib.suppress(*LOST):
+            await self.refresh()
+
+    async def _placed(self, commands: Sequence[Words]) -> list[Sending]:
+        await self.prepare()
+        try:
+            return self._sendings(commands)
+        except redis.ConnectionError:
+            await self.look_again()
+            raise
+
+    async def _exchange(
+        self, sendings: Sequence[Sending], replies: list[Any], wait_s: float = 0.0
+    ) -> None:
+        by_pool: dict[Any, list[Sending]] = {}
+        for sending in sendings:
+            by_pool.setdefault(sending.pool, []).append(sending)
+        parts = [self._part(pool, part, replies, wait_s) for pool, part in by_pool.items()]
+        if len(parts) == 1:
+            await parts[0]  # without a task of its own
+        else:
+            await asyncio.gather(*parts)
+
+    async def _part(
+        self, pool: Any, part: Sequence[Sending], replies: list[Any], wait_s: float
+    ) -> None:
+        waiting = [sending.number for sending in reversed(part)]
+        try:
+            connection = await pool.get_connection()
+            try:
+                await send_async(connection, _packed(part))
+                for sending in part:
+                    if sending.asking:
+                        await reply_of_async(connection)
+                    replies[sending.number] = await reply_of_async(connection, wait_s)
+                    waiting.pop()
+            except BaseException:
+                # Answers that nobody waits for are on their way.
+                await connection.disconnect(nowait=True)
+                raise
+            finally:
+                await pool.release(connection)
+        except LOST as error:
+            for index in waiting:
+                replies[index] = error
+
+
+class AsyncStorePipeline(redis.asyncio.client.Pipeline):
+    """The asyncio counterpart of `StorePipeline`."""
+
+    def __init__(self, client: AsyncStoreClient, transaction: bool) -> None:
+        super().__init__(client.connection_pool, client.response_callbacks, transaction, None)
+        self._client = client
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Run what was queued."""
+        stack = list(self.command_stack)
+        if not stack:
+            return []
+        commands = [_words(arguments) for arguments, _ in stack]
+        if self.is_transaction:
+            return await self._execute_at_once(commands[0], raise_on_error)
+        await cast(Any, self).reset()
+        replies = await self._client.run(commands)
+        if raise_on_error:
+            _good([reply for reply in replies if isinstance(reply, LOST)])
+            self.raise_first_error(stack, replies)
+        return [
+            self._client.parsed(arguments, options, reply)
+            for (arguments, options), reply in zip(stack, replies, strict=True)
+        ]
+
+    async def _execute_at_once(self, first: Words, raise_on_error: bool) -> list[Any]:
+        stack = list(self.command_stack)
+        await self._client.prepare()
+        for attempt in range(REDIRECTIONS):
+            self.command_stack = list(stack)
+            try:
+                self.connection_pool = self._client.shards.pool_of(first)
+                return await super().execute(raise_on_error)
+            except (AskError, TryAgainError):  # none of it was run; MOVED is an AskError as well
+                await self._client.look_again()
+                if attempt:
+                    await asyncio.sleep(AGAIN_PAUSE_S)
+            except LOST:
+                await self._client.look_again()
+                raise
+        raise redis.ConnectionError("the keys of a transaction are between two servers")
+
+
+def exchange(
+    connections: Sequence[Any], parts: Sequence[Sequence[Sending]], replies: list[Any]
+) -> None:
+    """Send each connection its part, then read what all answer."""
+    for connection, part in zip(connections, parts, strict=True):
+        send(connection, _packed(part))
+    for connection, part in zip(connections, parts, strict=True):
+        for sending in part:
+            if sending.asking:
+                reply_of(connection)
+            replies[sending.number] = reply_of(connection)
+
+
+def _good(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def _words(arguments: Words) -> Words:
+    """Return a command of the library's with its name as separate words."""
+    if " " in arguments[0]:
+        return (*arguments[0].split(), *arguments[1:])
+    return arguments
+
+
+def fullest(infos: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return INFO of the shard that is nearest to its limit of memory: it refuses first."""
+
+    def share(info: dict[str, Any]) -> float:
+        return info["used_memory"] / info["maxmemory"] if info.get("maxmemory") else 0.0
+
+    return max(infos, key=share)

@@ -1,0 +1,75 @@
+"""Which server has a key, as the servers of a cluster say; without any server."""
+
+import pytest
+import redis
+from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
+
+from service.store import keys
+from service.store.shards import SLOTS, ClusterShards, Shards, key_of, slot_of
+
+HALF = SLOTS // 2
+LOW = next(key for key in map(keys.log, range(64)) if slot_of(key) < HALF)
+HIGH = next(key for key in map(keys.log, range(64)) if slot_of(key) >= HALF)
+GET_LOW, GET_HIGH = ("GET", LOW), ("GET", HIGH)
+A, B, C = ("a", 1), ("b", 2), ("c", 3)
+
+
+def halves(low, high, replica=C):
+    return [
+        [0, HALF - 1, [low[0].encode(), low[1], b"id"], [replica[0].encode(), replica[1], b"id"]],
+        [HALF, SLOTS - 1, [high[0].encode(), high[1], b"id"]],
+    ]
+
+
+@pytest.fixture
+def cluster():
+    shards = ClusterShards(lambda host, port: (host, port), [A, B, A])
+    shards.learn(shards.informants()[0], halves(A, B))
+    return shards
+
+
+def test_each_key_is_where_the_servers_say():
+    shards = ClusterShards(lambda host, port: (host, port), [A])
+    with pytest.raises(redis.ConnectionError):
+        shards.pool_of(GET_LOW)
+    (pool,) = shards.informants()
+    shards.learn(pool, halves(("", 1), B))  # one that does not know its own name
+    assert [shards.pool_of(GET_LOW), shards.pool_of(GET_HIGH)] == [A, B]
+    assert shards.pools == [A, B]
+    assert shards.informants() == [A, C, B]  # replicas, too: they know as much
+    shards.learn(pool, halves(A, B)[1:])
+    assert shards.pool_of(GET_HIGH) == B
+    with pytest.raises(redis.ConnectionError):
+        shards.pool_of(GET_LOW)
+
+
+def test_a_moved_key_stays_where_it_went_and_one_asked_for_does_not(cluster):
+    slot = slot_of(LOW)
+    asked = cluster.redirected(7, GET_LOW, AskError(f"{slot} c:3"))
+    assert (asked.number, asked.pool, asked.asking) == (7, C, True)
+    assert cluster.pool_of(GET_LOW) == A
+    moved = cluster.redirected(7, GET_LOW, MovedError(f"{slot} c:3"))
+    assert (moved.words, moved.pool, moved.asking) == (GET_LOW, C, False)
+    assert cluster.pool_of(GET_LOW) == C
+    assert cluster.informants()[0] == C  # it knows of all that moved together
+    cluster.distrust(C)
+    assert cluster.informants()[-1] == C
+    again = cluster.redirected(7, GET_HIGH, TryAgainError("between two servers"))
+    assert (again.pool, again.asking) == (B, False)
+    for result in (ResponseError("WRONGTYPE"), None, b"1"):
+        assert cluster.redirected(7, GET_HIGH, result) is None
+
+
+def test_one_command_names_the_keys_of_one_slot(cluster):
+    same = LOW.replace(":in", ":feed")
+    assert cluster.groups([LOW, HIGH, same]) == [[LOW, same], [HIGH]]
+    one = Shards(A)
+    assert one.groups([LOW, HIGH, same]) == [[LOW, HIGH, same]]
+    assert (one.pool_of(GET_HIGH), one.informants()) == (A, [])
+    assert one.redirected(0, GET_LOW, MovedError(f"{slot_of(LOW)} c:3")) is None
+
+
+def test_the_key_of_a_command():
+    cases = [("EVALSHA", "digest", 2, LOW, HIGH), ("XREAD", "COUNT", 1, "STREAMS", LOW, "0-0")]
+    assert [key_of(words) for words in (*cases, GET_LOW)] == [LOW] * 3
+    assert key_of(("TIME",)) == keys.WORKERS
