@@ -152,7 +152,11 @@ class _Pool(_Forgetful, redis.ConnectionPool):
 
 
 class _MasterPool(_Forgetful, SentinelPool):
-    pass
+    def close(self) -> None:
+        """Close the connections to the sentinels, too."""
+        cast(Any, super()).close()
+        for sentinel in cast(Any, self).sentinel_manager.sentinels:
+            sentinel.close()
 
 
 class _AsyncPool(_AsyncForgetful, redis.asyncio.ConnectionPool):

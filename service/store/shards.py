@@ -290,7 +290,7 @@ class StoreClient(_Common, redis.Redis):
     def close(self) -> None:
         """Close every connection."""
         for pool in self.shards.all_pools():
-            pool.disconnect()
+            pool.close()
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a command where its key is, or everywhere; raises what a server answers."""
