@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from model_core import Detector, kernel, season
 from model_core.detection import filters
+from model_core.detection.pipeline import Pipeline
 from model_core.errors import BadInput
 from model_core.stream_settings import StreamSettings
 from model_core.upm.builtin import Options, build
@@ -98,6 +99,26 @@ def detect(make_bench, monkeypatch):
         return bench, Detector(**given, name="a", kernels=kernels)
 
     return build
+
+
+def test_a_label_that_is_refused_at_the_end_of_its_list(detect, monkeypatch):
+    """It is an error as anywhere else: neither passed over nor tried for ever."""
+    far = {"model": "gaussian", "location": [1e100], "scale": [1e-100]}
+    bench, detector = detect(far, kernels=False)
+    tried, through = [], Pipeline._through
+
+    def counting(*arguments):
+        tried.append(arguments)
+        assert len(tried) <= 3, "it is tried for ever"
+        return through(*arguments)
+
+    monkeypatch.setattr(Pipeline, "_through", counting)
+    labels = [1e100, 1e100, 1000.0]
+    *served, problem = bench.observe("a", labels, status=422)
+    assert problem["applied"] == 2
+    with pytest.raises(BadInput) as caught:
+        detector.update_many(labels)
+    assert [each.seq for each in caught.value.answers] == [each["seq"] for each in served] == [0, 1]
 
 
 SETTINGS = [
@@ -226,10 +247,10 @@ def test_a_threshold_that_is_calibrated_on_own_labels(detect, close):
     assert "confirmed" in {e.state for e in detector.events if (e.confirmed_at or 0) >= 2160}
 
 
-@pytest.mark.parametrize("rule", [{}, {"confirm_after": 10}], ids=str)
-@pytest.mark.parametrize("model", ["averaged", "gaussian"])
-def test_an_evaluation_says_what_a_stream_says(fast_bench, model, rule):
-    bench = fast_bench
+@pytest.mark.parametrize(
+    ("model", "rule"), [("averaged", {}), ("gaussian", {"confirm_after": 10})], ids=str
+)
+def test_an_evaluation_says_what_a_stream_says(bench, model, rule):
     rng = random.Random(5)
     y = [rng.gauss(LEVELS[t // 30], 1.0) for t in range(120)]
     bench.ask(Configure("a", {"model": model, "history": 60, **rule}), status=201)

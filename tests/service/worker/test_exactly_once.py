@@ -8,7 +8,7 @@ import redis
 
 from service.store import keys
 from service.wire import Configure, Delete, Move, Observation, Observe, Predict, RunLength
-from tests.service.worker.commits import commit_of, replace_commit, restore_commit
+from tests.service.worker.conftest import commit_of, replace_commit, restore_commit
 
 STREAMS = ["a", "b", "c", "d", "e"]
 KNOWN = {"location": [0.0], "scale": [1.0]}

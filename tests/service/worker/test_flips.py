@@ -1,15 +1,16 @@
-"""A flipped bit in any stored part is found: the answer is the true one, or an error."""
+"""A flipped bit is found: in all that has a checksum, and in the log, where it costs one command.
+
+What workers make of a damaged part: streams/test_damage.py.
+"""
 
 import asyncio
 import json
 
 import pytest
 
-from service import api_keys as access
 from service import wire
 from service.models.canary import Canary
-from service.store import feed, keys
-from service.store.api_keys import _table
+from service.store import keys
 from service.store.append import Queued, entry_of
 from service.store.log import START, Entry
 from service.store.streams import UnreadablePart
@@ -17,74 +18,68 @@ from service.wire import Configure, Observation, Observe
 from service.worker.streams.task import decode_entries
 from tests.service.worker.conftest import INCARNATION
 
-LABELS = [0.1 * (i % 5) + (8.0 if i >= 30 else 0.0) for i in range(68)]
-SETTINGS = {"max_hypotheses": 3, "location": [0.0], "scale": [1.0]}
-HASHES = ["checkpoint", "tail", "history", "events", "changes", "idempotency"]
-PARTS = ["head", *HASHES]
 
-
-def damages(blob, every=1):
+def damages(blob):
     """Bytes with one bit flipped (the first with any value), and shorter blobs."""
-    for i in {*range(0, len(blob), every), len(blob) - 1}:
+    for i in range(len(blob)):
         yield blob[:i] + bytes([blob[i] ^ (1 << i % 8)]) + blob[i + 1 :]
-    for byte in set(range(0, 256, every)) - {blob[0]}:
+    for byte in set(range(256)) - {blob[0]}:
         yield bytes([byte]) + blob[1:]
     for length in {*range(8), *range(8, len(blob), 61), len(blob) - 1}:
         yield blob[:length]
 
 
-@pytest.fixture
-def written(make_bench):
-    """A stream with every part there is, and another one beside it."""
+def test_every_byte_of_what_has_a_checksum_and_its_place():
+    body, place = wire.encode({"seq": 7, "mean": [0.5] * 9}), ("head", "a", "4:2")
+    blob = wire.checksummed(body, *place)
+    assert wire.checked(blob, *place) == body
+    for bad in damages(blob):
+        with pytest.raises(ValueError, match="checksum"):
+            wire.checked(bad, *place)
+    for elsewhere in (("tail", "a", "4:2"), ("head", "b", "4:2"), ("head", "a", "4:3")):
+        with pytest.raises(ValueError, match="checksum"):
+            wire.checked(blob, *elsewhere)
+
+
+def test_every_part_of_a_stream_is_checked_by_the_api_too(make_bench):
+    """And its name, which is a part of what is stored."""
     bench = make_bench(partitions=1, checkpoint_every=16)
-    bench.ask(Configure("a", SETTINGS), status=201)
-    for i in range(2):
-        bench.send(Observe("a", [Observation(y=LABELS[i])], key=f"k{i}", digest="d"))
-    bench.observe("a", LABELS[2:40])
+    labels = [0.1 * (i % 5) + (8.0 if i >= 30 else 0.0) for i in range(68)]
+    given = {"max_hypotheses": 3, "location": [0.0], "scale": [1.0]}
+    bench.ask(Configure("a", given), status=201)
+    bench.send(Observe("a", [Observation(y=labels[0])], key="k", digest="d"))
+    bench.observe("a", labels[1:40])
     bench.ask(Configure("a", {"hazard": 0.02}))
-    bench.observe("a", LABELS[40:65])
-    bench.observe("a", LABELS[65:])
+    for first, last in ((40, 65), (65, 68)):
+        bench.observe("a", labels[first:last])
     bench.crash()
     head = bench.head("a")
     assert 0 < head.sealed < head.checkpoint < head.seq
     assert head.last_event is not None
-    return bench
-
-
-@pytest.mark.parametrize("every", [31, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_byte_of_every_part_and_of_its_name(written, every):
-    """As the API reads them; workers are tried in `streams/test_damage.py`."""
-    client = written.client
 
     def read():
         try:
-            return asyncio.run(written._store(lambda store, p: store.parts(p, "a"), "a"))
+            return asyncio.run(bench._store(lambda store, p: store.parts(p, "a"), "a"))
         except UnreadablePart:
             return None
 
     parts = read()
-    for part in PARTS:
-        key = keys.heads(0) if part == "head" else getattr(keys, part)(0, "a")
-        field = b"a" if part == "head" else min(client.hkeys(key))
-        good = client.hget(key, field)
-        assert good[:1] == wire.checksum.MARK
-        for bad in damages(good, every):
-            client.hset(key, field, bad)
-            assert read() in (None, parts), (part, bad)
-        flipped = good[:-9] + bytes([good[-9] ^ 4]) + good[-8:]
-        client.hset(key, field, flipped)
+    for part in ("heads", "checkpoint", "tail", "history", "events", "changes", "idempotency"):
+        key = keys.heads(0) if part == "heads" else getattr(keys, part)(0, "a")
+        field = b"a" if part == "heads" else min(bench.client.hkeys(key))
+        good = bench.client.hget(key, field)
+        bench.client.hset(key, field, good[:-9] + bytes([good[-9] ^ 4]) + good[-8:])
         assert read() is None, part
-        client.hset(key, field, good)
-        # A hash's field is a part of what is stored, too.
+        bench.client.hset(key, field, good)
         for i in range(len(field)):
             bad = field[:i] + bytes([field[i] ^ 1]) + field[i + 1 :]
-            if not client.hexists(key, bad):
-                client.hset(key, bad, good)
-                client.hdel(key, field)
+            if not bench.client.hexists(key, bad):
+                bench.client.hset(key, bad, good)
+                bench.client.hdel(key, field)
                 assert read() in (None, parts), (part, bad)
-                client.hset(key, field, good)
-                client.hdel(key, bad)
-    assert read() is not None
+                bench.client.hset(key, field, good)
+                bench.client.hdel(key, bad)
+    assert read() == parts
 
 
 # --- the log --------------------------------------------------------------------------------------
@@ -154,36 +149,14 @@ def test_a_damaged_command_is_answered_and_its_neighbours_are_applied(make_bench
     assert asked == done
 
 
-# --- what belongs to no stream --------------------------------------------------------------------
-
-
-def test_every_byte_of_a_feed_entry_a_key_and_a_canary(written):
-    client = written.client
-    ((id_, fields), *_) = client.xrange(keys.feed(0))
-    good = feed.entry_of(0, id_, fields)
-    assert fields.keys() == {b"e", b"b", b"c"}
-    for name, value in fields.items():
-        for bad in damages(value):
-            found = feed.entry_of(0, id_, {**fields, name: bad})
-            # One that is damaged counts as trimmed away, which its readers hear of.
-            assert found == good or found.before == found.id
-            assert found.raised in (None, good.raised)
-    key, _ = access.create("ci", ["write"], "100/second", 1_900_000_000_000)
-    blob = wire.checksummed(wire.encode(key), "key", key.id)
-    id_ = key.id.encode()
-    assert _table({id_: blob}) == {key.id: key}
-    assert all(_table({id_: bad}) in ({}, {key.id: key}) for bad in damages(blob))
-    assert all(_table({bad: blob}) == {} for bad in damages(id_))
+def test_a_canary_that_cannot_be_read_costs_no_other(bench):
     canary = Canary("2", 0.25)
 
-    async def canaries(store, _):
-        await store.put_canary("fan", canary)
+    async def damaged(store, _):
+        for name in ("fan", "pump"):
+            await store.put_canary(name, canary)
+        bench.client.hset(keys.CANARIES, "pump", b"damaged")
         return await store.canaries()
 
-    asyncio.run(written._store(lambda store, p: store.put_canary("pump", canary), "a"))
-    blob = client.hget(keys.CANARIES, "pump")
-    for bad in damages(blob, every=7):
-        client.hset(keys.CANARIES, "pump", bad)
-        found, unreadable = asyncio.run(written._store(canaries, "a"))
-        assert found["fan"] == found.get("pump", canary) == canary
-        assert ("pump" in found) != ("pump" in unreadable)
+    found, unreadable = asyncio.run(bench._store(damaged, "a"))
+    assert (found, list(unreadable)) == ({"fan": canary}, ["pump"])

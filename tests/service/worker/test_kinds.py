@@ -17,7 +17,7 @@ from model_core.upm.builtin import BUILTIN
 from service import wire
 from service.models import catalogue
 from service.schema import rendering
-from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength, SetBelief
+from service.wire import Configure, Observation, Observe, Predict, RunLength, SetBelief
 from tests.service.worker.kinds import KINDS, configure, publish, series
 
 WARMUP = 5
@@ -87,7 +87,8 @@ def check_details(found, kind):
 
 @pytest.mark.parametrize("name", kinds(KINDS.keys() - ALIKE))
 def test_answers_are_what_was_predicted_and_are_kept(make_bench, close, name):
-    bench, kind = make_bench(), KINDS[name]
+    kind = KINDS[name]
+    bench = make_bench()
     made(bench, kind)
     observations, answers = series(kind, 26), []
     for upto in (0, 4, 16, 25):  # nothing seen, warming up, filtering
@@ -185,59 +186,14 @@ def test_lost_at_random_points(make_bench, close, name):
     close(*([msgspec.to_builtins(e) for e in b.events("a")] for b in (bench, plain)))
 
 
-@pytest.mark.parametrize("name", kinds(FEW))
-def test_resized_evicted_and_reborn(make_bench, close, name):
-    bench = make_bench(resident_bytes=1, checkpoint_every=16)
-    plain, kind = make_bench(db=1), KINDS[name]
-    observations = series(kind, 50)
-    for each in (bench, plain):
-        made(each, kind)
-    for upto, size in ((8, 20), (24, 5), (36, 30), (50, 9)):
-        found = []
-        for each in (bench, plain):
-            at = each.head("a").seq
-            found.append(each.observe("a", observations[at:upto], part=11))
-            made(each, kind, status=200, max_hypotheses=size)
-        bench.turn()
-        assert not bench.worker.engine.streams
-        close(*found)
-    found = bench.ask(RunLength("a"))
-    close(found, plain.ask(RunLength("a")))
-    assert len(found["belief"]) == 9
-    bench.send(Delete("a"))
-    assert bench.ask(RunLength("a"), status=404)["status"] == 404
-    assert (made(bench, kind)["seq"], bench.head("a").generation) == (0, 2)
-    made(plain, kind, "b")
-    again = [{**each, "stream": "b"} for each in bench.observe("a", observations)]
-    close(again, plain.observe("b", observations))
-
-
-@pytest.mark.parametrize("name", kinds({"gaussian"}))
-def test_changes_are_found(make_bench, name):
-    """A label has a direction and a size where it is a quantity, and none where it is a class."""
-    bench, kind = make_bench(compiles=True), KINDS[name]
-    made(bench, kind, hazard=0.02)
-    bench.observe("a", series(kind, 180, plain=True))
-    found = rendering.segmentation(bench.head("a"), bench.records("a"))
-    assert [each.start for each in found] == [0, *(each.end for each in found[:-1])]
-    assert found[-1].end == 180
-    confirmed = [event for event in bench.events("a") if event.state == "confirmed"]
-    for event in confirmed:
-        assert (event.direction in ("up", "down")) == (not kind.classes)
-        assert event.size is None or isinstance(event.size, float if kind.y_dim == 1 else list)
-        assert not kind.classes or event.size is None
-    if kind.model not in ("pump", "leaf", "walk"):  # their weights are random
-        assert confirmed
-        assert any(abs(each.start - 60) < 15 for each in found)
-
-
 ABSURD = [1e100, -1e100, 1e12, 5e-324, 1e50, -3e9]
 
 
 @pytest.mark.parametrize("name", kinds(FEW))
 def test_absurd_numbers_do_no_lasting_harm(make_bench, name):
     """A sensor's fault is taken in like any label; what comes after it is as likely as before."""
-    bench, kind, rng = make_bench(), KINDS[name], random.Random(5)
+    kind, rng = KINDS[name], random.Random(5)
+    bench = make_bench()
     for stream, outlier_rate in (("a", 0.0), ("b", 0.01)):
         made(bench, kind, stream, outlier_rate=outlier_rate)
         observations = series(kind, 60, plain=True)

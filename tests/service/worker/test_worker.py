@@ -1,5 +1,6 @@
 """The worker's loop: outcomes, deadlines, memory, long jobs, and a store in trouble."""
 
+import gc
 import json
 import math
 import time
@@ -16,13 +17,14 @@ from service.store import keys
 from service.store.connection import connect
 from service.store.log import START, Lease
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
-from service.worker import background_jobs
+from service.worker import background_jobs, collection
+from service.worker.collection import Collector
 from service.worker.commands import rerun_commands
 from service.worker.commit import INLINE_BYTES
 from service.worker.leases import Leases, share
 from service.worker.self_test import check_device
 from tests.service.worker.conftest import INCARNATION
-from tests.waiting import until
+from tests.waiting import Clock, until
 
 HOUR_MS = 3_600_000
 KNOWN = {"location": [0.0], "scale": [1.0]}
@@ -171,9 +173,8 @@ LABELS = [0.1 * (i % 7) + (4.0 if i >= 100 else 0.0) for i in range(130)]
 
 
 @pytest.fixture
-def names(fast_bench, monkeypatch):
+def names(bench, monkeypatch):
     """A stream with a history, and one of another partition; a slice is one tick, and short."""
-    bench = fast_bench
     monkeypatch.setattr(background_jobs.Job, "advance", background_jobs.Job.step)
     long = "long"
     other = next(n for n in map(str, range(99)) if bench.partition(n) != bench.partition(long))
@@ -193,8 +194,8 @@ def turns_until(bench, numbers):
     raise AssertionError("no outcome")
 
 
-def test_others_are_answered_while_a_job_goes_on(fast_bench, names):
-    bench, (long, other) = fast_bench, names
+def test_others_are_answered_while_a_job_goes_on(bench, names):
+    long, other = names
     asked = bench.append(wire.WhatIf(long, {"hazard": 0.1}, False))
     for i in range(4):
         observed = bench.append(Observe(other, [Observation(float(i))]))
@@ -206,8 +207,8 @@ def test_others_are_answered_while_a_job_goes_on(fast_bench, names):
     assert json.loads(outcome.body[0])["compared"] == len(LABELS)
 
 
-def test_a_partition_keeps_its_order_behind_a_job(fast_bench, names):
-    bench, (long, _) = fast_bench, names
+def test_a_partition_keeps_its_order_behind_a_job(bench, names):
+    long, _ = names
     moved = bench.append(wire.Move(long, "averaged"))
     observed = bench.append(Observe(long, [Observation(4.0)]))
     bench.turn()
@@ -220,8 +221,8 @@ def test_a_partition_keeps_its_order_behind_a_job(fast_bench, names):
 
 
 @pytest.mark.parametrize("way", ["crash", "release", "evict"])
-def test_a_job_that_is_broken_off_is_done_by_the_next_owner(fast_bench, names, way):
-    bench, (long, _) = fast_bench, names
+def test_a_job_that_is_broken_off_is_done_by_the_next_owner(bench, names, way):
+    long, _ = names
     moved = bench.append(wire.Move(long, "averaged"))
     for _ in range(4):
         bench.turn()
@@ -246,8 +247,8 @@ def test_a_job_that_is_broken_off_is_done_by_the_next_owner(fast_bench, names, w
     assert bench.observe(long, [4.0])[0]["seq"] == len(LABELS)
 
 
-def test_a_fault_in_a_job_is_its_partitions_alone(fast_bench, names, monkeypatch):
-    bench, (long, other) = fast_bench, names
+def test_a_fault_in_a_job_is_its_partitions_alone(bench, names, monkeypatch):
+    long, other = names
 
     def fails(*_, **__):
         raise ValueError("broken")
@@ -289,3 +290,61 @@ def test_a_lease_that_is_not_renewed_is_lost_until_it_is_held_again():
     leases.drop(3)
     leases.hold(first._replace(token="w/2", epoch=2))
     assert leases.lost() == set()
+
+
+# --- garbage: new objects are collected, and what stays is frozen ---------------------------------
+
+
+class Knot:
+    """Something that refers to itself, and counts when it is gone."""
+
+    gone = 0
+
+    def __init__(self):
+        self.myself = self
+
+    def __del__(self):
+        Knot.gone += 1
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(collection, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+@pytest.fixture
+def collector(clock):
+    threshold = gc.get_threshold()
+    gc.collect()
+    Knot.gone = 0
+    yield Collector()
+    gc.unfreeze()
+    gc.freeze()  # or all that was imported would be looked at again, by every test after this one
+    gc.set_threshold(*threshold)
+
+
+def test_new_garbage_is_collected_and_the_rest_is_left_alone(collector):
+    kept = Knot()
+    Knot()
+    frozen = gc.get_freeze_count()
+    collector.tend()
+    assert Knot.gone == 1
+    assert gc.get_freeze_count() >= frozen
+    del kept
+    collector.tend()
+    assert Knot.gone == 1  # it was frozen, and has no end of its own
+
+
+def test_a_refused_command_leaves_nothing_that_is_frozen(bench, collector):
+    """Its error refers to the batch: were it frozen, refusals would fill the memory."""
+    bench.worker.collector = collector
+    bench.observe("a", [1.0])
+    bench.turn()
+    before = gc.get_freeze_count()
+    for _ in range(15):
+        (outcome,) = bench.send(Observe("a", [Observation(y=[1.0, 2.0])]))
+        assert outcome.status == 422
+        bench.turn()
+    assert gc.get_freeze_count() < before + 150

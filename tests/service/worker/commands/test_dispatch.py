@@ -35,8 +35,7 @@ from service.wire import (
 from service.worker.commands import dispatch
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import Task
-from tests.service.worker.commits import commit_of, replace_commit
-from tests.service.worker.conftest import STAGED
+from tests.service.worker.conftest import STAGED, commit_of, replace_commit
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.02, "ttl": 1.0}
 CREATES = (Observe, Ingest, Configure, Import)
@@ -65,18 +64,19 @@ def test_there_is_an_example_of_every_command():
     assert tags == EXAMPLES.keys()
 
 
-def fill(bench, now_ms=None):
-    """Streams `a`, with a change and retained history, `b`, to be imported as `a`, and `inputs`."""
+def fill(bench, *tags, now_ms=None):
+    """Stream `a`, with a change, and what these commands need: `b`, to become `a`, or `inputs`."""
     bench.now_ms = now_ms or bench.now_ms
     rng = random.Random(4)
-    for stream in "ab":
+    for stream in "ab" if "import" in tags else "a":
         bench.ask(Configure(stream, KNOWN), status=201)
-        bench.observe(stream, [rng.gauss(5.0 * (i >= 20), 1.0) for i in range(40)])
-    bench.ask(Configure("inputs", {"model": "linear", "warmup": 5}), status=201)
-    x = [rng.gauss(0, 1) for _ in range(20)]
-    bench.observe("inputs", [Observation(x=[v], y=2 * v + rng.gauss(0, 0.1)) for v in x])
-    blob = bench.export("b")
-    bench.put("a", blob, status=409)  # leaves it staged where `a` is
+        bench.observe(stream, [rng.gauss(5.0 * (i >= 12), 1.0) for i in range(26)])
+    if "import" in tags:
+        bench.put("a", bench.export("b"), status=409)  # leaves it staged where `a` is
+    if "act" in tags:
+        bench.ask(Configure("inputs", {"model": "linear", "warmup": 5}), status=201)
+        x = [rng.gauss(0, 1) for _ in range(9)]
+        bench.observe("inputs", [Observation(x=[v], y=2 * v + rng.gauss(0, 0.1)) for v in x])
     bench.now_ms += 60_000  # beyond the time to live
     return bench
 
@@ -106,7 +106,7 @@ def failing(bench, commits_first):
 @pytest.mark.parametrize("tag", EXAMPLES)
 def test_a_command_has_one_outcome_and_one_effect_whatever_is_lost(make_bench, close, tag):
     """A worker that dies before, or after, its commit is written is as one that never did."""
-    plain = fill(make_bench())
+    plain = fill(make_bench(), tag)
     command = EXAMPLES[tag]("a")
     before = plain.stored("a")
     (expected,) = plain.send(command)
@@ -116,7 +116,7 @@ def test_a_command_has_one_outcome_and_one_effect_whatever_is_lost(make_bench, c
         assert plain.stored("a") == before
     expected_after = after(plain)
     for db, commits_first in ((1, False), (2, True)):
-        bench = fill(make_bench(db=db), plain.now_ms - 60_000)
+        bench = fill(make_bench(db=db), tag, now_ms=plain.now_ms - 60_000)
         numbers = bench.append(command)
         failed = failing(bench, commits_first)
         while not failed:
@@ -145,9 +145,10 @@ def test_streams_that_are_not_there_are_refused_by_all_but_those_that_make_them(
 
 
 def test_reads_past_their_deadline_are_skipped_and_all_else_is_done(make_bench):
-    for i, (tag, example) in enumerate(EXAMPLES.items()):
-        if i % 5 == 0:
-            bench = fill(make_bench(db=i // 5))
+    bench = fill(make_bench(), "import", "act")
+    # The belief is that of the stream as it was filled; a stream that is gone is at the end.
+    order = {"set_belief": 0, "delete": 2, "expire": 2}
+    for tag, example in sorted(EXAMPLES.items(), key=lambda named: order.get(named[0], 1)):
         command = example("b" if tag not in ("import", "act") else "a")
         (outcome,) = bench.send(command, deadline_ms=bench.now_ms - 120_000)
         if isinstance(command, READ_ONLY):

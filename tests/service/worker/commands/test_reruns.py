@@ -65,7 +65,7 @@ def kept(bench, stream):
 
 @pytest.mark.parametrize(
     ("before", "after", "at"),
-    [("gaussian", "averaged", 9), ("averaged", "gaussian", 63), ("gaussian", "averaged", 150)],
+    [("gaussian", "averaged", 9), ("averaged", "gaussian", 150)],
 )
 def test_a_moved_stream_is_one_that_was_always_there(bench, close, before, after, at):
     observations = series(KINDS["gaussian"], 200)
@@ -210,7 +210,7 @@ def test_feedback_on_what_is_not_there_changes_nothing(bench):
 # --- what if ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["averaged", "gaussian-3", "poisson", "alpaca"])
+@pytest.mark.parametrize("name", ["averaged", "poisson", "alpaca"])
 def test_under_the_same_settings_a_rerun_is_the_stream(bench, close, tmp_path, name):
     """Its scores, events and last beliefs."""
     publish(tmp_path / "models")

@@ -4,10 +4,8 @@ import json
 import random
 import shutil
 
-from model_core import artifact
 from service.models.catalogue import SHIPPED
 from service.wire import Configure
-from tests.model_core.registry import pcoc_case
 
 ASKED = {"sensitivity": {"false_alarms_per_1000": 0.1}}
 
@@ -45,9 +43,8 @@ def test_the_summary_says_what_it_comes_to(bench):
     assert thresholds == sorted(thresholds)
 
 
-def test_an_event_is_confirmed_once_the_threshold_is_reached(fast_bench):
+def test_an_event_is_confirmed_once_the_threshold_is_reached(bench):
     """Also after it changed under way, and by another worker."""
-    bench = fast_bench
     threshold = made(bench, "a")["threshold"]
     y = labels(150) + labels(30, seed=9, shift=3.0)
     bench.observe("b", y[:150])
@@ -106,13 +103,3 @@ def test_artifacts_bring_their_own_or_say_how(bench):
     curves["curves"][0]["points"].reverse()
     path.write_text(json.dumps({**described, "sensitivity": curves}))
     refused(bench, {**ASKED, "model": "rig"})
-    model = pcoc_case().model  # its regimes depend on the inputs
-    tensors = {
-        "prior_mean": model.prior_mean,
-        "log_prior_precision": model.prior_precision.log(),
-        "log_noise_variance": model.noise_variance.log(),
-        "log_dirichlet": model.dirichlet.log(),
-    }
-    described = {"kind": "pcoc", "x_dim": 4, "y_dim": 3, "feature_dim": 4, "hazard": 0.1}
-    artifact.save(models / "kinds" / "1", {**described, "encoder": {"type": "identity"}}, tensors)
-    refused(bench, {**ASKED, "model": "kinds"})

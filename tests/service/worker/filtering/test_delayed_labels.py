@@ -47,7 +47,7 @@ def two(bench, **settings):
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
 )
 def test_in_the_end_it_is_as_if_all_had_come_in_time(bench, close, seed):
     rng, labels = random.Random(seed), values(40)
@@ -191,7 +191,6 @@ def test_inputs_wait_and_choose(bench):
     ("first", "then"),
     [
         ({"hazard": 0.4}, {"outlier_rate": 0.2}),
-        ({"hazard": [0.0, 0.0, 0.2]}, {"interval": 60.0}),
         ({"interval": None}, {"hazard": 0.4}),
     ],
 )

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from model_core import season
-from service.schema import rendering
 from service.store import keys
 from service.wire import (
     Configure,
@@ -23,7 +22,7 @@ from service.worker.filtering import seasons
 
 FROM = 150  # in place of 1,000
 FIRST, SECOND = 177, 212  # searches of stream "a"
-MODES = {"asked": {"seasonal": True}, "default": {}}
+ASKED = {"seasonal": True}  # by default they are looked for once there are labels enough
 
 
 @pytest.fixture(autouse=True)
@@ -33,20 +32,9 @@ def _early(monkeypatch):
 
 
 @pytest.fixture
-def bench(fast_bench):
-    return fast_bench
-
-
-@pytest.fixture
 def pair(make_bench):
     """Two benches, with checkpoints often."""
-    return [make_bench(db=db, checkpoint_every=48, compiles=True) for db in (0, 1)]
-
-
-@pytest.fixture(params=MODES)
-def mode(request):
-    """Settings under which seasons are looked for."""
-    return MODES[request.param]
+    return [make_bench(db=db, checkpoint_every=48) for db in (0, 1)]
 
 
 def noise(n, seed=0):
@@ -90,6 +78,8 @@ def test_a_season_is_found_by_the_first_search_and_kept_from_then_on(bench):
     answers = bench.observe("a", day(FIRST - 1, FIRST))
     assert held(bench).season is None
     assert b'"season"' not in bench.stored("a")["head"]
+    made(bench, "never", seasonal=False)
+    assert all("season" not in each for each in bench.observe("never", day(FIRST + 9, FIRST)))
     answers += bench.observe("a", day(260, 260)[FIRST - 1 :])
     assert "season" not in answers[FIRST - 2]
     assert answers[FIRST - 1]["season"] == {"periods": [24]}
@@ -98,30 +88,12 @@ def test_a_season_is_found_by_the_first_search_and_kept_from_then_on(bench):
     assert np.abs(means(answers[FIRST:]) - expected).max() < 0.6
 
 
-def test_streams_without_a_season_keep_nothing_of_seasons(bench):
-    made(bench, "a")
-    made(bench, "b", seasonal=False)
-    answers = bench.observe("a", noise(230)) + bench.observe("b", day(230, 230))
-    assert all("season" not in each for each in answers)
-    bench.stop()
-    for stream in "ab":
-        assert bench.head(stream).season is None
-        assert b"season" not in bench.stored(stream)["head"].replace(b"seasonal", b"")
-        (checkpoint,) = bench.stored(stream)["checkpoint"].values()
-        assert b'"season"' not in checkpoint
-        assert not any(record.offset for record in bench.records(stream))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"seasonal": True}, {"seasonal": True, "warmup": 100}, {}, {"history": 120}],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", [{"seasonal": True, "warmup": 100}, {"history": 120}], ids=str)
 def test_nothing_is_lost_with_a_worker(pair, close, settings):
     quiet, troubled = pair
     for bench in pair:
         made(bench, **settings)
-    y = day(270, 240, first=0 if settings else 40)
+    y = day(270, 240)
     expected, answers = quiet.observe("a", y), []
     for i in range(0, len(y), 30):
         answers += troubled.observe("a", y[i : i + 30])
@@ -134,15 +106,14 @@ def test_nothing_is_lost_with_a_worker(pair, close, settings):
     ]
 
 
-@pytest.mark.parametrize("history", [2000, 150])
-def test_a_batch_that_is_applied_twice_finds_the_same(pair, close, history, monkeypatch):
+def test_a_batch_that_is_applied_twice_finds_the_same(pair, close, monkeypatch):
     """The first worker dies before it commits the search; the second has other batches."""
     quiet, troubled = pair
     y, found = day(), []
     searched = season.searched
     monkeypatch.setattr(season, "searched", lambda y: found.append(y) or searched(y))
     for bench in pair:
-        made(bench, history=history)
+        made(bench, history=150)
         bench.observe("a", y[: FIRST - 5])
     expected = quiet.observe("a", y[FIRST - 5 :])
 
@@ -166,19 +137,17 @@ def test_a_batch_that_is_applied_twice_finds_the_same(pair, close, history, monk
     assert troubled.head("a").season == quiet.head("a").season
 
 
-@pytest.mark.parametrize(("settings", "first"), [(MODES["asked"], 180), (MODES["default"], 150)])
-def test_pending_labels(pair, close, settings, first):
-    """Labels that come late, in order, are as if they had come at once."""
+def test_pending_labels(pair, close):
+    """Labels that come late, in order, are as if they had come at once: they have a season."""
+    first = 150
     prompt, late = pair
     y = day(230, 220)
     for bench in pair:
-        made(bench, **settings)
+        made(bench)
         bench.observe("a", y[:first])
     expected = prompt.observe("a", y[first:])
     provisional = late.observe("a", [Observation(y=None, pending=True)] * (230 - first), part=10)
     assert all(each["provisional"] for each in provisional)
-    errors = np.abs(means(provisional) - [season_at(t) for t in range(first, 230)])
-    assert (errors.max() < 0.6) == (first == 180)  # the other's season is not found yet
     late.crash()
     answers = []
     for t in range(first, 230):
@@ -187,11 +156,8 @@ def test_pending_labels(pair, close, settings, first):
     assert late.head("a").season == prompt.head("a").season
 
 
-@pytest.mark.parametrize(
-    "model", [{"model": "gaussian"}, {"model": "autoregressive", "order": 2}], ids=str
-)
-def test_forecasts_and_details_are_of_the_labels(bench, model):
-    made(bench, seasonal=True, **model)
+def test_forecasts_and_details_are_of_the_labels(bench):
+    made(bench, model="autoregressive", order=2, seasonal=True)
     bench.observe("a", day(200, 200))
     ahead = bench.ask(Predict("a", horizon=30, samples=3))["predictions"]
     quantiles = [each["predictive"]["quantiles"] for each in ahead]
@@ -209,9 +175,9 @@ def test_forecasts_and_details_are_of_the_labels(bench, model):
         assert sum(p["weight"] * p["mean"][0] for p in parts) == pytest.approx(mean, rel=1e-9)
 
 
-def test_reruns_see_labels_less_their_season(bench, mode):
+def test_reruns_see_labels_less_their_season(bench):
     y = day()
-    made(bench, **mode)
+    made(bench)
     made(bench, "plain", seasonal=False)
     bench.observe("a", y)
     bench.observe("plain", y)
@@ -226,7 +192,7 @@ def test_reruns_see_labels_less_their_season(bench, mode):
         ("a", {}),
         ("a", {"hazard": 0.02}),
         ("a", {"model": "averaged"}),
-        ("plain", {"seasonal": mode.get("seasonal")}),
+        ("plain", {"seasonal": None}),
     ):
         found = bench.ask(WhatIf(stream, settings, series=True))
         assert np.mean(found["log_score"][late]) > np.mean(plain["log_score"][late]) + 0.2
@@ -238,7 +204,7 @@ def test_a_stream_goes_on_after_a_rerun(pair, close, command):
     y = [float(round(10 * each)) for each in day(300, 250)]
     found = []
     for each in pair:
-        made(each, **MODES["asked"] if command == "feedback" else {})
+        made(each, **ASKED if command == "feedback" else {})
         each.observe("a", y[:270])
         if command == "feedback":
             (event,) = confirmed(each)
@@ -259,9 +225,10 @@ def test_a_stream_goes_on_after_a_rerun(pair, close, command):
         assert np.corrcoef(means(found[0]), expected)[0, 1] > 0.7
 
 
-def test_a_damaged_history_stops_no_observation(bench, mode):
+@pytest.mark.parametrize("settings", [ASKED, {}], ids=str)
+def test_a_damaged_history_stops_no_observation(bench, settings):
     """None is found in it; one found by the state itself begins with what is in no chunk."""
-    made(bench, **mode)
+    made(bench, **settings)
     y = day(230, 230)
     bench.observe("a", y[:140])
     key = keys.history(bench.partition("a"), "a")
@@ -270,20 +237,9 @@ def test_a_damaged_history_stops_no_observation(bench, mode):
     bench.crash()
     answers = bench.observe("a", y[140:])
     assert [answer["seq"] for answer in answers] == list(range(140, 230))
-    assert (bench.head("a").season is None) == (mode == MODES["default"])
+    assert (bench.head("a").season is None) == (settings != ASKED)
     bench.crash()
     assert bench.observe("a", [5.0])[0]["seq"] == 230
     kept = bench.client.hgetall(key)
     assert {field: kept[field] for field in damaged} == damaged
     assert bench.ask(WhatIf("a", {}), status=500)["type"].endswith("/corrupt-state")
-
-
-def test_a_season_that_ends_is_given_up(bench):
-    made(bench, seasonal=True)
-    answers = bench.observe("a", [*day(240, 240), *noise(360, seed=1)], part=60)
-    assert answers[200]["season"] == {"periods": [24]}
-    assert "season" not in answers[-1]
-    head = bench.head("a")
-    assert (head.season.periods, head.season.since > 240) == ([], True)
-    assert "season" not in msgspec.to_builtins(rendering.summary("a", head))
-    assert bench.records("a")[-1].offset == 0

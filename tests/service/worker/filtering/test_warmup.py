@@ -81,8 +81,7 @@ def test_counts_need_a_location_only_and_classes_nothing(bench):
     assert second["predictive"]["probabilities"][1] > 0.5
 
 
-def test_changes_within_it_are_found_by_the_replay(fast_bench):
-    bench = fast_bench
+def test_changes_within_it_are_found_by_the_replay(bench):
     bench.ask(Configure("a", {"warmup": 60, "confirm_after": 10}), status=201)
     y = labels(30, level=0.0) + labels(29, level=200.0)
     assert not any(answer["event"] for answer in bench.observe("a", y))
@@ -113,8 +112,7 @@ def test_restarts_and_settings_in_the_middle_of_it(bench, close):
     assert answers[-1]["run_length"]["hypotheses"] == 9
 
 
-def test_a_stream_without_labels_does_not_grow_for_ever(fast_bench):
-    bench = fast_bench
+def test_a_stream_without_labels_does_not_grow_for_ever(bench):
     for _ in range(3):
         answers = bench.observe("a", [None] * 704, part=704)
     assert not answers[-1]["warming_up"]

@@ -9,7 +9,7 @@ from service.store import keys
 from service.store.streams import CHUNK, phase_of
 from service.wire import Configure
 from service.worker.streams import registry
-from tests.service.worker.commits import commit_of, replace_commit, restore_commit
+from tests.service.worker.conftest import commit_of, replace_commit, restore_commit
 from tests.service.worker.kinds import KINDS, configure, series
 
 KNOWN = {"location": [0.0], "scale": [1.0]}
@@ -49,8 +49,7 @@ def check_bounds(bench, stream):
     assert len(stored["history"]) <= head.settings.history // 64 + 2
 
 
-@pytest.mark.parametrize("leave", ["stop", "crash"])
-def test_lost_between_checkpoint_and_commit(make_bench, close, monkeypatch, leave):
+def test_lost_between_checkpoint_and_commit(make_bench, close, monkeypatch):
     """Large states are written before the commit: one that was never committed has no effect."""
     monkeypatch.setattr(registry, "COMMITTED_BYTES", 0)
     bench, plain = make_bench(checkpoint_every=8), make_bench(db=1)
@@ -80,7 +79,7 @@ def test_lost_between_checkpoint_and_commit(make_bench, close, monkeypatch, leav
         (outcome,) = bench.outcomes(numbers)
         answers += map(msgspec.json.decode, outcome.body)
         if at % 30 == 0:
-            getattr(bench, leave)()
+            bench.crash()
         check_bounds(bench, "a")
     close(answers, plain.observe("a", observations))
 

@@ -55,18 +55,16 @@ def test_a_replayed_observation_that_breaks_the_step_counts_as_missing():
         assert [int(slab.state(row).seq) for row in at] == [1] * STREAMS
 
 
-@pytest.mark.parametrize("model", ["averaged", "pump"])
-def test_a_worker_answers_as_without_kernels(make_bench, alpaca, model):
+def test_a_worker_answers_as_without_kernels(make_bench):
     """One by one, in lists, with details, with beliefs, and stepped again after a crash."""
     rng = np.random.default_rng(9)
-    x = [rng.normal(size=2).tolist() if model == "pump" else None for _ in range(50)]
-    y = rng.normal(size=(50, 2)).tolist() if model == "pump" else rng.normal(size=50).tolist()
-    coming = [Observation(y=None if i % 9 == 5 else y[i], x=x[i]) for i in range(50)]
-    given = {} if model == "pump" else {"location": [4.0], "scale": [2.0]}
+    y = rng.normal(size=50).tolist()
+    coming = [Observation(y=None if i % 9 == 5 else y[i]) for i in range(50)]
+    given = {"model": "averaged", "location": [4.0], "scale": [2.0]}
     answers = []
     for compiles, part in ((False, 7), (True, 1), (True, 7)):
         bench = make_bench(db=len(answers), partitions=1, compiles=compiles)
-        bench.ask(Configure("a", {"model": model, **given}), status=201)
+        bench.ask(Configure("a", given), status=201)
         own = bench.observe("a", coming[:20], part=part)
         (slab,) = bench.worker.engine._slabs.values()
         assert slab.in_series == compiles
