@@ -120,7 +120,7 @@ async def test_inputs_and_models(client, stream):
 async def test_refusals_have_types_and_say_what_was_applied(client, stream):
     with pytest.raises(errors.InvalidField) as caught:
         await client.observe(stream, {"y": "high", "why": 1})
-    assert [each.loc for each in caught.value.errors] == ["body.y", "body.why"]
+    assert [each.loc for each in caught.value.errors] == ["body.y"]
     with pytest.raises(errors.UnknownModel):
         await client.put_stream(stream, {"model": "nonesuch"})
     await client.put_stream(stream, {"model": "bernoulli"})
