@@ -156,6 +156,7 @@ async def test_a_quiet_wait_is_not_a_lost_connection(redis_url):
         (entry,) = await following
         assert entry.partition == P
     finally:
+        await feeds.close()
         await waiting.aclose()
         await reading.aclose()
 
