@@ -84,8 +84,8 @@ def _passes(referee: Referee, freeze: bool, console: Console) -> bool:
     try:
         with tempfile.TemporaryDirectory(prefix="moca-referee-") as folder:
             now = referee.measure(Path(folder))
-    except Exception as error:  # noqa: BLE001, the others have their turn
-        console.print(f"[red]{type(error).__name__}[/red]: {error}", highlight=False)
+    except Exception:  # noqa: BLE001, the others have their turn
+        console.print_exception()
         return False
     if freeze:
         lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in now.items())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import itertools
 import random
 import shutil
@@ -48,6 +49,7 @@ AGAIN = {0, 408, 429, 503, 504}  # no definite answer, or refused for the time b
 CORRUPT = 500  # allowed of streams whose stored bytes were flipped, until these are put back
 LEASE_S, DEADLINE_S = 5.0, 11.0  # of requests; more than twice the lease of a worker
 LONGEST_WAIT_S, HEALED_WITHIN_S = 15.0, 3.0
+PATIENCE_S = 120.0  # of the comparison, after the storm
 CALM_S = 6.0  # posts go on for so long after the last fault
 TOLERANCE = 1e-9
 # Searches for quantiles end that close; torch serves until kernels are ready, which go other ways.
@@ -597,23 +599,23 @@ def _compare_stream(clients: Clients, http: httpx.Client, name: str) -> tuple[in
     if sorted(labels) != list(range(len(labels))):
         raise Contradiction(f"{name}: positions {sorted(labels)[:50]}... of {len(labels)}")
     ordered = [labels[seq] for seq in range(len(labels))]
-    assert http.put(f"/v1/streams/{calm}", json=SETTINGS).status_code == 201
+    _calmly(lambda: http.put(f"/v1/streams/{calm}", json=SETTINGS))
     answers: list[dict[str, Any]] = []
     for i in range(0, len(ordered), 200):
         body = [{"y": y} for y in ordered[i : i + 200]]
-        answers += _posted_calmly(http, calm, body, key=f"k{i}")
+        key = {"Idempotency-Key": f"k{i}"}
+        path = f"/v1/streams/{calm}/observations"
+        answers += _calmly(functools.partial(http.post, path, json=body, headers=key))
     worst = _compare_state(http, name, calm)
     for seq, answer in enumerate(answers):
         worst = max(worst, difference(clients.answers[name][seq], answer, name))
     return len(answers), worst
 
 
-def _posted_calmly(
-    http: httpx.Client, name: str, body: list[dict[str, float]], key: str
-) -> list[dict[str, Any]]:
-    """Post a list, again while a busy machine has no answer in time."""
-    path, headers = f"/v1/streams/{name}/observations", {"Idempotency-Key": key}
-    while (answer := http.post(path, json=body, headers=headers)).status_code in AGAIN:
+def _calmly(ask: Callable[[], httpx.Response]) -> Any:
+    """Return the answer to a request, made again while a busy machine has none in time."""
+    end = time.monotonic() + PATIENCE_S
+    while (answer := ask()).status_code in AGAIN and time.monotonic() < end:
         time.sleep(0.2)
     answer.raise_for_status()
     return answer.json()
@@ -623,7 +625,10 @@ def _compare_state(http: httpx.Client, name: str, calm: str) -> float:
     """What can be read of both streams; what only the one has seen, such as times, aside."""
     worst = 0.0
     for part in ("/run-length", "/changepoints", "/history?limit=1000"):
-        mine, other = (http.get(f"/v1/streams/{each}{part}").json() for each in (name, calm))
+        mine, other = (
+            _calmly(functools.partial(http.get, f"/v1/streams/{each}{part}"))
+            for each in (name, calm)
+        )
         for each in (mine, other):  # computed at other times, of fewer observations
             each.pop("hindsight", None)
             each.pop("segmentation", None)
