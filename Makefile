@@ -52,7 +52,7 @@ $(ALL_TESTS_STAMP): $(STAMP)
 run: $(RUN_STAMP)  ## start the service, stream both samples through it, keep serving
 	$(BIN)/moca demo
 
-test: $(TEST_STAMP)  ## the tests, but for the slow ones: eight minutes on two cores
+test: $(TEST_STAMP)  ## the tests, but for the slow ones: eight to ten minutes on two cores
 	$(BIN)/python -m tests.kernels
 	$(PYTEST) -m "not slow"
 

@@ -198,10 +198,14 @@ class FakeApi(ThreadServer):
             super().handle_error(request, client_address)
 
     def followed(self, cursor):
+        """Follow from now on, before any text is taken: the browser may say so at once."""
         texts = queue.Queue()
         with self._lock:
             self._following.append(texts)
             self.cursors.append(cursor)
+        return self._texts(texts)
+
+    def _texts(self, texts):
         yield ": hello\n\n"
         while (text := texts.get()) is not None:
             yield text
@@ -267,12 +271,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _follow(self):
         self.close_connection = True
+        texts = self.server.followed(self.headers.get("Last-Event-ID"))
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
         try:
-            for text in self.server.followed(self.headers.get("Last-Event-ID")):
+            for text in texts:
                 self.wfile.write(text.encode())
                 self.wfile.flush()
         except OSError:  # the browser left
