@@ -34,7 +34,7 @@ async def until_async(check: Callable[[], T], why: Callable[[], object] = str) -
 
 
 def ended(pid: int) -> bool:
-    """Whether a process has ended, whoever is to wait for it."""
+    """Whether a process has ended, even if its parent has not waited for it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -26,7 +26,7 @@ LATE_S = 1.0  # after that its connection is lost
 
 
 class Pipe:
-    """Commands that go out together, and are carried out in order at each shard. For one thread.
+    """Commands that go out together, and are carried out in order at each shard. Not thread-safe.
 
     A lost connection raises, and the replies of all these commands are lost.
     """
@@ -115,7 +115,7 @@ class Wait(NamedTuple):
 class Waits:
     """Blocking reads, one for each group of keys, that outlast the calls that wait for the first.
 
-    What they answer is only a hint that there is something to read. For one thread.
+    An answer is only a hint that there is something to read. Not thread-safe.
     """
 
     def __init__(self, client: StoreClient) -> None:

@@ -38,7 +38,7 @@ class Script:
     def run_all(self, client: StoreClient, calls: Sequence[Call]) -> list[Any]:
         """Run each call in one round trip; an error of the server is that call's result.
 
-        A lost connection raises: then nobody knows which of the calls took place.
+        A lost connection raises: the outcome of all calls is then unknown.
         """
         return self.run_unknown(client, calls, client.run(self.commands(calls)))
 

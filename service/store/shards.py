@@ -306,7 +306,7 @@ class StoreClient(_Common, redis.Redis):
     def run(self, commands: Sequence[Words]) -> list[Any]:
         """Run commands, each shard's in one round trip; an error of a server is a result.
 
-        A lost connection raises: then nobody knows which of them took place.
+        A lost connection raises: the outcome of all commands is then unknown.
         """
         replies: list[Any] = [None] * len(commands)
         with self._noticing_loss():
@@ -466,8 +466,7 @@ class AsyncStoreClient(_Common, redis.asyncio.Redis):  # type: ignore[misc]
     async def run(self, commands: Sequence[Words]) -> list[Any]:
         """Run commands, each shard's in one round trip; an error is that command's result.
 
-        So is a lost connection, of all commands that were sent over it: nobody knows which of
-        them took place.
+        So is a lost connection, of all commands that were sent over it: their outcome is unknown.
         """
         replies: list[Any] = [None] * len(commands)
         await self._exchange(await self._placed(commands), replies)

@@ -311,9 +311,8 @@ def _torch(monkeypatch):
     threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
     torch.set_num_threads(1)
     monkeypatch.setattr(loop, "BACKOFF_S", 0.0)
-    monkeypatch.setattr(
-        loop, "IDLE_MS", 0
-    )  # a server looks at its blocked clients 10 times a second
+    # A server looks at its blocked clients 10 times a second.
+    monkeypatch.setattr(loop, "IDLE_MS", 0)
     yield
     torch.set_num_threads(threads)
     torch.set_grad_enabled(grad)
