@@ -1,0 +1,27 @@
+"""Elementary functions of the mathematics as torch has them: of whole tensors."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+from torch import Tensor, exp, log, log1p, sqrt, where
+
+from model_core.maths import bound
+
+__all__ = ["exp", "log", "log1p", "maths", "maximum", "minimum", "sqrt", "where"]
+
+
+def maths(name: str) -> ModuleType:
+    """A module of `model_core.maths` for tensors."""
+    return bound(name, sys.modules[__name__])
+
+
+def maximum(a: Tensor, b: float | Tensor) -> Tensor:
+    """The larger one."""
+    return a.clamp(min=b)  # type: ignore[arg-type]
+
+
+def minimum(a: Tensor, b: float | Tensor) -> Tensor:
+    """The smaller one."""
+    return a.clamp(max=b)  # type: ignore[arg-type]
