@@ -28,36 +28,38 @@ PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check -c 
 $(RUN_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo '1 of 2: torch, 0.75 GB (on Linux several GB with CUDA, unless TORCH_INDEX has builds for the CPU)'
+	@echo '1 of 3: torch, 0.75 GB (on Linux several GB with CUDA, unless TORCH_INDEX has builds for the CPU)'
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
-	@echo '2 of 2: the service with compiled kernels, console and plots, 0.5 GB'
-	$(PIP) -e '.[fast,console,plots]'
+	@echo '2 of 3: the service with console and plots, 0.5 GB'
+	$(PIP) -e '.[console,plots]'
+	@echo '3 of 3: kernels of the models, compiled for this processor: a minute or two of all cores'
+	$(BIN)/python -m model_core.compiled
 	@touch $@
 
 $(TEST_STAMP): $(RUN_STAMP)
 	@echo 'training and tests, 0.8 GB'
-	$(PIP) -e '.[fast,console,plots,train,test]'
+	$(PIP) -e '.[console,plots,train,test]'
 	@touch $@
 
 $(STAMP): $(TEST_STAMP)
 	@echo 'checks, 0.1 GB'
-	$(PIP) -e '.[fast,console,plots,train,test,dev]'
+	$(PIP) -e '.[console,plots,train,test,dev]'
 	@touch $@
 
 $(ALL_TESTS_STAMP): $(STAMP)
 	@echo 'what only long tests need, 0.45 GB'
-	$(PIP) -e '.[fast,console,plots,train,test,test-all,dev]'
+	$(PIP) -e '.[console,plots,train,test,test-all,dev]'
 	@touch $@
 
 run: $(RUN_STAMP)  ## start the service, stream both samples through it, keep serving
 	$(BIN)/moca demo
 
 test: $(TEST_STAMP)  ## the tests, but for the slow ones: eight to ten minutes on two cores
-	$(BIN)/python -m tests.kernels
+	$(BIN)/python -m model_core.compiled
 	$(PYTEST) -m "not slow"
 
 test-all: $(ALL_TESTS_STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like: an hour or so
-	$(BIN)/python -m tests.kernels --all
+	$(BIN)/python -m model_core.compiled
 	$(PYTEST)
 
 referees: $(ALL_TESTS_STAMP)  ## what must not change, measured beside what was frozen: half an hour

@@ -11,14 +11,14 @@ A sketch of fixed size stands for the past: sorted values, and how often each wa
 merges the two neighbours that are fewest relative to those above them. So the largest values stay
 exact, and the relative error of a rank is about the same everywhere.
 
-The functions run on lists and, compiled, on arrays (see `compiled.anomaly`): same numbers, to the
-last bit.
+`compiled.anomaly` compiles the functions for states that are arrays. On lists they run as they are,
+with the same numbers to the last bit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import MutableSequence, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,26 +96,9 @@ def observe_rows(
     the row as it is and answers nan. labels: (B, d), d the outputs that the states have; nan:
     missing.
     """
-    if _Compiled.rows is not None:
-        return _Compiled.rows(states, rows, surprises, labels)
-    anomalies = np.full(len(rows), np.nan)
-    for i, row in enumerate(rows.tolist()):
-        if math.isfinite(surprises[i]):
-            state = states[row].tolist()
-            anomalies[i] = observe(state, float(surprises[i]), labels[i].tolist())
-            states[row] = state
-    return anomalies
+    from model_core.compiled import anomaly as compiled  # numba: half a second
 
-
-class _Compiled:
-    """`observe_rows` as it was compiled, if it was."""
-
-    rows: Callable[[Floats, NDArray[np.int64], Floats, Floats], Floats] | None = None
-
-
-def use(rows: Callable[[Floats, NDArray[np.int64], Floats, Floats], Floats] | None) -> None:
-    """Have a compiled `observe_rows` serve; None: this one."""
-    _Compiled.rows = rows
+    return compiled.observe_rows(states, rows, surprises, labels)
 
 
 def observe(state: Numbers, surprise: float, label: Sequence[float]) -> float:

@@ -64,16 +64,13 @@ class Settings(BaseSettings):
     )
     workers: int = Field(1, ge=1, description="number of worker processes of `moca serve`")
     device: Annotated[str, WORKER] = Field("cpu", description="torch device of a worker")
-    no_kernels: Annotated[bool, WORKER] = Field(
-        False, description="step all streams by torch, none by compiled kernels"
-    )
     metrics_port: Annotated[int, WORKER | WEBHOOKS] = Field(
         0, ge=0, le=65535, description="port of a worker's /metrics endpoint; 0: disabled"
     )
     plugins: Annotated[str, WORKER] = Field(
         "", description="comma-separated modules that register model kinds; imported by workers"
     )
-    default_model: Annotated[str, API] = Field(
+    default_model: Annotated[str, API | WORKER] = Field(
         DEFAULT_MODEL,
         description="model of streams that name none; with `averaged`, those of 2 to 16 outputs "
         "use `joint`",

@@ -1,15 +1,16 @@
 """Compiled steps: `filter.step` on rows in place, at the price of its arithmetic.
 
 The eager filter is the specification; a kernel differs from it by rounding alone, and leaves to it
-every row whose numbers are not finite. numba is optional: without it, and for models that have no
-kernel, `kernel_of` returns None, and everything is computed eagerly.
+every row whose numbers are not finite. Models of a class that has a kernel are stepped by it on the
+CPU; the eager filter steps all others, and those on other devices.
+
+Kernels are compiled at installation, by `python -m model_core.compiled`, and loaded from its cache.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,23 +46,19 @@ _LEARNED = {
 }
 
 
-def available() -> bool:
-    """Whether kernels can be compiled here."""
-    return find_spec("numba") is not None
-
-
 def has_kernel(model: UnderlyingModel) -> bool:
     """Whether the model has a kernel; costs nothing."""
     return _name(model) in _BUILT_IN or _name(model) in _LEARNED
 
 
 def kernel_of(model: UnderlyingModel) -> Kernel | None:
-    """Return the kernel of a model; None: it has none, or numba is missing.
+    """Return the kernel of a model, compiled or loaded from the cache; None: it has none.
 
-    It is not compiled yet, unless equal models had it before. Models of one class share what is
-    compiled, whatever their sizes and weights.
+    Loading the first of a class takes a fraction of a second, compiling it up to a minute, which it
+    says. Models of one class share what is compiled, whatever their sizes and weights. Any thread
+    may call this.
     """
-    if not (has_kernel(model) and available()):
+    if not has_kernel(model):
         return None
     # A learned model is not kept here: its weights would never be given back.
     return _kernel_of(model) if _name(model) in _BUILT_IN else _made(model, _LEARNED)

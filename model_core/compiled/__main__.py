@@ -1,23 +1,57 @@
-"""Compile all kernels into the cache: python -m model_core.compiled.
+"""Compile kernels into the cache, on all cores: python -m model_core.compiled [NAME ...].
 
-Those of learned models are for any sizes and weights, so that one model of each class is enough.
+NAME: of built-in models, `alpaca`, `pcoc`, `fleet`, and `anomalies`; all without one. Those of
+learned models are for any sizes and weights, so that one model of each class is enough.
 """
 
-import sys
+from __future__ import annotations
+
+import argparse
+import logging
+import os
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib import import_module
 
 from model_core import compiled
 from model_core.upm import untrained
 from model_core.upm.builtin import BUILTIN
 
-if not compiled.available():
-    sys.exit("model_core.compiled: numba is missing; install the extra `fast`")
-models = {reference: model.build(model.simulated) for reference, model in BUILTIN.items()}
-models |= {"alpaca": untrained.alpaca(), "pcoc": untrained.pcoc(), "fleet": untrained.fleet()}
-for number, (reference, model) in enumerate(models.items(), 1):
+LEARNED = {"alpaca": untrained.alpaca, "pcoc": untrained.pcoc, "fleet": untrained.fleet}
+ANOMALIES = "anomalies"
+# Long ones first: the last to end should not be alone for long.
+FIRST = ("averaged", "joint", "fleet", "alpaca")
+NAMES = (*FIRST, *(name for name in (*LEARNED, *BUILTIN) if name not in FIRST), ANOMALIES)
+
+
+def compile_kernel(name: str) -> float:
+    """Have a kernel in the cache; returns the seconds that took."""
+    logging.getLogger("model_core").addHandler(logging.NullHandler())  # this program says it
     began = time.monotonic()
-    kernel = compiled.kernel_of(model)
-    if kernel is not None:
-        kernel.compile()
-        took_s = time.monotonic() - began
-        print(f"[{number}/{len(models)}] {reference}: {took_s:.1f} s", flush=True)
+    if name == ANOMALIES:
+        import_module("model_core.compiled.anomaly")
+    elif name in LEARNED:
+        compiled.kernel_of(LEARNED[name]())
+    else:
+        compiled.kernel_of(BUILTIN[name].build(BUILTIN[name].simulated))
+    return time.monotonic() - began
+
+
+def main() -> None:
+    """Compile the kernels that the command line names."""
+    parser = argparse.ArgumentParser("python -m model_core.compiled", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    names = parser.parse_args().names or NAMES
+    if unknown := set(names) - set(NAMES):
+        parser.error(f"expected some of {', '.join(NAMES)}, got {', '.join(sorted(unknown))}")
+    began = time.monotonic()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        jobs = {pool.submit(compile_kernel, name): name for name in names}
+        for number, job in enumerate(as_completed(jobs), 1):
+            seconds = job.result()
+            print(f"[{number}/{len(jobs)}] kernel of {jobs[job]}: {seconds:.1f} s", flush=True)
+    print(f"{len(names)} kernels in {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""`anomaly.observe_rows`, compiled from the functions that also run without a compiler."""
+"""`anomaly.observe_rows`, compiled from the functions of that module."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def _observe_rows(
 
 
 def observe_rows(states: Floats, rows: Ints, surprises: Floats, labels: Floats) -> Floats:
-    """As `anomaly.observe_rows`."""
+    """See `anomaly.observe_rows`."""
     anomalies = np.full(len(rows), np.nan)
     _observe_rows(states, rows, surprises, labels, anomalies)
     return anomalies
 
 
-def compile() -> None:
-    """Compile, or load from the cache, and have it serve from then on. Any thread may."""
+def _compile() -> None:
     nothing = np.empty(0)
-    locked(observe_rows, np.empty((0, 0)), nothing.astype(np.int64), nothing, np.empty((0, 0)))
-    anomaly.use(observe_rows)
+    observe_rows(np.empty((0, 0)), nothing.astype(np.int64), nothing, np.empty((0, 0)))
+
+
+locked("anomalies", _compile)

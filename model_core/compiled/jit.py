@@ -1,12 +1,14 @@
-"""Compilation by numba: its options, and a cache on disk that any change of the sources empties.
+"""Compilation by numba: its options, and a cache on disk that a change of `SOURCES` empties.
 
-numba is optional; only modules that `model_core.compiled` imports on demand import this one.
+numba takes half a second to import: only modules that are imported on demand import this one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 from numba import extending
-from numba.core import caching, cgutils
+from numba.core import caching, cgutils, event
 from numba.extending import overload
 from numba.np import arrayobj
 from numpy.typing import NDArray
@@ -31,7 +33,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 # numba's runtime (nrt) nothing is allocated, and references to arrays are not counted, which costs
 # as much as short loops over them.
 OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
+# Files and folders of model_core whose code and constants kernels hold.
+SOURCES = ("anomaly.py", "belief.py", "compiled", "maths", "quantiles.py", "special.py", "upm")
 LANES = 8  # numbers that the widest vectors of a processor hold
+logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
 _kinds_of: defaultdict[Callable[..., Any], set[type]] = defaultdict(set)
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
@@ -82,24 +87,54 @@ def implements_otherwise(function: Callable[..., Any]) -> Callable[[F], F]:
     return register
 
 
-def locked(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function that may compile; numba compiles for one thread at a time."""
-    with _compiling:
-        return function(*arguments)
+def locked(name: str, function: Callable[[], None]) -> None:
+    """Call a function that may compile the kernel of that name, which it then says, once.
+
+    Said in the log, or on standard error where the program has none. numba compiles for one thread
+    at a time.
+    """
+    with _compiling, event.install_listener("numba:compile", _Announcement(name)):
+        function()
+
+
+class _Announcement(event.Listener):  # type: ignore[misc]
+    """Says that a kernel is compiled, at the first of its functions that no cache has."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._made = name, False
+
+    def on_start(self, event: Any) -> None:
+        """A function is about to be compiled, perhaps one of another package in another thread."""
+        ours = event.data["dispatcher"].py_func.__module__.startswith("model_core.")
+        if self._made or not ours:
+            return
+        self._made = True
+        text = (
+            f"compiling the kernel of {self._name}, once, for up to a minute; "
+            "python -m model_core.compiled compiles all of them"
+        )
+        if logger.hasHandlers():
+            logger.info(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def on_end(self, event: Any) -> None:
+        """Nothing follows."""
 
 
 @lru_cache(maxsize=1)
 def _digest() -> str:
-    """Of all sources of model_core: kernels hold the code and constants of several files."""
+    """Of all `SOURCES`: a kernel holds the code and constants of several files."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    paths = [path for name in SOURCES for path in (root / name, *(root / name).rglob("*.py"))]
+    for path in sorted(path for path in paths if path.is_file()):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
 class _Sources:
-    """Freshness by all sources instead of the function's own file."""
+    """Freshness by all `SOURCES` instead of the function's own file."""
 
     def get_source_stamp(self) -> str:
         """Equal as long as the cache is valid."""

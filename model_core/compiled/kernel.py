@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from model_core import filter as moca
-from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS, anomaly
+from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS
 from model_core.compiled.belief import CONTEXT, LOG_PROB, NUMBERS, TOTALS
 from model_core.compiled.jit import Floats, Ints, locked, padded
 from model_core.compiled.models import lags
@@ -91,7 +91,7 @@ class Kernel:
         dimensions: Any,
         encode: Callable[[Tensor | None, Tensor], Tensor | None] | None = None,
     ) -> None:
-        """dimensions: the model as its implementation has it.
+        """Compile, or load from the cache; dimensions: the model as its implementation has it.
 
         encode: of models whose implementation takes features in place of the inputs: features of
         inputs and contexts.
@@ -99,20 +99,12 @@ class Kernel:
         self.model, self._dimensions, self._encode = model, dimensions, encode
         # What is believed of a label, and features are made of, is known after its step alone.
         self._in_turns = encode is not None and model.believes and getattr(model, "lags", 0) > 0
-        self.ready = False
-        self.asked = False  # to be compiled in the background
         self._support = model.label
         self._steps: Callable[..., None] = self._resolve
         self._levels = NO_LEVELS  # that were checked last
         self._rows = rows_of(dimensions)
         self._numbers = NUMBERS + 2 + 4 * model.y_dim  # in a row of the table
-
-    def compile(self) -> None:
-        """Compile, or load from the cache: seconds, or a fraction of one. Any thread may."""
-        if not self.ready:
-            anomaly.compile()
-            locked(self._once)
-            self.ready = True
+        locked(model.kind, self._once)
 
     def views(self, tensors: Sequence[Tensor]) -> Views:
         """Rows of tensors, as `advance` takes them."""

@@ -36,11 +36,10 @@ def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None
     there = pipeline.layout.labelled(known[:, pipeline.layout.y])
     labels = (known[:, pipeline.layout.y.start] - known[:, OFFSET])[there]
     try:
-        quiet.check(labels)  # before a kernel is compiled, which may take a minute
+        quiet.check(labels)
     except ValueError as error:
         raise BadInput(f"sensitivity: {error}") from error
     with one_thread():
-        pipeline.filters.compile()
         first = series.seq - len(known)
         starts = hindsight.starts(pipeline, known, first) if series.warm else []
         regime = own.learned(labels, there.nonzero()[0] + first, starts)

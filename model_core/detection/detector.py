@@ -47,13 +47,11 @@ class Detector:
         *,
         name: str = "",
         quantiles: Sequence[float] = LEVELS,
-        kernels: bool = True,
         **settings: Any,
     ) -> None:
         """See `Detectors`; name: of the series, in its picture and as that of a stream."""
-        self._given = {"model": model, "name": name, "quantiles": quantiles, "kernels": kernels}
-        self._given |= settings
-        self._all = Detectors([name], model, quantiles=quantiles, kernels=kernels, **settings)
+        self._given = {"model": model, "name": name, "quantiles": quantiles, **settings}
+        self._all = Detectors([name], model, quantiles=quantiles, **settings)
         self._last: Answer | None = None
 
     def update(
@@ -166,8 +164,8 @@ class Detector:
     def calibrate(self) -> Calibrated:
         """Calibrate the threshold of `sensitivity` on own labels: 500 at least, the last 2,000.
 
-        For models of one real label without inputs. Takes seconds with a compiled kernel, longer
-        without one. Raises BadInput.
+        For models of one real label without inputs. Takes seconds, longer with a model of one's
+        own. Raises BadInput.
         """
         return self._all.calibrate(0)
 
@@ -200,7 +198,6 @@ class Detector:
             "model": found._asked,
             "name": found._names[0],
             "quantiles": found._levels,
-            "kernels": found._kernels,
             **found._given,
         }
         made._all, made._last = found, None

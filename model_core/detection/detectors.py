@@ -47,19 +47,17 @@ class Detectors:
         model: Model | None = None,
         *,
         quantiles: Sequence[float] = LEVELS,
-        kernels: bool = True,
         **settings: Any,
     ) -> None:
         """streams: how many, or their names.
 
         model: the name of a built-in one, the folder of an artifact, or a model of one's
-        own; None: `averaged`, of vectors `joint`. quantiles: levels of predictives. kernels:
-        whether to use compiled kernels, where numba is installed. settings: those of a stream, see
-        `model_core.stream_settings`. A name decides on when its series looks for seasons by
-        default. Raises BadInput and BadArtifact.
+        own; None: `averaged`, of vectors `joint`. quantiles: levels of predictives. settings: those
+        of a stream, see `model_core.stream_settings`. A name decides on when its series looks for
+        seasons by default. Raises BadInput and BadArtifact.
         """
         names = parsing.names(streams)
-        self._names, self._kernels, self._asked = names, kernels, model
+        self._names, self._asked = names, model
         self._levels = parsing.levels(quantiles)
         self._settings = options.checked(settings)
         self._given = dict(settings)
@@ -293,7 +291,6 @@ class Detectors:
             header["names"],
             known,
             quantiles=header["quantiles"],
-            kernels=header["kernels"],
             **header["settings"],
         )
 
@@ -303,7 +300,6 @@ class Detectors:
             "names": self._names,
             "model": options.described(self._chosen, self._asked is not None),
             "quantiles": self._levels,
-            "kernels": self._kernels,
             "settings": storage.plain(self._given),
             "fields": self._fields,
             "early": [[list(seen) for seen in each] for each in self._early],
@@ -421,9 +417,7 @@ class Detectors:
         model = options.build(self._chosen, self._settings, y_dim, x_dim)
         rules = options.rules(self._chosen, model, self._settings)
         phases = list(map(season.phase_of, self._names))
-        self._pipeline = Pipeline(
-            model, rules, phases, self._levels, self._kernels, answers=self._answers
-        )
+        self._pipeline = Pipeline(model, rules, phases, self._levels, answers=self._answers)
 
     def _wait(self, row: int, seen: Observation) -> Answer:
         """Keep an observation from before the first label."""

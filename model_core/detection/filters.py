@@ -1,4 +1,4 @@
-"""Filters of several series, a row each, stepped where they lie: by a kernel where there is one."""
+"""Filters of several series, a row each, stepped where they lie: by the model's kernel, if any."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from model_core import compiled as columns
 from model_core import filter as moca
-from model_core import kernel, readout, summary
+from model_core import readout, summary
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
@@ -22,7 +22,6 @@ Floats = NDArray[np.float64]
 RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
 AT_ONCE = 64  # observations of one series in a call of a kernel
 OK_COLUMN = list(readout.NUMBERS).index("ok")
-WORTH = 256  # a second or so without a kernel: a short script ends before it would be compiled
 
 
 class Step(NamedTuple):
@@ -44,13 +43,8 @@ class Filters:
         rows: int,
         max_hypotheses: int,
         levels: Sequence[float],
-        kernels: bool = True,
     ) -> None:
-        """levels: of the quantiles in summaries; without any there are no summaries.
-
-        kernels: whether to step by the model's compiled kernel, if it has one and numba is there.
-        It is compiled in the background, once `WORTH` observations were stepped without it.
-        """
+        """levels: of the quantiles in summaries; without any there are no summaries."""
         self.model, self.rows, self.max_hypotheses = model, rows, max_hypotheses
         unit = torch.ones(1, model.scaled, dtype=torch.float64)
         prior = moca.make_prior(model, unit, unit)
@@ -58,20 +52,14 @@ class Filters:
         self._leaves = [_rows(each, rows) for each in moca.leaves(self._blank)]
         self._prior = [_rows(each, rows) for each in (*prior.stats, *prior[1:])]
         self._levels, self._normal = list(levels), with_normal(levels)
-        self._eager = 0  # observations that were stepped without the kernel
-        self._kernel = kernel.in_place(model, "cpu") if kernels else None
+        self._kernel = columns.kernel_of(model)
         if self._kernel is not None:
             self._views = self._kernel.views([*self._leaves, *self._prior])
 
-    def compile(self) -> None:
-        """Wait until the kernel is compiled, if there is one."""
-        if self._kernel is not None:
-            self._kernel.compile()
-
     @property
-    def compiled(self) -> bool:
-        """Whether rows are stepped by a compiled kernel by now."""
-        return kernel.usable(self._kernel)
+    def in_series(self) -> bool:
+        """Whether several observations of one row are stepped in one call, by a kernel."""
+        return self._kernel is not None
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -108,7 +96,7 @@ class Filters:
         hazard: (H,) by run length, of all. offsets: (B,) seasons, which predictives are moved by.
         """
         found: dict[int, Step] = {}
-        if self.compiled:
+        if self._kernel is not None:
             whole = np.flatnonzero(self._whole(inputs))
             if len(whole):
                 at = np.array(rows, dtype=np.int64)[whole]
@@ -117,9 +105,6 @@ class Filters:
                 found = {i: each for i, each in pairs if each is not None}
         left = [i for i in range(len(rows)) if i not in found]
         if left:
-            self._eager += len(left)
-            if self._eager >= WORTH:
-                kernel.compile_soon(self._kernel)
             chosen = [rows[i] for i in left]
             again = self._step_eagerly(chosen, inputs[left], hazard, offsets[left])
             found.update(zip(left, again, strict=True))
@@ -179,7 +164,7 @@ class Filters:
 
     def _ready(self, inputs: Floats) -> int:
         """Number of the first observations that the kernel takes in one call."""
-        if not self.compiled:
+        if self._kernel is None:
             return 0
         whole = self._whole(inputs)
         return len(whole) if whole.all() else int(whole.argmin())

@@ -11,20 +11,19 @@ from model_core.detection.rows import OFFSET, Floats
 from model_core.detection.series import Series
 from model_core.segmentation import Segment, best, in_hindsight
 
-UNCOMPILED = 512  # observations that are segmented where no kernel steps them: about a second
+UNCOMPILED = 512  # observations that are segmented of a model without a kernel: about a second
 
 
 def segments(pipeline: Pipeline, row: int) -> list[Segment]:
     """Regimes of what is retained of a series.
 
-    Where no kernel steps it, only the last `UNCOMPILED` are segmented anew.
+    Of a model without a kernel only the last `UNCOMPILED` are segmented anew.
     """
     online, series = pipeline.segments(row), pipeline.series[row]
     if not online:
         return []
     history = pipeline.rules.history
-    pipeline.filters.compile()
-    most = history if pipeline.filters.compiled else min(UNCOMPILED, history)
+    most = history if pipeline.filters.in_series else min(UNCOMPILED, history)
     known = known_now(series, most)
     first = series.seq - len(known)
     return in_hindsight(online, first, series.seq, starts(pipeline, known, first), series.seq)
@@ -35,9 +34,7 @@ def starts(pipeline: Pipeline, known: Floats, first: int = 0) -> list[int]:
 
     first: position of the first of them.
     """
-    hypotheses, kernels = pipeline.rules.max_hypotheses, pipeline.filters.compiled
-    filters = Filters(pipeline.model, 1, hypotheses, (), kernels)
-    filters.compile()
+    filters = Filters(pipeline.model, 1, pipeline.rules.max_hypotheses, ())
     filters.begin(0, *(pipeline.given() or pipeline.estimated(pipeline.layout.values(known))))
     lines = pipeline.replayed(filters, known[:1], 0)
     state = filters.state(0)  # which learns that it was not the first of its series

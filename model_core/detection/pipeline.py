@@ -47,20 +47,18 @@ class Pipeline:
         rules: Rules,
         phases: Sequence[float],
         levels: Sequence[float] = (),
-        kernels: bool = True,
         provisional: bool = True,
         answers: bool = False,
     ) -> None:
         """phases: of each series' searches for seasons, in [0, 1).
 
-        levels: of quantiles; without any predictives are left out. kernels: whether to step by
-        compiled kernels, where there are some. provisional: whether labels of the warm-up are
-        predicted. answers: whether answers are retained, too.
+        levels: of quantiles; without any predictives are left out. provisional: whether labels of
+        the warm-up are predicted. answers: whether answers are retained, too.
         """
         self.model, self.rules = model, rules
         self.layout = Layout(model, answers)
         self.series = [Series(self.layout.width, phase) for phase in phases]
-        self.filters = Filters(model, len(phases), rules.max_hypotheses, levels, kernels)
+        self.filters = Filters(model, len(phases), rules.max_hypotheses, levels)
         outputs = anomaly.outputs(model)
         self.ranks = np.zeros((len(phases), anomaly.size(outputs)))
         self.levels = list(levels)

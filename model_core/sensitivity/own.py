@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from model_core import belief as beliefs
-from model_core import compiled, kernel, readout
+from model_core import compiled, readout
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.sensitivity import curve as curves
@@ -130,7 +130,7 @@ def _copies(state: FilterState, prior: Prior, count: int) -> tuple[FilterState, 
 
 
 class Filters:
-    """Filters of streams with one output and no inputs, stepped by a kernel where one is ready."""
+    """Filters of streams with one output and no inputs."""
 
     def __init__(
         self,
@@ -149,26 +149,27 @@ class Filters:
         self._model, self._rate = model, outlier_rate
         self._hazard = np.ascontiguousarray(np.tile(hazard, (series, 1)))
         self._rows = np.arange(series)
-        fast = kernel.in_place(model, "cpu")
-        self._kernel = fast if kernel.usable(fast) else None
+        self._kernel = compiled.kernel_of(model)
         if self._kernel is not None:
             self._views = self._kernel.views([*leaves, *self._prior.stats, *self._prior[1:]])
 
     def step(self, y: NDArray[np.float64]) -> FilterState:
         """States after a label (B,) of each; the next call may change them."""
-        if self._kernel is None or not self._step_quickly(self._kernel, y):
+        if not self._step_compiled(y):
             self._step_eagerly(y)
         return self._state
 
-    def _step_quickly(self, fast: kernel.InPlace, y: NDArray[np.float64]) -> bool:
-        """False where a row was refused: then none has moved."""
+    def _step_compiled(self, y: NDArray[np.float64]) -> bool:
+        """False where a row was refused, or there is no kernel: then none has moved."""
+        if self._kernel is None:
+            return False
         inputs = np.zeros((len(y), compiled.LABEL + 1))
         inputs[:, compiled.LABELLED] = inputs[:, compiled.ELAPSED] = 1.0
         inputs[:, compiled.CHANGEPOINT] = math.nan
         inputs[:, compiled.OUTLIER_RATE] = self._rate
         inputs[:, compiled.LABEL] = y
         before = [each.clone() for each in moca.leaves(self._state)]
-        table, _ = fast.advance(
+        table, _ = self._kernel.advance(
             self._views, self._rows, inputs, self._hazard, RECENT_RUN_LENGTHS, summarised=False
         )
         if (table[:, OK_COLUMN] > 0).all():

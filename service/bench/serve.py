@@ -31,7 +31,6 @@ from service.bench.slices import (
     prime,
     put_streams,
     slice_of,
-    wait_until_compiled,
 )
 
 QUIET_CORES = 0.2  # what others may use before the result says so
@@ -167,7 +166,7 @@ def _measure(
     by_default: bool,
     console: Console,
 ) -> ServeBench:
-    """Prime streams of a model, wait for its kernel, warm both servers, then measure in turn."""
+    """Prime streams of a model, warm both servers, then measure in turn."""
     prefix = f"bench-{uuid.uuid4().hex[:8]}"
     names = [f"{prefix}-{number}" for number in range(max(plan.streams, plan.lists))]
     singles = names[: plan.streams]
@@ -180,7 +179,6 @@ def _measure(
             put_streams(mine, names, model)
         console.print(f"{model}: priming {len(names)} streams with {PRIMING} observations each")
         prime(mine, names, plan.connections, model)
-        wait_until_compiled(mine)
         loads = [
             ListLoad(mine, model, streams, plan.lists)
             for streams in (listed[:1], listed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,10 +24,7 @@ PRIMING = 32  # observations each stream gets first, so that the filter runs and
 BODIES = 8  # different labels that a connection sends in turn
 CLASSES = 4
 REGIME = 250  # observations between shifts of a made-up series
-COMPILING = "moca_workers_compiling"
-COMPILE_S = 300.0  # longest wait for kernels
 REQUEST_S = 120.0
-LOOK_S = 1.5  # between two looks: more than workers take until they count again
 
 
 @dataclass
@@ -163,26 +159,6 @@ def samples(server: BenchServer) -> dict[str, float]:
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
-
-
-def wait_until_compiled(server: BenchServer, limit_s: float = COMPILE_S) -> None:
-    """Wait until no worker compiles kernels: torch serves meanwhile, which is not to be measured.
-
-    Streams of the models are to be there already. A service that does not say is taken as ready.
-    """
-    end = time.monotonic() + limit_s
-    calm = 0
-    while calm < 2:  # looks in a row: a worker counts itself out of step with them
-        compiling = samples(server).get(COMPILING)
-        if compiling is None:
-            return
-        if time.monotonic() > end:
-            raise BenchError(
-                f"expected compiled kernels within {limit_s:g} s, got {compiling:g} workers that "
-                "still compile: try again, or --no-kernels"
-            )
-        calm = 0 if compiling else calm + 1
-        time.sleep(LOOK_S)
 
 
 def slice_of(server: BenchServer, job: LoadJob, seconds: float, side: Side) -> None:

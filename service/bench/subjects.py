@@ -1,4 +1,4 @@
-"""What `moca bench step` steps: batches of streams of one model, eagerly or by its kernel."""
+"""What `moca bench step` steps: batches of streams of one model, eagerly and by its kernel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from model_core import compiled, quantiles, readout
 from model_core import filter as filtering
-from model_core import kernel, quantiles
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
 from model_core.upm import untrained
@@ -68,17 +68,13 @@ class Subject:
     """A batch of streams of one model, at one time of their lives."""
 
     def __init__(self, name: str, streams: int, max_hypotheses: int) -> None:
-        """Compile the model's kernel, if it has one."""
+        """Have the model's kernel, if it has one."""
         self.name = name
         self.streams = streams
         self.max_hypotheses = max_hypotheses
         self.model = model_of(name)
         self.at = 0
-        with kernel.eager_only():
-            self._eager = kernel.select(self.model, "cpu", RECENT_RUN_LENGTHS)
-        self._compiled: kernel.InPlace | None = kernel.in_place(self.model, "cpu")
-        if self._compiled is not None:
-            self._compiled.compile()
+        self._kernel = compiled.kernel_of(self.model)
         ones = torch.ones(streams, self.model.scaled, dtype=torch.float64)
         location = {"count": 3.0, "binary": 0.5, "positive": 3.0}.get(self.model.label, 0.0)
         prior = filtering.make_prior(self.model, location * ones, ones)
@@ -93,7 +89,7 @@ class Subject:
     @property
     def ways(self) -> list[str]:
         """How a step can be computed."""
-        return ["eager"] if self._compiled is None else ["eager", "compiled"]
+        return ["eager"] if self._kernel is None else ["eager", "compiled"]
 
     def walk(self, to: int) -> None:
         """Step through the series up to a time, by the quickest way."""
@@ -129,25 +125,25 @@ class Subject:
         zeros = torch.zeros(self.streams, dtype=torch.float64)
         began = time.thread_time()
         for inputs in ready:
-            stepped = self._eager(state, self._prior, inputs, zeros.long(), zeros)
-            state = stepped.state
+            state, info = filtering.step(self.model, state, self._prior, inputs)
+            readout.table(state, info, zeros.long(), zeros, RECENT_RUN_LENGTHS)
             if summarised:
-                summarise(stepped.predictive, inputs)
+                summarise(info.predictive, inputs)
         took_s = time.thread_time() - began
         self.state = state
         return took_s
 
     def _step_compiled(self, state: FilterState, window: list[Seen], summarised: bool) -> float:
-        assert self._compiled is not None
+        assert self._kernel is not None
         leaves = [*filtering.leaves(state), *self._prior.stats, *self._prior[1:]]
-        views = self._compiled.views(leaves)
+        views = self._kernel.views(leaves)
         ready = [self._packed(seen) for seen in window]
         levels = quantiles.with_normal(LEVELS)
         rows = np.arange(self.streams)
         hazards = self._table.numpy()
         began = time.thread_time()
         for inputs in ready:
-            self._compiled.advance(
+            self._kernel.advance(
                 views, rows, inputs, hazards, RECENT_RUN_LENGTHS, levels, summarised
             )
         return time.thread_time() - began

@@ -148,7 +148,6 @@ def worker(
         with connect(settings.redis_url or "", START_TIMEOUT_S) as client:
             patiently(client.ping)
         instance = Worker(settings, chosen, sharing)
-        instance.engine.compiles = not settings.no_kernels
         _stop_on_signals(instance)
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)

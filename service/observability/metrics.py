@@ -207,11 +207,6 @@ HOUSEKEEPING = _histogram(
     "in seconds.",
     buckets=(5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
 )
-WORKERS_COMPILING = _gauge(
-    "moca_workers_compiling",
-    "Workers that compile or load kernels of models; torch steps their streams meanwhile.",
-    multiprocess_mode="livesum",
-)
 CHECKPOINT_AGE = _gauge(
     "moca_checkpoint_age_seconds",
     "Age of the oldest checkpoint among resident streams that have advanced since, in seconds.",

@@ -11,8 +11,6 @@ from __future__ import annotations
 import gc
 import time
 
-from model_core import kernel
-
 # New containers until the youngest are collected: more than a batch makes, so that a collection
 # seldom meets what is needed until its end.
 YOUNG = 10_000
@@ -35,15 +33,10 @@ class Collector:
     def due(self) -> bool:
         """Whether so much is new that the next look at it should not wait."""
         _, young, old = gc.get_count()
-        return (young >= DUE or old > 0) and not kernel.compiling()
+        return young >= DUE or old > 0
 
     def tend(self) -> None:
-        """Collect what came since the last time, and freeze the rest of it.
-
-        Nothing is frozen while kernels are compiled: a compiler leaves cycles behind, and many.
-        """
-        if kernel.compiling():
-            return
+        """Collect what came since the last time, and freeze the rest of it."""
         gc.collect()
         gc.freeze()
 

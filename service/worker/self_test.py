@@ -1,11 +1,12 @@
-"""A step of nobody's stream, run before the first lease: first calls load code and are slow."""
+"""A step of nobody's stream, run before the first lease: first calls load code, or compile it."""
 
 from __future__ import annotations
 
 import torch
 
 from model_core.stream_settings import DEFAULTS
-from service.problems import StartupError
+from model_core.upm.builtin import BUILTIN, Options
+from service.problems import StartupError, UnknownModel
 from service.settings import Settings
 from service.store.connection import patiently
 from service.store.health import check_server, fix_partitions
@@ -43,10 +44,20 @@ def check_device(name: str) -> None:
 
 
 def dummy_step(settings: Settings) -> None:
-    """Step the built-in Gaussian once on the worker's device."""
-    model = Catalogue(settings.models_dir, settings.device).get("gaussian")
-    slab = Slab(model, 50, settings.device)
-    (row,) = slab.begin([[0.0]], [[1.0]])
+    """Step a stream of the default model once on the worker's device, so that its kernel is ready.
+
+    Where the default model cannot be loaded, which the API says, the built-in Gaussian.
+    """
+    catalogue = Catalogue(settings.models_dir, settings.device)
+    try:
+        name = catalogue.resolve(settings.default_model)
+        options = BUILTIN[name].simulated if name in BUILTIN else Options()
+        model = catalogue.get(name, options)
+    except UnknownModel:
+        model = catalogue.get("gaussian")
+    slab = Slab(model, DEFAULTS.max_hypotheses, settings.device)
+    ones = [[1.0] * model.scaled]
+    (row,) = slab.begin(ones, ones)
     rates = step_inputs.effective_rates(model, DEFAULTS)
     record = Record(0, 0.0, None, None, 1.0, None, *rates)
     (place,) = slab.step([row], [record], [0]).places

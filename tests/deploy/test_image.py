@@ -54,7 +54,7 @@ def test_every_package_of_the_image_has_one_version():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {normalized(line.partition("==")[0]) for line in lines if not line.startswith("#")}
     requirements = list(PROJECT["dependencies"])
-    for extra in ("fast", "console", "plots", "parquet", "otel", "frames", "train"):
+    for extra in ("console", "plots", "parquet", "otel", "frames", "train"):
         requirements += PROJECT["optional-dependencies"][extra]
     missing = needs(requirements) - pinned
     assert {name for name in missing if not name.startswith(("nvidia-", "cuda-"))} == set()

@@ -151,7 +151,7 @@ def test_modules_of_the_client_are_there_at_first_use():
 def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
     core = installed(empty_environment(tmp_path / "core"), wheels["moca-core"])
     _, every = json.loads(run(core, "-I", "-c", IMPORTS, "model_core", "compiled"))
-    assert {"model_core", "numpy", "safetensors", "torch"} <= set(every)
+    assert {"model_core", "numba", "numpy", "safetensors", "torch"} <= set(every)
     _, code, shown = DETECTOR
     assert run(core, "-I", "-c", code) == shown
     python = installed(empty_environment(tmp_path / "all"), *wheels.values())

@@ -128,8 +128,6 @@ def _start(folder):
     rules = folder / "rules.toml"
     rules.write_text(RULES)
     environment = {"MOCA_PARTITIONS": "16", "MOCA_PROMETHEUS_RULES": str(rules)}
-    # It steps thousands of observations: worth a second for each kernel that it loads.
-    environment["MOCA_NO_KERNELS"] = os.environ.get("MOCA_NO_KERNELS", "false")
     found = Processes(folder, environment)
     port = free_port()
     found.start("serve", "serve", "--data-dir", str(folder / "data"), "--port", str(port))

@@ -39,9 +39,7 @@ class Processes:
         self.folder = folder
         # Tests post at rates of their own: what a busy machine cannot do in time is not to be shed.
         known = {"MOCA_MODELS_DIR": str(folder / "models"), "MOCA_MAX_WAIT_S": "0"}
-        # Where kernels are not cached, a hundred services would compile them all at once.
-        chosen = {"MOCA_NO_KERNELS": os.environ.get("MOCA_NO_KERNELS", "true")}
-        self.environment = {**os.environ, **known, **chosen, **environment}
+        self.environment = {**os.environ, **known, **environment}
         self.constants: dict[str, object] = {}  # of modules, in processes started from now on
         self.running: dict[str, subprocess.Popen] = {}
 

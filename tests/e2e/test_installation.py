@@ -54,7 +54,7 @@ def moca(tmp_path):
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(HIDE.format(hidden=sorted(hidden)))
     path = os.pathsep.join([str(folder), str(ROOT)])
-    given = {"PYTHONPATH": path, "MOCA_PARTITIONS": "8", "MOCA_NO_KERNELS": "true"}
+    given = {"PYTHONPATH": path, "MOCA_PARTITIONS": "8"}
 
     def run(*arguments):
         return subprocess.run(

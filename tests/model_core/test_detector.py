@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from model_core import Detector, Detectors, kernel, season, warmup
+from model_core import Detector, Detectors, season, warmup
 from model_core.detection import picture
-from model_core.detection.filters import Filters
 from model_core.detection.rows import Retained
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.sensitivity import own, quiet
@@ -35,7 +34,7 @@ def step(size=3.0, at=60, count=90, seed=0):
 
 
 def made(*model, **more):
-    return Detector(*model, kernels=False, **more)
+    return Detector(*model, **more)
 
 
 def gaussian(**more):
@@ -172,7 +171,7 @@ def test_a_refused_first_label_decides_on_nothing():
     assert (detector.model, detector.seq) == ("", 1)
     detector.update({"c": 1.0})
     assert (detector.model, detector.seq) == ("averaged", 2)
-    many = Detectors(warmup.LONGEST_WAIT, kernels=False)  # each waits as long as one alone
+    many = Detectors(warmup.LONGEST_WAIT)  # each waits as long as one alone
     many.update([None] * len(many))
     assert many.model == ""
 
@@ -284,26 +283,27 @@ def test_the_documentation_prints_what_it_says(count, tmp_path, monkeypatch, cap
     blocks = re.findall(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", text, re.M | re.S)
     assert len(blocks) > 3
     names = {}
-    with kernel.eager_only():
-        for code, printed in blocks[:count]:
-            exec(code, names)
-            assert capsys.readouterr().out == printed
+    for code, printed in blocks[:count]:
+        exec(code, names)
+        assert capsys.readouterr().out == printed
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernels", [False, True])
-def test_chunks_files_and_single_updates_are_the_same(tmp_path, kernels):
+class Own(Gaussian):
+    """A model of one's own, which has no kernel."""
+
+
+@pytest.mark.parametrize("model", [Gaussian(), Own()])
+def test_chunks_files_and_single_updates_are_the_same(tmp_path, model):
     missing = {0, 5, 20, 63}
     saved = 62
-    if kernels and (compiled := kernel.in_place(Gaussian(), "cpu")) is not None:
-        compiled.compile()  # else it may be ready half-way, and quantiles differ in the ninth digit
     y = [None if t in missing else each for t, each in enumerate(step(count=80))]
-    alone, chunked = (Detector("gaussian", kernels=kernels, history=50) for _ in range(2))
+    alone, chunked = (Detector(model, history=50) for _ in range(2))
     singles = [alone.update(each) for each in y[:saved]]
     alone.save(tmp_path / "a.moca")
-    stored = Detector.load(tmp_path / "a.moca")
+    stored = Detector.load(tmp_path / "a.moca", model)
     singles += [alone.update(each) for each in y[saved:]]
     pairs = itertools.pairwise((0, 7, 19, 61, 80))
     pieces = [each for a, b in pairs for each in chunked.update_many(y[a:b])]
@@ -399,7 +399,7 @@ def test_many_series_are_each_as_if_alone(tmp_path):
     y = rng.normal(size=(36, 3)) + [0, 10, -5]
     y[24:, 1] += 6
     y[5:9, 2] = math.nan
-    together, alone = Detectors(3, "gaussian", kernels=False), [gaussian() for _ in range(3)]
+    together, alone = Detectors(3, "gaussian"), [gaussian() for _ in range(3)]
     for t, row in enumerate(y):
         answers = together.update(row)
         singles = [each.update(value) for each, value in zip(alone, row, strict=True)]
@@ -421,7 +421,7 @@ def test_many_series_are_each_as_if_alone(tmp_path):
 
 
 def test_a_refused_label_hurts_its_own_series_alone():
-    many = Detectors(2, "gaussian", kernels=False)
+    many = Detectors(2, "gaussian")
     many.update_many(0, step(count=30))
     many.update_many(1, [each * 1e-140 for each in step(count=30)])
     answers = many.update([0.0, 1e99])
@@ -432,7 +432,7 @@ def test_a_refused_label_hurts_its_own_series_alone():
 
 
 def test_series_are_known_by_their_index_alone():
-    many = Detectors(2, "gaussian", kernels=False)
+    many = Detectors(2, "gaussian")
     for stream in (-1, 2, 0.5, True, None, "a"):
         calls = [many.predict, many.forecast, many.seq, many.segments, many.events]
         calls += [many.anomalies, many.warming_up, lambda s: many.update_many(s, [1.0])]
@@ -460,7 +460,7 @@ def few(monkeypatch):
 
 
 def test_a_sensitivity_is_calibrated_on_own_labels(tmp_path, few, monkeypatch):
-    both = Detectors(["a", "b"], "gaussian", sensitivity=5.0, kernels=False)
+    both = Detectors(["a", "b"], "gaussian", sensitivity=5.0)
     for row in (0, 1):
         both.update_many(row, two_levels(100, seed=row))
     curve = both.pipeline.threshold(0)
@@ -487,8 +487,7 @@ def test_a_sensitivity_is_calibrated_on_own_labels(tmp_path, few, monkeypatch):
     assert loaded.calibrate(0) == found  # it draws the same continuations
 
 
-def test_what_cannot_be_calibrated_says_why_before_a_kernel_is_compiled(few, monkeypatch):
-    monkeypatch.setattr(Filters, "compile", lambda self: pytest.fail("it compiles a kernel"))
+def test_what_cannot_be_calibrated_says_why(few):
     for model, more, labels, message in (
         ("gaussian", {}, two_levels(30), "sensitivity"),
         ("gaussian", {"sensitivity": 1.0}, [], "100"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
 import pickle
+from pathlib import Path
 from typing import NamedTuple
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -14,20 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-numba = pytest.importorskip("numba")
+from model_core import compiled, quantiles, readout
+from model_core import filter as moca
+from model_core.compiled import arithmetic, jit
+from model_core.compiled import step as steps_of
+from model_core.compiled.kernel import Views
+from model_core.encoder import Identity
+from model_core.filter import FilterState
+from model_core.upm import conjugate, linear, untrained
+from model_core.upm.base import UnderlyingModel
+from tests.model_core.registry import NAMES, case
 
-from model_core import compiled, kernel, quantiles, readout  # noqa: E402
-from model_core import filter as moca  # noqa: E402
-from model_core.compiled import arithmetic, jit  # noqa: E402
-from model_core.compiled import step as steps_of  # noqa: E402
-from model_core.compiled.kernel import Views  # noqa: E402
-from model_core.encoder import Identity  # noqa: E402
-from model_core.filter import FilterState  # noqa: E402
-from model_core.upm import conjugate, linear, untrained  # noqa: E402
-from model_core.upm.base import UnderlyingModel  # noqa: E402
-from tests.model_core.registry import NAMES, case  # noqa: E402
-
-# Those of the models that `python -m tests.kernels` compiles before a quick run.
+# Of the default model, of a regression with an encoder, and of labels of two kinds.
 QUICK = ("gaussian-3", "poisson", "alpaca-unknown-2", "averaged-2")
 # Of every other class one: all its models share what is compiled.
 CLASSES = (
@@ -131,7 +132,6 @@ class Pair:
 
     def __init__(self, model: UnderlyingModel, batch: int, max_hypotheses: int) -> None:
         self.model, self.kernel = model, compiled.kernel_of(model)
-        self.kernel.compile()
         one = torch.ones(batch, model.scaled, dtype=torch.float64)
         prior = moca.make_prior(model, 2.0 * one, 1.5 * one)
         stats = type(prior.stats)(*(each.clone().contiguous() for each in prior.stats))
@@ -428,31 +428,22 @@ def test_rounding_does_not_choose_between_two_starts(between):
 
 def test_models_of_one_class_share_what_is_compiled_and_are_not_kept():
     build = untrained.alpaca
-    kernels = [compiled.kernel_of(build(n, outputs=d)) for n, d in ((3, 1), (9, 2))]
-    kernels[0].compile()
+    compiled.kernel_of(build(3, outputs=1))
     before = len(steps_of.advance.signatures)
-    kernels[1].compile()
+    compiled.kernel_of(build(9, outputs=2))
     assert len(steps_of.advance.signatures) == before
     model = build(3)
     assert compiled.kernel_of(model) is not compiled.kernel_of(model)
 
 
-def test_models_without_a_kernel_have_none_and_kernels_can_be_turned_off():
+def test_models_without_a_kernel_have_none():
     class Own(conjugate.Gaussian):
         """It may compute anything."""
 
     assert compiled.kernel_of(Own()) is None
     assert compiled.kernel_of(linear.Linear(x_dim=200)) is None
     assert not any(compiled.has_kernel(model_of(name)) for name in WITHOUT)
-    model = conjugate.Gaussian()
-    assert kernel.in_place(model, "meta") is None
-    own = kernel.in_place(model, "cpu")
-    own.compile()
-    assert kernel.usable(own)
-    with kernel.eager_only():
-        assert not kernel.usable(own)
-        assert kernel.in_place(model, "cpu") is None
-    assert kernel.in_place(model, "cpu") is own
+    assert compiled.kernel_of(conjugate.Gaussian()) is compiled.kernel_of(conjugate.Gaussian())
 
 
 @pytest.mark.parametrize(
@@ -513,6 +504,23 @@ def test_elementary_functions_are_within_rounding_of_scipys():
             (arithmetic.ndtri, special.ndtri, np.geomspace(1e-300, 0.9999, 999), 1e-15, 5e-16),
         ):
             np.testing.assert_allclose(over(function)(values), reference(values), rtol, atol)
+
+
+def test_all_that_kernels_hold_is_of_the_sources_that_empty_their_cache():
+    root = Path(jit.__file__).parents[2]
+    sources = {root / "model_core" / name for name in jit.SOURCES}
+    imported = set()
+    for path in (root / "model_core" / "compiled").rglob("*.py"):
+        if path.name in ("kernel.py", "__main__.py"):  # what calls kernels
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("model_core"):
+                package = root / node.module.replace(".", "/")
+                names = {package / each.name for each in node.names} if package.is_dir() else set()
+                imported |= names or {package}
+    files = {path.with_suffix(".py") for path in imported if path.with_suffix(".py").exists()}
+    assert len(files) > 10
+    assert [path for path in files if not {path, *path.parents} & sources] == []
 
 
 def test_a_cache_that_names_what_is_there_no_more_is_compiled_anew(tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def everything(
 
     On simulated families and on the corpora that the folder holds; those that are absent are
     skipped, as are ADWIN and fast-bocpd where river and fast-bocpd are not installed. Takes
-    minutes with compiled kernels (the extra fast), about an hour without. Needs the extra train.
+    minutes. Needs the extra train.
     """
     if data is None:
         fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds tcpd.json and the like")

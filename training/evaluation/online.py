@@ -1,7 +1,7 @@
 """Offline simulation of the service on a series: the same pipeline, over all of it at once.
 
-Series are stepped by the model's compiled kernel where it has one and numba is installed, else by
-the eager filter; both give the same numbers but for rounding.
+Series are stepped by the model's compiled kernel where it has one, else by the eager filter; both
+give the same numbers but for rounding.
 """
 
 from __future__ import annotations
@@ -142,8 +142,7 @@ def follow(
     phases = [settings.search_phase] * len(series)
     pipeline = Pipeline(model, _rules(model, settings), phases, levels, provisional=False)
     observed = [[Observation(tuple(map(float, row))) for row in rows] for rows in series]
-    pipeline.filters.compile()
-    if pipeline.filters.compiled:
+    if pipeline.filters.in_series:
         taken = [_through(pipeline, row, each) for row, each in enumerate(observed)]
     else:
         taken = _together(pipeline, observed)
@@ -226,7 +225,6 @@ def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list
     Viterbi over the hypotheses that are not pruned; location and scale are those of all labels.
     """
     pipeline = Pipeline(model, _rules(model, settings), [0.0])
-    pipeline.filters.compile()
     seen = [Observation(tuple(map(float, row))) for row in rows]
     known = [pipeline.layout.row(each, 0.0, NOTHING) for each in seen]
     return hindsight.starts(pipeline, np.array(known))[1:]

@@ -62,7 +62,7 @@ def after(
 def uncalibrated(head: Head, slab: Slab) -> bool:
     """Whether a stream's sensitivity is to be calibrated on its own labels, now.
 
-    Only by a compiled kernel: without one it takes ten seconds, for which all commands of the
+    Only of a model with a kernel: without one it takes ten seconds, for which all commands of the
     partition wait.
     """
     settings, alarm = head.settings, head.alarm

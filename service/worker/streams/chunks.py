@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from model_core.transfer import to_device
 
 if TYPE_CHECKING:
-    from model_core.kernel import InPlace
+    from model_core.compiled.kernel import Kernel, Views
 
 # Of the first chunk, the larger; each later one doubles what there is, up to a bound. Most slabs
 # have one: steps of rows in several cost more.
@@ -29,9 +29,9 @@ class Chunk:
             torch.empty((rows, *each.shape[1:]), dtype=each.dtype, device=each.device)
             for each in like
         ]
-        self._views: Any = None
+        self._views: Views | None = None
 
-    def views(self, kernel: InPlace) -> Any:
+    def views(self, kernel: Kernel) -> Views:
         """Where the rows lie in memory, for the kernel of the slab."""
         if self._views is None:
             self._views = kernel.views(self.tensors)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
 import redis
 
-from model_core import codec, kernel
+from model_core import codec
 from model_core import filter as moca
 from model_core.errors import BadState
 from model_core.filter import FilterState
@@ -59,7 +61,6 @@ class Engine:
         self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
         self.busy: Container[int] = ()  # partitions of jobs under way
-        self.compiles = False  # whether kernels of new slabs are compiled, in the background
         self.applying: set[tuple[int, str]] = set()  # streams of the batch under way
         self.committing: set[tuple[int, str]] = set()  # streams that may not be stored yet
 
@@ -262,12 +263,29 @@ class Engine:
             model = self.catalogue.of(head)
             metrics.know_model(settings.model)
             sizes = min(CHUNK_BYTES, self._part), min(STEP_BYTES, self._part)
-            self._slabs[key] = Slab(
-                model, settings.max_hypotheses, self.settings.device, *sizes, self._make_room
-            )
-            if self.compiles:
-                self._slabs[key].compile()
+            with self._ticking():  # the kernel may have to be compiled
+                self._slabs[key] = Slab(
+                    model, settings.max_hypotheses, self.settings.device, *sizes, self._make_room
+                )
         return self._slabs[key]
+
+    @contextmanager
+    def _ticking(self) -> Iterator[None]:
+        """Give signs of life in a thread of its own, through work that cannot give them."""
+        done = threading.Event()
+        pause_s = self.settings.lease_ttl_ms / 4000
+
+        def tick() -> None:
+            while not done.wait(pause_s):
+                self.tick()
+
+        thread = threading.Thread(target=tick, name="tick", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     # --- keeping ------------------------------------------------------------------------------
 
@@ -420,7 +438,6 @@ class Engine:
         metrics.CHECKPOINT_AGE.set(age_s)
         metrics.CHECKPOINT_LAG.set(self._ledger.behind)
         metrics.CHANGED_MODELS.set(self.catalogue.notice())
-        metrics.WORKERS_COMPILING.set(kernel.compiling())
 
     def evict(self, stream: Stream) -> None:
         """Forget a stream whose state is safe in Redis."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core import belief as beliefs
-from model_core import codec, kernel, readout
+from model_core import codec, readout
 from model_core import compiled as columns
 from model_core import filter as moca
 from model_core.belief import Belief
@@ -22,7 +22,6 @@ from model_core.readout import Readout
 from model_core.summary import Summary
 from model_core.transfer import on_host, to_device, to_host
 from model_core.upm.base import UnderlyingModel
-from service.observability import metrics
 from service.wire import Record, partial
 from service.worker.streams import step_inputs
 from service.worker.streams.anomalies import Anomalies, Floats
@@ -86,8 +85,8 @@ class Slab:
     ) -> None:
         """Hold no stream yet; make_room: called with the bytes of a chunk before it is taken."""
         self.model, self.max_hypotheses, self.device = model, max_hypotheses, device
-        self._kernel = kernel.select(model, device, RECENT_RUN_LENGTHS)
-        self._compiled: kernel.InPlace | None = None
+        # Elsewhere than on the CPU, and of models that have none, the eager filter steps all rows.
+        self._kernel = columns.kernel_of(model) if torch.device(device).type == "cpu" else None
         self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
         self._make_room = make_room
         unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
@@ -99,13 +98,6 @@ class Slab:
         self._anomalies = Anomalies(model, max(1, chunk_bytes // self._chunks.row_bytes))
         self.row_bytes = self._chunks.row_bytes + self._anomalies.chunks.row_bytes
         self.step_rows = max(1, step_bytes // self.row_bytes)
-
-    def compile(self) -> None:
-        """Step by the compiled kernel, if there is one, once it is ready: in the background."""
-        self._compiled = kernel.in_place(self.model, self.device)
-        kernel.compile_soon(self._compiled)
-        if self._compiled is not None and not self._compiled.ready:
-            metrics.WORKERS_COMPILING.set(1)  # until the next housekeeping finds it done
 
     @property
     def empty(self) -> bool:
@@ -232,10 +224,10 @@ class Slab:
         only its summary; none if empty. summarised: whether predictives are wanted at all.
         """
         alarms = thresholds or [0.0] * len(rows)
-        if kernel.usable(self._compiled):
-            found = self._step_quickly(rows, records, confirmed, alarms, detailed, summarised)
-        else:
+        if self._kernel is None:
             found = self._step_eagerly(rows, records, confirmed, alarms)
+        else:
+            found = self._step_quickly(rows, records, confirmed, alarms, detailed, summarised)
         return found._replace(anomalies=self._anomalies.observe(rows, records, found.readouts))
 
     def _step_quickly(
@@ -268,8 +260,8 @@ class Slab:
 
     @property
     def in_series(self) -> bool:
-        """Whether several observations of one row can be stepped through in one call."""
-        return kernel.usable(self._compiled)
+        """Whether several observations of one row are stepped in one call, by a kernel."""
+        return self._kernel is not None
 
     def ready(self, records: Sequence[Record]) -> Sequence[Record]:
         """The first records, up to one that only an eager step takes: of missing outputs."""
@@ -322,14 +314,15 @@ class Slab:
         prior = self._prior(found[self._leaves :])
         packed = self._packed(records, confirmed, thresholds)
         starts, alarms = packed[:, columns.CONFIRMED].long(), packed[:, columns.THRESHOLD]
-        stepped = self._kernel(state, prior, self._inputs(records, packed), starts, alarms)
-        self._chunks.write(rows, moca.leaves(stepped.state))
+        state, info = moca.step(self.model, state, prior, self._inputs(records, packed))
+        table = readout.table(state, info, starts, alarms, RECENT_RUN_LENGTHS)
+        self._chunks.write(rows, moca.leaves(state))
         # Growth gave each slot the run length it has here: pruning only empties slots.
-        run_length = stepped.state.belief.run_length
-        places = [Place(stepped.predictive, i, run_length) for i in range(len(rows))]
-        readouts = readout.rows(stepped.table)
+        run_length = state.belief.run_length
+        places = [Place(info.predictive, i, run_length) for i in range(len(rows))]
+        readouts = readout.rows(table)
         if self.model.typical:
-            regimes = readout.typical_regimes(self.model, stepped.state)
+            regimes = readout.typical_regimes(self.model, state)
             pairs = zip(readouts, regimes, strict=True)
             readouts = [each._replace(regime=regime) for each, regime in pairs]
         return Step(readouts, [*places])
@@ -375,12 +368,11 @@ class Slab:
 
         beliefs: see `compiled.kernel.Kernel.advance`.
         """
-        assert self._compiled is not None
-        kernel, views = self._compiled, chunk.views(self._compiled)
+        assert self._kernel is not None
         inputs = step_inputs.packed(self.model, records, confirmed, thresholds)
         hazards = step_inputs.hazard_table(self.model, [record.hazard for record in records])
         after = RECENT_RUN_LENGTHS, self._levels, summarised, beliefs
-        return kernel.advance(views, places, inputs, hazards, *after)
+        return self._kernel.advance(chunk.views(self._kernel), places, inputs, hazards, *after)
 
     def replay(
         self,

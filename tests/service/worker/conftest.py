@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 import torch
 
-from model_core import kernel
-from model_core.upm.builtin import BUILTIN
+from model_core import compiled
 from service import wire
 from service.models import catalogue
 from service.settings import Settings
@@ -25,7 +24,6 @@ from service.wire import Import, Observation, Observe, snapshot
 from service.worker import worker as loop
 from service.worker.self_test import rehearse
 from service.worker.worker import Worker
-from tests.kernels import LEARNED, QUICK
 from tests.waiting import PATIENCE_S
 
 INCARNATION = "api0"
@@ -33,20 +31,15 @@ STAGED = "0123"  # token of a snapshot to import
 
 
 class Bench:
-    """Appends commands as the API does and steps workers until they are answered.
+    """Appends commands as the API does and steps workers until they are answered."""
 
-    compiled: kinds of models that are stepped by compiled kernels from the first observation on,
-    ten times as fast.
-    """
-
-    def __init__(self, url, models_dir, compiled=(), **settings):
+    def __init__(self, url, models_dir, **settings):
         exact = {"idempotency_keep_s", "resident_bytes"} & settings.keys()
         loose = {name: settings.pop(name) for name in exact}
         plain = {"partitions": 2, "lease_ttl_ms": 60_000, "request_deadline_s": 180.0, **settings}
         made = Settings(redis_url=url, models_dir=models_dir, **plain)
         self.settings = made.model_copy(update=loose)  # below their bounds, too
         self.client = connect(url)
-        self.compiled = compiled
         self.numbers, self.batches = 0, Counter()
         self.now_ms = int(time.time() * 1000)
         self.default_model = "gaussian"
@@ -60,7 +53,6 @@ class Bench:
         worker = Worker(self.settings)
         with torch.inference_mode():
             rehearse(worker.client, worker.settings)
-        _compile_at_once(worker.engine, self.compiled)
         self._workers.append(worker)
         return worker
 
@@ -132,7 +124,7 @@ class Bench:
         """Step the worker until every command is answered."""
         found = [None] * len(numbers)
         turn = 0
-        end = math.inf  # patience begins after the first turn, which may compile a kernel
+        end = math.inf  # patience begins after the first turn, which may load a kernel
         while True:
             for i, number in enumerate(numbers):
                 found[i] = found[i] or self.outcome(*number)
@@ -251,21 +243,6 @@ class Bench:
         return self.client.hgetall(keys.quarantine(self.partition(stream)))
 
 
-def _compile_at_once(engine, kinds):
-    """Have the engine's slabs of these kinds of models wait for their kernels."""
-    make = engine.slab
-
-    def slab(head):
-        made = make(head)
-        if made._compiled is None and made.model.kind in kinds:
-            made._compiled = kernel.in_place(made.model, "cpu")
-            if made._compiled is not None:
-                made._compiled.compile()
-        return made
-
-    engine.slab = slab
-
-
 # Faults of a worker's commits: what stands in for them is called when their results are due.
 
 
@@ -319,19 +296,19 @@ def _torch(monkeypatch):
 
 
 @pytest.fixture
-def make_bench(valkey_url, tmp_path, request):
-    """Build benches on one server: `db` keeps them apart. `url` is another server's.
+def no_kernels(monkeypatch):
+    """Step all models by the eager filter."""
+    monkeypatch.setattr(compiled, "kernel_of", lambda model: None)
 
-    compiles: whether models that have a kernel are stepped by it; in a quick test those whose
-    kernels are compiled before the run.
-    """
+
+@pytest.fixture
+def make_bench(valkey_url, tmp_path):
+    """Build benches on one server: `db` keeps them apart. `url` is another server's."""
     made = []
-    kinds = QUICK if request.node.get_closest_marker("slow") is None else (*LEARNED, *BUILTIN)
 
-    def build(db=0, url=None, compiles=True, **settings):
+    def build(db=0, url=None, **settings):
         url = url or f"{valkey_url}?db={db}"
-        compiled = kinds if compiles else ()
-        made.append(Bench(url, tmp_path / "models", compiled, **settings))
+        made.append(Bench(url, tmp_path / "models", **settings))
         return made[-1]
 
     yield build

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from model_core import Detector, kernel, season
-from model_core.detection import filters
+from model_core import Detector, season
 from model_core.detection.pipeline import Pipeline
 from model_core.errors import BadInput
 from model_core.stream_settings import StreamSettings
@@ -23,7 +22,6 @@ from service.wire import (
     SegmentHistory,
 )
 from service.worker.filtering import seasons
-from tests.kernels import QUICK
 from tests.service.worker.kinds import KINDS, publish, series
 from training.evaluation.online import Settings, follow
 
@@ -82,13 +80,11 @@ def listed(detector, bench, stream="a"):
 
 
 @pytest.fixture
-def detect(make_bench, monkeypatch):
-    """Build a bench and a detector of stream a; both step by kernels, or neither."""
-    monkeypatch.setattr(filters, "WORTH", 0)  # labels before a kernel is compiled
-    monkeypatch.setattr(kernel, "compile_soon", lambda made: made and made.compile())
+def detect(make_bench):
+    """Build a bench and a detector of stream a."""
 
-    def build(settings, kernels, model=None):
-        bench = make_bench(compiles=kernels)
+    def build(settings, model=None):
+        bench = make_bench()
         if settings:
             bench.ask(Configure("a", settings), status=201)
         given = dict(settings)
@@ -96,7 +92,7 @@ def detect(make_bench, monkeypatch):
             given["hazard"] = tuple(given["hazard"])
         if model is not None:
             given["model"] = model
-        return bench, Detector(**given, name="a", kernels=kernels)
+        return bench, Detector(**given, name="a")
 
     return build
 
@@ -104,7 +100,7 @@ def detect(make_bench, monkeypatch):
 def test_a_label_that_is_refused_at_the_end_of_its_list(detect, monkeypatch):
     """It is an error as anywhere else: neither passed over nor tried for ever."""
     far = {"model": "gaussian", "location": [1e100], "scale": [1e-100]}
-    bench, detector = detect(far, kernels=False)
+    bench, detector = detect(far)
     tried, through = [], Pipeline._through
 
     def counting(*arguments):
@@ -138,8 +134,7 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_answers_events_and_segments(detect, close, settings):
     """Also where the worker is lost, labels are late, and others refused."""
-    kernels = settings["model"] in QUICK and "anomaly_alarm" not in settings
-    bench, detector = detect(settings, kernels)
+    bench, detector = detect(settings)
     y = labels(settings["model"], 70)
     y[65] = None if settings["model"] == "bernoulli" else 60.0  # an anomaly
     seen = observations(y)
@@ -164,7 +159,7 @@ def test_answers_events_and_segments(detect, close, settings):
 
 @pytest.mark.parametrize("model", ["gaussian", "averaged"])
 def test_forecasts(detect, close, model):
-    bench, detector = detect({"model": model}, kernels=True)
+    bench, detector = detect({"model": model})
     y = labels(model, 50)
     bench.observe("a", y)
     detector.update_many(y)
@@ -174,7 +169,7 @@ def test_forecasts(detect, close, model):
 
 
 def test_vectors_have_a_model_of_their_own_and_may_lack_outputs(detect, close):
-    bench, detector = detect({}, kernels=False)
+    bench, detector = detect({})
     bench.default_model = "averaged"
     rng = random.Random(2)
     y = [[rng.gauss(9.0 * (t > 22), 1.0), rng.gauss(0, 2.0)] for t in range(27)]
@@ -191,7 +186,7 @@ def test_inputs_classes_and_typical_regimes(detect, close, tmp_path, name):
     kind = KINDS[name]
     folder = tmp_path / "models" / kind.model / "1"
     settings = {"model": kind.model, "max_hypotheses": 20, **kind.settings}
-    bench, detector = detect(settings, False, folder if folder.exists() else None)
+    bench, detector = detect(settings, folder if folder.exists() else None)
     seen = [replace(each, time=None) for each in series(kind, 40)]  # a detector has no times
     agree(close, detector, bench.observe("a", seen), seen)
     x = [0.5] * kind.x_dim or None
@@ -209,7 +204,7 @@ def test_seasons(detect, close, settings, monkeypatch):
     wave = 5 + 0.3 * rng.normal(size=200) + 1.2 * np.sin(2 * np.pi * t / 24)
     y = (wave + 2.0 * (t >= 170)).tolist()
     y[10] = y[160] = None
-    bench, detector = detect({"model": "gaussian", **settings}, kernels=True)
+    bench, detector = detect({"model": "gaussian", **settings})
     seen = observations(y)
     answers = bench.observe("a", seen[:180])
     bench.crash()
@@ -227,13 +222,12 @@ def test_seasons(detect, close, settings, monkeypatch):
 @pytest.mark.slow
 def test_a_threshold_that_is_calibrated_on_own_labels(detect, close):
     """Of more observations than are looked at, one of them missing; then it confirms changes."""
-    pytest.importorskip("numba")
     rng = random.Random(9)
     # Around two levels at random, for which the model's own curve is too loud.
     y = [rng.choice([-2.0, 2.0]) + rng.gauss(0.0, 0.3) for _ in range(2130)]
     y[1500] = None
     settings = {"model": "gaussian", "sensitivity": {"false_alarms_per_1000": 0.5}}
-    bench, detector = detect(settings, kernels=True)
+    bench, detector = detect(settings)
     bench.observe("a", y, part=300)
     bench.ask(CalibrateSensitivity("a"), status=204)
     served = bench.head("a").alarm

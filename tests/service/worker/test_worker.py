@@ -10,7 +10,6 @@ import pytest
 import redis
 import torch
 
-from model_core import kernel
 from service import wire
 from service.problems import StartupError
 from service.store import keys
@@ -19,7 +18,7 @@ from service.store.log import START, Lease
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
 from service.worker import background_jobs, collection
 from service.worker.collection import Collector
-from service.worker.commands import rerun_commands
+from service.worker.commands import rerun, rerun_commands
 from service.worker.commit import INLINE_BYTES
 from service.worker.leases import Leases, share
 from service.worker.self_test import check_device
@@ -176,13 +175,13 @@ LABELS = [0.1 * (i % 7) + (4.0 if i >= 100 else 0.0) for i in range(130)]
 def names(bench, monkeypatch):
     """A stream with a history, and one of another partition; a slice is one tick, and short."""
     monkeypatch.setattr(background_jobs.Job, "advance", background_jobs.Job.step)
+    monkeypatch.setattr(rerun, "SERIES", rerun.TICK)
     long = "long"
     other = next(n for n in map(str, range(99)) if bench.partition(n) != bench.partition(long))
     for name in (long, other):
         bench.ask(Configure(name, {**KNOWN, "hazard": 0.02}), 201)
     bench.observe(long, LABELS)
-    with kernel.eager_only():
-        yield long, other
+    return long, other
 
 
 def turns_until(bench, numbers):

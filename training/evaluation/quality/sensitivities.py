@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from model_core import filter as moca
-from model_core import kernel
 from model_core.filter import FilterState, Prior
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.alarms import Watch
@@ -72,9 +71,6 @@ def simulate(
     advance: Callable[[], None],
 ) -> Iterator[SensitivityRow]:
     """A model with one output and no inputs on every family; `advance` is called after each."""
-    fast = kernel.in_place(model, "cpu")
-    if fast is not None:
-        fast.compile()
     by_prior = _by_prior(model, seed, sizes)
     for index, family in enumerate(FAMILIES):
         rng = np.random.default_rng([seed, index, 17])

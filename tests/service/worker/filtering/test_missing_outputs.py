@@ -22,7 +22,7 @@ from service.wire import (
 from tests.service.worker.filtering.test_delayed_labels import late, pend
 
 KNOWN = {"location": [0.0, 0.0, 0.0], "scale": [1.0, 1.0, 5.0], "hazard": 0.03}
-# `joint` is slow without kernels.
+# Torch steps labels with missing outputs, which is slow.
 FEW = {"max_hypotheses": 8}
 
 

@@ -3,19 +3,15 @@
 import json
 import random
 
-import pytest
-
-pytest.importorskip("numba")
-
 import numpy as np
+import pytest
 import torch
 
-from model_core import kernel, readout
+from model_core import readout
 from model_core.compiled import LABEL
 from model_core.summary import Summary
 from model_core.upm.conjugate import Gaussian
 from service.wire import Configure, Observation, Observe
-from service.worker.streams.slab import RECENT_RUN_LENGTHS
 
 GIVEN = {
     "averaged": {"location": [0.0], "scale": [1.0]},
@@ -28,7 +24,7 @@ LENGTH = 130  # beyond two levels and a sealed chunk
 
 @pytest.fixture
 def pair(make_bench):
-    """Two workers with kernels that step a stream of the same settings."""
+    """Two workers that step a stream of the same settings."""
 
     def pair(model, **settings):
         benches = [make_bench(db=db, partitions=1, checkpoint_every=48) for db in (0, 1)]
@@ -97,8 +93,6 @@ BAD = 666.0  # a label that the kernel refuses
 class Refusing:
     """A kernel that leaves a row as it is where the label is BAD."""
 
-    ready = True
-
     def __init__(self, kernel):
         self._kernel = kernel
 
@@ -134,9 +128,9 @@ def test_what_the_kernel_refuses_eager_steps_decide(pair, at, broken):
     labels[at] = BAD
     for bench in (by_one, in_lists):
         (slab,) = bench.worker.engine._slabs.values()
-        slab._compiled = Refusing(slab._compiled)
+        slab._kernel = Refusing(slab._kernel)
         if broken:
-            slab._kernel = kernel.select(Fragile(), "cpu", RECENT_RUN_LENGTHS)
+            slab.model = Fragile()
     (outcome,) = in_lists.send(Observe("a", [Observation(y) for y in labels]))
     found = [json.loads(each) for each in outcome.body]
     if broken:

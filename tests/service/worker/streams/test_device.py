@@ -27,12 +27,12 @@ QUICK = ("linear",)
 
 
 @pytest.fixture
-def benches(make_bench, tmp_path):
-    """One on the guarded device, one on the CPU."""
+def benches(make_bench, tmp_path, no_kernels):
+    """One on the guarded device, one on the CPU, by the same filter."""
     publish(tmp_path / "models")
     with guarded():
-        there = make_bench(device="guard", checkpoint_every=8, compiles=False)
-        here = make_bench(db=1, checkpoint_every=8, compiles=False)
+        there = make_bench(device="guard", checkpoint_every=8)
+        here = make_bench(db=1, checkpoint_every=8)
         here.now_ms = there.now_ms
         yield there, here
 

@@ -144,7 +144,7 @@ def test_settings_that_a_model_cannot_work_with_make_no_stream(bench):
 
 @pytest.mark.parametrize(("model", "most"), [("gaussian", 651), ("averaged", 93)])
 def test_the_work_of_an_answer_is_bounded(make_bench, monkeypatch, model, most):
-    bench = make_bench(compiles=False)
+    bench = make_bench()
     given = {"model": model, **WIDE}
     bench.ask(Configure("a", {**given, "max_hypotheses": most}), status=201)
     bench.ask(Configure("b", {**given, "max_hypotheses": most + 1}), status=422)
@@ -246,7 +246,7 @@ def serve(bench, model):
 
 @pytest.fixture
 def fragile(make_bench):
-    bench = make_bench(compiles=False, partitions=1)
+    bench = make_bench(partitions=1)
     serve(bench, Fragile())
     for name in "ab":
         bench.ask(Configure(name, {"location": [0.0], "scale": [1.0]}), status=201)
