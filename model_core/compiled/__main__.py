@@ -10,14 +10,20 @@ import argparse
 import logging
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 
 from model_core import compiled
 from model_core.upm import untrained
+from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
 
-LEARNED = {"alpaca": untrained.alpaca, "pcoc": untrained.pcoc, "fleet": untrained.fleet}
+LEARNED: dict[str, Callable[[], UnderlyingModel]] = {
+    "alpaca": untrained.alpaca,
+    "pcoc": untrained.pcoc,
+    "fleet": untrained.fleet,
+}
 ANOMALIES = "anomalies"
 # Long ones first: the last to end should not be alone for long.
 FIRST = ("averaged", "joint", "fleet", "alpaca")

@@ -19,6 +19,7 @@ from scipy import special
 
 from model_core import compiled, quantiles, readout
 from model_core import filter as moca
+from model_core.compiled import __main__ as installation
 from model_core.compiled import arithmetic, jit
 from model_core.compiled import step as steps_of
 from model_core.compiled.kernel import Views
@@ -26,6 +27,7 @@ from model_core.encoder import Identity
 from model_core.filter import FilterState
 from model_core.upm import conjugate, linear, untrained
 from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import BUILTIN
 from tests.model_core.registry import NAMES, case
 
 # Of the default model, of a regression with an encoder, and of labels of two kinds.
@@ -504,6 +506,39 @@ def test_elementary_functions_are_within_rounding_of_scipys():
             (arithmetic.ndtri, special.ndtri, np.geomspace(1e-300, 0.9999, 999), 1e-15, 5e-16),
         ):
             np.testing.assert_allclose(over(function)(values), reference(values), rtol, atol)
+
+
+def test_every_kernel_is_compiled_at_installation():
+    learned = {name: build() for name, build in installation.LEARNED.items()}
+    built_in = {name: entry.build(entry.simulated) for name, entry in BUILTIN.items()}
+    named = {compiled._name({**learned, **built_in}[name]) for name in installation.NAMES[:-1]}
+    assert named == {*compiled._BUILT_IN, *compiled._LEARNED}
+
+
+def test_what_is_compiled_is_said_once_and_not_where_the_cache_has_it(
+    tmp_path, monkeypatch, caplog, capsys
+):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    caplog.set_level("INFO", "model_core")
+
+    def function():
+        return 1
+
+    function.__module__ = jit.__name__  # else it is another package's
+
+    def use(name):
+        first, second = jit.compiled(function), numba.njit(function)
+        jit.locked(name, lambda: (first(), second()))
+
+    use("a")
+    assert "compiling the kernel of a, once" in caplog.messages[0]
+    assert len(caplog.messages) == 1
+    jit.locked("b", jit.compiled(function))
+    assert len(caplog.messages) == 1
+    monkeypatch.setattr(jit.logger, "hasHandlers", lambda: False)
+    use("c")
+    assert len(caplog.messages) == 1
+    assert "compiling the kernel of c, once" in capsys.readouterr().err
 
 
 def test_all_that_kernels_hold_is_of_the_sources_that_empty_their_cache():

@@ -10,6 +10,7 @@ import pytest
 import redis
 import torch
 
+from model_core import compiled
 from service import wire
 from service.problems import StartupError
 from service.store import keys
@@ -263,6 +264,37 @@ def test_a_fault_in_a_job_is_its_partitions_alone(bench, names, monkeypatch):
 
 
 # --- before and beside the loop -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("default", "kind"), [("averaged", "averaged"), ("poisson", "poisson"), ("gone", "gaussian")]
+)
+def test_the_kernel_of_the_default_model_is_ready_before_the_first_lease(
+    make_bench, monkeypatch, default, kind
+):
+    loaded, kernel_of = [], compiled.kernel_of
+
+    def recorded(model):
+        loaded.append(model.kind)
+        return kernel_of(model)
+
+    monkeypatch.setattr(compiled, "kernel_of", recorded)
+    bench = make_bench(default_model=default)
+    assert not bench.worker.offsets
+    assert loaded == [kind]
+
+
+def test_a_worker_gives_signs_of_life_while_a_kernel_is_compiled(make_bench, monkeypatch):
+    bench, ticks = make_bench(lease_ttl_ms=200), []
+    bench.worker.engine.tick = lambda: ticks.append(1)
+
+    def compile_kernel(model):
+        before = len(ticks)
+        until(lambda: len(ticks) > before + 2)
+
+    monkeypatch.setattr(compiled, "kernel_of", compile_kernel)
+    monkeypatch.setattr(bench.worker.leases, "lost", set)  # whatever the test's own pace
+    assert bench.observe("a", [1.0])[0]["seq"] == 0
 
 
 def test_a_device_that_is_not_there_is_refused():
