@@ -161,7 +161,7 @@ MUTATIONS = [
         "model_core/detection/pipeline.py",
         "            if len(done) < len(seen):\n                raise Refused",
         "            if len(done) + 1 < len(seen):\n                raise Refused",
-        "tests/service/worker/test_detector.py tests/training/evaluation",
+        "tests/service/worker/test_detector.py tests/training/test_online.py",
     ),
     Mutation(
         "delayed labels: one label more may be pending",

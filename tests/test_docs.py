@@ -22,9 +22,9 @@ from service.commands.main import app
 from service.commands.options import SERVE, SHORT
 from service.schema.observations import StreamForm
 from service.settings import WORKER, Settings, names_for
+from training.catalogue import preset
 from training.config import merged
-from training.data import own
-from training.experiments.catalogue import preset
+from training.experiments import own
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -22,20 +22,25 @@ from model_core.sensitivity import Plan, calibrate
 from model_core.sensitivity.regimes import check, windows
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
+from training import catalogue, trained
+from training import report as reporting
+from training.catalogue import Place
 from training.config import OWN, Config
-from training.data.base import Batch, Splits
+from training.data.windows import Batch, Splits
 from training.errors import BadConfig, BadData, BadRun, Behind
-from training.evaluation import filter_trace, own_data
-from training.evaluation.own_data import finished
-from training.evaluation.trained import DTYPE, PROTOCOLS, Protocol, Trained, load, sequences
-from training.experiments import catalogue
-from training.experiments.catalogue import Place
+from training.experiments import own
 from training.meta_training.objective import start
-from training.report import measure, page
-from training.report.page import Comparison, Report
+from training.report import Comparison, Report
 from training.statistics import estimate, formatted
+from training.trained import DTYPE, PROTOCOLS, Protocol, Trained
 
-SERIES = 64  # for each size of shift
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+AUTO = "auto"
+TOLERANCE = 1e-5  # nats between the scores of the written artifact and of the run
+CHECKED = 4  # test sequences of that comparison
+STEPS = 100  # their first observations
+COMPARED = 2000  # first observations of each held-out series that built-in models forecast, too
+SERIES = 64  # simulated for each size of shift
 
 Advance = Callable[[int, int], None]  # with the number of new observations, and of all
 
@@ -67,14 +72,6 @@ def simulate_false_alarms(
     )
     artifact.amend(folder, sensitivity=curves)
     return True
-
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-AUTO = "auto"
-TOLERANCE = 1e-5  # nats between the scores of the written artifact and of the run
-CHECKED = 4  # test sequences of that comparison
-STEPS = 100  # their first observations
-COMPARED = 2000  # first observations of each held-out series that built-in models forecast, too
 
 
 class Publication(NamedTuple):
@@ -116,18 +113,19 @@ def publish(
     folder = wanted.models_dir / _checked_name(wanted.name)
     _version(folder, wanted.version)  # before the work
     torch.set_num_threads(1)
-    run = finished(wanted.run, wanted.data)
-    _check_names(wanted.regimes, run.config.model.priors)
+    run = own.finished(wanted.run, wanted.data)
+    _check_regimes(wanted.regimes, run.config.model.priors)
     splits = catalogue.splits(run.config, wanted.place)
     untrained = _untrained(wanted, run, splits, console)
     protocol = protocol_of(run.config)
-    batch = sequences(splits, protocol)
-    report = measure.report(wanted.name, run, splits, protocol, digest(run.config, batch))
+    batch = trained.sequences(splits, protocol)
+    report = reporting.measured(wanted.name, run, splits, protocol, digest(run.config, batch))
     report = report._replace(untrained=untrained)
     temporary = folder / f".publish-{os.getpid()}"
     try:
         _write(temporary, wanted, run, splits, report)
-        _check(temporary, load(run, splits).served(), _first(batch))
+        model = trained.load(run, splits).served()
+        _check(temporary, model, batch.part(slice(0, CHECKED)).cut(0, STEPS))
         simulate_false_alarms(temporary, wanted.simulated, batch, advance)
         return _placed(temporary, folder, wanted.version)
     finally:
@@ -144,26 +142,26 @@ def _untrained(
         return ()
     console = console or Console(quiet=True)
     try:
-        scores = own_data.compare(run, splits, wanted.place, console, COMPARED)
+        scores = own.compare(run, splits, wanted.place, console, COMPARED)
     except BadData as error:
         console.print(f"Not compared with the built-in models: {error}", style="yellow")
         return ()
-    console.print(own_data.table(wanted.name, scores).for_terminal())
-    leads = own_data.leads(scores)
+    console.print(own.table(wanted.name, scores).for_terminal())
+    leads = own.leads_of(scores)
     clear = {name: lead for name, lead in leads.items() if lead.high < 0}
-    worst, least = min((clear or leads).items(), key=lambda each: each[1].mean)
+    worst, least = min((clear or leads).items(), key=lambda lead: lead[1].mean)
     if least.mean < 0:
-        said = (
+        text = (
             f"the built-in model {worst!r} is ahead of this one by "
             f"{formatted(least._replace(mean=-least.mean, low=-least.high, high=-least.low))} nats "
             "an observation on the held-out data"
         )
         if clear and not wanted.anyway:
             raise Behind(
-                f"{wanted.run}: {said}: use that, train longer or on more series, or publish this "
+                f"{wanted.run}: {text}: use that, train longer or on more series, or publish this "
                 "with --anyway"
             )
-        console.print(f"Warning: {said}.", style="yellow")
+        console.print(f"Warning: {text}.", style="yellow")
     return tuple(
         Comparison(name, "log score", estimate(scores.values[name]), lead)
         for name, lead in leads.items()
@@ -214,7 +212,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _check_names(names: Sequence[str], priors: int) -> None:
+def _check_regimes(names: Sequence[str], priors: int) -> None:
     """Raise BadConfig unless each typical regime gets a name of its own."""
     if not names:
         return
@@ -243,29 +241,22 @@ def _version(folder: Path, wanted: str) -> int:
 
 def _write(folder: Path, wanted: Publication, run: Trained, splits: Splits, report: Report) -> None:
     dtype: torch.dtype = getattr(torch, run.config.optimiser.dtype)
-    learner = load(run, splits, dtype)
+    learner = trained.load(run, splits, dtype)
     description, tensors = learner.artifact()
-    about: dict[str, Any] = {"description": wanted.description or _described(run)}
+    data = "data of one's own" if run.config.experiment == OWN else run.config.experiment
+    text = wanted.description or f"Trained on {data}; see its report."
+    about: dict[str, Any] = {"description": text}
     if wanted.regimes:
         named = zip(description["regimes"], wanted.regimes, strict=True)
-        about["regimes"] = [{**each, "name": name} for each, name in named]
+        about["regimes"] = [{**regime, "name": name} for regime, name in named]
     training = {"training": summary(run, report, wanted.date)}
     artifact.save(folder, {**description, **about, **training}, tensors)
     # The service runs under its own user: it may read the tensors if it may read the description.
     (folder / artifact.TENSORS).chmod((folder / artifact.DESCRIPTION).stat().st_mode)
     if wanted.page:
-        page.write(folder, report)
+        reporting.write(folder, report)
     else:
-        page.write_numbers(folder, report)
-
-
-def _described(run: Trained) -> str:
-    what = "data of one's own" if run.config.experiment == OWN else run.config.experiment
-    return f"Trained on {what}; see its report."
-
-
-def _first(batch: Batch) -> Batch:
-    return batch.part(slice(0, CHECKED)).cut(0, STEPS)
+        reporting.write_numbers(folder, report)
 
 
 @torch.no_grad()
@@ -285,7 +276,7 @@ def _check(folder: Path, model: UnderlyingModel, batch: Batch) -> None:
 
 def _scores(model: UnderlyingModel, batch: Batch) -> Tensor:
     """`log p(y_t | x_t, past)` (B, T)."""
-    return filter_trace.log_scores(model, start(model, batch), batch)
+    return trained.log_scores(model, start(model, batch), batch)
 
 
 def _placed(temporary: Path, folder: Path, version: str) -> Path:

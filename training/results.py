@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
@@ -65,3 +67,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, (str, int, bool, type(None))) else str(value)
+
+
+def rendered(template: str, **content: Any) -> str:
+    """A page of `templates/` that needs no network; charts are in it as pictures."""
+    environment = Environment(
+        loader=PackageLoader("training"), autoescape=True, undefined=StrictUndefined
+    )
+    environment.filters["data_uri"] = lambda chart: (
+        f"data:image/svg+xml;base64,{base64.b64encode(chart.svg()).decode()}"
+    )
+    return environment.get_template(template).render(content)

@@ -21,8 +21,8 @@ from model_core.upm.joint import Joint
 from tests.model_core.cases import belief_of, run, series
 from tests.model_core.loops import Belief, JointBelief
 from tests.model_core.registry import Case, case, tensor
-from training.data.base import Batch
-from training.evaluation.online import Settings, follow, observed, prior_of, warm
+from training.data.windows import Batch
+from training.online import Settings, follow, observed, prior_of, warm
 
 TOLD = {"outlier_rate": 0.02, "labelled": [True] * 6 + [False]}
 FLEETS = pytest.mark.parametrize("name", ["fleet-2", "fleet-0"])

@@ -21,7 +21,7 @@ from model_core.upm.builtin import Options, build
 from service.models import sensitivity_curves
 from service.models.catalogue import BUILT_IN, SHIPPED
 from tests.model_core.registry import case
-from training.evaluation.online import Settings, prior_of, run
+from training.online import Settings, prior_of, run
 
 
 def drawn(model, series, steps, seed=0):

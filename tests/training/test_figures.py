@@ -9,10 +9,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from training.figures import belief, calibration, performance
-from training.figures.drawing import DPI, METHODS
-from training.figures.performance import Dots, curve
-from training.report import page
+from training import figures, report
+from training.figures import DPI, METHODS, Dots, curve
 from training.statistics import Estimate, reliability
 
 HAZARDS = [0.01, 0.05, 0.2]
@@ -40,29 +38,14 @@ def beliefs():
     return found
 
 
-def sinusoid():
-    x, y = np.linspace(-5, 5, 9), np.linspace(-3, 3, 7)
-    density = np.exp(-np.abs(np.subtract.outer(y, np.sin(x))))
-    shown = [belief.Density(time, x, y, density) for time in (5, 12)]
-    data = belief.Data(np.linspace(-5, 5, STEPS), np.arange(STEPS) / 10, SWITCH)
-    return belief.sinusoid(data, shown, beliefs(), "Predictive")
-
-
-def wheel():
-    rng, axis = np.random.default_rng(0), np.linspace(-1, 1, 11)
-    surface = belief.Surface(axis, np.add.outer(axis, axis))
-    state, reward = rng.uniform(-0.7, 0.7, (30, 2)), rng.normal(size=30)
-    return belief.wheel(state, reward, surface, beliefs(), SWITCH, 12, "Wheel")
-
-
 def classifier():
     probability = np.random.default_rng(0).dirichlet([1, 1, 1], 60)
-    return calibration.classifier(reliability(probability, np.arange(60) % 3))
+    return figures.classifier(reliability(probability, np.arange(60) % 3))
 
 
 def validation():
     history = [{"iteration": k, "elapsed_s": 2.0 * k, "nll": -float(k)} for k in range(5)]
-    return performance.validation({"SW5": history, "MOCA": history[:3]}, EVIL)
+    return figures.validation({"SW5": history, "MOCA": history[:3]}, EVIL)
 
 
 def dots():
@@ -71,23 +54,20 @@ def dots():
         ("b", "one"): Estimate(2.0, 1.0, 3.0, 9),
         ("b", "two"): Estimate(5.0, math.nan, math.nan, 1),
     }
-    return performance.dots("Dots", [Dots("rate", values, "rates", 0.01, 0.5)], "Rates.")
+    return figures.dots("Dots", [Dots("rate", values, "rates", 0.01, 0.5)], "Rates.")
 
 
 FIGURES = {
-    "against": lambda: performance.against(curves("SW5", "MOCA"), "NLL (nats)"),
-    "over_time": lambda: performance.over_time(dict.fromkeys("abcd", curves("MOCA")), "regret", ""),
-    "grouped": lambda: performance.grouped(curves("one", "two"), "NLL (nats)", "Supervision"),
-    "table": lambda: performance.table(
+    "against": lambda: figures.against(curves("SW5", "MOCA"), "NLL (nats)"),
+    "over_time": lambda: figures.over_time(dict.fromkeys("abcd", curves("MOCA")), "regret", ""),
+    "grouped": lambda: figures.grouped(curves("one", "two"), "NLL (nats)", "Supervision"),
+    "table": lambda: figures.value_map(
         np.eye(2, 3), ("trained", [0, 1]), ("tested", [0, 0.5, 1]), "NLL (nats)", "Supervision"
     ),
     "validation": validation,
     "dots": dots,
-    "heat_map": lambda: belief.heat_map(beliefs(), SWITCH),
-    "sinusoid": sinusoid,
-    "wheel": wheel,
-    "trajectory": lambda: belief.trajectory(np.full((STEPS, 2), 20.0), beliefs(), "Path"),
-    "pit": lambda: calibration.real(np.linspace(0, 1, 50)),
+    "heat_map": lambda: figures.heat_map(beliefs(), SWITCH),
+    "pit": lambda: figures.calibration(np.linspace(0, 1, 50)),
     "classifier": classifier,
 }
 
@@ -105,26 +85,31 @@ def test_a_chart_is_a_vector_and_a_picture(charts, tmp_path):
     assert [width, height] == pytest.approx(DPI * charts["pit"].figure.get_size_inches(), abs=1)
 
 
-def test_no_legend_covers_data(charts):
-    for name in ("over_time", "validation", "trajectory"):  # one place for the legends of all
-        charts[name].figure.draw_without_rendering()
-        (legend,) = charts[name].figure.legends
+def assert_complete(chart):
+    """Axes have labels, and no legend covers data: there is one place for the legends of all."""
+    chart.figure.draw_without_rendering()
+    for axes in chart.figure.axes:
+        if axes.get_visible() and axes.get_label() != "<colorbar>" and axes.get_xlabel():
+            shared = not axes.yaxis.get_tick_params().get("labelleft", True)
+            assert axes.get_ylabel() or shared
+    for legend in chart.figure.legends:
         covered = legend.get_window_extent()
-        for axes in charts[name].figure.axes:
-            assert not covered.overlaps(axes.get_window_extent()), name
-
-
-def test_axes_have_labels_and_changes_are_marked(charts):
-    for name, chart in charts.items():
         for axes in chart.figure.axes:
-            if axes.get_visible() and axes.get_label() != "<colorbar>" and axes.get_xlabel():
-                shared = not axes.yaxis.get_tick_params().get("labelleft", True)
-                assert axes.get_ylabel() or shared or name == "dots", name
-    for name in ("heat_map", "sinusoid", "wheel"):
-        panel = charts[name].figure.axes[-2 if name != "heat_map" else 0]
-        at = [line.get_xdata()[0] for line in panel.lines if line.get_label() == "true switch"]
-        assert at == [9.5], name  # one key for all of them
-        assert sum(line.get_color() == "#c8102e" for line in panel.lines) == 2
+            assert not covered.overlaps(axes.get_window_extent())
+
+
+def assert_marked(axes):
+    """True switches are lines, with one key for all of them."""
+    at = [line.get_xdata()[0] for line in axes.lines if line.get_label() == "true switch"]
+    assert at == [9.5]
+    assert sum(line.get_color() == "#c8102e" for line in axes.lines) == 2
+
+
+def test_axes_have_labels_legends_their_place_and_changes_are_marked(charts):
+    for name, chart in charts.items():
+        if name != "dots":
+            assert_complete(chart)
+    assert_marked(charts["heat_map"].figure.axes[0])
 
 
 def test_methods_are_in_the_papers_order_with_their_numbers(charts):
@@ -151,28 +136,28 @@ def test_text_is_no_mathematics(charts):
 
 
 @pytest.fixture
-def report(charts):
-    return page.Report(
+def measured(charts):
+    return report.Report(
         name=f"sinusoid {EVIL}",
         kind="alpaca",
         data_digest="sha256:12",
         configuration={"hazard": 0.05, "encoder": {"layers": [128, 128], EVIL: EVIL}},
-        environment=page.Environment("2.13.0", "cpu", 7, 12.34),
-        metrics=(page.Metric("NLL", Estimate(-3.291, -3.365, -3.217, 200), "nats"),),
+        environment=report.Environment("2.13.0", "cpu", 7, 12.34),
+        metrics=(report.Metric("NLL", Estimate(-3.291, -3.365, -3.217, 200), "nats"),),
         comparisons=(
-            page.Comparison("SW5", "NLL", Estimate(-3.0, -3.1, -2.9, 200)),
-            page.Comparison(EVIL, "NLL", Estimate(1.0, math.nan, math.nan, 1)),
+            report.Comparison("SW5", "NLL", Estimate(-3.0, -3.1, -2.9, 200)),
+            report.Comparison(EVIL, "NLL", Estimate(1.0, math.nan, math.nan, 1)),
         ),
-        calibration=page.Calibration(0.021, ((0.5, 0.493), (0.9, 0.907))),
+        calibration=report.Calibration(0.021, ((0.5, 0.493), (0.9, 0.907))),
         figures=(charts["validation"], charts["pit"]),
     )
 
 
-def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(report, tmp_path):
-    document, numbers = page.write(tmp_path / "new", report)
+def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(measured, tmp_path):
+    document, numbers = report.write(tmp_path / "new", measured)
     text = document.read_text("utf-8")
     pictures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)"', text)
-    assert [alt for _, alt in pictures][1] == report.figures[1].description
+    assert [alt for _, alt in pictures][1] == measured.figures[1].description
     for content, _ in pictures:
         assert base64.b64decode(content).endswith(b"</svg>\n")
     own = re.sub(r'src="data:[^"]+"', "", text)
@@ -181,7 +166,7 @@ def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(report, tm
         assert shown in own
     assert text.count("<table>") == text.count("<caption>") >= 5
     said = json.loads(numbers.read_text("utf-8"), parse_constant=pytest.fail)
-    assert said["version"] == page.VERSION
+    assert said["version"] == report.VERSION
     assert said["metrics"][0]["estimate"] == {
         "mean": -3.291, "low": -3.365, "high": -3.217, "count": 200,
     }  # fmt: skip
@@ -189,7 +174,9 @@ def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(report, tm
     assert said["configuration"]["encoder"]["layers"] == [128, 128]
     assert said["calibration"]["coverage"] == [[0.5, 0.493], [0.9, 0.907]]
     assert [set(each) for each in said["figures"]] == [{"title", "description"}] * 2
-    bare, _ = page.write(tmp_path, report._replace(figures=(), calibration=None, comparisons=()))
+    bare, _ = report.write(
+        tmp_path, measured._replace(figures=(), calibration=None, comparisons=())
+    )
     for heading in ("Figures", "Calibration", "Comparison"):
         assert f"<h2>{heading}" in text
         assert f"<h2>{heading}" not in bare.read_text("utf-8")

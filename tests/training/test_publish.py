@@ -11,13 +11,13 @@ from model_core import artifact, sensitivity
 from model_core.upm.averaged import Averaged
 from tests.training.moca import moca, small
 from training import publish as publishing
-from training.data.regime_series import RegimeSeries
+from training.catalogue import Place, splits
 from training.errors import BadConfig, BadData, BadRun
-from training.evaluation import own_data
-from training.evaluation.own_data import BlockScores, finished
-from training.evaluation.trained import load
-from training.experiments.catalogue import Place, splits
+from training.experiments import own
+from training.experiments.own import BlockScores, finished
+from training.experiments.regimes import RegimeSeries
 from training.publish import Publication, publish
+from training.trained import load
 
 
 def trained(folder, *more):
@@ -123,7 +123,7 @@ def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(runs, tmp_pa
     run, place = finished(behind), Place(None, tmp_path)
     hazard = load(run, splits(run.config, place)).hazard.item()
     assert artifact.load(tmp_path / "p" / "1").hazard == pytest.approx(hazard, abs=1e-7)
-    scores = own_data.compare(run, splits(run.config, place), place)
+    scores = own.compare(run, splits(run.config, place), place)
     trained, *_ = (values.mean() for values in scores.values.values())
     for row in rows:
         theirs = scores.values[row["method"]].mean()
@@ -138,7 +138,7 @@ def test_a_model_that_is_level_is_published_with_a_warning(wanted, monkeypatch, 
         values = {"trained": theirs + lead * np.linspace(-20, 22, 40), "averaged": theirs}
         values = values if level else {"trained": theirs + 1, "averaged": theirs}
         scores = BlockScores(values, 20, 800)
-        monkeypatch.setattr(own_data, "compare", lambda *_, scores=scores: scores)
+        monkeypatch.setattr(own, "compare", lambda *_, scores=scores: scores)
         publish(wanted._replace(anyway=False), console=Console(width=200))
         assert ("Warning: the built-in model" in capsys.readouterr().out) == level
 
@@ -176,7 +176,7 @@ def uncompared(monkeypatch):
     def refuse(*_):
         raise BadData("nothing to score")
 
-    monkeypatch.setattr(own_data, "compare", refuse)
+    monkeypatch.setattr(own, "compare", refuse)
 
 
 def test_versions_are_whole_numbers_and_never_overwritten(wanted, uncompared, monkeypatch):

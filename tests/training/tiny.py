@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import torch
 
-from training.data.base import Batch
-from training.experiments import catalogue
-from training.experiments.catalogue import Place
-from training.experiments.jobs import learner
+from training import catalogue
+from training.catalogue import Place
+from training.data.windows import Batch
+from training.learners import learner
 from training.meta_training.loop import Job
 from training.meta_training.loop import train as loop
 from training.meta_training.processes import World

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from training.commands.cli_errors import fail
+from training.commands import refusals
 
 app = typer.Typer(no_args_is_help=True, help="Data sets for training.")
 prepare = typer.Typer(
@@ -36,9 +36,10 @@ def sportvu(
 
     Archives (.7z) are not read: unpack them first.
     """
-    from training.data.prepare import sportvu as published
+    from training.experiments import players
 
-    _report(lambda: published.prepare(source, out, held_out or ()))
+    with refusals():
+        _report(players.prepare(source, out, held_out or ()))
 
 
 @prepare.command()
@@ -49,9 +50,10 @@ def mnist(
     seed: Annotated[int, typer.Option(min=0, help="Seed of which images a task has.")] = 0,
 ) -> None:
     """Rainbow MNIST, 56 transformations of the digits, from MNIST as published."""
-    from training.data.prepare import mnist as published
+    from training.experiments import rainbow
 
-    _report(lambda: published.prepare(source, out, images, seed))
+    with refusals():
+        _report(rainbow.prepare(source, out, images, seed))
 
 
 @prepare.command()
@@ -62,17 +64,12 @@ def miniimagenet(
     out: Out,
 ) -> None:
     """Bring miniImageNet in the five super-classes of the paper."""
-    from training.data.prepare import miniimagenet as published
+    from training.experiments import miniimagenet
 
-    _report(lambda: published.prepare(source, out))
+    with refusals():
+        _report(miniimagenet.prepare(source, out))
 
 
-def _report(work: Callable[[], Sequence[Path]]) -> None:
-    from training.errors import BadData
-
-    try:
-        written = work()
-    except (BadData, OSError) as error:
-        fail(str(error))
+def _report(written: Sequence[Path]) -> None:
     for file in written:
         typer.echo(f"{file}  {file.stat().st_size / 2**20:.1f} MiB")

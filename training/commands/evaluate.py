@@ -7,19 +7,11 @@ from typing import Annotated
 
 import typer
 
-from training.commands.cli_errors import fail
+from training.commands import fail, refusals
 
 app = typer.Typer(
     no_args_is_help=True, help="Measure trained models, and the service's default settings."
 )
-
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A built-in model of numbers; may be given several times.",
-        show_default="the service's default",
-    ),
-]
 
 
 @app.command("all")
@@ -33,7 +25,13 @@ def everything(
             show_default=False,
         ),
     ] = None,
-    model: Models = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A built-in model of numbers; may be given several times.",
+            show_default="the service's default",
+        ),
+    ] = None,
     seasons: Annotated[
         bool,
         typer.Option("--seasons", help="Also score each model with `seasonal` true."),
@@ -60,33 +58,28 @@ def everything(
         fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds tcpd.json and the like")
     from rich.console import Console
 
-    from training.errors import TrainingError
-    from training.evaluation.quality.evaluate import evaluate
-    from training.evaluation.quality.tables import show, write_numbers
+    from model_core.stream_settings import DEFAULT_MODEL
+    from model_core.upm.builtin import BUILTIN, Options, build
+    from training.quality import page as pages
+    from training.quality.measures import evaluate
 
-    chosen = _models(model)
+    models = model or [DEFAULT_MODEL]
+    real = [kind for kind in BUILTIN if build(kind, Options()).label == "real"]
+    for name in models:
+        if name not in real:
+            fail(f"--model: expected one of {', '.join(real)}, got {name!r}")
     console = Console()
-    try:
-        results = evaluate(data, chosen, seed, console=console, seasons=seasons)
-    except (TrainingError, OSError) as error:
-        fail(f"--data: {error}")
-    show(results, console)
-    try:
+    with refusals("--data: "):
+        results = evaluate(data, models, seed, console=console, seasons=seasons)
+    pages.show(results, console)
+    with refusals():
         if json is not None:
-            write_numbers(json, results)
+            pages.write_numbers(json, results)
         if page is not None:
-            from training.report import quality
-
-            quality.write(page, results)
-    except OSError as error:
-        fail(str(error))
+            pages.write(page, results)
 
 
 Preset = Annotated[str, typer.Option(help="Of the runs: quick or paper.")]
-Ablation = Annotated[
-    str | None,
-    typer.Option(help="An ablation's runs in place of a preset's."),
-]
 Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
 Datasets = Annotated[
     Path | None,
@@ -103,27 +96,27 @@ def _experiment(name: str, about: str) -> None:
 
     def command(
         preset: Preset = "quick",
-        ablation: Ablation = None,
+        ablation: Annotated[
+            str | None,
+            typer.Option(help="An ablation's runs in place of a preset's."),
+        ] = None,
         runs: Runs = Path("runs"),
         datasets: Datasets = None,
         out: Out = None,
     ) -> None:
-        from training.errors import TrainingError
-        from training.evaluation import paper
-        from training.evaluation.paper_figures import DRAW
-        from training.experiments.catalogue import Place
+        from importlib import import_module
 
-        place = Place(datasets, runs / "cache")
+        from training import paper
+        from training.catalogue import Place
+
         kept = ablation or preset
         results = out or Path("results") / name / kept
-        wanted = paper.Study(name, kept, runs, place, results)
-        try:
+        wanted = paper.Study(name, kept, runs, Place(datasets, runs / "cache"), results)
+        with refusals():
             if ablation is not None:
                 paper.evaluate_ablation(wanted, ablation)
             else:
-                paper.evaluate(wanted, DRAW[name])
-        except (TrainingError, OSError) as error:
-            fail(str(error))
+                paper.evaluate(wanted, import_module(f"training.experiments.{name}").draw)
 
     text = "Trained runs on the same test sequences: table, JSON, figures as SVG and PNG."
     app.command(name, help=f"{about} {text}")(command)
@@ -156,14 +149,11 @@ def own_data(
 
     Log score per observation of models run as the service runs them, and paired differences.
     """
-    from training.errors import TrainingError
-    from training.evaluation import own_data
-    from training.experiments.catalogue import Place
+    from training.catalogue import Place
+    from training.experiments import own
 
-    try:
-        own_data.evaluate(run, Place(datasets, run / "cache"), data, out)
-    except (TrainingError, OSError) as error:
-        fail(str(error))
+    with refusals():
+        own.evaluate(run, Place(datasets, run / "cache"), data, out)
 
 
 @app.command()
@@ -184,34 +174,12 @@ def bandit(
     out: Out = None,
 ) -> None:
     """Switching wheel bandit. Regret of trained runs on the same worlds: tables and figures."""
-    from training.errors import TrainingError
-    from training.evaluation.bandit import STRATEGIES, evaluate
-    from training.evaluation.paper import Study
-    from training.evaluation.paper_figures import bandit as draw
-    from training.experiments.catalogue import Place
+    from training.catalogue import Place
+    from training.experiments.bandit import STRATEGIES, evaluate
+    from training.paper import Study
 
     results = out or Path("results") / "bandit" / preset
     wanted = Study("bandit", preset, runs, Place(None, runs / "cache"), results)
-    chosen = strategy or list(STRATEGIES)
-    try:
-        charts = draw(wanted, *evaluate(wanted, trials, chosen), chosen)
-    except (TrainingError, OSError) as error:
-        fail(str(error))
-    for name, chart in charts:
-        chart.save(results / name)
+    with refusals():
+        charts = evaluate(wanted, trials, strategy or list(STRATEGIES))
     typer.echo(f"tables and {len(charts)} figures in {results}")
-
-
-def _model(name: str | None) -> str:
-    from model_core.stream_settings import DEFAULT_MODEL
-    from model_core.upm.builtin import BUILTIN, Options, build
-
-    chosen = name or DEFAULT_MODEL
-    known = [kind for kind in BUILTIN if build(kind, Options()).label == "real"]
-    if chosen not in known:
-        fail(f"--model: expected one of {', '.join(known)}, got {chosen!r}")
-    return chosen
-
-
-def _models(names: list[str] | None) -> list[str]:
-    return [_model(name) for name in names] if names else [_model(None)]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from training.commands.cli_errors import fail
+from training.commands import refusals
 
 
 def publish(
@@ -72,25 +72,23 @@ def publish(
     from rich.progress import Progress
 
     from model_core.errors import ModelCoreError
-    from training.errors import TrainingError
-    from training.experiments.catalogue import Place
+    from training.catalogue import Place
     from training.publish import Publication
     from training.publish import publish as run_publish
 
-    place = Place(datasets, run / "cache")
     publication = Publication(
         run,
         name,
         models_dir,
         version,
-        place,
+        Place(datasets, run / "cache"),
         data=data,
         description=description,
         date=date,
         page=page,
         simulated=sensitivity,
         anyway=anyway,
-        regimes=[each.strip() for each in regimes.split(",")] if regimes else [],
+        regimes=[regime.strip() for regime in regimes.split(",")] if regimes else [],
     )
     console = Console()
     progress = Progress(transient=True, console=console)
@@ -101,9 +99,8 @@ def publish(
         progress.update(task, advance=done, total=total)
 
     try:
-        folder = run_publish(publication, advance, console)
-    except (TrainingError, ModelCoreError, OSError) as error:
-        fail(str(error))
+        with refusals("", ModelCoreError):
+            folder = run_publish(publication, advance, console)
     finally:
         progress.stop()
     size = sum(file.stat().st_size for file in folder.iterdir())

@@ -1,22 +1,83 @@
-"""Windows of recorded series: random or fixed."""
+"""Windows of unsegmented series: batches, the sources they are drawn from, and random regimes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from model_core import transfer
 from model_core.upm.averaged import Averaged
 from model_core.warmup import estimate
-from training.data.base import Batch, Source
 from training.errors import BadData
 
 FARTHEST = 1e3  # a window whose warm-up hardly varies would be all that is learned from
+LISTED = 10  # series named in a message
 FEWEST = 5  # labels of a warm-up that give an output its units
+
+
+class Batch(NamedTuple):
+    """Windows of `T` observations from `B` places.
+
+    x: (B, T, x_dim), or None for a model of labels alone. y: (B, T, y_dim), nan where a label is
+    missing; class indices have y_dim 1. switch: (B, T) whether a regime starts at each observation,
+    None if unknown; only oracles and supervision read it. elapsed: (B, T) time since the
+    observation before, in units of the hazard, None for 1; that of the first is not read.
+    """
+
+    x: Tensor | None
+    y: Tensor
+    switch: Tensor | None = None
+    elapsed: Tensor | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """Change every tensor that is there."""
+        x, switch, elapsed = (
+            None if field is None else change(field)
+            for field in (self.x, self.switch, self.elapsed)
+        )
+        return Batch(x, change(self.y), switch, elapsed)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
+        """The windows on another device; the host does not wait for the copies."""
+
+        def copy(field: Tensor) -> Tensor:
+            # Numbers are rounded here: a copy to a GPU that rounds them too is waited for.
+            rounded = field if field.dtype == torch.bool else field.to(dtype)
+            return transfer.to_device(rounded, device)
+
+        return self.map(copy)
+
+    def part(self, at: slice | Tensor) -> Batch:
+        """Some of the windows."""
+        return self.map(lambda field: field[at])
+
+    def cut(self, start: int, stop: int) -> Batch:
+        """Observations [start, stop) of every window."""
+        return self.map(lambda field: field[:, start:stop])
+
+
+class Source(Protocol):
+    """Source of windows; the generator is the only randomness, so a seed reproduces the draws."""
+
+    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
+        """`count` windows of `length` observations, each of one unsegmented series."""
+        ...
+
+
+class Splits(NamedTuple):
+    """Sources of the same kind of series that share no observation."""
+
+    train: Source
+    validation: Source
+    test: Source
+    x_dim: int
+    y_dim: int
+    classes: int = 0  # number of classes of labels that are class indices
 
 
 class Series(NamedTuple):
@@ -36,8 +97,8 @@ class Series(NamedTuple):
     def part(self, start: int, stop: int) -> Series:
         """Observations [start, stop), under the same name."""
         x, switch, elapsed = (
-            None if each is None else each[start:stop]
-            for each in (self.x, self.switch, self.elapsed)
+            None if field is None else field[start:stop]
+            for field in (self.x, self.switch, self.elapsed)
         )
         return Series(x, self.y[start:stop], switch, self.name, elapsed)
 
@@ -66,7 +127,7 @@ class Windows:
         self.names = [one.name for one in series]
         self._length = torch.tensor([len(one.y) for one in series])
         self._first = torch.cumsum(self._length, 0) - self._length
-        self._all = _joined(series)
+        self._joined = _joined(series)
 
     def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
         """`count` windows, with replacement; BadData if every series is shorter than `length`."""
@@ -74,17 +135,11 @@ class Windows:
         stop = torch.cumsum(places, 0)
         total = int(stop[-1])
         if total == 0:
-            raise BadData(f"every series is shorter than {length}: {self._sizes()}")
+            raise _too_short(self.names, self._length.tolist(), length)
         place = torch.randint(total, (count,), generator=generator)
         series = torch.searchsorted(stop, place, right=True)
         start = self._first[series] + place - (stop - places)[series]
-        return _cut(self._all, start, length)
-
-    def _sizes(self, limit: int = 10) -> str:
-        pairs = zip(self.names, self._length.tolist(), strict=True)
-        listed = [f"{name!r} has {have}" for name, have in pairs]
-        more = [] if len(listed) <= limit else [f"and {len(listed) - limit} more"]
-        return ", ".join(listed[:limit] + more)
+        return _cut(self._joined, start, length)
 
 
 class Fixed:
@@ -119,24 +174,24 @@ class InUnits:
 
     def __init__(self, source: Source, warmup: int) -> None:
         """source: of windows that are so much longer."""
-        self._source, self._warmup = source, warmup
+        self._source = source
+        self._warmup = warmup
 
     def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
         """As the source; labels beyond `FARTHEST` units count as that far."""
         batch = self._source.draw(generator, count, self._warmup + length)
         model = Averaged(batch.y.shape[-1])
-        y = batch.y.double()
-        before, y = y[:, : self._warmup], y[:, self._warmup :]
-        unknown = (~before.isnan()).sum(1, keepdim=True) < min(FEWEST, self._warmup)
-        each = [estimate(window.tolist(), model) for window in before]
-        location, scale = (torch.tensor(part, dtype=y.dtype) for part in zip(*each, strict=True))
-        units = ((y - location.unsqueeze(1)) / scale.unsqueeze(1)).clamp(-FARTHEST, FARTHEST)
-        units = units.masked_fill(unknown, math.nan)
-        rest = batch.cut(self._warmup, self._warmup + length)
-        switch = None if rest.switch is None else rest.switch.clone()
-        if switch is not None:
-            switch[:, 0] = True
-        return rest._replace(y=units.to(batch.y.dtype), switch=switch)
+        warmup = batch.y[:, : self._warmup].double()
+        moments = [estimate(window.tolist(), model) for window in warmup]
+        location, scale = (
+            torch.tensor(part, dtype=torch.float64).unsqueeze(1)
+            for part in zip(*moments, strict=True)
+        )
+        after = batch.cut(self._warmup, self._warmup + length)
+        y = ((after.y.double() - location) / scale).clamp(-FARTHEST, FARTHEST)
+        without_units = (~warmup.isnan()).sum(1, keepdim=True) < min(FEWEST, self._warmup)
+        y = y.masked_fill(without_units, math.nan).to(batch.y.dtype)
+        return after._replace(y=y, switch=_from_a_start(after.switch))
 
 
 def consecutive(series: Sequence[Series], length: int) -> Fixed:
@@ -148,49 +203,88 @@ def consecutive(series: Sequence[Series], length: int) -> Fixed:
         for start in range(0, len(one.y) - length + 1, length)
     ]
     if not parts:
-        sizes = ", ".join(f"{one.name!r} has {len(one.y)}" for one in series[:10])
-        raise BadData(f"every series is shorter than {length}: {sizes}")
-    start = torch.arange(len(parts)) * length
-    return Fixed(_cut(_joined(parts), start, length))
+        raise _too_short([one.name for one in series], [len(one.y) for one in series], length)
+    return Fixed(_cut(_joined(parts), torch.arange(len(parts)) * length, length))
+
+
+def checked_hazard(hazard: float) -> float:
+    """Return the hazard; ValueError outside [0, 1]."""
+    if not 0 <= hazard <= 1:
+        raise ValueError(f"expected a hazard in [0, 1], got {hazard}")
+    return hazard
+
+
+def switches(generator: torch.Generator, count: int, length: int, hazard: float) -> Tensor:
+    """Whether a regime starts at each observation: (count, length) bool.
+
+    The first observation starts one; every later one does with probability `hazard`.
+    """
+    switch = torch.rand(count, length, generator=generator, dtype=torch.float64) < hazard
+    switch[:, :1] = True
+    return switch
+
+
+def held(values: Tensor, switch: Tensor) -> Tensor:
+    """Values held from the start of each regime.
+
+    values: (B, T, ...), one independent draw per observation. switch: (B, T), true at 0.
+    """
+    at = torch.where(switch, torch.arange(switch.shape[1]), 0).cummax(1).values
+    rows = torch.arange(switch.shape[0])[:, None]
+    return values[rows, at]
+
+
+def below(generator: torch.Generator, bound: Tensor) -> Tensor:
+    """Integers uniform on 0 ... bound - 1, one for each positive integer `bound`."""
+    share = torch.rand(bound.shape, generator=generator, dtype=torch.float64)
+    return (share * bound).long().clamp(max=bound - 1)
 
 
 def _joined(series: Sequence[Series]) -> Series:
-    xs = [one.x for one in series if one.x is not None]
-    switches = [one.switch for one in series if one.switch is not None]
-    elapsed = [one.elapsed for one in series if one.elapsed is not None]
+    """All series one after the other; a field that some of them lack is left out."""
+
+    def join(fields: list[Tensor | None]) -> Tensor | None:
+        present = [field for field in fields if field is not None]
+        return torch.cat(present) if len(present) == len(fields) else None
+
     return Series(
-        torch.cat(xs) if xs else None,
+        join([one.x for one in series]),
         torch.cat([one.y for one in series]),
-        torch.cat(switches) if len(switches) == len(series) else None,
+        join([one.switch for one in series]),
         "all",
-        torch.cat(elapsed) if len(elapsed) == len(series) else None,
+        join([one.elapsed for one in series]),
     )
 
 
 def _cut(series: Series, start: Tensor, length: int) -> Batch:
     at = start[:, None] + torch.arange(length)
-    x = None if series.x is None else series.x[at]
-    elapsed = None if series.elapsed is None else series.elapsed[at]
-    switch = None
-    if series.switch is not None:
-        switch = series.switch[at]
-        switch[:, 0] = True
-    return Batch(x, series.y[at], switch, elapsed)
+    batch = Batch(series.x, series.y, series.switch, series.elapsed).part(at)
+    return batch._replace(switch=_from_a_start(batch.switch))
+
+
+def _from_a_start(switch: Tensor | None) -> Tensor | None:
+    """Switches (B, T) with one at the first observation of every window."""
+    if switch is None:
+        return None
+    first = torch.ones_like(switch[:, :1])
+    return torch.cat((first, switch[:, 1:]), 1)
+
+
+def _too_short(names: Sequence[str], lengths: Sequence[int], length: int) -> BadData:
+    sizes = [f"{name!r} has {size}" for name, size in zip(names, lengths, strict=True)]
+    more = [f"and {len(sizes) - LISTED} more"] if len(sizes) > LISTED else []
+    listed = ", ".join(sizes[:LISTED] + more)
+    return BadData(f"every series is shorter than {length}: {listed}")
 
 
 def _check_alike(series: Sequence[Series]) -> None:
     if not series:
         raise BadData("expected at least one series, got none")
-    first = _dimensions(series[0])
-    for one in series:
-        if _dimensions(one) != first:
+    dimensions = [(None if one.x is None else one.x.shape[1], one.y.shape[1]) for one in series]
+    for one, own in zip(series, dimensions, strict=True):
+        if own != dimensions[0]:
             raise BadData(
-                f"series {one.name!r} has (x_dim, y_dim) {_dimensions(one)}, "
-                f"{series[0].name!r} {first}"
+                f"series {one.name!r} has (x_dim, y_dim) {own}, {series[0].name!r} {dimensions[0]}"
             )
         if one.x is not None and len(one.x) != len(one.y):
             raise BadData(f"series {one.name!r} has {len(one.x)} inputs and {len(one.y)} labels")
-
-
-def _dimensions(series: Series) -> tuple[int | None, int]:
-    return None if series.x is None else series.x.shape[1], series.y.shape[1]

@@ -1,1 +1,1 @@
-"""Experiments: presets, data sources, grids of runs, and the jobs that train them."""
+"""Experiments, each with the preparation of its data, its source of series, and its figures."""

@@ -1,17 +1,47 @@
-"""Build a learner from its configuration."""
+"""Build the learner of a run from its configuration."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from training.config import ModelConfig
+from training.config import Config, ModelConfig
+from training.data.windows import Splits
+from training.errors import BadConfig
 from training.learners.alpaca import AlpacaLearner, AlpacaMixtureLearner, FleetLearner
 from training.learners.base import Learner, Scaling
 from training.learners.classes import Classifier, PcocLearner
 from training.learners.encoders import ConvEncoder, Encoder, MlpEncoder, NoEncoder
 from training.learners.lstm import LstmLearner
+
+
+def learner(config: Config, splits: Splits, scaling: Scaling | None = None) -> Learner:
+    """A run's learner with its initial parameters; raises BadConfig."""
+    _check_alike(config, splits)
+    scaling = scaling or Scaling.none(splits.x_dim, splits.y_dim)
+    adapts = config.objective.mode != "toe"
+    try:
+        built = build(config.model, scaling, splits.classes, config.seed, adapts=adapts)
+    except ValueError as error:
+        raise BadConfig(f"model: {error}") from error
+    if config.objective.mode != "moca":
+        built.hazard_logit.requires_grad_(False)  # no other objective depends on it
+    return built
+
+
+def _check_alike(config: Config, splits: Splits) -> None:
+    """Raise BadConfig where model and data do not go together."""
+    kind = config.model.kind
+    image = config.model.image
+    if (kind == "pcoc") != (splits.classes > 0):
+        labels = "classes" if splits.classes else "numbers"
+        raise BadConfig(f"model.kind: {kind} cannot predict labels that are {labels}")
+    if image is not None and math.prod(image) != splits.x_dim:
+        raise BadConfig(f"model.image: inputs are of {splits.x_dim} numbers, not {image}")
+    if config.validation.metric == "accuracy" and not splits.classes:
+        raise BadConfig("validation.metric: accuracy needs labels that are classes; use nll")
 
 
 def build(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from model_core import transfer
 from training.config import Config
-from training.data.base import Batch, Source
+from training.data.windows import Batch, Source
 from training.errors import BadConfig
 from training.meta_training.objective import reveal
 

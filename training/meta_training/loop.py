@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from model_core import transfer
 from training.config import Config
-from training.data.base import Batch, Splits
+from training.data.windows import Batch, Splits
 from training.errors import BadConfig
 from training.learners import Learner
 from training.meta_training.feed import Feed

@@ -18,7 +18,7 @@ from model_core.segments import Changes, Segments, Sequences
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.pcoc import Pcoc
 from training.config import Objective
-from training.data.base import Batch
+from training.data.windows import Batch
 from training.learners import Classifier, Learner
 
 NEG_INF = float("-inf")

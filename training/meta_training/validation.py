@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from training.config import Config, Objective
-from training.data.base import Batch, Splits
+from training.data.windows import Batch, Splits
 from training.learners import Learner
 from training.meta_training.objective import (
     accuracy,

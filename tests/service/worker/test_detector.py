@@ -23,7 +23,7 @@ from service.wire import (
 )
 from service.worker.filtering import seasons
 from tests.service.worker.kinds import KINDS, publish, series
-from training.evaluation.online import Settings, follow
+from training.online import Settings, follow
 
 # Of the JSON answer: what a detector has, too.
 MEMBERS = (

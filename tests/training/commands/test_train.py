@@ -9,12 +9,12 @@ import torch
 
 from service.commands import main
 from tests.training.moca import moca, small
-from training.data import own
-from training.data.regime_series import RegimeSeries
+from training import catalogue
 from training.data.windows import Series
 from training.errors import BadConfig
-from training.experiments import catalogue, grid
-from training.experiments.jobs import LAGS
+from training.experiments import own
+from training.experiments.regimes import RegimeSeries
+from training.jobs import LAGS
 from training.meta_training.runs import Run, finished
 
 LENGTH = 240  # observations: the 15 % for validation hold a window of 15 and the 20 before it
@@ -111,9 +111,9 @@ def test_every_preset_and_variation_is_a_configuration():
         found = {name: catalogue.preset(experiment, name) for name in names}
         assert {each.experiment for each in found.values()} == {experiment}
         assert experiment == "regimes" or found["quick"].optimiser != found["paper"].optimiser
-    for experiment, questions in grid.ABLATIONS.items():
+    for experiment, questions in catalogue.ABLATIONS.items():
         for name, asked in questions.items():
-            cells = [grid.cell(each) for each in asked.variations]
+            cells = [catalogue.cell(each) for each in asked.variations]
             assert len({each.name for each in cells}) == len(cells), name
             for each in cells:
                 catalogue.preset(experiment, "quick", each.settings)
@@ -178,10 +178,13 @@ def test_inputs_and_labels_are_scaled_by_the_data_unless_a_fleet_takes_its_units
         assert best["y_offset"].item() == pytest.approx(float(units[0]), rel=1e-5)
         assert best["y_scale"].item() == pytest.approx(float(units[1]), rel=1e-5)
     missing = torch.tensor([[1.0, 0.1], [torch.nan, torch.nan], [3.0, 0.1]], dtype=torch.float64)
-    found = own.scaling([Series(None, missing, None, "a")], classes=False)
+    found = own.scaling_of([Series(None, missing, None, "a")], classes=False)
     assert found.y_offset.tolist() == pytest.approx([2.0, 0.1])
     assert found.y_scale.tolist() == [1.0, 1.0]  # a column that never changes
-    assert own.scaling([Series(None, missing, None, "a")], classes=True).y_offset.tolist() == [0, 0]
+    assert own.scaling_of([Series(None, missing, None, "a")], classes=True).y_offset.tolist() == [
+        0,
+        0,
+    ]
 
 
 def test_other_data_under_the_same_name_is_told_apart(tmp_path, file):

@@ -9,6 +9,7 @@ import torch
 from pyarrow import parquet
 
 from training.data import tables
+from training.data.tables import Columns
 from training.errors import BadData
 
 
@@ -73,11 +74,12 @@ def test_types_are_those_of_the_whole_file_and_names_of_streams_are_text(write):
 
 def test_columns_can_be_named(write):
     file = write("k,when,u,v,w,new\nq,2,1,2,3,1\nq,1,4,5,6,0\n")
-    (one,) = tables.read(file, y=["w"], x=["v", "u"], stream="k", time="when", changepoint="new")
+    wanted = Columns(["w"], ["v", "u"], "k", "when", "new")
+    (one,) = tables.read(file, wanted)
     assert one.x.tolist() == [[5, 4], [2, 1]]
     assert one.y.tolist() == [[6], [3]]
     assert one.switch.tolist() == [False, True]
-    (one,) = tables.read(write("x,y\n1,2\n"), x=[])
+    (one,) = tables.read(write("x,y\n1,2\n"), Columns(x=[]))
     assert one.x is None
 
 
@@ -167,17 +169,6 @@ def test_time_between_rows_in_units_of_the_hazard(write):
         tables.read(write("y\n3\n"), interval=1.0)
 
 
-def test_parts_without_a_label_are_refused(write):
-    lines = [f"{k % 7},{k % 7}" if k < 60 else "," for k in range(100)]
-    found = tables.read(write("y1,y2\n" + "\n".join(lines)), partial=True)
-    with pytest.raises(BadData, match="no row for validation by time has a label"):
-        tables.split(found, 5)
-    lines = [str(k) if k < 10 or k >= 70 else "na" for k in range(100)]
-    found = tables.read(write("y\n" + "\n".join(lines)))
-    with pytest.raises(BadData, match="no row for training by time has a label"):
-        tables.split(found, 5, before=10)
-
-
 def test_files_that_cannot_be_read(write, tmp_path):
     with pytest.raises(BadData, match=r"none.csv cannot be read: No such file"):
         tables.read(tmp_path / "none.csv")
@@ -189,7 +180,7 @@ def test_files_that_cannot_be_read(write, tmp_path):
     with pytest.raises(BadData, match=r"bytes.csv is not a CSV file in UTF-8"):
         tables.read(tmp_path / "bytes.csv")
     with pytest.raises(BadData, match="has no column 'z'; it has 'y'"):
-        tables.read(write("y\n1\n"), x=["z"])
+        tables.read(write("y\n1\n"), Columns(x=["z"]))
 
 
 def test_files_of_a_folder_must_agree(write):
@@ -200,65 +191,3 @@ def test_files_of_a_folder_must_agree(write):
     write("x,y,stream\n1,2,a\n", "b.csv")
     with pytest.raises(BadData, match=r"stream 'a' is in .*a.csv and in .*b.csv"):
         tables.read(file.parent)
-
-
-def counted(write, sizes, classes=2):
-    rows = [f"{name},{k},{k % classes}" for name, size in sizes.items() for k in range(size)]
-    return tables.read(write("stream,x,y\n" + "\n".join(rows) + "\n"))
-
-
-def test_a_split_by_time_keeps_the_order_and_shares_nothing(write):
-    series = counted(write, {"a": 100, "b": 200, "short": 8}, classes=3)
-    splits, lines = tables.split(series, 10, classes=True)
-    train, validation, test = (source.draw(seeded(), 5000, 10) for source in splits[:3])
-    assert train.y.shape == (5000, 10, 1)
-    assert sorted(train.x.unique().tolist()) == list(range(140))
-    assert validation.x[:, 0, 0].tolist() == [70, 140, 150, 160, 6]
-    assert test.x[:, 0, 0].tolist() == [85, 170, 180, 190, 7]
-    assert (splits.x_dim, splits.y_dim, splits.classes) == (1, 1, 3)
-    padded = train.y[train.y[:, -1, 0].isnan()]
-    assert len(padded) > 0
-    assert padded.nan_to_num(-1)[:, :, 0].unique(dim=0).tolist() == [[0, 1, 2, 0, 1, 2] + 4 * [-1]]
-    assert lines == [
-        f"shorter than a window of 10, padded with missing labels: 1 of 3 streams for {part}, "
-        "'short'"
-        for part in ("training", "validation", "test")
-    ]
-
-
-def test_what_has_nothing_after_its_warm_up_is_left_out_and_named(write):
-    series = counted(write, {"a": 200, "b": 40, "c": 14})
-    splits, lines = tables.split(series, 10, before=10)
-    assert splits.train.names == ["a", "b"]
-    named = [
-        re.search(r"stream '(.)': (\d+) observations for (\w+)", line).groups() for line in lines
-    ]
-    assert named == [
-        ("c", "10", "training"),
-        ("b", "6", "validation"),
-        ("c", "2", "validation"),
-        ("b", "6", "test"),
-        ("c", "2", "test"),
-    ]
-
-
-def test_a_split_by_stream_keeps_streams_whole(write):
-    series = counted(write, dict.fromkeys("abcdefghij", 10))
-    splits, lines = tables.split(series, 10, train=0.6, validation=0.2, by="stream")
-    sizes = [len(source.draw(seeded(), 99, 10).y) for source in splits[1:3]]
-    assert sizes == [2, 2]
-    assert splits.train.names == list("abcdef")
-    assert lines == []
-    assert splits.classes == 0
-
-
-def test_windows_that_fit_nowhere_are_refused(write):
-    series = counted(write, {"a": 40, "b": 30})
-    with pytest.raises(BadData, match="no window for training by time: stream 'a': 28 ob"):
-        tables.split(series, 30, before=30)
-    with pytest.raises(BadData, match=r"no window for validation by time: .*'b': [45] ob"):
-        tables.split(series, 10, before=6)
-    with pytest.raises(BadData, match="test by stream: there is no stream left"):
-        tables.split(series, 10, by="stream")
-    with pytest.raises(ValueError, match="got length 10, train 0.9, validation 0.2"):
-        tables.split(series, 10, train=0.9, validation=0.2)

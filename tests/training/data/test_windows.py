@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from training.data.base import Batch
-from training.data.windows import Fixed, InUnits, Series, Windows, consecutive
+from training.data.windows import Batch, Fixed, InUnits, Series, Windows, consecutive
 from training.errors import BadData
 
 

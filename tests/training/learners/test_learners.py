@@ -11,8 +11,7 @@ from model_core import artifact, segments
 from model_core.segments import Changes, Sequences
 from model_core.upm.averaged import Averaged
 from training.config import ModelConfig, Objective
-from training.data.base import Batch
-from training.evaluation import filter_trace
+from training.data.windows import Batch
 from training.learners import build, encoders
 from training.learners.base import Scaling
 from training.learners.encoders import ConvEncoder
@@ -206,7 +205,7 @@ def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
         artifact.save(tmp_path / str(k), *learner.artifact())
         served, loaded = learner.served(), artifact.load(tmp_path / str(k))
         found, expected = (
-            filter_trace.log_scores(each, start(each, batch), batch) for each in (loaded, served)
+            log_scores(each, start(each, batch), batch) for each in (loaded, served)
         )
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=0, equal_nan=True)
         built_in = Averaged()

@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from tests.guarded import guarded, waits
 from tests.training.tiny import Endless, Gaps, splits, tiny
 from tests.training.tiny import train as here
-from training.data.base import Batch
-from training.experiments.jobs import learner
+from training.data.windows import Batch
+from training.learners import learner
 from training.meta_training.loop import Job, train
 from training.meta_training.processes import World
 from training.meta_training.runs import Run

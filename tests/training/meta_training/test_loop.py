@@ -11,10 +11,10 @@ from rich.console import Console
 
 from tests.training.learners.test_learners import drawn, made
 from tests.training.tiny import Endless, same, splits, tiny, train
+from training import jobs
 from training.config import Objective, merged
-from training.data.base import Splits
+from training.data.windows import Splits
 from training.errors import BadConfig, BadRun
-from training.experiments import jobs
 from training.meta_training import loop
 from training.meta_training.objective import log_scores
 from training.meta_training.progress import shown

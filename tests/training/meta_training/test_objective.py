@@ -10,13 +10,10 @@ import torch
 
 from model_core import filter as moca
 from tests.training.learners.test_learners import drawn, made
-from training.config import ModelConfig, Objective
-from training.data.base import Batch, Splits
-from training.evaluation.filter_trace import trace
-from training.evaluation.online import observed
-from training.experiments.catalogue import config
-from training.experiments.jobs import learner as new_learner
+from training.config import Config, ModelConfig, Objective
+from training.data.windows import Batch, Splits
 from training.learners import build
+from training.learners import learner as new_learner
 from training.learners.base import Scaling
 from training.meta_training.loop import Objective as Loss
 from training.meta_training.objective import (
@@ -27,6 +24,8 @@ from training.meta_training.objective import (
     start,
 )
 from training.meta_training.validation import Validation, measured
+from training.online import observed
+from training.trained import trace
 
 KINDS = pytest.mark.parametrize("kind", ["alpaca-lags", "alpaca-mixture", "lstm-lags", "pcoc"])
 MODES = ["oracle", "toe", "coe", "sw1", "sw3", "sw50"]
@@ -221,7 +220,7 @@ SPLITS = Splits(Fixed(), Fixed(), Fixed(), x_dim=1, y_dim=1)
 
 def test_a_score_that_fails_does_not_pass_for_a_label_that_is_missing():
     def attempt(scale):
-        wanted = config(
+        wanted = Config.model_validate(
             {
                 "experiment": "sinusoid",
                 "model": {"widths": [16], "features": 24, "prior_scale": scale},

@@ -27,7 +27,7 @@ from service.wire import (
 )
 from service.worker import background_jobs
 from service.worker.commands import rerun
-from training.evaluation.online import Settings, segmentation
+from training.online import Settings, segmentation
 
 LEVELS = [0.0, 3.0, -2.0, 5.0]
 KNOWN = {"location": [0.0], "scale": [1.0]}

@@ -1,0 +1,331 @@
+"""The wheel bandit: agents' posteriors and regret, tables and figures of trained runs."""
+
+import dataclasses
+import json
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from model_core import filter as moca
+from model_core.filter import Inputs
+from model_core.upm.alpaca import Alpaca, NoisePrior
+from tests.training.moca import moca as command
+from tests.training.test_figures import STEPS as DRAWN
+from tests.training.test_figures import SWITCH, assert_complete, assert_marked, beliefs
+from training.catalogue import Place
+from training.errors import BadRun
+from training.experiments import bandit
+from training.experiments.bandit import (
+    AGENTS,
+    STRATEGIES,
+    Belief,
+    Filtered,
+    SinceSwitch,
+    Sliding,
+    simulate,
+)
+from training.jobs import Axes, Training, train
+from training.paper import Study
+from training.statistics import estimate
+from training.trained import finished
+
+THOMPSON = STRATEGIES["thompson"]
+SMALL = {
+    "model": {"widths": (8,), "features": 4},
+    "optimiser": {"iterations": 3, "batch": 3, "length": 12},
+    "validation": {"every": 3, "windows": 3},
+}
+HAZARDS, METHODS, STEPS, TRIALS = (0.02, 0.1), {"MOCA", "SW5", "oracle"}, 140, 3
+
+
+RINGS = 8
+
+
+class Rings:
+    """Indicators: action 0, the quadrant's own action by ring, any other action."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        states, action = x[..., :2], x[..., 2:].argmax(-1)
+        own = action == bandit.quadrant(states)
+        ring = (states.norm(dim=-1) * RINGS).long().clamp(max=RINGS - 1)
+        kind = torch.where(action == 0, RINGS, torch.where(own, ring, RINGS + 1))
+        return torch.nn.functional.one_hot(kind, RINGS + 2).to(x)
+
+
+def toy(samples: int = 20_000) -> Alpaca:
+    """The prior's moments are those of the functions that the radii make, as far as rings go."""
+    generator = torch.Generator().manual_seed(0)
+    delta = torch.rand(samples, 1, generator=generator, dtype=torch.float64)
+    edge = torch.arange(RINGS, dtype=torch.float64) / RINGS
+    # Uniform in the ring's radius, near enough.
+    within = edge + torch.rand(samples, RINGS, generator=generator, dtype=torch.float64) / RINGS
+    value = torch.where(within > delta, bandit.HIGH, bandit.LOW).double()
+    fixed = value.new_tensor([bandit.MEDIUM, bandit.LOW]).expand(samples, -1)
+    weights = torch.cat((value, fixed), -1)
+    noise = bandit.NOISE**2
+    cov = weights.T.cov() / noise + 1e-6 * torch.eye(RINGS + 2, dtype=torch.float64)
+    ones = torch.ones(bandit.X_DIM, dtype=torch.float64)
+    return Alpaca(
+        encoder=Rings(),
+        prior_mean=weights.mean(0).unsqueeze(-1),
+        prior_cov=0.5 * (cov + cov.T),
+        noise_variance=torch.tensor([noise], dtype=torch.float64),
+        x_offset=0 * ones,
+        x_scale=ones,
+        y_offset=0 * ones[:1],
+        y_scale=ones[:1],
+        hazard=0.02,
+    )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return toy()
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def world(count: int, steps: int, hazard: float = 0.05, seed: int = 1):
+    return bandit.world(seeded(seed), count, steps, hazard)
+
+
+def literal(x1: float, x2: float, action: int, delta: float) -> float:
+    """Mean reward as the paper has it, one state and action at a time."""
+    if action == 0:
+        return 1.0
+    if x1 > 0 and x2 > 0:
+        own = 1
+    elif x1 <= 0 and x2 > 0:
+        own = 2
+    elif x1 <= 0 and x2 <= 0:
+        own = 3
+    else:
+        own = 4
+    return 2.0 if action == own and math.hypot(x1, x2) > delta else 0.0
+
+
+@pytest.fixture(scope="module")
+def met():
+    return bandit.world(seeded(1), 40, 1000, 0.05)
+
+
+def test_mean_rewards_are_the_papers(met):
+    states, delta = met.states[0, :300], met.delta[0, :300]
+    # The edges of quadrants, and a state at the radius itself.
+    states = torch.cat((states, torch.tensor([[0.0, 0.5], [0.5, 0.0], [0.0, 0.0], [0.6, 0.8]])))
+    delta = torch.cat((delta, torch.tensor([0.1, 0.1, 0.0, 1.0])))
+    each = []
+    for action in range(bandit.ACTIONS):
+        got = bandit.reward_mean(states, torch.full((304,), action), delta)
+        pairs = zip(states.tolist(), delta.tolist(), strict=True)
+        assert got.tolist() == [literal(*state, action, radius) for state, radius in pairs]
+        each.append(got)
+    assert torch.equal(bandit.best_mean(states, delta), torch.stack(each).amax(0))
+
+
+def test_the_world_of_the_wheel_is_the_papers(met):
+    squared = met.states.square().sum(-1).flatten()
+    assert squared.max() <= 1
+    for inside in (0.25, 0.5, 0.75):  # uniform in the disc
+        assert (squared < inside).double().mean().item() == pytest.approx(inside, abs=0.01)
+    counts = torch.bincount(bandit.quadrant(met.states).flatten(), minlength=5) / squared.numel()
+    assert counts.tolist() == pytest.approx([0.0, 0.25, 0.25, 0.25, 0.25], abs=0.01)
+    moved = met.delta[:, 1:] != met.delta[:, :-1]
+    assert torch.equal(moved, met.switch[:, 1:])
+    drawn = met.delta[met.switch]
+    assert drawn.mean().item() == pytest.approx(0.5, abs=0.03)
+    assert drawn.var().item() == pytest.approx(1 / 12, abs=0.01)
+    assert met.noise.std().item() == pytest.approx(0.5, abs=0.01)
+
+
+def rows(count: int, steps: int, seed: int = 2):
+    """Inputs (B, T, 7), rewards (B, T, 1) and switches (B, T) of the data collection."""
+    return bandit.collected(seeded(seed), count, steps, 0.1)
+
+
+def begun(agent, model, count):
+    zeros = torch.zeros(count, 1, dtype=torch.float64)
+    prior = moca.make_prior(model, zeros, zeros + 1)
+    return agent(model, prior), prior
+
+
+def refitted(model, x, y):
+    """Posterior mean and covariance, solved from all the rows at once."""
+    phi, precision = model.encoder(x), torch.linalg.inv(model.prior_cov)
+    cov = torch.linalg.inv(precision + phi.T @ phi)
+    return cov @ (precision @ model.prior_mean + phi.T @ y), cov
+
+
+def assert_refit(model, held, trial, x, y):
+    mean, cov = refitted(model, x, y)
+    torch.testing.assert_close(held.stats.mean[trial, 0], mean, atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(held.stats.cov[trial, 0], cov, atol=1e-8, rtol=1e-8)
+
+
+def test_posteriors_of_windows_and_of_the_oracle_are_refits_of_their_rows(model):
+    batch, never = rows(2, 25), torch.zeros(2, dtype=torch.bool)
+    for length in (0, 1, 5, 100):
+        holder, _ = begun(partial(Sliding, length=length), model, 2)
+        for t in range(25):
+            held, seen = holder.held(never), slice(max(0, t - length), t)
+            for i in range(2):
+                assert_refit(model, held, i, batch.x[i, seen], batch.y[i, seen])
+            holder.learn(batch.x[:, t], batch.y[:, t])
+    holder, _ = begun(SinceSwitch, model, 2)
+    for t in range(25):
+        held = holder.held(batch.switch[:, t])
+        for i in range(2):
+            start = batch.switch[i, : t + 1].nonzero().max().item()
+            assert_refit(model, held, i, batch.x[i, start:t], batch.y[i, start:t])
+        holder.learn(batch.x[:, t], batch.y[:, t])
+
+
+@pytest.mark.parametrize(("hypotheses", "known"), [(50, True), (6, False)])
+def test_moca_holds_what_the_filter_does(model, hypotheses, known):
+    if not known:
+        told = torch.tensor([2.0]).double(), torch.tensor([0.3]).double()
+        model = dataclasses.replace(model, noise_variance=None, noise_prior=NoisePrior(*told))
+    units = torch.tensor([0.3]).double(), torch.tensor([1.7]).double()
+    model = dataclasses.replace(model, y_offset=units[0], y_scale=units[1])
+    batch = rows(2, 30)
+    holder, prior = begun(partial(Filtered, hazard=0.07, hypotheses=hypotheses), model, 2)
+    state, ones = moca.init(prior, hypotheses), torch.ones(2, dtype=torch.float64)
+    for t in range(30):
+        x, y, table = batch.x[:, t], batch.y[:, t], 0.07 * ones[:, None]
+        inputs = Inputs(x, y, ones > 0, table, ones, ones * torch.nan, 0 * ones)
+        expected, _ = moca.grow(state, prior, inputs)
+        assert_holds(holder.held(batch.switch[:, t]), expected)
+        state, _ = moca.step(model, state, prior, inputs)
+        assert_holds(holder.learn(x, y), state)
+
+
+def assert_holds(held, state):
+    """The same hypotheses, in the same slots."""
+    torch.testing.assert_close(held.log_prob, state.belief.log_prob, atol=1e-9, rtol=1e-9)
+    there = torch.isfinite(held.log_prob)
+    assert torch.equal(held.run_length[there], state.belief.run_length[there])
+    for got, expected in zip(held.stats, state.stats, strict=True):
+        torch.testing.assert_close(got[there], expected[there], atol=1e-9, rtol=1e-9)
+
+
+def test_regret_is_the_best_mean_less_that_of_the_action(model):
+    met = world(2, 60)
+    found = simulate(partial(Filtered, hazard=0.05, hypotheses=20), model, met, THOMPSON, seeded())
+    for i in range(2):
+        for t in range(60):
+            every = [
+                bandit.reward_mean(met.states[i, t], torch.tensor(a), met.delta[i, t])
+                for a in range(5)
+            ]
+            mean = every[found.action[i, t]]
+            assert found.regret[i, t] == max(every) - mean
+            assert found.reward[i, t] == mean + met.noise[i, t]
+    torch.testing.assert_close(found.cumulative()[:, -1], found.regret.sum(-1))
+    assert (found.cumulative().diff(dim=-1) >= 0).all()
+
+
+def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
+    """A well specified model: random, then sliding windows and MOCA, then the oracle."""
+    met = world(8, 300, hazard=0.01)
+    chosen = {
+        "oracle": SinceSwitch,
+        "moca": partial(Filtered, hazard=0.01, hypotheses=60),
+        "random": None,
+        "five": partial(Sliding, length=5),
+    }
+    found = {name: simulate(each, model, met, THOMPSON, seeded(3)) for name, each in chosen.items()}
+    percent = {name: each.percent_of(found["random"]).mean().item() for name, each in found.items()}
+    assert percent["random"] == 100
+    assert percent["oracle"] < percent["moca"] < percent["five"] < 60
+    means = bandit.reward_mean(met.states[..., None, :], torch.arange(5), met.delta[..., None])
+    expected = (bandit.best_mean(met.states, met.delta) - means.mean(-1)).mean().item()
+    assert found["random"].regret.mean().item() == pytest.approx(expected, abs=0.04)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(bandit, "STEPS", STEPS)
+
+
+def wanted_of(runs, out):
+    return Study("bandit", "quick", runs, Place(None, runs / "cache"), out)
+
+
+@pytest.mark.slow
+def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short, monkeypatch):
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    place, modes = Place(None, runs / "cache"), ["moca", "sw5", "oracle", "coe"]  # coe: no agent
+    train(Training("bandit", "quick", runs), SMALL, place, Axes(HAZARDS, modes))
+    asked = ["--strategy", "thompson", "--strategy", "greedy", "--trials", TRIALS]
+    found = command("evaluate", "bandit", "--runs", runs, "--out", out, *asked)
+    assert found.exit_code == 0, found.stderr
+    wanted = wanted_of(runs, out)
+    chosen = wanted.chosen()
+    met = bandit.world(seeded(bandit.SEED), TRIALS, STEPS, 0.02)
+    for strategy in ("thompson", "greedy"):
+        rows = json.loads((out / strategy / "table.json").read_text())["rows"]
+        assert {(row["hazard"], row["method"]) for row in rows} == {
+            (hazard, method) for hazard in HAZARDS for method in METHODS
+        }
+        one = chosen["0.02", "MOCA"]
+        played = bandit.play(one, wanted, TRIALS, strategy)
+        with torch.no_grad():  # percent of the random agent's regret on the same worlds
+            own, chosen_by = bandit.model(one, wanted), STRATEGIES[strategy]
+            ours, anything = (
+                simulate(agent, own, met, chosen_by, seeded(bandit.SEED))
+                for agent in (AGENTS["MOCA"], None)
+            )
+        expected = 100 * ours.regret.sum(-1) / anything.regret.sum(-1)
+        np.testing.assert_allclose(played.percent, expected)
+        (row,) = (r for r in rows if (r["hazard"], r["method"]) == (0.02, "MOCA"))
+        assert (row["mean"], row["sequences"]) == (estimate(played.percent)[0], TRIALS)
+    names = {file.name for file in out.iterdir()}
+    assert {"bandit.png", "losses-0.02.png", "regret-greedy.png", "cumulative-greedy.svg"} <= names
+    monkeypatch.setattr(bandit, "model", None)  # nothing is played again
+    again = bandit.play(one, wanted, TRIALS, "greedy")
+    np.testing.assert_array_equal(played.percent, again.percent)
+    with pytest.raises(TypeError):
+        bandit.play(one, wanted, TRIALS + 1, "greedy")
+
+
+def test_what_no_agent_can_play_is_refused(tmp_path):
+    for arguments, said in (
+        (("--runs", tmp_path, "--strategy", "bold"), "optimistic-3"),
+        (("--runs", tmp_path), "moca train bandit"),
+    ):
+        found = command("evaluate", "bandit", "--out", tmp_path / "out", *arguments)
+        assert found.exit_code == 2
+        assert said in found.stderr
+    place = Place(None, tmp_path / "cache")
+    settings = SMALL | {"model": {"kind": "lstm", "hidden": 4, "decoder": (4,)}}
+    train(Training("bandit", "quick", tmp_path), settings, place, Axes([0.1], ["moca"]))
+    (each,) = finished(tmp_path)
+    with pytest.raises(BadRun, match="got 'lstm'"):
+        bandit.model(each, wanted_of(tmp_path, tmp_path))
+
+
+def test_the_disc_is_above_the_belief():
+    rng, axis = np.random.default_rng(0), torch.linspace(-1, 1, 11)
+    states, reward = (
+        torch.tensor(rng.uniform(-0.7, 0.7, (30, 2))),
+        torch.tensor(rng.normal(size=30)),
+    )
+    surface = axis + axis[:, None]
+    belief = Belief(None, torch.tensor(beliefs()), torch.tensor(SWITCH), None, axis, surface)
+    chart = bandit.disc_chart(states, reward, belief, DRAWN // 2, "Wheel")
+    assert_complete(chart)
+    assert_marked(chart.figure.axes[-2])

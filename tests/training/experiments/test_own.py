@@ -1,0 +1,215 @@
+"""Own series: how they are split, and trained models of them beside the built-in ones.
+
+Scores are those of the service, of the same observations for every model.
+"""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from model_core import filter as moca_filter
+from model_core import warmup
+from model_core.upm.builtin import Options, build
+from tests.training.moca import moca, small
+from training import catalogue
+from training.catalogue import Place, splits
+from training.data.windows import Series
+from training.errors import BadData
+from training.experiments import own
+from training.experiments.regimes import RegimeSeries
+from training.trained import load
+
+
+def series(*lengths, missing=()):
+    found = []
+    for k, length in enumerate(lengths):
+        y = RegimeSeries(0.1).draw(torch.Generator().manual_seed(k), 1, length).y[0]
+        y[list(missing)] = torch.nan
+        found.append(Series(None, y, None, str(k)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small run on a file of two series."""
+    folder = tmp_path_factory.mktemp("own")
+    lines = ["stream,y"]
+    for each in series(420, 400):
+        lines += [f"{each.name},{y}" for y in each.y[:, 0].tolist()]
+    file = folder / "two.csv"
+    file.write_text("\n".join(lines))
+    said = moca("train", "--data", file, "--length", 20, "--runs", folder / "runs", *small())
+    assert said.exit_code == 0, said.stderr
+    return folder / "runs" / "data" / "two" / "run"
+
+
+def test_a_fleet_has_its_units_from_each_series(run):
+    each = own.finished(run)
+    served = load(each, splits(each.config, Place(None, run))).served()
+    some = series(45, 40, missing=[7])
+    moved = [one._replace(y=1e4 * one.y + 3.0) for one in some]
+    pairs = zip(own.log_scores(served, some), own.log_scores(served, moved), strict=True)
+    for scores, others in pairs:
+        expected = scores - np.log(1e4)
+        torch.testing.assert_close(others, expected, atol=1e-7, rtol=0, equal_nan=True)
+        assert scores[8:].isfinite().all()
+
+
+def test_an_untrained_model_has_its_warm_up_from_each_series():
+    model = build("gaussian", Options())
+    some = series(35, 30)
+    found = own.log_scores(model, some)
+    for scores, one in zip(found, some, strict=True):
+        location, scale = warmup.estimate(one.y[:20].tolist(), model)
+        prior = moca_filter.make_prior(
+            model, *(torch.tensor([v]).double() for v in (location, scale))
+        )
+        alone = own.log_scores(model, [one])[0]
+        torch.testing.assert_close(scores, alone)
+        expected = model.predictive(prior.stats, None)
+        outlier = model.outlier(prior.stats, None)
+        rate = model.outlier_rate
+        each = [c.joint_log_density(one.y[:1].unsqueeze(1)).exp() for c in (expected, outlier)]
+        first = ((1 - rate) * each[0] + rate * each[1]).log()
+        torch.testing.assert_close(scores[0], first.squeeze())
+
+
+def test_all_models_are_scored_on_whole_labels():
+    some = [Series(None, torch.cat((one.y, one.y.flip(0)), -1), None, one.name)
+            for one in series(40, 30)]  # fmt: skip
+    some[0].y[[7, 20], [0, 1]] = torch.nan
+    some[1].y[5] = torch.nan
+    for name in ("averaged", "gaussian"):
+        found = own.log_scores(build(name, Options(y_dim=2)), some)
+        assert [each.isnan().nonzero().flatten().tolist() for each in found] == [[7, 20], [5]]
+
+
+def test_the_table(run):
+    said = moca("evaluate", "data", run)
+    assert said.exit_code == 0, said.stderr
+    found = json.loads((run / "evaluation" / "table.json").read_text())
+    names = [row["model"] for row in found["rows"]]
+    assert names == ["trained fleet", "autoregressive", "averaged",
+                     "autoregressive, order 5", "gaussian"]  # fmt: skip
+    # 63 and 60 observations are for the test, of which 50 are not scored.
+    assert found["observations"] == 13 + 10
+    trained, other = found["rows"][0], found["rows"][1]
+    assert "trained_less_this" not in trained
+    ahead = trained["log_score"]["mean"] - other["log_score"]["mean"]
+    assert other["trained_less_this"]["mean"] == pytest.approx(ahead)
+    assert other["log_score"]["count"] == 2
+    page = (run / "evaluation" / "table.md").read_text()
+    assert page.count("\n| ") == 6
+    assert all(name in said.stdout and name in page for name in names)
+
+
+def test_blocks():
+    scores = torch.cat((torch.full((own.BURN_IN,), 99.0), torch.arange(25.0)))
+    np.testing.assert_allclose(own.block_means([scores], 10), [4.5, 14.5, 22.0])
+    np.testing.assert_allclose(own.block_means([scores[:-1]], 10), [4.5, 14.5])
+    np.testing.assert_allclose(own.block_means([scores[: own.BURN_IN + 3]], 10), [1.0])
+    scores[own.BURN_IN + 1] = torch.nan
+    np.testing.assert_allclose(own.block_means([scores, scores[:20]], 25), [(300 - 1) / 24])
+
+
+def test_what_cannot_be_scored_is_refused(run, tmp_path):
+    result = run / "result.json"
+    kept = result.read_bytes()
+    result.unlink()
+    said = moca("evaluate", "data", run)
+    result.write_bytes(kept)
+    assert said.exit_code == 2
+    assert "not finished" in said.stderr
+    assert moca("evaluate", "data", tmp_path / "none").exit_code == 2
+    file = tmp_path / "one.csv"
+    file.write_text("y\n" + "\n".join(str(k % 5 + k % 3) for k in range(240)))
+    moca("train", "--data", file, "--length", 15, "--runs", tmp_path / "runs", *small())
+    said = moca("evaluate", "data", tmp_path / "runs" / "data" / "one" / "run")
+    assert said.exit_code == 2
+    assert "more than 50 observations" in said.stderr
+    said = moca("evaluate", "data", run, "--out", file)  # no folder
+    assert said.exit_code == 2
+    assert str(file) in said.stderr
+
+
+def split(series, length, kind="alpaca", **source):
+    settings = {"model": {"kind": kind}, "optimiser": {"length": length}}
+    config = catalogue.preset("data", "quick", settings)
+    return own.split(own.Source(path="own.csv", **source), series, config)
+
+
+def counted(sizes, classes=2):
+    """Series whose inputs count their observations."""
+    made = []
+    for name, size in sizes.items():
+        x = torch.arange(float(size)).double().unsqueeze(-1)
+        made.append(Series(x, x % classes, None, name))
+    return made
+
+
+def seeded():
+    return torch.Generator().manual_seed(0)
+
+
+def test_a_split_by_time_keeps_the_order_and_shares_nothing():
+    opened = split(counted({"a": 100, "b": 200, "short": 8}, classes=3), 10, "pcoc")
+    splits = opened.splits
+    train, validation, test = (source.draw(seeded(), 5000, 10) for source in splits[:3])
+    assert train.y.shape == (5000, 10, 1)
+    assert sorted(train.x.unique().tolist()) == list(range(140))
+    assert validation.x[:, 0, 0].tolist() == [70, 140, 150, 160, 6]
+    assert test.x[:, 0, 0].tolist() == [85, 170, 180, 190, 7]
+    assert (splits.x_dim, splits.y_dim, splits.classes) == (1, 1, 3)
+    padded = train.y[train.y[:, -1, 0].isnan()]
+    assert len(padded) > 0
+    assert padded.nan_to_num(-1)[:, :, 0].unique(dim=0).tolist() == [[0, 1, 2, 0, 1, 2] + 4 * [-1]]
+    assert opened.short == [
+        f"shorter than a window of 10, padded with missing labels: 1 of 3 streams for {part}, "
+        "'short'"
+        for part in ("training", "validation", "test")
+    ]
+
+
+def test_what_has_nothing_after_its_warm_up_is_left_out_and_named():
+    opened = split(counted({"a": 400, "b": 80, "c": 28}), 10, "fleet")
+    names = [
+        re.search(r"out: stream '(.)': (\d+) observations for (\w+)", line) for line in opened.short
+    ]
+    assert [match.groups() for match in names if match] == [
+        ("c", "20", "training"),
+        ("b", "12", "validation"),
+        ("c", "4", "validation"),
+        ("b", "12", "test"),
+        ("c", "4", "test"),
+    ]
+
+
+def test_a_split_by_stream_keeps_streams_whole():
+    series = counted(dict.fromkeys("abcdefghij", 10))
+    opened = split(series, 10, train=0.6, validation=0.2, by="stream")
+    sizes = [len(source.draw(seeded(), 99, 10).y) for source in opened.splits[1:3]]
+    assert sizes == [2, 2]
+    assert opened.splits.train.names == list("abcdef")
+    assert opened.short == []
+    assert opened.splits.classes == 0
+
+
+def test_what_cannot_be_split_is_refused():
+    labels = torch.arange(100.0).double().unsqueeze(-1).repeat(1, 2)
+    late, early = labels.clone(), labels.clone()
+    late[60:] = torch.nan
+    early[20:70] = torch.nan
+    two = counted({"a": 40, "b": 30})
+    for series, kind, options, said in (
+        (counted({"a": 28, "b": 25}), "fleet", {}, "for training by time: stream 'a': 20 ob"),
+        (two, "fleet", {}, r"for validation by time: .*'b': [45] ob"),
+        (two, "alpaca", {"by": "stream"}, "test by stream: there is no stream"),
+        (two, "alpaca", {"train": 0.9, "validation": 0.2}, "train 0.9, validation 0.2"),
+        ([Series(None, late, None, "a")], "alpaca", {}, "no row for validation by time has a"),
+        ([Series(None, early, None, "a")], "fleet", {}, "no row for training by time has a"),
+    ):
+        with pytest.raises(BadData, match=said):
+            split(series, 5, kind, **options)

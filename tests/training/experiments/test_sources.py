@@ -1,0 +1,90 @@
+"""Sources of the experiments: one contract, and the chance of their regimes."""
+
+import math
+
+import pytest
+import torch
+
+from tests.training.experiments.test_miniimagenet import SIZE, write_folder
+from tests.training.experiments.test_players import write_players
+from tests.training.experiments.test_rainbow import write_black
+from training import catalogue
+from training.catalogue import Place
+from training.config import Config
+from training.data.windows import below, held
+from training.errors import BadConfig
+from training.experiments import regimes
+from training.experiments.sinusoid import Sinusoid
+
+HAZARD = 0.2
+SOURCES = {
+    "sinusoid": ("sinusoid", {"hazard": HAZARD}),
+    "recurring sinusoids": ("sinusoid", {"hazard": HAZARD, "tasks": 4}),
+    "wheel": ("bandit", {"hazard": HAZARD, "seed": 3}),
+    "regimes": ("regimes", {"hazard": HAZARD}),
+    "rainbow": ("rainbow", {"hazard": HAZARD, "validation_images": 1}),
+    "miniimagenet": ("miniimagenet", {"hazard": HAZARD, "size": SIZE}),
+    "players": ("players", {}),
+}
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_seed_decides_what_is_drawn_and_regimes_start_at_the_hazard(name, tmp_path):
+    experiment, data = SOURCES[name]
+    for write in (write_black, write_folder, lambda folder: write_players(folder, [1, 2, 3])):
+        write(tmp_path)
+    config = Config(experiment=experiment, data=data)
+    splits = catalogue.splits(config, Place(tmp_path, tmp_path / "cache"))
+    once, again, other = (splits.train.draw(seeded(seed), 300, 20) for seed in (3, 3, 4))
+    for one, same in zip(once, again, strict=True):
+        assert one is same is None or torch.equal(one, same)
+    drawn = [batch.y if batch.x is None else batch.x for batch in (once, other)]
+    assert not torch.equal(*drawn)
+    assert once.y.shape == (300, 20, splits.y_dim)
+    assert once.x.shape == (300, 20, splits.x_dim) if splits.x_dim else once.x is None
+    if name == "players":
+        assert once.switch is None
+        return
+    assert once.switch[:, 0].all()
+    share = once.switch[:, 1:].double().mean().item()
+    assert share == pytest.approx(HAZARD, abs=5 * math.sqrt(HAZARD * (1 - HAZARD) / 5700))
+
+
+def test_hazards_at_their_ends():
+    assert not Sinusoid(0.0).draw(seeded(), 9, 50).switch[:, 1:].any()
+    assert Sinusoid(1.0).draw(seeded(), 9, 50).switch.all()
+    for hazard, count, said in ((1.5, 0, "got 1.5"), (0.1, -1, "got -1")):
+        config = Config(experiment="sinusoid", data={"hazard": hazard, "tasks": count})
+        with pytest.raises(BadConfig, match=said):
+            catalogue.splits(config, Place(None, None))
+
+
+def test_parameters_change_exactly_at_switches_and_bounds_hold():
+    switch = torch.tensor([[True, False, True, False, False], [True, True, False, False, True]])
+    values = torch.arange(10).view(2, 5)
+    assert held(values, switch).tolist() == [[0, 0, 2, 2, 2], [5, 6, 6, 6, 9]]
+    drawn = below(seeded(), torch.tensor([1, 2, 5]).expand(20_000, 3))
+    for column, bound in enumerate((1, 2, 5)):
+        counts = torch.bincount(drawn[:, column], minlength=bound) / 20_000
+        assert counts.tolist() == pytest.approx([1 / bound] * bound, abs=0.02)
+
+
+def test_memory_lasts_within_a_regime_only():
+    switch = torch.zeros(4000, 40, dtype=torch.bool)
+    switch[:, 0] = switch[:, 20] = True
+    generator = torch.Generator().manual_seed(0)
+    innovation = torch.randn(4000, 40, generator=generator, dtype=torch.float64)
+    memory = torch.full((4000, 40), 0.8, dtype=torch.float64)
+    found = regimes._autoregression(switch, memory, innovation)
+    for t in (0, 19, 20, 39):
+        assert abs(found[:, t].var() - 1 / (1 - 0.64)) < 0.25
+    assert abs(correlation(found[:, 30], found[:, 31]) - 0.8) < 0.03
+    assert abs(correlation(found[:, 19], found[:, 20])) < 0.06
+
+
+def correlation(one, other):
+    return torch.corrcoef(torch.stack((one, other)))[0, 1].item()

@@ -1,0 +1,113 @@
+"""`moca evaluate all` on small files of the formats that they read."""
+
+import json
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from training.commands.evaluate import app
+from training.quality import sensitivities
+from training.quality.measures import Sizes, evaluate
+from training.quality.page import show, tables, write, write_numbers
+
+SMALL = Sizes(2, 120, 2, 40, 30, candidates=2)
+
+
+FEW = sensitivities.Sizes(1, 500, 60, 2, 60, 2, 40, within=30, requested=(2.0,))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def steps(length, outputs=1):
+        y = rng.normal(size=(length, outputs))
+        y[length // 2 :] += 5.0
+        return y
+
+    marked = {"a": [60], "b": [61]}
+    content = {
+        name: {"values": steps(120).T.tolist(), "annotations": marked} for name in ("one", "two")
+    }
+    content["short"] = {"values": steps(15).T.tolist(), "annotations": marked}
+    (tmp_path / "tcpd.json").write_text(json.dumps(content))
+    window = np.zeros(200, np.uint8)
+    window[100:120] = 1
+    arrays = {}
+    for k in range(6):
+        arrays[f"c__{k}__value"] = steps(200)[:, 0]
+        arrays[f"c__{k}__window"] = window
+    np.savez(tmp_path / "nab.npz", **arrays)
+    changepoint = np.zeros(120, np.uint8)
+    changepoint[60] = 1
+    np.savez(tmp_path / "beedance.npz", seq1__x=steps(120, 2), seq1__changepoint=changepoint)
+    return tmp_path
+
+
+def run(*arguments, **environment):
+    return CliRunner(env=environment).invoke(app, [str(each) for each in arguments])
+
+
+@pytest.mark.slow
+def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
+    text = StringIO()
+    console = Console(file=text, width=100)
+    results = evaluate(folder, ["gaussian"], 0, SMALL, console, True, FEW)
+    assert {"skab.npz", "hasc.npz", "elec2.npz"} <= set(results.missing)
+    assert len(results.families) % 11 == 0
+    assert [row.requested for row in results.sensitivity] == [2.0] * 11
+    corpora = {(row.corpus, row.method): row.f1.mean for row in results.changes}
+    assert corpora["TCPD", "gaussian, confirmed online"] > 0.85
+    assert corpora["TCPD", "gaussian less seasons, confirmed online"] > 0.85
+    assert ("bees", "gaussian less seasons") not in corpora  # of several outputs
+    assert corpora["bees", "multivariate"] == 1.0
+    assert corpora["bees", "evenly spaced"] == 1.0  # one mark in the middle
+    assert corpora["bees", "no change"] == 0.0
+    forecasts = {(row.corpus, row.method): row.score for row in results.forecasts}
+    assert set(forecasts) == {
+        (corpus, method)
+        for corpus in ("TCPD", "NAB")
+        for method in ("gaussian", "gaussian less seasons", "last value", "rolling mean")
+    }
+    assert forecasts["TCPD", "gaussian"].log_score.count == 2  # the third is too short
+    assert forecasts["NAB", "gaussian"].relative_error.mean < 0.9
+    assert 0.8 < forecasts["NAB", "gaussian"].coverage < 0.97
+    anomalies = {row.method: row.score for row in results.nab}
+    assert anomalies["no change"].in_sample == 0.0
+    assert anomalies["gaussian, -log_score"].mean > 60.0  # it falls in at the window's start
+    show(results, console)
+    assert "Simulated families" in text.getvalue()
+    assert "skab.npz" in text.getvalue()
+    assert any(table.markdown().startswith("### Changes: bees") for table in tables(results))
+    files = write(tmp_path / "page", results)
+    page = files[0].read_text("utf-8")
+    assert "Anomalies: NAB" in page
+    assert 'src="http' not in page
+    assert {"false_alarms.png", "nab.png", "calibration_nab.png"} <= {file.name for file in files}
+    write_numbers(tmp_path / "new" / "numbers.json", results)
+    numbers = json.loads((tmp_path / "new" / "numbers.json").read_text())
+    assert len(numbers["nab"]) == len(results.nab)
+
+
+def test_what_cannot_be_evaluated_is_named(tmp_path):
+    for arguments, environment, said in (
+        (("all", "--data", tmp_path), {}, "tcpd.json, nab.npz"),
+        (("all",), {"MOCA_TEST_DATA": ""}, "--data"),
+        (("all", "--data", tmp_path, "--model", "poisson"), {}, "--model: "),
+    ):
+        result = run(*arguments, **environment)
+        assert result.exit_code == 2, arguments
+        assert said in result.stderr
+    for name, content in (
+        ("tcpd.json", b"{"),
+        ("nab.npz", b"no archive"),
+        ("tcpd.json", b'{"one": {}}'),
+    ):
+        (tmp_path / name).write_bytes(content)
+        result = run("all", "--data", tmp_path)
+        assert result.exit_code == 2
+        assert name in result.stderr
+        (tmp_path / name).unlink()

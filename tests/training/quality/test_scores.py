@@ -1,0 +1,257 @@
+"""Scores of changes, anomalies and forecasts, on series whose scores are known exactly."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from training.quality import measures, scores, series
+from training.quality.baselines import Normal, windowed_gaussian
+from training.quality.measures import Sizes
+from training.quality.scores import (
+    SeriesScore,
+    alarm_curve,
+    annotated_f1,
+    anomaly_score,
+    change_score,
+    covering,
+    detection_curve,
+    window_weights,
+)
+from training.quality.series import Family
+
+
+def test_series_are_rows_by_name(tmp_path):
+    found = {
+        "b": {"values": [[1, None, 3]], "annotations": {"7": [2]}},
+        "a": {"values": [[1.5, 2], [3, 4]], "annotations": {"6": [], "8": [1]}},
+    }
+    (tmp_path / "tcpd.json").write_text(json.dumps(found))
+    a, b = series.tcpd(tmp_path / "tcpd.json")
+    assert a == ("a", [[1.5, 3.0], [2.0, 4.0]], {"6": [], "8": [1]})
+    assert b.values[0] == [1.0]
+    assert math.isnan(b.values[1][0])
+    assert b.annotations == {"7": [2]}
+
+
+def test_f1_by_hand():
+    assert annotated_f1({"a": [10, 20], "b": [11, 20], "c": [10]}, [10, 20]) == pytest.approx(1.0)
+    # None, 10 and 50 were marked, 10 is found: precision 1, recall (1 + 1 + 1/2) / 3.
+    assert annotated_f1({"a": [], "b": [10], "c": [50]}, [10]) == pytest.approx(10 / 11)
+    # Nothing is found: the trivial 0 alone.
+    assert annotated_f1({"a": [], "b": [10], "c": [50]}, []) == pytest.approx(0.8)
+
+
+def test_a_detection_serves_one_point_and_within_five():
+    assert annotated_f1({"a": [10, 12]}, [11]) == pytest.approx(2 * (2 / 3) / (1 + 2 / 3))
+    assert annotated_f1({"a": [10, 12]}, [11, 13]) == pytest.approx(1.0)
+    assert annotated_f1({"a": [10]}, [15]) == pytest.approx(1.0)
+    assert annotated_f1({"a": [10]}, [16]) == pytest.approx(0.5)
+
+
+def test_covering_by_hand():
+    assert covering({"a": [3]}, [3, 5], 6) == pytest.approx(5 / 6)
+    assert covering({"a": []}, [4], 6) == pytest.approx(4 / 6)
+    assert covering({"a": [3], "b": []}, [], 6) == pytest.approx(0.75)
+
+
+def test_detections_at_either_end_do_not_count():
+    assert change_score({"a": [5]}, [0, 5, 9], 10) == change_score({"a": [5]}, [5], 10)
+    assert change_score({"a": [5]}, [5], 10) == (1.0, 1.0)
+
+
+def test_f1_of_changes_with_a_margin_by_hand():
+    assert scores.f1([10, 50], [12, 80], 5) == pytest.approx(0.5)
+    assert scores.f1([10, 50], [], 5) == 0.0
+    assert scores.f1([10, 50], [9, 11, 49], 5) == pytest.approx(4 / 5)
+    assert scores.f1([], [], 5) == 1.0
+    assert (scores.f1([10], [15], 5), scores.f1([10], [16], 5)) == (1.0, 0.0)
+
+
+def test_alarms_are_false_on_quiet_series_and_delays_count_the_first():
+    sizes = Sizes(4, 500, 3, 30, 20, (1.0, 5.0))
+
+    def watch(y):
+        # One alarm in each quiet series; of shifts only the large one is found, at once.
+        quiet = y.shape[1] == sizes.quiet_length
+        return {"tests": [[7] if quiet else [10, *np.flatnonzero(one > 4)[:1]] for one in y]}
+
+    family, rng = Family("zero", lambda rng, n: np.zeros(n)), np.random.default_rng(0)
+    (row,) = measures.simulate(family, [watch], rng, 0, sizes, lambda: None)
+    assert (row.family, row.method) == ("zero", "tests")
+    assert row.false.mean == pytest.approx(2.0)
+    assert row.found == (0.0, 1.0)
+    assert row.delay == (math.inf, 1.0)
+
+
+def test_a_model_alarms_where_it_comes_to_exceed_the_threshold():
+    changed = [math.nan, 0.95, 0.9, 0.91, 0.95, 0.2, 0.9, 0.5]
+    assert measures.crossings(changed) == [1, 3]
+    assert measures.crossings([0.95, 0.99]) == []
+
+
+def window(n, *spans):
+    inside = np.zeros(n, dtype=bool)
+    for start, end in spans:
+        inside[start:end] = True
+    return inside
+
+
+def flags(n, *at):
+    values = np.zeros(n)
+    values[list(at)] = 1.0
+    return values
+
+
+def sigmoid(y):
+    return 2 / (1 + math.exp(5 * y)) - 1
+
+
+TWO = window_weights(window(1000, (400, 450), (700, 750)))
+
+
+def test_the_perfect_detector_has_100_and_nothing_has_0():
+    perfect = detection_curve([flags(1000, 400, 700)], [TWO])
+    assert perfect.at(1.0) == pytest.approx(100.0)
+    assert perfect.best() == (pytest.approx(100.0), 1.0)
+    assert detection_curve([np.full(1000, np.nan)], [TWO]).best() == (0.0, np.inf)
+
+
+def test_a_late_detection_counts_less_and_only_the_first_counts():
+    late = detection_curve([flags(1000, 449, 700)], [TWO]).at(1.0)
+    assert late == pytest.approx(100 * (3 + sigmoid(-1 / 50) / sigmoid(-1)) / 4)
+    again = detection_curve([flags(1000, 400, 420, 449, 700)], [TWO]).at(1.0)
+    assert again == pytest.approx(100.0)
+
+
+def test_false_detections_cost_less_just_after_a_window():
+    def cost(at):
+        return 100.0 - detection_curve([flags(1000, 400, 700, at)], [TWO]).at(1.0)
+
+    assert cost(300) == pytest.approx(100 * 0.11 / 4)
+    assert cost(600) == pytest.approx(100 * 0.11 / 4, rel=1e-3)
+    assert cost(451) == pytest.approx(100 * -0.11 * sigmoid(2 / 49) / 4)
+    assert cost(100) == 0.0  # of the probation: 15 %
+
+
+def test_probation_and_equal_scores():
+    assert window_weights(window(20_000)).first == 750
+    assert window_weights(window(1000)).first == 150
+    found = detection_curve([np.ones(1000)], [TWO])  # equal scores are flagged together
+    assert len(found.threshold) == 2
+    assert found.at(1.0) < 0
+
+
+def test_a_threshold_comes_from_the_other_half():
+    n = 1000
+    weighted = [window_weights(window(n, (400, 450))) for _ in range(8)]
+    same = anomaly_score([flags(n, 400)] * 8, weighted, np.random.default_rng(0))
+    assert same[:3] == (pytest.approx(100.0), pytest.approx(100.0), pytest.approx(0.0))
+    assert math.isnan(same.fixed)
+    # Thresholds of one series say nothing of another: in-sample is better.
+    rng = np.random.default_rng(1)
+    noise = [rng.random(n) for _ in range(8)]
+    found = anomaly_score(noise, weighted, rng)
+    assert found.mean < found.in_sample
+
+
+def test_an_alarm_silences_those_that_follow():
+    score = flags(1000, 5, 6, 104, 105, 106, 204, 400)
+    assert scores.alarms(score, 1.0) == [5, 105, 400]
+    assert scores.alarms(score, 1.1) == []
+
+
+def test_alarms_are_scored_as_detections_are():
+    """With none within the silence of another both scores are the same."""
+    score = flags(1000, 200, 430, 600, 700, 850)
+    swept, alarmed = detection_curve([score], [TWO]), alarm_curve([score], [TWO])
+    assert alarmed.at(scores.ALARM) == pytest.approx(swept.at(1.0))
+    # One that is strange all along costs an alarm in 100 observations, and no more.
+    long = np.zeros(1000)
+    long[480:700] = 1.0
+    false = 100 * sum(TWO.weight[at] for at in (480, 580, 680)) / 4
+    assert alarm_curve([long], [TWO]).at(scores.ALARM) == pytest.approx(false)
+
+
+def test_alarms_count_from_the_end_of_the_probation():
+    def cost(at):
+        return 100.0 - alarm_curve([flags(1000, 400, 700, at)], [TWO]).at(scores.ALARM)
+
+    assert cost(150) == pytest.approx(100 * 0.11 / 4)
+    assert cost(149) == 0.0
+
+
+def test_a_threshold_is_fixed_for_alarms():
+    n = 1000
+    weighted = [window_weights(window(n, (400, 450))) for _ in range(8)]
+    values = [0.9991 * flags(n, 400) for _ in range(8)]
+    found = anomaly_score(values, weighted, np.random.default_rng(0), alarm_curve)
+    assert (found.in_sample, found.fixed) == (pytest.approx(100.0), pytest.approx(100.0))
+    nothing = [0.9989 * each for each in values]
+    assert anomaly_score(nothing, weighted, np.random.default_rng(0), alarm_curve).fixed == 0.0
+
+
+def test_the_windowed_gaussian_by_hand():
+    y = np.random.default_rng(0).normal(size=300)
+    found = windowed_gaussian(y)
+    mean, sd = y[:200].mean(), y[:200].std()
+    expected = 1 - 0.5 * math.erfc(abs(y[200] - mean) / sd / math.sqrt(2))
+    assert found[200] == pytest.approx(expected)
+    assert found[0] == 0.0
+
+
+def standard(n):
+    y = np.random.default_rng(0).normal(size=n)
+    return y, scores.of_normal(y, Normal(np.zeros(n), np.ones(n)))
+
+
+def test_crps_of_a_normal_and_of_a_point():
+    """`z (2 F(z) - 1) + 2 f(z) - 1 / sqrt(pi)` (Gneiting & Raftery 2007)."""
+    z = np.array([0.0, 0.5, -1.3, 2.0])
+    levels = torch.tensor(scores.LEVELS, dtype=torch.float64)
+    quantiles = np.tile(torch.special.ndtri(levels).numpy(), (4, 1))
+    cdf = torch.special.ndtr(torch.from_numpy(z)).numpy()
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    exact = z * (2 * cdf - 1) + 2 * density - 1 / math.sqrt(math.pi)
+    assert scores.crps(z, quantiles) == pytest.approx(exact, rel=0.05)
+    point = np.full((2, len(scores.LEVELS)), 3.0)  # the absolute error
+    assert scores.crps(np.array([1.0, 4.5]), point) == pytest.approx([2.0, 1.5])
+    # Twice the mean of the pinball losses, at each level.
+    spread = np.linspace(-1.0, 1.0, len(scores.LEVELS))
+    losses = [2 * max(p * (0.3 - q), (p - 1) * (0.3 - q))
+              for p, q in zip(scores.LEVELS, spread, strict=True)]  # fmt: skip
+    assert scores.crps(np.array([0.3]), spread[None]) == pytest.approx([np.mean(losses)])
+
+
+def test_scores_of_the_true_normal():
+    y, forecast = standard(20_000)
+    scored = scores.forecast_score(y, forecast, 1.0, 0)
+    assert scored.log_score == pytest.approx(-0.5 - 0.5 * math.log(2 * math.pi), abs=0.02)
+    assert scored.error == pytest.approx(math.sqrt(2 / math.pi), abs=0.02)
+    assert scored.crps == pytest.approx(1 / math.sqrt(math.pi), abs=0.02)
+    assert scores.covered(scored.pit) == pytest.approx(0.9, abs=0.01)
+    assert scored.runaway == 0.0
+
+
+def test_a_mean_beyond_the_data_is_a_runaway():
+    y = np.array([-1.0, 1.0, np.nan, -1.0, 1.0])
+    assert scores.runaway(y, np.array([np.nan, 0.5, -1.0, 1.0]), 1.0) == 0.0
+    assert scores.runaway(y, np.array([0.0, 5.0]), 2.0) == 2.0
+    assert scores.runaway(y, np.array([0.0, -9.0]), 2.0) == 4.0
+
+
+def test_corpora_are_pooled():
+    def of_series(log_score, error, pits, far=0.0):
+        return SeriesScore(log_score, error, error, far, np.array(pits))
+
+    ours = [of_series(1.0, 1.0, [0.5, 0.01], 5.0), of_series(2.0, 4.0, [0.3, 0.7])]
+    last = [of_series(0.0, 2.0, [0.5, 0.5]), of_series(4.0, 2.0, [0.5, 0.5])]
+    found = scores.pooled(ours, last, np.random.default_rng(0))
+    assert found.log_score.mean == 1.5
+    assert found.lead == pytest.approx(-0.5)
+    assert found.relative_error.mean == pytest.approx(1.0)  # half and twice
+    assert (found.relative_error.low, found.relative_error.high) == pytest.approx((0.5, 2.0))
+    assert (found.coverage, found.lowest, found.highest) == (0.75, 0.5, 1.0)
+    assert (found.runaway, found.runaways) == (5.0, 1)

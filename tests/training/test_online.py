@@ -1,0 +1,148 @@
+"""What the service would say of a series, without a server; less its seasons, too."""
+
+import csv
+import math
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from model_core.detection.filters import Filters
+from model_core.detection.pipeline import Pipeline
+from model_core.detection.rows import Observation
+from model_core.detection.series import Refused
+from model_core.events import Event
+from model_core.stream_settings import StreamSettings
+from model_core.upm.averaged import Averaged
+from model_core.upm.conjugate import Gaussian
+from model_core.upm.poisson import Poisson
+from training import online
+from training.online import Followed, Settings, follow, segmentation
+
+LEVELS = (0.05, 0.5, 0.95)
+SEASONAL = Settings(StreamSettings(seasonal=True))
+
+
+def sample(name):
+    text = (resources.files("service.samples") / f"{name}.csv").read_text()
+    return [[float(row["y"])] for row in csv.DictReader(text.splitlines())]
+
+
+def test_real_series_changed_once():
+    for model in (Averaged(), Gaussian()):
+        rows = sample("nile")
+        (found,) = follow(model, [rows], Settings())
+        assert found.confirmed() == segmentation(model, rows, Settings()) == [28]
+    (found,) = follow(Poisson(), [sample("coal")], Settings())
+    (start,) = found.confirmed()
+    assert 1886 <= 1851 + start <= 1893
+
+
+def test_a_warm_up_has_what_is_there_of_labels():
+    nan = math.nan
+    rows = [[1.0, nan], [nan, 7.0], [nan, nan], [2.0, 9.0], [4.0, nan], [8.0, 8.0], [0.0, 0.0]]
+    assert online.warm(Averaged(2), rows, 3) == (
+        [3.0, 8.0],
+        [pytest.approx(3.095696), 1.0],
+        6,
+    )
+    location, _, count = online.warm(Gaussian(2), rows, 3)  # learns from whole labels alone
+    assert (location, count) == ([2.0, 8.0], 7)
+
+
+def test_a_missing_label_is_passed_over():
+    rows = sample("nile")
+    gap = [[math.nan] if i in (5, 40) else row for i, row in enumerate(rows)]
+    (found,) = follow(Averaged(), [gap], Settings())
+    assert found.confirmed() == [28]
+    assert segmentation(Averaged(), gap, Settings()) == [28]
+
+
+def test_a_relocated_event_counts_where_it_lies_by_then():
+    event = Event(1, "confirmed", 30, 33)
+    events = [(33, event._replace(state="suspected")), (43, event), (50, event._replace(start=28))]
+    withdrawn = Event(2, "withdrawn", 60, 61)
+    assert Followed([*events, (70, withdrawn)], []).confirmed() == [28]
+
+
+def test_answers_are_those_after_the_warm_up():
+    rows = sample("nile")
+    (found,) = follow(Averaged(), [rows], Settings(), LEVELS)
+    answers = found.answers
+    assert answers.warmup == 20
+    assert all(math.isnan(each[19]) and math.isfinite(each[20]) for each in answers[:3])
+    low, median, high = answers.summary.quantiles[50, :, 0]
+    assert low < median < high
+    assert answers.summary.cdf[28, 0] < 0.5  # it fell
+
+
+class Own(Gaussian):
+    """A model of one's own, which has no kernel."""
+
+
+@pytest.mark.parametrize("steps", [0, 40])
+def test_a_model_whose_numbers_are_not_finite_is_given_up(monkeypatch, steps):
+    stepped, taken = Filters._step_eagerly, iter(range(10_000))
+
+    def refused(self, *given):
+        found = stepped(self, *given)
+        fine = next(taken) < steps
+        return [each._replace(line=each.line._replace(ok=each.line.ok and fine)) for each in found]
+
+    monkeypatch.setattr(Filters, "_step_eagerly", refused)
+    rows = [[float(t)] for t in range(60)]
+    if steps:
+        with pytest.raises(Refused, match="not finite"):
+            follow(Own(), [rows], Settings())
+    else:  # it never warms up
+        assert follow(Own(), [rows], Settings())[0].answers.warmup == len(rows)
+    taken = iter(range(10_000))
+    pipeline = Pipeline(Own(), online._rules(Own(), Settings()), [0.0])
+    observed = [Observation(tuple(row)) for row in rows]
+    if steps:
+        with pytest.raises(Refused, match="not finite"):
+            online._through(pipeline, 0, observed)
+    else:
+        assert all(each.readout is None for each in online._through(pipeline, 0, observed))
+
+
+def day(rng, n):
+    return 1.2 * np.sin(2 * np.pi * np.arange(n) / 24) + 0.5 * rng.normal(size=n)
+
+
+def rows(y):
+    return y[:, None].tolist()
+
+
+def test_forecasts_less_a_season_are_those_of_the_labels():
+    y = day(np.random.default_rng(4), 450)
+    y[::7] = np.nan
+    (plain,) = follow(Averaged(), [rows(y)], Settings(), LEVELS)
+    (less,) = follow(Averaged(), [rows(y)], SEASONAL, LEVELS)
+    np.testing.assert_array_equal(np.isnan(less.answers.log_score[50:]), np.isnan(y[50:]))
+    late = slice(200, None)
+    there = ~np.isnan(y[late])
+    assert np.abs(less.answers.summary.mean[late, 0] - y[late])[there].mean() < 0.5
+    ours, theirs = (np.nanmean(each.answers.log_score[late]) for each in (less, plain))
+    assert ours > theirs + 0.1
+    low, _, high = less.answers.summary.quantiles[late, :, 0].T
+    assert 0.85 < ((low < y[late]) & (y[late] < high))[there].mean() < 0.95
+
+
+def test_by_default_a_season_is_found_once_there_are_many_labels():
+    """In a batch with series without one, each as alone."""
+    rng = np.random.default_rng(8)
+    y, walk = day(rng, 1100), rng.normal(size=999).cumsum()
+    found, quiet = follow(Gaussian(), [rows(y), rows(walk)], Settings(), LEVELS)
+    never = follow(
+        Gaussian(), [rows(y), rows(walk)], Settings(StreamSettings(seasonal=False)), LEVELS
+    )
+    before, after = slice(20, 1000), slice(1000, None)
+    ours, theirs = (each.answers.log_score for each in (found, never[0]))
+    np.testing.assert_array_equal(ours[before], theirs[before])
+    assert ours[after].mean() > theirs[after].mean() + 0.3
+    assert found.seasons == [(1000, (24,))]
+    np.testing.assert_array_equal(quiet.answers.log_score, never[1].answers.log_score)
+    assert quiet.events == never[1].events
+    (short,) = follow(Gaussian(), [rows(y)], Settings(StreamSettings(history=60)))
+    assert short.seasons == []  # no search looks back further than the history

@@ -1,0 +1,213 @@
+"""The paper's experiments: from small runs to tables and figures, as the command line does it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from tests.training.moca import SMALL as TRAINED
+from training import catalogue, jobs, trained
+from training.catalogue import Place
+from training.config import Objective
+from training.errors import BadConfig, BadRun
+from training.experiments import players, sinusoid
+from training.jobs import Axes, Training, overrides, train
+from training.paper import (
+    BASELINES,
+    SUPERVISED,
+    UNSUPERVISED,
+    Comparison,
+    Study,
+    evaluate,
+    method_table,
+    save_table,
+)
+from training.statistics import estimate, formatted
+from training.trained import Protocol, Trained
+
+SMALL = {
+    "model": {"widths": (8,), "features": 4},
+    "optimiser": {"iterations": 4, "batch": 4, "length": 12},
+    "validation": {"every": 2, "windows": 4},
+}
+TINY = Protocol(6, 160)
+COMMON = overrides(None, [f"{name}={value}" for name, value in TRAINED.items()])
+COMMON["optimiser"]["length"] = 20
+STEPS = 260
+RESULT = {"iterations": 4, "elapsed_s": 1.0}
+SHARED = np.random.default_rng(5).normal(size=40)
+VALUES = {
+    ("0.1", "SW5"): 1.5 + SHARED,
+    ("0.1", "MOCA"): 1.0 + SHARED + 0.01 * np.random.default_rng(6).normal(size=40),
+    ("0.1", "TOE"): 1.9 + SHARED,
+    ("0.01", "MOCA"): 0.2 + SHARED,
+}
+
+
+def test_the_lead_in_a_table_is_paired_and_over_the_best():
+    found = Comparison("sinusoid", "test NLL (nats)", -1, VALUES)
+    assert found.settings() == ["0.01", "0.1"]
+    assert found.methods() == ["MOCA", "SW5", "TOE"]
+    best, lead = found.lead("0.1", "MOCA", BASELINES)
+    assert best == "SW5"
+    assert lead.mean == pytest.approx(0.5, abs=0.01)
+    # Sequences differ by far more than the methods do.
+    assert lead.half_width < 0.01 < estimate(VALUES["0.1", "MOCA"]).half_width
+    assert found.lead("0.01", "MOCA", BASELINES) is None
+    values = {("all", "MOCA"): np.array([0.9, 0.8]), ("all", "SW5"): np.array([0.5, 0.6])}
+    best, lead = Comparison("x", "accuracy", 1, values).lead("all", "MOCA", ["SW5"])
+    assert (best, round(lead.mean, 3)) == ("SW5", 0.3)
+
+
+def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path):
+    values = {("all", "MOCA"): np.array([-1.5, -1.7]), ("all", "oracle"): np.array([-1.0, -2.0])}
+    found = Comparison("players", "test NLL (nats)", -1, values)
+    console = Console(record=True, width=100)
+    printed = method_table(found)
+    console.print(printed.for_terminal())
+    lines = [line.strip() for line in console.export_text().splitlines()]
+    ours = {method: formatted(estimate(values["all", method])) for method in ("MOCA", "oracle")}
+    (moca,) = (line for line in lines if line.startswith("MOCA "))
+    assert moca.removeprefix("MOCA").strip().startswith(ours["MOCA"])
+    assert moca.endswith("-3.291 ± 0.074")
+    (oracle,) = (line for line in lines if line.startswith("oracle"))
+    assert oracle.removeprefix("oracle").strip() == ours["oracle"]  # the paper has none
+    run = Trained(None, catalogue.preset("players", "quick", {"seed": 4}), RESULT)
+    save_table(found, printed, {("all", "MOCA"): run}, tmp_path)
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    (row,) = (each for each in rows if each["method"] == "MOCA")
+    expected = estimate(values["all", "MOCA"])
+    assert (row["mean"], row["low"], row["sequences"], row["seed"]) == (*expected[:2], 2, 4)
+    table = (tmp_path / "table.md").read_text()
+    assert "| -3.291 ± 0.074 |" in table
+    assert {line.count("|") for line in table.splitlines() if "|" in line} == {4}
+
+
+@pytest.fixture(autouse=True)
+def small_protocols(monkeypatch):
+    monkeypatch.setitem(trained.PROTOCOLS, "sinusoid", TINY)
+    monkeypatch.setitem(trained.PROTOCOLS, "players", Protocol(5, 150))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return Place(None, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, place):
+    """Two methods at two hazards with two learning rates."""
+    folder = tmp_path_factory.mktemp("runs")
+    wanted = Training("sinusoid", "quick", folder)
+    train(wanted, SMALL, place, Axes([0.05, 0.2], ["moca", "oracle", "sw5"], [0.01, 1e-6]))
+    return folder
+
+
+def test_the_rate_that_validated_best_is_chosen(runs):
+    found = list(trained.finished(runs / "sinusoid"))
+    assert len(found) == 12
+    chosen = trained.best(found)
+    assert set(chosen) == {(h, m) for h in (0.05, 0.2) for m in ("MOCA", "oracle", "SW5")}
+    for key, each in chosen.items():
+        others = [e.result["best_metric"] for e in found if (e.hazard, e.method) == key]
+        assert each.result["best_metric"] == min(others)
+        assert len(others) == 2
+
+
+def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
+    each = next(trained.finished(runs / "sinusoid"))
+    splits = catalogue.splits(each.config, place)
+    first = trained.scores(each, splits, TINY)
+    assert first.shape == (6,)
+    other = trained.scores(each, splits, TINY, Objective(mode="toe"))
+    assert not np.allclose(first, other)
+    monkeypatch.setattr(trained, "load", None)  # nothing is measured again
+    np.testing.assert_array_equal(trained.scores(each, splits, TINY), first)
+    anew = each._replace(result={**each.result, "best_metric": 0.0})
+    with pytest.raises(TypeError):  # but what was trained anew is
+        trained.scores(anew, splits, TINY)
+    monkeypatch.setattr(trained, "VERSION", trained.VERSION + 1)
+    with pytest.raises(TypeError):  # or tested by other rules
+        trained.scores(each, splits, TINY)
+
+
+@pytest.mark.slow
+def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
+    found = evaluate(Study("sinusoid", "quick", runs, place, tmp_path), sinusoid.draw)
+    learned = {"MOCA", "oracle", "SW5", SUPERVISED, UNSUPERVISED}
+    assert set(found.methods()) == learned
+    assert "MOCA's lead" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert len(rows) == 2 * len(learned)
+    assert {row.get("iterations") for row in rows if row["method"] == "SW5"} == {4}
+    written = {file.name for file in tmp_path.iterdir()}
+    for name in ("performance", "belief-0.05", "calibration-0.2", "losses-0.2", "supervision"):
+        assert {f"{name}.svg", f"{name}.png"} <= written
+
+
+def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
+    with pytest.raises(BadRun, match="moca train sinusoid"):
+        evaluate(Study("sinusoid", "quick", tmp_path, place, tmp_path), sinusoid.draw)
+    with pytest.raises(BadConfig, match="supervision, prior-weight, length"):
+        catalogue.ablation("colour", "sinusoid")
+    each = next(trained.finished(runs / "sinusoid"))
+    splits = catalogue.splits(each.config, place)
+
+    class Untold:
+        def draw(self, generator: torch.Generator, count: int, length: int):
+            return splits.test.draw(generator, count, length)._replace(switch=None)
+
+    with pytest.raises(BadRun, match="switches"):
+        trained.scores(each, splits._replace(test=Untold()), TINY, Objective(supervision=0.5))
+
+
+def walks(rows, seed):
+    """Players who go straight on, in feet, and turn now and then."""
+    rng = np.random.default_rng(seed)
+    turns = rng.normal(size=(rows, STEPS // 26, 2)).repeat(26, 1)
+    return (20 + np.cumsum(turns + 0.1 * rng.normal(size=(rows, STEPS, 2)), 1)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def court(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for seed, name in enumerate(("nba_cle_5hz", "nba_12p5hz")):
+        x = walks(8, seed)
+        found = {"x": x, "length": np.full(8, STEPS, np.int32), "play": np.arange(8) // 2}
+        np.savez(folder / f"{name}_train.npz", **found)
+        late = walks(6, seed + 2)
+        np.savez(folder / f"{name}_val.npz", **found, w151=late[:, :151], w201=late[:, :201])
+    return Place(folder, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.slow
+def test_players_from_runs_to_figures(court, tmp_path):
+    modes = ["moca", "toe", "sw5", "coe"]
+    runs = tmp_path / "runs"
+    train(Training("players", "quick", runs), COMMON, court, Axes(modes=modes))
+    train(Training("players", "quick-12p5hz", runs), COMMON, court, Axes(modes=["moca"]))
+    found = evaluate(Study("players", "quick", runs, court, tmp_path), players.draw)
+    assert found.methods() == ["MOCA", "SW5", "TOE", "COE"]
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert len({row["mean"] for row in rows}) == 4
+    written = {file.name for file in tmp_path.iterdir()}
+    for name in ("trajectory", "calibration", "losses", "methods"):
+        assert {f"{name}.svg", f"{name}.png"} <= written
+    each = next(trained.finished(runs / "players" / "quick-12p5hz"))
+    assert each.config.data["name"] == "nba_12p5hz"  # a preset for each recording
+
+
+def test_denormals_count_as_nothing_in_training_only(court, tmp_path, monkeypatch):
+    tiny, found = torch.full((3,), 2e-38), []
+    original = jobs.loop
+
+    def loop(*arguments, **options):
+        found.append((tiny * 0.25).max().item())
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(jobs, "loop", loop)
+    train(Training("players", "quick", tmp_path), COMMON, court, Axes(modes=["toe"]))
+    assert found == [0.0]
+    assert (tiny * 0.25).max().item() == pytest.approx(5e-39, rel=1e-6)

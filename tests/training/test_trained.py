@@ -1,0 +1,83 @@
+"""Traces of the filter over sequences: beliefs, scores, densities and PITs."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from model_core import segments
+from model_core.components import Normal
+from model_core.segments import Changes, Sequences
+from tests.training.learners.test_learners import KINDS, drawn, made
+from training.config import Objective
+from training.experiments.sinusoid import splits
+from training.learners import AlpacaLearner
+from training.learners.base import Scaling
+from training.learners.encoders import MlpEncoder
+from training.meta_training import objective
+from training.meta_training.objective import start
+from training.trained import density, log_scores, pit, trace
+
+
+@pytest.fixture(scope="module")
+def learner():
+    torch.manual_seed(3)
+    encoder = MlpEncoder([1, 8, 6], "relu", "tanh")
+    return AlpacaLearner(encoder, Scaling.none(1, 1), hazard=0.1, prior_scale=0.6).double()
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return splits(0.1).test.draw(torch.Generator().manual_seed(0), 3, 30)
+
+
+@torch.no_grad()
+def test_a_trace_of_the_filter_is_the_forward_pass(learner, batch):
+    """Its beliefs, its densities and shares below the label."""
+    model = learner.model()
+    matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
+    hazard = torch.full((1, 1), model.hazard, dtype=torch.float64)
+    expected = segments.forward(matrix, Changes(hazard)).log_posterior.exp()
+    found = trace(model, batch)
+    torch.testing.assert_close(found.belief, expected, atol=1e-9, rtol=0)
+    one = batch.part(slice(0, 1))
+    grid = torch.linspace(-30, 30, 6001, dtype=torch.float64).unsqueeze(-1)
+    state = trace(model, one, at=(7,)).states[7]
+    each = density(model, state, start(model, one), batch.x[0, 7:8], grid)[:, 0]
+    below = torch.trapezoid(each * (grid[:, 0] <= batch.y[0, 7, 0]), grid[:, 0])
+    assert torch.trapezoid(each, grid[:, 0]).item() == pytest.approx(1, abs=1e-6)
+    assert below.item() == pytest.approx(found.pit[0, 7, 0].item(), abs=2e-3)
+    y = batch.y.clone()
+    y[1, 4] = torch.nan
+    assert torch.isnan(trace(model, batch._replace(y=y)).pit[1, 4]).all()
+
+
+# Of a classifier the score of the filter counts the inputs, too; a fleet is trained in part alone.
+@pytest.mark.parametrize("kind", [k for k in KINDS if not k.startswith(("pcoc", "fleet"))])
+@torch.no_grad()
+def test_what_is_minimised_is_the_score_of_the_filter_without_pruning(kind):
+    """At odd times, some labels missing."""
+    learner, batch = made(kind), drawn(kind, 2, 12)
+    elapsed = 20 * torch.rand(batch.y.shape[:2], generator=torch.Generator().manual_seed(5))
+    batch = batch._replace(elapsed=elapsed.double())
+    learner.eval()
+    model = learner.model()
+    expected = log_scores(model, start(model, batch), batch)
+    found = objective.log_scores(learner, batch, Objective(), None)
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0, equal_nan=True)
+
+
+def test_a_pit_is_the_cdf_of_the_mixture():
+    """Whatever an empty slot holds."""
+    generator = torch.Generator().manual_seed(0)
+    log_weight = torch.randn(6, 4, generator=generator).double()
+    log_weight[:, 3] = -torch.inf
+    log_weight = log_weight.log_softmax(-1)
+    location, y = torch.randn(6, 4, 2, generator=generator).double(), torch.zeros(6, 2).double()
+    location[:, 3], y[2] = torch.nan, torch.nan
+    scale = torch.full_like(location, 0.7)
+    found = pit(log_weight, Normal(location, scale), y)
+    each = stats.norm.cdf(0.0, location, scale)
+    expected = np.nansum(log_weight.exp().unsqueeze(-1).numpy() * each, 1)
+    expected[2] = np.nan
+    np.testing.assert_allclose(found, expected, atol=1e-12)

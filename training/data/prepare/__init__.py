@@ -1,1 +1,0 @@
-"""Conversion of published data sets to the files that sources read."""

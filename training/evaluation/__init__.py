@@ -1,1 +1,0 @@
-"""Evaluation of trained models and of the default settings: `moca evaluate`."""

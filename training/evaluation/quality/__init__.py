@@ -1,1 +1,0 @@
-"""`moca evaluate all`: what the service's default settings find and forecast, beside baselines."""

@@ -1,0 +1,600 @@
+"""The switching wheel bandit (MOCA, app. on problem settings, after Riquelme et al. 2018).
+
+States are uniform in the unit disc. Action 0 has reward `MEDIUM`; actions 1 to 4 belong to a
+quadrant each, and have `HIGH` for states of theirs farther out than the radius `delta`, else `LOW`;
+rewards are `N(mean, NOISE^2)`. At each step, with probability `hazard`, the radius is drawn anew
+from U[0, 1]. Inputs are the state and the action as one-hot, labels the reward.
+
+`moca evaluate bandit`: an agent holds a posterior of the reward, MOCA's or a baseline's; it learns
+one reward at a time and gives the hypotheses that the next action is chosen from. Agents meet the
+same states, switches and noise of the reward (`World`), so that they may be compared trial by
+trial. All choose by `model_core.actions` from their hypotheses: MOCA from its mixture, the others
+from one. Regret is that of Garivier and Moulines (2011): the mean reward of the best action, with
+switches and radius known, less that of the action taken.
+
+`B` trials of `T` steps; actions are 0 to 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from model_core import actions
+from model_core import filter as moca
+from model_core.actions import Hypotheses, Strategy
+from model_core.filter import FilterState, Inputs, Prior
+from model_core.upm.alpaca import Alpaca
+from model_core.upm.base import select
+from training import catalogue, figures, paper, trained
+from training.catalogue import Place
+from training.data.windows import Batch, Series, Splits, Windows
+from training.errors import BadConfig, BadRun
+from training.figures import CHOSEN, VALUE, Chart, Curve
+from training.paper import Charts, Comparison, Study, method_table, save_table
+from training.statistics import estimate
+from training.trained import Trained
+
+LOW = 0.0
+MEDIUM = 1.0
+HIGH = 2.0
+NOISE = 0.5
+ACTIONS = 5
+X_DIM = 2 + ACTIONS
+TRAIN_STEPS = 64 * 562
+VALIDATION_STEPS = 16 * 562
+EXPLORE = 0.5  # probability that the data collection takes a random action
+
+SEED = 20_200_108  # of worlds and of choices, the same for all agents
+STEPS = 1000
+HYPOTHESES = 100  # of MOCA
+CACHED = 2**24  # bytes of covariances done together: more trials at once go slower on a CPU
+METRIC = "regret, % of the random agent's"
+STRATEGIES = {
+    "thompson": Strategy("thompson"),
+    "optimistic-3": Strategy("optimistic", 3),
+    "optimistic-5": Strategy("optimistic", 5),
+    "greedy": Strategy("greedy"),
+}
+# Of the paper's figure: hazard, step of the disc, length, samples of the reward.
+PAPER_HAZARD = "0.02"
+PAPER_STEP = 135
+PAPER_LENGTH = 200
+SAMPLES = 600
+POINTS = 101  # of the disc, along each axis
+EVERY = 5  # steps between points of a regret curve
+
+
+class World(NamedTuple):
+    """Environment of B agents over T steps, independent of their actions.
+
+    states: (B, T, 2). delta: (B, T). switch: (B, T) whether the radius was drawn anew; at the first
+    step it was. noise: (B, T) of the reward of any action.
+    """
+
+    states: Tensor
+    delta: Tensor
+    switch: Tensor
+    noise: Tensor
+
+    def part(self, trials: slice) -> World:
+        """Some of the trials."""
+        return World(*(field[trials] for field in self))
+
+    def to(self, device: torch.device | str) -> World:
+        """The world on another device."""
+        return World(*(field.to(device) for field in self))
+
+
+def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> World:
+    """`count` independent runs of the process, in float64."""
+
+    def uniform() -> Tensor:
+        return torch.rand(count, steps, generator=generator, dtype=torch.float64)
+
+    radius = uniform().sqrt()
+    angle = 2 * math.pi * uniform()
+    states = torch.stack((radius * angle.cos(), radius * angle.sin()), -1)
+    switch = uniform() < hazard
+    switch[:, :1] = True
+    last = torch.where(switch, torch.arange(steps), 0).cummax(-1).values
+    delta = uniform().gather(-1, last)
+    noise = torch.randn(count, steps, generator=generator, dtype=torch.float64)
+    return World(states, delta, switch, NOISE * noise)
+
+
+def quadrant(states: Tensor) -> Tensor:
+    """Quadrant (...), 1 to 4, of states (..., 2), and so the action that belongs to it.
+
+    Counted as in geometry: upper right, upper left, lower left, lower right. The paper does not
+    specify the order; the problem is the same for any.
+    """
+    right = states[..., 0] > 0
+    upper = states[..., 1] > 0
+    return torch.where(upper, torch.where(right, 1, 2), torch.where(right, 4, 3))
+
+
+def reward_mean(states: Tensor, action: Tensor, delta: Tensor) -> Tensor:
+    """Mean reward (...) of actions (...) in states (..., 2) under radii (...)."""
+    wins = (action == quadrant(states)) & (states.norm(dim=-1) > delta)
+    low = torch.full_like(states[..., 0], LOW)
+    return torch.where(action == 0, MEDIUM, torch.where(wins, HIGH, low))
+
+
+def best_mean(states: Tensor, delta: Tensor) -> Tensor:
+    """Mean reward (...) of the best action in states (..., 2) under radii (...)."""
+    return torch.where(states.norm(dim=-1) > delta, HIGH, MEDIUM).to(delta)
+
+
+def inputs(states: Tensor, action: Tensor) -> Tensor:
+    """Inputs (..., 7) of states (..., 2) and actions (...): the state, then one-hot actions."""
+    hot = torch.nn.functional.one_hot(action, ACTIONS).to(states)
+    return torch.cat((states, hot), -1)
+
+
+def collected(generator: torch.Generator, count: int, steps: int, hazard: float) -> Batch:
+    """Collected data: half random actions, half that of the state's quadrant."""
+    drawn = world(generator, count, steps, hazard)
+    explore = torch.rand(count, steps, generator=generator) < EXPLORE
+    anything = torch.randint(ACTIONS, (count, steps), generator=generator)
+    action = torch.where(explore, anything, quadrant(drawn.states))
+    reward = reward_mean(drawn.states, action, drawn.delta) + drawn.noise
+    return Batch(inputs(drawn.states, action), reward.unsqueeze(-1), drawn.switch)
+
+
+class _Fresh(NamedTuple):
+    """New streams at each draw."""
+
+    hazard: float
+
+    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
+        """`count` streams from their first steps on."""
+        return collected(generator, count, length, self.hazard)
+
+
+def splits(place: Place, hazard: float, seed: int) -> Splits:
+    """Training on 64 x 562 steps and validation on 16 x 562, each one stream; test is fresh."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def windows(steps: int, name: str) -> Windows:
+        x, y, switch, _ = collected(generator, 1, steps, hazard)
+        assert x is not None
+        assert switch is not None
+        return Windows([Series(x[0], y[0], switch[0], name)])
+
+    train = windows(TRAIN_STEPS, "train")
+    return Splits(train, windows(VALIDATION_STEPS, "validation"), _Fresh(hazard), X_DIM, 1)
+
+
+class Holder(Protocol):
+    """An agent's state during its trials; `learn` changes it."""
+
+    def held(self, switch: Tensor) -> Hypotheses:
+        """Hypotheses before the next reward; switch: (B,) whether the radius was drawn anew.
+
+        Valid until `learn`, which may change the statistics in place.
+        """
+        ...
+
+    def learn(self, x: Tensor, y: Tensor) -> Hypotheses | None:
+        """Learn from a reward y (B, 1) for input x (B, 7); the belief after it, if it has one."""
+        ...
+
+
+class Filtered:
+    """MOCA: the filter with a constant hazard, by default the model's, one reward after another.
+
+    Nothing is pruned in the first `hypotheses` steps. Their number hardly matters: with 32
+    trained features, 10 trials of 1000 steps and hazards 0.005, 0.02 and 0.1, Thompson sampling
+    with 20 to 1000 of them had regrets within 0.3 % of the random agent's.
+    """
+
+    def __init__(
+        self,
+        model: Alpaca,
+        prior: Prior,
+        hazard: float | None = None,
+        hypotheses: int = HYPOTHESES,
+    ) -> None:
+        """Begin without an observation."""
+        self._model = model
+        self._prior = prior
+        self._state = moca.init(prior, hypotheses)
+        constant = model.hazard if hazard is None else hazard
+        if not isinstance(constant, float):
+            raise ValueError("expected a constant hazard, got one that depends on the run length")
+        ones = torch.ones_like(prior.location[:, 0])
+        nothing = prior.location.new_zeros(len(ones), X_DIM)
+        self._inputs = Inputs(
+            x=nothing,
+            y=nothing[:, :1],
+            labelled=ones > 0,
+            hazard=ones[:, None] * constant,
+            elapsed=ones,
+            changepoint=ones * torch.nan,
+            outlier_rate=ones * 0,
+        )
+
+    def held(self, switch: Tensor) -> Hypotheses:
+        """The mixture with the new hypothesis; MOCA does not use `switch`."""
+        grown, _ = moca.grow(self._state, self._prior, self._inputs)
+        return self._hypotheses(grown)
+
+    def learn(self, x: Tensor, y: Tensor) -> Hypotheses:
+        """One step of the filter."""
+        inputs = self._inputs._replace(x=x, y=y)
+        self._state, info = moca.step(self._model, self._state, self._prior, inputs)
+        if not bool(info.ok.all()):
+            raise FloatingPointError(
+                "a step of the filter gave a log probability that is not finite"
+            )
+        return self._hypotheses(self._state)
+
+    def _hypotheses(self, state: FilterState) -> Hypotheses:
+        belief = state.belief
+        return Hypotheses(belief.log_prob, belief.run_length, state.stats, self._prior.context)
+
+
+class Sliding:
+    """The posterior of the last `length` observations; 0, the prior, trains on everything (TOE).
+
+    It is refitted each time: no downdates, so no error accumulates.
+    """
+
+    def __init__(self, model: Alpaca, prior: Prior, length: int) -> None:
+        """Begin with an empty window."""
+        self._model = model
+        self._prior = prior
+        self._length = length
+        self._phi = prior.location.new_zeros(len(prior.location), 0, len(model.prior_cov))
+        self._y = prior.location.new_zeros(len(prior.location), 0, 1)
+
+    def held(self, switch: Tensor) -> Hypotheses:
+        """The posterior of the window."""
+        stats = self._prior.stats
+        if self._y.shape[1]:
+            weight = torch.ones_like(self._y.mT)
+            stats = self._model.block(stats, self._phi, self._y, weight).stats
+        return _certain(stats, self._prior)
+
+    def learn(self, x: Tensor, y: Tensor) -> None:
+        """Append the observation; drop the oldest of a full window."""
+        phi = self._model.encode(x, self._prior.context)
+        first = max(0, self._y.shape[1] + 1 - self._length)
+        self._phi = torch.cat((self._phi, phi.unsqueeze(1)), 1)[:, first:]
+        self._y = torch.cat((self._y, y.unsqueeze(1)), 1)[:, first:]
+
+
+class SinceSwitch:
+    """The oracle: the posterior of all observations since the last true switch."""
+
+    def __init__(self, model: Alpaca, prior: Prior) -> None:
+        """Begin with the prior."""
+        self._model = model
+        self._prior = prior
+        self._stats = prior.stats
+
+    def held(self, switch: Tensor) -> Hypotheses:
+        """The prior at a switch, else the posterior."""
+        self._stats = select(switch.unsqueeze(-1), self._prior.stats, self._stats)
+        return _certain(self._stats, self._prior)
+
+    def learn(self, x: Tensor, y: Tensor) -> None:
+        """Update the posterior."""
+        phi = self._model.encode(x, self._prior.context)
+        self._stats = self._model.update(self._stats, phi, y, torch.ones_like(y))
+
+
+def _certain(stats: object, prior: Prior) -> Hypotheses:
+    zeros = torch.zeros_like(prior.location[:, :1])
+    return Hypotheses(zeros, zeros.long(), stats, prior.context)
+
+
+# What begins the trials of a prior; None: uniformly random actions, whatever the strategy.
+Agent = Callable[[Alpaca, Prior], Holder] | None
+AGENTS: Mapping[str, Agent] = {
+    "MOCA": Filtered,
+    "oracle": SinceSwitch,
+    "SW5": partial(Sliding, length=5),
+    "SW10": partial(Sliding, length=10),
+    "SW50": partial(Sliding, length=50),
+    "TOE": partial(Sliding, length=0),
+}
+
+
+class Trials(NamedTuple):
+    """An agent's actions (B, T), rewards (B, T), and regret of each step (B, T)."""
+
+    action: Tensor
+    reward: Tensor
+    regret: Tensor
+
+    def cumulative(self) -> Tensor:
+        """Regret up to and including each step (B, T)."""
+        return self.regret.cumsum(-1)
+
+    def percent_of(self, other: Trials) -> Tensor:
+        """Total regret of each trial (B,) in percent of another agent's."""
+        return 100 * self.regret.sum(-1) / other.regret.sum(-1)
+
+
+class Belief(NamedTuple):
+    """One trial of MOCA, for a figure.
+
+    belief: (T, T) by [t, r], `b_t(r | x_t, y_t)`, float32. switch: (T,) true switches. delta: (T,).
+    mean: (G, G) mean of the mixture for action 1 before the reward of a step, at states
+    [i, j] = (x_2, x_1) of `axis` (G,); nan outside the disc.
+    """
+
+    trials: Trials
+    belief: Tensor
+    switch: Tensor
+    delta: Tensor
+    axis: Tensor
+    mean: Tensor
+
+
+def simulate(
+    agent: Agent,
+    model: Alpaca,
+    world: World,
+    strategy: Strategy,
+    generator: torch.Generator,
+) -> Trials:
+    """All trials of a world.
+
+    The generator gives each trial a seed of its own, so a trial is the same whatever others are run
+    beside it. The model and the world are on one device, in float64.
+    """
+    chance = _generators(generator, world)
+    device = world.delta.device
+    if agent is None:
+        shape = (world.delta.shape[1],)
+        drawn = [torch.randint(ACTIONS, shape, generator=one, device=device) for one in chance]
+        return _score(world, torch.stack(drawn))
+    count = len(world.delta)
+    if device.type == "cpu":
+        trial = HYPOTHESES * model.prior_cov.numel() * model.prior_cov.element_size()
+        count = max(1, CACHED // trial)
+    parts = []
+    for first in range(0, len(world.delta), count):
+        at = slice(first, first + count)
+        parts.append(_play(agent, model, world.part(at), strategy, chance[at]))
+    return Trials(*(torch.cat(field) for field in zip(*parts, strict=True)))
+
+
+def follow(
+    model: Alpaca, world: World, strategy: Strategy, generator: torch.Generator, at: int
+) -> Belief:
+    """The first trial of a world as in `simulate`, with MOCA's belief; `at` is a step of it."""
+    one = world.part(slice(0, 1))
+    steps = one.delta.shape[1]
+    axis = torch.linspace(-1, 1, POINTS, dtype=torch.float64, device=world.delta.device)
+    grid = torch.stack((axis.expand(POINTS, -1), axis.unsqueeze(-1).expand(-1, POINTS)), -1)
+    belief = torch.zeros(steps, steps)
+    mean = torch.full_like(grid[..., 0], torch.nan)
+
+    def watch(t: int, before: Hypotheses | None, after: Hypotheses | None) -> None:
+        if before is not None and t == at:
+            first = torch.ones_like(grid[..., 0], dtype=torch.int64)
+            points = inputs(grid, first).reshape(1, POINTS**2, X_DIM)
+            mean.copy_(actions.mean(model, before, points).reshape(POINTS, POINTS))
+        if after is not None:
+            probability = after.log_prob[0].exp().float().cpu()
+            belief[t].index_add_(0, after.run_length[0].clamp(0, steps - 1).cpu(), probability)
+
+    chance = _generators(generator, world)[:1]
+    trials = _play(Filtered, model, one, strategy, chance, watch)
+    mean = mean.masked_fill(grid.norm(dim=-1) > 1, torch.nan)
+    return Belief(trials, belief, one.switch[0], one.delta[0], axis, mean)
+
+
+# Called with a step, and the hypotheses before its action or after its reward.
+Watch = Callable[[int, Hypotheses | None, Hypotheses | None], None]
+
+
+@torch.no_grad()
+def _play(
+    begin: Callable[[Alpaca, Prior], Holder],
+    model: Alpaca,
+    world: World,
+    strategy: Strategy,
+    chance: list[torch.Generator],
+    watch: Watch = lambda t, before, after: None,
+) -> Trials:
+    count, steps = world.delta.shape
+    zeros = world.delta.new_zeros(count, 1)
+    holder = begin(model, moca.make_prior(model, zeros, zeros + 1))
+    every = torch.arange(ACTIONS, device=zeros.device).expand(count, -1)
+    rows = torch.arange(count, device=zeros.device)
+    taken = []
+    for t in range(steps):
+        state = world.states[:, t]
+        candidates = inputs(state.unsqueeze(1).expand(-1, ACTIONS, -1), every)
+        held = holder.held(world.switch[:, t])
+        watch(t, held, None)
+        action = actions.choose(model, held, candidates, strategy, chance).chosen
+        reward = reward_mean(state, action, world.delta[:, t]) + world.noise[:, t]
+        after = holder.learn(candidates[rows, action], reward.unsqueeze(-1))
+        taken.append(action)
+        watch(t, None, after)
+    return _score(world, torch.stack(taken, 1))
+
+
+def _score(world: World, action: Tensor) -> Trials:
+    mean = reward_mean(world.states, action, world.delta)
+    return Trials(action, mean + world.noise, best_mean(world.states, world.delta) - mean)
+
+
+def _generators(generator: torch.Generator, world: World) -> list[torch.Generator]:
+    """A generator for each trial, on the world's device."""
+    seeds = torch.randint(2**62, (len(world.delta),), generator=generator).tolist()
+    return actions.seeded(seeds, world.delta.device)
+
+
+def seeded(more: int = 0) -> torch.Generator:
+    """Chance of all agents."""
+    return torch.Generator().manual_seed(SEED + more)
+
+
+class Played(NamedTuple):
+    """Regret of one agent's trials.
+
+    percent: (trials,) in % of the random agent's. cumulative: (trials, T).
+    """
+
+    percent: NDArray[np.float64]
+    cumulative: NDArray[np.float32]
+
+
+Results = Mapping[tuple[str, str, str], Played]  # by hazard, method, strategy
+Runs = Mapping[tuple[str, str], Trained]  # by hazard, method
+
+
+def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> Charts:
+    """Print and write a table for each strategy, and figures; raises BadRun or BadConfig."""
+    torch.set_num_threads(1)
+    console = Console()
+    unknown = [name for name in strategies if name not in STRATEGIES]
+    if unknown:
+        raise BadConfig(f"--strategy: expected one of {', '.join(STRATEGIES)}, got {unknown[0]!r}")
+    runs = {key: run for key, run in wanted.chosen().items() if key[1] in AGENTS}
+    jobs = [(key, strategy) for strategy in strategies for key in runs]
+    results = {
+        (*key, strategy): play(runs[key], wanted, trials, strategy)
+        for key, strategy in track(jobs, "playing", console=console, transient=True)
+    }
+    for strategy in strategies:
+        comparison = compared(results, strategy)
+        table = method_table(comparison)
+        console.print(table.for_terminal())
+        save_table(comparison, table, runs, wanted.out / strategy)
+    charts = draw(wanted, runs, results, strategies)
+    for name, chart in charts:
+        chart.save(wanted.out / name)
+    return charts
+
+
+def compared(results: Results, strategy: str) -> Comparison:
+    """Regret of each method at each hazard under one strategy."""
+    values = {
+        (hazard, method): played.percent
+        for (hazard, method, chosen), played in results.items()
+        if chosen == strategy
+    }
+    return Comparison(f"bandit, {strategy}", METRIC, -1, values)
+
+
+def model(run: Trained, wanted: Study) -> Alpaca:
+    """A run's best model; raises BadRun where its kind is not alpaca."""
+    best_model = trained.load(run, catalogue.splits(run.config, wanted.place)).model()
+    if not isinstance(best_model, Alpaca):
+        raise BadRun(f"{run.run.folder}: expected a model of kind alpaca, got {best_model.kind!r}")
+    return best_model
+
+
+def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
+    """An agent's trials with its own model, cached in the run's folder."""
+    file = run.run.folder / f"regret-{run.digest(trials, STEPS, strategy, SEED)}.npz"
+    if file.exists():
+        cached = np.load(file)
+        return Played(cached["percent"], cached["cumulative"])
+    if run.hazard is None:
+        raise BadRun(f"{run.run.folder}: the run's data have no hazard setting")
+    with torch.no_grad():
+        shared = world(seeded(), trials, STEPS, run.hazard)
+        own = model(run, wanted)
+        chosen = STRATEGIES[strategy]
+        random = simulate(None, own, shared, chosen, seeded())
+        ours = simulate(AGENTS[run.method], own, shared, chosen, seeded())
+    percent = ours.percent_of(random).numpy()
+    played = Played(percent, ours.cumulative().numpy().astype(np.float32))
+    np.savez_compressed(file, **played._asdict())
+    return played
+
+
+def draw(wanted: Study, runs: Runs, results: Results, strategies: Sequence[str]) -> Charts:
+    """Regret against hazard and over time by strategy, validation, reward and belief."""
+    charts: Charts = []
+    for strategy in strategies:
+        comparison = compared(results, strategy)
+        if len(comparison.settings()) > 1:
+            charts.append((f"regret-{strategy}", comparison.hazard_chart()))
+        panels = {
+            f"hazard {setting}": [
+                _regret(method, played.cumulative)
+                for (hazard, method, chosen), played in results.items()
+                if (hazard, chosen) == (setting, strategy)
+            ]
+            for setting in comparison.settings()
+        }
+        title = f"Cumulative regret, {strategy}"
+        chart = figures.over_time(panels, "cumulative regret", title)
+        charts.append((f"cumulative-{strategy}", chart))
+    for (hazard, method), run in runs.items():
+        if method == "MOCA":
+            charts.append((f"losses-{hazard}", paper.validated(run)))
+    if (PAPER_HAZARD, "MOCA") in runs:
+        charts.append(("wheel", _paper_chart(wanted, runs)))
+    return charts
+
+
+def _regret(method: str, cumulative: NDArray[np.float32]) -> Curve:
+    """Regret so far (trials, T), at some of the steps."""
+    steps = np.arange(0, cumulative.shape[1], EVERY)
+    estimates = [estimate(cumulative[:, t]) for t in steps]
+    return figures.curve(method, (steps + 1).tolist(), estimates)
+
+
+def _paper_chart(wanted: Study, runs: Runs) -> Chart:
+    """The paper's figure of the bandit: rewards, their posterior mean at t = 135, the belief."""
+    whole = world(seeded(), 1, STEPS, float(PAPER_HAZARD))
+    short = World(*(value[:, :PAPER_LENGTH] for value in whole))
+    chance = seeded()
+    with torch.no_grad():
+        best = model(runs[PAPER_HAZARD, "MOCA"], wanted)
+        belief = follow(best, short, STRATEGIES["thompson"], chance, PAPER_STEP)
+    states = world(seeded(1), 1, SAMPLES, 0.5).states[0]
+    delta = belief.delta[PAPER_STEP].expand(SAMPLES)
+    noise = NOISE * torch.randn(SAMPLES, generator=chance, dtype=states.dtype)
+    reward = reward_mean(states, torch.ones(SAMPLES, dtype=torch.int64), delta) + noise
+    title = f"Switching wheel bandit: action 1 at t = {PAPER_STEP}, hazard {PAPER_HAZARD}"
+    return disc_chart(states, reward, belief, PAPER_STEP, title)
+
+
+@figures.styled
+def disc_chart(states: Tensor, reward: Tensor, belief: Belief, at: int, title: str) -> Chart:
+    """Samples of rewards (N,) at states (N, 2), the posterior mean at step `at`, and the belief."""
+    figure = figures.canvas(8, 7)
+    grid = figure.add_gridspec(2, 2, height_ratios=(4, 3))
+    left, right = (figure.add_subplot(grid[0, k]) for k in range(2))
+    samples = left.scatter(states[:, 0], states[:, 1], c=reward.numpy(), cmap=VALUE, s=14, lw=0)
+    figures.colour_bar(left, samples, "reward")
+    axis = belief.axis.numpy()
+    mesh = right.pcolormesh(
+        axis,
+        axis,
+        np.ma.masked_invalid(belief.mean.numpy()),
+        cmap=VALUE,
+        shading="nearest",
+        rasterized=True,
+    )
+    figures.colour_bar(right, mesh, "mean reward")
+    for axes, name in ((left, "reward samples"), (right, "posterior mean reward")):
+        axes.grid(False)
+        axes.set(xlabel="state x₁", ylabel="state x₂", title=name)
+        axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal")
+    lower = figure.add_subplot(grid[1, :])
+    figures.draw_belief(lower, belief.belief.double().numpy(), belief.switch.numpy())
+    figures.draw_rules(lower, [at], "time shown above", color=CHOSEN, ls=":", lw=1.6)
+    text = "Reward samples and posterior mean reward over the unit disc, and run-length belief."
+    return figures.finished(figure, title, text)

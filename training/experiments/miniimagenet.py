@@ -1,0 +1,313 @@
+"""miniImageNet in five super-classes: which class stands for each of them switches.
+
+A regime is one class of each super-class. Each of its observations is of a super-class drawn
+uniformly, a random image of the regime's class of it; the label is the super-class (appendix C).
+
+Prepared from the published form, a folder `images` and lists `train.csv`, `val.csv`, `test.csv` of
+the columns `filename` and `label`, the synset of the image. Which split and which super-class a
+synset is of comes from the table of the paper (appendix C), not from the lists.
+
+Files `miniimagenet_{train,val,test_public}.npz`: `jpeg` (bytes,) and `offset` (n + 1,), image i
+is `jpeg[offset[i]:offset[i + 1]]`; `label` (n,), the class; `superclass` (n,) 0 to 4.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import tempfile
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.progress import track
+from torch import Tensor
+
+from training.catalogue import Place
+from training.data.files import arrays, save
+from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
+from training.errors import BadData
+from training.paper import classifier_charts as draw
+
+__all__ = ["draw", "prepare", "splits"]
+
+LISTS = ("train.csv", "val.csv", "test.csv")
+SIZE = 84
+QUALITY = 95
+OUTPUTS = {"train": "train", "val": "val", "test": "test_public"}
+SPLITS = {"train": "train", "val": "validation", "test": "test"}
+SUPERCLASSES = 5
+JITTER = 0.4
+CHUNK = 32  # images augmented together: as many as fit a processor's cache
+GRAY = (0.299, 0.587, 0.114)  # ITU-R 601 luma
+
+
+class Class(NamedTuple):
+    """One of the 100 classes; `label` is its position by synset, `superclass` counts from 0."""
+
+    label: int
+    wnid: str
+    superclass: int
+    superclass_name: str
+    split: str
+
+
+class Item(NamedTuple):
+    """One image of a list, and its place in the list."""
+
+    file: Path
+    wnid: str
+    where: str
+
+
+def classes() -> dict[str, Class]:
+    """Return the paper's table by synset, in their order."""
+    text = package_files("training.experiments").joinpath("superclasses.json").read_text()
+    rows = sorted(
+        (wnid, superclass, entry["name"], split)
+        for superclass, entry in enumerate(json.loads(text))
+        for split in OUTPUTS
+        for wnid in entry[split]
+    )
+    return {row[0]: Class(label, *row) for label, row in enumerate(rows)}
+
+
+def prepare(source: Path, out: Path) -> list[Path]:
+    """Write `miniimagenet_{train,val,test_public}.npz` and the table of classes.
+
+    JPEG images of 84 x 84 in RGB are copied; others are scaled to that size. BadData names
+    list and line of an image that is missing, damaged or of an unknown synset.
+    """
+    table = classes()
+    items = [item for name in LISTS for item in _items(source, name, table)]
+    items.sort(key=lambda item: (item.wnid, item.file.name))
+    written = []
+    for split, name in OUTPUTS.items():
+        chosen = [item for item in items if table[item.wnid].split == split]
+        if not chosen:
+            raise BadData(f"{source}: the lists name no image of the split {split!r}")
+        parts = [_jpeg(item) for item in track(chosen, f"Reading images: {split}")]
+        label = np.array([table[item.wnid].label for item in chosen], np.int16)
+        written.append(
+            save(
+                out / f"miniimagenet_{name}.npz",
+                jpeg=np.frombuffer(b"".join(parts), np.uint8),
+                offset=np.cumsum([0] + [len(part) for part in parts], dtype=np.int64),
+                label=label,
+                superclass=np.array([table[item.wnid].superclass for item in chosen], np.int8),
+                # Index within the class: equal labels are neighbours.
+                image_id=(np.arange(len(label)) - np.searchsorted(label, label)).astype(np.int32),
+            )
+        )
+    listed = out / "miniimagenet_classes.json"
+    # The file counts super-classes from 1, as the paper does.
+    rows = [
+        one._replace(superclass=one.superclass + 1, split=SPLITS[one.split])._asdict()
+        for one in table.values()
+    ]
+    listed.write_text(json.dumps(rows, indent=0) + "\n")
+    return [*written, listed]
+
+
+def _items(source: Path, name: str, table: dict[str, Class]) -> list[Item]:
+    file = source / name
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            reader = csv.DictReader(opened)
+            if not {"filename", "label"} <= set(reader.fieldnames or ()):
+                raise BadData(
+                    f"{file}: expected columns filename and label, got {reader.fieldnames}"
+                )
+            items = [
+                Item(
+                    source / "images" / str(row["filename"]),
+                    str(row["label"]),
+                    f"{file}, line {reader.line_num}",
+                )
+                for row in reader
+            ]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadData(f"{file} cannot be read: {error}") from error
+    for item in items:
+        if item.wnid not in table:
+            raise BadData(f"{item.where}: label {item.wnid!r} is not a synset of miniImageNet")
+    return items
+
+
+def _jpeg(item: Item) -> bytes:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        content = item.file.read_bytes()
+        with Image.open(io.BytesIO(content)) as opened:
+            fits = (opened.format, opened.mode, opened.size) == ("JPEG", "RGB", (SIZE, SIZE))
+            image = opened.convert("RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        raise BadData(f"{item.where}: {item.file} is not a readable image: {error}") from error
+    if fits:
+        return content
+    written = io.BytesIO()
+    scaled = image.resize((SIZE, SIZE), Image.Resampling.BOX)
+    scaled.save(written, "JPEG", quality=QUALITY)
+    return written.getvalue()
+
+
+class MiniImageNet:
+    """Generated windows: x (B, T, 3 * size * size) float32 in [0, 1], y (B, T, 1), switch (B, T).
+
+    An image is channels first, row-major. With `augment`, images are mirrored and jittered.
+    """
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        label: NDArray[Any],
+        superclass: NDArray[Any],
+        hazard: float,
+        augment: bool,
+    ) -> None:
+        """Store images (n, 3, size, size) of classes `label` (n,) in `superclass` (n,)."""
+        self.hazard = checked_hazard(hazard)
+        self.augment = augment
+        self._images = images
+        self._order = torch.from_numpy(np.argsort(label, kind="stable"))
+        classes, first, count = np.unique(label, return_index=True, return_counts=True)
+        self._count = torch.from_numpy(count)
+        self._first = torch.cumsum(self._count, 0) - self._count
+        # Classes of each super-class one after the other: where they begin and how many they are.
+        parent = torch.from_numpy(superclass[first].astype(np.int64))
+        self._members = torch.argsort(parent, stable=True)
+        self._classes = torch.bincount(parent, minlength=SUPERCLASSES)
+        if len(self._classes) > SUPERCLASSES or not self._classes.all():
+            raise BadData(
+                f"expected classes of super-classes 0 to {SUPERCLASSES - 1}, "
+                f"got {self._classes.tolist()} classes of them"
+            )
+        self._begin = torch.cumsum(self._classes, 0) - self._classes
+
+    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
+        """`count` independent streams of `length`, each from the start of a regime."""
+        switch = switches(generator, count, length, self.hazard)
+        offered = self._begin + below(generator, self._classes.expand(count, length, -1))
+        regime = held(self._members[offered], switch)
+        y = torch.randint(SUPERCLASSES, (count, length, 1), generator=generator)
+        chosen = regime.gather(2, y)[..., 0]
+        image = self._order[self._first[chosen] + below(generator, self._count[chosen])]
+        x = torch.from_numpy(self._images[image.flatten().numpy()]).float().div_(255)
+        if self.augment:
+            x = augmented(x, generator)
+        return Batch(x.reshape(count, length, -1), y.float(), switch)
+
+
+def splits(place: Place, hazard: float, size: int) -> Splits:
+    """Sources of the three files, which share no class; only training images are changed.
+
+    Images are decoded once to `size` x `size` (42 or 84 pixels fit the published ones) and kept
+    in the cache. BadData if a file cannot be read.
+    """
+    if size < 1:
+        raise ValueError(f"expected a size of at least one pixel, got {size}")
+    train, validation, test = (_source(place, name, hazard, size) for name in OUTPUTS.values())
+    return Splits(train, validation, test, x_dim=3 * size**2, y_dim=1, classes=SUPERCLASSES)
+
+
+def _source(place: Place, name: str, hazard: float, size: int) -> MiniImageNet:
+    file = place.recorded / f"miniimagenet_{name}.npz"
+    content = arrays(file, ["jpeg", "offset", "label", "superclass"])
+    offset = content["offset"]
+    label = content["label"]
+    superclass = content["superclass"]
+    if not len(offset) - 1 == len(label) == len(superclass) or len(label) == 0:
+        raise BadData(
+            f"{file}: expected one label and super-class of each image, got {len(offset) - 1} "
+            f"images, {len(label)} labels and {len(superclass)} super-classes"
+        )
+    pairs = np.unique(np.stack([label, superclass]), axis=1)
+    if len(np.unique(pairs[0])) != pairs.shape[1]:
+        raise BadData(f"{file}: a class is in more than one super-class")
+    images = cached(file, content["jpeg"], offset, size, place.cache)
+    return MiniImageNet(images, label, superclass, hazard, augment=name == "train")
+
+
+def cached(
+    file: Path, jpeg: NDArray[np.uint8], offset: NDArray[np.int64], size: int, cache: Path
+) -> NDArray[np.uint8]:
+    """Images (n, 3, size, size) uint8 of JPEG bytes, mapped from a file in the folder `cache`.
+
+    Image i is `jpeg[offset[i]:offset[i + 1]]`. The cache file is named by size and digest of
+    `file`, the origin of the bytes, and written atomically.
+    """
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    target = cache / f"{file.stem}-{size}-{digest[:32]}.npy"
+    if not target.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=cache, prefix=f".{target.stem}-")
+        os.close(handle)
+        try:
+            shape = (len(offset) - 1, 3, size, size)
+            images: Any = np.lib.format.open_memmap(name, mode="w+", dtype=np.uint8, shape=shape)
+            for place, (start, stop) in enumerate(zip(offset[:-1], offset[1:], strict=True)):
+                content = jpeg[start:stop].tobytes()
+                images[place] = decoded(content, size, f"{file}, image {place}")
+            images.flush()
+            del images
+            os.replace(name, target)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    mapped: NDArray[np.uint8] = np.load(target, mmap_mode="r")
+    return mapped
+
+
+def decoded(image: bytes, size: int, name: str) -> NDArray[np.uint8]:
+    """Return one image (3, size, size) uint8, averaged if it was larger; BadData if broken."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(image)) as opened:
+            rgb = opened.convert("RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        raise BadData(f"{name}: not a readable image: {error}") from error
+    if rgb.size != (size, size):
+        rgb = rgb.resize((size, size), Image.Resampling.BOX)
+    return np.asarray(rgb).transpose(2, 0, 1)
+
+
+def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Images (n, 3, H, W) in [0, 1], each mirrored with probability 1/2 and its colours changed.
+
+    Brightness, contrast and saturation are multiplied, in this order, by factors uniform on
+    [0.6, 1.4] (Chen et al. 2019), each result clipped to [0, 1].
+    """
+    count = len(images)
+    mirrored = torch.rand(count, generator=generator) < 0.5
+    factor = 1 + JITTER * (2 * torch.rand(3, count, 1, 1, 1, generator=generator) - 1)
+    changed = torch.empty_like(images)
+    for start in range(0, count, CHUNK):
+        at = slice(start, start + CHUNK)
+        part = changed[at].copy_(images[at])
+        part[mirrored[at]] = part[mirrored[at]].flip(-1)
+        _jitter(part, *factor[:, at])
+    return changed
+
+
+def luma(images: Tensor) -> Tensor:
+    """Gray value (n, 1, H, W) of images (n, 3, H, W)."""
+    red = images[:, 0:1]
+    green = images[:, 1:2]
+    blue = images[:, 2:3]
+    return (red * GRAY[0]).add_(green, alpha=GRAY[1]).add_(blue, alpha=GRAY[2])
+
+
+def _jitter(images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> None:
+    images.mul_(brightness).clamp_(0, 1)
+    mean = luma(images).mean((-1, -2), keepdim=True)
+    images.mul_(contrast).add_(mean * (1 - contrast)).clamp_(0, 1)
+    gray = luma(images).mul_(1 - saturation)
+    images.mul_(saturation).add_(gray).clamp_(0, 1)

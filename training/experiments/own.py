@@ -1,0 +1,457 @@
+"""A user's own series: read, split and scaled; and a trained model beside the built-in ones.
+
+`moca evaluate data` runs every model as the service does: step by step from the start of each test
+series, in bounded memory, at its own default settings. All are scored on the same observations,
+those after `BURN_IN`, when the untrained models have left their warm-up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from model_core import filter as moca
+from model_core.stream_settings import DEFAULTS, VECTOR_OUTPUTS
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import Options as ModelOptions
+from model_core.upm.builtin import build
+from training import catalogue, trained
+from training.catalogue import Place
+from training.config import OWN, Config, Options, Section, checked
+from training.data import tables
+from training.data.windows import Batch, InUnits, Series, Splits, Windows, consecutive
+from training.data.windows import Source as WindowSource
+from training.errors import BadConfig, BadData, BadRun
+from training.learners.base import Scaling
+from training.meta_training.runs import Run
+from training.online import prior_of, warm
+from training.results import Table
+from training.statistics import Estimate, estimate, formatted, paired
+from training.trained import PROTOCOLS, Trained
+
+ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
+LISTED = 10  # streams named in a message
+PARTS = ("training", "validation", "test")
+BURN_IN = 50  # unscored observations at the start of a series, of which 20 are warm-up
+BATCH = 25  # series filtered together
+GENERATED = 50  # test sequences of an experiment with generated data
+
+Values = NDArray[np.float64]
+
+
+class Source(Section):
+    """The section `data` of a run on own series.
+
+    digest: of the file's bytes; a run can only be resumed with the same bytes.
+    """
+
+    path: Path
+    digest: str = ""
+    y: tuple[str, ...] | None = None
+    x: tuple[str, ...] | None = None
+    stream: str | None = None
+    time: str | None = None
+    changepoint: str | None = None
+    interval: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Time in one unit of the hazard, as the setting of streams: seconds.",
+    )
+    by: Literal["time", "stream"] = "time"
+    train: float = Field(default=0.7, gt=0, lt=1)
+    validation: float = Field(default=0.15, gt=0, lt=1)
+
+
+class Opened(NamedTuple):
+    """A user's data as a run reads them.
+
+    validation, test: the series of these, or the parts of all series, unwindowed. scaling: to mean
+    0 and standard deviation 1 over the training part; none of labels in units of each stream.
+    short: lines about series shorter than a window.
+    """
+
+    splits: Splits
+    validation: list[Series]
+    test: list[Series]
+    scaling: Scaling
+    short: list[str]
+
+
+def opened(config: Config) -> Opened:
+    """Data of a run; raises BadData if they are not what it was trained on."""
+    source = checked(Source, config.data)
+    if source.digest and (now := digest(source.path)) != source.digest:
+        raise BadData(
+            f"{source.path}: {now} is not {source.digest}, the digest of the training data"
+        )
+    return split(source, read(source, config), config)
+
+
+def moved(config: Config, path: Path | None) -> Config:
+    """The same run with its data at another path; BadConfig if it has no own data."""
+    if path is None:
+        return config
+    if config.experiment != OWN:
+        raise BadConfig(
+            f"--data: the run is of the experiment {config.experiment!r}, which has its own"
+        )
+    return config.model_copy(update={"data": {**config.data, "path": str(path)}})
+
+
+def digest(path: Path) -> str:
+    """Digest of a file, or of the files in a folder with their names; raises BadData."""
+    content = hashlib.sha256()
+    try:
+        for file in tables.files(path):
+            if path.is_dir():
+                content.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+            with file.open("rb") as handle:
+                while part := handle.read(1 << 20):
+                    content.update(part)
+    except OSError as error:
+        raise BadData(f"{path} cannot be read: {error.strerror or error}") from error
+    return f"sha256:{content.hexdigest()}"
+
+
+def source_of(settings: Options) -> Source:
+    """The section `data` of settings, without a digest; raises BadConfig."""
+    return checked(Source, {**settings.get("data", {}), "digest": ""})
+
+
+def read(source: Source, config: Config) -> list[Series]:
+    """Every series; raises BadData, naming file, row and column."""
+    return tables.read(
+        source.path,
+        tables.Columns(source.y, source.x, source.stream, source.time, source.changepoint),
+        interval=source.interval,
+        classes=config.model.kind == "pcoc",
+        partial=config.model.kind == "fleet",
+    )
+
+
+def split(source: Source, series: Sequence[Series], config: Config) -> Opened:
+    """Split and scale series; raises BadData, or BadConfig where switches are needed.
+
+    By time, the first share `train` of every series is for training, the next `validation`, the
+    rest the test; by stream, the first of the series, the next, the rest, each whole. Training
+    windows are random, those of validation and test disjoint and consecutive. Windows of a fleet
+    begin with a warm-up that gives them their units.
+    """
+    supervised = config.objective.mode == "oracle" or config.objective.supervision > 0
+    if supervised and any(one.switch is None for one in series):
+        raise BadConfig(
+            f"{source.path}: the switches are unknown: mode oracle and supervision need a column "
+            "of changepoints (--changepoint)"
+        )
+    classes = config.model.kind == "pcoc"
+    warmup = DEFAULTS.warmup if config.model.kind == "fleet" else 0
+    end = source.train + source.validation
+    if end >= 1:
+        raise BadData(
+            f"{source.path}: expected shares above 0 that leave some for the test, got train "
+            f"{source.train}, validation {source.validation}"
+        )
+    shares = ((0.0, source.train), (source.train, end), (end, 1.0))
+    parts = [_part(series, low, high, source.by) for low, high in shares]
+    length = config.optimiser.length
+    short: list[str] = []
+    padded = []
+    try:
+        for name, part in zip(PARTS, parts, strict=True):
+            short += _short(name, part, length, warmup, source.by)
+            padded.append([one.padded(warmup + length) for one in part if len(one.y) > warmup])
+            if all(bool(one.y[warmup:].isnan().all()) for one in padded[-1]):
+                raise BadData(
+                    f"no row for {name} by {source.by} has a label; name other columns with --y, "
+                    "or change the shares"
+                )
+        train: WindowSource = Windows(padded[0])
+        validation: WindowSource = consecutive(padded[1], warmup + length)
+        test: WindowSource = consecutive(padded[2], warmup + length)
+    except BadData as error:
+        raise BadData(f"{source.path}: {error}") from error
+    x_dim = 0 if series[0].x is None else series[0].x.shape[1]
+    y_dim = series[0].y.shape[1]
+    scaling = scaling_of(parts[0], classes=classes)
+    if warmup:
+        spread = scaling_of(series, classes=False).y_scale
+        if not bool(torch.isfinite(spread).all()):
+            raise BadData(
+                f"{source.path}: labels have the standard deviations {spread.tolist()}, expected "
+                "finite ones: divide them first"
+            )
+        train = InUnits(train, warmup)
+        validation = InUnits(validation, warmup)
+        test = InUnits(test, warmup)
+        none = Scaling.none(x_dim, y_dim)
+        scaling = scaling._replace(y_offset=none.y_offset, y_scale=none.y_scale)
+    count = 1 + int(max(one.y.nan_to_num(0).max() for one in series)) if classes else 0
+    splits = Splits(train, validation, test, x_dim, y_dim, count)
+    return Opened(splits, parts[1], parts[2], scaling, short)
+
+
+def _part(series: Sequence[Series], low: float, high: float, by: str) -> list[Series]:
+    """The share [low, high) of every series, or of the series, in their order."""
+    if by == "stream":
+        return list(series[round(low * len(series)) : round(high * len(series))])
+    return [one.part(round(low * len(one.y)), round(high * len(one.y))) for one in series]
+
+
+def _short(name: str, parts: Sequence[Series], length: int, warmup: int, by: str) -> list[str]:
+    """Messages about series too short for a window, or for anything; BadData if all are."""
+    why = "" if not warmup else f", more than the {warmup} that give a stream its units are needed"
+    lines = [
+        f"stream {one.name!r}: {len(one.y)} observations for {name}{why}"
+        for one in parts
+        if len(one.y) <= warmup
+    ]
+    if len(lines) == len(parts):
+        more = "" if len(lines) <= LISTED else f"; and {len(lines) - LISTED} more"
+        raise BadData(
+            f"no window for {name} by {by}: "
+            + ("; ".join(lines[:LISTED]) + more if lines else "there is no stream left for it")
+        )
+    padded = [one.name for one in parts if warmup < len(one.y) < warmup + length]
+    lines = [f"left out: {line}" for line in lines]
+    if padded:
+        more = "" if len(padded) <= LISTED else f" and {len(padded) - LISTED} more"
+        lines.append(
+            f"shorter than a window of {warmup + length}, padded with missing labels: "
+            f"{len(padded)} of {len(parts)} streams for {name}, "
+            f"{tables.listed(padded[:LISTED])}{more}"
+        )
+    return lines
+
+
+def scaling_of(series: Sequence[Series], *, classes: bool) -> Scaling:
+    """Scaling to mean 0 and standard deviation 1 over all observations; class indices unscaled."""
+    y = torch.cat([one.y for one in series])
+    inputs = [one.x for one in series if one.x is not None]
+    x_offset, x_scale = _moments(torch.cat(inputs) if inputs else y.new_zeros(1, 0))
+    if classes:
+        return Scaling(x_offset, x_scale, torch.zeros(y.shape[1]), torch.ones(y.shape[1]))
+    return Scaling(x_offset, x_scale, *_moments(y))
+
+
+def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column; 1 where a column never changes."""
+    present = ~torch.isnan(values)
+    count = present.sum(0).clamp(min=1)
+    mean = torch.where(present, values, 0.0).sum(0) / count
+    squares = torch.where(present, (values - mean).square(), 0.0).sum(0) / count
+    spread = squares.sqrt()
+    # The mean of equal values differs from them by rounding.
+    return mean, torch.where(spread > 1e-12 * mean.abs(), spread, 1.0)
+
+
+def check_scaling(scaling: Scaling, config: Config) -> None:
+    """Raise BadData where the training's dtype cannot represent or distinguish the values."""
+    limits = torch.finfo(getattr(torch, config.optimiser.dtype))
+    for name, offset, scale in (
+        ("inputs", scaling.x_offset, scaling.x_scale),
+        ("labels", scaling.y_offset, scaling.y_scale),
+    ):
+        large = (offset.abs() + scale) > limits.max / 1e3
+        # A constant column has scale 1, and nothing to distinguish.
+        alike = (limits.eps * offset.abs() > ROUNDED * scale) & (scale != 1)
+        if bool((large | ~torch.isfinite(scale) | alike).any()):
+            raise BadData(
+                f"{name}: mean {offset.tolist()} and standard deviation {scale.tolist()} are "
+                f"beyond {config.optimiser.dtype}: subtract or divide first, or "
+                "--set 'optimiser.dtype=\"float64\"'"
+            )
+
+
+class BlockScores(NamedTuple):
+    """Log scores by method.
+
+    values: mean log score of every block, the trained model's first. block: length of a
+    block. observations: total number scored.
+    """
+
+    values: Mapping[str, Values]
+    block: int
+    observations: int
+
+
+def evaluate(
+    folder: Path, place: Place, data: Path | None = None, out: Path | None = None
+) -> BlockScores:
+    """Print the table, and write it as `table.json` and `table.md`; raises TrainingError."""
+    torch.set_num_threads(1)
+    console = Console()
+    run = finished(folder, data)
+    scores = compare(run, catalogue.splits(run.config, place), place, console)
+    printed = table(folder.name, scores)
+    console.print(printed.for_terminal())
+    results = out or folder / "evaluation"
+    results.mkdir(parents=True, exist_ok=True)
+    leads = leads_of(scores)
+    rows = []
+    for name, values in scores.values.items():
+        row = {"model": name, "log_score": estimate(values)._asdict()}
+        if name in leads:
+            row["trained_less_this"] = leads[name]._asdict()
+        rows.append(row)
+    about = {"block": scores.block, "observations": scores.observations, "burn_in": BURN_IN}
+    numbers = json.dumps({**about, "rows": rows}, indent=1)
+    (results / "table.json").write_text(numbers + "\n")
+    (results / "table.md").write_text(printed.markdown())
+    return scores
+
+
+def finished(folder: Path, data: Path | None = None) -> Trained:
+    """A finished run; `data`: where its data are now. Raises BadRun or BadConfig."""
+    run = Run(folder)
+    config = moved(run.config(), data)
+    if not run.done:
+        raise BadRun(f"{folder}: run is not finished; continue it with moca train ... --resume")
+    if config.objective.mode == "toe" and config.model.kind == "pcoc":
+        raise BadRun(f"{folder}: a classifier of mode toe never adapts and cannot be served")
+    return Trained(run, config, run.result())
+
+
+def compare(
+    run: Trained,
+    splits: Splits,
+    place: Place,
+    console: Console | None = None,
+    most: int | None = None,
+) -> BlockScores:
+    """Log scores of the run's model and of the untrained ones, on its test series.
+
+    most: observations from the start of each that are looked at; None: all. Raises BadData where
+    no series is long enough.
+    """
+    if run.config.experiment == OWN:
+        series = opened(run.config).test
+    else:
+        protocol = PROTOCOLS[run.config.experiment]._replace(sequences=GENERATED)
+        batch = trained.sequences(catalogue.splits(run.config, place), protocol)
+        series = [
+            Series(None if batch.x is None else batch.x[k].double(), y.double(), None, str(k))
+            for k, y in enumerate(batch.y)
+        ]
+    series = [one.part(0, most or len(one.y)) for one in series]
+    length = run.config.optimiser.length
+    own_name = f"trained {run.config.model.kind}"
+    models = {own_name: trained.load(run, splits).served(), **_untrained(run.config, splits)}
+    scores: dict[str, list[Tensor]] = {}
+    for name, model in track(
+        models.items(), "filtering", console=console, transient=True, disable=console is None
+    ):
+        scores[name] = log_scores(model, series)
+    values = {name: block_means(rows, length) for name, rows in scores.items()}
+    if not len(values[own_name]):
+        raise BadData(
+            f"no test series has more than {BURN_IN} observations, and a whole label after them: "
+            "nothing to score"
+        )
+    count = sum(int((~row[BURN_IN:].isnan()).sum()) for row in scores[own_name])
+    return BlockScores(values, length, count)
+
+
+def _untrained(config: Config, splits: Splits) -> dict[str, UnderlyingModel]:
+    """Built-in models for a run's labels; with inputs also the linear one."""
+    if splits.classes:
+        return {"categorical": build("categorical", ModelOptions(classes=splits.classes))}
+    x_dim = splits.x_dim
+    y_dim = splits.y_dim
+    plain = ModelOptions(y_dim=y_dim)
+    models = {name: build(name, plain) for name in ("autoregressive", "averaged")}
+    lags = config.model.lags
+    if lags > 1:
+        options = ModelOptions(y_dim=y_dim, order=lags)
+        models[f"autoregressive, order {lags}"] = build("autoregressive", options)
+    if 1 < y_dim <= VECTOR_OUTPUTS:
+        models["joint"] = build("joint", plain)
+    models["gaussian"] = build("gaussian", plain)
+    if x_dim:
+        models["linear"] = build("linear", ModelOptions(y_dim=y_dim, x_dim=x_dim))
+    return models
+
+
+def leads_of(scores: BlockScores) -> dict[str, Estimate]:
+    """Log score of the trained model less that of each other one, in nats an observation."""
+    ours, *_ = scores.values.values()
+    return {
+        name: paired(ours, values) for name, values in scores.values.items() if values is not ours
+    }
+
+
+def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]:
+    """`log p(y_t | x_t, past)` of every series (N,), nan where an output or all are missing.
+
+    Not all models learn from what is left of such a label, and a density of fewer outputs is no
+    match for one of all.
+    """
+    rows = []
+    for first in range(0, len(series), BATCH):
+        some = series[first : first + BATCH]
+        if model.needs_scale:
+            # Location and scale of each series' warm-up, as of a stream of the service.
+            scaled = [
+                torch.cat((one.y, one.x), -1)
+                if model.scales_inputs and one.x is not None
+                else one.y
+                for one in some
+            ]
+            moments = [warm(model, map(Tensor.tolist, one), DEFAULTS.warmup)[:2] for one in scaled]
+            prior = prior_of(model, moments)
+        else:
+            zeros = torch.zeros(len(some), model.scaled, dtype=torch.float64)
+            prior = moca.make_prior(model, zeros, zeros + 1)
+        # Padding after the end of a series is unlabelled, its scores dropped.
+        inputs = [one.x for one in some if one.x is not None]
+        times = [one.elapsed for one in some if one.elapsed is not None]
+        batch = Batch(
+            pad_sequence(inputs, batch_first=True) if inputs else None,
+            pad_sequence([one.y for one in some], batch_first=True, padding_value=math.nan),
+            elapsed=pad_sequence(times, batch_first=True, padding_value=1.0) if times else None,
+        )
+        for row, one in zip(trained.log_scores(model, prior, batch), some, strict=True):
+            rows.append(row[: len(one.y)].masked_fill(one.y.isnan().any(-1), torch.nan))
+    return rows
+
+
+def block_means(scores: Sequence[Tensor], length: int) -> Values:
+    """Mean of every block of `length` after the burn-in; the last may be half of one."""
+    means = []
+    for series in scores:
+        for start in range(BURN_IN, len(series), length):
+            block = series[start : start + length]
+            present = block[~block.isnan()]
+            only = len(series) - BURN_IN <= length
+            if len(present) and (only or 2 * len(block) >= length):
+                means.append(float(present.mean()))
+    return np.array(means)
+
+
+def table(name: str, scores: BlockScores) -> Table:
+    """The table of a run."""
+    leads = {other: formatted(lead) for other, lead in leads_of(scores).items()}
+    rows = [
+        (model, formatted(estimate(values)), leads.get(model, ""))
+        for model, values in scores.values.items()
+    ]
+    blocks = len(next(iter(scores.values.values())))
+    caption = (
+        f"{scores.observations} observations in {blocks} blocks of {scores.block}, "
+        "mean and 95 % interval over blocks; more is better"
+    )
+    heads = ("model", "nats per observation", "trained less this")
+    return Table(f"{name}: log score", caption, heads, rows)

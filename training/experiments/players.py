@@ -1,0 +1,366 @@
+"""Basketball players: from a position to the next step.
+
+Of positions p_t in feet (court about 94 x 50), the input is p_t / 50 and the label the step
+p_{t+1} - p_t in feet, as in appendix C of the paper. The switches are unknown.
+
+Prepared from SportVU games as published (JSON, 25 Hz), cut into pieces of players' paths at 12.5
+Hz. A game file is `{"gameid": ..., "events": [{"moments": [moment, ...]}, ...]}`, a moment
+`[quarter, epoch ms, game clock, shot clock, null, [[team, player, x, y, z], ...]]` in feet; the
+ball is of team -1. Events overlap: a moment counts once, where it comes first.
+
+Files `<name>_train.npz` and `<name>_val.npz` hold `x` (n, T_max, 2) padded with nan, `length` (n,)
+and the origin of the pieces: `game_id`, `play` or `example` (n,); the second one also `w151`
+(m, 151, 2), fixed windows of 151 positions, thus 150 observations, and `w201`, alike, for figures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+from rich.progress import track
+
+from training import figures, paper, trained
+from training.catalogue import Place
+from training.data.files import arrays, keys, save
+from training.data.windows import Batch, Fixed, Series, Splits, Windows
+from training.errors import BadData
+from training.figures import CURRENT, INK, MOCA, QUIET, SEGMENTS, Chart, Floats
+from training.paper import Charts, Evaluated
+from training.trained import DTYPE
+
+RATE_HZ = 12.5
+EVERY = 2  # frames of 25 Hz
+GAP_MS = (20, 60)  # between frames of one piece
+JUMP_FT = 1.0  # a frame: faster than any player
+PLAYERS = 10
+SHORTEST = 101  # positions: 8 seconds
+WINDOWS = (151, 201)
+HELD_OUT = 0.2  # share of the plays, of a single game
+MOMENT = "[quarter, ms, clock, shot clock, null, [[team, player, x, y, z], ...]]"
+SCALE_FT = 50.0
+TESTED = 150  # observations of a test window
+VALIDATION = 0.15
+# Of the figure of a trajectory.
+PATH_LENGTH = 200  # observations (paper, fig. 4)
+LENGTH = 94.0  # of an NBA court, feet
+WIDTH = 50.0  # likewise
+BELOW = 5  # a switch is where the most probable run length falls below it
+
+
+class Frame(NamedTuple):
+    """Positions at a time; `event` and `place` locate its first occurrence in the file."""
+
+    time_ms: int
+    event: int
+    place: int
+    position: dict[int, tuple[float, float]]  # of each player, feet
+
+
+class Piece(NamedTuple):
+    """One player's path without a break: x (n, 2) feet at 12.5 Hz."""
+
+    x: NDArray[np.float32]
+    player: int
+    play: int
+    game_id: str
+    raw_start: int
+
+
+def prepare(source: Path, out: Path, held_out: Sequence[str] = ()) -> list[Path]:
+    """Write `nba_12p5hz_train.npz` and `nba_12p5hz_val.npz` of a game file or a folder of them.
+
+    The second file holds the games `held_out`; if none is named, the last of several by its id,
+    of a single one the last fifth of its plays. BadData names file, event and moment of what
+    cannot be read. Archives (`.7z`) have to be unpacked before.
+    """
+    pieces = [
+        piece for file in track(_files(source), "Reading games") for piece in game_pieces(file)
+    ]
+    if not pieces:
+        raise BadData(f"{source}: no piece with {PLAYERS} players lasts {SHORTEST} positions")
+    late = _held_out(pieces, held_out)
+    train = [piece for piece, is_late in zip(pieces, late, strict=True) if not is_late]
+    kept = [piece for piece, is_late in zip(pieces, late, strict=True) if is_late]
+    return [
+        save(out / f"nba_12p5hz_{name}.npz", **_arrays(part))
+        for name, part in (("train", train), ("val", kept))
+    ]
+
+
+def game_pieces(file: Path) -> list[Piece]:
+    """Paths of all players of a game: cut at lost frames, substitutions and impossible jumps."""
+    game_id, frames = _frames(file)
+    pieces = []
+    for stretch in _stretches(frames):
+        kept = stretch[::EVERY]
+        if len(kept) < SHORTEST:
+            continue
+        for player in stretch[0].position:
+            x = np.array([frame.position[player] for frame in kept], np.float32)
+            pieces.append(Piece(x, player, kept[0].event, game_id, kept[0].place))
+    return pieces
+
+
+def _frames(file: Path) -> tuple[str, list[Frame]]:
+    try:
+        game = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BadData(f"{file} cannot be read as JSON: {error}") from error
+    if not isinstance(game, dict) or not {"gameid", "events"} <= game.keys():
+        raise BadData(f"{file}: expected an object with 'gameid' and 'events'")
+    frames: dict[int, Frame] = {}
+    for number, event in enumerate(game["events"]):
+        if not isinstance(event, dict) or not isinstance(event.get("moments"), list):
+            raise BadData(f"{file}: event {number} has no list 'moments'")
+        for place, moment in enumerate(event["moments"]):
+            frame = _frame(file, moment, number, place)
+            if len(frame.position) == PLAYERS:
+                frames.setdefault(frame.time_ms, frame)
+    return str(game["gameid"]), [frames[time_ms] for time_ms in sorted(frames)]
+
+
+def _frame(file: Path, moment: Any, event: int, place: int) -> Frame:
+    try:
+        position = {
+            int(player): (float(x), float(y)) for team, player, x, y, _ in moment[5] if team != -1
+        }
+        time_ms = int(moment[1])
+        if not np.isfinite(list(position.values())).all():
+            raise ValueError("a position is not finite")
+    except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
+        raise BadData(
+            f"{file}: event {event}, moment {place}: expected {MOMENT}: {error}"
+        ) from error
+    return Frame(time_ms, event, place, position)
+
+
+def _stretches(frames: Sequence[Frame]) -> list[list[Frame]]:
+    stretches: list[list[Frame]] = []
+    for place, frame in enumerate(frames):
+        if place == 0 or not _follows(frames[place - 1], frame):
+            stretches.append([])
+        stretches[-1].append(frame)
+    return stretches
+
+
+def _follows(before: Frame, frame: Frame) -> bool:
+    if not GAP_MS[0] <= frame.time_ms - before.time_ms <= GAP_MS[1]:
+        return False
+    if before.position.keys() != frame.position.keys():
+        return False
+    steps = ((before.position[player], to) for player, to in frame.position.items())
+    return all((x - u) ** 2 + (y - v) ** 2 <= JUMP_FT**2 for (u, v), (x, y) in steps)
+
+
+def _held_out(pieces: Sequence[Piece], held_out: Sequence[str]) -> list[bool]:
+    games = sorted({piece.game_id for piece in pieces})
+    if unknown := sorted(set(held_out) - set(games)):
+        raise BadData(f"no game {unknown[0]!r} to hold out; there are {', '.join(games)}")
+    if held_out or len(games) > 1:
+        late = set(held_out or games[-1:])
+        if late == set(games):
+            raise BadData(f"every game is held out: {', '.join(games)}; none is left to train on")
+        return [piece.game_id in late for piece in pieces]
+    plays = sorted({piece.play for piece in pieces})
+    if len(plays) < 2:
+        raise BadData(f"game {games[0]} has one play only; two are needed to hold one out")
+    first = plays[-max(1, round(HELD_OUT * len(plays)))]
+    return [piece.play >= first for piece in pieces]
+
+
+def _arrays(pieces: Sequence[Piece]) -> dict[str, NDArray[Any]]:
+    longest = max(len(piece.x) for piece in pieces)
+    x = np.full((len(pieces), longest, 2), np.nan, np.float32)
+    for row, piece in enumerate(pieces):
+        x[row, : len(piece.x)] = piece.x
+    kept: dict[str, NDArray[Any]] = {
+        "x": x,
+        "length": np.array([len(piece.x) for piece in pieces], np.int32),
+        "game_id": np.array([piece.game_id for piece in pieces]),
+        "rate_hz": np.array(RATE_HZ, np.float32),
+    }
+    for key in ("play", "player", "raw_start"):
+        kept[key] = np.array([getattr(piece, key) for piece in pieces], np.int32)
+    for positions in WINDOWS:
+        # Neighbours share the border position, so that no step is lost or in both.
+        at = [
+            (row, start)
+            for row, piece in enumerate(pieces)
+            for start in range(0, len(piece.x) - positions + 1, positions - 1)
+        ]
+        cut = [pieces[row].x[start : start + positions] for row, start in at]
+        kept[f"w{positions}"] = np.array(cut, np.float32).reshape(-1, positions, 2)
+        kept[f"w{positions}_src"] = np.array(at, np.int32).reshape(-1, 2)
+    return kept
+
+
+def _files(source: Path) -> list[Path]:
+    if not source.is_dir():
+        return [source]
+    files = sorted(source.glob("*.json"))
+    if not files:
+        packed = " (unpack the .7z archives first)" if any(source.glob("*.7z")) else ""
+        raise BadData(f"{source} holds no .json file{packed}")
+    return files
+
+
+def splits(place: Place, name: str = "nba_12p5hz", validation: float = VALIDATION) -> Splits:
+    """Training and validation of `<name>_train.npz`, test windows of `<name>_val.npz`.
+
+    Validation are the last games, or the last plays if there are not several games named in the
+    file: the fewest whole ones with at least the share `validation` of the positions. All players
+    of a play are thus on one side. BadData if a file cannot be read or only one play is in it.
+    """
+    folder = place.recorded
+    file = folder / f"{name}_train.npz"
+    groups = _groups(file)
+    content = arrays(file, ["x", "length"])
+    late = _last_groups(groups, content["length"], validation, file)
+    pieces = _pieces(content["x"], content["length"], groups)
+    train = [piece for piece, held_out in zip(pieces, late, strict=True) if not held_out]
+    kept = [piece for piece, held_out in zip(pieces, late, strict=True) if held_out]
+    return Splits(Windows(train), Windows(kept), Fixed(held(folder, name)), x_dim=2, y_dim=2)
+
+
+def held(folder: Path, name: str, length: int = TESTED) -> Batch:
+    """The fixed windows of `length` observations (m, length, 2) of `<name>_val.npz`; BadData."""
+    file = folder / f"{name}_val.npz"
+    key = f"w{length + 1}"
+    windows = arrays(file, [key])[key]
+    if len(windows) == 0:
+        raise BadData(f"{file} has no window in {key!r}")
+    return Batch(*pairs(torch.from_numpy(windows).double()))
+
+
+def pairs(position_ft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and labels (..., T, 2) of positions (..., T + 1, 2) in feet."""
+    return position_ft[..., :-1, :] / SCALE_FT, position_ft.diff(dim=-2)
+
+
+def _groups(file: Path) -> NDArray[Any]:
+    """Group of each piece: the game if there are several, else the play."""
+    have = keys(file)
+    if "game_id" in have:
+        games = arrays(file, ["game_id"])["game_id"]
+        if len(np.unique(games)) > 1:
+            return games
+    segment = next((key for key in ("play", "example") if key in have), None)
+    if segment is None:
+        raise BadData(f"{file} has neither several games in 'game_id' nor 'play' nor 'example'")
+    return arrays(file, [segment])[segment]
+
+
+def _last_groups(
+    groups: NDArray[Any], length: NDArray[Any], share: float, file: Path
+) -> NDArray[np.bool_]:
+    order = np.unique(groups)
+    if len(order) < 2:
+        raise BadData(f"{file} holds one play or game only; two are needed to hold one out")
+    if not 0 < share < 1:
+        raise ValueError(f"expected a share in (0, 1), got {share}")
+    sizes = np.array([length[groups == group].sum() for group in order])
+    later = np.cumsum(sizes[::-1])[::-1] - sizes  # positions after each group
+    held_out = order[later < share * sizes.sum()]
+    return np.isin(groups, held_out[held_out != order[0]])
+
+
+def _pieces(x: NDArray[Any], length: NDArray[Any], groups: NDArray[Any]) -> list[Series]:
+    pieces = []
+    for row, (stop, group) in enumerate(zip(length.tolist(), groups.tolist(), strict=True)):
+        position = torch.from_numpy(x[row, :stop]).double()
+        if not position.isfinite().all():
+            raise BadData(f"row {row} of 'x' is not finite within its length {stop}")
+        pieces.append(Series(*pairs(position), None, f"row {row} of {group}"))
+    return pieces
+
+
+def draw(evaluated: Evaluated) -> Charts:
+    """A trajectory in segments, calibration, and validation of every method."""
+    histories = {
+        method: [
+            record
+            for (_, name), run in evaluated.chosen.items()
+            if name == method
+            for record in run.result["history"]
+        ]
+        for method in evaluated.comparison.methods()
+    }
+    charts = [("methods", figures.validation(histories, "Validation"))]
+    for _, run, source in evaluated.mocas():
+        # The test window of the longest path, in the segments that the filter finds online.
+        name = str(run.config.data["name"])
+        windows = held(evaluated.wanted.place.recorded, name, PATH_LENGTH)
+        longest = int(windows.y.norm(dim=-1).sum(-1).argmax())
+        batch = windows.part(slice(longest, longest + 1)).to("cpu", DTYPE)
+        assert batch.x is not None
+        belief = trained.trace(trained.load(run, source).model(), batch).belief[0].numpy()
+        title = f"A player's trajectory, window {longest} of {name}"
+        charts += [
+            ("trajectory", trajectory((batch.x[0] * SCALE_FT).numpy(), belief, title)),
+            ("calibration", paper.calibrated(run, source)),
+            ("losses", paper.validated(run)),
+        ]
+    return charts
+
+
+@figures.styled
+def trajectory(position: Floats, belief: Floats, title: str) -> Chart:
+    """A player's path (T, 2) in feet, coloured by predicted segment; positions and belief below.
+
+    Predicted switches, where the most probable run length of the belief (T, R) falls below `BELOW`,
+    are dashed gray lines. A player who stands has no segments.
+    """
+    figure = figures.canvas(8, 9)
+    court, coordinates, lower = figure.subplots(3, 1, height_ratios=(43, 19, 22))
+    likeliest = np.asarray(belief).argmax(-1)
+    switch = 1 + np.flatnonzero((likeliest[1:] < BELOW) & (likeliest[:-1] >= BELOW))
+    _draw_court(court)
+    borders = [0, *switch.tolist(), len(position)]
+    for k, (first, last) in enumerate(pairwise(borders)):
+        part = position[max(first - 1, 0) : last]  # from where the one before ends
+        court.plot(*part.T, color=SEGMENTS[k % len(SEGMENTS)], lw=2.6)
+    for place, name, marker in ((position[0], "start", "s"), (position[-1], "end", "D")):
+        court.plot(*place, color=INK, marker=marker, ls="", label=name)
+    court.grid(False)
+    court.set(xlabel="x (ft)", ylabel="y (ft)", title="colour: predicted segment", aspect="equal")
+    coordinates.plot(position[:, 0], color=MOCA, label="x position")
+    coordinates.plot(position[:, 1], color=CURRENT, ls="--", label="y position")
+    coordinates.set(xlabel="time (steps)", ylabel="position (ft)")
+    coordinates.set_xlim(-0.5, len(position) - 0.5)
+    figures.draw_belief(lower, belief)
+    for axes in (coordinates, lower):
+        rules: dict[str, Any] = {"color": QUIET, "ls": "--", "lw": 1.2}
+        figures.draw_rules(axes, switch - 0.5, "predicted switch", **rules)
+    count = len(borders) - 1
+    text = f"A trajectory of {len(position)} steps in {count} segments, its positions and belief."
+    return figures.finished(figure, title, text)
+
+
+def _draw_court(axes: Axes) -> None:
+    """The lines of a court, in feet: sides, middle, keys, and three points.
+
+    These are straight three feet from the sidelines, then 23.75 feet from the basket.
+    """
+    angle = np.linspace(0, 2 * np.pi, 61)
+    middle = LENGTH / 2
+    centre = WIDTH / 2
+    arc = np.linspace(-1, 1, 41) * np.arcsin((centre - 3) / 23.75)
+    three_x = [0, *(5.25 + 23.75 * np.cos(arc)), 0]
+    three_y = centre + 23.75 * np.sin([arc[0], *arc, arc[-1]])
+    lines: list[tuple[Any, Any]] = [
+        ([0, LENGTH, LENGTH, 0, 0], [0, 0, WIDTH, WIDTH, 0]),
+        ([middle, middle], [0, WIDTH]),
+        (middle + 6 * np.cos(angle), centre + 6 * np.sin(angle)),
+    ]
+    for x, y in (([0, 19, 19, 0], centre + np.array([-8, -8, 8, 8])), (three_x, three_y)):
+        lines += [(x, y), (LENGTH - np.array(x), y)]
+    for x, y in lines:
+        axes.plot(x, y, color="#9aa5b1", lw=1.0)

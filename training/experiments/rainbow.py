@@ -1,0 +1,269 @@
+"""Rainbow MNIST: digits whose colour, size and rotation switch.
+
+A task is one of 56 transformations: 7 background colours x 2 scales x 4 rotations. A regime is a
+task, each of its observations a random image of that task, the label the digit. A regime draws
+its task uniformly from all of the split, also the one before: only so the colour changes with
+probability 6/7, as the paper says, and `switch` marks a new regime even if its task is the same.
+
+Prepared from MNIST as published (four IDX files, gzipped or not): `rainbow_mnist_{train,val,
+test}.npz` hold `gray` (tasks, images, 28, 28) uint8, scaled and turned; `y` (tasks, images);
+`rgb` (tasks, 3) uint8, the background of a white digit.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.progress import track
+from torch import Tensor
+
+from training.catalogue import Place
+from training.data.files import arrays, save
+from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
+from training.errors import BadData
+from training.paper import classifier_charts as draw
+
+__all__ = ["draw", "prepare", "splits"]
+
+CLASSES = 10
+SHAPE = (3, 28, 28)  # of an image; x is its 2352 numbers, row-major
+COLOURS = {
+    "red": (255, 0, 0),
+    "orange": (255, 165, 0),
+    "yellow": (255, 255, 0),
+    "green": (0, 128, 0),
+    "blue": (0, 0, 255),
+    "indigo": (75, 0, 130),
+    "violet": (238, 130, 238),
+}
+SCALES = (1.0, 0.5)
+ROTATIONS = (0, 90, 180, 270)  # degrees counter-clockwise
+# The paper does not name its split of the 56 tasks; this one was drawn once.
+_SPLITS = {
+    **dict.fromkeys((2, 6, 10, 25, 29, 33, 35), "val"),
+    **dict.fromkeys((1, 3, 19, 32, 36, 42, 55), "test"),
+}
+
+
+class Task(NamedTuple):
+    """One transformation of the digits; `split` is train, val or test."""
+
+    task: int
+    color: str
+    rgb: tuple[int, int, int]
+    scale: float
+    rotation: int
+    split: str
+
+
+def tasks() -> list[Task]:
+    """Return the 56 transformations: 7 colours x 2 scales x 4 rotations."""
+    return [
+        Task(place, color, COLOURS[color], scale, rotation, _SPLITS.get(place, "train"))
+        for place, (color, scale, rotation) in enumerate(product(COLOURS, SCALES, ROTATIONS))
+    ]
+
+
+def prepare(source: Path, out: Path, images: int = 900, seed: int = 0) -> list[Path]:
+    """Write `mnist.npz`, `rainbow_mnist_{train,val,test}.npz` and the table of tasks.
+
+    `source` holds `train-images-idx3-ubyte` and its three companions, also with `.gz` or a dot
+    before `idx`. Each task gets `images` different training images, drawn by `seed`; no image is
+    in two tasks. BadData for a file that is missing or damaged, or too few images.
+    """
+    x, y = _pair(source, "train")
+    x_test, y_test = _pair(source, "t10k")
+    table = tasks()
+    if not 0 < images <= len(x) // len(table):
+        raise BadData(f"expected 1 to {len(x) // len(table)} images a task, got {images}")
+    order = np.random.default_rng(seed).permutation(len(x))
+    index = order[: len(table) * images].reshape(len(table), images).astype(np.int32)
+    kept = {"x_train": x, "y_train": y, "x_test_public": x_test, "y_test_public": y_test}
+    written = [save(out / "mnist.npz", **kept)]
+    for split in track(("train", "val", "test"), "Transforming digits"):
+        chosen = [task for task in table if task.split == split]
+        rows = [task.task for task in chosen]
+        written.append(
+            save(
+                out / f"rainbow_mnist_{split}.npz",
+                gray=np.stack([transformed(x[index[task.task]], task) for task in chosen]),
+                y=y[index[rows]],
+                mnist_index=index[rows],
+                task=np.array(rows, np.int64),
+                rgb=np.array([task.rgb for task in chosen], np.uint8),
+            )
+        )
+    listed = out / "rainbow_mnist_tasks.json"
+    listed.write_text(json.dumps([task._asdict() for task in table], indent=0) + "\n")
+    return [*written, listed]
+
+
+def transformed(digits: NDArray[np.uint8], task: Task) -> NDArray[np.uint8]:
+    """Scale and turn digits (n, 28, 28): at half size they are averaged 2 x 2 and centred."""
+    if task.scale == 0.5:
+        wide = digits.astype(np.int32)
+        # Rows, then columns, each rounded half up, as image libraries do.
+        narrow = (wide[:, :, 0::2] + wide[:, :, 1::2] + 1) >> 1
+        small = (narrow[:, 0::2] + narrow[:, 1::2] + 1) >> 1
+        digits = np.pad(small.astype(np.uint8), ((0, 0), (7, 7), (7, 7)))
+    return np.rot90(digits, task.rotation // 90, axes=(1, 2))
+
+
+def read_idx(file: Path) -> NDArray[np.uint8]:
+    """Return the array of an IDX file of bytes, gzipped or not; BadData for other files."""
+    try:
+        content = file.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+    except (OSError, EOFError) as error:
+        raise BadData(f"{file} cannot be read: {error}") from error
+    if len(content) < 4 or content[:3] != b"\0\0\x08":
+        raise BadData(f"{file} is not an IDX file of unsigned bytes")
+    head = 4 + 4 * content[3]
+    shape = tuple(np.frombuffer(content[4:head], ">u4").tolist())
+    if len(shape) != content[3] or len(content) - head != math.prod(shape):
+        raise BadData(f"{file}: expected {shape} bytes after the header, got {len(content) - head}")
+    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+
+
+def _pair(source: Path, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    x_file = _find(source, f"{name}-images", 3)
+    y_file = _find(source, f"{name}-labels", 1)
+    x = read_idx(x_file)
+    y = read_idx(y_file)
+    if x.ndim != 3 or x.shape[1:] != (28, 28) or len(x) == 0:
+        raise BadData(f"{x_file}: expected images of 28 x 28, got {x.shape}")
+    if y.shape != x.shape[:1] or y.max() > 9:
+        raise BadData(f"{y_file}: expected {len(x)} digits, got {y.shape} up to {y.max()}")
+    return x, y
+
+
+def _find(source: Path, stem: str, dimensions: int) -> Path:
+    names = [
+        f"{stem}{mark}idx{dimensions}-ubyte{suffix}" for suffix in ("", ".gz") for mark in "-."
+    ]
+    file = next((source / name for name in names if (source / name).is_file()), None)
+    if file is None:
+        raise BadData(f"{source} holds none of {', '.join(names)}")
+    return file
+
+
+class Images(NamedTuple):
+    """Images of one transformation: gray (n, 28, 28) uint8, y (n,), rgb (3,) uint8."""
+
+    gray: NDArray[np.uint8]
+    y: NDArray[np.uint8]
+    rgb: NDArray[np.uint8]
+
+    def part(self, start: int | None, stop: int | None) -> Images:
+        """Some of the images."""
+        return Images(self.gray[start:stop], self.y[start:stop], self.rgb)
+
+
+class Rainbow:
+    """Generated windows: x (B, T, 2352) float32 in [0, 1], y (B, T, 1) the digit, switch (B, T).
+
+    Images are coloured when they are drawn: round(rgb * (1 - gray / 255) + gray) / 255.
+    """
+
+    def __init__(self, tasks: Sequence[Images], hazard: float) -> None:
+        """Store the gray images; BadData without tasks or for a task without images."""
+        if not tasks or not all(len(task.y) for task in tasks):
+            raise BadData("expected tasks with at least one image each")
+        self.hazard = checked_hazard(hazard)
+        self._gray = torch.from_numpy(np.concatenate([task.gray for task in tasks]))
+        self._y = torch.from_numpy(np.concatenate([task.y for task in tasks]))
+        self._rgb = torch.from_numpy(np.stack([task.rgb for task in tasks]))
+        self._count = torch.tensor([len(task.y) for task in tasks])
+        self._first = torch.cumsum(self._count, 0) - self._count
+
+    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
+        """`count` independent streams of `length`, each from the start of a regime."""
+        switch = switches(generator, count, length, self.hazard)
+        drawn = torch.randint(len(self._count), (count, length), generator=generator)
+        task = held(drawn, switch)
+        image = self._first[task] + below(generator, self._count[task])
+        x = coloured(self._gray[image], self._rgb[task]).flatten(2)
+        return Batch(x, self._y[image][..., None].float(), switch)
+
+
+def coloured(gray: Tensor, rgb: Tensor) -> Tensor:
+    """Images (..., 3, H, W) in [0, 1], float32, of gray (..., H, W) and rgb (..., 3) uint8."""
+    white = gray[..., None, :, :].float()
+    background = rgb[..., None, None].float()
+    image = (white / 255).neg_().add_(1) * background
+    return image.add_(white).round_().div_(255)
+
+
+def splits(
+    place: Place,
+    hazard: float,
+    all_tasks: bool = False,
+    validation_images: int = 100,
+    test_images: int = 300,
+) -> Splits:
+    """Sources that share no image, and if possible no task between training and test.
+
+    With `rainbow_mnist_test.npz` in the folder, as in the paper:
+
+    - train on the 42 tasks of `train`, validation the 7 of `val`, test the 7 of `test`;
+    - `all_tasks`: train on all 49 but the last `validation_images` of each, those for validation.
+
+    Without that file the tasks of `val` take the place of the test tasks:
+
+    - train on 42 tasks but the last `validation_images` of each, those for validation; test `val`;
+    - `all_tasks`: of each task of `val`, moreover, the last `test_images` are the test. Images
+      are then new in the test, tasks are not: expect better scores than on new tasks.
+
+    BadData if a file cannot be read or a task has too few images.
+    """
+    folder = place.recorded
+    train = _tasks(folder, "train")
+    other = _tasks(folder, "val")
+    tested = (folder / "rainbow_mnist_test.npz").exists()
+    test = _tasks(folder, "test") if tested else other
+    validation = other
+    if all_tasks:
+        if not tested:
+            other, test = _parted(other, test_images)
+        train, validation = _parted([*train, *other], validation_images)
+    elif not tested:
+        train, validation = _parted(train, validation_images)
+    return Splits(
+        Rainbow(train, hazard),
+        Rainbow(validation, hazard),
+        Rainbow(test, hazard),
+        x_dim=int(np.prod(SHAPE)),
+        y_dim=1,
+        classes=CLASSES,
+    )
+
+
+def _parted(tasks: Sequence[Images], last: int) -> tuple[list[Images], list[Images]]:
+    """Each task without its last images, and those."""
+    fewest = min(len(task.y) for task in tasks)
+    if not 0 < last < fewest:
+        raise BadData(f"cannot hold {last} images of each task out: one has {fewest}")
+    return [task.part(None, -last) for task in tasks], [task.part(-last, None) for task in tasks]
+
+
+def _tasks(folder: Path, split: str) -> list[Images]:
+    file = folder / f"rainbow_mnist_{split}.npz"
+    content = arrays(file, ["gray", "y", "rgb"])
+    if content["gray"].shape[2:] != SHAPE[1:] or content["gray"].dtype != np.uint8:
+        raise BadData(
+            f"{file}: expected 'gray' of (tasks, images, 28, 28) uint8, "
+            f"got {content['gray'].shape} {content['gray'].dtype}"
+        )
+    if content["y"].max() >= CLASSES:
+        raise BadData(f"{file}: expected digits in 'y', got {content['y'].max()}")
+    return [Images(*row) for row in zip(content["gray"], content["y"], content["rgb"], strict=True)]

@@ -1,0 +1,202 @@
+"""Switching sinusoid: y = A sin(x - phase) + noise, where a regime is one (A, phase)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from numpy.typing import NDArray
+from torch import Tensor
+
+from training import figures, paper, trained
+from training.catalogue import Place
+from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
+from training.figures import BELIEF, CHOSEN, CURRENT, EARLIER, Chart, Floats
+from training.meta_training.objective import start
+from training.paper import SUPERVISED, UNSUPERVISED, Charts, Comparison, Evaluated
+from training.statistics import estimate
+from training.trained import DTYPE, Trained
+
+INPUTS = (-5.0, 5.0)
+AMPLITUDES = (0.1, 5.0)
+PHASES = (0.0, math.pi)
+NOISE_VARIANCE = 0.05
+TASKS_SEED = 20_220_101  # of recurring tasks, for runs of any seed
+
+# Of the figure of densities above the belief.
+TIMES = (40, 60, 90, 120, 140)
+GRID = 61
+HEIGHT = 6.0
+OLDEST = 60  # observations after which earlier data have faded
+FAINT = 0.12  # their opacity
+LETTERS = "abcdefghijklmnop"
+# Names of the crossed methods in the figure of supervision.
+CROSSED = {
+    "MOCA": "trained and tested without switches",
+    SUPERVISED: "trained without, tested with",
+    UNSUPERVISED: "trained with, tested without",
+    "oracle": "trained and tested with switches",
+}
+
+
+class Sinusoid:
+    """Generated windows: x (B, T, 1), y (B, T, 1) float64, switch (B, T).
+
+    Appendix C of the paper: amplitude and phase are uniform and noise is Gaussian of variance
+    0.05; inputs and the sign of the phase, which it leaves to its references, are those of MAML.
+    (With x + phase instead, the law of y is that of -y here.) tasks: so many amplitudes and phases,
+    the same for every source, recur; 0: every regime draws its own.
+    """
+
+    def __init__(self, hazard: float, tasks: int = 0) -> None:
+        if tasks < 0:
+            raise ValueError(f"expected 0 tasks or more, got {tasks}")
+        self.hazard = checked_hazard(hazard)
+        generator = torch.Generator().manual_seed(TASKS_SEED)
+        amplitudes = _uniform(generator, (tasks,), AMPLITUDES)
+        self.tasks = torch.stack((amplitudes, _uniform(generator, (tasks,), PHASES)), -1)
+
+    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
+        """`count` independent streams of `length`, each from the start of a regime."""
+        switch = switches(generator, count, length, self.hazard)
+        shape = (count, length, 1)
+        # Of regimes that start at each observation.
+        if len(self.tasks):
+            tasks = self.tasks[below(generator, torch.full(shape, len(self.tasks)))]
+            amplitudes, phases = tasks.unbind(-1)
+        else:
+            amplitudes = _uniform(generator, shape, AMPLITUDES)
+            phases = _uniform(generator, shape, PHASES)
+        x = _uniform(generator, shape, INPUTS)
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+        y = held(amplitudes, switch) * torch.sin(x - held(phases, switch))
+        return Batch(x, y + math.sqrt(NOISE_VARIANCE) * noise, switch)
+
+
+def splits(place: Place, hazard: float, tasks: int = 0) -> Splits:
+    """One source for all splits: every draw is new, of recurring tasks if there are any."""
+    source = Sinusoid(hazard, tasks)
+    return Splits(source, source, source, x_dim=1, y_dim=1)
+
+
+def _uniform(
+    generator: torch.Generator, shape: tuple[int, ...], bounds: tuple[float, float]
+) -> Tensor:
+    low, high = bounds
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def draw(evaluated: Evaluated) -> Charts:
+    """MOCA's belief, calibration and validation at each hazard; crossed supervision."""
+    charts: Charts = []
+    for setting, run, source in evaluated.mocas():
+        charts += [
+            (f"belief-{setting}", _predicted(run, source)),
+            (f"calibration-{setting}", paper.calibrated(run, source)),
+            (f"losses-{setting}", paper.validated(run)),
+        ]
+    return charts + _crossed(evaluated.comparison)
+
+
+def _predicted(run: Trained, source: Splits) -> Chart:
+    """The paper's figure of the sinusoid, of the first test sequence."""
+    batch = paper.tested(run, source, 1).cut(0, paper.STEPS)
+    assert batch.x is not None
+    assert batch.switch is not None
+    model = trained.load(run, source).model()
+    traced = trained.trace(model, batch, TIMES)
+    x = torch.linspace(*INPUTS, GRID, dtype=DTYPE).unsqueeze(-1)
+    y = torch.linspace(-HEIGHT, HEIGHT, 2 * GRID - 1, dtype=DTYPE)
+    prior = start(model, batch)
+    densities = [
+        Density(t, x[:, 0].numpy(), y.numpy(), trained.density(model, state, prior, x, y).numpy())
+        for t, state in traced.states.items()
+    ]
+    data = Data(batch.x[0, :, 0].numpy(), batch.y[0, :, 0].numpy(), batch.switch[0].numpy())
+    return densities_chart(data, densities, traced.belief[0].numpy(), "Predictive and belief")
+
+
+def _crossed(comparison: Comparison) -> Charts:
+    """Trained with and without switches, tested with and without (paper, app. D.3)."""
+    values = comparison.values
+    both = [
+        setting
+        for setting in comparison.settings()
+        if (setting, UNSUPERVISED) in values and (setting, SUPERVISED) in values
+    ]
+    if not both:
+        return []
+    hazards = [float(setting) for setting in both]
+    curves = [
+        figures.curve(name, hazards, [estimate(values[setting, method]) for setting in both])
+        for method, name in CROSSED.items()
+    ]
+    title = "Supervision in training and in the test"
+    return [("supervision", figures.grouped(curves, comparison.metric, title))]
+
+
+class Data(NamedTuple):
+    """A sequence of real labels of real inputs, all (T,); `switch` true where a task starts."""
+
+    x: Floats
+    y: Floats
+    switch: NDArray[np.bool_]
+
+
+class Density(NamedTuple):
+    """The predictive at `time`, given the data before: density (len(y), len(x)) on a grid."""
+
+    time: int
+    x: Floats
+    y: Floats
+    density: Floats
+
+
+@figures.styled
+def densities_chart(data: Data, densities: Sequence[Density], belief: Floats, title: str) -> Chart:
+    """Predictive densities in a row above the run-length belief, lettered by time.
+
+    Darker is denser, each panel by its own largest density.
+    """
+    figure = figures.canvas(9, 6.4)
+    grid = figure.add_gridspec(2, len(densities))
+    first: Axes | None = None
+    for k, one in enumerate(densities):
+        axes = figure.add_subplot(grid[0, k], sharey=first)
+        _draw_density(axes, data, one)
+        axes.set_title(f"{LETTERS[k]}) t = {one.time}")
+        axes.set_xlabel("x")
+        if first is None:
+            axes.set_ylabel("y")
+            first = axes
+        else:
+            axes.tick_params(labelleft=False)
+    lower = figure.add_subplot(grid[1, :])
+    figures.draw_belief(lower, belief, data.switch)
+    times = [one.time for one in densities]
+    figures.draw_rules(lower, times, "time shown above", color=CHOSEN, ls=":", lw=1.6)
+    shown = ", ".join(map(str, times))
+    text = f"Above: predictive density at times {shown}, with data. Below: "
+    return figures.finished(figure, title, text + figures.belief_text(data.switch))
+
+
+def _draw_density(axes: Axes, data: Data, one: Density) -> None:
+    """The density as an image; data of the current task, fading data of those before."""
+    now = one.time
+    begin = int(np.flatnonzero(data.switch[: now + 1]).max(initial=0))
+    opacity = np.clip(1 - (now - np.arange(begin)) / OLDEST, FAINT, 1.0)
+    axes.pcolormesh(one.x, one.y, one.density, cmap=BELIEF, shading="nearest", rasterized=True)
+    axes.grid(False)
+    symbols: dict[str, Any] = {"s": 14, "ec": "white", "lw": 0.4, "zorder": 3}
+    earlier = [(*to_rgb(EARLIER), alpha) for alpha in opacity]
+    axes.scatter(
+        data.x[:begin], data.y[:begin], fc=earlier, marker="s", label="earlier tasks", **symbols
+    )
+    axes.scatter(data.x[begin:now], data.y[begin:now], fc=CURRENT, label="current task", **symbols)
+    axes.set_xlim(one.x[0], one.x[-1])
+    axes.set_ylim(one.y[0], one.y[-1])

@@ -1,0 +1,557 @@
+"""Charts as SVG and PNG: performance of methods, calibration, and the run-length belief.
+
+Colours are safe for the colour-blind (Okabe & Ito); a method looks the same in every chart.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from numpy.typing import ArrayLike, NDArray
+
+from training.statistics import (
+    BINS,
+    Estimate,
+    Reliability,
+    calibration_error,
+    coverage,
+    distance,
+    uniform_band,
+)
+
+Floats = NDArray[np.float64]
+P = ParamSpec("P")
+INK = "#1f2933"
+QUIET = "#5f6b7a"
+CURRENT = "#d55e00"  # data of the current task
+EARLIER = "#009e73"  # data of earlier tasks
+CHANGE = "#c8102e"  # true switches
+CHOSEN = "#0072b2"  # selected times
+SEGMENTS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5f6b7a")
+BELIEF = "Blues"
+VALUE = "viridis"
+DPI = 200
+LEGEND_LETTERS = 150  # of keys and names in a row of the legend, 10 inches wide
+KEY_LETTERS = 7  # of a key without its name
+HAZARD = "hazard (changes per step)"
+ACROSS = 3  # panels in a row
+# Of the space between neighbouring ticks or categories, what the marks of all methods take.
+SPREAD = 0.25
+MARKERS = ("o", "s", "D", "^", "v", "X", "P")
+# Trained without and tested without, without and with, with and without, with and with.
+CROSSED = (("#0072b2", ""), ("#cc79a7", "///"), ("#009e73", ""), ("#5f6b7a", "///"))
+FLOOR = 1e-3  # probabilities below are not drawn
+STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": QUIET,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "errorbar.capsize": 3,
+    "grid.color": "#e4e7eb",
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5.5,
+    "svg.hashsalt": "moca",
+    "xtick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "xtick.labelsize": 8,
+    "ytick.color": QUIET,
+    "ytick.labelcolor": INK,
+    "ytick.labelsize": 8,
+}
+
+
+class Look(NamedTuple):
+    """Look of a method: colour, marker and line style each identify it."""
+
+    colour: str
+    marker: str
+    line: str
+
+
+METHODS = {
+    "MOCA": Look("#0072b2", "o", "-"),
+    "oracle": Look("#1f2933", "D", "--"),
+    "SW5": Look("#e69f00", "s", "-"),
+    "SW10": Look("#d55e00", "^", "-"),
+    "SW50": Look("#cc79a7", "v", "-"),
+    "TOE": Look("#009e73", "X", ":"),
+    "COE": Look("#56b4e9", "P", ":"),
+}
+OTHERS = (Look("#7f5539", "o", "--"), Look("#5f6b7a", "s", "--"), Look("#6a3d9a", "D", ":"))
+MOCA = METHODS["MOCA"].colour
+
+
+def look(method: str) -> Look:
+    """Look of a method, the same in every figure; methods not in the paper share `OTHERS`."""
+    return METHODS.get(method) or OTHERS[zlib.crc32(method.encode()) % len(OTHERS)]
+
+
+def ordered(methods: Iterable[str]) -> list[str]:
+    """In the order of the paper; others after them, in their own order."""
+    known = list(METHODS)
+    return sorted(methods, key=lambda name: known.index(name) if name in METHODS else len(known))
+
+
+class Chart(NamedTuple):
+    """A drawn figure. description: its alternative text."""
+
+    title: str
+    description: str
+    figure: Figure
+
+    def svg(self) -> bytes:
+        """The figure as an SVG document."""
+        written = io.BytesIO()
+        with mpl.rc_context(STYLE):
+            self.figure.savefig(written, format="svg", metadata={"Date": None}, dpi=DPI)
+        return written.getvalue()
+
+    def save(self, stem: Path) -> list[Path]:
+        """Write `stem.svg` and `stem.png`; returns the files."""
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        vector = stem.with_name(stem.name + ".svg")
+        picture = stem.with_name(stem.name + ".png")
+        vector.write_bytes(self.svg())
+        about = {"Title": self.title, "Description": self.description}
+        self.figure.savefig(picture, metadata=about, dpi=DPI)
+        return [vector, picture]
+
+
+def styled(draw: Callable[P, Chart]) -> Callable[P, Chart]:
+    """Draw in the look of all charts."""
+
+    @wraps(draw)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Chart:
+        with mpl.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return run
+
+
+def canvas(width: float, height: float) -> Figure:
+    """An empty figure; inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def row(width: float, height: float, count: int) -> tuple[Figure, list[Axes]]:
+    """A figure of panels side by side; inches."""
+    figure = canvas(width, height)
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def finished(figure: Figure, title: str, description: str) -> Chart:
+    """Add the title, and below all panels one legend of all named artists."""
+    figure.suptitle(literal(title), fontsize=11, x=0.02, ha="left", color=INK)
+    keys: dict[str, Any] = {}
+    for axes in figure.axes:
+        for key, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            keys.setdefault(name, key)
+    if keys:
+        widest = KEY_LETTERS + max(map(len, keys))
+        fitting = int(figure.get_figwidth() / 10 * LEGEND_LETTERS / widest)
+        legend = figure.legend(
+            list(keys.values()),
+            [literal(name) for name in keys],
+            loc="outside lower center",
+            ncols=max(1, min(fitting, len(keys))),
+        )
+        for handle in legend.legend_handles:
+            if isinstance(handle, PathCollection):
+                handle.set_alpha(1.0)  # that of the first point may be faint
+    return Chart(title, description, figure)
+
+
+def colour_bar(axes: Axes, coloured: Any, label: str) -> None:
+    """A colour bar beside the panel."""
+    assert isinstance(axes.figure, Figure)
+    bar = axes.figure.colorbar(coloured, ax=axes, pad=0.01, aspect=25, format="{x:g}")
+    bar.set_label(label, fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    bar.ax.grid(False)
+    bar.outline.set_visible(False)
+
+
+def reach(mean: Floats, low: Floats, high: Floats) -> Floats:
+    """Lengths (2, n) of error bars: a mean may lie outside of its bootstrap interval."""
+    return np.maximum([mean - low, high - mean], 0)
+
+
+def literal(text: str) -> str:
+    """Text that matplotlib does not read as mathematics."""
+    return text.replace("$", r"\$")
+
+
+class Curve(NamedTuple):
+    """A method's mean with its interval at each x; all (n,)."""
+
+    method: str
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def curve(method: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Curve:
+    """A curve of one estimate at each x."""
+    numbers = np.array([(one.mean, one.low, one.high) for one in estimates], np.float64)
+    return Curve(method, np.asarray(x, np.float64), *numbers.T)
+
+
+def _by_method(curves: Sequence[Curve]) -> list[Curve]:
+    by_name = {one.method: one for one in curves}
+    return [by_name[name] for name in ordered(by_name)]
+
+
+@styled
+def against(
+    curves: Sequence[Curve],
+    measure: str,
+    title: str = "Performance against hazard",
+    setting: str = HAZARD,
+) -> Chart:
+    """Methods against a setting, logarithmic, with error bars."""
+    figure, (axes,) = row(8, 4.3, 1)
+    settings = sorted({float(x) for one in curves for x in one.x})
+    # A logarithmic axis has no 0: it is drawn a step below the smallest.
+    above = [x for x in settings if x > 0]
+    ratio = above[1] / above[0] if len(above) > 1 else 10.0
+    place = {x: x or above[0] / ratio for x in settings}
+    step = min(np.diff(np.log(list(place.values()))), default=1.0)
+    axes.set_xscale("log")
+    for k, one in enumerate(_by_method(curves)):
+        style = look(one.method)
+        # Side by side, so that equal values do not hide each other.
+        aside = (k - (len(curves) - 1) / 2) * SPREAD * step / len(curves)
+        axes.errorbar(
+            np.array([place[float(x)] for x in one.x]) * np.exp(aside),
+            one.mean,
+            yerr=reach(one.mean, one.low, one.high),
+            color=style.colour,
+            ls=style.line,
+            marker=style.marker,
+            elinewidth=1.2,
+            label=one.method,
+        )
+    axes.set_xticks(list(place.values()), [f"{x:g}" for x in settings])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(xlabel=setting, ylabel=measure)
+    text = f"{measure}, mean and 95 % interval of each method against {setting}."
+    return finished(figure, title, text)
+
+
+@styled
+def over_time(panels: Mapping[str, Sequence[Curve]], measure: str, title: str) -> Chart:
+    """Methods over time with bands of 95 %; a panel for each problem, by its name."""
+    across = min(ACROSS, len(panels))
+    down = math.ceil(len(panels) / across)
+    figure = canvas(8, 3.6 * down + 0.6)
+    grid = figure.subplots(down, across, squeeze=False).flat
+    for axes, (problem, curves) in zip(grid, panels.items(), strict=False):
+        for one in _by_method(curves):
+            style = look(one.method)
+            axes.fill_between(one.x, one.low, one.high, color=style.colour, alpha=0.2, lw=0)
+            axes.plot(one.x, one.mean, color=style.colour, ls=style.line, label=one.method)
+        axes.set(xlabel="time (steps)", ylabel=measure, title=problem)
+    for axes in list(grid):
+        axes.set_visible(False)
+    text = f"{measure}, mean and 95 % interval over time, {', '.join(panels)}."
+    return finished(figure, title, text)
+
+
+@styled
+def value_map(
+    values: Floats,
+    rows: tuple[str, Sequence[float]],
+    columns: tuple[str, Sequence[float]],
+    measure: str,
+    title: str,
+) -> Chart:
+    """Values (rows, columns) by two settings, each with its label, as a heat map."""
+    figure, (axes,) = row(6.4, 4.8, 1)
+    mesh = axes.pcolormesh(np.ma.masked_invalid(values), cmap=VALUE)
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            light = np.dot(mesh.to_rgba(np.array(value))[:3], (0.299, 0.587, 0.114)) > 0.5
+            colour = INK if light else "white"
+            axes.text(j + 0.5, i + 0.5, f"{value:.3g}", color=colour, size=8, ha="center")
+    axes.set_xticks(np.arange(len(columns[1])) + 0.5, [f"{value:g}" for value in columns[1]])
+    axes.set_yticks(np.arange(len(rows[1])) + 0.5, [f"{value:g}" for value in rows[1]])
+    axes.grid(False)
+    axes.set(xlabel=columns[0], ylabel=rows[0])
+    colour_bar(axes, mesh, measure)
+    return finished(figure, title, f"{measure} by {rows[0]} (rows) and {columns[0]} (columns).")
+
+
+@styled
+def grouped(curves: Sequence[Curve], measure: str, title: str) -> Chart:
+    """Bars of methods side by side at each hazard; all curves have the same x."""
+    figure, (axes,) = row(8, 4.3, 1)
+    places = np.arange(len(curves[0].x))
+    width = 0.84 / len(curves)
+    for k, one in enumerate(curves):
+        colour, hatch = CROSSED[k % len(CROSSED)]
+        axes.bar(
+            places + (k - (len(curves) - 1) / 2) * width,
+            one.mean,
+            0.92 * width,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0.5,
+            yerr=reach(one.mean, one.low, one.high),
+            error_kw={"elinewidth": 1, "ecolor": INK, "capsize": 2},
+            label=one.method,
+        )
+    axes.set_xticks(places, [f"{x:g}" for x in curves[0].x])
+    axes.grid(False, axis="x")
+    axes.set(xlabel=HAZARD, ylabel=measure)
+    text = f"{measure} at each hazard, bars with 95 % intervals."
+    return finished(figure, title, text)
+
+
+LABELS = {
+    "iteration": "iteration",
+    "elapsed_s": "time of training (s)",
+    "nll": "validation NLL (nats)",
+    "accuracy": "validation accuracy",
+}
+BY_ITERATION_AND_TIME = (("iteration", "nll"), ("elapsed_s", "nll"))
+
+
+@styled
+def validation(
+    histories: Mapping[str, Sequence[Mapping[str, float]]],
+    title: str,
+    panels: Sequence[tuple[str, str]] = BY_ITERATION_AND_TIME,
+) -> Chart:
+    """Validations of each method while it trained; panels: names of x and y in the histories."""
+    figure, places = row(8, 4.0, len(panels))
+    for axes, (x, y) in zip(places, panels, strict=True):
+        for method in ordered(histories):
+            style = look(method)
+            history = histories[method]
+            axes.plot(
+                [record[x] for record in history],
+                [record[y] for record in history],
+                color=style.colour,
+                ls=style.line,
+                marker=style.marker,
+                ms=3.5,
+                label=method,
+            )
+        axes.set(xlabel=LABELS[x], ylabel=LABELS[y])
+    shown = "; ".join(f"{LABELS[y]} against {LABELS[x]}" for x, y in panels)
+    return finished(figure, title, f"{', '.join(histories)}: {shown}.")
+
+
+class Dots(NamedTuple):
+    """A panel of dots: categories from top to bottom, methods beside each other in each.
+
+    values: by category and method, in their order. measure: with its unit. floor: where the axis
+    is logarithmic, what values below are drawn at. rule: a value that is marked, as a target.
+    """
+
+    measure: str
+    values: Mapping[tuple[str, str], Estimate]
+    title: str = ""
+    floor: float | None = None
+    rule: float | None = None
+
+
+@styled
+def dots(title: str, panels: Sequence[Dots], description: str) -> Chart:
+    """Means with their intervals; a method looks the same in all panels, side by side."""
+    methods = list(dict.fromkeys(method for panel in panels for _, method in panel.values))
+    most = max(len(panel.values) for panel in panels)
+    figure, places = row(9, 1.6 + max(0.12 * most, 1.2), len(panels))
+    for axes, panel in zip(places, panels, strict=True):
+        _draw_dots(axes, panel, methods)
+    return finished(figure, title, description)
+
+
+def _draw_dots(axes: Axes, panel: Dots, methods: Sequence[str]) -> None:
+    categories = list(dict.fromkeys(category for category, _ in panel.values))
+    own = [name for name in methods if any(method == name for _, method in panel.values)]
+    floor = -math.inf if panel.floor is None else panel.floor
+    if panel.rule is not None:
+        axes.axvline(panel.rule, color=QUIET, ls="--", lw=1.2)
+    for k, method in enumerate(own):
+        at = methods.index(method)
+        # Side by side, so that equal values do not hide each other.
+        aside = ((len(own) - 1) / 2 - k) * 0.7 / len(own)
+        rows = [
+            (len(categories) - i + aside, panel.values[category, method])
+            for i, category in enumerate(categories)
+            if math.isfinite(panel.values.get((category, method), NONE).mean)
+        ]
+        y = [height for height, _ in rows]
+        mean = np.array([max(value.mean, floor) for _, value in rows])
+        ends = [(v.mean, v.mean) if math.isnan(v.low) else (v.low, v.high) for _, v in rows]
+        low, high = np.maximum(np.array(ends).reshape(-1, 2).T, floor)
+        axes.errorbar(
+            mean,
+            y,
+            xerr=reach(mean, low, high),
+            color=SEGMENTS[at % len(SEGMENTS)],
+            ls="",
+            # No two methods have one colour and one marker.
+            marker=MARKERS[(at + at // len(SEGMENTS)) % len(MARKERS)],
+            ms=5,
+            elinewidth=1.2,
+            capsize=0,
+            label=method,
+        )
+    axes.set(xlabel=panel.measure, title=panel.title, ylim=(0.4, len(categories) + 0.6))
+    axes.set_yticks(range(len(categories), 0, -1), categories)
+    axes.grid(False, axis="y")
+    if panel.floor is not None:
+        top = max([value.mean for value in panel.values.values()] + [10 * panel.floor])
+        tens = 10.0 ** np.arange(
+            math.ceil(math.log10(2 * panel.floor)), math.ceil(math.log10(top)) + 1
+        )
+        axes.set_xscale("log")
+        axes.set_xlim(0.8 * panel.floor, 1.5 * tens[-1])
+        names = [f"≤ {panel.floor:g}", *(f"{ten:g}" for ten in tens)]
+        axes.set_xticks([panel.floor, *tens], names)
+        axes.xaxis.set_minor_locator(NullLocator())
+
+
+NONE = Estimate(math.nan, math.nan, math.nan, 0)
+LEVELS = np.linspace(0.05, 0.95, 19)
+
+
+@styled
+def calibration(
+    pits: Floats, title: str = "Calibration of the predictive", bins: int = BINS
+) -> Chart:
+    """Histogram of PITs with the 95 % band of uniform ones, and coverage of central intervals.
+
+    pits: nan where a label is missing.
+    """
+    pits = pits[~np.isnan(pits)]
+    figure, (left, right) = row(8, 4.2, 2)
+    unit = bins / len(pits)  # densities do not depend on the number of labels and bins
+    heights, edges = np.histogram(pits, bins, (0, 1))
+    low, high = uniform_band(len(pits), bins)
+    colour = METHODS["COE"].colour
+    width = 0.92 / bins
+    left.bar((edges[1:] + edges[:-1]) / 2, heights * unit, width, color=colour, label="labels")
+    left.axhspan(
+        low * unit, high * unit, color=CURRENT, alpha=0.3, lw=0, label="95 % of uniform, each bin"
+    )
+    left.axhline(1, color=QUIET, ls="--", lw=1.2)
+    top = 1.1 * max(heights.max(), high) * unit
+    left.set(xlabel="PIT", ylabel="density", title="PIT histogram", xlim=(0, 1), ylim=(0, top))
+    _diagonal(right)
+    right.plot(LEVELS, coverage(pits, LEVELS), color=MOCA, marker="o", label="coverage")
+    right.set(
+        xlabel="level of the central interval",
+        ylabel="share of labels inside",
+        title="coverage",
+        xlim=(0, 1),
+        ylim=(0, 1),
+    )
+    text = f"{len(pits)} PITs, {distance(pits):.3f} from uniform (Kolmogorov-Smirnov)."
+    return finished(figure, title, text)
+
+
+@styled
+def classifier(reliability: Reliability, title: str = "Calibration of the classifier") -> Chart:
+    """Accuracy against confidence, above the frequency of each confidence."""
+    figure = canvas(5.6, 5.6)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(7, 3))
+    count = reliability.count
+    bins = len(count)
+    error = calibration_error(reliability)
+    full = count > 0
+    _diagonal(above)
+    above.plot(
+        reliability.confidence[full],
+        reliability.accuracy[full],
+        color=MOCA,
+        marker="o",
+        label="accuracy",
+    )
+    above.set(
+        ylabel="accuracy",
+        title=f"expected calibration error {error:.3f}",
+        xlim=(0, 1),
+        ylim=(0, 1),
+    )
+    below.bar((np.arange(bins) + 0.5) / bins, count / count.sum(), 0.92 / bins, color=MOCA)
+    below.set(xlabel="confidence", ylabel="share of labels")
+    text = f"Accuracy by confidence of {int(count.sum())} labels; calibration error {error:.3f}."
+    return finished(figure, title, text)
+
+
+def _diagonal(axes: Axes) -> None:
+    axes.plot((0, 1), (0, 1), color=QUIET, ls="--", lw=1.2, label="calibrated")
+
+
+def draw_belief(axes: Axes, belief: Floats, switch: NDArray[np.bool_] | None = None) -> None:
+    """Run-length belief (T, R) by [t, r], probabilities, as a heat map; lines at switches (T,)."""
+    visible = np.flatnonzero((np.nan_to_num(belief) >= FLOOR).any(0))
+    longest = int(visible.max(initial=1))
+    shown = belief[:, : longest + 1].T
+    mesh = axes.pcolormesh(
+        np.arange(len(belief) + 1) - 0.5,
+        np.arange(longest + 2) - 0.5,
+        np.ma.masked_where(~(shown >= FLOOR), shown),
+        norm=LogNorm(FLOOR, 1.0),
+        cmap=BELIEF,
+        rasterized=True,
+    )
+    axes.grid(False)
+    axes.set(xlabel="time (steps)", ylabel="run length (steps)")
+    axes.set_xlim(-0.5, len(belief) - 0.5)
+    axes.set_ylim(-0.5, longest + 0.5)
+    colour_bar(axes, mesh, "probability")
+    if switch is not None:
+        at = np.flatnonzero(switch)
+        draw_rules(axes, at[at > 0] - 0.5, "true switch", color=CHANGE, lw=1.2)
+
+
+def draw_rules(axes: Axes, at: ArrayLike, name: str, **look: Any) -> None:
+    """Upright lines; the first has the name."""
+    for k, x in enumerate(np.asarray(at)):
+        axes.axvline(x, label=name if k == 0 else None, **look)
+
+
+def belief_text(switch: NDArray[np.bool_]) -> str:
+    """Alternative text of a belief with its switches (T,)."""
+    at = [str(time) for time in np.flatnonzero(switch) if time > 0]
+    listed = ", ".join(at[:20]) + (" ..." if len(at) > 20 else "")
+    return f"Run-length belief over {len(switch)} steps; tasks switch at {listed or 'no time'}."
+
+
+@styled
+def heat_map(belief: Floats, switch: NDArray[np.bool_], title: str = "Run-length belief") -> Chart:
+    """Run-length belief over time, with lines where tasks start."""
+    figure, (axes,) = row(8, 4.2, 1)
+    draw_belief(axes, belief, switch)
+    return finished(figure, title, belief_text(switch))

@@ -1,1 +1,0 @@
-"""Figures of training, evaluation and reports, drawn by matplotlib."""

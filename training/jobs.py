@@ -1,0 +1,199 @@
+"""Training jobs: from command-line options to finished runs, on an experiment or on own data."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+
+from training import catalogue
+from training.config import OWN, Config, Options, merged
+from training.data.windows import Series, Splits
+from training.errors import BadConfig
+from training.experiments import own
+from training.learners import learner
+from training.learners.base import Scaling
+from training.meta_training.loop import Job
+from training.meta_training.loop import train as loop
+from training.meta_training.processes import World, world
+from training.meta_training.progress import shown
+from training.meta_training.runs import Run
+
+NAME = re.compile(r"[^/\\.][^/\\]*")  # part of a folder's name
+LAGS = 5  # default number of lagged labels where there are no inputs
+
+
+class Training(NamedTuple):
+    """What to train and how: the options of `moca train` that are no settings of a run."""
+
+    experiment: str
+    preset: str
+    runs: Path
+    device: str = "cpu"
+    resume: bool = False
+    threads: int = 1
+    ablation: str | None = None
+
+
+class Axes(NamedTuple):
+    """Axes of a grid; an empty one keeps the preset's value."""
+
+    hazards: Sequence[float] = ()
+    modes: Sequence[str] = ()
+    rates: Sequence[float] = ()
+    seeds: Sequence[int] = ()
+
+
+class Task(NamedTuple):
+    """A run: its displayed name, its configuration, and its folder."""
+
+    name: str
+    config: Config
+    run: Run
+
+
+# Splits of a run's data, and the scaling of inputs and labels where there is one.
+Sources = Callable[[Config], tuple[Splits, Scaling | None]]
+
+
+def overrides(config: Path | None, settings: Sequence[str]) -> Options:
+    """Settings of a TOML file and of `SECTION.NAME=VALUE`; raises BadConfig."""
+    options: Options = {}
+    if config is not None:
+        try:
+            options = tomllib.loads(config.read_text())
+        except (OSError, ValueError) as error:  # no text, or no TOML
+            raise BadConfig(f"{config}: {error}") from error
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        try:
+            options = merged(options, tomllib.loads(f"{name} = {value}"))
+        except tomllib.TOMLDecodeError as error:
+            raise BadConfig(f"--set {setting}: {error}; quote a string: name='value'") from error
+    return options
+
+
+def train(wanted: Training, common: Options, place: catalogue.Place, axes: Axes) -> list[Run]:
+    """Train the runs of a grid or ablation that are not done; raises TrainingError."""
+    cells = list(catalogue.cells(*axes, common))
+    if wanted.ablation is not None:
+        if any(axes):
+            raise BadConfig(
+                f"--ablation {wanted.ablation} sets its own hazards, modes, learning rates and "
+                "seeds: omit these options"
+            )
+        variations = catalogue.ablation(wanted.ablation, wanted.experiment).variations
+        cells = [catalogue.cell(variation) for variation in variations]
+        cells = [cell._replace(settings=merged(common, cell.settings)) for cell in cells]
+    kept = wanted.ablation or wanted.preset
+    tasks = [
+        Task(
+            cell.name,
+            catalogue.preset(wanted.experiment, wanted.preset, cell.settings),
+            Run(catalogue.folder(wanted.runs, wanted.experiment, kept, cell)),
+        )
+        for cell in cells
+    ]
+    return fit(wanted, tasks, lambda config: (catalogue.splits(config, place), None))
+
+
+def train_own(
+    wanted: Training, settings: Options, axes: Axes, warn: Callable[[str], None]
+) -> list[Run]:
+    """Train on `settings["data"]["path"]`; what is too short is reported to `warn` first.
+
+    Runs are kept in RUNS/data/PRESET/, `wanted.preset` being a name. Raises TrainingError.
+    """
+    if not NAME.fullmatch(wanted.preset):
+        raise BadConfig(f"--name: expected part of a folder's name, got {wanted.preset!r}")
+    source = own.source_of(settings)
+    series = own.read(source, catalogue.preset(OWN, "quick", settings))
+    settings = merged(
+        settings, {"data": {"digest": own.digest(source.path)}}, _default_lags(settings, series)
+    )
+    tasks = []
+    for cell in catalogue.cells(*axes, settings):
+        config = catalogue.preset(OWN, "quick", cell.settings)
+        run = Run(catalogue.folder(wanted.runs, OWN, wanted.preset, cell))
+        tasks.append(Task(cell.name, config, run))
+    # The axes do not change the data, but those of an oracle are checked for switches.
+    *_, data = [own.split(source, series, task.config) for task in tasks]
+    own.check_scaling(data.scaling, tasks[0].config)
+    for line in data.short:
+        warn(line)
+    return fit(wanted, tasks, lambda _: (data.splits, data.scaling))
+
+
+def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
+    """Lags for a model that would have no inputs; raises BadConfig where lags are impossible."""
+    model = catalogue.preset(OWN, "quick", settings).model
+    has_x = series[0].x is not None
+    if model.kind == "pcoc":
+        if not has_x:
+            raise BadConfig("a pcoc model needs input columns (x, or x1, x2, ...), got none")
+        if model.lags:
+            raise BadConfig("a pcoc model takes no lags: its labels are classes")
+        return {}
+    if (has_x and model.kind != "fleet") or "lags" in settings.get("model", {}):
+        if not (has_x or model.lags):
+            raise BadConfig("--lags 0: without input columns there is nothing to predict from")
+        return {}
+    return {"model": {"lags": LAGS}}
+
+
+def fit(wanted: Training, tasks: Sequence[Task], sources: Sources) -> list[Run]:
+    """Train every task that is not done; raises TrainingError."""
+    torch.set_num_threads(wanted.threads)
+    try:
+        torch.zeros((), device=wanted.device).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadConfig(f"device {wanted.device!r} cannot be used: {reason}") from error
+    with world(wanted.device) as processes, _no_denormals():
+        console = Console(quiet=not processes.leads)
+        for task in tasks:
+            _fit_one(wanted, task, sources, processes, console)
+    return [task.run for task in tasks]
+
+
+@contextlib.contextmanager
+def _no_denormals() -> Iterator[None]:
+    """Flush numbers below 1e-38 to 0: gradients through hypotheses that are ruled out.
+
+    A processor takes many times longer over them: half the time of an iteration.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def _fit_one(
+    wanted: Training, task: Task, sources: Sources, processes: World, console: Console
+) -> None:
+    name, config, run = task
+    if run.done:
+        run.check(config)
+        console.print(f"{name}: done before")
+        return
+    if run.begun and not wanted.resume:
+        console.print(f"{name}: begun before, starts anew; --resume would go on")
+    splits, scaling = sources(config)
+    job = Job(config, splits, learner(config, splits, scaling), run, wanted.device)
+    lock = run.locked() if processes.leads else contextlib.nullcontext()
+    with lock, shown(config, run.folder, name, console, leads=processes.leads) as report:
+        progress = loop(job, processes, report, resume=wanted.resume)
+    best = progress.best_metric or 0.0
+    if config.validation.metric == "accuracy":
+        best = -best  # stored negated, so that lower is better
+    console.print(
+        f"{name}: {config.validation.metric} {best:.4f} at iteration "
+        f"{progress.best_iteration} of {progress.iteration}, {progress.elapsed_s:.0f} s"
+    )

@@ -1,0 +1,250 @@
+"""Offline simulation of the service on a series: the same pipeline, over all of it at once.
+
+Series are stepped by the model's compiled kernel where it has one, else by the eager filter; both
+give the same numbers but for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_core import filter as moca
+from model_core import warmup
+from model_core.detection import hindsight
+from model_core.detection.pipeline import NOTHING, Pipeline
+from model_core.detection.rows import Observation
+from model_core.detection.series import Refused, Rules, Taken
+from model_core.events import Event
+from model_core.filter import FilterState, Info, Inputs, Prior
+from model_core.stream_settings import DEFAULTS, StreamSettings
+from model_core.summary import Summary
+from model_core.upm.base import UnderlyingModel
+from training.data.windows import Batch
+
+Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
+Warmed = tuple[list[float], list[float], int]  # location, scale, observations of the warm-up
+
+
+class Settings(NamedTuple):
+    """Settings of the filter; hazard and outlier rate are by default the model's.
+
+    search_phase: of the searches for seasons by default, in [0, 1); see `season.next_search`.
+    """
+
+    defaults: StreamSettings = DEFAULTS
+    hazard: float | None = None
+    outlier_rate: float | None = None
+    search_phase: float = 0.0
+
+    @property
+    def threshold(self) -> float:
+        """Of `changed_probability`, at which a change is confirmed; 0 where it takes time."""
+        return self.defaults.confirm_probability or 0.0
+
+
+class Answers(NamedTuple):
+    """Numbers that the service answers of each observation of a series; nan while warming up.
+
+    log_score, changed, recent, anomaly: (T,) log score (nan without a label, as the anomaly),
+    `changed_probability`, `recent_change_probability` and `anomaly`. summary: of the predictives
+    (T rows), empty unless quantiles were wanted. warmup: observations
+    of the warm-up.
+    """
+
+    log_score: NDArray[np.float64]
+    changed: NDArray[np.float64]
+    recent: NDArray[np.float64]
+    anomaly: NDArray[np.float64]
+    summary: Summary
+    warmup: int
+
+
+class Followed(NamedTuple):
+    """Events and segmentation of one series.
+
+    events: each state change of an event with its position. changed:
+    `changed_probability` after each observation; nan while warming up. served: starts of the
+    segmentation of the retained history, without the first. answers: all other numbers. seasons:
+    periods of the seasons that are known from a position on, where these change.
+    """
+
+    events: list[tuple[int, Event]]
+    changed: list[float]
+    served: Sequence[int] = ()
+    answers: Answers | None = None
+    seasons: Sequence[tuple[int, tuple[int, ...]]] = ()
+
+    def confirmed(self) -> list[int]:
+        """Latest starts of the events that are confirmed at the end."""
+        starts = {event.id: event.start for _, event in self.events if event.state == "confirmed"}
+        return sorted(set(starts.values()))
+
+
+def run(
+    model: UnderlyingModel, prior: Prior, y: Tensor, settings: Settings
+) -> Iterator[tuple[FilterState, Info]]:
+    """Filter labels (B, T, d), nan where missing, step by step."""
+    state = moca.init(prior, settings.defaults.max_hypotheses)
+    for t in range(y.shape[1]):
+        state, info = moca.step(model, state, prior, _inputs(model, y, t, settings))
+        yield state, info
+
+
+def _inputs(model: UnderlyingModel, y: Tensor, t: int, settings: Settings) -> Inputs:
+    """Observation `t` of every stream with its settings."""
+    inputs = observed(model, Batch(None, y), t)
+    if settings.hazard is not None:
+        hazard = torch.full_like(inputs.hazard[:, :1], settings.hazard)
+        inputs = inputs._replace(hazard=hazard)
+    if settings.outlier_rate is not None:
+        rate = torch.full_like(inputs.elapsed, settings.outlier_rate)
+        inputs = inputs._replace(outlier_rate=rate)
+    return inputs
+
+
+def observed(model: UnderlyingModel, batch: Batch, t: int) -> Inputs:
+    """Observation `t` of every sequence."""
+    y = batch.y[:, t]
+    known = torch.isfinite(y)
+    labelled = known.any(-1) if model.partial else known.all(-1)
+    hazard = model.hazard
+    table = [hazard] if isinstance(hazard, float) else list(hazard)
+    ones = torch.ones(len(y), dtype=torch.float64)
+    return Inputs(
+        x=None if batch.x is None else batch.x[:, t],
+        y=torch.where(labelled.unsqueeze(-1), y, 0.0),
+        labelled=labelled,
+        hazard=torch.tensor(table, dtype=torch.float64).expand(len(y), -1),
+        elapsed=ones if batch.elapsed is None else batch.elapsed[:, t].double(),
+        changepoint=ones * math.nan,
+        outlier_rate=ones * model.outlier_rate,
+    )
+
+
+def follow(
+    model: UnderlyingModel,
+    series: Sequence[Rows],
+    settings: Settings,
+    levels: Sequence[float] = (),
+) -> list[Followed]:
+    """Events and answers of several series of one length, as of streams of the service.
+
+    levels: of the quantiles of predictives; without any these are not summarised.
+    """
+    phases = [settings.search_phase] * len(series)
+    pipeline = Pipeline(model, _rules(model, settings), phases, levels, provisional=False)
+    observed = [[Observation(tuple(map(float, row))) for row in rows] for rows in series]
+    if pipeline.filters.in_series:
+        taken = [_through(pipeline, row, each) for row, each in enumerate(observed)]
+    else:
+        taken = _together(pipeline, observed)
+    return [_followed(pipeline, row, each) for row, each in enumerate(taken)]
+
+
+def _rules(model: UnderlyingModel, settings: Settings) -> Rules:
+    """Settings as the pipeline has them."""
+    hazard = model.hazard if settings.hazard is None else settings.hazard
+    rate, defaults = settings.outlier_rate, settings.defaults
+    alone = model.label == "real" and model.y_dim == 1
+    return Rules(
+        hazard=np.atleast_1d(np.array(hazard, dtype=np.float64)),
+        outlier_rate=model.outlier_rate if rate is None else rate,
+        max_hypotheses=defaults.max_hypotheses,
+        threshold=settings.threshold,
+        confirm_after=defaults.confirm_after or 0,
+        warmup=defaults.warmup,
+        history=defaults.history,
+        anomaly_alarm=None,
+        seasonal=defaults.seasonal if alone else False,
+    )
+
+
+def _through(pipeline: Pipeline, row: int, observed: list[Observation]) -> list[Taken]:
+    """Take the observations of one series; what the filter refuses counts as missing."""
+    taken: list[Taken] = []
+    while len(taken) < len(observed):
+        try:
+            for each in pipeline.observe_series(row, observed[len(taken) :]):
+                taken.append(each)
+        except Refused:
+            observed[len(taken)] = pipeline.unlabelled(observed[len(taken)])
+    return taken
+
+
+def _together(pipeline: Pipeline, observed: list[list[Observation]]) -> list[list[Taken]]:
+    """The same of all series, which step together."""
+    taken: list[list[Taken]] = [[] for _ in observed]
+    rows = range(len(observed))
+    for seen in zip(*observed, strict=True):
+        for row, each in zip(rows, pipeline.observe(rows, seen), strict=True):
+            found = each
+            if found is None:
+                (found,) = pipeline.observe([row], [pipeline.unlabelled(seen[row])])
+            if found is None:
+                raise Refused("an observation without a label: the model's numbers are not finite")
+            taken[row].append(found)
+    return taken
+
+
+def _followed(pipeline: Pipeline, row: int, taken: Sequence[Taken]) -> Followed:
+    """What came of one series."""
+    numbers = np.full((4, len(taken)), np.nan)
+    for t, each in enumerate(taken):
+        if each.readout is not None:
+            line = each.readout
+            beliefs = line.changed_probability, line.recent_change_probability
+            numbers[:, t] = (each.log_score, *beliefs, each.anomaly)
+    log_score, changed, recent, strange = numbers
+    width = max((len(each.numbers) for each in taken), default=0)
+    rows = [each.numbers if len(each.numbers) else np.full(width, np.nan) for each in taken]
+    model = pipeline.model
+    summary = Summary(np.array(rows).reshape(len(taken), width), model.y_dim, model.label)
+    warmup = sum(each.readout is None for each in taken)
+    answers = Answers(log_score, changed, recent, strange, summary, warmup)
+    if warmup == len(taken):
+        # A stream that never finished its warm-up has no events, and is one segment.
+        return Followed([], changed.tolist(), answers=answers)
+    known = [(moved.seq, moved.event) for each in taken for moved in each.moved]
+    served = [segment.start for segment in pipeline.segments(row)[1:]]
+    pairs = pairwise([(), *(each.periods for each in taken)])
+    seasons = [(t + 1, new) for t, (old, new) in enumerate(pairs) if new != old]
+    return Followed(known, changed.tolist(), served, answers, seasons)
+
+
+def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list[int]:
+    """Starts of the best segmentation of a whole series, without the first.
+
+    Viterbi over the hypotheses that are not pruned; location and scale are those of all labels.
+    """
+    pipeline = Pipeline(model, _rules(model, settings), [0.0])
+    seen = [Observation(tuple(map(float, row))) for row in rows]
+    known = [pipeline.layout.row(each, 0.0, NOTHING) for each in seen]
+    return hindsight.starts(pipeline, np.array(known))[1:]
+
+
+def warm(model: UnderlyingModel, rows: Iterable[Sequence[float]], warmup_labels: int) -> Warmed:
+    """Location, scale, and the number of observations of the warm-up."""
+    values: list[Sequence[float]] = []
+    t = -1
+    for t, row in enumerate(rows):
+        known = list(map(math.isfinite, row))
+        if any(known) if model.partial else all(known):
+            values.append(row)
+        if warmup.complete(values, model.y_dim, warmup_labels, t + 1):
+            return *warmup.estimate(values, model), t + 1
+    return *warmup.estimate(values, model), t + 2
+
+
+def prior_of(model: UnderlyingModel, moments: list[tuple[list[float], list[float]]]) -> Prior:
+    """Prior of streams with these locations and scales."""
+    location = torch.tensor([location for location, _ in moments], dtype=torch.float64)
+    scale = torch.tensor([scale for _, scale in moments], dtype=torch.float64)
+    return moca.make_prior(model, location, scale)

@@ -1,0 +1,365 @@
+"""`moca evaluate EXPERIMENT`: trained runs on the paper's test protocol, tables and ablations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+
+from model_core import segments
+from model_core.segments import Changes, Sequences
+from training import catalogue, figures, trained
+from training.catalogue import Place
+from training.config import Objective
+from training.data.windows import Batch, Splits
+from training.errors import BadRun
+from training.figures import Chart, Curve
+from training.meta_training.objective import class_log_probabilities, start
+from training.meta_training.runs import Run
+from training.results import Table
+from training.statistics import Estimate, estimate, formatted, paired, reliability
+from training.trained import PROTOCOLS, Trained
+
+Values = NDArray[np.float64]
+Charts = list[tuple[str, Chart]]  # by the name of their files
+
+NO_HAZARD = "all"
+BASELINES = ("SW5", "SW10", "SW50", "TOE", "COE")
+UNITS = {"nll": "test NLL (nats)", "accuracy": "test accuracy"}
+# Names of the crossed methods in tables and figures (paper, app. D.3).
+SUPERVISED = "MOCA, told in the test"
+UNSUPERVISED = "oracle, untold in the test"
+# Trained without switches and tested with them, and the other way round: mode of the test, name.
+CROSSED = {"MOCA": ("oracle", SUPERVISED), "oracle": ("moca", UNSUPERVISED)}
+# What the paper has for methods (fig. 4), mean and half of the interval: on games of its own.
+PAPERS = {
+    "players": {
+        "MOCA": (-3.291, 0.074),
+        "SW5": (-3.032, 0.058),
+        "SW10": (-3.049, 0.054),
+        "SW50": (-3.061, 0.054),
+        "TOE": (0.889, 0.073),
+        "COE": (-3.044, 0.059),
+    }
+}
+STEPS = 150  # of a sequence whose belief is drawn
+CALIBRATED = 25  # test sequences whose PITs are drawn
+CLASSIFIED = 20  # test sequences of a classifier's calibration
+
+
+class Comparison(NamedTuple):
+    """Scores of methods by setting.
+
+    values: by (setting, method), the metric of each test sequence, the same for all. metric: its
+    name and unit. better: 1 where more is better, else -1. axis: the name of the settings.
+    """
+
+    name: str
+    metric: str
+    better: int
+    values: Mapping[tuple[str, str], Values]
+    axis: str = "hazard"
+
+    def settings(self) -> list[str]:
+        """Settings, ascending."""
+        return sorted({setting for setting, _ in self.values}, key=number)
+
+    def methods(self) -> list[str]:
+        """Methods in the paper's order."""
+        return figures.ordered(dict.fromkeys(method for _, method in self.values))
+
+    def cell(self, setting: str, method: str) -> str:
+        """Mean with its 95 % interval over sequences; empty where it was not trained."""
+        values = self.values.get((setting, method))
+        return "" if values is None else formatted(estimate(values))
+
+    def ahead(self, ours: tuple[str, str], theirs: tuple[str, str]) -> Estimate:
+        """Paired lead of a setting and method over another on the same sequences."""
+        return paired(self.better * self.values[ours], self.better * self.values[theirs])
+
+    def lead(self, setting: str, ours: str, others: Sequence[str]) -> tuple[str, Estimate] | None:
+        """The best of others, and the paired lead over it: positive is better."""
+        present = [name for name in others if (setting, name) in self.values]
+        if not present or (setting, ours) not in self.values:
+            return None
+        best = max(present, key=lambda name: self.better * self.values[setting, name].mean())
+        return best, self.ahead((setting, ours), (setting, best))
+
+    def curves(self) -> list[Curve]:
+        """Means of each method by setting, which are numbers."""
+        curves = []
+        for method in self.methods():
+            at = [setting for setting in self.settings() if (setting, method) in self.values]
+            estimates = [estimate(self.values[setting, method]) for setting in at]
+            curves.append(figures.curve(method, [number(setting) for setting in at], estimates))
+        return curves
+
+    def hazard_chart(self) -> Chart:
+        """Performance against hazard, with error bars."""
+        title = f"{self.name}: performance against hazard"
+        return figures.against(self.curves(), self.metric, title)
+
+
+def number(setting: str) -> float:
+    """Position of a setting on an axis."""
+    return 1.0 if setting == NO_HAZARD else float(setting)
+
+
+def method_table(comparison: Comparison) -> Table:
+    """One row for each method, one column for each hazard; MOCA's lead over the best baseline.
+
+    Where the paper has numbers in a table, they are the last column.
+    """
+    settings = comparison.settings()
+    heads = ["here" if setting == NO_HAZARD else f"hazard {setting}" for setting in settings]
+    rows = [
+        [method, *(comparison.cell(setting, method) for setting in settings)]
+        for method in comparison.methods()
+    ]
+    leads = [comparison.lead(setting, "MOCA", BASELINES) for setting in settings]
+    cells = ["" if lead is None else f"{formatted(lead[1])} over {lead[0]}" for lead in leads]
+    rows.append(["MOCA's lead", *cells])
+    if comparison.name in PAPERS:
+        heads.append("the paper, its games")
+        papers = PAPERS[comparison.name]
+        for row in rows:
+            row.append("{:.3f} ± {:.3f}".format(*papers[row[0]]) if row[0] in papers else "")
+    title = f"{comparison.name}: {comparison.metric}"
+    caption = "Mean and 95 % interval over test sequences; paired lead over the best baseline."
+    return Table(title, caption, ("method", *heads), [tuple(row) for row in rows])
+
+
+def ablation_table(comparison: Comparison, question: str) -> Table:
+    """One row for each setting, one column for each method."""
+    methods = comparison.methods()
+    first, *others = comparison.settings()
+    heads = [comparison.axis, *methods]
+    compared = len(methods) == 1 and bool(others)
+    if compared:
+        heads.append(f"ahead of {first}")
+    rows = []
+    for setting in (first, *others):
+        cells = [comparison.cell(setting, method) for method in methods]
+        if compared:
+            ahead = comparison.ahead((setting, methods[0]), (first, methods[0]))
+            cells.append("" if setting == first else formatted(ahead))
+        rows.append((setting, *cells))
+    caption = f"{comparison.metric}, mean and 95 % interval over test sequences."
+    return Table(question, caption, tuple(heads), rows)
+
+
+def save_table(
+    comparison: Comparison, table: Table, runs: Mapping[tuple[str, str], Trained], out: Path
+) -> None:
+    """Write `table.json`, with details of the runs that are there, and `table.md`."""
+    rows = []
+    for (setting, method), values in comparison.values.items():
+        mean, low, high, count = estimate(values)
+        row = {
+            comparison.axis: None if setting == NO_HAZARD else float(setting),
+            "method": method,
+            "metric": comparison.metric,
+            "mean": mean,
+            "low": low,
+            "high": high,
+            "sequences": count,
+        }
+        run = runs.get((setting, method))
+        if run is not None:
+            row |= {
+                "learning_rate": run.config.optimiser.learning_rate,
+                "iterations": run.result["iterations"],
+                "seconds": round(run.result["elapsed_s"], 1),
+                "seed": run.config.seed,
+            }
+        rows.append(row)
+    out.mkdir(parents=True, exist_ok=True)
+    numbers = json.dumps({"name": comparison.name, "rows": rows}, indent=1)
+    (out / "table.json").write_text(numbers + "\n")
+    (out / "table.md").write_text(table.markdown())
+
+
+class Study(NamedTuple):
+    """What to evaluate, and where results go."""
+
+    experiment: str
+    preset: str
+    runs: Path
+    place: Place
+    out: Path
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the runs; an ablation's are kept under its name in place of the preset's."""
+        return self.runs / self.experiment / self.preset
+
+    def chosen(self) -> dict[tuple[str, str], Trained]:
+        """The best run of each hazard and method; raises BadRun where nothing is trained."""
+        chosen = {
+            (NO_HAZARD if hazard is None else f"{hazard:g}", method): run
+            for (hazard, method), run in trained.best(list(trained.finished(self.folder))).items()
+        }
+        if not chosen:
+            raise BadRun(f"{self.folder}: no finished run; run moca train {self.experiment}")
+        return chosen
+
+
+class Evaluated(NamedTuple):
+    """Runs, data and scores that the figures of an experiment are drawn from."""
+
+    wanted: Study
+    chosen: Mapping[tuple[str, str], Trained]
+    splits: Mapping[str, Splits]
+    comparison: Comparison
+
+    def mocas(self) -> list[tuple[str, Trained, Splits]]:
+        """Setting, MOCA's run and the data of each setting."""
+        return [
+            (setting, run, self.splits[setting])
+            for (setting, method), run in self.chosen.items()
+            if method == "MOCA"
+        ]
+
+
+def evaluate(wanted: Study, draw: Callable[[Evaluated], Charts]) -> Comparison:
+    """Print the table, write it and the figures; raises BadRun where nothing is trained."""
+    torch.set_num_threads(1)
+    console = Console()
+    chosen = wanted.chosen()
+    first: dict[str, Trained] = {}
+    for (setting, _), run in chosen.items():
+        # Methods are compared on the same sequences, so at a hazard all have the same data.
+        other = first.setdefault(setting, run)
+        if other.config.data != run.config.data:
+            names = f"{other.run.folder.name} and {run.run.folder.name}"
+            raise BadRun(
+                f"{wanted.folder}: {names} have different data; use a folder or preset for each"
+            )
+    splits = {setting: catalogue.splits(run.config, wanted.place) for setting, run in first.items()}
+    values: dict[tuple[str, str], Values] = {}
+    protocol = PROTOCOLS[wanted.experiment]
+    for (setting, method), run in track(chosen.items(), "testing", console=console, transient=True):
+        values[setting, method] = trained.scores(run, splits[setting], protocol)
+        if method in CROSSED:
+            mode, name = CROSSED[method]
+            try:
+                crossed = trained.scores(run, splits[setting], protocol, Objective(mode=mode))
+            except ValueError:  # the switches of the data are unknown
+                continue
+            values[setting, name] = crossed
+    comparison = Comparison(wanted.experiment, UNITS[protocol.metric], protocol.better, values)
+    table = method_table(comparison)
+    console.print(table.for_terminal())
+    save_table(comparison, table, chosen, wanted.out)
+    charts: Charts = []
+    if len(comparison.settings()) > 1:
+        charts.append(("performance", comparison.hazard_chart()))
+    charts += draw(Evaluated(wanted, chosen, splits, comparison))
+    for name, chart in charts:
+        chart.save(wanted.out / name)
+    console.print(f"tables and {len(charts)} figures in {wanted.out}")
+    return comparison
+
+
+def evaluate_ablation(wanted: Study, name: str) -> Comparison:
+    """Test the runs of one question on the same sequences: print and write table and figure.
+
+    Raises BadRun where runs are missing.
+    """
+    torch.set_num_threads(1)
+    console = Console()
+    ablation = catalogue.ablation(name, wanted.experiment)
+    protocol = PROTOCOLS[wanted.experiment]
+    values: dict[tuple[str, str], Values] = {}
+    runs = {}
+    shares = ablation.supervision
+    pairs = [(variation, share) for variation in ablation.variations for share in shares]
+    for variation, share in track(pairs, "testing", console=console, transient=True):
+        run = Run(wanted.folder / catalogue.cell(variation).name)
+        if not run.done:
+            raise BadRun(
+                f"{run.folder}: not finished; run moca train {wanted.experiment} --ablation {name}"
+            )
+        done = Trained(run, run.config(), run.result())
+        splits = catalogue.splits(done.config, wanted.place)
+        method = variation.method if len(shares) == 1 else f"told {share:g} in the test"
+        mode = ablation.mode or done.config.objective.mode
+        tested = Objective(mode=mode, supervision=share)
+        values[variation.setting, method] = trained.scores(done, splits, protocol, tested)
+        runs[variation.setting, method] = done
+    unit = UNITS[protocol.metric]
+    comparison = Comparison(name, unit, protocol.better, values, ablation.axis)
+    table = ablation_table(comparison, ablation.question)
+    console.print(table.for_terminal())
+    save_table(comparison, table, runs, wanted.out)
+    if len(shares) == 1:
+        chart = figures.against(comparison.curves(), unit, ablation.question, ablation.axis)
+    else:
+        settings = comparison.settings()
+        means = [[values[s, m].mean() for m in comparison.methods()] for s in settings]
+        by_training = (ablation.axis, [float(setting) for setting in settings])
+        by_test = ("share of switches told in the test", shares)
+        chart = figures.value_map(np.array(means), by_training, by_test, unit, ablation.question)
+    chart.save(wanted.out / name)
+    console.print(f"table and figure in {wanted.out}")
+    return comparison
+
+
+def validated(run: Trained) -> Chart:
+    """Validations of a run while it trained."""
+    return figures.validation({run.method: run.result["history"]}, f"{run.method}: validation")
+
+
+def tested(run: Trained, splits: Splits, count: int) -> Batch:
+    """The first test sequences."""
+    protocol = PROTOCOLS[run.config.experiment]
+    batch = trained.sequences(splits, protocol).part(slice(0, count))
+    return batch.to("cpu", protocol.dtype)
+
+
+def calibrated(run: Trained, splits: Splits) -> Chart:
+    """Calibration of real labels on the first test sequences."""
+    batch = tested(run, splits, CALIBRATED)
+    traced = trained.trace(trained.load(run, splits).model(), batch, max_hypotheses=100)
+    return figures.calibration(traced.pit.numpy())
+
+
+@torch.no_grad()
+def classifier_charts(evaluated: Evaluated) -> Charts:
+    """MOCA's belief and calibration at each hazard, and validation of every method."""
+    charts: Charts = []
+    for setting, run, splits in evaluated.mocas():
+        one = tested(run, splits, 1).cut(0, STEPS)
+        assert one.switch is not None
+        learner = trained.load(run, splits, one.y.dtype)
+        model = learner.model()
+        matrix = segments.segment_matrix(model, start(model, one), Sequences(one.x, one.y))
+        posterior = segments.forward(matrix, Changes(learner.hazard)).log_posterior
+        belief = figures.heat_map(posterior[0].double().exp().numpy(), one.switch[0].numpy())
+        batch = tested(run, splits, CLASSIFIED)
+        part = PROTOCOLS[run.config.experiment].part
+        parts = [
+            class_log_probabilities(learner, batch.part(slice(i, i + part)), run.config.objective)
+            for i in range(0, len(batch.y), part)
+        ]
+        bins = reliability(torch.cat(parts).exp().numpy(), batch.y.squeeze(-1).numpy())
+        histories = {
+            method: other.result["history"]
+            for (at, method), other in evaluated.chosen.items()
+            if at == setting
+        }
+        panels = (("elapsed_s", "nll"), ("elapsed_s", "accuracy"))
+        losses = figures.validation(histories, f"Validation at hazard {setting}", panels)
+        charts += [
+            (f"belief-{setting}", belief),
+            (f"calibration-{setting}", figures.classifier(bins)),
+            (f"losses-{setting}", losses),
+        ]
+    return charts

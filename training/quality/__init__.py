@@ -1,0 +1,1 @@
+"""`moca evaluate all`: the quality of the service's default settings."""

@@ -1,0 +1,207 @@
+"""Baselines: detectors of changes and forecasters that cost next to nothing, and other packages.
+
+Detectors take a series in scales of its warm-up, and return the times of their alarms, which they
+also take for the starts of what changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from model_core.stream_settings import DEFAULTS
+from model_core.upm.conjugate import Gaussian
+from training.online import warm
+
+Floats = NDArray[np.float64]
+Detector = Callable[[Floats], list[int]]  # (T,) in scales, without gaps
+WINDOW = 50  # observations that rolling means and deviations are of
+Z_LIMIT = 4.0  # rolling standard deviations
+LEAST_SD = 0.01  # scales; a forecast that is surer than that is taken for this sure
+TOLERATED = 0.005  # of Page-Hinkley: drift of a step
+PAGE_LIMIT = 50.0
+PAGE_FORGETTING = 0.9999
+PAGE_START = 30  # observations before its first alarm
+RUN_LENGTHS = 200  # of fast-bocpd
+REGIME = 250.0  # mean length of its regimes
+# Of NAB's windowed Gaussian: its window, how far it moves, and its least deviation.
+NAB_WINDOW, NAB_STEP, NAB_LEAST_SD = 6400, 100, 1e-6
+
+NOTHING = "no change"
+EVEN = "evenly spaced"
+
+
+class Normal(NamedTuple):
+    """Normal forecasts of each observation from those before it: (T,) each, nan where none."""
+
+    mean: Floats
+    sd: Floats
+
+
+def last_value(y: Floats) -> Normal:
+    """The last value, with the root mean square of the last differences; y: (T,), nan: missing."""
+    at = np.maximum.accumulate(np.where(np.isnan(y), 0, np.arange(len(y))))
+    mean = np.append(np.nan, y[at][:-1])  # of missing values the last before them
+    difference = y - mean
+    _, _, square = _rolling(difference)
+    return Normal(mean, np.maximum(np.sqrt(square), LEAST_SD))
+
+
+def rolling(y: Floats) -> Normal:
+    """Mean and standard deviation of the last observations; y: (T,), nan: missing."""
+    mean, sd, _ = _rolling(y)
+    return Normal(mean, np.maximum(sd, LEAST_SD))
+
+
+FORECASTERS: dict[str, Callable[[Floats], Normal]] = {
+    "last value": last_value,
+    "rolling mean": rolling,
+}
+
+
+def _rolling(y: Floats) -> tuple[Floats, Floats, Floats]:
+    """Mean, deviation and mean square of up to `WINDOW` values before each; nan before two."""
+    windows = sliding_window_view(np.append(np.full(WINDOW, np.nan), y)[:-1], WINDOW)
+    count = np.isfinite(windows).sum(1)
+    enough = count > 1
+    kept = np.where(np.isfinite(windows), windows, 0.0)
+    share = np.where(enough, 1 / np.maximum(count, 1), np.nan)
+    mean = kept.sum(1) * share
+    centred = np.where(np.isfinite(windows), windows - mean[:, None], 0.0)
+    deviation = np.sqrt((centred**2).sum(1) / np.where(enough, count - 1, np.nan))
+    return mean, deviation, (kept**2).sum(1) * share
+
+
+def rolling_z(y: Floats) -> list[int]:
+    """Alarms when a value comes to lie more than `Z_LIMIT` rolling deviations off."""
+    mean, sd = rolling(y)
+    far = np.abs(y - mean) > Z_LIMIT * sd
+    far[:WINDOW] = False
+    begins = far & ~np.append(False, far[:-1])
+    return np.flatnonzero(begins).tolist()
+
+
+def page_hinkley(y: Floats) -> list[int]:
+    """Page's test in both directions, started anew after each alarm (Page 1954; Hinkley 1971)."""
+    alarms = []
+    count, mean, up, down, least, most = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for t, value in enumerate(y.tolist()):
+        count += 1
+        mean += (value - mean) / count
+        up = PAGE_FORGETTING * up + (value - mean - TOLERATED)
+        down = PAGE_FORGETTING * down + (value - mean + TOLERATED)
+        least = min(least, up)
+        most = max(most, down)
+        if count >= PAGE_START and max(up - least, most - down) > PAGE_LIMIT:
+            alarms.append(t)
+            count, mean, up, down, least, most = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    return alarms
+
+
+def evenly_spaced(length: int, count: int) -> list[int]:
+    """So many marks at equal distances, none at an end."""
+    return [round((i + 1) * length / (count + 1)) for i in range(count)]
+
+
+def _adwin(module: Any) -> Detector:
+    def detect(y: Floats) -> list[int]:
+        detector = module.ADWIN()
+        alarms = []
+        for t, value in enumerate(y.tolist()):
+            detector.update(value)
+            if detector.drift_detected:
+                alarms.append(t)
+        return alarms
+
+    return detect
+
+
+def _fast_bocpd(module: Any) -> Detector:
+    def detect(y: Floats) -> list[int]:
+        model = module.GaussianNIG(mu0=0.0, kappa0=1.0, alpha0=1.0, beta0=1.0)
+        hazard = module.ConstantHazard(REGIME)
+        filtered = module.BOCPD(model, hazard, max_run_length=RUN_LENGTHS)
+        detector = module.OnlineChangeDetector(filtered)
+        return [t for t, value in enumerate(y.tolist()) if detector.update(value)]
+
+    return detect
+
+
+# Package, name of the detector, module, and what makes it from that.
+_PACKAGES: tuple[tuple[str, str, str, Callable[[Any], Detector]], ...] = (
+    ("river", "ADWIN", "river.drift", _adwin),
+    ("fast-bocpd", "fast-bocpd", "fast_bocpd", _fast_bocpd),
+)
+
+
+def detectors() -> tuple[dict[str, Detector], list[str]]:
+    """Detectors by name, and the packages that are not installed."""
+    present: dict[str, Detector] = {
+        NOTHING: lambda y: [],
+        "rolling z-score": rolling_z,
+        "Page-Hinkley": page_hinkley,
+    }
+    missing = []
+    for package, name, module, make in _PACKAGES:
+        try:
+            present[name] = make(import_module(module))
+        except ImportError:
+            missing.append(package)
+    return present, missing
+
+
+def scaled(y: Floats) -> tuple[list[float], list[float]]:
+    """Location and scale of each output of a series (T, d), from its own warm-up."""
+    columns = (y[:, k : k + 1].tolist() for k in range(y.shape[1]))
+    moments = [warm(Gaussian(), column, DEFAULTS.warmup) for column in columns]
+    return [location[0] for location, *_ in moments], [scale[0] for _, scale, _ in moments]
+
+
+def alarms_of(detector: Detector, y: Floats, apart: int = 1) -> list[int]:
+    """Alarms of a detector on a series (T, d) in its own units, nan where missing.
+
+    Each output is watched alone. Of alarms closer than `apart` to the one before only the first
+    counts: several outputs find one change.
+    """
+    times: set[int] = set()
+    for column, location, scale in zip(y.T, *scaled(y), strict=True):
+        present = np.flatnonzero(np.isfinite(column))
+        times.update(present[detector((column[present] - location) / scale)].tolist())
+    kept: list[int] = []
+    for t in sorted(times):
+        if not kept or t - kept[-1] >= apart:
+            kept.append(t)
+    return kept
+
+
+def windowed_gaussian(y: Floats) -> Floats:
+    """The benchmark's baseline: `1 - Q` of the distance from the mean of a window, in deviations.
+
+    The window grows to `NAB_WINDOW` observations, then moves by `NAB_STEP` at a time.
+    """
+    strange = np.zeros(len(y))
+    total = square = 0.0
+    mean, sd, window_end = 0.0, 1.0, min(NAB_WINDOW, len(y))
+    for t in range(window_end):
+        if t:
+            strange[t] = _tail(y[t], mean, sd)
+        total += y[t]
+        square += y[t] ** 2
+        mean = total / (t + 1)
+        sd = math.sqrt(max(square / (t + 1) - mean**2, 0.0)) or NAB_LEAST_SD
+    for first in range(window_end, len(y), NAB_STEP):
+        end = min(first + NAB_STEP, len(y))
+        strange[first:end] = [_tail(value, mean, sd) for value in y[first:end]]
+        recent = y[end - NAB_WINDOW : end]
+        mean, sd = float(recent.mean()), float(recent.std()) or NAB_LEAST_SD
+    return strange
+
+
+def _tail(value: float, mean: float, sd: float) -> float:
+    return 1.0 - 0.5 * math.erfc(abs(value - mean) / max(sd, 1e-12) / math.sqrt(2))

@@ -1,0 +1,586 @@
+"""`moca evaluate all`: every measure of the default settings, as a function in `MEASURES`.
+
+An alarm of a model is an event that is confirmed or `changed_probability` crossing .9. Delays count
+the observations from the shift on, the first one included.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+
+from model_core.stream_settings import DEFAULT_VECTOR_MODEL, DEFAULTS, StreamSettings
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import Options, build
+from training.online import Followed, Settings, follow, segmentation
+from training.quality import baselines, scores, sensitivities
+from training.quality.baselines import Detector, alarms_of, scaled
+from training.quality.scores import (
+    REPETITIONS,
+    AnomalyScore,
+    Forecast,
+    ForecastScore,
+    SeriesScore,
+    alarm_curve,
+    anomaly_score,
+)
+from training.quality.sensitivities import SensitivityRow
+from training.quality.series import (
+    FAMILIES,
+    MARGINS,
+    Annotated,
+    Corpora,
+    Family,
+    Scalars,
+    Vectors,
+    load,
+)
+from training.statistics import Estimate, bootstrap
+
+Floats = NDArray[np.float64]
+
+CROSSED = 0.9  # `changed_probability` above which a model alarms
+SPREAD = 2.0  # random settings: each constant times a factor log-uniform in [1 / SPREAD, SPREAD]
+OUTPUTS = ("confirmed online", "segmentation as served", "in hindsight")
+# Scored on vectors beside the models that were asked for.
+VECTOR_MODELS = (DEFAULT_VECTOR_MODEL, "multivariate")
+LESS_SEASONS = "less seasons"  # after a model's name
+NAB = "NAB"
+ANOMALY = "anomaly"
+SURPRISE = "-log_score"  # in the series' scale: one threshold serves all series
+
+Candidate = tuple[UnderlyingModel, Settings]
+
+
+class Sizes(NamedTuple):
+    """Sizes of the simulations."""
+
+    quiet: int = 20
+    quiet_length: int = 2000
+    shifted: int = 60
+    shift_at: int = 300
+    within: int = 100  # observations after the shift in which it has to be found
+    shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
+    candidates: int = 24  # random settings to choose from, beside the defaults
+
+
+class Study(NamedTuple):
+    """What is measured, and on what.
+
+    names: of the models; models: by name, at the default settings, and less seasons where wanted.
+    rng: of intervals and choices; seed: of simulations.
+    """
+
+    names: Sequence[str]
+    models: Mapping[str, Candidate]
+    detectors: Mapping[str, Detector]
+    data: Corpora
+    sizes: Sizes
+    sensitivity: sensitivities.Sizes
+    seed: int
+    rng: np.random.Generator
+    progress: Progress
+
+    def part(self, name: str, total: int) -> Callable[[], None]:
+        """Begin a part of the progress bar; returns what moves it on."""
+        task = self.progress.add_task(name, total=total)
+        return lambda: self.progress.advance(task)
+
+
+class FamilyRow(NamedTuple):
+    """One method on one family.
+
+    false: alarms per 1,000 quiet observations. found: share of shifts with an alarm in time, by
+    size. delay: their median, inf where fewer than half are found.
+    """
+
+    family: str
+    method: str
+    false: Estimate
+    found: tuple[float, ...]
+    delay: tuple[float, ...]
+
+
+class ChangeRow(NamedTuple):
+    """One method on one corpus: F1 and, on TCPD, covering; means over series."""
+
+    corpus: str
+    method: str
+    f1: Estimate
+    cover: Estimate | None = None
+    detections: int = 0
+
+
+class Choice(NamedTuple):
+    """F1 and covering of one way to a segmentation, mean and standard deviation over halves.
+
+    chosen: of what was best on the other half. default: of the defaults. beaten: share of the
+    candidates that the defaults beat on all series together, which chose them.
+    """
+
+    output: str
+    chosen: tuple[tuple[float, float], tuple[float, float]]
+    default: tuple[tuple[float, float], tuple[float, float]]
+    beaten: float
+
+
+class SelectionRow(NamedTuple):
+    """One model on TCPD."""
+
+    method: str
+    row: Choice
+
+
+class ForecastRow(NamedTuple):
+    """One method on one corpus."""
+
+    corpus: str
+    method: str
+    score: ForecastScore
+
+
+class NabRow(NamedTuple):
+    """One detector's score."""
+
+    method: str
+    score: AnomalyScore
+
+
+class Results(NamedTuple):
+    """All that was measured.
+
+    missing: files and packages that were not there, hence not measured. took_s: wall time.
+    """
+
+    models: list[str]
+    seed: int
+    day: str
+    torch: str
+    python: str
+    took_s: float
+    missing: list[str]
+    families: list[FamilyRow]
+    sensitivity: list[SensitivityRow]
+    changes: list[ChangeRow]
+    selection: list[SelectionRow]
+    forecasts: list[ForecastRow]
+    nab: list[NabRow]
+
+
+def evaluate(
+    folder: Path,
+    models: Sequence[str],
+    seed: int = 0,
+    sizes: Sizes | None = None,
+    console: Console | None = None,
+    seasons: bool = False,
+    sensitivity_sizes: sensitivities.Sizes | None = None,
+) -> Results:
+    """Measure models at the service's default settings; raises FileNotFoundError, BadData.
+
+    seasons: also measure each with seasons sought from the first label on.
+    """
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    data = load(folder)
+    detectors, missing = baselines.detectors()
+    built = {name: (build(name, Options()), Settings()) for name in models}
+    if seasons:
+        seasonal = Settings(StreamSettings(seasonal=True))
+        built |= {f"{name} {LESS_SEASONS}": (built[name][0], seasonal) for name in models}
+    rows: dict[str, list[Any]] = {}
+    with Progress(console=console, transient=True) as progress:
+        study = Study(
+            names=models,
+            models=built,
+            detectors=detectors,
+            data=data,
+            sizes=sizes or Sizes(),
+            sensitivity=sensitivity_sizes or sensitivities.Sizes(),
+            seed=seed,
+            rng=np.random.default_rng(seed),
+            progress=progress,
+        )
+        for measure in MEASURES.values():
+            rows |= measure(study)
+    return Results(
+        list(built),
+        seed,
+        datetime.now(UTC).date().isoformat(),
+        torch.__version__,
+        platform.python_version(),
+        time.monotonic() - began,
+        [*data.missing, *missing],
+        **rows,
+    )
+
+
+# Alarm times of series (B, T) of one length, by method.
+Watch = Callable[[Floats], Mapping[str, list[list[int]]]]
+
+
+def families(study: Study) -> dict[str, list[Any]]:
+    """False alarms and delays of every method on every family."""
+    watches = [watch_model(name, *candidate) for name, candidate in study.models.items()]
+    watches += [watch_baseline(name, detector) for name, detector in study.detectors.items()]
+    advance = study.part("simulated families", len(FAMILIES) * len(watches))
+    rows = []
+    for index, family in enumerate(FAMILIES):
+        rng = np.random.default_rng([study.seed, index])
+        rows += simulate(family, watches, rng, study.seed, study.sizes, advance)
+    return {"families": rows}
+
+
+def simulate(
+    family: Family,
+    watches: Sequence[Watch],
+    rng: np.random.Generator,
+    seed: int,
+    sizes: Sizes,
+    advance: Callable[[], None],
+) -> list[FamilyRow]:
+    """Every method on one family; `advance` is called after each."""
+    quiet = np.stack([family.draw(rng, sizes.quiet_length) for _ in range(sizes.quiet)])
+    length = sizes.shift_at + sizes.within
+    shifted = [
+        np.stack([family.shifted(rng, length, sizes.shift_at, by) for _ in range(sizes.shifted)])
+        for by in sizes.shifts
+    ]
+    rows = []
+    for watch in watches:
+        false_alarms = watch(quiet)
+        raised = [watch(y) for y in shifted]
+        for method, alarms in false_alarms.items():
+            rates = [1000 * len(times) / sizes.quiet_length for times in alarms]
+            delays = [
+                [delay(times, sizes.shift_at) for times in of_shift[method]] for of_shift in raised
+            ]
+            rows.append(
+                FamilyRow(
+                    family.name,
+                    method,
+                    bootstrap(rates, np.random.default_rng(seed)),
+                    tuple(float(np.isfinite(of_shift).mean()) for of_shift in delays),
+                    tuple(statistics.median(of_shift) for of_shift in delays),
+                )
+            )
+        advance()
+    return rows
+
+
+def delay(alarms: Sequence[int], shift: int) -> float:
+    """Observations from a shift up to the first alarm after it; inf without one."""
+    return min((t - shift + 1 for t in alarms if t >= shift), default=math.inf)
+
+
+def watch_model(name: str, model: UnderlyingModel, settings: Settings) -> Watch:
+    """Alarms of a model."""
+
+    def watch(y: Floats) -> dict[str, list[list[int]]]:
+        followed = follow(model, y[..., None].tolist(), settings)
+        return {
+            f"{name}, confirmed": [confirmations(one) for one in followed],
+            f"{name}, changed > .9": [crossings(one.changed) for one in followed],
+        }
+
+    return watch
+
+
+def confirmations(followed: Followed) -> list[int]:
+    """Times at which events were confirmed.
+
+    One that is relocated counts again where its new start is after its confirmation: it cannot be
+    the same change.
+    """
+    times = []
+    latest: dict[int, int] = {}
+    for t, event in followed.events:
+        if event.state == "confirmed" and event.start > latest.get(event.id, -1):
+            times.append(t)
+            latest[event.id] = t
+    return times
+
+
+def crossings(changed: Sequence[float]) -> list[int]:
+    """Times at which `changed_probability` comes to exceed `CROSSED`."""
+    high = np.array(changed) > CROSSED
+    return (1 + np.flatnonzero(high[1:] & ~high[:-1])).tolist()
+
+
+def watch_baseline(name: str, detector: Detector) -> Watch:
+    """Alarms of a baseline, those of the warm-up left out."""
+
+    def watch(y: Floats) -> dict[str, list[list[int]]]:
+        alarms = [alarms_of(detector, series[:, None]) for series in y]
+        return {name: [[t for t in times if t >= DEFAULTS.warmup] for times in alarms]}
+
+    return watch
+
+
+def sensitivity(study: Study) -> dict[str, list[Any]]:
+    """Of the models whose streams calibrate their sensitivity on their own labels."""
+    models = {name: build(name, Options()) for name in study.names}
+    models = {name: m for name, m in models.items() if m.label == "real" and not m.x_dim}
+    advance = study.part("sensitivity", len(FAMILIES) * len(models))
+    return {
+        "sensitivity": [
+            row
+            for name, model in models.items()
+            for row in sensitivities.simulate(name, model, study.seed, study.sensitivity, advance)
+        ]
+    }
+
+
+def changes(study: Study) -> dict[str, list[Any]]:
+    """Changes found on TCPD and on corpora of vectors."""
+    rows = []
+    if study.data.tcpd:
+        rows += _on_tcpd(study)
+    if study.data.vectors:
+        advance = study.part("vectors", len(study.data.vectors))
+        for corpus, series in study.data.vectors.items():
+            rows += _on_vectors(study, corpus, series)
+            advance()
+    return {"changes": rows}
+
+
+def _on_tcpd(study: Study) -> list[ChangeRow]:
+    """F1 and covering of univariate series, by the benchmark's scorer."""
+    advance = study.part("TCPD", len(study.data.tcpd))
+    by_method: dict[str, list[tuple[scores.ChangeScore, int]]] = {}
+    for one in study.data.tcpd:
+        detections: dict[str, Sequence[int]] = {}
+        for name, (model, settings) in study.models.items():
+            ways = segmentations(one, model, settings)
+            detections |= {
+                f"{name}, {way}": starts for way, starts in zip(OUTPUTS, ways, strict=False)
+            }
+        y = np.array(one.values)
+        for name, detector in study.detectors.items():
+            detections[name] = alarms_of(detector, y)
+        count = round(statistics.mean(len(points) for points in one.annotations.values()))
+        detections[baselines.EVEN] = baselines.evenly_spaced(len(y), count)
+        for method, starts in detections.items():
+            score = scores.change_score(one.annotations, starts, len(y))
+            by_method.setdefault(method, []).append((score, len(starts)))
+        advance()
+    return [
+        ChangeRow(
+            "TCPD",
+            method,
+            bootstrap([score.f1 for score, _ in results], study.rng),
+            bootstrap([score.cover for score, _ in results], study.rng),
+            sum(count for _, count in results),
+        )
+        for method, results in by_method.items()
+    ]
+
+
+def segmentations(
+    one: Annotated, model: UnderlyingModel, settings: Settings
+) -> list[Sequence[int]]:
+    """Changes of one series by way, as in `OUTPUTS`; less seasons there is none in hindsight."""
+    (followed,) = follow(model, [one.values], settings)
+    ways = [followed.confirmed(), followed.served]
+    if not settings.defaults.seasonal:
+        ways.append(segmentation(model, one.values, settings))
+    return ways
+
+
+def _on_vectors(study: Study, corpus: str, series: Sequence[Vectors]) -> list[ChangeRow]:
+    """F1 on a corpus of series with several outputs."""
+    margin = MARGINS[corpus]
+    detections: dict[str, list[list[int]]] = {}
+    for name in dict.fromkeys([*study.names, *VECTOR_MODELS]):
+        detections[name] = []
+        for one in series:
+            model = build(name, Options(y_dim=one.y.shape[1]))
+            (followed,) = follow(model, [one.y.tolist()], Settings())
+            detections[name].append(followed.confirmed())
+    for name, detector in study.detectors.items():
+        detections[name] = [alarms_of(detector, one.y, apart=margin) for one in series]
+    detections[baselines.EVEN] = [
+        baselines.evenly_spaced(len(one.y), len(one.changes)) for one in series
+    ]
+    rows = []
+    for method, detected in detections.items():
+        f1 = [
+            scores.f1(one.changes, points, margin)
+            for one, points in zip(series, detected, strict=True)
+        ]
+        count = sum(map(len, detected))
+        rows.append(ChangeRow(corpus, method, bootstrap(f1, study.rng), None, count))
+    return rows
+
+
+def selection(study: Study) -> dict[str, list[Any]]:
+    """What choosing a model's constants on TCPD is worth: chosen on one half, scored on the other.
+
+    Candidates are the default settings and random ones around them: every constant of the model,
+    its hazard, its outlier rate and the odds of `confirm_probability`, each times a factor that is
+    log-uniform in [1 / SPREAD, SPREAD]. On each of `REPETITIONS` random halves of the series the
+    candidate with the best sum of F1 and covering is chosen, and scored on the other half.
+    """
+    series = study.data.tcpd
+    if len(series) < 2:  # no halves
+        return {"selection": []}
+    count = study.sizes.candidates
+    advance = study.part("choices on TCPD", len(study.names) * (1 + count))
+    rows = []
+    for name in study.names:
+        by_candidate = []
+        for model, settings in candidates(build(name, Options()), count, study.rng):
+            by_candidate.append(
+                [
+                    [
+                        scores.change_score(one.annotations, points, len(one.values))
+                        for points in segmentations(one, model, settings)
+                    ]
+                    for one in series
+                ]
+            )
+            advance()
+        table = np.array(by_candidate)  # [candidate, series, output, measure]
+        halves = [study.rng.permutation(len(series)) for _ in range(REPETITIONS)]
+        for k, output in enumerate(OUTPUTS):
+            rows.append(SelectionRow(name, _choice(output, table[:, :, k], halves)))
+    return {"selection": rows}
+
+
+def candidates(model: UnderlyingModel, count: int, rng: np.random.Generator) -> list[Candidate]:
+    """The defaults, then `count` random settings around them."""
+    constants = [
+        field.name
+        for field in fields(model)  # type: ignore[arg-type]
+        if isinstance(getattr(model, field.name), float)
+    ]
+    drawn = [(model, Settings())]
+    probability = DEFAULTS.confirm_probability or 0.99
+    for _ in range(count):
+        factors = np.exp(np.log(SPREAD) * rng.uniform(-1, 1, len(constants) + 1))
+        values: dict[str, Any] = {
+            name: getattr(model, name) * float(factor)
+            for name, factor in zip(constants, factors, strict=False)
+        }
+        odds = probability / (1 - probability) * float(factors[-1])
+        defaults = DEFAULTS._replace(confirm_probability=odds / (1 + odds))
+        changed: UnderlyingModel = replace(model, **values)  # type: ignore[type-var]
+        drawn.append((changed, Settings(defaults)))
+    return drawn
+
+
+def _choice(output: str, table: Floats, halves: Sequence[NDArray[np.int64]]) -> Choice:
+    """table: [candidate, series, measure]."""
+    chosen = []
+    default = []
+    for order in halves:
+        middle = len(order) // 2
+        for one, other in ((order[:middle], order[middle:]), (order[middle:], order[:middle])):
+            best = int(table[:, one].mean(1).sum(-1).argmax())
+            chosen.append(table[best, other].mean(0))
+            default.append(table[0, other].mean(0))
+
+    def spread(values: Sequence[Floats]) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Mean and standard deviation of both measures."""
+        (f1, cover), (f1_sd, cover_sd) = np.mean(values, 0).tolist(), np.std(values, 0).tolist()
+        return (f1, f1_sd), (cover, cover_sd)
+
+    sums = table.mean(1).sum(-1)
+    return Choice(output, spread(chosen), spread(default), float((sums[1:] < sums[0]).mean()))
+
+
+def forecasts(study: Study) -> dict[str, list[Any]]:
+    """One-step forecasts on every corpus; on NAB also the anomalies that are told from them."""
+    rows: list[ForecastRow] = []
+    nab: list[NabRow] = []
+    for corpus, everything in study.data.scalars.items():
+        series = [one for one in everything if scores.scorable(one.y)]
+        advance = study.part(f"forecasts: {corpus}", len(series))
+        strange: dict[str, list[Floats]] = {}
+        by_method: dict[str, list[SeriesScore]] = {}
+        for one in series:
+            for method, score in _forecast_scores(study, one, strange).items():
+                by_method.setdefault(method, []).append(score)
+            advance()
+        if not series:
+            continue
+        last_value = by_method[next(iter(baselines.FORECASTERS))]
+        rows += [
+            ForecastRow(corpus, method, scores.pooled(of_method, last_value, study.rng))
+            for method, of_method in by_method.items()
+        ]
+        if corpus == NAB and any(one.window is not None and one.window.any() for one in series):
+            nab = _anomalies(series, strange, study.rng)
+    return {"forecasts": rows, "nab": nab}
+
+
+def _forecast_scores(
+    study: Study, one: Scalars, strange: dict[str, list[Floats]]
+) -> dict[str, SeriesScore]:
+    """Scores of every forecaster on one series; strange: gains the probabilities answered."""
+    (location,), (scale,) = scaled(one.y[:, None])
+    first = scores.first_scored(one.y)
+    by_method = {}
+    for name, (model, settings) in study.models.items():
+        (followed,) = follow(model, [one.y[:, None].tolist()], settings, scores.LEVELS)
+        answers = followed.answers
+        assert answers is not None
+        summary = answers.summary
+        forecast = Forecast(
+            answers.log_score, summary.mean[:, 0], summary.cdf[:, 0], summary.quantiles[:, :, 0]
+        )
+        by_method[name] = scores.forecast_score(one.y, forecast, scale, first)
+        for kind, values in (
+            ("changed_probability", answers.changed),
+            ("recent_change_probability", answers.recent),
+            (SURPRISE, -answers.log_score - math.log(scale)),
+            (ANOMALY, answers.anomaly),
+        ):
+            strange.setdefault(f"{name}, {kind}", []).append(values)
+    z = (one.y - location) / scale
+    for name, forecaster in baselines.FORECASTERS.items():
+        forecast = scores.of_normal(z, forecaster(z))
+        by_method[name] = scores.forecast_score(z, forecast, 1.0, first)
+    return by_method
+
+
+def _anomalies(
+    series: Sequence[Scalars], strange: Mapping[str, list[Floats]], rng: np.random.Generator
+) -> list[NabRow]:
+    weights = [scores.window_weights(one.window) for one in series if one.window is not None]
+    detectors = {
+        **strange,
+        "windowed Gaussian": [baselines.windowed_gaussian(one.y) for one in series],
+        "random": [rng.random(len(one.y)) for one in series],
+        baselines.NOTHING: [np.zeros(len(one.y)) for one in series],
+    }
+    rows = []
+    for name, values in detectors.items():
+        if name.endswith(ANOMALY):
+            alarms = anomaly_score(values, weights, rng, alarm_curve)
+            rows.append(NabRow(f"{name}, alarms", alarms))
+        rows.append(NabRow(name, anomaly_score(values, weights, rng)))
+    return rows
+
+
+# Each returns rows of results by their field; in this order they take their chance from `rng`.
+MEASURES: Mapping[str, Callable[[Study], dict[str, list[Any]]]] = {
+    "families": families,
+    "sensitivity": sensitivity,
+    "changes": changes,
+    "selection": selection,
+    "forecasts": forecasts,
+}

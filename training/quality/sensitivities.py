@@ -1,0 +1,200 @@
+"""False alarms that a `sensitivity` asks for, and those that come, in simulated families.
+
+The threshold that is calibrated on draws from the model's prior, as the curves are that every
+stream begins with, beside the one that is calibrated on the first labels of each stream.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model_core import filter as moca
+from model_core.filter import FilterState, Prior
+from model_core.sensitivity import own, quiet
+from model_core.sensitivity.alarms import Watch
+from model_core.sensitivity.curve import probability_of
+from model_core.sensitivity.regimes import draw
+from model_core.stream_settings import DEFAULTS
+from model_core.upm.base import UnderlyingModel
+from training.online import Settings, prior_of, segmentation, warm
+from training.quality.series import FAMILIES, Family
+
+Floats = NDArray[np.float64]
+
+
+class Sizes(NamedTuple):
+    """Sizes of the simulations.
+
+    learned: labels of each stream that its threshold is calibrated on; scored: those after them.
+    drawn, length: series from the prior, and observations of each. continuations, steps:
+    likewise, of what a stream is calibrated on.
+    """
+
+    streams: int = 3
+    learned: int = 2000
+    scored: int = 2500
+    drawn: int = 64
+    length: int = 500
+    continuations: int = own.SERIES
+    steps: int = own.STEPS
+    within: int = 100  # observations after a shift in which it has to be found
+    requested: tuple[float, ...] = (0.5, 2.0)
+    shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
+
+
+class SensitivityRow(NamedTuple):
+    """One model on one family, at one requested rate; each by the prior, then by own labels.
+
+    false: alarms per 1,000 quiet observations. expected: as the calibration says, mean over
+    streams. delay: median by size of shift, inf where fewer than half are found.
+    """
+
+    family: str
+    method: str
+    requested: float
+    false: tuple[float, float]
+    expected: float
+    delay: tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def simulate(
+    name: str,
+    model: UnderlyingModel,
+    seed: int,
+    sizes: Sizes,
+    advance: Callable[[], None],
+) -> Iterator[SensitivityRow]:
+    """A model with one output and no inputs on every family; `advance` is called after each."""
+    by_prior = _by_prior(model, seed, sizes)
+    for index, family in enumerate(FAMILIES):
+        rng = np.random.default_rng([seed, index, 17])
+        yield from _family(name, model, by_prior, family, rng, sizes)
+        advance()
+
+
+def _by_prior(model: UnderlyingModel, seed: int, sizes: Sizes) -> list[float]:
+    """Thresholds of the requested rates, as on series from the prior."""
+    generator = torch.Generator().manual_seed(seed)
+    y = draw(model, sizes.drawn, sizes.length, generator).y[:, :, 0].numpy()
+    prior = _warmed(model, y)
+    state = moca.init(prior, DEFAULTS.max_hypotheses)
+    thresholds = [probability_of(each) for each in own.LOG_ODDS]
+    confirmed = _alarms(model, state, prior, y, thresholds, [0] * len(y))
+    counts = [sum(map(len, each)) for each in confirmed]
+    return [own.calibrated(counts, y.size, rate).threshold for rate in sizes.requested]
+
+
+def _warmed(model: UnderlyingModel, y: Floats) -> Prior:
+    """Prior of streams, with location and scale of their first labels."""
+    warmups = [warm(model, row[:, None].tolist(), DEFAULTS.warmup) for row in y]
+    return prior_of(model, [(location, scale) for location, scale, _ in warmups])
+
+
+def _family(
+    name: str,
+    model: UnderlyingModel,
+    by_prior: Sequence[float],
+    family: Family,
+    rng: np.random.Generator,
+    sizes: Sizes,
+) -> Iterator[SensitivityRow]:
+    y = np.stack([family.draw(rng, sizes.learned + sizes.scored) for _ in range(sizes.streams)])
+    known, rest = y[:, : sizes.learned], y[:, sizes.learned :]
+    prior = _warmed(model, known)
+    state = moca.init(prior, DEFAULTS.max_hypotheses)
+    filters = own.Filters(model, state, prior, _hazard(model), model.outlier_rate)
+    for t in range(sizes.learned):
+        state = filters.step(known[:, t])
+    own_counts = [
+        _counts(model, _row(state, b), _row_prior(prior, b), row, rng, sizes)
+        for b, row in enumerate(known)
+    ]
+    observations = sizes.continuations * sizes.steps
+    calibrated = [
+        [own.calibrated(counts, observations, rate) for counts in own_counts]
+        for rate in sizes.requested
+    ]
+    every = [[threshold] * sizes.streams for threshold in by_prior]
+    every += [[each.threshold for each in rate] for rate in calibrated]
+    starts = _starts(state)
+    quiet_alarms = _alarms(model, state, prior, rest, every, starts)
+    shifted = [
+        _alarms(model, state, prior, rest[:, : sizes.within] + by * family.sd, every, starts)
+        for by in sizes.shifts
+    ]
+    rates = len(sizes.requested)
+    for i, rate in enumerate(sizes.requested):
+        ways = i, rates + i
+        false = [sum(map(len, quiet_alarms[way])) * 1000 / rest.size for way in ways]
+        delays = [
+            tuple(
+                statistics.median(_delay(times, sizes.learned) for times in alarms[way])
+                for alarms in shifted
+            )
+            for way in ways
+        ]
+        expected = statistics.mean(each.false_alarms_per_1000 for each in calibrated[i])
+        yield SensitivityRow(
+            family.name, name, rate, (false[0], false[1]), expected, (delays[0], delays[1])
+        )
+
+
+def _counts(
+    model: UnderlyingModel,
+    state: FilterState,
+    prior: Prior,
+    y: Floats,
+    rng: np.random.Generator,
+    sizes: Sizes,
+) -> list[int]:
+    regime = quiet.learn(y, segmentation(model, y[:, None].tolist(), Settings()))
+    drawn = regime.draw(rng, sizes.continuations, sizes.steps)
+    *_, counts = own.confirmations(model, state, prior, drawn, _hazard(model), model.outlier_rate)
+    return counts
+
+
+def _alarms(
+    model: UnderlyingModel,
+    state: FilterState,
+    prior: Prior,
+    y: Floats,
+    thresholds: Sequence[float] | Sequence[Sequence[float]],
+    starts: Sequence[int],
+) -> list[list[list[int]]]:
+    """Positions at which events were confirmed, [threshold][stream]; see `Watch`."""
+    filters = own.Filters(model, state, prior, _hazard(model), model.outlier_rate)
+    watch = Watch(len(y), thresholds, starts)
+    begin = int(state.seq[0])
+    for t in range(y.shape[1]):
+        watch.take(filters.step(y[:, t]), begin + t)
+    return watch.confirmed
+
+
+def _delay(alarms: Sequence[int], first: int) -> float:
+    return alarms[0] - first + 1 if alarms else float("inf")
+
+
+def _hazard(model: UnderlyingModel) -> Floats:
+    return np.atleast_1d(np.asarray(model.hazard, dtype=np.float64))
+
+
+def _starts(state: FilterState) -> list[int]:
+    """Start of the most probable regime of each stream."""
+    return [own.regime_start(_row(state, b)) for b in range(len(state.seq))]
+
+
+def _row(state: FilterState, b: int) -> FilterState:
+    return moca.rebuild(state, [each[b : b + 1].clone() for each in moca.leaves(state)])
+
+
+def _row_prior(prior: Prior, b: int) -> Prior:
+    def row(each: torch.Tensor) -> torch.Tensor:
+        return each[b : b + 1]
+
+    return Prior(type(prior.stats)(*map(row, prior.stats)), *map(row, prior[1:]))

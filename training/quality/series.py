@@ -1,0 +1,255 @@
+"""The series that quality is measured on: labelled corpora of a folder, and simulated families.
+
+Families are quiet series of unit scale, and the same with a shift; nothing was chosen on them. A
+quiet series has no change of level that a user would want to hear of; drifts and seasons are quiet,
+too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import BadData
+
+Floats = NDArray[np.float64]
+ELEC2_COLUMNS = ("nswprice", "nswdemand")  # the others are constant for the first 17,000
+ELEC2_PIECE = 4000  # observations: a series is cut into streams of so many
+# Observations by which a detection may be off: a fifth of a phase of the dance, a second of an
+# accelerometer at 100 Hz, a minute of the water rig.
+MARGINS = {"bees": 10, "HASC": 100, "SKAB": 60}
+SETTLED = 200  # observations of an autoregression before its first one
+SEASON_NOISE = 0.5  # sd of the noise of seasonal series; season and noise together have 1
+DRIFT = 0.002  # a step
+OUTLIERS = 0.01  # share
+OUTLIER_SIZE = 8.0
+LOG_SD = 0.75  # of the logarithm
+RATE = 4.0  # of counts
+WALK_LENGTH = 400  # observations over which the sd of a walk is taken
+
+
+class Annotated(NamedTuple):
+    """One series: values [n_obs][n_dim], nan where missing; change points of each annotator."""
+
+    name: str
+    values: list[list[float]]
+    annotations: dict[str, list[int]]
+
+
+class Vectors(NamedTuple):
+    """A series of several outputs (T, d), and the positions where a regime starts."""
+
+    name: str
+    y: Floats
+    changes: list[int]
+
+
+class Scalars(NamedTuple):
+    """A series (T,), nan where missing, and whether each observation is in a labelled window."""
+
+    name: str
+    y: Floats
+    window: NDArray[np.bool_] | None = None
+
+
+class Corpora(NamedTuple):
+    """What the folder holds.
+
+    tcpd: its univariate series. vectors, scalars: by corpus, those whose changes are scored and
+    those that are forecast. missing: files that are not there.
+    """
+
+    tcpd: list[Annotated]
+    vectors: dict[str, list[Vectors]]
+    scalars: dict[str, list[Scalars]]
+    missing: list[str]
+
+
+def load(folder: Path) -> Corpora:
+    """Read what there is; raises FileNotFoundError where none of the files is, and BadData."""
+    corpora = Corpora([], {}, {}, [])
+    for file, read in _READERS.items():
+        if not (folder / file).is_file():
+            corpora.missing.append(file)
+            continue
+        try:
+            read(folder / file, corpora)
+        except (KeyError, ValueError, BadZipFile) as error:
+            raise BadData(f"{folder / file}: cannot be read as that corpus: {error}") from error
+    if len(corpora.missing) == len(_READERS):
+        raise FileNotFoundError(
+            f"{folder}: expected at least one of {', '.join(_READERS)}, found none"
+        )
+    return corpora
+
+
+def tcpd(file: Path) -> list[Annotated]:
+    """Every series of the Turing Change Point Dataset, by name.
+
+    The file holds `{name: {"values": [n_dim][n_obs], "annotations": {annotator: [position]}}}`;
+    positions count from 0.
+    """
+    content = json.loads(file.read_text())
+    series = []
+    for name in sorted(content):
+        columns = zip(*content[name]["values"], strict=True)
+        rows = [[math.nan if y is None else float(y) for y in row] for row in columns]
+        series.append(Annotated(name, rows, content[name]["annotations"]))
+    return series
+
+
+def _tcpd(file: Path, into: Corpora) -> None:
+    into.tcpd.extend(one for one in tcpd(file) if len(one.values[0]) == 1)
+    into.scalars["TCPD"] = [Scalars(s.name, np.array(s.values)[:, 0]) for s in into.tcpd]
+
+
+def _nab(file: Path, into: Corpora) -> None:
+    arrays = _arrays(file)
+    names = [key.removesuffix("__value") for key in arrays if key.endswith("__value")]
+    into.scalars["NAB"] = [
+        Scalars(
+            name, arrays[f"{name}__value"].astype(float), arrays[f"{name}__window"].astype(bool)
+        )
+        for name in names
+    ]
+
+
+def _skab(file: Path, into: Corpora) -> None:
+    arrays = _arrays(file)
+    columns = [str(name) for name in arrays["columns"]]
+    runs = [key.removesuffix("__changepoint") for key in arrays if key.endswith("__changepoint")]
+    into.vectors["SKAB"] = [_vectors(run, arrays) for run in runs]
+    into.scalars["SKAB"] = [
+        Scalars(f"{run.name} {column}", run.y[:, k])
+        for run in into.vectors["SKAB"]
+        for k, column in enumerate(columns)
+    ]
+
+
+def _bees(file: Path, into: Corpora) -> None:
+    arrays = _arrays(file)
+    names = [key.removesuffix("__x") for key in arrays if key.endswith("__x")]
+    into.vectors["bees"] = [_vectors(name, arrays) for name in names]
+
+
+def _hasc(file: Path, into: Corpora) -> None:
+    arrays = _arrays(file)
+    changes = np.flatnonzero(arrays["changepoint"]).tolist()
+    into.vectors["HASC"] = [Vectors("hasc", arrays["x"].astype(float), changes)]
+
+
+def _elec2(file: Path, into: Corpora) -> None:
+    arrays = _arrays(file)
+    columns = [str(name) for name in arrays["columns"]]
+    into.scalars["elec2"] = [
+        Scalars(f"{name} {first}", y[first : first + ELEC2_PIECE])
+        for name in ELEC2_COLUMNS
+        for y in [arrays["x"][:, columns.index(name)].astype(float)]
+        for first in range(0, len(y) - ELEC2_PIECE + 1, ELEC2_PIECE)
+    ]
+
+
+def _vectors(name: str, arrays: Mapping[str, NDArray[Any]]) -> Vectors:
+    changes = np.flatnonzero(arrays[f"{name}__changepoint"]).tolist()
+    return Vectors(name, arrays[f"{name}__x"].astype(float), changes)
+
+
+def _arrays(file: Path) -> dict[str, NDArray[Any]]:
+    with np.load(file, allow_pickle=False) as content:
+        return {key: content[key] for key in content.files}
+
+
+_READERS: dict[str, Callable[[Path, Corpora], None]] = {
+    "tcpd.json": _tcpd,
+    "nab.npz": _nab,
+    "skab.npz": _skab,
+    "beedance.npz": _bees,
+    "hasc.npz": _hasc,
+    "elec2.npz": _elec2,
+}
+
+
+class Family(NamedTuple):
+    """A kind of quiet series.
+
+    draw: (n,) values of one series. sd: the marginal standard deviation, which shifts are measured
+    in; of outliers that of the others, of a walk the expected one within `WALK_LENGTH`.
+    """
+
+    name: str
+    draw: Callable[[np.random.Generator, int], Floats]
+    sd: float = 1.0
+
+    def shifted(self, rng: np.random.Generator, n: int, at: int, by: float) -> Floats:
+        """A series that shifts by so many standard deviations from position `at` on."""
+        y = self.draw(rng, n)
+        y[at:] += by * self.sd
+        return y
+
+
+def _normal(rng: np.random.Generator, n: int) -> Floats:
+    return rng.normal(size=n)
+
+
+def _t3(rng: np.random.Generator, n: int) -> Floats:
+    return rng.standard_t(3, n) / math.sqrt(3)
+
+
+def _lognormal(rng: np.random.Generator, n: int) -> Floats:
+    variance = LOG_SD**2
+    mean = math.exp(variance / 2)
+    return (np.exp(LOG_SD * rng.normal(size=n)) - mean) / (mean * math.sqrt(math.expm1(variance)))
+
+
+def _autoregression(coefficient: float, rng: np.random.Generator, n: int) -> Floats:
+    noise = rng.normal(size=n + SETTLED) * math.sqrt(1 - coefficient**2)
+    y = np.zeros(n + SETTLED)
+    for t in range(1, n + SETTLED):
+        y[t] = coefficient * y[t - 1] + noise[t]
+    return y[SETTLED:]
+
+
+def _walk(rng: np.random.Generator, n: int) -> Floats:
+    return rng.normal(size=n).cumsum()
+
+
+def _drift(rng: np.random.Generator, n: int) -> Floats:
+    return rng.normal(size=n) + DRIFT * np.arange(n)
+
+
+def _season(period: int, rng: np.random.Generator, n: int) -> Floats:
+    height = math.sqrt(2 * (1 - SEASON_NOISE**2))
+    return SEASON_NOISE * rng.normal(size=n) + height * np.sin(2 * np.pi * np.arange(n) / period)
+
+
+def _counts(rng: np.random.Generator, n: int) -> Floats:
+    return rng.poisson(RATE, n).astype(np.float64)
+
+
+def _outliers(rng: np.random.Generator, n: int) -> Floats:
+    y = rng.normal(size=n)
+    signs = rng.choice((-OUTLIER_SIZE, OUTLIER_SIZE), n)
+    return np.where(rng.random(n) < OUTLIERS, signs, y)
+
+
+FAMILIES = (
+    Family("normal", _normal),
+    Family("1 % outliers", _outliers),
+    Family("Student-t3", _t3),
+    Family("lognormal", _lognormal),
+    Family("counts", _counts, math.sqrt(RATE)),
+    Family("AR(0.5)", partial(_autoregression, 0.5)),
+    Family("AR(0.9)", partial(_autoregression, 0.9)),
+    Family("random walk", _walk, math.sqrt(WALK_LENGTH / 6)),
+    Family("slow drift", _drift),
+    Family("season of 24", partial(_season, 24)),
+    Family("season of 288", partial(_season, 288)),
+)

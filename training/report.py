@@ -1,0 +1,239 @@
+"""Training report of a run: test scores, other methods, calibration; as a page and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training import figures, trained
+from training.config import OWN, Objective
+from training.data.windows import Splits
+from training.errors import TrainingError
+from training.figures import Chart
+from training.results import plain, rendered
+from training.statistics import (
+    Estimate,
+    calibration_error,
+    coverage,
+    distance,
+    estimate,
+    formatted,
+    paired,
+    reliability,
+)
+from training.trained import DTYPE, Protocol, Trained
+
+VERSION = 1  # of the layout of report.json
+SERVED = Objective()  # the service's conditioning, for any mode of training
+CALIBRATION_SEQUENCES = 25  # test sequences on which calibration is measured
+MAX_HYPOTHESES = 100  # of the filter while measuring calibration
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+MEASURES = {"nll": ("test NLL", "nats"), "accuracy": ("test accuracy", "")}
+
+
+class Environment(NamedTuple):
+    """Environment and duration of the training."""
+
+    torch: str
+    device: str
+    seed: int
+    wall_time_s: float
+
+
+class Metric(NamedTuple):
+    """A measured metric with its unit."""
+
+    name: str
+    estimate: Estimate
+    unit: str = ""
+
+
+class Comparison(NamedTuple):
+    """Another method on the same sequences; difference: the model less the method, paired."""
+
+    method: str
+    metric: str
+    estimate: Estimate
+    difference: Estimate | None = None
+
+
+class Calibration(NamedTuple):
+    """Calibration; None where a measure does not apply.
+
+    pit_distance: of the PITs from uniform (Kolmogorov-Smirnov). coverage: (level, share inside) of
+    central intervals. class_error: expected calibration error of a classifier.
+    """
+
+    pit_distance: float | None = None
+    coverage: tuple[tuple[float, float], ...] = ()
+    class_error: float | None = None
+
+
+class Report(NamedTuple):
+    """Report of a trained model.
+
+    untrained: built-in models on the held-out part of own data, by log score (more is better);
+    empty: not compared. history: one record for each validation, in the JSON only; on the page a
+    figure shows it.
+    """
+
+    name: str
+    kind: str
+    data_digest: str
+    configuration: Mapping[str, Any]
+    environment: Environment
+    metrics: tuple[Metric, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    untrained: tuple[Comparison, ...] = ()
+    calibration: Calibration | None = None
+    figures: tuple[Chart, ...] = ()
+    history: tuple[Mapping[str, float], ...] = ()
+
+
+def measured(name: str, run: Trained, splits: Splits, protocol: Protocol, digest: str) -> Report:
+    """Report of a run's model, measured on the test split."""
+    first = protocol.metric
+    other = [metric for metric in MEASURES if metric != first and splits.classes]
+    values = {
+        metric: trained.scores(run, splits, protocol._replace(metric=metric), SERVED)
+        for metric in (first, *other)
+    }
+    configuration = run.config.model_dump(mode="json")
+    if run.config.experiment == OWN:  # of own files only the name, as their path is private
+        configuration["data"]["path"] = Path(configuration["data"]["path"]).name
+    numbers, chart = _calibrated(run, splits, protocol)
+    return Report(
+        name=name,
+        kind=run.config.model.kind,
+        data_digest=digest,
+        configuration=configuration,
+        environment=Environment(
+            str(run.result.get("torch", "not recorded")),
+            str(run.result.get("device", "not recorded")),
+            run.config.seed,
+            run.result["elapsed_s"],
+        ),
+        metrics=tuple(
+            Metric(MEASURES[metric][0], _estimate(of_metric), MEASURES[metric][1])
+            for metric, of_metric in values.items()
+        ),
+        comparisons=_comparisons(run, splits, protocol, values[first]),
+        calibration=numbers,
+        figures=(
+            figures.validation({run.method: run.result["history"]}, "Validation"),
+            chart,
+        ),
+        history=tuple(run.result["history"]),
+    )
+
+
+def _estimate(values: NDArray[np.float64]) -> Estimate:
+    """Estimate over sequences that have a label."""
+    return estimate(values[~np.isnan(values)])
+
+
+def _comparisons(
+    run: Trained, splits: Splits, protocol: Protocol, ours: NDArray[np.float64]
+) -> tuple[Comparison, ...]:
+    """Other methods trained on the same data, of each the run with the best validation."""
+
+    def comparable(one: Trained) -> tuple[Any, ...]:
+        config = one.config
+        # Own files count by their digest, at any path.
+        data = {**config.data, "path": ""} if config.experiment == OWN else config.data
+        return data, config.experiment, config.model.kind, config.optimiser.length
+
+    others = [
+        other
+        for other in trained.finished(run.run.folder.resolve().parent)
+        if comparable(other) == comparable(run) and other.method != run.method
+    ]
+    comparisons = []
+    for (_, method), other in trained.best(others).items():
+        try:
+            theirs = trained.scores(other, splits, protocol)
+        except (TrainingError, ValueError, RuntimeError):  # another shape, or switches unknown
+            continue
+        present = ~(np.isnan(ours) | np.isnan(theirs))
+        difference = paired(ours[present], theirs[present])
+        comparisons.append(
+            Comparison(method, MEASURES[protocol.metric][0], _estimate(theirs), difference)
+        )
+    return tuple(comparisons)
+
+
+def _calibrated(run: Trained, splits: Splits, protocol: Protocol) -> tuple[Calibration, Chart]:
+    """PITs of numbers or reliability of classes, of the model filtered as in the service."""
+    batch = trained.sequences(splits, protocol).part(slice(0, CALIBRATION_SEQUENCES))
+    batch = batch.to("cpu", DTYPE)
+    model = trained.load(run, splits).served()
+    traced = trained.trace(model, batch, max_hypotheses=MAX_HYPOTHESES)
+    if traced.probability is not None:
+        bins = reliability(traced.probability.numpy(), batch.y.squeeze(-1).numpy())
+        return Calibration(class_error=calibration_error(bins)), figures.classifier(bins)
+    pits = traced.pit.numpy()
+    inside = coverage(pits, LEVELS).tolist()
+    numbers = Calibration(distance(pits), tuple(zip(LEVELS, inside, strict=True)))
+    return numbers, figures.calibration(pits)
+
+
+def write(folder: Path, report: Report) -> list[Path]:
+    """Write `report.html` and `report.json` to the folder; returns the files."""
+    numbers = write_numbers(folder, report)
+    document = folder / "report.html"
+    page = rendered(
+        "training.html",
+        title=f"Training report: {report.name}",
+        report=report,
+        metrics=[
+            (one.name, one.unit, formatted(one.estimate), one.estimate.count)
+            for one in report.metrics
+        ],
+        compared=("method", "metric", "mean", "model less method", "sequences"),
+        comparisons=_compared(report.comparisons),
+        untrained=_compared(report.untrained),
+        levels=[
+            (f"{level:.0%}", f"{inside:.1%}")
+            for level, inside in (report.calibration.coverage if report.calibration else ())
+        ],
+        configuration=list(_flat(report.configuration)),
+    )
+    document.write_text(page, "utf-8")
+    return [document, numbers]
+
+
+def write_numbers(folder: Path, report: Report) -> Path:
+    """Write `report.json` alone, to ship it with a small model; of figures it has the texts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = folder / "report.json"
+    fields = {"version": VERSION, **plain(report._replace(figures=()))}
+    fields["figures"] = [{"title": f.title, "description": f.description} for f in report.figures]
+    text = json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
+    numbers.write_text(text + "\n", "utf-8")
+    return numbers
+
+
+def _compared(comparisons: Iterable[Comparison]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            one.method,
+            one.metric,
+            formatted(one.estimate),
+            "" if one.difference is None else formatted(one.difference),
+            one.estimate.count,
+        )
+        for one in comparisons
+    ]
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", str(value)

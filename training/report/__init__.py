@@ -1,1 +1,0 @@
-"""Pages of results that need no network: training reports, and the quality of the defaults."""

@@ -1,0 +1,255 @@
+"""Trained runs, their scores on the test sequences of the paper's protocol, and traces of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_core import filter as moca
+from model_core.components import Components
+from model_core.filter import FilterState, Prior
+from model_core.stream_settings import DEFAULTS
+from model_core.upm.base import UnderlyingModel, tree_map
+from training.config import Config, Objective
+from training.data.windows import Batch, Splits
+from training.errors import BadRun
+from training.learners import Classifier, Learner, learner
+from training.meta_training.objective import labelled, reveal, start
+from training.meta_training.runs import Run
+from training.meta_training.runs import finished as finished_runs
+from training.meta_training.validation import measured
+from training.online import observed
+
+SEED = 20_200_107  # of test sequences, whatever the seed of the run
+VERSION = 2  # of what test sequences are drawn from and how they are scored; more with each change
+DTYPE = torch.float64
+NAMES = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}
+
+
+class Protocol(NamedTuple):
+    """Test protocol (paper, app. C): number and length of sequences, and the metric."""
+
+    sequences: int
+    length: int
+    metric: str = "nll"
+    dtype: torch.dtype = DTYPE
+    part: int = 10  # sequences measured at once
+
+    @property
+    def better(self) -> int:
+        """Sign of an improvement."""
+        return 1 if self.metric == "accuracy" else -1
+
+
+PROTOCOLS = {
+    "sinusoid": Protocol(200, 400),
+    "bandit": Protocol(50, 400),
+    "players": Protocol(200, 150),
+    "rainbow": Protocol(200, 400, "accuracy", torch.float32, 4),
+    "miniimagenet": Protocol(200, 400, "accuracy", torch.float32, 4),
+    "regimes": Protocol(200, 200),
+    "data": Protocol(200, 100),
+}
+
+
+class Trained(NamedTuple):
+    """A finished run."""
+
+    run: Run
+    config: Config
+    result: dict[str, Any]
+
+    @property
+    def hazard(self) -> float | None:
+        """Hazard of the data, if constant and known."""
+        value = self.config.data.get("hazard")
+        return None if value is None else float(value)
+
+    @property
+    def method(self) -> str:
+        """Name in tables and figures: the mode, followed by the variation's name."""
+        mode = self.config.objective.mode
+        label = NAMES.get(mode, mode.upper())
+        return f"{label} {self.config.name}".strip()
+
+    def digest(self, *protocol: str | int) -> str:
+        """Digest of a run, its result and the protocol of a test: part of a cache file's name."""
+        key = [VERSION, self.config.model_dump(mode="json"), self.result, protocol]
+        return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def finished(folder: Path) -> Iterator[Trained]:
+    """Every finished run under a folder; raises BadRun."""
+    for run in finished_runs(folder):
+        yield Trained(run, run.config(), run.result())
+
+
+def best(runs: Sequence[Trained]) -> dict[tuple[float | None, str], Trained]:
+    """The run with the best validation of each hazard and method, over learning rates."""
+    chosen: dict[tuple[float | None, str], Trained] = {}
+    for run in runs:
+        key = (run.hazard, run.method)
+        other = chosen.get(key)
+        if other is None or run.result["best_metric"] < other.result["best_metric"]:
+            chosen[key] = run
+    return chosen
+
+
+def load(trained: Trained, splits: Splits, dtype: torch.dtype = DTYPE) -> Learner:
+    """A run's learner with its best parameters, in evaluation mode."""
+    progress, _ = trained.run.load()
+    # In the precision of the training first: an offset may need it.
+    config = trained.config
+    best_learner = learner(config, splits).to(getattr(torch, config.optimiser.dtype))
+    best_learner.load_state_dict(progress.best)
+    return best_learner.to(dtype).eval()
+
+
+def sequences(splits: Splits, protocol: Protocol) -> Batch:
+    """The test sequences: the same for every method."""
+    generator = torch.Generator().manual_seed(SEED)
+    return splits.test.draw(generator, protocol.sequences, protocol.length)
+
+
+def scores(
+    trained: Trained, splits: Splits, protocol: Protocol, objective: Objective | None = None
+) -> NDArray[np.float64]:
+    """The metric of each test sequence (sequences,), cached in the run's folder.
+
+    objective: conditioning of the test, by default that of the training; its supervision is the
+    share of switches that the test reveals. A failed score makes that of its sequence nan.
+    """
+    tested = objective or trained.config.objective
+    folder = trained.run.folder
+    file = folder / f"test-{trained.digest(str(protocol), tested.model_dump_json(), SEED)}.npy"
+    if file.exists():
+        cached: NDArray[np.float64] = np.load(file)
+        return cached
+    batch = sequences(splits, protocol)
+    supervision = None
+    if tested.supervision:
+        if batch.switch is None:
+            raise BadRun(
+                "a test with supervision needs the true switches: those of the data are unknown"
+            )
+        generator = torch.Generator().manual_seed(SEED + 1)
+        supervision = reveal(batch.switch, tested.supervision, generator).to(protocol.dtype)
+    batch = batch.to("cpu", protocol.dtype)
+    best_learner = load(trained, splits, protocol.dtype)
+    served = None if isinstance(best_learner, Classifier) else best_learner.served()
+    if served is not None and served.believes:  # what it remembers only the filter knows
+        if tested.mode != "moca" or tested.supervision:
+            raise BadRun(f"{folder}: a fleet is filtered, which is mode moca alone")
+        metric = -log_scores(served, start(served, batch), batch)
+    else:
+        metrics = measured(
+            best_learner,
+            batch,
+            tested,
+            supervision,
+            classes=splits.classes,
+            part=protocol.part,
+        )
+        metric = metrics[protocol.metric]
+    present = labelled(best_learner, batch.y)
+    total = torch.where(present, metric.double(), 0.0).sum(-1)
+    value = (total / present.sum(-1)).numpy()
+    np.save(file, value)
+    return value
+
+
+class Trace(NamedTuple):
+    """Outputs of the filter over a batch, step by step as in the service.
+
+    belief: (B, T, T) `b_t(r | x_t, y_t)` by [t, r]. pit: (B, T, d), nan where unlabelled or of
+    classes. probability: (B, T, J) of classes, else None. states: before each chosen time.
+    """
+
+    belief: Tensor
+    pit: Tensor
+    probability: Tensor | None
+    states: dict[int, FilterState]
+
+
+@torch.no_grad()
+def log_scores(model: UnderlyingModel, prior: Prior, batch: Batch) -> Tensor:
+    """`log p(y_t | x_t, past)` (B, T), nan where unlabelled; as many hypotheses as a stream has."""
+    state = moca.init(prior, DEFAULTS.max_hypotheses)
+    scores = []
+    for t in range(batch.y.shape[1]):
+        state, info = moca.step(model, state, prior, observed(model, batch, t))
+        scores.append(info.log_score)
+    return torch.stack(scores, 1)
+
+
+@torch.no_grad()
+def trace(
+    model: UnderlyingModel,
+    batch: Batch,
+    at: tuple[int, ...] = (),
+    max_hypotheses: int | None = None,
+) -> Trace:
+    """Filter a batch from its first observation; by default nothing is pruned."""
+    count, steps = batch.y.shape[:2]
+    prior = start(model, batch)
+    state = moca.init(prior, max_hypotheses or steps)
+    beliefs = []
+    pits = []
+    classes = []
+    states = {}
+    for t in range(steps):
+        if t in at:
+            states[t] = state
+        inputs = observed(model, batch, t)
+        state, info = moca.step(model, state, prior, inputs)
+        belief = torch.zeros(count, steps, dtype=torch.float64)
+        length = state.belief.run_length.clamp(0, steps - 1)
+        beliefs.append(belief.scatter_add(-1, length, state.belief.log_prob.exp()))
+        mixture = info.predictive
+        if model.label == "class":
+            classes.append(mixture.mean())
+            pits.append(torch.full_like(batch.y[:, t], math.nan))
+        else:
+            pits.append(pit(mixture.log_weight, mixture.components, batch.y[:, t]))
+    probability = torch.stack(classes, 1) if classes else None
+    return Trace(torch.stack(beliefs, 1), torch.stack(pits, 1), probability, states)
+
+
+def pit(log_weight: Tensor, components: Components, y: Tensor) -> Tensor:
+    """PITs (..., d) of labels y (..., d), each output alone; nan where the label is missing.
+
+    log_weight: (..., M) of the belief that the labels are predicted with, as (B, T, T) by [t, r],
+    -inf where there is no hypothesis. components: parameters (..., M, d).
+    """
+    if components.support not in ("real", "positive"):
+        raise ValueError(f"expected components of real labels, got {components.support!r}")
+    weight = log_weight.exp().unsqueeze(-1)
+    cdf = components.cdf(y.unsqueeze(-2))
+    # Parameters of an empty slot may be anything.
+    mixed = torch.where(weight > 0, weight * cdf, 0.0).sum(-2)
+    return torch.where(torch.isnan(y), torch.nan, mixed.clamp(0, 1))
+
+
+@torch.no_grad()
+def density(
+    model: UnderlyingModel, state: FilterState, prior: Prior, x: Tensor, y: Tensor
+) -> Tensor:
+    """Predictive density (len(y), len(x)) of one stream's next label y (Q,) at inputs x (G, 1)."""
+    rows = len(x)
+    many = moca.rebuild(state, [leaf.expand(rows, *leaf.shape[1:]) for leaf in moca.leaves(state)])
+    stats = tree_map(lambda t: t.expand(rows, *t.shape[1:]), prior.stats)
+    wide = Prior(stats, prior.location.expand(rows, -1), prior.context.expand(rows, -1))
+    unlabelled = Batch(x.unsqueeze(1), torch.zeros(rows, 1, 1, dtype=x.dtype))
+    inputs = observed(model, unlabelled, 0)
+    grown, _ = moca.grow(many, wide, inputs)
+    mixture = moca.predict(model, grown, wide, inputs).mixture
+    return torch.stack([mixture.log_prob(label.expand(rows, 1)).exp() for label in y])
