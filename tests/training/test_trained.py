@@ -9,6 +9,7 @@ from model_core import segments
 from model_core.components import Normal
 from model_core.segments import Changes, Sequences
 from tests.training.learners.test_learners import KINDS, drawn, made
+from training.catalogue import Place
 from training.config import Objective
 from training.experiments.sinusoid import splits
 from training.learners import AlpacaLearner
@@ -28,7 +29,7 @@ def learner():
 
 @pytest.fixture(scope="module")
 def batch():
-    return splits(0.1).test.draw(torch.Generator().manual_seed(0), 3, 30)
+    return splits(Place(None, None), 0.1).test.draw(torch.Generator().manual_seed(0), 3, 30)
 
 
 @torch.no_grad()

@@ -36,11 +36,12 @@ class Batch(NamedTuple):
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Change every tensor that is there."""
-        x, switch, elapsed = (
+        y = change(self.y)
+        x, elapsed, switch = (
             None if field is None else change(field)
-            for field in (self.x, self.switch, self.elapsed)
+            for field in (self.x, self.elapsed, self.switch)
         )
-        return Batch(x, change(self.y), switch, elapsed)
+        return Batch(x, y, switch, elapsed)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
         """The windows on another device; the host does not wait for the copies."""

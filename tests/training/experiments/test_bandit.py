@@ -294,7 +294,7 @@ def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short,
         (row,) = (r for r in rows if (r["hazard"], r["method"]) == (0.02, "MOCA"))
         assert (row["mean"], row["sequences"]) == (estimate(played.percent)[0], TRIALS)
     names = {file.name for file in out.iterdir()}
-    assert {"bandit.png", "losses-0.02.png", "regret-greedy.png", "cumulative-greedy.svg"} <= names
+    assert {"wheel.png", "losses-0.02.png", "regret-greedy.png", "cumulative-greedy.svg"} <= names
     monkeypatch.setattr(bandit, "model", None)  # nothing is played again
     again = bandit.play(one, wanted, TRIALS, "greedy")
     np.testing.assert_array_equal(played.percent, again.percent)

@@ -4,6 +4,7 @@ import io
 import itertools
 import math
 import re
+import sys
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from rich.console import Console
 
 from tests.training.learners.test_learners import drawn, made
 from tests.training.tiny import Endless, same, splits, tiny, train
-from training import jobs
 from training.config import Objective, merged
 from training.data.windows import Splits
 from training.errors import BadConfig, BadRun
+from training.learners import learner
 from training.meta_training import loop
 from training.meta_training.objective import log_scores
 from training.meta_training.progress import shown
@@ -68,7 +69,9 @@ def test_the_best_parameters_are_kept_and_patience_ends_it(tmp_path, monkeypatch
 
 def test_of_accuracies_the_highest_is_best(tmp_path, monkeypatch):
     found = iter([0.5, 0.8, 0.7, 0.6])
-    monkeypatch.setattr(jobs, "_check", lambda config, splits: None)  # a sinusoid has no splits
+    monkeypatch.setattr(
+        sys.modules[learner.__module__], "_check_alike", lambda config, splits: None
+    )  # a sinusoid has no splits
     monkeypatch.setattr(
         Validation, "measure", lambda self, learner: {"nll": 1.0, "accuracy": next(found)}
     )
@@ -246,7 +249,7 @@ def test_only_what_is_done_is_found_and_what_cannot_be_read_is_named(tmp_path):
 
 def validated(settings, learned=None):
     found = splits(settings)
-    return Validation(settings, found, "cpu"), learned or jobs.learner(settings, found).double()
+    return Validation(settings, found, "cpu"), learned or learner(settings, found).double()
 
 
 @torch.no_grad()
