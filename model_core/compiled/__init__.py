@@ -27,16 +27,16 @@ NO_LEVELS, NO_BELIEFS = np.empty((2, 0)), np.empty((0, 2, 0))
 
 # Module below `models` whose `of` makes the dimensions of a model, by class of the model.
 _BUILT_IN = {
-    "model_core.upm.conjugate:Gaussian": "gaussian",
+    "model_core.upm.conjugate:Gaussian": "conjugate",
     "model_core.upm.averaged:Averaged": "averaged",
     "model_core.upm.joint:Joint": "joint",
     "model_core.upm.linear:Autoregressive": "regression",
     "model_core.upm.linear:Linear": "regression",
     "model_core.upm.multivariate:Multivariate": "multivariate",
-    "model_core.upm.poisson:Poisson": "poisson",
-    "model_core.upm.conjugate:BernoulliModel": "bernoulli",
-    "model_core.upm.conjugate:Exponential": "exponential",
-    "model_core.upm.conjugate:CategoricalModel": "categorical",
+    "model_core.upm.conjugate:Poisson": "conjugate",
+    "model_core.upm.conjugate:BernoulliModel": "conjugate",
+    "model_core.upm.conjugate:Exponential": "conjugate",
+    "model_core.upm.conjugate:CategoricalModel": "conjugate",
 }
 # Of models with an encoder: torch computes the features, which the kernel takes as its inputs.
 _LEARNED = {

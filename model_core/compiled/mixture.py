@@ -1,6 +1,6 @@
 """Mixtures of Student-t, Lomax or normal distributions: moments, distribution function, quantiles.
 
-What `predictive`, `quantiles` and `special` compute. `components` is (FIELDS, M), a column for each
+What `predictive` and `quantiles` compute. `components` is (FIELDS, M), a column for each
 component of one output's mixture.
 """
 
@@ -14,7 +14,10 @@ import numpy as np
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import LANES, OPTIONS, F, Floats, compiled, inlined, padded
+from model_core.compiled.ops import maths
 
+_table, _standard = maths("special").student_t_table, maths("special").student_t
+_normal_cdf, _log_tail = maths("special").normal_cdf, maths("families").lomax_log_tail
 NEGLIGIBLE = 1e-18  # weight of a component that is left out of quantiles
 HEAVY = 1e-5  # weight of a component that the search for quantiles begins with
 LARGELY = 0.99  # of the mixture: less is no beginning
@@ -24,11 +27,10 @@ NEWTON_STEPS = 40  # in a bracket; then it is halved
 NEAR = 1e-12  # of a tail, below which the normal's quantile of it is not worth taking
 ARRIVED = 1e-3  # how far the normal's quantiles may still be apart before a last step
 ROOT_2_PI = math.sqrt(2 * math.pi)
-ROOT_HALF = math.sqrt(0.5)
 
 STUDENT_T, LOMAX, NORMAL, SKEWED_T = range(4)  # families
 
-# Fields of a Student-t; TERM and the four after it are the terms of `special.student_t_table`.
+# Fields of a Student-t; TERM and what follows up to LEVEL are of `maths.special.student_t_table`.
 WEIGHT, LOC, INVERSE, HALF, NORM, SKEW, TERM = range(7)
 HILL, HILL_B, SLOPE, LEVEL, SCALE, FIELDS = range(11, 17)  # SCALE of all, see `_scales`
 # Of a Lomax distribution: weight, shape, 1 / scale, in those of WEIGHT, LOC, INVERSE.
@@ -62,23 +64,19 @@ def fill_up(components: Floats, n: int) -> None:
 
 @compiled
 def tabulate(components: Floats, n: int) -> None:
-    """Fill what depends on the degrees of freedom alone, as `special.student_t_table`."""
-    half = components[HALF]
+    """Fill what depends on the degrees of freedom alone."""
     for i in range(n):
-        components[TERM, i] = 0.5 / half[i]
-    for j in range(1, 5):
-        own, before = components[TERM + j], components[TERM + j - 1]
-        for i in range(n):
-            own[i] = before[i] * ((half[i] + (j - 0.5)) / (half[i] + j))
-    hill = components[HILL]
-    for i in range(n):
-        hill[i] = 2.0 * half[i] + 9.5
-    for i in range(n):
-        components[HILL_B, i] = 48.0 * hill[i] * hill[i] + 100.0
-    for i in range(n):
-        components[SLOPE, i] = ROOT_HALF / (48.0 * hill[i] * hill[i])
-    for i in range(n):
-        components[LEVEL, i] = ROOT_HALF + 3.0 * components[SLOPE, i]
+        (
+            components[TERM, i],
+            components[TERM + 1, i],
+            components[TERM + 2, i],
+            components[TERM + 3, i],
+            components[TERM + 4, i],
+            components[HILL, i],
+            components[HILL_B, i],
+            components[SLOPE, i],
+            components[LEVEL, i],
+        ) = _table(components[HALF, i])
 
 
 @inlined
@@ -87,20 +85,9 @@ def _student_t(
     a: float, b: float, c: float, d: float, e: float,
     hill: float, hill_b: float, slope: float, level: float,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """CDF, density and its derivative of one, as `special.student_t`."""
+    """CDF, density and its derivative of one."""
     t = (x - loc) * inverse
-    t = t if t > -1e150 else -1e150
-    t = t if t < 1e150 else 1e150
-    ratio = t * t * a
-    u = 1.0 / (1.0 + ratio)
-    more = arithmetic.log1p(ratio)
-    density = arithmetic.exp(norm - (half + 0.5) * more)
-    series = (((e * u + d) * u + c) * u + b) * u + a
-    y = hill * more
-    poly = ((-0.4 * y - 3.3) * y - 24.0) * y - 85.5
-    bend = y + poly / (hill_b + 0.8 * y * y)
-    tail = arithmetic.half_erfc((level + bend * slope) * math.sqrt(y)) + abs(t) * density * series
-    cdf = tail if t < 0 else 1.0 - tail
+    cdf, density, u = _standard(t, half, norm, a, b, c, d, e, hill, hill_b, slope, level)
     density *= inverse
     return cdf, density, -density * inverse * (2.0 * half + 1.0) * t * u * a
 
@@ -158,7 +145,7 @@ def _lomax_sums(x: float, components: Floats, n: int) -> tuple[float, float, flo
     cdf, density, derivative = 0.0, 0.0, 0.0
     for i in range(n):
         ratio = max(x, 0.0) * inverse[i]
-        tail = arithmetic.exp(-shape[i] * arithmetic.log1p(ratio))
+        tail = arithmetic.exp(_log_tail(ratio, shape[i]))
         p = weight[i] * shape[i] * inverse[i] * tail / (1.0 + ratio)
         cdf += weight[i] * (1.0 - tail)
         density += p
@@ -175,9 +162,8 @@ def _normal_sums(x: float, components: Floats, n: int) -> tuple[float, float, fl
         z = (x - loc[i]) * inverse[i]
         z = z if z > -1e150 else -1e150
         z = z if z < 1e150 else 1e150
-        tail = arithmetic.half_erfc(abs(z) * ROOT_HALF)
         p = weight[i] * inverse[i] * arithmetic.exp(norm[i] - 0.5 * (z * z))
-        cdf += weight[i] * (tail if z < 0 else 1.0 - tail)
+        cdf += weight[i] * _normal_cdf(z)
         density += p
         derivative -= p * z * inverse[i]
     return cdf, density, derivative

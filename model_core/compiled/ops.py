@@ -6,11 +6,22 @@ import math
 import sys
 from types import ModuleType
 
-from model_core.compiled.arithmetic import exp, log, log1p
-from model_core.compiled.jit import inlined
+from model_core.compiled.arithmetic import exp, half_erfc, log, log1p
+from model_core.compiled.jit import fma, inlined
 from model_core.maths import bound
 
-__all__ = ["exp", "log", "log1p", "maths", "maximum", "minimum", "sqrt", "where"]
+__all__ = [
+    "exp",
+    "fma",
+    "half_erfc",
+    "log",
+    "log1p",
+    "maths",
+    "maximum",
+    "minimum",
+    "sqrt",
+    "where",
+]
 
 
 def maths(name: str) -> ModuleType:

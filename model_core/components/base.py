@@ -101,6 +101,11 @@ class Family:
         """Name of the family."""
         return type(self).__name__
 
+    @classmethod
+    def stated(cls, *parameters: Tensor) -> Self:
+        """Of the parameters that equations state: by default these."""
+        return cls(*parameters)
+
     def parameters(self) -> tuple[Tensor, ...]:
         """The tensors that make it."""
         return tuple(self)  # type: ignore[arg-type]

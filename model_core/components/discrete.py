@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from model_core import special
 from model_core.components.base import Family, average
+from model_core.maths.families import EXACT_COUNTS
+from model_core.tensor_ops import maths
+from model_core.transfer import on_host
+
+_FAMILIES, _SPECIAL = maths("families"), maths("special")
 
 
 class _NegativeBinomial(NamedTuple):
@@ -23,11 +27,35 @@ class NegativeBinomial(_NegativeBinomial, Family):
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log mass at a count; -inf below zero."""
-        return special.negative_binomial_log_mass(value, self.shape, self.rate)
+        k = value.clamp(min=1)
+        error = _SPECIAL.stirling_error(k)
+        log_mass = _FAMILIES.negative_binomial_log_mass(k, error, self.shape, self.rate)
+        at_zero = _FAMILIES.negative_binomial_log_zero(self.shape, self.rate)
+        return torch.where(value < 0, -torch.inf, torch.where(value < 1, at_zero, log_mass))
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Cumulative probability: exact sums, an approximation (1e-5) for large counts."""
-        return special.negative_binomial_cdf(value, self.shape, self.rate)
+        """Cumulative probability: summed below 64, beyond by a normal good to 5e-6."""
+        value = (value + 0 * (self.shape + self.rate)).floor()
+        small = value < EXACT_COUNTS
+        index = torch.where(small, value, 0.0).clamp(min=0).long()
+        # On a device, room for any: to look at the largest would have the host wait.
+        counts = int(index.max().item()) + 1 if on_host(index) else EXACT_COUNTS
+        table = self._small_counts(counts).expand(*value.shape, -1)
+        below = table.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        if not (on_host(small) and bool(small.all())):
+            large = _FAMILIES.negative_binomial_large(value, self.shape, self.rate)
+            below = torch.where(small, below, large)
+        return torch.where(value < 0, 0.0, below)
+
+    def _small_counts(self, counts: int) -> Tensor:
+        """Cumulative probabilities (..., counts) of 0, 1, ..., by the recurrence of the masses."""
+        k = torch.arange(1, counts, dtype=self.shape.dtype, device=self.shape.device)
+        zero = 0 * (self.shape + self.rate)  # of the shape of both
+        shape, rate = (self.shape + zero).unsqueeze(-1), (self.rate + zero).unsqueeze(-1)
+        grow = torch.log(_FAMILIES.negative_binomial_growth(k, shape, rate / (shape + rate)))
+        first = _FAMILIES.negative_binomial_log_zero(shape, rate)
+        log_mass = torch.cat((first, first + grow.cumsum(-1)), -1)
+        return log_mass.exp().cumsum(-1).clamp(max=1.0)
 
     def mean(self) -> Tensor:
         """Rate."""
@@ -35,7 +63,8 @@ class NegativeBinomial(_NegativeBinomial, Family):
 
     def variance(self) -> Tensor:
         """Mean plus squared mean over shape."""
-        return self.rate + self.rate.square() / self.shape
+        variance: Tensor = _FAMILIES.negative_binomial_variance(self.shape, self.rate)
+        return variance
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Poisson draw of a gamma draw."""
@@ -55,8 +84,8 @@ class Bernoulli(_Bernoulli, Family):
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log mass at zero or one."""
-        p = self.probability
-        return torch.where(value > 0.5, torch.log(p), torch.log1p(-p))
+        mass: Tensor = _FAMILIES.bernoulli_log_mass(value, self.probability)
+        return mass
 
     def cdf(self, value: Tensor) -> Tensor:
         """Zero below 0, `1 - p` below 1, then one."""
@@ -70,7 +99,8 @@ class Bernoulli(_Bernoulli, Family):
 
     def variance(self) -> Tensor:
         """`p (1 - p)`."""
-        return self.probability * (1 - self.probability)
+        variance: Tensor = _FAMILIES.bernoulli_variance(self.probability)
+        return variance
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Zeros and ones."""
@@ -85,6 +115,12 @@ class Categorical(_Categorical, Family):
     """One of J classes: log probabilities (B, M, J). Labels are class indices (B, M, 1)."""
 
     support = "class"
+
+    @classmethod
+    def stated(cls, *parameters: Tensor) -> Self:
+        """Of numbers that are proportional to the probabilities."""
+        (counts,) = parameters
+        return cls(torch.log(counts) - torch.log(counts.sum(-1, keepdim=True)))
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log probability of the class; -inf of an index that is none."""

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from model_core import special
 from model_core.components.base import Family
+from model_core.tensor_ops import maths
 from model_core.transfer import on_host
+
+_FAMILIES, _SPECIAL = maths("families"), maths("special")
+
+
+def _log_norm(df: Tensor) -> Tensor:
+    """Log density of Student's t at zero."""
+    norm, factor, _ = _SPECIAL.student_t_norm(0.5 * df)
+    log_norm: Tensor = norm + 0.5 * torch.log(factor)
+    return log_norm
+
+
+def _table(df: Tensor, log_norm: Tensor) -> tuple[Tensor, ...]:
+    """What the distribution function needs of degrees of freedom, for many values."""
+    half = 0.5 * df
+    return half, log_norm, *_SPECIAL.student_t_table(half)
 
 
 class _StudentT(NamedTuple):
@@ -25,15 +40,23 @@ class StudentT(_StudentT, Family):
 
     support = "real"
 
+    @classmethod
+    def stated(cls, *parameters: Tensor) -> Self:
+        """Of half the degrees of freedom, location and squared scale."""
+        half, loc, square = parameters
+        return cls((2 * half).expand_as(loc), loc, square.sqrt())
+
     @cached_property
     def _log_norm(self) -> Tensor:
-        return special.student_t_norm(self.df)  # costly, and wanted by all that is asked
+        return _log_norm(self.df)  # costly, and wanted by all that is asked
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each dimension."""
-        z = (value - self.loc) / self.scale
-        norm = self._log_norm - torch.log(self.scale)
-        return norm - 0.5 * (self.df + 1) * torch.log1p(z.square() / self.df)
+        error, precision, half = value - self.loc, 1 / self.scale.square(), 0.5 * self.df
+        density: Tensor = _FAMILIES.student_t_log_density(
+            error, precision, half, self._log_norm, 1.0, 1 / self.df
+        )
+        return density
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each dimension, to 2e-10."""
@@ -41,12 +64,12 @@ class StudentT(_StudentT, Family):
 
     def table(self) -> tuple[Tensor, ...]:
         """Location, scale, and what depends on the degrees of freedom alone."""
-        return self.loc, self.scale, *special.student_t_table(self.df, self._log_norm)
+        return self.loc, self.scale, *_table(self.df, self._log_norm)
 
     def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """CDF and density at values."""
         loc, scale, *rest = table
-        cdf, density = special.student_t((value - loc) / scale, tuple(rest))
+        cdf, density, _ = _SPECIAL.student_t((value - loc) / scale, *rest)
         return cdf, density / scale
 
     def mean(self) -> Tensor:
@@ -86,17 +109,15 @@ class SkewedT(_SkewedT, Family):
 
     @cached_property
     def _log_norm(self) -> Tensor:
-        return special.student_t_norm(self.df)
-
-    @cached_property
-    def _height(self) -> Tensor:
-        return 2 / (self.skew + 1 / self.skew)  # of the density, beside a Student-t's
+        return _log_norm(self.df)
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each dimension."""
-        z = _one_sided((value - self.loc) / self.scale, self.skew)
-        norm = self._log_norm - torch.log(self.scale) + torch.log(self._height)
-        return norm - 0.5 * (self.df + 1) * torch.log1p(z.square() / self.df)
+        error, precision, half = value - self.loc, 1 / self.scale.square(), 0.5 * self.df
+        density: Tensor = _FAMILIES.skewed_t_log_density(
+            error, precision, self.skew, half, self._log_norm, 1.0, 1 / self.df
+        )
+        return density
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each dimension, to 2e-10."""
@@ -104,14 +125,13 @@ class SkewedT(_SkewedT, Family):
 
     def table(self) -> tuple[Tensor, ...]:
         """Location, scale, skew, and what depends on the degrees of freedom alone."""
-        rest = special.student_t_table(self.df, self._log_norm)
-        return self.loc, self.scale, self.skew, *rest
+        return self.loc, self.scale, self.skew, *_table(self.df, self._log_norm)
 
     def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """CDF and density at values."""
         loc, scale, skew, *rest = table
         z = (value - loc) / scale
-        tail, density = special.student_t(-_one_sided(z, skew).abs(), tuple(rest))
+        tail, density, _ = _SPECIAL.student_t(-_one_sided(z, skew).abs(), *rest)
         below = 2 / (1 + skew.square())  # twice the probability below the mode
         cdf = torch.where(z < 0, below * tail, 1 - (2 - below) * tail)
         return cdf, density * (2 / (skew + 1 / skew) / scale)
@@ -330,23 +350,23 @@ class Lomax(_Lomax, Family):
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each output; -inf below zero."""
-        inside = torch.log1p(value.clamp(min=0) / self.scale)
-        density = torch.log(self.shape / self.scale) - (self.shape + 1) * inside
-        return torch.where(value < 0, -torch.inf, density)
+        density: Tensor = _FAMILIES.lomax_log_density(value, self.shape, self.scale)
+        return density
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability, to rounding however small."""
-        inside = torch.log1p(value.clamp(min=0) / self.scale)
-        return -torch.expm1(-self.shape * inside)
+        log_tail: Tensor = _FAMILIES.lomax_log_tail(value / self.scale, self.shape)
+        return -torch.expm1(log_tail)
 
     def mean(self) -> Tensor:
         """`scale / (shape - 1)`; inf for `shape <= 1`."""
-        return torch.where(self.shape > 1, self.scale / (self.shape - 1), torch.inf)
+        mean: Tensor = _FAMILIES.lomax_mean(self.shape, self.scale)
+        return mean
 
     def variance(self) -> Tensor:
         """`mean^2 shape / (shape - 2)`; inf for `shape <= 2`."""
-        variance = self.mean().square() * self.shape / (self.shape - 2)
-        return torch.where(self.shape > 2, variance, torch.inf)
+        variance: Tensor = _FAMILIES.lomax_variance(self.shape, self.scale)
+        return variance
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """The inverse of the distribution function at a uniform draw below one."""

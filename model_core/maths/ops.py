@@ -32,6 +32,16 @@ def sqrt(x: float) -> float:
     return math.sqrt(x) if x >= 0 else math.nan
 
 
+def half_erfc(z: float) -> float:
+    """`erfc(z) / 2`, the upper tail of a normal, of z >= 0."""
+    return 0.5 * math.erfc(z)
+
+
+def fma(a: float, b: float, c: float) -> float:
+    """`a b + c`; rounded once where the backend can."""
+    return a * b + c
+
+
 def maximum(a: float, b: float) -> float:
     """The larger one."""
     return a if a > b else b

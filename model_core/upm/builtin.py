@@ -66,7 +66,7 @@ _TABLE = (
         takes=("y_dim",), y_dim=None,
     ),
     BuiltIn(
-        "poisson", "poisson:Poisson",
+        "poisson", "conjugate:Poisson",
         "Counts with an unknown rate per regime, and lasting jumps by large factors.",
     ),
     BuiltIn(

@@ -1,21 +1,92 @@
-"""Conjugate models: they need no training. Murphy, *Conjugate Bayesian analysis* (2007).
+"""Conjugate models: they need no training. Their equations are in `maths.conjugate`.
 
-`weight` of an update is the inlier responsibility of the observation under each hypothesis; it
-counts as that fraction of an observation.
+A model of this kind is its equations there, a class here with its prior, and a line in `builtin`;
+whose predictives are of a new family, that too. Kernel and torch have the rest.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from model_core.components import Bernoulli, Categorical, Lomax, StudentT
-from model_core.upm.base import UnderlyingModel
+from model_core.components import (
+    Bernoulli,
+    Blend,
+    Categorical,
+    Components,
+    Lomax,
+    NegativeBinomial,
+    StudentT,
+)
+from model_core.maths.conjugate import OUTLIER_SPREAD as OUTLIER_SPREAD
+from model_core.tensor_ops import maths
+from model_core.upm.base import Stats, UnderlyingModel
 
-OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
+
+class Conjugate(UnderlyingModel):
+    """A model whose statistics are a few numbers for each output, or for all outputs together.
+
+    `weight` of an update is the inlier responsibility of the observation under each hypothesis; it
+    counts as that fraction of an observation.
+    """
+
+    equations: str  # their name in `maths.conjugate`
+    statistics: type[Any]  # a NamedTuple of the model's own: its kernel is known by it
+    shared: tuple[str, ...] = ()  # names of the statistics that all outputs have together
+    family: Any  # class of the predictives
+    exchangeable = True
+
+    @property
+    def mixture(self) -> tuple[tuple[float, ...], ...]:
+        """What the equations need of each part of a prior that is a mixture; else empty.
+
+        Such a model has its location in its features, and shapes (B, S, 1) of its statistics.
+        """
+        return ()
+
+    def predictive(self, stats: Stats, phi: Tensor | None) -> Components:
+        """What the equations state."""
+        return self._components(stats, phi)
+
+    def outlier(self, prior: Stats, phi: Tensor | None) -> Components | None:
+        """The prior predictive, widened, if the equations say how."""
+        widen = self._equation("wide_")
+        return None if widen is None else self._components(prior, phi, widen)
+
+    def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
+        """Conjugate update with a weighted observation."""
+        after = self._equation("update_")(stats, self.labels(y).unsqueeze(1), weight.unsqueeze(-1))
+        return self.statistics(*after)
+
+    def labels(self, y: Tensor) -> Tensor:
+        """Labels (B, d) as the equations have them."""
+        return y
+
+    def _equation(self, prefix: str = "") -> Callable[..., Any]:
+        return getattr(maths("conjugate"), prefix + self.equations, None)  # type: ignore[return-value]
+
+    def _components(
+        self, stats: Stats, phi: Tensor | None, widen: Callable[..., Any] | None = None
+    ) -> Components:
+        more: tuple[Any, ...] = ()
+        of_part: tuple[Any, ...] = ()
+        if self.mixture:
+            stats = tuple(each.unsqueeze(-1) for each in stats)
+            part = stats[0].new_tensor(self.mixture).unbind(-1)
+            of_part, more = (part,), (part, self.required(phi)[:, None, :, None])
+        parameters = self._equation()(stats, *more)
+        if widen is not None:
+            parameters = widen(parameters, *of_part)
+        if not self.mixture:
+            stated: Components = self.family.stated(*parameters)
+            return stated
+        *parameters, log_weight = parameters
+        return Blend(self.family.stated(*parameters), torch.log_softmax(log_weight, -1))
 
 
 class GaussianStats(NamedTuple):
@@ -28,7 +99,7 @@ class GaussianStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Gaussian(UnderlyingModel):
+class Gaussian(Conjugate):
     """Unknown mean and variance, independent per dimension; Student-t predictives.
 
     `kappa`, `alpha` and `beta` are those of a series with location 0 and scale 1.
@@ -40,9 +111,12 @@ class Gaussian(UnderlyingModel):
     beta: float = 1.0
     hazard: float = 0.01
     outlier_rate: float = 0.01
-    exchangeable = True
     kind: str = "gaussian"
     needs_scale: bool = True
+    equations = "gaussian"
+    statistics = GaussianStats
+    shared = ("kappa", "alpha")
+    family = StudentT
 
     def prior(self, location: Tensor, scale: Tensor) -> GaussianStats:
         """Prior centred on the location, its expected variance in units of the scale."""
@@ -50,32 +124,6 @@ class Gaussian(UnderlyingModel):
         ones = torch.ones_like(mean[..., :1])
         beta = self.beta * scale.unsqueeze(1).square()
         return GaussianStats(mean, self.kappa * ones, self.alpha * ones, beta)
-
-    def predictive(self, stats: GaussianStats, phi: Tensor | None) -> StudentT:
-        """Student-t with `2 alpha` degrees of freedom (Murphy, eq. 110)."""
-        mean, kappa, alpha, beta = stats
-        scale = (beta * (kappa + 1) / (alpha * kappa)).sqrt()
-        return StudentT((2 * alpha).expand_as(mean), mean, scale)
-
-    def outlier(self, prior: GaussianStats, phi: Tensor | None) -> StudentT:
-        """The prior predictive with ten times its squared scale."""
-        wide = self.predictive(prior, phi)
-        return wide._replace(scale=wide.scale * OUTLIER_SPREAD**0.5)
-
-    def update(
-        self, stats: GaussianStats, phi: Tensor | None, y: Tensor, weight: Tensor
-    ) -> GaussianStats:
-        """Conjugate update with a weighted observation (Murphy, eq. 86-89 for n = weight)."""
-        mean, kappa, alpha, beta = stats
-        w = weight.unsqueeze(-1)
-        error = y.unsqueeze(1) - mean
-        gain = w / (kappa + w)
-        return GaussianStats(
-            mean + gain * error,
-            kappa + w,
-            alpha + 0.5 * w,
-            beta + 0.5 * kappa * gain * error.square(),
-        )
 
 
 class GammaStats(NamedTuple):
@@ -86,7 +134,7 @@ class GammaStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Exponential(UnderlyingModel):
+class Exponential(Conjugate):
     """Positive durations with an unknown rate; Lomax predictives.
 
     `shape` is the prior's, above 2 so that a variance exists: its predictive mean is the stream's
@@ -96,31 +144,17 @@ class Exponential(UnderlyingModel):
     shape: float = 2.5
     hazard: float = 0.01
     outlier_rate: float = 0.01
-    exchangeable = True
     kind: str = "exponential"
     label: str = "positive"
     needs_scale: bool = True
+    equations = "exponential"
+    statistics = GammaStats
+    family = Lomax
 
     def prior(self, location: Tensor, scale: Tensor) -> GammaStats:
         """Gamma over the rate, under which a duration's mean is the location."""
         shape = torch.full_like(location.unsqueeze(1), self.shape)
         return GammaStats(shape, (shape - 1) * location.unsqueeze(1))
-
-    def predictive(self, stats: GammaStats, phi: Tensor | None) -> Lomax:
-        """Gamma-exponential: `p(y) = shape rate^shape / (rate + y)^(shape + 1)`."""
-        return Lomax(stats.shape, stats.rate)
-
-    def outlier(self, prior: GammaStats, phi: Tensor | None) -> Lomax:
-        """The prior predictive with ten times its scale, which is its spread."""
-        wide = self.predictive(prior, phi)
-        return wide._replace(scale=wide.scale * OUTLIER_SPREAD)
-
-    def update(
-        self, stats: GammaStats, phi: Tensor | None, y: Tensor, weight: Tensor
-    ) -> GammaStats:
-        """Count the events and add up the time."""
-        w = weight.unsqueeze(-1)
-        return GammaStats(stats.shape + w, stats.rate + w * y.unsqueeze(1))
 
 
 class BetaStats(NamedTuple):
@@ -131,29 +165,22 @@ class BetaStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BernoulliModel(UnderlyingModel):
+class BernoulliModel(Conjugate):
     """Zeros and ones with an unknown probability; uniform prior. Neither is ever an outlier."""
 
     ones: float = 1.0
     zeros: float = 1.0
     hazard: float = 0.01
-    exchangeable = True
     kind: str = "bernoulli"
     label: str = "binary"
+    equations = "bernoulli"
+    statistics = BetaStats
+    family = Bernoulli
 
     def prior(self, location: Tensor, scale: Tensor) -> BetaStats:
         """Beta(ones, zeros) for every stream."""
         like = location.unsqueeze(1)
         return BetaStats(torch.full_like(like, self.ones), torch.full_like(like, self.zeros))
-
-    def predictive(self, stats: BetaStats, phi: Tensor | None) -> Bernoulli:
-        """Beta-Bernoulli: the posterior mean."""
-        return Bernoulli(stats.ones / (stats.ones + stats.zeros))
-
-    def update(self, stats: BetaStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> BetaStats:
-        """Count the one or the zero."""
-        w, y = weight.unsqueeze(-1), y.unsqueeze(1)
-        return BetaStats(stats.ones + w * y, stats.zeros + w * (1 - y))
 
 
 class DirichletStats(NamedTuple):
@@ -163,29 +190,87 @@ class DirichletStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CategoricalModel(UnderlyingModel):
+class CategoricalModel(Conjugate):
     """Class indices with unknown probabilities; uniform prior. None is ever an outlier."""
 
     classes: int = 2
     concentration: float = 1.0
     hazard: float = 0.01
-    exchangeable = True
     kind: str = "categorical"
     label: str = "class"
+    equations = "categorical"
+    statistics = DirichletStats
+    family = Categorical
 
     def prior(self, location: Tensor, scale: Tensor) -> DirichletStats:
         """The same pseudo-count of every class for every stream."""
         shape = len(location), 1, self.classes
         return DirichletStats(location.new_full(shape, self.concentration))
 
-    def predictive(self, stats: DirichletStats, phi: Tensor | None) -> Categorical:
-        """Dirichlet-categorical: the posterior mean."""
-        counts = stats.counts
-        return Categorical(torch.log(counts) - torch.log(counts.sum(-1, keepdim=True)))
+    def labels(self, y: Tensor) -> Tensor:
+        """Whether the label is of each class, (B, J)."""
+        return (y == torch.arange(self.classes, device=y.device)).to(y.dtype)
 
-    def update(
-        self, stats: DirichletStats, phi: Tensor | None, y: Tensor, weight: Tensor
-    ) -> DirichletStats:
-        """Count the class; y: (B, 1) index."""
-        seen = y.unsqueeze(1) == torch.arange(self.classes, device=y.device)
-        return DirichletStats(stats.counts + weight.unsqueeze(-1) * seen)
+
+class CountStats(NamedTuple):
+    """Shape `A` of the gammas and exposure `N`, both (B, S, 1)."""
+
+    shape: Tensor
+    exposure: Tensor
+
+
+@dataclass(frozen=True)
+class Poisson(Conjugate):
+    """Counts whose rate may jump by a large factor, and stay there: a mixture of gammas as prior.
+
+    `factors` (ascending) are the means of the gammas in locations, `shape` is that of all.
+    Their probabilities in a new regime and in outliers add up to one.
+
+    An outlier is drawn from the prior predictive with other probabilities. Under a single gamma
+    the predictive of a count far above the location is so much smaller than that of any wider
+    outlier that a regime of such counts would look like outliers for ever. The two gammas far off
+    are rare, since the means of all forecasts contain theirs; for outliers twice as probable as
+    for regimes, so that one strange count is rather an outlier where the hazard is as large as the
+    outlier rate.
+    """
+
+    shape: float = 0.5
+    factors: tuple[float, ...] = (0.01, 1.0, 100.0)
+    weights: tuple[float, ...] = (0.01, 0.98, 0.01)
+    outlier_weights: tuple[float, ...] = (0.02, 0.96, 0.02)
+    hazard: float = 0.01
+    outlier_rate: float = 0.01
+    kind: str = "poisson"
+    label: str = "count"
+    needs_scale: bool = True
+    equations = "poisson"
+    statistics = CountStats
+    family = NegativeBinomial
+
+    @property
+    def mixture(self) -> tuple[tuple[float, ...], ...]:
+        """Of each gamma; see `maths.conjugate.poisson`."""
+        least = self.shape / self.factors[-1]
+        each = zip(self.factors, self.weights, self.outlier_weights, strict=True)
+        return tuple(
+            (
+                self.shape / factor,
+                least,
+                math.log(weight) - self.shape * math.log(factor),
+                math.log(strange) - math.log(weight),
+            )
+            for factor, weight, strange in each
+        )
+
+    def prior(self, location: Tensor, scale: Tensor) -> CountStats:
+        """Nothing seen."""
+        shape = torch.full_like(location.unsqueeze(1), self.shape)
+        return CountStats(shape, torch.zeros_like(shape))
+
+    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+        """The location (B, 1), which the gammas of every hypothesis start from."""
+        return location.clone()
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """The location (B, 1)."""
+        return context

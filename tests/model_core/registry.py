@@ -23,10 +23,10 @@ from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.alpaca_mixture import AlpacaMixture
 from model_core.upm.averaged import Averaged
 from model_core.upm.base import UnderlyingModel
+from model_core.upm.conjugate import Poisson
 from model_core.upm.fleet import Fleet
 from model_core.upm.joint import Joint
 from model_core.upm.multivariate import Multivariate
-from model_core.upm.poisson import Poisson
 from tests.model_core import references
 from tests.model_core.references import Reference
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from model_core.upm.builtin import Options, build
-from model_core.upm.poisson import Poisson
+from model_core.upm.conjugate import Poisson
 from tests.model_core.cases import walk
 from tests.model_core.references import Series
 from tests.model_core.registry import Case, case, tensor

@@ -14,8 +14,7 @@ from model_core.detection.series import Refused
 from model_core.events import Event
 from model_core.stream_settings import StreamSettings
 from model_core.upm.averaged import Averaged
-from model_core.upm.conjugate import Gaussian
-from model_core.upm.poisson import Poisson
+from model_core.upm.conjugate import Gaussian, Poisson
 from training import online
 from training.online import Followed, Settings, follow, segmentation
 

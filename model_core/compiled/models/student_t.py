@@ -18,8 +18,11 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import Floats, compiled, inlined, padded, whole
-from model_core.upm.conjugate import OUTLIER_SPREAD
+from model_core.compiled.ops import maths
+from model_core.maths.conjugate import OUTLIER_SPREAD
 
+_student_t_norm = maths("special").student_t_norm
+_skewed_t_log_density = maths("families").skewed_t_log_density
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
 # unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees.
 HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
@@ -80,16 +83,21 @@ def freedom_of(outputs: int, noise: Noise, k: int) -> int:
 
 
 @compiled
+def add_norms(outputs: int, noise: Noise, params: Floats) -> None:
+    """Fill what depends on the degrees of freedom alone, once their halves are there."""
+    for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
+        half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
+        inverse = params[first + INVERSE]
+        for i in range(whole(half)):
+            norm[i], factor[i], inverse[i] = _student_t_norm(half[i])
+
+
+@compiled
 def finish(outputs: int, noise: Noise, params: Floats) -> None:
     """Norms, weights and the outliers' scales, once the rest is there."""
-    parts, locations = len(noise.skews), before_locations(outputs, noise)
-    for first in range(2 * outputs, locations, FREEDOM):
-        half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
-        inverse, n = params[first + INVERSE], whole(half)
-        for i in range(n):
-            norm[i], factor[i], inverse[i] = arithmetic.student_t_norm(half[i])
-    n = whole(params[0])
-    squares = locations + outputs * parts
+    add_norms(outputs, noise, params)
+    parts, n = len(noise.skews), whole(params[0])
+    squares = before_locations(outputs, noise) + outputs * parts
     for k in range(outputs * parts):
         params[squares + k, n - 1] *= OUTLIER_SPREAD
     if parts > 1:
@@ -104,15 +112,10 @@ def densities(
 ) -> None:
     """Log densities of one label, by the rows of `params`; freedom: those of FREEDOM."""
     half, norm, factor, inverse = freedom[HALF], freedom[NORM], freedom[FACTOR], freedom[INVERSE]
-    n, below, above = whole(out), skew * skew, 1.0 / (skew * skew)
-    height = math.log(2.0 / (skew + 1.0 / skew))
-    for i in range(n):
-        error, scale = y - loc[i], 1.0 / square[i]
-        far = error * error * scale * inverse[i] * (below if error < 0 else above)
-        # One logarithm for those of the norm and of the scale.
-        out[i] = 0.5 * arithmetic.log(factor[i] * scale) - (half[i] + 0.5) * arithmetic.log1p(far)
-    for i in range(n):
-        out[i] += norm[i] + height
+    for i in range(whole(out)):
+        out[i] = _skewed_t_log_density(
+            y - loc[i], 1.0 / square[i], skew, half[i], norm[i], factor[i], inverse[i]
+        )
 
 
 @compiled
