@@ -19,7 +19,6 @@ INVERSE_LN2 = 1.44269504088896338700e00
 LOWEST, HIGHEST = -708.0, 709.0  # arguments of exp whose result is a normal number
 LEAST_NORMAL = 2.2250738585072014e-308
 TWO_54 = 18014398509481984.0
-HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 ERFC_CENTRE = 3.0
 
 
@@ -133,33 +132,6 @@ def half_erfc(z: float) -> float:
     rest = fma(z, z, -square)
     tail: float = 0.5 * exp(-square) * (1.0 - rest) * p / (1.0 + 2.0 * z)
     return tail
-
-
-@inlined
-def student_t_norm(a: float) -> tuple[float, float, float]:
-    """Log density at zero of Student's t of `2 a` degrees of freedom, a >= 1/4, and `1 / (2 a)`.
-
-    The first two are `n` and `f` of the density `n + log(f) / 2`, whose logarithm may be one of a
-    product. It is `lgamma(a + 1/2) - lgamma(a) - log(2 pi a) / 2`, by the asymptotic series at
-    `a + 8` and the recurrence of the gamma function; as differences of lgamma it would lose digits
-    for large a.
-    """
-    p = (a * (a + 1.0)) * ((a + 2.0) * (a + 3.0))
-    p *= ((a + 4.0) * (a + 5.0)) * ((a + 6.0) * (a + 7.0))
-    q = ((a + 0.5) * (a + 1.5)) * ((a + 2.5) * (a + 3.5))
-    q *= ((a + 4.5) * (a + 5.5)) * ((a + 6.5) * (a + 7.5))
-    ratio = p / q
-    b = a + 8.0
-    both = 1.0 / (a * b)
-    x = a * both
-    w = x * x
-    series = fma(w, -5461 / 425984.0, 691 / 180224.0)
-    series = fma(w, series, -31 / 18432.0)
-    series = fma(w, series, 17 / 14336.0)
-    series = fma(w, series, -1 / 640.0)
-    series = fma(w, series, 1 / 192.0)
-    series = fma(w, series, -0.125) * x
-    return series - HALF_LOG_2PI, ratio * ratio * (b * b * both), 0.5 * b * both
 
 
 @compiled

@@ -18,11 +18,7 @@ from model_core.quantiles import COUNT_STEPS
 
 WEIGHT, SHAPE, RATE, SHARE, RUNNING, CUMULATIVE = range(6)
 FIELDS = CUMULATIVE + EXACT_COUNTS // LANES  # the last of `small_counts`
-_stirling_error = maths("special").stirling_error
-_log_mass = maths("families").negative_binomial_log_mass
-_log_zero = maths("families").negative_binomial_log_zero
-_large = maths("families").negative_binomial_large
-_growth = maths("families").negative_binomial_growth
+_FAMILIES, _SPECIAL = maths("families"), maths("special")
 ROUNDING = 1e-12  # by which a sum of masses may miss a level that it meets
 
 
@@ -33,11 +29,11 @@ def log_masses(y: float, shape: Floats, rate: Floats, out: Floats) -> None:
         arithmetic.fill(out, -INF)
     elif y < 1:
         for i in range(out.shape[0]):
-            out[i] = _log_zero(shape[i], rate[i])
+            out[i] = _FAMILIES.negative_binomial_log_zero(shape[i], rate[i])
     else:
-        error = _stirling_error(y)
+        error = _SPECIAL.stirling_error(y)
         for i in range(out.shape[0]):
-            out[i] = _log_mass(y, error, shape[i], rate[i])
+            out[i] = _FAMILIES.negative_binomial_log_mass(y, error, shape[i], rate[i])
 
 
 @compiled
@@ -47,11 +43,13 @@ def small_counts(components: Floats, n: int, counts: int, cumulative: Floats) ->
     running, share = components[RUNNING], components[SHARE]
     for i in range(n):
         share[i] = rate[i] / (shape[i] + rate[i])
-        running[i] = weight[i] * arithmetic.exp(_log_zero(shape[i], rate[i]))
+        running[i] = weight[i] * arithmetic.exp(
+            _FAMILIES.negative_binomial_log_zero(shape[i], rate[i])
+        )
     cumulative[0] = arithmetic.total(running, n)
     for k in range(1, counts):
         for i in range(n):
-            running[i] *= _growth(k, shape[i], share[i])
+            running[i] *= _FAMILIES.negative_binomial_growth(k, shape[i], share[i])
         cumulative[k] = cumulative[k - 1] + arithmetic.total(running, n)
 
 
@@ -65,7 +63,9 @@ def cdf(value: float, components: Floats, n: int, cumulative: Floats) -> float:
         return min(float(cumulative[int(value)]), 1.0)
     total = 0.0
     for i in range(n):
-        total += components[WEIGHT, i] * _large(value, components[SHAPE, i], components[RATE, i])
+        total += components[WEIGHT, i] * _FAMILIES.negative_binomial_large(
+            value, components[SHAPE, i], components[RATE, i]
+        )
     return total
 
 

@@ -21,13 +21,6 @@ from model_core.compiled.models import student_t
 from model_core.compiled.ops import maths
 
 _FAMILIES = maths("families")
-_lomax_log_density = _FAMILIES.lomax_log_density
-_lomax_mean, _lomax_variance = _FAMILIES.lomax_mean, _FAMILIES.lomax_variance
-_negative_binomial_variance = _FAMILIES.negative_binomial_variance
-_bernoulli_log_mass, _bernoulli_variance = (
-    _FAMILIES.bernoulli_log_mass,
-    _FAMILIES.bernoulli_variance,
-)
 
 
 class Places(NamedTuple):
@@ -106,7 +99,7 @@ def _student_t_describe(
 def _lomax_log_densities(model: Any, number: Floats, params: Floats, each: Floats) -> None:
     y, shape, scale = number[LABEL], params[2], params[3]
     for i in range(whole(each)):
-        each[i] = _lomax_log_density(y, shape[i], scale[i])
+        each[i] = _FAMILIES.lomax_log_density(y, shape[i], scale[i])
 
 
 def _lomax_describe(
@@ -120,8 +113,8 @@ def _lomax_describe(
 ) -> None:
     mean, variance, shape, scale = params[0], params[1], params[2], params[3]
     for i in range(whole(chance)):
-        mean[i] = _lomax_mean(shape[i], scale[i])
-        variance[i] = _lomax_variance(shape[i], scale[i])
+        mean[i] = _FAMILIES.lomax_mean(shape[i], scale[i])
+        variance[i] = _FAMILIES.lomax_variance(shape[i], scale[i])
     n = 0
     for i in range(whole(chance)):
         if chance[i] > mixture.NEGLIGIBLE:
@@ -181,7 +174,7 @@ def _negative_binomial_describe(
         shape, rate, weight = params[2 + k], params[2 + parts + k], params[2 + 3 * parts + k]
         for i in range(columns):
             apart = rate[i] - mean[i]
-            within = _negative_binomial_variance(shape[i], rate[i])
+            within = _FAMILIES.negative_binomial_variance(shape[i], rate[i])
             variance[i] += weight[i] * (within + apart * apart)
         for i in range(columns):
             if chance[i] * weight[i] > mixture.NEGLIGIBLE:
@@ -199,7 +192,7 @@ def _negative_binomial_describe(
 def _bernoulli_log_masses(model: Any, number: Floats, params: Floats, each: Floats) -> None:
     y, probability = number[LABEL], params[2]
     for i in range(whole(each)):
-        each[i] = _bernoulli_log_mass(y, probability[i])
+        each[i] = _FAMILIES.bernoulli_log_mass(y, probability[i])
 
 
 def _bernoulli_describe(
@@ -214,7 +207,7 @@ def _bernoulli_describe(
     """Mean, variance, probabilities up to the label and below it, quantiles."""
     mean, variance, zeros, n = params[2], params[1], params[3], whole(chance)
     for i in range(n):
-        variance[i] = _bernoulli_variance(mean[i])
+        variance[i] = _FAMILIES.bernoulli_variance(mean[i])
         zeros[i] = 1.0 - mean[i]
     mixture.moments(chance, params[2:3], params[1:2], n, out)
     zero, everything = arithmetic.dot(chance, zeros, n), arithmetic.total(chance, n)

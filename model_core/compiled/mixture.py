@@ -16,8 +16,7 @@ from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import LANES, OPTIONS, F, Floats, compiled, inlined, padded
 from model_core.compiled.ops import maths
 
-_table, _standard = maths("special").student_t_table, maths("special").student_t
-_normal_cdf, _log_tail = maths("special").normal_cdf, maths("families").lomax_log_tail
+_FAMILIES, _SPECIAL = maths("families"), maths("special")
 NEGLIGIBLE = 1e-18  # weight of a component that is left out of quantiles
 HEAVY = 1e-5  # weight of a component that the search for quantiles begins with
 LARGELY = 0.99  # of the mixture: less is no beginning
@@ -76,7 +75,7 @@ def tabulate(components: Floats, n: int) -> None:
             components[HILL_B, i],
             components[SLOPE, i],
             components[LEVEL, i],
-        ) = _table(components[HALF, i])
+        ) = _SPECIAL.student_t_table(components[HALF, i])
 
 
 @inlined
@@ -87,7 +86,7 @@ def _student_t(
 ) -> tuple[float, float, float]:  # fmt: skip
     """CDF, density and its derivative of one."""
     t = (x - loc) * inverse
-    cdf, density, u = _standard(t, half, norm, a, b, c, d, e, hill, hill_b, slope, level)
+    cdf, density, u = _SPECIAL.student_t(t, half, norm, a, b, c, d, e, hill, hill_b, slope, level)
     density *= inverse
     return cdf, density, -density * inverse * (2.0 * half + 1.0) * t * u * a
 
@@ -145,7 +144,7 @@ def _lomax_sums(x: float, components: Floats, n: int) -> tuple[float, float, flo
     cdf, density, derivative = 0.0, 0.0, 0.0
     for i in range(n):
         ratio = max(x, 0.0) * inverse[i]
-        tail = arithmetic.exp(_log_tail(ratio, shape[i]))
+        tail = arithmetic.exp(_FAMILIES.lomax_log_tail(ratio, shape[i]))
         p = weight[i] * shape[i] * inverse[i] * tail / (1.0 + ratio)
         cdf += weight[i] * (1.0 - tail)
         density += p
@@ -163,7 +162,7 @@ def _normal_sums(x: float, components: Floats, n: int) -> tuple[float, float, fl
         z = z if z > -1e150 else -1e150
         z = z if z < 1e150 else 1e150
         p = weight[i] * inverse[i] * arithmetic.exp(norm[i] - 0.5 * (z * z))
-        cdf += weight[i] * _normal_cdf(z)
+        cdf += weight[i] * _SPECIAL.normal_cdf(z)
         density += p
         derivative -= p * z * inverse[i]
     return cdf, density, derivative

@@ -63,9 +63,9 @@ import torch
 from torch import Tensor
 
 from model_core.components import Blend, SkewedT
+from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm import walk
 from model_core.upm.base import Beside, UnderlyingModel, in_units
-from model_core.upm.conjugate import OUTLIER_SPREAD
 
 LEVEL, LINE, LAG = range(3)  # what a part regresses on beside the constant
 KINDS = (LEVEL, LINE, LAG)

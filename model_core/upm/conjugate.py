@@ -23,7 +23,6 @@ from model_core.components import (
     NegativeBinomial,
     StudentT,
 )
-from model_core.maths.conjugate import OUTLIER_SPREAD as OUTLIER_SPREAD
 from model_core.tensor_ops import maths
 from model_core.upm.base import Stats, UnderlyingModel
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from model_core.components import MultivariateStudentT
+from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.conjugate import OUTLIER_SPREAD, Gaussian
+from model_core.upm.conjugate import Gaussian
 
 
 class MultivariateStats(NamedTuple):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from model_core.components import Normal, StudentT
+from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm.base import Block, Stats, UnderlyingModel
-from model_core.upm.conjugate import OUTLIER_SPREAD
 
 
 class NoisyStats(NamedTuple):

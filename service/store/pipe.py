@@ -115,7 +115,7 @@ class Wait(NamedTuple):
 class Waits:
     """Blocking reads, one for each group of keys, that outlast the calls that wait for the first.
 
-    An answer is only a hint that there is something to read. Not thread-safe.
+    An answer says that there may be entries to read, not which ones. Not thread-safe.
     """
 
     def __init__(self, client: StoreClient) -> None:

@@ -503,7 +503,7 @@ def _choice(output: str, table: Floats, halves: Sequence[NDArray[np.int64]]) -> 
 
 
 def forecasts(study: Study) -> dict[str, list[Any]]:
-    """One-step forecasts on every corpus; on NAB also the anomalies that are told from them."""
+    """Scores of one-step forecasts on every corpus, and of anomaly scores made of them on NAB."""
     rows: list[ForecastRow] = []
     nab: list[NabRow] = []
     for corpus, everything in study.data.scalars.items():

@@ -21,8 +21,9 @@ from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, step
 from model_core.compiled.belief import STATISTICS
 from model_core.compiled.jit import LANES, Floats, Ints, compiled, flat, floats, implements, padded
 from model_core.compiled.models import lags, regression, student_t
+from model_core.maths.conjugate import OUTLIER_SPREAD
+from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import alpaca
-from model_core.upm.conjugate import OUTLIER_SPREAD
 
 MEAN, COV, ALPHA, BETA = range(STATISTICS, STATISTICS + 4)  # leaves
 # Rows of an output in `params`.
@@ -168,7 +169,7 @@ def _unknown(alpha: Floats, beta: Floats, gram: Floats, block: Floats) -> None:
 def _known(noise: float, gram: Floats, block: Floats) -> None:
     square = block[SQUARE]
     arithmetic.fill(block[HALF], 0.0)
-    arithmetic.fill(block[NORM], -arithmetic.HALF_LOG_2PI)
+    arithmetic.fill(block[NORM], -HALF_LOG_2PI)
     for i in range(gram.shape[0]):
         square[i] = (1.0 + gram[i]) * noise
 
@@ -205,7 +206,7 @@ def _normal_densities(y: float, loc: Floats, square: Floats, out: Floats) -> Non
         error = y - loc[i]
         out[i] = 0.5 * (error * error / square[i] + arithmetic.log(square[i]))
     for i in range(out.shape[0]):
-        out[i] = -arithmetic.HALF_LOG_2PI - out[i]
+        out[i] = -HALF_LOG_2PI - out[i]
 
 
 @implements(step.learn, Alpaca)

@@ -1,7 +1,7 @@
 """Models of `upm.conjugate`: loops over outputs, parts and slots around `maths.conjugate`.
 
-A model's equations are chosen by the class of its statistics; what is asked of its predictives, by
-their family (`compiled.families`).
+The class of a model's statistics decides on its equations, the family of its predictives on scores
+and summaries (`compiled.families`).
 """
 
 from __future__ import annotations

@@ -25,11 +25,13 @@ from model_core.compiled.models import (
     student_t,
 )
 from model_core.compiled.models.averaged import NOISE, PARTS
+from model_core.compiled.ops import maths
 from model_core.upm import joint
 from model_core.upm.averaged import FAR_AHEAD, TAILS
 from model_core.upm.base import FARTHEST
 from model_core.upm.joint import BEFORE, CERTAIN, FAR, TOGETHER, WATCHED
 
+_SPECIAL = maths("special")
 ALONE = 6  # leaves of independent outputs; those of the vector autoregressions follow
 LEAVES = ALONE + 5
 CHOICES = 1 + TOGETHER
@@ -511,7 +513,7 @@ def _gather(
         half, loc, square = block[HALF], block[LOCATION + o], block[at.square + o]
         _multiply(chance, rest[WEIGHT + 1 + j], share)
         for i in range(whole(half)):
-            least, factor, _ = arithmetic.student_t_norm(half[i])
+            least, factor, _ = _SPECIAL.student_t_norm(half[i])
             norm[i] = least + 0.5 * arithmetic.log(factor)
         count = student_t.append(count, share, loc, square, half, norm, 1.0, out)
     return student_t.complete(count, out)

@@ -13,9 +13,11 @@ from typing import NamedTuple
 from model_core.compiled import LABEL, arithmetic, mixture, step
 from model_core.compiled.jit import Floats, compiled, implements, inlined
 from model_core.compiled.models import student_t
+from model_core.compiled.ops import maths
+from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm import multivariate
-from model_core.upm.conjugate import OUTLIER_SPREAD
 
+_SPECIAL = maths("special")
 EPSILON = sys.float_info.epsilon
 MOST_OUTPUTS = 8  # beyond it one factorisation for all hypotheses is faster
 
@@ -177,7 +179,7 @@ def _log_gamma_ratio(a: float, d: int) -> float:
         b += 1.0
     value: float = arithmetic.log(product)
     if d % 2:
-        norm, factor, _ = arithmetic.student_t_norm(b)
+        norm, factor, _ = _SPECIAL.student_t_norm(b)
         value += norm + 0.5 * arithmetic.log(factor * (2.0 * math.pi * b))
     return value
 

@@ -27,11 +27,12 @@ from model_core.compiled.belief import (
 from model_core.compiled.jit import LANES, Floats, Ints, compiled, flat, floats, implements, padded
 from model_core.compiled.models import student_t
 from model_core.compiled.models.alpaca import numbers
+from model_core.maths.conjugate import OUTLIER_SPREAD
+from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import pcoc
-from model_core.upm.conjugate import OUTLIER_SPREAD
 
 COUNTS, SUMS = STATISTICS, STATISTICS + 1  # leaves
-LOG_2PI = 2 * arithmetic.HALF_LOG_2PI
+LOG_2PI = 2 * HALF_LOG_2PI
 
 
 class Pcoc(NamedTuple):

@@ -21,8 +21,7 @@ from model_core.compiled.jit import Floats, compiled, inlined, padded, whole
 from model_core.compiled.ops import maths
 from model_core.maths.conjugate import OUTLIER_SPREAD
 
-_student_t_norm = maths("special").student_t_norm
-_skewed_t_log_density = maths("families").skewed_t_log_density
+_FAMILIES, _SPECIAL = maths("families"), maths("special")
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
 # unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees.
 HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
@@ -89,7 +88,7 @@ def add_norms(outputs: int, noise: Noise, params: Floats) -> None:
         half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
         inverse = params[first + INVERSE]
         for i in range(whole(half)):
-            norm[i], factor[i], inverse[i] = _student_t_norm(half[i])
+            norm[i], factor[i], inverse[i] = _SPECIAL.student_t_norm(half[i])
 
 
 @compiled
@@ -113,7 +112,7 @@ def densities(
     """Log densities of one label, by the rows of `params`; freedom: those of FREEDOM."""
     half, norm, factor, inverse = freedom[HALF], freedom[NORM], freedom[FACTOR], freedom[INVERSE]
     for i in range(whole(out)):
-        out[i] = _skewed_t_log_density(
+        out[i] = _FAMILIES.skewed_t_log_density(
             y - loc[i], 1.0 / square[i], skew, half[i], norm[i], factor[i], inverse[i]
         )
 
