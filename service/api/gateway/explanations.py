@@ -19,7 +19,9 @@ TRIES = 3  # of reading a history while commits move its records
 AT_ONCE = 20  # changes whose histories are read and explained together: some 5,000 labels
 
 
-Seen = tuple[int, int]  # the beginning and the end of what was looked at
+# The beginning and the end of what was looked at, and where seasons were last found or given up:
+# the last labels are less other seasons from then on.
+Seen = tuple[int, int, int | None]
 
 
 class Explanations:
@@ -86,7 +88,9 @@ def _key(place: Place) -> tuple[str, int, int]:
 
 def _seen(place: Place) -> Seen:
     """What an explanation depends on: it is computed again when that changes."""
-    return reads.looked_since(place, BEFORE), reads.looked_until(place, AFTER)
+    season = place.head.season
+    since = None if season is None else season.since
+    return reads.looked_since(place, BEFORE), reads.looked_until(place, AFTER), since
 
 
 class _Computed(NamedTuple):

@@ -158,15 +158,28 @@ async def test_records_that_a_commit_moved_between_two_reads_are_read_again(
     assert (await listed(one)).changes[0] == whole
 
 
-def record(seq):
-    return wire.Record(seq, float(seq % 7), None, None, 1.0, None, 0.01, 0.01)
+async def test_a_change_is_explained_anew_once_a_season_is_found(writer, changes, store):
+    """The same labels, of which the last are less another season from then on."""
+    writer.raise_("a", 3)
+    keep(store, "a", [record(seq) for seq in range(100)])
+    one = changes()
+    before = (await listed(one)).changes[0]
+    assert (await listed(one)).changes[0] == before
+    known = [record(seq, offset=0.9 * (seq % 7)) for seq in range(100)]
+    keep(store, "a", known, wire.Season([7], 100))
+    assert (await listed(one)).changes[0] == (await listed(changes())).changes[0] != before
 
 
-def keep(store, name, records):
+def record(seq, offset=0.0):
+    return wire.Record(seq, float(seq % 7), None, None, 1.0, None, 0.01, 0.01, offset=offset)
+
+
+def keep(store, name, records, season=None):
     """Store a stream of these records, all of them in chunks."""
     p = keys.partition_of(name, PARTITIONS)
     count = len(records)
-    head = wire.Head(1, wire.StreamSettings("gaussian"), seq=count, sealed=count)
+    settings = wire.StreamSettings("gaussian")
+    head = wire.Head(1, settings, seq=count, sealed=count, season=season)
     store.hset(keys.heads(p), name, wire.checksummed(wire.encode(head), "head", name))
     for number in {chunk_of(name, row.seq) for row in records}:
         rows = [row for row in records if chunk_of(name, row.seq) == number]
