@@ -1,29 +1,27 @@
-"""Both clients on made-up answers and a clock that moves; and a feed of events over real HTTP."""
+"""Both clients on made-up answers and a clock that moves."""
 
 import asyncio
-import contextlib
-import json
-import time
-from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
-from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 
 from moca_client import AsyncClient, Client, errors
-from tests.serving import ThreadServer
 from tests.waiting import Clock
 
-LOST = {"partitions": [{"partition": 1, "after": None, "until": "t"}]}
 TIMED = ("retry", "plans", "sync", "subscriptions")
 
 
-class Scripted:
-    """Answers requests one after the other, the last for ever: a response, or an exception."""
+class Outcome:
+    """What one client made of scripted answers: a value or an error, requests, pauses, jitter.
 
-    def __init__(self, *answers):
+    Requests are answered one after the other, the last for ever: by a response, or an exception.
+    """
+
+    def __init__(self, answers):
         self.answers, self.requests = list(answers), []
+        self.pauses, self.jitter = [], []
+        self.value = self.error = None
 
     def __call__(self, request):
         self.requests.append(request)
@@ -36,21 +34,6 @@ class Scripted:
 
     def headers(self, name):
         return [request.headers.get(name) for request in self.requests]
-
-
-class Outcome:
-    """What one client made of a script: a value or an error, its requests, pauses and jitter."""
-
-    def __init__(self, script, pauses, jitter):
-        self.script, self.pauses, self.jitter = script, pauses, jitter
-        self.value = self.error = None
-
-    @property
-    def requests(self):
-        return self.script.requests
-
-    def headers(self, name):
-        return self.script.headers(name)
 
     def alike(self):
         """What must not depend on the client: keys are random."""
@@ -78,7 +61,7 @@ def ask(monkeypatch):
 
 
 def _outcome(monkeypatch, kind, answers, use, options):
-    clock, found = Clock(), Outcome(Scripted(*answers), [], [])
+    clock, found = Clock(), Outcome(answers)
 
     def pause(seconds):
         found.pauses.append(seconds)
@@ -99,7 +82,7 @@ def _outcome(monkeypatch, kind, answers, use, options):
         patch.setattr("moca_client.asynchronous.asyncio", SimpleNamespace(sleep=pause_async))
         for module in ("retry", "plans", "subscriptions"):
             patch.setattr(f"moca_client.{module}.random", SimpleNamespace(uniform=uniform))
-        transport = httpx.MockTransport(found.script)
+        transport = httpx.MockTransport(found)
         try:
             if kind is Client:
                 with Client(transport=transport, **options) as client:
@@ -118,54 +101,3 @@ async def _use(transport, use, options):
         if hasattr(value, "__anext__"):
             return [item async for item in value]
         return await value
-
-
-@contextlib.contextmanager
-def running(handler: type[BaseHTTPRequestHandler]):
-    """Run a small HTTP server in a thread; yields it."""
-    with ThreadServer(handler) as server:
-        yield server
-
-
-class Feed(BaseHTTPRequestHandler):
-    """Server-sent events by cursor: after `cut` of them the connection ends, in a message."""
-
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
-    def do_GET(self):
-        server = self.server
-        server.seen.append((parse_qs(urlsplit(self.path).query), self.headers))
-        if server.refusals:
-            status, headers = server.refusals.pop(0)
-            self._head(status, {**headers, "Content-Length": "0"})
-            return
-        self.close_connection = True
-        self._head(200, {"Content-Type": server.kind, "Connection": "close"})
-        after = self.headers.get("Last-Event-ID")
-        first = server.total if after is None else int(after) + 1
-        with contextlib.suppress(OSError):  # the client left
-            self._write("retry: 50\n: hello\n\n")
-            if server.gap and after == "0":
-                self._write(f"id: 0\nevent: gap\ndata: {json.dumps(LOST)}\n\n")
-            for i in range(first, min(first + server.cut, server.total)):
-                event = {"id": i, "state": "confirmed", "start": i, "suspected_at": i + 5}
-                data = {"stream": "s", "model": "m@1", "event": event, "time": None, "at": "t"}
-                self._write(f"id: {i}\nevent: changepoint\ndata: {json.dumps(data)}\n\n")
-                self._write(": heartbeat\n\n")
-            self._write("id: 99\nevent: changepoint\ndata: {")  # cut off in the middle
-            if server.hang_s and first + server.cut >= server.total:
-                server.total += server.cut  # more to come, on the next connection
-                time.sleep(server.hang_s)
-
-    def _head(self, status, headers):
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    def _write(self, text):
-        self.wfile.write(text.encode())
-        self.wfile.flush()

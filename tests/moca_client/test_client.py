@@ -1,8 +1,11 @@
 """Both clients as one: what is sent again and what never is, problems, subscriptions."""
 
 import asyncio
+import contextlib
+import json
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from itertools import islice
@@ -27,11 +30,9 @@ from moca_client.errors import problem_of, retry_after_s
 from moca_client.responses import Gap, Snapshot, StreamEvent
 from moca_client.retry import KEY_MEMORY_S
 from service.problems import TYPE_PREFIX, problem_types
-from tests.moca_client.conftest import LOST as LOST_EVENTS
-from tests.moca_client.conftest import Feed, running
+from tests.serving import Quiet, ThreadServer
 
-ANSWER = {"stream": "s", "seq": 0, "model": "m"}
-STATE = {"stream": "s", "seq": 0, "model": "m"}
+ANSWER = STATE = {"stream": "s", "seq": 0, "model": "m"}
 ITEM = {**ANSWER, "status": 200}
 WHAT_IF = {
     **STATE,
@@ -157,6 +158,8 @@ def test_retries_are_bounded_in_number(ask):
             ask([said(503, "redis-unavailable")], lambda c: c.observe("s", 1.0), retries=retries)
         assert len(caught.value.outcome.requests) == retries + 1
         assert caught.value.status == 503
+    with pytest.raises(Unavailable):
+        ask([REFUSED], lambda c: c.wait_ready(0.2))
 
 
 def test_the_last_retry_begins_when_the_time_is_over_and_none_after(ask):
@@ -347,64 +350,6 @@ def test_what_is_no_document_and_no_address(ask):
         client.stream("a")
 
 
-# --- over real HTTP ---------------------------------------------------------------------------
-
-
-def test_a_lost_answer_is_asked_for_again_with_the_same_key(standin):
-    standin.lose_answers = 2
-    with Client(standin.url) as client:
-        answers = client.observe("a", [{"y": 1.0}, {"y": 2.0}])
-        assert [(answer.seq, answer.duplicate) for answer in answers] == [(0, True), (1, True)]
-        assert client.stream("a").seq == 2
-        assert client.changepoints("a").segmentation[0].end == 2
-        belief = client.run_length("a").belief
-        assert sum(each.probability for each in belief) == pytest.approx(1)
-
-
-def test_nobody_there():
-    with Client("http://127.0.0.1:1") as client, pytest.raises(Unavailable):
-        client.wait_ready(0.2)
-
-
-@pytest.fixture
-def feed():
-    with running(Feed) as server:
-        server.seen, server.refusals, server.gap = [], [], False
-        server.total, server.cut, server.kind, server.hang_s = 30, 3, "text/event-stream", 0
-        yield server
-
-
-def taken(client, count, **asked):
-    """So many events of either client."""
-    found = client.events(**asked)
-    if not hasattr(found, "__aiter__"):
-        with client:
-            return list(islice(found, count))
-
-    async def collected():
-        async with client:
-            items = []
-            async for item in found:
-                items.append(item)
-                if len(items) == count:
-                    break
-            await found.aclose()
-            return items
-
-    return asyncio.run(collected())
-
-
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_each_event_comes_once_across_connections_that_are_cut_or_silent(feed, kind):
-    found = taken(kind(feed.url), 29, after="0")
-    assert [item.event.id for item in found] == list(range(1, 30))
-    assert found[-1].cursor == "29"
-    assert [headers["Last-Event-ID"] for _, headers in feed.seen[:3]] == ["0", "3", "6"]
-    assert len(feed.seen) == 10
-    feed.total, feed.hang_s = 4, 2.0
-    assert len(taken(kind(feed.url), 6, after="0", silence_s=0.2)) == 6
-
-
 # --- subscriptions ----------------------------------------------------------------------------
 
 
@@ -455,10 +400,11 @@ def test_filters_are_asked_for_each_time_and_only_those_that_are_named(ask):
 
 
 def test_it_goes_on_after_a_heartbeat_too_and_tells_gaps(ask):
-    gap = 'id: 7\nevent: gap\ndata: {"partitions": [{"partition": 1, "after": null, "until": "t"}]}'
+    lost = '{"partitions": [{"partition": 1, "after": null, "until": "t"}]}'
+    gap = f"id: 7\nevent: gap\ndata: {lost}"
     script = [messages(":\nid: 5"), messages("retry: 1000", gap), messages(event(8))]
     found = ask(script, events(2))
-    assert found.value[0] == Gap(LOST_EVENTS, "7")
+    assert found.value[0] == Gap(json.loads(lost), "7")
     assert found.value[1].cursor == "8"
     assert found.headers("Last-Event-ID") == [None, "5", "7"]
     assert found.pauses == [0.1, 1.0]  # as the service says, from then on
@@ -516,3 +462,53 @@ def test_a_stream_that_went_meanwhile_has_ended_and_one_that_never_was_is_refuse
         ask([messages(END)], lambda c: c.follow(""))
     with pytest.raises(UnexpectedAnswer):
         ask([messages("event: observation\ndata: 1")], lambda c: c.follow("s"))
+
+
+# --- over real HTTP ---------------------------------------------------------------------------
+
+
+class Feed(Quiet):
+    """Three events behind the cursor on each connection, which ends or hangs in a message."""
+
+    def do_GET(self):
+        after = self.headers["Last-Event-ID"]
+        self.server.cursors.append(after)
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        whole = [f"{event(int(after) + i)}\n\n: heartbeat\n\n" for i in (1, 2, 3)]
+        text = "retry: 50\n: hello\n\n" + "".join(whole) + "id: 99\nevent: changepoint\ndata: {"
+        with contextlib.suppress(OSError):  # the client left
+            self.wfile.write(text.encode())
+            self.server.left.wait()
+
+
+def taken(client, count, **asked):
+    """So many events of either client."""
+    if isinstance(client, Client):
+        with client:
+            return events(count, **asked)(client)
+
+    async def collected():
+        async with client:
+            return await events(count, **asked)(client)
+
+    return asyncio.run(collected())
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_each_event_comes_once_across_connections_that_are_cut_or_silent(kind):
+    with ThreadServer(Feed) as feed:
+        feed.cursors, feed.left = [], threading.Event()
+        try:
+            found = taken(kind(feed.url), 4, after="0", silence_s=0.2)
+            feed.left.set()
+            found += taken(kind(feed.url), 25, after=found[-1].cursor)
+        finally:
+            feed.left.set()
+    assert [item.event.id for item in found] == list(range(1, 30))
+    assert found[-1].cursor == "29"
+    asked = list(dict.fromkeys(feed.cursors))  # of a slow machine twice
+    assert asked == ["0", "3", *(str(4 + 3 * i) for i in range(9))]

@@ -1,60 +1,60 @@
-"""Every call that the service has, by both clients, against the running service."""
+"""Every call that the service has, by the client, against the running service.
+
+That both clients do the same: tests/moca_client/test_client.py.
+"""
 
 import re
-import shlex
 from pathlib import Path
 
 import httpx
 import numpy
 import pandas
 import pytest
-import typer
 
 from moca_client import Ended, Followed, InvalidRequest, errors
 from moca_client.responses import Answer
-from service.commands.main import app
 from tests.e2e.calling import KNOWN
 
 PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
 
 
-async def labels(client, stream):
-    return [each.y async for page in client.history(stream) for each in page.observations]
+def labels(client, stream):
+    return [each.y for page in client.history(stream) for each in page.observations]
 
 
-async def test_a_stream_from_its_making_to_its_end(client, stream):
-    made = await client.put_stream(stream, KNOWN)
+def test_a_stream_from_its_making_to_its_end(client, stream):
+    made = client.put_stream(stream, KNOWN)
     assert (made.stream, made.seq, made.settings["hazard"]) == (stream, 0, 0.02)
-    assert (await client.put_stream(stream, {"hazard": 0.05})).settings["hazard"] == 0.05
-    assert (await client.stream(stream)).model == "gaussian"
+    assert (client.put_stream(stream, {"hazard": 0.05})).settings["hazard"] == 0.05
+    assert (client.stream(stream)).model == "gaussian"
     names = [f"{stream}-{i}" for i in range(4)]
     for name in names:
-        await client.put_stream(name, KNOWN)
-    assert [each async for each in client.streams(f"{stream}-", limit=3)] == names
-    await client.delete_stream(stream)
+        client.put_stream(name, KNOWN)
+    assert list(client.streams(f"{stream}-", limit=3)) == names
+    client.delete_stream(stream)
     with pytest.raises(errors.UnknownStream) as caught:
-        await client.stream(stream)
+        client.stream(stream)
     problem = caught.value
     assert (problem.status, problem.type) == (404, "unknown-stream")
     assert stream in problem.detail
     assert problem.request_id
 
 
-async def test_observing_one_many_and_items_of_many_streams(client, stream):
-    await client.put_stream(stream, KNOWN)
-    one = await client.observe(stream, 0.5)
+def test_observing_one_many_and_items_of_many_streams(client, stream):
+    client.put_stream(stream, KNOWN)
+    one = client.observe(stream, 0.5)
     assert isinstance(one, Answer)
     assert (one.seq, one.predictive.mean, one.duplicate) == (0, [0.0], False)
     whole = {"y": [0.1], "time": "2024-05-01T12:00:00Z", "elapsed": 2.0}
-    assert (await client.observe(stream, whole)).time == "2024-05-01T12:00:00Z"
-    answers = await client.observe(stream, [0.2, None, {"y": 0.3}], belief=True)
+    assert (client.observe(stream, whole)).time == "2024-05-01T12:00:00Z"
+    answers = client.observe(stream, [0.2, None, {"y": 0.3}], belief=True)
     assert [answer.seq for answer in answers] == [2, 3, 4]
     assert answers[1].log_score is None
     assert sum(answers[-1].run_length.belief.probability) == pytest.approx(1)
-    assert await client.observe(stream, []) == []
+    assert client.observe(stream, []) == []
     other = stream + "-other"
-    await client.put_stream(other, KNOWN)
-    found = await client.observe_many([
+    client.put_stream(other, KNOWN)
+    found = client.observe_many([
         {"stream": stream, "y": 1.0},
         {"stream": other, "y": 5.0, "key": "k"},
         {"stream": stream, "y": [1.0, 2.0]},
@@ -64,81 +64,81 @@ async def test_observing_one_many_and_items_of_many_streams(client, stream):
     kinds = [type(each).__name__ for each in found]
     assert kinds == ["Answer", "Answer", "DimensionMismatch", "EarlierItemFailed", "Answer"]
     assert [found[1].seq, found[4].seq, found[4].duplicate] == [0, 0, True]
-    again = await client.observe(other, 1.0, key="mine")
-    assert (await client.observe(other, 1.0, key="mine")).seq == again.seq
+    again = client.observe(other, 1.0, key="mine")
+    assert (client.observe(other, 1.0, key="mine")).seq == again.seq
     with pytest.raises(errors.KeyReused):
-        await client.observe(other, 2.0, key="mine")
+        client.observe(other, 2.0, key="mine")
 
 
-async def test_what_a_stream_answers_when_it_is_asked(client, stream):
-    await client.put_stream(stream, KNOWN)
+def test_what_a_stream_answers_when_it_is_asked(client, stream):
+    client.put_stream(stream, KNOWN)
     observed = [(0.5, -0.5)[i % 2] + (6.0 if i >= 30 else 0.0) for i in range(60)]
-    await client.observe(stream, observed)
+    client.observe(stream, observed)
     asked = {"quantiles": [0.1, 0.9], "samples": 3, "seed": 0, "components": True}
-    found = await client.predict(stream, **asked)
+    found = client.predict(stream, **asked)
     (forecast,) = found.predictions
     assert list(forecast.predictive.quantiles) == ["0.1", "0.9"]
     assert len(forecast.samples) == 3
     assert sum(each.weight for each in forecast.components) == pytest.approx(1)
-    assert await client.predict(stream, **asked) == found
-    belief = await client.run_length(stream)
+    assert client.predict(stream, **asked) == found
+    belief = client.run_length(stream)
     assert belief.seq == 59
     assert sum(each.probability for each in belief.belief) == pytest.approx(1)
-    changes = await client.changepoints(stream)
+    changes = client.changepoints(stream)
     assert changes.events[-1].state == "confirmed"
     assert changes.segmentation[-1].end == 60
-    pages = [page async for page in client.history(stream, limit=25)]
+    pages = list(client.history(stream, limit=25))
     assert [len(page.observations) for page in pages] == [25, 25, 10]
     assert [each.y for page in pages for each in page.observations] == observed
-    latest = [page async for page in client.history(stream, start=None, limit=10)]
+    latest = list(client.history(stream, start=None, limit=10))
     assert [len(page.observations) for page in latest] == [10]
-    tried = await client.what_if(stream, {"settings": {"hazard": 0.05}, "series": True})
+    tried = client.what_if(stream, {"settings": {"hazard": 0.05}, "series": True})
     assert (tried.stream, tried.first, tried.seq) == (stream, 0, 60)
     assert (tried.settings["hazard"], len(tried.log_score)) == (0.05, 60)
-    answer = await client.observe(stream, 5.5, components=True, quantiles=[0.1, 0.9])
+    answer = client.observe(stream, 5.5, components=True, quantiles=[0.1, 0.9])
     assert answer.components == forecast.components
     assert list(answer.predictive.quantiles) == ["0.1", "0.9"]
-    (one,) = await client.observe_many([{"stream": stream, "y": 6.5}], quantiles=[0.5])
+    (one,) = client.observe_many([{"stream": stream, "y": 6.5}], quantiles=[0.5])
     assert list(one.predictive.quantiles) == ["0.5"]
 
 
-async def test_inputs_and_models(client, stream):
-    await client.put_stream(stream, {"model": "linear"})
+def test_inputs_and_models(client, stream):
+    client.put_stream(stream, {"model": "linear"})
     rows = [{"x": [float(i % 7)], "y": 2.0 * (i % 7) + i % 2 / 10} for i in range(40)]
-    await client.observe(stream, rows)
-    found = await client.predict(stream, [[1.0], [3.0]])
+    client.observe(stream, rows)
+    found = client.predict(stream, [[1.0], [3.0]])
     assert [each.predictive.mean[0] for each in found.predictions] == pytest.approx([2, 6], abs=0.3)
     with pytest.raises(errors.DimensionMismatch):
-        await client.predict(stream, [[1.0, 2.0]])
-    assert {"gaussian", "averaged", "regimes"} <= {model.name for model in await client.models()}
-    assert (await client.model("gaussian")).versions[0].version is None
-    assert (await client.model("regimes")).versions[0].version == "1"
+        client.predict(stream, [[1.0, 2.0]])
+    assert {"gaussian", "averaged", "regimes"} <= {model.name for model in client.models()}
+    assert (client.model("gaussian")).versions[0].version is None
+    assert (client.model("regimes")).versions[0].version == "1"
     with pytest.raises(errors.NotFound):
-        await client.model("nonesuch")
+        client.model("nonesuch")
 
 
-async def test_refusals_have_types_and_say_what_was_applied(client, stream):
+def test_refusals_have_types_and_say_what_was_applied(client, stream):
     with pytest.raises(errors.InvalidField) as caught:
-        await client.observe(stream, {"y": "high", "why": 1})
+        client.observe(stream, {"y": "high", "why": 1})
     assert [each.loc for each in caught.value.errors] == ["body.y"]
     with pytest.raises(errors.UnknownModel):
-        await client.put_stream(stream, {"model": "nonesuch"})
-    await client.put_stream(stream, {"model": "bernoulli"})
+        client.put_stream(stream, {"model": "nonesuch"})
+    client.put_stream(stream, {"model": "bernoulli"})
     with pytest.raises(errors.LabelOutOfRange):
-        await client.observe(stream, 3.0)
-    await client.observe(stream, 1)
+        client.observe(stream, 3.0)
+    client.observe(stream, 1)
     with pytest.raises(errors.SettingsConflict):
-        await client.put_stream(stream, {"location": 3.0})
+        client.put_stream(stream, {"location": 3.0})
     with pytest.raises(errors.SeqConflict) as conflict:
-        await client.observe(stream, {"y": 1, "seq": 7})
+        client.observe(stream, {"y": 1, "seq": 7})
     assert conflict.value.seq == 1
     with pytest.raises(errors.DimensionMismatch) as caught:
-        await client.observe(stream, [*(i % 2 for i in range(520)), {"y": [1.0, 2.0]}])
+        client.observe(stream, [*(i % 2 for i in range(520)), {"y": [1.0, 2.0]}])
     assert caught.value.document["applied"] == 512
     assert [answer.seq for answer in caught.value.answers] == list(range(1, 513))
 
 
-async def test_what_cannot_be_sent_is_refused_by_the_name_of_its_place(client, stream):
+def test_what_cannot_be_sent_is_refused_by_the_name_of_its_place(client, stream):
     nan, inf = float("nan"), float("inf")
     masked = numpy.ma.array([1.0, 2.0], mask=[False, True])
     bad = {
@@ -152,25 +152,25 @@ async def test_what_cannot_be_sent_is_refused_by_the_name_of_its_place(client, s
     }
     for place, observation in bad.items():
         with pytest.raises(InvalidRequest, match=place):
-            await client.observe(stream, observation)
+            client.observe(stream, observation)
     for x in ([None], [pandas.NA], numpy.longdouble("nan"), numpy.ma.masked):
         with pytest.raises(InvalidRequest, match=r"body\.x"):
-            await client.observe(stream, {"y": 1.0, "x": x})
+            client.observe(stream, {"y": 1.0, "x": x})
     with pytest.raises(InvalidRequest, match=r"body\.x\[0\]\[0\]"):
-        await client.predict(stream, [[None]])
+        client.predict(stream, [[None]])
     with pytest.raises(InvalidRequest, match=r"body\.outlier_rate"):
-        await client.put_stream(stream, {"outlier_rate": nan})
+        client.put_stream(stream, {"outlier_rate": nan})
     with pytest.raises(InvalidRequest, match="stream id"):
-        await client.observe("", 1.0)
+        client.observe("", 1.0)
     with pytest.raises(InvalidRequest, match=r"items\[0\]"):
-        await client.observe_many([{"y": 1.0}])
+        client.observe_many([{"y": 1.0}])
     with pytest.raises(errors.UnknownStream):
-        await client.stream(stream)
+        client.stream(stream)
 
 
-async def test_numbers_of_numpy_pandas_and_polars_are_labels(client, stream):
+def test_numbers_of_numpy_pandas_and_polars_are_labels(client, stream):
     polars = pytest.importorskip("polars", reason="polars is not installed")
-    await client.put_stream(stream, KNOWN)
+    client.put_stream(stream, KNOWN)
     nan = float("nan")
     expected = []
     for given, kept in (
@@ -186,55 +186,44 @@ async def test_numbers_of_numpy_pandas_and_polars_are_labels(client, stream):
         (polars.Series([4.0, 5.0]), [4.0, 5.0]),
         ((6.0, 7.0), [6.0, 7.0]),
     ):
-        answers = await client.observe(stream, given)
+        answers = client.observe(stream, given)
         count = len(answers) if isinstance(answers, list) else 1
         assert count == len(kept), given
         expected += kept
-    assert await labels(client, stream) == expected
+    assert labels(client, stream) == expected
 
 
-async def test_rows_of_an_array_are_labels_of_several_outputs_of_which_some_are_missing(
-    client, stream
-):
-    await client.put_stream(stream, {"model": "joint", "max_hypotheses": 8})
+def test_rows_of_an_array_are_labels_of_several_outputs_of_which_some_are_missing(client, stream):
+    client.put_stream(stream, {"model": "joint", "max_hypotheses": 8})
     nan = float("nan")
-    await client.observe(stream, [{"y": y} for y in ([1.0, None], [3.0, 4.0], [None, None])])
-    await client.observe(stream, [{"y": [5.0, nan]}])
-    await client.observe(stream, numpy.array([[nan, 6.0], [nan, nan]]))
-    await client.observe(stream, {"y": numpy.array([7.0, nan], numpy.float32)})
+    client.observe(stream, [{"y": y} for y in ([1.0, None], [3.0, 4.0], [None, None])])
+    client.observe(stream, [{"y": [5.0, nan]}])
+    client.observe(stream, numpy.array([[nan, 6.0], [nan, nan]]))
+    client.observe(stream, {"y": numpy.array([7.0, nan], numpy.float32)})
     expected = [[1.0, None], [3.0, 4.0], None, [5.0, None], [None, 6.0], None, [7.0, None]]
-    assert await labels(client, stream) == expected
-    summary = await client.stream(stream)
+    assert labels(client, stream) == expected
+    summary = client.stream(stream)
     assert (summary.y_dim, summary.last) == (2, [7.0, 6.0])
 
 
-async def test_a_stream_is_followed_to_its_end_and_a_cursor_knows_its_stream(client, stream):
-    await client.put_stream(stream, KNOWN)
-    await client.observe(stream, [1.0, 2.0])
+def test_a_stream_is_followed_to_its_end_and_a_cursor_knows_its_stream(client, stream):
+    client.put_stream(stream, KNOWN)
+    client.observe(stream, [1.0, 2.0])
     found = []
-    async for message in client.follow(stream, after=-1):
+    for message in client.follow(stream, after=-1):
         found.append(message)
         if len(found) == 2:
-            await client.observe(stream, [3.0, {"y": 4.0, "time": "2024-05-01T12:00:00Z"}])
+            client.observe(stream, [3.0, {"y": 4.0, "time": "2024-05-01T12:00:00Z"}])
         if len(found) == 4:
-            await client.delete_stream(stream)
+            client.delete_stream(stream)
     assert [each.seq for each in found[:4]] == [0, 1, 2, 3]
     assert all(isinstance(each, Followed) for each in found[:4])
     assert (found[3].y, found[3].time) == (4.0, "2024-05-01T12:00:00Z")
     assert found[4:] == [Ended("deleted", found[4].detail)]
-    await client.observe(stream, [1.0, 2.0, 3.0])
+    client.observe(stream, [1.0, 2.0, 3.0])
     with pytest.raises(errors.Conflict):
-        async for _ in client.follow(stream, after=found[1].cursor):
+        for _ in client.follow(stream, after=found[1].cursor):
             pass
-
-
-async def test_nobody_there(connect):
-    client = connect("http://127.0.0.1:1", retry_for_s=0.2)
-    with pytest.raises(errors.Unavailable) as caught:
-        await client.observe("s", 1.0)
-    assert not isinstance(caught.value, errors.OutcomeUnknown)  # nothing was ever sent
-    with pytest.raises(InvalidRequest, match="http"):
-        await connect("localhost:8000").stream("a")
 
 
 def test_the_examples_of_the_page_run(url, tmp_path, monkeypatch):
@@ -247,14 +236,3 @@ def test_the_examples_of_the_page_run(url, tmp_path, monkeypatch):
         assert "http://127.0.0.1:8000" in code
         if not needs or needs in known:
             exec(compile(code.replace("http://127.0.0.1:8000", url), "client.md", "exec"), {})
-
-
-def test_the_commands_of_the_page_have_these_options(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pump-7.snapshot").touch()  # which a command before it has written
-    for line in re.findall(r"^moca .*$", PAGE, re.MULTILINE):
-        command = typer.main.get_command(app)
-        _, *words = shlex.split(line.partition("#")[0].partition("<")[0])
-        while hasattr(command, "commands"):
-            command = command.commands[words.pop(0)]
-        command.make_context("moca", words).close()

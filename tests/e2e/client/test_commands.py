@@ -11,7 +11,6 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from moca_client import Client
 from service.commands.main import app
 from tests.e2e.calling import KNOWN
 
@@ -36,10 +35,10 @@ def program(url, tmp_path):
     """Start `moca` as a process of its own."""
     started = []
 
-    def start(*arguments, **environment):
+    def start(*arguments):
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *arguments],
-            env={**os.environ, "MOCA_URL": url, "COLUMNS": "200", **environment},
+            env={**os.environ, "MOCA_URL": url, "COLUMNS": "200"},
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -55,16 +54,10 @@ def program(url, tmp_path):
 
 
 @pytest.fixture
-def stream(prefix):
-    return f"{prefix}s"
-
-
-@pytest.fixture
-def shifted(url, stream):
+def shifted(client, stream):
     """A stream whose level changed at 30."""
-    with Client(url) as client:
-        client.put_stream(stream, KNOWN)
-        client.observe(stream, [(0.5, -0.5)[i % 2] + (6.0 if i >= 30 else 0) for i in range(60)])
+    client.put_stream(stream, KNOWN)
+    client.observe(stream, [(0.5, -0.5)[i % 2] + (6.0 if i >= 30 else 0) for i in range(60)])
     return stream
 
 
@@ -85,7 +78,7 @@ def test_a_stream_from_its_making_to_its_end(moca, stream):
     moca("streams", "set", stream, "hazard=0.1", status=1)
 
 
-def test_observing_words_lines_and_missing_outputs(moca, url, prefix):
+def test_observing_words_lines_and_missing_outputs(moca, client, prefix):
     one, two = f"{prefix}one", f"{prefix}two"
     text = moca("observe", one, "1.5", "-2", "null", "--retry-for", "5").stdout.splitlines()
     assert [line.split()[0] for line in text] == ["seq", "0", "1", "2"]
@@ -98,13 +91,12 @@ def test_observing_words_lines_and_missing_outputs(moca, url, prefix):
     moca("observe", two, "1,null", "nan,2.5", "null,null", "1.5,2")
     moca("observe", two, stdin='[null, 3]\n{"y": [4, null]}\n[NaN, 5]\n')
     moca("observe", two, stdin="1.5, 2\n3,nan\nnull, 5\n")
-    with Client(url) as client:
-        (page,) = client.history(two)
-        assert [each.y for each in page.observations] == [
-            [1.0, None], [None, 2.5], None, [1.5, 2.0], [None, 3.0], [4.0, None], [None, 5.0],
-            [1.5, 2.0], [3.0, None], [None, 5.0],
-        ]  # fmt: skip
-        assert client.stream(one).seq == 8
+    (page,) = client.history(two)
+    assert [each.y for each in page.observations] == [
+        [1.0, None], [None, 2.5], None, [1.5, 2.0], [None, 3.0], [4.0, None], [None, 5.0],
+        [1.5, 2.0], [3.0, None], [None, 5.0],
+    ]  # fmt: skip
+    assert client.stream(one).seq == 8
 
 
 def test_changepoints_as_text_and_with_all_fields_of_the_service(moca, shifted, url):
@@ -140,33 +132,30 @@ def test_changepoints_are_followed_until_interrupted(program, shifted):
     assert (process.returncode, noise) == (130, "")
 
 
-def test_a_stream_is_followed_to_its_end(program, url, stream):
-    with Client(url) as client:
-        client.put_stream(stream, KNOWN)
-        client.observe(stream, [1.0, 2.0])
-        process = program("follow", stream, "--after", "-1")
-        lines = [process.stdout.readline().split() for _ in range(3)]
-        client.observe(stream, 3.25)
-        lines.append(process.stdout.readline().split())
-        client.delete_stream(stream)
-        rest, noise = process.communicate(timeout=60)
+def test_a_stream_is_followed_to_its_end(program, client, stream):
+    client.put_stream(stream, KNOWN)
+    client.observe(stream, [1.0, 2.0])
+    process = program("follow", stream, "--after", "-1")
+    lines = [process.stdout.readline().split() for _ in range(3)]
+    client.observe(stream, 3.25)
+    lines.append(process.stdout.readline().split())
+    client.delete_stream(stream)
+    rest, noise = process.communicate(timeout=60)
     assert process.returncode == 0
     assert [line[:2] for line in lines[1:]] == [["0", "1"], ["1", "2"], ["2", "3.25"]]
     assert (rest, "deleted" in noise) == ("", True)
 
 
-def test_names_of_streams_are_completed_and_without_a_service_nothing_is_said(program, shifted):
-    found = {}
-    for place in ("", "http://127.0.0.1:9"):
-        words = {"COMP_WORDS": f"moca follow {shifted[:-1]}", "COMP_CWORD": "2"}
-        words |= {"MOCA_URL": place} if place else {}
-        done = program(_MOCA_COMPLETE="complete_bash", **words).communicate(timeout=60)
-        found[place] = "".join(done).split()
-    assert found == {"": [shifted], "http://127.0.0.1:9": []}
+def test_names_of_streams_are_completed_and_without_a_service_nothing_is_said(url, shifted):
+    for place, names in ((url, [shifted]), ("http://127.0.0.1:9", [])):
+        asked = {"COMP_WORDS": f"moca follow {shifted[:-1]}", "COMP_CWORD": "2", "MOCA_URL": place}
+        asked["_MOCA_COMPLETE"] = "complete_bash"
+        assert CliRunner().invoke(app, prog_name="moca", env=asked).output.split() == names
 
 
-def test_files_of_many_streams_become_them(moca, url, prefix, tmp_path):
+def test_files_of_many_streams_become_them(moca, client, url, prefix, tmp_path, monkeypatch):
     """One row for each observation of a stream, or one column for each stream."""
+    monkeypatch.setattr("moca_client.replay.find_spec", lambda name: None)  # no pictures
     long, wide, out = tmp_path / "long.csv", tmp_path / "wide.csv", tmp_path / "out"
     rows = [(t, f"{prefix}{name}", k + t % 3) for t in range(30) for k, name in enumerate("ab")]
     with long.open("w", newline="") as file:
@@ -182,10 +171,9 @@ def test_files_of_many_streams_become_them(moca, url, prefix, tmp_path):
         "north": [t % 3 for t in range(30)],
         "south": [t % 5 or None for t in range(30)],
     }
-    with Client(url) as client:
-        for name, y in expected.items():
-            (page,) = client.history(f"{prefix}{name}")
-            assert [each.y for each in page.observations] == y, name
+    for name, y in expected.items():
+        (page,) = client.history(f"{prefix}{name}")
+        assert [each.y for each in page.observations] == y, name
     names = sorted(path.name for path in out.glob("*.csv"))
     assert names == [f"{prefix}{name}-answers.csv" for name in sorted(expected)]
     long.write_text("sensor,y\na,1\n,2\n")
