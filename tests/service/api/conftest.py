@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import functools
@@ -39,6 +38,7 @@ from service.settings import Settings
 from service.store import keys
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
+from tests.conftest import _wait_until_up
 from tests.waiting import Clock, until
 
 PARTITIONS = 4
@@ -371,65 +371,6 @@ def served(settings, worker, monkeypatch):
         yield serve
 
 
-class Proxy:
-    """Between a client and a server on unix sockets; can swallow answers and cut connections."""
-
-    def __init__(self, server, path):
-        self._server, self._path = server, path
-        self._open = set()
-        self.cut_answer_to = None  # bytes: the next command with them is sent on, its answer is not
-        self.blocked = False  # whether new connections are cut at once
-
-    async def __aenter__(self):
-        self._listener = await asyncio.start_unix_server(self._accept, self._path)
-        return self
-
-    async def __aexit__(self, *_):
-        self._listener.close()
-        self.cut()
-
-    def cut(self):
-        """Cut every connection."""
-        for writer in list(self._open):
-            writer.close()
-
-    async def _accept(self, reader, writer):
-        if self.blocked:
-            writer.close()
-            return
-        behind_reader, behind_writer = await asyncio.open_unix_connection(self._server)
-        self._open |= {writer, behind_writer}
-        swallow = asyncio.Event()
-        forth = asyncio.create_task(self._pump(reader, behind_writer, swallow, True))
-        back = asyncio.create_task(self._pump(behind_reader, writer, swallow, False))
-        await asyncio.wait([forth, back], return_when=asyncio.FIRST_COMPLETED)
-        for end in (writer, behind_writer):
-            end.close()
-            self._open.discard(end)
-        await asyncio.wait([forth, back])
-
-    async def _pump(self, reader, writer, swallow, forth):
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                if forth and self.cut_answer_to is not None and self.cut_answer_to in data:
-                    self.cut_answer_to = None
-                    swallow.set()
-                if not forth and swallow.is_set():
-                    return
-                writer.write(data)
-                await writer.drain()
-
-
-@pytest_asyncio.fixture
-async def proxy(settings):
-    """A proxy before the store, and settings that go through it."""
-    with tempfile.TemporaryDirectory(prefix="moca-") as folder:
-        path = f"{folder}/p"
-        async with Proxy(settings.redis_url.removeprefix("unix://"), path) as found:
-            found.settings = settings.model_copy(update={"redis_url": f"unix://{path}"})
-            yield found
-
-
 class LonelyStore:
     """A store of its own that can be killed and started again; it keeps what it had."""
 
@@ -442,28 +383,20 @@ class LonelyStore:
         command = [self._binary, "--port", "0", "--unixsocket", f"{self._folder}/s", "--save", ""]
         command += ["--dir", self._folder, "--appendonly", "yes", "--appendfsync", "always"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        with connect(self.url) as client:
-            until(lambda: self._answers(client))
-
-    def _answers(self, client):
-        with contextlib.suppress(redis.RedisError):
-            return client.ping()
+        _wait_until_up(self.url, self._process)
 
     def stop(self):
         self._process.kill()
         self._process.wait()
 
-    def signal(self, number):
-        self._process.send_signal(number)
-
     @contextlib.contextmanager
     def hanging(self):
         """Stop the process for a while: connections stay, and nothing answers."""
-        self.signal(signal.SIGSTOP)
+        self._process.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            self.signal(signal.SIGCONT)
+            self._process.send_signal(signal.SIGCONT)
 
     @contextlib.contextmanager
     def worker(self):

@@ -61,17 +61,14 @@ HOSTILE = {
     "one field, as often as may be": (LIST, lambda: times(b"{", b'"y":""', 5000, b"}"), 422),
     "candidates": (ACT, lambda: full(b'{"candidates":[', b"[1]", b"]}"), 422),
     "as many candidates": (ACT, lambda: times(b'{"candidates":[', b'""', 65_000, b"]}"), 422),
-    "as many quantiles": (PREDICT, lambda: times(b'{"quantiles":[', b"5", 65_000, b"]}"), 422),
     "as many texts": (LIST, lambda: times(b'{"x":[', b'""', 65_000, b"]}"), 422),
     "a table": (SETTINGS, lambda: full(b'{"hazard":[', b"5", b"]}"), 422),
     "scales": (WHAT_IF, lambda: full(b'{"settings":{"scale":[', b"-1", b"]}}"), 422),
     "a belief": (BELIEF, lambda: full(b'{"belief":[', b"{}", b"]}"), 422),
     "a list": (LIST, lambda: full(b"[", b"{}", b"]"), 422),
-    "a list of numbers": (LIST, lambda: full(b"[", b"1", b"]"), 422),
     "empty lines": (MANY, lambda: b"\n" * (8 * MIB), 422),
     "bad items": (MANY, lambda: times(b"[", BAD, 10_000, b"]"), 200),
     "lists in lists": (LIST, lambda: b"[" * (8 * MIB), 400),
-    "objects in objects": (LIST, lambda: b'{"y":' * MIB, 400),
     "digits": (LIST, lambda: b'{"y":' + b"9" * (8 * MIB - 10) + b"}", 422),
     "as many digits as may be": (LIST, lambda: full(b'{"y":[', NINES, b"]}", size=2 * MIB), 422),
     "digits of a position": (LIST, lambda: b'{"seq":' + b"9" * (2 * MIB - 10) + b"}", 422),
@@ -208,20 +205,6 @@ def test_a_bomb_is_unpacked_up_to_the_limit():
     assert len(bodies._unpacked(exact, bodies._WINDOWS[b"gzip"], 1000)) == 1000
     with pytest.raises(BodyTooLarge):
         bodies._unpacked(exact, bodies._WINDOWS[b"gzip"], 999)
-
-
-async def test_no_more_of_a_body_is_read_than_may_be(settings, worker, start):
-    taken = []
-
-    async def pieces():
-        for i in range(1000):
-            taken.append(i)
-            yield b" " * 1000
-
-    async with start(settings, max_body_bytes=10_000) as api:
-        response = await api.post(LIST, content=pieces(), headers={"Content-Type": JSON})
-        assert (response.status_code, slug(response)) == (413, "body-too-large")
-    assert len(taken) <= 12
 
 
 # --- the whole, at length -----------------------------------------------------------------------

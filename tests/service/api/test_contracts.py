@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from service import problems, wire
+from service import problems
 from service.api.gateway.load_shedding import shed
 from service.api.parsing.bodies import JSON
 from service.api.parsing.remote_write import PROTOBUF
@@ -141,16 +141,21 @@ async def test_a_body_of_another_kind_is_refused(api, worker):
 async def test_a_body_over_the_limit_is_refused_whether_its_size_is_told_or_not(
     settings, worker, start
 ):
-    async def pieces(count):
-        for _ in range(count):
+    taken = []
+
+    async def pieces():
+        for _ in range(100):
+            taken.append(100)
             yield b" " * 100
 
     async with start(settings, max_body_bytes=2000, max_snapshot_bytes=2000) as api:
         for each in with_body():
-            for content in (b" " * 2001, pieces(21)):
+            taken.clear()
+            for content in (b" " * 2001, pieces()):
                 response = await each.send(api, content=content)
                 check_problem(each.name, response, 413, "body-too-large")
                 assert response.headers["connection"] == "close"
+            assert sum(taken) < 2500  # no more of it is read
             response = await each.send(api, content=b" " * 2000)
             assert response.status_code != 413, each.name
     assert worker.commands == []
@@ -198,11 +203,6 @@ async def test_a_number_that_is_not_finite_is_named(api, worker):
                 document = check_problem(each.name, response, 422, "invalid-field")
                 assert len(document["errors"]) == 1, (each.name, number)
     assert worker.commands == []
-
-
-async def test_errors_are_listed_up_to_a_bound(api):
-    response = await api.post("/v1/streams/s/observations", json=[{"z": 1}] * 100)
-    assert len(response.json()["errors"]) == problems.MAX_ERRORS == 20
 
 
 def is_logged(each):
@@ -333,32 +333,3 @@ async def test_the_pages_of_the_interface_need_no_other_server(api, page):
     for each in loaded:
         assert each.startswith("/"), each
         assert (await api.get(each)).status_code == 200
-
-
-async def test_every_command_reaches_the_worker_with_what_it_was_given(api, worker):
-    """Of requests that go through the log, each as another kind of command."""
-    for stream in ("ad", "pump-7", "pump-9", "pump-10"):
-        await api.put(f"/v1/streams/{stream}", json={})
-    kinds = {}
-    for each in requests():
-        if is_logged(each):
-            before = len(worker.commands)
-            response = await each.send(api)
-            assert response.is_success, (each.name, response.text)
-            (command,) = worker.commands[before:]
-            assert command.stream in each.url, each.name
-            kinds[each.name] = type(command)
-    assert kinds == {
-        "put_stream": wire.Configure,
-        "put_snapshot": wire.Import,
-        "delete_stream": wire.Delete,
-        "observe": wire.Observe,
-        "predict": wire.Predict,
-        "act": wire.Act,
-        "run_length": wire.RunLength,
-        "put_run_length": wire.SetBelief,
-        "what_if": wire.WhatIf,
-        "judge": wire.EventFeedback,
-        "report_change": wire.EventFeedback,
-        "move_stream": wire.Move,
-    }

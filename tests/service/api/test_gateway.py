@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 
+import pytest
 import redis
 
 from service import wire
@@ -15,7 +16,7 @@ from service.problems import UnknownStream, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of
-from service.store.script import Script
+from tests.faults import REPLIES, Proxy
 from tests.service.api.conftest import slug
 from tests.waiting import until_async
 
@@ -23,7 +24,6 @@ POST = "/v1/streams/s/observations"
 MANY = "/v1/observations"
 KEY = {"Idempotency-Key": "k"}
 P = partition_of("s", 4)
-APPEND = Script("append").digest.encode()
 
 
 def count_of(metric):
@@ -46,6 +46,26 @@ async def appended(api, count=1):
 async def failing(api, yes=True):
     queue = api.app.state.context.gateway._queues[P]
     await until_async(lambda: bool(queue.failing_since) == yes)
+
+
+@pytest.fixture
+def proxy(settings):
+    """A proxy before the store, and settings that go through it."""
+    found = Proxy(settings.redis_url)
+    found.settings = settings.model_copy(update={"redis_url": found.url})
+    yield found
+    found.close()
+
+
+async def unanswered(api, proxy, store, *posts):
+    """Begin requests whose append arrives and is not answered; the store stays away."""
+    count = store.hget(keys.meta(P), "in")
+    proxy.hold(REPLIES)
+    requests = [asyncio.create_task(post) for post in posts]
+    await until_async(lambda: store.hget(keys.meta(P), "in") != count)
+    proxy.refuse()
+    await failing(api)
+    return requests
 
 
 # --- group commit -------------------------------------------------------------------------------
@@ -94,32 +114,28 @@ async def test_envelopes_are_stamped_and_a_canary_is_chosen_for_new_streams(
     assert [each.chosen for each in worker.envelopes[2:]] == ["pump@2", None, None]
 
 
-async def test_a_cut_answer_to_an_append_leaves_one_effect(proxy, worker, start):
+async def test_a_cut_answer_to_an_append_leaves_one_effect(proxy, worker, start, store, clock):
     async with start(proxy.settings) as api:
         await api.post(POST, json={"y": 0})
         repeats = count_of(metrics.REPEATED_APPENDS)
-        for i in range(1, 6):
-            proxy.cut_answer_to = APPEND
-            responses = await asyncio.gather(*(api.post(POST, json={"y": i}) for _ in range(3)))
-            assert [response.status_code for response in responses] == [200] * 3
-            assert proxy.cut_answer_to is None
-        # The worker's answer may come before the append is known to be cut.
-        await until_async(lambda: count_of(metrics.REPEATED_APPENDS) >= repeats + 5)
-        assert (await api.get("/v1/streams/s")).json()["seq"] == 16
-        assert len(worker.commands) == 16
+        posts = [api.post(POST, json={"y": i}) for i in range(3)]
+        requests = await unanswered(api, proxy, store, *posts)
+        proxy.heal()
+        assert [response.status_code for response in await asyncio.gather(*requests)] == [200] * 3
+        assert count_of(metrics.REPEATED_APPENDS) > repeats
+        assert (await api.get("/v1/streams/s")).json()["seq"] == 4
+        assert len(worker.commands) == 4
 
 
 async def test_a_repeat_is_not_appended_where_the_record_of_the_first_is_damaged(
-    proxy, worker, start, store
+    proxy, worker, start, store, clock
 ):
     async with start(proxy.settings) as api:
         await api.post(POST, json={"y": 0})
         worker.pause()
-        proxy.cut_answer_to, proxy.blocked = APPEND, True
-        request = asyncio.create_task(api.post(POST, json={"y": 1}))
-        await failing(api)
+        (request,) = await unanswered(api, proxy, store, api.post(POST, json={"y": 1}))
         store.set(keys.append(P, api.app.state.context.replies._incarnation), b"nonsense")
-        proxy.blocked = False
+        proxy.heal()
         response = await request
         assert (response.status_code, slug(response)) == (503, "outcome-unknown")
         worker.running.set()
@@ -187,12 +203,11 @@ async def test_replies_that_were_missed_are_read_from_the_store(proxy, worker, s
         worker.pause()
         request = asyncio.create_task(api.post(POST, json={"y": 1}))
         await appended(api)
-        proxy.blocked = True
-        proxy.cut()
+        proxy.refuse()
         await until_async(lambda: not api.app.state.context.replies.subscribed.is_set())
         worker.running.set()
         await until_async(lambda: len(worker.commands) == 2)
-        proxy.blocked = False
+        proxy.heal()
         assert (await request).json()["seq"] == 1
         assert count_of(metrics.RECOVERED_REPLIES) == recovered + 1
 
@@ -333,19 +348,18 @@ def test_commands_that_are_answered_as_they_should_be_may_take_any_time():
     assert gateway.Patience(0.5)._least_s == 0.5
 
 
-async def test_unknown_outcomes(proxy, worker, start, clock):
+async def test_unknown_outcomes(proxy, worker, start, store, clock):
     async with start(proxy.settings) as api:
         await api.post(POST, json={"y": 0})
         worker.pause()
-        proxy.cut_answer_to, proxy.blocked = APPEND, True
-        request = asyncio.create_task(api.post(POST, json={"y": 1}, headers=KEY))
-        await failing(api)
+        post = api.post(POST, json={"y": 1}, headers=KEY)
+        (request,) = await unanswered(api, proxy, store, post)
         clock.advance(gateway.GRACE_S + 0.1)
         response = await request
         assert (response.status_code, slug(response)) == (503, "outcome-unknown")
         response = await api.post(POST, json={"y": 2})
         assert (response.status_code, slug(response)) == (503, "redis-unavailable")
-        proxy.blocked = False
+        proxy.heal()
         worker.running.set()
         await failing(api, False)
         answer = (await api.post(POST, json={"y": 1}, headers=KEY)).json()
@@ -394,30 +408,30 @@ async def test_a_full_partition_takes_what_fits(settings, worker, start):
     async with start(settings, max_pending=10) as api:
         worker.pause()
         before = shed("partition_full")
-        requests = [asyncio.create_task(api.post(POST, json={"y": i})) for i in range(15)]
-        await until_async(lambda: sum(request.done() for request in requests) == 5)
-        for request in requests:
-            if request.done():
-                assert request.result().status_code == 429
-                assert request.result().headers["retry-after"] == "1"
-                assert slug(request.result()) == "partition-full"
+        assert await taken_and_refused(api, worker, 15, 5) == "partition-full"
         assert shed("partition_full") == before + 5
-        worker.running.set()
-        kept = [response.status_code for response in await asyncio.gather(*requests)]
-        assert sorted(kept) == [200] * 10 + [429] * 5
         assert (await api.post(POST, json=[{"y": 1}] * 50)).status_code == 200
 
 
 async def test_too_many_waiting(settings, worker, start):
     async with start(settings, max_waiting=3) as api:
         worker.pause()
-        requests = [asyncio.create_task(api.post(POST, json={"y": i})) for i in range(5)]
-        await until_async(lambda: sum(request.done() for request in requests) == 2)
-        worker.running.set()
-        responses = await asyncio.gather(*requests)
-        assert sorted(response.status_code for response in responses) == [200] * 3 + [429] * 2
+        assert await taken_and_refused(api, worker, 5, 2) == "too-many-waiting"
         bulk = await api.post(MANY, json=[{"stream": f"s{i}"} for i in range(5)])
         assert sorted(item["status"] for item in bulk.json()) == [200] * 3 + [429] * 2
+
+
+async def taken_and_refused(api, worker, count, refused):
+    """Post to a worker that is away: so many are refused, at once, and alike; returns how."""
+    requests = [asyncio.create_task(api.post(POST, json={"y": i})) for i in range(count)]
+    await until_async(lambda: sum(request.done() for request in requests) == refused)
+    found = [request.result() for request in requests if request.done()]
+    worker.running.set()
+    kept = [response.status_code for response in await asyncio.gather(*requests)]
+    assert sorted(kept) == [200] * (count - refused) + [429] * refused
+    assert {response.headers["retry-after"] for response in found} == {"1"}
+    (why,) = {slug(response) for response in found}
+    return why
 
 
 def overloaded(api, monkeypatch, after=0):

@@ -26,6 +26,11 @@ def problem(response, status, expected):
     return response
 
 
+async def status(api, token=None, path="/v1/models", **headers):
+    """Status of a read with a key."""
+    return (await api.get(path, headers=headers | (bearer(token) if token else {}))).status_code
+
+
 def bearer(token):
     return {"Authorization": f"Bearer {token}"}
 
@@ -47,7 +52,7 @@ async def test_without_keys_this_machine_calls_freely_until_the_first_key(
         await renewed(api, now)
         refused = problem(await api.post(POST, json={"y": 1.0}), 401, "unauthorized")
         assert refused.headers["www-authenticate"] == 'Bearer realm="moca"'
-        assert (await api.get(STREAM, headers=bearer(token))).status_code == 200
+        assert await status(api, token, STREAM) == 200
         # Revoking the last key must not open it again.
         with connect(settings.redis_url) as store:
             Keyring(store).revoke("first")

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.wire import Event
 from service.wire.event_cursor import BadCursor, Positions, parse
-from service.wire.event_entries import START, Filter, Id, Raised
+from service.wire.event_entries import START, Id
 
 IDS = st.builds(Id, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-few = settings(max_examples=50, deadline=None)
+few = settings(max_examples=50, deadline=None, derandomize=True)
 
 
 @few
@@ -71,19 +70,3 @@ def test_moving_changes_one_partition():
 def test_sixty_four_partitions_fit_into_a_header():
     ids = {p: Id(1_700_000_000_000, 2**32 + p) for p in range(64)}
     assert len(Positions(ids, 64, ids).text()) < 1200
-
-
-def test_filters_let_through_what_fits_all_their_parts():
-    raised = Raised("a-1", "walk@1", 1, Event(1, "confirmed", 2, 3))
-    for wanted, lets in (
-        (Filter(), True),
-        (Filter(streams=frozenset(["a-1"]), prefixes=("b", "a-")), True),
-        (Filter(streams=frozenset(["a-1"]), prefixes=("b",)), False),
-        (Filter(streams=frozenset(["a"])), False),
-        (Filter(models=frozenset(["gauss", "walk"])), True),
-        (Filter(models=frozenset(["walk@1"])), True),
-        (Filter(models=frozenset(["walk@2"])), False),
-        (Filter(states=frozenset(["suspected"])), False),
-        (Filter(kinds=frozenset(["anomaly"])), False),
-    ):
-        assert wanted.lets(raised) == lets, wanted
