@@ -64,6 +64,11 @@ def done(result):
     return result.output
 
 
+def refused(result):
+    assert result.exit_code == 1, result.output
+    return result.output.replace("\n", " ")
+
+
 @pytest.fixture(scope="module")
 def stored():
     """What `fill` left in the store, once it ran."""
@@ -163,11 +168,11 @@ def test_every_damage_is_found_before_anything_is_written(file, make_bench, tmp_
         entries = whole.infolist()
     # The first byte, one of a name, one near the end of each entry, and some of the first entry.
     places = [0, 31, *(next_.header_offset - 9 for next_ in entries[1:])]
-    places += [rng.randrange(entries[0].header_offset + 40, places[2]) for _ in range(6)]
+    places += [rng.randrange(entries[0].header_offset + 40, places[2]) for _ in range(3)]
     broken = [
         good[:at] + bytes([good[at] ^ (1 << rng.randrange(8))]) + good[at + 1 :] for at in places
     ]
-    broken += [good[: rng.randrange(len(good))] for _ in range(6)]
+    broken += [good[: rng.randrange(len(good))] for _ in range(3)]
     broken += [good + b"\0", b"", good[:5], good[:20]]
     for missing in ("manifest", "streams/0"):
         with zipfile.ZipFile(tmp_path / "less", "w") as less, zipfile.ZipFile(file) as whole:
@@ -177,9 +182,7 @@ def test_every_damage_is_found_before_anything_is_written(file, make_bench, tmp_
         broken.append((tmp_path / "less").read_bytes())
     for blob in broken:
         (tmp_path / "bad").write_bytes(blob)
-        result = moca(other, "restore", tmp_path / "bad")
-        assert result.exit_code == 1, result.output
-        assert "backup" in result.output
+        assert "backup" in refused(moca(other, "restore", tmp_path / "bad"))
     assert other.client.dbsize() == 0
     done(moca(other, "restore", file, "--check"))
     assert other.client.dbsize() == 0
@@ -189,31 +192,21 @@ def test_a_store_with_streams_is_replaced_only_when_told(file, filled, make_benc
     other = make_bench(db=1)
     other.observe("mine", [1.0, 2.0])
     other.stop()
-    result = moca(other, "restore", file)
-    assert result.exit_code == 1
-    assert "--replace" in result.output
+    assert "--replace" in refused(moca(other, "restore", file))
     assert list(everything(other)) == ["mine"]
     done(moca(other, "restore", file, "--replace"))
     assert everything(other) == everything(filled)
     assert not [key for key in other.client.scan_iter() if key.endswith(b":mine")]
 
 
-def test_not_beside_a_worker(file, make_bench):
+def test_not_beside_a_worker_or_before_what_was_accepted_is_applied(file, make_bench):
     other = make_bench(db=1)
     other.turn()
-    result = moca(other, "restore", file)
-    assert result.exit_code == 1
-    assert "stop it first" in result.output
-    fix_partitions(other.client, 2)
-
-
-def test_not_before_what_was_accepted_is_applied(file, make_bench):
-    other = make_bench(db=1)
+    assert "stop it first" in refused(moca(other, "restore", file))
     fix_partitions(other.client, 2)
     other.append(Observe("mine", []), Configure("mine", {}))
-    result = moca(other, "restore", file)
-    assert result.exit_code == 1
-    assert "accepted observations are still pending" in result.output
+    other.stop()
+    assert "accepted observations are still pending" in refused(moca(other, "restore", file))
 
 
 def test_not_into_too_little_memory(filled, make_bench, tmp_path, monkeypatch):
@@ -228,15 +221,11 @@ def test_not_into_too_little_memory(filled, make_bench, tmp_path, monkeypatch):
 
     try:
         other.client.config_set("maxmemory", 1000)
-        result = moca(other, "restore", file)
-        assert result.exit_code == 1
-        assert "bytes, but the store's maxmemory is 1000" in result.output
+        assert "bytes, but the store's maxmemory is 1000" in refused(moca(other, "restore", file))
         other.client.config_set("maxmemory", 0)
         with monkeypatch.context() as patch:
             patch.setattr(Restore, "_write", fill)
-            result = moca(other, "restore", file)
-        assert result.exit_code == 1
-        assert "full: raise maxmemory" in result.output
+            assert "full: raise maxmemory" in refused(moca(other, "restore", file))
     finally:
         other.client.config_set("maxmemory", 0)
     assert len(everything(other)) == 1
@@ -247,9 +236,7 @@ def test_not_into_too_little_memory(filled, make_bench, tmp_path, monkeypatch):
 def test_the_number_of_partitions_of_a_store_stays(file, make_bench):
     other = make_bench(db=1, partitions=3)
     fix_partitions(other.client, 3)
-    result = moca(other, "restore", file, "--partitions", 4)
-    assert result.exit_code == 1
-    assert "3 partitions, got 4" in result.output
+    assert "3 partitions, got 4" in refused(moca(other, "restore", file, "--partitions", 4))
     assert "into 3 partitions" in done(moca(other, "restore", file))
 
 
@@ -267,8 +254,7 @@ def test_one_that_was_interrupted_is_repeated(file, filled, make_bench, monkeypa
     with pytest.raises(UnusableServer, match="run `moca restore` again"):
         fix_partitions(other.client, 2)
     half = moca(other, "backup", file.with_name("half"))
-    assert half.exit_code == 1
-    assert "a restore into this store was interrupted" in half.output
+    assert "a restore into this store was interrupted" in refused(half)
     with monkeypatch.context() as patch:  # the next one even before its first stream
         patch.setattr("service.backup.restore.Restore._write", cut)
         moca(other, "restore", file)
@@ -281,15 +267,11 @@ def test_one_that_was_interrupted_is_repeated(file, filled, make_bench, monkeypa
 
 def test_models_must_be_those_that_streams_are_on(file, filled, make_bench, tmp_path):
     other, models = make_bench(db=1), tmp_path / "elsewhere"
-    result = moca(other, "restore", file, models=models)
-    assert result.exit_code == 1
-    assert "pump@1 is missing" in result.output
+    assert "pump@1 is missing" in refused(moca(other, "restore", file, models=models))
     shutil.copytree(tmp_path / "models", models)
     changed = models / "pump" / "1" / "model.json"
     changed.write_text(changed.read_text().replace("0.05", "0.06"))
-    result = moca(other, "restore", file, models=models)
-    assert result.exit_code == 1
-    assert "pump@1 differs" in result.output
+    assert "pump@1 differs" in refused(moca(other, "restore", file, models=models))
     assert other.client.dbsize() == 0
     done(moca(other, "restore", file, "--ignore-models", models=models))
     assert "pump" in everything(other)
@@ -312,10 +294,9 @@ def test_a_stream_that_cannot_be_read_is_named_and_left_out(filled, tmp_path):
     filled.client.unlink(key)
     filled.client.set(key, "x")
     filled.client.hset(keys.history(filled.partition("joint"), "joint"), "0", b"?")
-    result = moca(filled, "backup", tmp_path / "b")
-    assert result.exit_code == 1
-    assert "poisson: WRONGTYPE" in result.output
-    assert "joint: cannot read the stored history 0" in result.output.replace("\n", " ")
+    said = refused(moca(filled, "backup", tmp_path / "b"))
+    assert "poisson: WRONGTYPE" in said
+    assert "joint: cannot read the stored history 0" in said
     with Reader(tmp_path / "b") as reader:
         assert sorted(reader.verify().skipped) == ["joint", "poisson"]
         names = {kept.stream for block in reader.streams() for kept in block.streams}
@@ -324,8 +305,7 @@ def test_a_stream_that_cannot_be_read_is_named_and_left_out(filled, tmp_path):
 
 def test_a_file_that_is_there_stays(file, filled):
     good = file.read_bytes()
-    result = moca(filled, "backup", file)
-    assert result.exit_code == 1
+    refused(moca(filled, "backup", file))
     assert file.read_bytes() == good
     done(moca(filled, "backup", file, "--force"))
     assert file.stat().st_mode & 0o077 == 0
@@ -333,9 +313,7 @@ def test_a_file_that_is_there_stays(file, filled):
 
 
 def test_nothing_to_take(make_bench, tmp_path):
-    result = moca(make_bench(db=1), "backup", tmp_path / "b")
-    assert result.exit_code == 1
-    assert "no deployment" in result.output
+    assert "no deployment" in refused(moca(make_bench(db=1), "backup", tmp_path / "b"))
     assert not (tmp_path / "b").exists()
 
 
@@ -359,7 +337,5 @@ def test_one_of_another_format_is_refused(file, make_bench, monkeypatch):
     other = make_bench(db=1)
     written = wire.FORMAT
     monkeypatch.setattr(wire, "FORMAT", 0)  # as it looks to another version
-    result = moca(other, "restore", file)
-    assert result.exit_code == 1
-    assert f"in store format {written}, expected 0" in result.output.replace("\n", " ")
+    assert f"in store format {written}, expected 0" in refused(moca(other, "restore", file))
     assert other.client.dbsize() == 0

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -29,7 +28,7 @@ from service.settings import Settings
 from service.store import keys
 from service.store.connection import connect
 from tests.ports import free_port
-from tests.waiting import Clock, until
+from tests.waiting import Clock, ended, until
 
 # --- children made up -------------------------------------------------------------------------
 
@@ -312,17 +311,6 @@ else:
 """
 
 
-def gone(pid):
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, 0)
-            return Path("/proc").exists()
-        return True
-    return stat.rpartition(")")[2].split()[0] == "Z"  # ended, and nobody has asked how
-
-
 class Running:
     """A supervisor in its own process, over stand-in children."""
 
@@ -359,7 +347,7 @@ class Running:
         ]
 
     def stopped_or_killed(self, command):
-        return sum(gone(pid) for pid in self.started(command))
+        return sum(ended(pid) for pid in self.started(command))
 
     def holders(self):
         with connect(self.store.url) as client:
@@ -399,7 +387,7 @@ def test_whatever_is_killed_starts_again_and_a_stop_leaves_nothing(running):
         assert living == running.holders()
         client.set("kept", "yes")
     os.kill(running.started("api")[0], signal.SIGKILL)
-    until(lambda: gone(running.started("api")[0]))
+    until(lambda: ended(running.started("api")[0]))
     ready = f"http://127.0.0.1:{running.port}/readyz"
     with urllib.request.urlopen(ready, timeout=60) as answer:  # its callers wait meanwhile
         assert (answer.status, answer.read()) == (200, b"4")
@@ -432,7 +420,7 @@ def test_all_end_with_a_killed_supervisor_and_the_next_goes_on(running):
     every = [server_pid(running), *running.started("api"), *running.started("worker")]
     service.kill()
     service.wait()
-    until(lambda: all(gone(pid) for pid in every))
+    until(lambda: all(ended(pid) for pid in every))
     running.start_ready()
     with connect(running.store.url) as client:
         assert client.get("kept") == b"yes"

@@ -7,11 +7,9 @@ import hashlib
 import hmac
 import itertools
 import json
-import re
 import time
 from http.server import BaseHTTPRequestHandler
 
-import httpx
 import pytest
 
 from service.observability import metrics
@@ -25,7 +23,6 @@ from service.wire import Event
 from service.wire.event_entries import Raised
 from tests.e2e.deployment import Processes
 from tests.feeding import Writer
-from tests.ports import free_port
 from tests.serving import ThreadServer
 from tests.waiting import until, until_async
 
@@ -144,23 +141,17 @@ class Webhooks(Hooks):
     def __init__(self, processes, client):
         super().__init__(processes.folder, client)
         self.processes = processes
-        self.port = free_port()
 
     def start(self, name="webhooks", **delivery):
         given = {
             "redis_url": self.processes.environment["MOCA_REDIS_URL"],
             "webhooks_file": self.written(name, **delivery),
             "webhook_hosts": "http://127.0.0.1",
-            "metrics_port": self.port,
+            "metrics_port": 0,
         }
         options = [x for k, v in given.items() for x in (f"--{k.replace('_', '-')}", str(v))]
         self.processes.start(name, "webhooks", *options)
         until(lambda: self.ready, lambda: self.processes.log_of(name))
-
-    def metric(self, name, hook):
-        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics").text
-        found = re.search(rf'^moca_webhook_{name}{{hook="{hook}"}} (\S+)$', text, re.MULTILINE)
-        return float(found[1]) if found else 0.0
 
 
 @pytest.fixture
