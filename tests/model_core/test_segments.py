@@ -128,28 +128,6 @@ def test_the_size_of_what_is_computed_at_once_does_not_matter(monkeypatch):
             close(matrix(case(name), batch).label, whole.label, 1e-11)
 
 
-@pytest.mark.parametrize("name", ["gaussian-3", "alpaca-2", "pcoc-3"])
-def test_baselines_are_selections(name):
-    """The filter under certain supervision: never a change, always one, and those that were."""
-    switch = np.array([True, *[False] * 4, True, *[False] * 3, True, *[False] * 3])
-    one, steps = series(case(name), 3, 13, labelled=[True] * 6 + [False]), 13
-    whole = matrix(case(name), [one], 4)
-    known = (
-        (seg.window(steps, None), 0 * switch),
-        (seg.window(steps, 0), 0 * switch + 1),
-        (seg.oracle(torch.tensor(switch)[None]), switch),
-    )
-    for start, told in known:
-        told_of = one._replace(changepoint=told.astype(float))
-        scores = [step.info.log_score for step in run(case(name), [told_of], steps)]
-        close(seg.select(whole, start)[0], torch.cat(scores))
-    got = seg.select(whole, seg.window(steps, 3))[0]
-    for t in np.flatnonzero(one.labelled):
-        part = Series(*(each[max(t - 3, 0) : t + 1] for each in one))
-        alone = enumeration.segment(case(name).reference, part, 0).labels[-1]
-        assert got[t].item() == pytest.approx(alone, abs=1e-9)
-
-
 def test_an_override_is_the_belief_a_label_is_predicted_with():
     one, steps = series(case("poisson"), 1, 12), 12
     whole, told = matrix(case("poisson"), [one]), changes([one])
@@ -180,75 +158,6 @@ def test_the_loss_is_the_mean_over_labels():
     assert found.item() == pytest.approx(-scores.nanmean().item(), abs=1e-11)
     nothing = sequences([each._replace(labelled=np.zeros(15)) for each in batch])
     assert seg.loss(one.model, one.prior(2), nothing, changes(batch)).item() == 0
-
-
-# --- gradients ------------------------------------------------------------------------------------
-
-LEARNED = [
-    "alpaca-2", "alpaca-unknown-2", "alpaca-lags-1", "alpaca-mixture-1", "pcoc-3", "lstm-2",
-]  # fmt: skip
-
-
-def parameters(model) -> dict[str, torch.Tensor]:
-    """Tensors that are learned; of covariances, factors."""
-    found = {}
-    for field in dataclasses.fields(model):
-        name, value = field.name, getattr(model, field.name)
-        if isinstance(value, torch.Tensor) and not name.startswith(("x_", "y_")):
-            found[name] = torch.linalg.cholesky(value) if name == "prior_cov" else value
-        if isinstance(value, NoisePrior):
-            found |= {f"{name}.{part}": each for part, each in value._asdict().items()}
-        if isinstance(value, Mlp):
-            found |= {f"{name}.weights.{i}": each for i, each in enumerate(value.weights)}
-            found |= {f"{name}.biases.{i}": each for i, each in enumerate(value.biases)}
-    return found
-
-
-def rebuilt(model, values: dict[str, torch.Tensor]):
-    changed = {name: each for name, each in values.items() if "." not in name}
-    if "prior_cov" in changed:
-        changed["prior_cov"] = changed["prior_cov"] @ changed["prior_cov"].mT
-    if "log_weight" in changed:
-        changed["log_weight"] = changed["log_weight"].log_softmax(-1)
-    for field in dataclasses.fields(model):
-        name, value = field.name, getattr(model, field.name)
-        if isinstance(value, NoisePrior):
-            changed[name] = NoisePrior(*(values[f"{name}.{part}"] for part in value._fields))
-        if isinstance(value, Mlp):
-            parts = {
-                part: tuple(values[f"{name}.{part}.{i}"] for i in range(len(value.weights)))
-                for part in ("weights", "biases")
-            }
-            changed[name] = dataclasses.replace(value, **parts)
-    return dataclasses.replace(model, **changed)
-
-
-@pytest.mark.parametrize("name", LEARNED)
-def test_gradients_are_finite_whatever_is_told_and_those_of_blocks(name):
-    """Beliefs of exactly 0, no time at all, labels that are missing, known switches.
-
-    That they are those of differences is in tests/training/learners.
-    """
-    told = {
-        "changepoint": [NAN, 1.0, 0.0, NAN, NAN, 0.0, 0.0, NAN, 1.0, 1.0, NAN],
-        "elapsed": [1.0, 1.0, 0.0, 0.0, 3.0],
-        "labelled": [False, True, True],
-    }
-    one, given = case(name), parameters(case(name).model)
-    leaves = [each.clone().requires_grad_() for each in (tensor([-2.0]), *given.values())]
-    for rate, chunks in ((0.0, (None, 7)), (0.05, (7,))):
-        batch = [series(one, i, 18, outlier_rate=rate, **told) for i in range(2)]
-        gradients = []
-        for chunk in chunks:
-            model = rebuilt(one.model, dict(zip(given, leaves[1:], strict=True)))
-            prior = moca.make_prior(model, *(tensor(np.ones((2, model.scaled))),) * 2)
-            changed = changes(batch)._replace(hazard=torch.sigmoid(leaves[0]).expand(2, -1))
-            loss = seg.loss(model, prior, sequences(batch), changed, chunk)
-            gradients.append(torch.autograd.grad(loss, leaves))
-        for what, first, last in zip(["hazard", *given], gradients[0], gradients[-1], strict=True):
-            assert torch.isfinite(last).all(), what
-            torch.testing.assert_close(first, last, atol=1e-10, rtol=1e-9, msg=what)
-        assert gradients[0][0].abs().max() > 0
 
 
 # --- the lattice ----------------------------------------------------------------------------------

@@ -18,15 +18,10 @@ from training.learners.encoders import ConvEncoder
 from training.meta_training.objective import log_scores, start
 from training.trained import log_scores as filtered_scores
 
+NAN = math.nan
 SMALL = {"widths": (7,), "features": 5, "hazard": 0.07, "learn_hazard": True}
-
-
 IMAGE = {"image": (2, 8, 8), "blocks": (3, 4)}
-
-
 OUTPUTS = 2
-
-
 KINDS = {
     "alpaca-known": ({"noise": "known"}, 0),
     "alpaca-lags": ({"noise": "unknown", "lags": 3}, 0),
@@ -76,8 +71,8 @@ def scores(model, batch):
     return segments.forward(found, Changes(hazard)).log_score
 
 
-def loss(learner, batch):
-    return -log_scores(learner, batch, Objective(), None).nansum()
+def loss(learner, batch, told=None):
+    return -log_scores(learner, batch, Objective(), told).nansum()
 
 
 def trained(learner, batch, steps, optimiser=None):
@@ -129,7 +124,10 @@ def test_a_learner_learns_resumes_and_is_served_as_it_was_trained(kind, tmp_path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_reach_what_is_learned_and_are_those_of_differences(kind):
-    """Of a direction through all parameters at once; a seed decides where they start."""
+    """Of a direction through all parameters at once; a seed decides where they start.
+
+    Also for beliefs of exactly 0, after no time at all, and at known switches.
+    """
     before = torch.get_rng_state()
     learner, same, other, batch = made(kind), made(kind), made(kind, 2), drawn(kind)
     assert torch.equal(torch.get_rng_state(), before)
@@ -138,7 +136,10 @@ def test_gradients_reach_what_is_learned_and_are_those_of_differences(kind):
     weights = [name for name in one if name.endswith("weight") and "norm" not in name]
     if kind != "fleet":  # it begins at the label before, whatever the seed
         assert all(not torch.equal(one[name], three[name]) for name in weights)
-    loss(learner, batch).backward()
+    elapsed = torch.tensor([1.0, 1.0, 0.0, 0.0, 3.0, 1.0, 0.5, 1.0, 1.0]).double()
+    batch = batch._replace(elapsed=elapsed.expand(3, -1))
+    told = torch.tensor([NAN, 1.0, 0.0, NAN, NAN, 0.0, 0.4, NAN, NAN]).double().expand(3, -1)
+    loss(learner, batch, told).backward()
     learned = {name: p for name, p in learner.named_parameters() if p.requires_grad}
     assert set(one) - set(learned) <= {"log_dirichlet"}
     assert "hazard_logit" in learned
@@ -156,7 +157,7 @@ def test_gradients_reach_what_is_learned_and_are_those_of_differences(kind):
         with torch.no_grad():
             for name, each in direction.items():
                 there.get_parameter(name).add_(step * each)
-            return loss(there, batch)
+            return loss(there, batch, told)
 
     slope = sum((p.grad * direction[name]).sum() for name, p in learned.items()).item()
     measured = ((moved(1e-5) - moved(-1e-5)) / 2e-5).item()
