@@ -31,6 +31,12 @@ def series(
     return Series(x, y, hazard=table, **full)
 
 
+def of_labels(y: np.ndarray, x=None, hazard: float = 0.1, outlier_rate: float = 0.0) -> Series:
+    """A stream of given labels (T, d), one unit of time apart, of whose changes nothing is told."""
+    ones, x = np.ones(len(y)), np.zeros((len(y), 0)) if x is None else x
+    return Series(x, y, ones > 0, hazard * ones, ones, np.nan * ones, outlier_rate * ones)
+
+
 def inputs(batch: list[Series], t: int) -> Inputs:
     """Step `t` of several streams; labels that are missing are nan."""
     x = tensor([each.x[t] for each in batch])

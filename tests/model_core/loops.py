@@ -52,10 +52,7 @@ SIZE = 2 * np.sqrt(3) / np.pi  # mean size of a Student-t of 3 degrees
 
 
 class Belief:
-    """The model's filter again, by loops over regimes, outputs and parts; nothing is pruned.
-
-    Regressions keep their normal equations, and solve them anew for each forecast.
-    """
+    """The filter of `averaged`, by loops over regimes, outputs and parts."""
 
     def __init__(self, model, location, scale):
         self.model, self.location, self.scale = model, location, scale
@@ -201,7 +198,7 @@ class Belief:
 
 
 class JointBelief(Belief):
-    """The filter again, by loops; regressions keep their normal equations."""
+    """That of `joint`."""
 
     def __init__(self, model, location, scale):
         super().__init__(model, location, scale)

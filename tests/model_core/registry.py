@@ -61,7 +61,7 @@ def irregular(*shape: int, seed: int) -> np.ndarray:
 
 
 def covariance(factor: Tensor) -> Tensor:
-    """`S S'`, symmetric to the bit, as an artifact's is: half of it is stored."""
+    """`S S'`, symmetric to the bit as an artifact's is: half of it is stored."""
     square = factor @ factor.mT
     return 0.5 * (square + square.mT)
 
@@ -199,10 +199,6 @@ def alpaca_case(
 
     name = f"alpaca-lags-{x_dim}" if lags else f"alpaca{'-unknown' * noisy}-{y_dim}"
     return make(name, model, draw)
-
-
-def noisy_alpaca_case(y_dim: int, features: int = 5) -> Case:
-    return alpaca_case(y_dim, features, noisy=True)
 
 
 def alpaca_mixture_case(y_dim: int = 1, features: int = 4, *, noisy: bool = False) -> Case:
@@ -368,8 +364,8 @@ BUILDERS: dict[str, Callable[[], Case]] = {
     "exponential": exponential,
     "alpaca-1": alpaca_case,
     "alpaca-2": lambda: alpaca_case(2),
-    "alpaca-unknown-1": lambda: noisy_alpaca_case(1),
-    "alpaca-unknown-2": lambda: noisy_alpaca_case(2),
+    "alpaca-unknown-1": lambda: alpaca_case(1, noisy=True),
+    "alpaca-unknown-2": lambda: alpaca_case(2, noisy=True),
     "alpaca-mixture-1": alpaca_mixture_case,
     "alpaca-mixture-unknown-2": lambda: alpaca_mixture_case(2, noisy=True),
     "alpaca-lags-1": lambda: alpaca_case(2, 4, x_dim=1, lags=2),

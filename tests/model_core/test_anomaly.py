@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from model_core import anomaly
-from model_core.events import alarming
-from model_core.stream_settings import ALARM_SILENCE
 
 RNG = np.random.default_rng
 
@@ -186,11 +184,3 @@ def test_states_are_finite_whatever_comes_and_others_are_not_valid():
         other = states[0].copy()
         other[at] = value
         assert not anomaly.valid(other), (at, value)
-
-
-def test_an_alarm_comes_at_the_threshold_and_again_right_after_the_silence():
-    assert alarming(0.99, 0.99, 7, None)
-    assert not alarming(0.99, 0.98, 7, None)
-    assert not alarming(None, 1.0, 7, None)
-    assert not alarming(0.99, 1.0, 7 + ALARM_SILENCE - 1, 7)
-    assert alarming(0.99, 1.0, 7 + ALARM_SILENCE, 7)

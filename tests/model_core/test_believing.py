@@ -79,16 +79,12 @@ def extremes(d: int) -> dict[str, np.ndarray]:
     jump[60:] += 1e6
     jump[60] = 1e8
     far[50], far[52] = 1e100, [-1e100, 1e100][:d]
-    steady = np.r_[np.zeros(20), 1e-3, 0.3, 1e2, 1e4, 1e6, np.ones(steps - 25)]
     return {
-        "walk": z.cumsum(0),
         "growth": np.exp(0.2 * z.cumsum(0)),
         "a thousandth": np.where(late, 1.0, 1e-3) * z,
-        "jumps": np.repeat(steady[:, None], d, 1),
         "jump": jump,
         "far": far,
         "collinear": z[:, :1].cumsum(0) @ np.linspace(1, -2, d)[None],
-        "constant": np.where(np.arange(d) == 0, z, 0 * z),
     }
 
 
@@ -111,9 +107,7 @@ def test_no_forecast_runs_away(build):
     model = build()
     series_of = extremes(model.y_dim)
     found = excess(model, np.stack(list(series_of.values())))
-    assert dict(zip(series_of, found <= REACH + 1e-9, strict=True)) == dict.fromkeys(
-        series_of, True
-    )
+    assert (found <= REACH + 1e-9).all(), dict(zip(series_of, found, strict=True))
 
 
 # --- what is a change -----------------------------------------------------------------------------

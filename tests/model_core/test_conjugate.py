@@ -1,8 +1,4 @@
-"""Conjugate predictives against integrals of likelihood times prior; counts that jump.
-
-The integrals are trapezoids over a wide grid of unbounded parameters, where they are exact to
-rounding. They know the likelihood and the prior alone: no posterior, no update.
-"""
+"""Conjugate models: variances of their priors; counts that jump."""
 
 from __future__ import annotations
 
@@ -12,8 +8,7 @@ import torch
 
 from model_core.upm.builtin import Options, build
 from model_core.upm.conjugate import Poisson
-from tests.model_core.cases import walk
-from tests.model_core.references import Series
+from tests.model_core.cases import of_labels, walk
 from tests.model_core.registry import Case, case, tensor
 
 
@@ -36,9 +31,7 @@ AT = 60  # of the jump
 def changed(y, location: float, hazard: float = 0.01):
     """Probability after each count that the regime began at the jump or later; last mixture."""
     one = Case("", Poisson(), np.array([location]), np.ones(1), None, None)
-    ones, labels = np.ones(len(y)), np.array(y, dtype=float)[:, None]
-    told = ones > 0, hazard * ones, ones, np.nan * ones, 0.01 * ones
-    found, stream = [], Series(np.zeros((len(y), 0)), labels, *told)
+    stream, found = of_labels(np.array(y, dtype=float)[:, None], None, hazard, 0.01), []
     for t, step in enumerate(walk(one.model, one.prior(), [stream], 30)):
         late = t - step.state.belief.run_length >= AT
         found.append(step.state.belief.log_prob.exp()[late].sum().item())

@@ -251,15 +251,6 @@ def test_a_certain_change_leaves_one_hypothesis():
     assert set(belief_of(steps[-1].state)) == {8, 9, 10, 11}
 
 
-def test_pruning_empties_the_least_likely_slot():
-    log_prob = tensor([[0.5, 0.1, 0.4], [0.7, 0.3, 0.0]]).log()
-    where = torch.arange(3).expand(2, 3)
-    kept, mass = beliefs.prune(Belief(log_prob, where, log_prob, where))
-    assert mass.tolist() == pytest.approx([0.1, 0.0])
-    close_to(kept.log_prob.exp(), tensor([[5 / 9, 0, 4 / 9], [0.7, 0.3, 0]]))
-    assert torch.isinf(kept.score[0]).tolist() == [False, True, False]
-
-
 # --- units and gradients --------------------------------------------------------------------------
 
 # What a fleet was taught of inputs has their units; durations have no other origin.

@@ -12,7 +12,7 @@ import torch
 from model_core import belief as beliefs
 from model_core import filter as moca
 from model_core.upm.conjugate import Gaussian
-from tests.model_core.cases import walk
+from tests.model_core.cases import of_labels, walk
 from tests.model_core.references import Series, Window
 from tests.model_core.registry import Case, case, tensor
 
@@ -32,8 +32,7 @@ def uneventful(one: Case, steps: int) -> list[Series]:
             x = x[:1].repeat(steps, 0)
         elif stuck:
             y = y[:1].repeat(steps, 0)
-        ones = np.ones(steps)
-        batch.append(Series(x, y, ones > 0, 1e-4 * ones, ones, np.nan * ones, rate * ones))
+        batch.append(of_labels(y, x, 1e-4, rate))
     return batch
 
 
@@ -132,14 +131,10 @@ def test_fifty_hypotheses_cost_less_than_a_thousandth_of_a_nat():
     """On average, with the outlier rate that gaussian streams have; and the bound holds."""
     with NILE.open() as file:
         y = np.array([[float(row["y"])] for row in csv.DictReader(file)])
-    model, one = Gaussian(y_dim=y.shape[1]), np.ones(len(y))
-    told = one > 0, model.hazard * one, one, np.nan * one, model.outlier_rate * one
+    model, found = Gaussian(), []
     moments = tensor(y[:10].mean(0))[None], tensor(y[:10].std(0, ddof=1))[None]
-    prior, stream, found = (
-        moca.make_prior(model, *moments),
-        Series(np.zeros((len(y), 0)), y, *told),
-        [],
-    )
+    prior = moca.make_prior(model, *moments)
+    stream = of_labels(y, None, model.hazard, model.outlier_rate)
     for room in (50, len(y)):
         infos = [step.info for step in walk(model, prior, [stream], room)]
         found.append([torch.cat([info[i] for info in infos]) for i in (1, 3)])

@@ -17,8 +17,8 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from model_core.upm.lags import push
 from model_core.upm.linear import Autoregressive, Linear
-from tests.model_core.cases import inputs, run, series, walk
-from tests.model_core.references import Series, lags_of
+from tests.model_core.cases import inputs, of_labels, run, series, walk
+from tests.model_core.references import lags_of
 from tests.model_core.registry import NAMES, case, irregular, tensor
 
 WITH_BLOCKS = [
@@ -161,16 +161,8 @@ def typical(names=()) -> AlpacaMixture:
 
 def followed(model, labels: list[float]):
     """Regime after each label, and the last state."""
-    ones, zero = np.ones(len(labels)), torch.zeros(1, 1, dtype=torch.float64)
-    stream = Series(
-        ones[:, None],
-        np.array(labels)[:, None],
-        ones > 0,
-        0.05 * ones,
-        ones,
-        np.nan * ones,
-        0 * ones,
-    )
+    y, zero = np.array(labels)[:, None], torch.zeros(1, 1, dtype=torch.float64)
+    stream = of_labels(y, np.ones_like(y), 0.05)
     steps = list(walk(model, moca.make_prior(model, zero, zero + 1), [stream], 10))
     return [readout.typical_regimes(model, step.state)[0] for step in steps], steps[-1].state
 

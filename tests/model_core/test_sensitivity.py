@@ -28,28 +28,6 @@ def drawn(model, series, steps, seed=0):
     return draw(model, series, steps, torch.Generator().manual_seed(seed))
 
 
-# --- the rule -----------------------------------------------------------------------------------
-
-
-def states(changed, *rule):
-    """States that an event enters, by observation."""
-    state = Track()
-    found = []
-    for i, mass in enumerate(changed):
-        reading = Reading(10 + i, None, 5, 0.5, 0, None, None, mass)
-        state, moved = track(state, reading, *rule)
-        found.append([event.state for event in moved])
-    return found
-
-
-def test_an_event_is_confirmed_by_a_threshold_or_by_time_or_by_both():
-    assert states([0.7, 0.8, 0.9, 0.95], 0, 0.9) == [["suspected"], [], ["confirmed"], []]
-    assert states([0.9], 0, 0.9) == [["suspected", "confirmed"]]
-    assert states([0.1] * 4, 2) == [["suspected"], [], ["confirmed"], []]
-    assert states([0.1] * 4, 2, 0.0) == states([0.1] * 4, 2)
-    assert states([0.9, 0.9, 0.1, 0.9], 2, 0.5) == [["suspected"], [], [], ["confirmed"]]
-
-
 # --- what is simulated --------------------------------------------------------------------------
 
 

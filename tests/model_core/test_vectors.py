@@ -15,8 +15,7 @@ from model_core import filter as moca
 from model_core import segments as seg
 from model_core.segments import Changes, Sequences
 from model_core.upm.base import UnderlyingModel
-from tests.model_core.cases import walk
-from tests.model_core.references import Series
+from tests.model_core.cases import of_labels, walk
 from tests.model_core.registry import tensor
 
 FOLDER = os.environ.get("MOCA_TEST_VECTORS", "")
@@ -25,11 +24,6 @@ FILES = [
     pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else pytest.mark.slow)
     for path in (sorted(Path(FOLDER).glob("*.npz")) if FOLDER else [])
 ]
-SUPERVISED = {
-    "nll_toe": lambda arrays: np.ones(len(arrays["switch"])),
-    "nll_oracle": lambda arrays: arrays["switch"].astype(float),
-    "nll_sup_hard": lambda arrays: np.where(arrays["sup_mask"], 1.0, np.nan),
-}
 
 
 def write_artifact(folder: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -70,12 +64,10 @@ class Vector(NamedTuple):
         one = torch.ones(1, self.model.scaled, dtype=torch.float64)
         return moca.make_prior(self.model, 0 * one, one)
 
-    def steps(self, changepoint: float | np.ndarray = np.nan, first: int | None = None):
+    def steps(self):
         """The filter, with room for every hypothesis."""
-        y = self.y[:first]
-        one, changepoint = np.ones(len(y)), np.resize(changepoint, len(y))
-        told = one > 0, one * self.arrays["hazard"], one, changepoint, 0 * one
-        return walk(self.model, self.prior(), [Series(self.arrays["x"], y, *told)], len(y))
+        stream = of_labels(self.y, self.arrays["x"], float(self.arrays["hazard"]))
+        return walk(self.model, self.prior(), [stream], len(self.y))
 
 
 @pytest.fixture(scope="module", params=FILES or [None])
@@ -120,9 +112,6 @@ def test_the_filter_step_by_step(vector):
         check(covariance, arrays["mix_cov"])
     else:
         check(mean.log(), arrays["log_pred"])
-    for name, told in SUPERVISED.items():
-        scores = [step.info.log_score for step in vector.steps(told(arrays), first=60)]
-        check(-torch.stack(scores, 1), arrays[name][:60])
 
 
 def test_the_whole_sequence_at_once(vector):

@@ -8,8 +8,10 @@ import re
 import matplotlib.image
 import numpy as np
 import pytest
+import torch
 
 from training import figures, report
+from training.experiments import bandit, players, sinusoid
 from training.figures import DPI, METHODS, Dots, curve
 from training.statistics import Estimate, reliability
 
@@ -57,6 +59,21 @@ def dots():
     return figures.dots("Dots", [Dots("rate", values, "rates", 0.01, 0.5)], "Rates.")
 
 
+def densities():
+    x, y = np.linspace(-5, 5, 9), np.linspace(-3, 3, 7)
+    density = np.exp(-np.abs(np.subtract.outer(y, np.sin(x))))
+    shown = [sinusoid.Density(time, x, y, density) for time in (5, 12)]
+    data = sinusoid.Data(np.linspace(-5, 5, STEPS), np.arange(STEPS) / 10, SWITCH)
+    return sinusoid.densities_chart(data, shown, beliefs(), "Predictive")
+
+
+def disc():
+    states, reward = torch.rand(30, 2).double() - 0.5, torch.linspace(-1, 1, 30).double()
+    axis = torch.linspace(-1, 1, 11)
+    belief = torch.tensor(beliefs()), torch.tensor(SWITCH), None, axis, axis + axis[:, None]
+    return bandit.disc_chart(states, reward, bandit.Belief(None, *belief), STEPS // 2, "Wheel")
+
+
 FIGURES = {
     "against": lambda: figures.against(curves("SW5", "MOCA"), "NLL (nats)"),
     "over_time": lambda: figures.over_time(dict.fromkeys("abcd", curves("MOCA")), "regret", ""),
@@ -69,6 +86,9 @@ FIGURES = {
     "heat_map": lambda: figures.heat_map(beliefs(), SWITCH),
     "pit": lambda: figures.calibration(np.linspace(0, 1, 50)),
     "classifier": classifier,
+    "densities": densities,
+    "disc": disc,
+    "trajectory": lambda: players.trajectory(np.full((STEPS, 2), 20.0), beliefs(), "Path"),
 }
 
 
@@ -85,7 +105,7 @@ def test_a_chart_is_a_vector_and_a_picture(charts, tmp_path):
     assert [width, height] == pytest.approx(DPI * charts["pit"].figure.get_size_inches(), abs=1)
 
 
-def assert_complete(chart):
+def check_complete(chart):
     """Axes have labels, and no legend covers data: there is one place for the legends of all."""
     chart.figure.draw_without_rendering()
     for axes in chart.figure.axes:
@@ -98,7 +118,7 @@ def assert_complete(chart):
             assert not covered.overlaps(axes.get_window_extent())
 
 
-def assert_marked(axes):
+def check_marked(axes):
     """True switches are lines, with one key for all of them."""
     at = [line.get_xdata()[0] for line in axes.lines if line.get_label() == "true switch"]
     assert at == [9.5]
@@ -108,8 +128,9 @@ def assert_marked(axes):
 def test_axes_have_labels_legends_their_place_and_changes_are_marked(charts):
     for name, chart in charts.items():
         if name != "dots":
-            assert_complete(chart)
-    assert_marked(charts["heat_map"].figure.axes[0])
+            check_complete(chart)
+    for name, place in (("heat_map", 0), ("densities", -2), ("disc", -2)):
+        check_marked(charts[name].figure.axes[place])
 
 
 def test_methods_are_in_the_papers_order_with_their_numbers(charts):

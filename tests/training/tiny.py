@@ -31,6 +31,10 @@ def splits(config, wrap=lambda source: source):
     return found._replace(train=wrap(found.train))
 
 
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
 class Trained(NamedTuple):
     progress: Progress
     losses: list[float]

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import torch
@@ -142,9 +142,12 @@ def trained(tmp_path, *arguments, **settings):
     return moca("train", "--runs", runs, "--length", 15, *arguments, *small(**settings))
 
 
-def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series):
-    said = trained(tmp_path, "--data", file)
+def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    said = trained(tmp_path, "--data", file.name)
     assert said.exit_code == 0, said.stderr
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # it finds its data from any folder
     run = Run(tmp_path / "runs" / "data" / "pumps" / "run")
     config = run.config()
     assert (config.experiment, config.model.kind, config.model.lags) == ("data", "fleet", LAGS)
@@ -161,6 +164,13 @@ def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series):
     torch.testing.assert_close(opened.test[1].y[-1, 0], series[1, -1])
     assert run.result()["device"] == "cpu"
     assert "done before" in trained(tmp_path, "--data", file).stdout
+    file.write_text(file.read_text() + f"s2,{LENGTH},1.5\n")  # other data under the same name
+    for said, why in (
+        (trained(tmp_path, "--data", file), "begun with other settings of data"),
+        (moca("evaluate", "data", run.folder), "is not sha256:"),
+    ):
+        assert said.exit_code == 2
+        assert why in said.stderr
 
 
 def test_inputs_and_labels_are_scaled_by_the_data_unless_a_fleet_takes_its_units(tmp_path, series):
@@ -181,32 +191,8 @@ def test_inputs_and_labels_are_scaled_by_the_data_unless_a_fleet_takes_its_units
     found = own.scaling_of([Series(None, missing, None, "a")], classes=False)
     assert found.y_offset.tolist() == pytest.approx([2.0, 0.1])
     assert found.y_scale.tolist() == [1.0, 1.0]  # a column that never changes
-    assert own.scaling_of([Series(None, missing, None, "a")], classes=True).y_offset.tolist() == [
-        0,
-        0,
-    ]
-
-
-def test_other_data_under_the_same_name_is_told_apart(tmp_path, file):
-    assert trained(tmp_path, "--data", file).exit_code == 0
-    file.write_text(file.read_text() + f"s2,{LENGTH},1.5\n")
-    again = trained(tmp_path, "--data", file)
-    assert again.exit_code == 2
-    assert "begun with other settings of data" in again.stderr
-    run = tmp_path / "runs" / "data" / "pumps" / "run"
-    evaluated = moca("evaluate", "data", run)
-    assert evaluated.exit_code == 2
-    assert "is not sha256:" in evaluated.stderr
-
-
-def test_a_run_finds_its_data_from_any_folder(tmp_path, file, monkeypatch):
-    monkeypatch.chdir(file.parent)
-    assert trained(tmp_path, "--data", file.name).exit_code == 0
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    config = Run(Path("../runs/data/pumps/run")).config()
-    assert config.data["path"] == str(file)
-    assert len(own.opened(config).test) == 3
+    found = own.scaling_of([Series(None, missing, None, "a")], classes=True)
+    assert found.y_offset.tolist() == [0, 0]
 
 
 def test_a_package_that_is_missing_is_named_as_pip_has_it(monkeypatch, capsys):
@@ -263,9 +249,7 @@ def plant(tmp_path, series):
     for name, y in (("a", series[0]), ("b", series[1]), ("short", series[2, :40])):
         hours = (0.2 + 2 * torch.rand(len(y), generator=generator)).cumsum(0).tolist()
         for t, (hour, value) in enumerate(zip(hours, y.tolist(), strict=True)):
-            day, rest = divmod(hour, 24)
-            when = f"2024-{1 + int(day) // 28:02d}-{1 + int(day) % 28:02d}T{int(rest):02d}:"
-            when += f"{int(rest % 1 * 60):02d}:{int(rest * 60 % 1 * 60):02d}Z"
+            when = (datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=hour)).isoformat()
             state, other = "on" if t % 3 else "off", "" if name == "b" or t % 5 == 1 else -value
             table.append([name, when, value, other, "", state])
     header = ["stream", "time", "flow", "pressure", "gone", "state"]
@@ -274,17 +258,15 @@ def plant(tmp_path, series):
 
 def test_a_file_of_a_plant_is_trained_on_or_refused_with_the_way_out(tmp_path, plant):
     """An empty sensor, odd intervals, a column of text, a short series."""
-    said = trained(tmp_path, "--data", plant, "--y", "flow,pressure,gone")
-    assert said.exit_code == 2
-    assert "column 'gone' is empty in every row; leave it out: --y flow,pressure" in said.stderr
-    labels = ["--y", "flow,pressure"]
-    said = trained(tmp_path, "--data", plant, *labels, "--x", "state")
-    assert said.exit_code == 2
-    assert "column 'state': 'off' is not a number; for an input, give a column of" in said.stderr
-    said = trained(tmp_path, "--data", plant, *labels, "--interval", 0)
-    assert said.exit_code == 2
-    assert "interval: Input should be greater than 0" in said.stderr
-    said = trained(tmp_path, "--data", plant, *labels, "--interval", 3600)
+    for options, why in (
+        ("--y flow,pressure,gone", "column 'gone' is empty in every row"),
+        ("--y flow,pressure --x state", "column 'state': 'off' is not a number"),
+        ("--y flow,pressure --interval 0", "interval: "),
+    ):
+        said = trained(tmp_path, "--data", plant, *options.split())
+        assert said.exit_code == 2
+        assert why in said.stderr
+    said = trained(tmp_path, "--data", plant, "--y", "flow,pressure", "--interval", 3600)
     assert said.exit_code == 0, said.stderr
     assert "1 of 3 streams for training, 'short'" in said.stderr
     run = Run(tmp_path / "runs" / "data" / "plant" / "run")

@@ -13,10 +13,6 @@ from training.data.tables import Columns
 from training.errors import BadData
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 @pytest.fixture
 def write(tmp_path):
     def write(text, name="own.csv"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.training.tiny import seeded
 from training.data.windows import Batch, Fixed, InUnits, Series, Windows, consecutive
 from training.errors import BadData
 
@@ -11,10 +12,6 @@ from training.errors import BadData
 def series(name, start, count, **changed):
     y = torch.arange(start, start + count, dtype=torch.float64)[:, None]
     return Series(**{"x": -y, "y": y, "switch": None, "name": name} | changed)
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def test_every_place_is_as_likely_and_no_window_crosses_series():

@@ -14,15 +14,13 @@ from model_core import filter as moca
 from model_core.filter import Inputs
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from tests.training.moca import moca as command
-from tests.training.test_figures import STEPS as DRAWN
-from tests.training.test_figures import SWITCH, assert_complete, assert_marked, beliefs
+from tests.training.tiny import seeded
 from training.catalogue import Place
 from training.errors import BadRun
 from training.experiments import bandit
 from training.experiments.bandit import (
     AGENTS,
     STRATEGIES,
-    Belief,
     Filtered,
     SinceSwitch,
     Sliding,
@@ -40,8 +38,6 @@ SMALL = {
     "validation": {"every": 3, "windows": 3},
 }
 HAZARDS, METHODS, STEPS, TRIALS = (0.02, 0.1), {"MOCA", "SW5", "oracle"}, 140, 3
-
-
 RINGS = 8
 
 
@@ -58,7 +54,7 @@ class Rings:
 
 def toy(samples: int = 20_000) -> Alpaca:
     """The prior's moments are those of the functions that the radii make, as far as rings go."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     delta = torch.rand(samples, 1, generator=generator, dtype=torch.float64)
     edge = torch.arange(RINGS, dtype=torch.float64) / RINGS
     # Uniform in the ring's radius, near enough.
@@ -93,10 +89,6 @@ def _one_thread():
 @pytest.fixture(scope="module")
 def model():
     return toy()
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def world(count: int, steps: int, hazard: float = 0.05, seed: int = 1):
@@ -316,16 +308,3 @@ def test_what_no_agent_can_play_is_refused(tmp_path):
     (each,) = finished(tmp_path)
     with pytest.raises(BadRun, match="got 'lstm'"):
         bandit.model(each, wanted_of(tmp_path, tmp_path))
-
-
-def test_the_disc_is_above_the_belief():
-    rng, axis = np.random.default_rng(0), torch.linspace(-1, 1, 11)
-    states, reward = (
-        torch.tensor(rng.uniform(-0.7, 0.7, (30, 2))),
-        torch.tensor(rng.normal(size=30)),
-    )
-    surface = axis + axis[:, None]
-    belief = Belief(None, torch.tensor(beliefs()), torch.tensor(SWITCH), None, axis, surface)
-    chart = bandit.disc_chart(states, reward, belief, DRAWN // 2, "Wheel")
-    assert_complete(chart)
-    assert_marked(chart.figure.axes[-2])

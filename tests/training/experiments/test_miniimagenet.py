@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.training.tiny import seeded
 from training.catalogue import Place
 from training.errors import BadData
 from training.experiments import miniimagenet
@@ -50,7 +51,7 @@ def test_images_in_folders_become_what_the_source_reads(published, tmp_path):
     assert [file.name for file in written[:3]] == [f"miniimagenet_{n}.npz" for n in NAMES.values()]
     splits = source(out, size=42)
     for each, split in ((splits.validation, "val"), (splits.test, "test")):
-        batch = each.draw(torch.Generator().manual_seed(0), 20, 20)
+        batch = each.draw(seeded(), 20, 20)
         label = (batch.x.mean(2) * 255 / 2).round().long()
         kept = [table[one] for one in label.flatten().tolist()]
         assert {one.split for one in kept} == {split}
@@ -65,10 +66,6 @@ def test_images_in_folders_become_what_the_source_reads(published, tmp_path):
         if label % 3 == 0:  # of the right size and mode: its bytes stay
             file = published / "images" / f"{table[label].wnid}_1.jpg"
             assert content == file.read_bytes()
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def write_images(folder, split, label, superclass, levels):

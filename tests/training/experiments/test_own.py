@@ -14,6 +14,7 @@ from model_core import filter as moca_filter
 from model_core import warmup
 from model_core.upm.builtin import Options, build
 from tests.training.moca import moca, small
+from tests.training.tiny import seeded
 from training import catalogue
 from training.catalogue import Place, splits
 from training.data.windows import Series
@@ -148,10 +149,6 @@ def counted(sizes, classes=2):
         x = torch.arange(float(size)).double().unsqueeze(-1)
         made.append(Series(x, x % classes, None, name))
     return made
-
-
-def seeded():
-    return torch.Generator().manual_seed(0)
 
 
 def test_a_split_by_time_keeps_the_order_and_shares_nothing():

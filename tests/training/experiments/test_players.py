@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.test_figures import STEPS, assert_complete, beliefs
+from tests.training.tiny import seeded
 from training.catalogue import Place
 from training.errors import BadData
 from training.experiments import players
@@ -104,10 +104,6 @@ def test_games_become_what_the_source_of_players_reads(tmp_path):
         assert (set(kept["play"]), set(held["play"])) == ({0, 1, 2, 3}, {4})
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def write_players(folder, groups, key="play", steps=40, **more):
     """Two files as prepared; the position of a row says what group it is of."""
     x = np.full((len(groups), steps + 5, 2), np.nan, np.float32)
@@ -163,8 +159,3 @@ def test_files_that_cannot_be_used_are_named(tmp_path):
         write_players(tmp_path, groups, **more)
         with pytest.raises(BadData, match=said):
             source(tmp_path)
-
-
-def test_a_trajectory_has_its_legend_below_all_panels():
-    chart = players.trajectory(np.full((STEPS, 2), 20.0), beliefs(), "Path")
-    assert_complete(chart)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.training.tiny import seeded
 from training.catalogue import Place
 from training.errors import BadData
 from training.experiments import rainbow
@@ -75,10 +76,6 @@ def test_digits_are_halved_in_the_middle_and_turned_counter_clockwise():
     whole = rainbow.transformed(digit, half._replace(scale=1.0, rotation=180))[0]
     assert (whole[27, :2] == 200).all()
     assert whole.sum() == 400
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def tasks(count, images=4, first=0):

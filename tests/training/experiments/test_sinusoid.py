@@ -1,17 +1,12 @@
-"""The switching sinusoid: what is drawn, and the figure of densities above the belief."""
+"""The switching sinusoid: what is drawn."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from tests.training.test_figures import STEPS, SWITCH, assert_complete, assert_marked, beliefs
+from tests.training.tiny import seeded
 from training.experiments import sinusoid
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def fitted(batch):
@@ -38,13 +33,3 @@ def test_amplitude_phase_inputs_and_noise():
     assert clear.mean() == pytest.approx(math.pi / 2, abs=0.1)
     assert -5 <= batch.x.min() < -4.99
     assert 4.99 < batch.x.max() <= 5
-
-
-def test_densities_are_above_the_belief():
-    x, y = np.linspace(-5, 5, 9), np.linspace(-3, 3, 7)
-    density = np.exp(-np.abs(np.subtract.outer(y, np.sin(x))))
-    shown = [sinusoid.Density(time, x, y, density) for time in (5, 12)]
-    data = sinusoid.Data(np.linspace(-5, 5, STEPS), np.arange(STEPS) / 10, SWITCH)
-    chart = sinusoid.densities_chart(data, shown, beliefs(), "Predictive")
-    assert_complete(chart)
-    assert_marked(chart.figure.axes[-2])

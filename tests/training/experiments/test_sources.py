@@ -8,6 +8,7 @@ import torch
 from tests.training.experiments.test_miniimagenet import SIZE, write_folder
 from tests.training.experiments.test_players import write_players
 from tests.training.experiments.test_rainbow import write_black
+from tests.training.tiny import seeded
 from training import catalogue
 from training.catalogue import Place
 from training.config import Config
@@ -26,10 +27,6 @@ SOURCES = {
     "miniimagenet": ("miniimagenet", {"hazard": HAZARD, "size": SIZE}),
     "players": ("players", {}),
 }
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -76,7 +73,7 @@ def test_parameters_change_exactly_at_switches_and_bounds_hold():
 def test_memory_lasts_within_a_regime_only():
     switch = torch.zeros(4000, 40, dtype=torch.bool)
     switch[:, 0] = switch[:, 20] = True
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     innovation = torch.randn(4000, 40, generator=generator, dtype=torch.float64)
     memory = torch.full((4000, 40), 0.8, dtype=torch.float64)
     found = regimes._autoregression(switch, memory, innovation)

@@ -24,11 +24,8 @@ from training.meta_training.validation import Validation
 
 
 def test_it_learns_and_a_seed_decides_everything(tmp_path):
-    config = tiny(
-        model={"noise": "unknown", "learn_hazard": True},
-        optimiser={"iterations": 60, "batch": 8, "learning_rate": 0.03},
-        validation={"every": 20},
-    )
+    optimiser = {"iterations": 60, "batch": 8, "learning_rate": 0.03}
+    config = tiny(model={"noise": "unknown"}, optimiser=optimiser, validation={"every": 20})
     one, two = (train(config, tmp_path / name) for name in "ab")
     first, last = (sum(one.losses[at]) / 10 for at in (slice(0, 10), slice(-10, None)))
     assert last < first - 0.1, (first, last)
@@ -37,11 +34,8 @@ def test_it_learns_and_a_seed_decides_everything(tmp_path):
     assert one.progress.best_metric == min(each["nll"] for each in history)
     assert one.losses == two.losses
     assert same(one.states[-1], two.states[-1])
-    short = config.model_copy(update={"seed": 1})
-    short = short.model_copy(
-        update={"optimiser": short.optimiser.model_copy(update={"iterations": 1})}
-    )
-    assert train(short, tmp_path / "c").losses[0] != one.losses[0]
+    other = tiny(seed=1, optimiser={"iterations": 1, "batch": 8}, model={"noise": "unknown"})
+    assert train(other, tmp_path / "c").losses[0] != one.losses[0]
 
 
 def measuring(monkeypatch, values):
@@ -69,11 +63,13 @@ def test_the_best_parameters_are_kept_and_patience_ends_it(tmp_path, monkeypatch
 
 def test_of_accuracies_the_highest_is_best(tmp_path, monkeypatch):
     found = iter([0.5, 0.8, 0.7, 0.6])
+
+    def measure(self, learner):
+        return {"nll": 1.0, "accuracy": next(found)}
+
     building = sys.modules[learner.__module__]
     monkeypatch.setattr(building, "_check_alike", lambda *_: None)  # a sinusoid has no classes
-    monkeypatch.setattr(
-        Validation, "measure", lambda self, learner: {"nll": 1.0, "accuracy": next(found)}
-    )
+    monkeypatch.setattr(Validation, "measure", measure)
     done = train(tiny(validation={"metric": "accuracy"}), tmp_path / "a", built=tiny())
     assert done.progress.best_iteration == 6
 
@@ -308,13 +304,11 @@ TITLE = "hazard-0.05_moca_rate-0.005_seed-3_a-name-that-is-rather-long"
 
 def lines(folder, terminal, progress, measured, leads=True, **optimiser):
     """What is shown at the end, each line as wide as it is."""
-    out = io.StringIO()
-    console = Console(
-        file=out, width=100, force_terminal=terminal, force_interactive=terminal, color_system=None
-    )
+    forced = dict.fromkeys(("force_terminal", "force_interactive"), terminal)
+    console = Console(file=io.StringIO(), width=100, color_system=None, **forced)
     with shown(tiny(optimiser=optimiser), folder, TITLE, console, leads=leads) as report:
         report(progress, measured)
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
     return [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
 
 

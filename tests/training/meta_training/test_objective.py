@@ -10,8 +10,9 @@ import torch
 
 from model_core import filter as moca
 from tests.training.learners.test_learners import drawn, made
-from training.config import Config, ModelConfig, Objective
-from training.data.windows import Batch, Splits
+from tests.training.tiny import Gaps, splits, tiny
+from training.config import ModelConfig, Objective
+from training.data.windows import Batch
 from training.learners import build
 from training.learners import learner as new_learner
 from training.learners.base import Scaling
@@ -25,7 +26,6 @@ from training.meta_training.objective import (
 )
 from training.meta_training.validation import Validation, measured
 from training.online import observed
-from training.trained import trace
 
 KINDS = pytest.mark.parametrize("kind", ["alpaca-lags", "alpaca-mixture", "lstm-lags", "pcoc"])
 MODES = ["oracle", "toe", "coe", "sw1", "sw3", "sw50"]
@@ -162,10 +162,6 @@ def test_class_probabilities_are_those_that_labels_are_scored_with():
 def test_class_probabilities_of_moca_are_the_filters_told_of_switches_or_not():
     learner, batch = made("pcoc"), drawn("pcoc", 2, 14)
     model, told = learner.model(), torch.full((2, 14), math.nan, dtype=torch.float64)
-    same(
-        class_log_probabilities(learner, batch, Objective()).exp(),
-        trace(model, batch).probability,
-    )
     told[0, 6], told[1, 8], told[1, 4] = 1.0, 1.0, 0.3
     prior, found = start(model, batch), []
     state = moca.init(prior, 14)
@@ -204,43 +200,26 @@ def test_accuracy_counts_labels_alone_and_nothing_unknown_is_right():
 WIDE = 30.0  # scale of prior factors at which float32 has no digits left
 
 
-class Fixed:
-    """The same windows at every draw; a third of the labels missing."""
-
-    def draw(self, generator, count, length):
-        chance = torch.Generator().manual_seed(3)
-        x = torch.randn(count, length, 1, generator=chance, dtype=torch.float64)
-        y = 2 * x.sin() + 0.2 * torch.randn(x.shape, generator=chance, dtype=torch.float64)
-        y[:, ::3] = math.nan
-        return Batch(x, y)
-
-
-SPLITS = Splits(Fixed(), Fixed(), Fixed(), x_dim=1, y_dim=1)
-
-
-def test_a_score_that_fails_does_not_pass_for_a_label_that_is_missing():
-    def attempt(scale):
-        wanted = Config.model_validate(
-            {
-                "experiment": "sinusoid",
-                "model": {"widths": [16], "features": 24, "prior_scale": scale},
-                "optimiser": {"length": 100},
-                "validation": {"windows": 6},
-            }
+def test_a_score_that_fails_does_not_pass_for_a_label_that_is_missing(tmp_path):
+    """Of labels a third is missing."""
+    for scale, fails in ((0.2, False), (WIDE, True)):
+        wanted = tiny(
+            model={"widths": [16], "features": 24, "prior_scale": scale},
+            optimiser={"length": 100, "dtype": "float32"},
+            validation={"windows": 6},
         )
-        return wanted, new_learner(wanted, SPLITS), Validation(wanted, SPLITS, "cpu")
-
-    wanted, fine, validation = attempt(0.2)
-    batch = validation.batch.to("cpu", torch.float32)
-    known = ~torch.isnan(batch.y).any(-1)
-    score = measured(fine, batch, wanted.objective)["nll"]
-    assert torch.equal(torch.isfinite(score), known)
-    assert validation.measure(fine)["nll"] == pytest.approx(score[known].mean().item(), rel=1e-6)
-    wanted, broken, validation = attempt(WIDE)
-    batch = Fixed().draw(None, 6, 100).to("cpu", torch.float32)
-    failed = torch.isnan(measured(broken, batch, wanted.objective)["nll"]) & known
-    assert 0 < failed.sum() < known.sum()
-    assert math.isnan(validation.measure(broken)["nll"])
-    total, count = Loss(broken, wanted)(batch, None)
-    assert math.isnan(total.item())
-    assert count == known.sum()
+        found = splits(wanted)
+        found = found._replace(validation=Gaps(found.validation))
+        made, validation = new_learner(wanted, found), Validation(wanted, found, "cpu")
+        batch = validation.batch.to("cpu", torch.float32)
+        known = ~torch.isnan(batch.y).any(-1)
+        score = measured(made, batch, wanted.objective)["nll"]
+        failed = torch.isnan(score) & known
+        assert fails == bool(failed.any())
+        assert not failed[known].all()
+        assert not torch.isfinite(score[~known]).any()
+        expected = math.nan if fails else score[known].mean().item()
+        nll = validation.measure(made)["nll"]
+        assert nll == pytest.approx(expected, rel=1e-6, nan_ok=True)
+        total, count = Loss(made, wanted)(batch, None)
+        assert (math.isnan(total.item()), count) == (fails, known.sum())

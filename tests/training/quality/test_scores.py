@@ -42,9 +42,7 @@ def test_f1_by_hand():
     assert annotated_f1({"a": [], "b": [10], "c": [50]}, [10]) == pytest.approx(10 / 11)
     # Nothing is found: the trivial 0 alone.
     assert annotated_f1({"a": [], "b": [10], "c": [50]}, []) == pytest.approx(0.8)
-
-
-def test_a_detection_serves_one_point_and_within_five():
+    # A detection serves one point, and within five.
     assert annotated_f1({"a": [10, 12]}, [11]) == pytest.approx(2 * (2 / 3) / (1 + 2 / 3))
     assert annotated_f1({"a": [10, 12]}, [11, 13]) == pytest.approx(1.0)
     assert annotated_f1({"a": [10]}, [15]) == pytest.approx(1.0)
@@ -55,9 +53,7 @@ def test_covering_by_hand():
     assert covering({"a": [3]}, [3, 5], 6) == pytest.approx(5 / 6)
     assert covering({"a": []}, [4], 6) == pytest.approx(4 / 6)
     assert covering({"a": [3], "b": []}, [], 6) == pytest.approx(0.75)
-
-
-def test_detections_at_either_end_do_not_count():
+    # Detections at either end do not count.
     assert change_score({"a": [5]}, [0, 5, 9], 10) == change_score({"a": [5]}, [5], 10)
     assert change_score({"a": [5]}, [5], 10) == (1.0, 1.0)
 
@@ -112,21 +108,18 @@ def sigmoid(y):
 TWO = window_weights(window(1000, (400, 450), (700, 750)))
 
 
-def test_the_perfect_detector_has_100_and_nothing_has_0():
+def test_detections_by_hand():
     perfect = detection_curve([flags(1000, 400, 700)], [TWO])
     assert perfect.at(1.0) == pytest.approx(100.0)
     assert perfect.best() == (pytest.approx(100.0), 1.0)
     assert detection_curve([np.full(1000, np.nan)], [TWO]).best() == (0.0, np.inf)
-
-
-def test_a_late_detection_counts_less_and_only_the_first_counts():
+    # A late detection counts less, and only the first counts.
     late = detection_curve([flags(1000, 449, 700)], [TWO]).at(1.0)
     assert late == pytest.approx(100 * (3 + sigmoid(-1 / 50) / sigmoid(-1)) / 4)
     again = detection_curve([flags(1000, 400, 420, 449, 700)], [TWO]).at(1.0)
     assert again == pytest.approx(100.0)
 
-
-def test_false_detections_cost_less_just_after_a_window():
+    # False detections cost less just after a window.
     def cost(at):
         return 100.0 - detection_curve([flags(1000, 400, 700, at)], [TWO]).at(1.0)
 
@@ -134,9 +127,6 @@ def test_false_detections_cost_less_just_after_a_window():
     assert cost(600) == pytest.approx(100 * 0.11 / 4, rel=1e-3)
     assert cost(451) == pytest.approx(100 * -0.11 * sigmoid(2 / 49) / 4)
     assert cost(100) == 0.0  # of the probation: 15 %
-
-
-def test_probation_and_equal_scores():
     assert window_weights(window(20_000)).first == 750
     assert window_weights(window(1000)).first == 150
     found = detection_curve([np.ones(1000)], [TWO])  # equal scores are flagged together
@@ -173,14 +163,9 @@ def test_alarms_are_scored_as_detections_are():
     long[480:700] = 1.0
     false = 100 * sum(TWO.weight[at] for at in (480, 580, 680)) / 4
     assert alarm_curve([long], [TWO]).at(scores.ALARM) == pytest.approx(false)
-
-
-def test_alarms_count_from_the_end_of_the_probation():
-    def cost(at):
-        return 100.0 - alarm_curve([flags(1000, 400, 700, at)], [TWO]).at(scores.ALARM)
-
-    assert cost(150) == pytest.approx(100 * 0.11 / 4)
-    assert cost(149) == 0.0
+    for at, cost in ((150, 11 / 4), (149, 0.0)):  # from the end of the probation
+        found = alarm_curve([flags(1000, 400, 700, at)], [TWO]).at(scores.ALARM)
+        assert found == pytest.approx(100 - cost)
 
 
 def test_a_threshold_is_fixed_for_alarms():
