@@ -30,8 +30,7 @@ SEVERAL = pytest.mark.parametrize("name", ["averaged-2", "joint-2", "fleet-2", "
 
 
 @pytest.mark.parametrize(
-    ("name", "loops"),
-    [("averaged-1", Belief), ("averaged-2", Belief), ("joint-2", JointBelief)],
+    ("name", "loops"), [("averaged-1", Belief), ("averaged-2", Belief), ("joint-2", JointBelief)]
 )
 @pytest.mark.parametrize("rate", [0.0, 0.02])
 def test_the_whole_filter_is_that_by_loops(name, loops, rate):
@@ -73,7 +72,7 @@ def excess(model, labels: np.ndarray) -> np.ndarray:
 
 
 def extremes(d: int) -> dict[str, np.ndarray]:
-    rng, steps = np.random.default_rng(8), 90
+    rng, steps = np.random.default_rng(8), 70
     z, late = rng.normal(size=(steps, d)), np.arange(steps)[:, None] >= 20
     jump, far = z.copy(), z.copy()
     jump[60:] += 1e6
@@ -162,10 +161,10 @@ def test_regimes_choose_what_fits_and_errors_that_follow_their_neighbours_count_
 def test_what_was_learned_leaves_averaged_if_it_has_no_chance(name):
     one, own = case(name), case(name).model
     plain = Averaged(own.y_dim, own.kappa, own.slope, own.autoregression, own.alpha, own.beta)
-    stream = series(one, 3, 40, **TOLD)
-    stream.y[20] += 30.0
+    stream = series(one, 3, 20, **TOLD)
+    stream.y[12] += 30.0
     models = replace(own, chance=1e-300), plain, own
-    first, second, third = (run(one._replace(model=each), [stream], 20) for each in models)
+    first, second, third = (run(one._replace(model=each), [stream], 8) for each in models)
     for a, b in zip(first, second, strict=True):
         for x, y in zip(a.info[1:3], b.info[1:3], strict=True):
             torch.testing.assert_close(x, y, atol=1e-9, rtol=0, equal_nan=True)
@@ -186,11 +185,11 @@ def test_what_was_learned_leaves_averaged_if_it_has_no_chance(name):
 def test_the_learned_part_alone_learns_as_alpaca(name, weight):
     one, model = case(name), case(name).model
     d, n = model.y_dim, len(model.prior_mean)
-    zero, unit = torch.zeros(d, dtype=torch.float64), torch.ones(d, dtype=torch.float64)
+    zero, unit, nothing = torch.zeros(d).double(), torch.ones(d).double(), torch.zeros(n).double()
     alpaca = Alpaca(
         encoder=model.encoder,
-        x_offset=torch.zeros(n, dtype=torch.float64),
-        x_scale=torch.ones(n, dtype=torch.float64),
+        x_offset=nothing,
+        x_scale=nothing + 1,
         y_offset=zero,
         y_scale=unit,
         prior_mean=model.prior_mean,
@@ -252,7 +251,7 @@ def test_an_output_that_is_always_missing_leaves_the_other_alone(there):
     both.labelled[np.isnan(both.y[:, there])] = False
     single = Averaged(1, own.kappa, own.slope, own.autoregression, own.alpha, own.beta)
     alone = one._replace(model=single, location=one.location[at], scale=one.scale[at])
-    steps = run(one, [both], 20), run(alone, [both._replace(y=both.y[:, at])], 20)
+    steps = run(one, [both], 8), run(alone, [both._replace(y=both.y[:, at])], 8)
     for a, b in zip(*steps, strict=True):
         close = {"atol": 1e-12, "rtol": 1e-12, "equal_nan": True}
         for x, y in zip(a.info[1:3], b.info[1:3], strict=True):
@@ -264,13 +263,10 @@ def test_an_output_that_is_always_missing_leaves_the_other_alone(there):
 
 @SEVERAL
 def test_the_density_of_a_partial_label_is_the_integral_over_the_rest(name):
-    one, batch = case(name), [gappy(case(name), seed) for seed in (8, 9)]
-    steps = run(one, batch, 6)
-    for a, b in zip(steps[-3:], run(one, batch[:1], 6)[-3:], strict=True):  # of a stream alone
-        torch.testing.assert_close(a.info.log_score[:1], b.info.log_score, equal_nan=True)
-    mixture = b.info.predictive
+    one = case(name)
+    mixture = run(one, [gappy(one, 8, 16)], 6)[-1].info.predictive
     # Points far out are far apart: tails are those of three degrees of freedom.
-    u = torch.linspace(-22, 22, 4_001, dtype=torch.float64)
+    u = torch.linspace(-22, 22, 2_001, dtype=torch.float64)
     parts = [p.expand(len(u), *p.shape[1:]) for p in mixture.components.parameters()]
     wide = mixture._replace(
         log_weight=mixture.log_weight.expand(len(u), -1),
@@ -288,7 +284,7 @@ def test_the_density_of_a_partial_label_is_the_integral_over_the_rest(name):
 
 def test_segments_have_the_moments_of_what_would_be_there():
     """Labels of one level and spread, a third of whose outputs is missing at random."""
-    steps, rng = 250, np.random.default_rng(5)
+    steps, rng = 120, np.random.default_rng(5)
     level, spread = np.array([3.0, -40.0]), np.array([0.5, 8.0])
     gone = rng.random((steps, 2)) < 0.33
     gone[gone.all(1)] = False

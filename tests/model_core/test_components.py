@@ -293,7 +293,7 @@ def test_moments_and_marginals_of_a_component_are_those_of_its_draws(name, kind)
         close(one.covariance()[0, 0].diagonal(), variance, 0, 1e-12)
     # Bayes: the joint density integrates to that of the first output over the second.
     width = (drawn[:, 1].quantile(0.75) - drawn[:, 1].quantile(0.25)).item()
-    u = torch.linspace(-22, 22, 4_001, dtype=torch.float64)
+    u = torch.linspace(-22, 22, 1_001, dtype=torch.float64)
     grid = middle[1] + width * torch.sinh(u)
     points = torch.stack((middle[0].expand_as(grid), grid), -1)
     wide = one.rebuilt(*(p.expand(len(u), *p.shape[1:]) for p in one.parameters()))
@@ -396,7 +396,16 @@ def test_a_count_quantile_is_the_smallest_count_that_reaches_the_level(mean):
 def test_a_level_that_a_count_meets_exactly():
     geometric = mixture(NegativeBinomial, [1.0], [1.0], [1.0])
     assert geometric.quantile(tensor([0.5, 0.75, 0.750001])).flatten().tolist() == [0, 1, 2]
-    for parts in range(2, 40):  # whose sum may end a rounding error below the level
+    for parts in (
+        2,
+        3,
+        7,
+        10,
+        13,
+        23,
+        29,
+        39,
+    ):  # whose sum may end a rounding error below the level
         mix = mixture(Bernoulli, [1 / parts] * parts, [0.3] * parts)
         assert mix.quantile(tensor([0.7])).item() == 0
     two = mixture(Bernoulli, [0.5, 0.5], [0.2, 0.4])

@@ -45,8 +45,7 @@ def ahead(state, count=DAY):
 def brute_force_evidence(rows):
     """Evidence of rows (n, P) that are white, harmonic by harmonic."""
     n, period = rows.shape
-    total = 0.0
-    most = 0.0
+    total = most = 0.0
     choices = 0
     for k in range(1, (period + 1) // 2):
         wave = np.exp(-2j * np.pi * k * np.arange(period) / period)

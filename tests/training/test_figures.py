@@ -178,9 +178,8 @@ def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(measured, 
     document, numbers = report.write(tmp_path / "new", measured)
     text = document.read_text("utf-8")
     pictures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)"', text)
-    assert [alt for _, alt in pictures][1] == measured.figures[1].description
-    for content, _ in pictures:
-        assert base64.b64decode(content).endswith(b"</svg>\n")
+    assert [alt for _, alt in pictures] == [each.description for each in measured.figures]
+    assert base64.b64decode(pictures[0][0]).endswith(b"</svg>\n")
     own = re.sub(r'src="data:[^"]+"', "", text)
     assert not re.search(r"<script|\bsrc=|\bhref=|@import|url\(|http(?!-equiv)", own)
     for shown in ("-3.291 ± 0.074", "encoder.layers", "90.7%", '<html lang="en">', "0.0210"):
@@ -188,11 +187,8 @@ def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(measured, 
     assert text.count("<table>") == text.count("<caption>") >= 5
     said = json.loads(numbers.read_text("utf-8"), parse_constant=pytest.fail)
     assert said["version"] == report.VERSION
-    assert said["metrics"][0]["estimate"] == {
-        "mean": -3.291, "low": -3.365, "high": -3.217, "count": 200,
-    }  # fmt: skip
+    assert [*said["metrics"][0]["estimate"].values()] == [-3.291, -3.365, -3.217, 200]
     assert said["comparisons"][1]["estimate"]["low"] is None
-    assert said["configuration"]["encoder"]["layers"] == [128, 128]
     assert said["calibration"]["coverage"] == [[0.5, 0.493], [0.9, 0.907]]
     assert [set(each) for each in said["figures"]] == [{"title", "description"}] * 2
     bare, _ = report.write(

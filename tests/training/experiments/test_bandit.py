@@ -13,19 +13,13 @@ from torch import Tensor
 from model_core import filter as moca
 from model_core.filter import Inputs
 from model_core.upm.alpaca import Alpaca, NoisePrior
+from tests.model_core.registry import tensor
 from tests.training.moca import moca as command
 from tests.training.tiny import seeded
 from training.catalogue import Place
 from training.errors import BadRun
 from training.experiments import bandit
-from training.experiments.bandit import (
-    AGENTS,
-    STRATEGIES,
-    Filtered,
-    SinceSwitch,
-    Sliding,
-    simulate,
-)
+from training.experiments.bandit import AGENTS, STRATEGIES, Filtered, SinceSwitch, Sliding, simulate
 from training.jobs import Axes, Training, train
 from training.paper import Study
 from training.statistics import estimate
@@ -52,23 +46,18 @@ class Rings:
         return torch.nn.functional.one_hot(kind, RINGS + 2).to(x)
 
 
-def toy(samples: int = 20_000) -> Alpaca:
-    """The prior's moments are those of the functions that the radii make, as far as rings go."""
-    generator = seeded()
-    delta = torch.rand(samples, 1, generator=generator, dtype=torch.float64)
+@pytest.fixture(scope="module")
+def model() -> Alpaca:
+    """Who knows what the other actions give, and what an own one may give, nearer the edge more."""
     edge = torch.arange(RINGS, dtype=torch.float64) / RINGS
-    # Uniform in the ring's radius, near enough.
-    within = edge + torch.rand(samples, RINGS, generator=generator, dtype=torch.float64) / RINGS
-    value = torch.where(within > delta, bandit.HIGH, bandit.LOW).double()
-    fixed = value.new_tensor([bandit.MEDIUM, bandit.LOW]).expand(samples, -1)
-    weights = torch.cat((value, fixed), -1)
+    mean = torch.cat((bandit.HIGH * edge, tensor([bandit.MEDIUM, bandit.LOW])))
+    spread = torch.cat((bandit.HIGH * (edge * (1 - edge)).sqrt() + 0.1, tensor([1e-3, 1e-3])))
     noise = bandit.NOISE**2
-    cov = weights.T.cov() / noise + 1e-6 * torch.eye(RINGS + 2, dtype=torch.float64)
     ones = torch.ones(bandit.X_DIM, dtype=torch.float64)
     return Alpaca(
         encoder=Rings(),
-        prior_mean=weights.mean(0).unsqueeze(-1),
-        prior_cov=0.5 * (cov + cov.T),
+        prior_mean=mean.unsqueeze(-1),
+        prior_cov=torch.diag(spread**2) / noise,
         noise_variance=torch.tensor([noise], dtype=torch.float64),
         x_offset=0 * ones,
         x_scale=ones,
@@ -76,23 +65,6 @@ def toy(samples: int = 20_000) -> Alpaca:
         y_scale=ones[:1],
         hazard=0.02,
     )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return toy()
-
-
-def world(count: int, steps: int, hazard: float = 0.05, seed: int = 1):
-    return bandit.world(seeded(seed), count, steps, hazard)
 
 
 def literal(x1: float, x2: float, action: int, delta: float) -> float:
@@ -169,16 +141,16 @@ def assert_refit(model, held, trial, x, y):
 
 
 def test_posteriors_of_windows_and_of_the_oracle_are_refits_of_their_rows(model):
-    batch, never = rows(2, 25), torch.zeros(2, dtype=torch.bool)
-    for length in (0, 1, 5, 100):
+    batch, never = rows(2, 12), torch.zeros(2, dtype=torch.bool)
+    for length in (0, 5, 100):
         holder, _ = begun(partial(Sliding, length=length), model, 2)
-        for t in range(25):
+        for t in range(12):
             held, seen = holder.held(never), slice(max(0, t - length), t)
             for i in range(2):
                 assert_refit(model, held, i, batch.x[i, seen], batch.y[i, seen])
             holder.learn(batch.x[:, t], batch.y[:, t])
     holder, _ = begun(SinceSwitch, model, 2)
-    for t in range(25):
+    for t in range(12):
         held = holder.held(batch.switch[:, t])
         for i in range(2):
             start = batch.switch[i, : t + 1].nonzero().max().item()
@@ -215,7 +187,7 @@ def assert_holds(held, state):
 
 
 def test_regret_is_the_best_mean_less_that_of_the_action(model):
-    met = world(2, 60)
+    met = bandit.world(seeded(1), 2, 60, 0.05)
     found = simulate(partial(Filtered, hazard=0.05, hypotheses=20), model, met, THOMPSON, seeded())
     for i in range(2):
         for t in range(60):
@@ -232,10 +204,10 @@ def test_regret_is_the_best_mean_less_that_of_the_action(model):
 
 def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
     """A well specified model: random, then sliding windows and MOCA, then the oracle."""
-    met = world(8, 300, hazard=0.01)
+    met = bandit.world(seeded(1), 8, 150, 0.02)
     chosen = {
         "oracle": SinceSwitch,
-        "moca": partial(Filtered, hazard=0.01, hypotheses=60),
+        "moca": partial(Filtered, hazard=0.02, hypotheses=30),
         "random": None,
         "five": partial(Sliding, length=5),
     }
@@ -245,7 +217,7 @@ def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
     assert percent["oracle"] < percent["moca"] < percent["five"] < 60
     means = bandit.reward_mean(met.states[..., None, :], torch.arange(5), met.delta[..., None])
     expected = (bandit.best_mean(met.states, met.delta) - means.mean(-1)).mean().item()
-    assert found["random"].regret.mean().item() == pytest.approx(expected, abs=0.04)
+    assert found["random"].regret.mean().item() == pytest.approx(expected, abs=0.1)
 
 
 @pytest.fixture
