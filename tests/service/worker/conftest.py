@@ -191,9 +191,9 @@ class Bench:
         return [each for each in entries if stream in (None, each.raised.stream)]
 
     def hindsight(self, stream):
-        """The stored segmentation in hindsight, after its checksum."""
+        """The stored segmentation in hindsight, if any, after its checksum."""
         blob = self.client.hget(keys.hindsight(self.partition(stream)), stream)
-        return decoded(wire.decode_hindsight, blob, "hindsight", stream)
+        return blob and decoded(wire.decode_hindsight, blob, "hindsight", stream)
 
     def export(self, stream):
         """A snapshot, as the API makes it."""

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from service.store import keys
-from service.wire import Configure, Delete, Move, Observation, Observe, Predict, RunLength
+from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
 from tests.service.worker.conftest import commit_of, replace_commit, restore_commit
 
 STREAMS = ["a", "b", "c", "d", "e"]
@@ -163,80 +163,6 @@ def apply_with_faults(bench, rng, entries):
     outcomes = bench.outcomes(numbers)
     assert faults.count + faults.blamed > 1
     return outcomes
-
-
-class Gone(BaseException):
-    """The end of a process."""
-
-
-SCRIPT = [
-    ("a", "b"),  # a configuration of each
-    ("a", "a", "b"),
-    ("a",),
-    ("b", "a"),
-]
-
-
-def script(suffix):
-    """Entries of two streams; each observation has a label of its own."""
-    y = iter(range(100))
-    settings = {**KNOWN, "max_hypotheses": 8}
-    first = [Configure(f"{stream}{suffix}", settings) for stream in SCRIPT[0]]
-    rest = [
-        [
-            Observe(f"{stream}{suffix}", [Observation(float(next(y))), Observation(float(next(y)))],
-                    key=f"k{i}{j}", digest="d")
-            for j, stream in enumerate(entry)
-        ]
-        for i, entry in enumerate(SCRIPT[1:])
-    ]  # fmt: skip
-    return [first, *rest, [Move(f"a{suffix}", "exponential")], [Delete(f"b{suffix}")]]
-
-
-def die_at(worker, point, way):
-    """Have a worker's commit number `point` end it, before or after it took place."""
-    commit, seen = commit_of(worker.log), []
-
-    def faulty(commits):
-        seen.append(commits)
-        if len(seen) - 1 != point:
-            return commit(commits)
-        if way.endswith("after"):
-            commit(commits)
-        raise Gone if way.startswith("killed") else redis.ConnectionError("cut")
-
-    replace_commit(worker.log, faulty)
-
-
-@pytest.mark.parametrize("way", ["cut before", "cut after", "killed before", "killed after"])
-def test_stopped_at_every_commit(make_bench, close, way):
-    """Each command once and in order, with the answers of a worker that never stopped."""
-    bench = make_bench(partitions=1, checkpoint_every=2)
-    calm = make_bench(db=1, partitions=1)
-    expected = [outcome for entry in script("") for outcome in calm.send(*entry)]
-    for point in range(6):
-        die_at(bench.worker, point, way)
-        numbers = []
-        for entry in script(f"-{point}"):
-            numbers += bench.append(*entry)
-            try:
-                bench.turn()
-            except Gone:
-                bench.crash()
-        try:
-            outcomes = bench.outcomes(numbers)
-        except Gone:
-            bench.crash()
-            outcomes = bench.outcomes(numbers)
-        restore_commit(bench.worker.log)
-        for outcome, wanted in zip(outcomes, expected, strict=True):
-            assert outcome.status == wanted.status
-            for found, body in zip(outcome.body, wanted.body, strict=True):
-                close({**known(found), "stream": ""}, {**known(body), "stream": ""})
-        records = bench.records(f"a-{point}")
-        assert [record.y for record in records] == [record.y for record in calm.records("a")]
-        assert not bench.stored(f"b-{point}")["named"]
-    check_nothing_left(bench)
 
 
 # --- two workers, and commits that are refused ----------------------------------------------------

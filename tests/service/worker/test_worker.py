@@ -3,7 +3,6 @@
 import gc
 import json
 import math
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,7 @@ from service.problems import StartupError
 from service.store import keys
 from service.store.connection import connect
 from service.store.log import START, Lease
-from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
+from service.wire import Configure, Observation, Observe, Predict, RunLength
 from service.worker import background_jobs, collection
 from service.worker.collection import Collector
 from service.worker.commands import rerun, rerun_commands
@@ -55,25 +54,6 @@ def test_outcomes_are_published_with_their_commit_and_long_ones_by_number(bench)
         message = until(lambda: listener.get_message(timeout=1))
     assert len(wire.encode(long)) > INLINE_BYTES > len(wire.encode(short))
     assert wire.decode_hints(message["data"]) == [short, long.number]
-
-
-def test_reads_expire_and_what_has_an_effect_does_not(bench, monkeypatch):
-    commands = [Configure("a", {}), Observe("a", [Observation(y=1.0)])]
-    outcomes = bench.send(*commands, deadline_ms=1)
-    assert [outcome.status for outcome in outcomes] == [201, 200]
-    right = time.time
-    for skew_ms in (0, -HOUR_MS, HOUR_MS):
-        # The API's clock, and that of both.
-        for apart_ms in {skew_ms, 0}:
-            now = right() + (skew_ms - apart_ms) / 1000
-            monkeypatch.setattr(time, "time", lambda now=now: now)
-            bench.now_ms = int(1000 * now) + apart_ms
-            for command in (RunLength("a"), Predict("a")):
-                for deadline_ms, status in ((30_000, 200), (-1, 504)):
-                    (read,) = bench.send(command, deadline_ms=bench.now_ms + deadline_ms)
-                    assert read.status == status, (skew_ms, apart_ms, command)
-            bench.turn()
-    assert bench.send(Delete("a"), deadline_ms=1)[0].status == 204
 
 
 def test_order_is_the_logs_whatever_the_clock_of_an_api(bench):

@@ -25,7 +25,6 @@ from service.wire import (
     SegmentHistory,
     WhatIf,
 )
-from service.worker import background_jobs
 from service.worker.commands import rerun
 from training.online import Settings, segmentation
 
@@ -33,34 +32,21 @@ LEVELS = [0.0, 3.0, -2.0, 5.0]
 KNOWN = {"location": [0.0], "scale": [1.0]}
 
 
-def labels(model, count, seed=5):
-    """Regimes of 30 observations, as labels of the model."""
+def labels(count, seed=5):
+    """Regimes of 30 observations."""
     rng = random.Random(seed)
-    y = [rng.gauss(LEVELS[t // 30 % 4], 1.0) for t in range(count)]
-    if model == "poisson":
-        return [float(round(abs(10 * value))) for value in y]
-    if model == "bernoulli":
-        return [float(value > 2) for value in y]
-    return y
+    return [rng.gauss(LEVELS[t // 30 % 4], 1.0) for t in range(count)]
 
 
 def made(bench, model="gaussian", y=None, stream="a", **settings):
     bench.ask(Configure(stream, {"model": model, **settings}), status=201)
-    bench.observe(stream, labels(model, 60) if y is None else y)
-
-
-def stored(bench, stream="a"):
-    """The stored segmentation, after its checksum."""
-    blob = bench.client.hget(keys.hindsight(bench.partition(stream)), stream)
-    if blob is None:
-        return None
-    return wire.decode_hindsight(wire.checked(blob, "hindsight", stream))
+    bench.observe(stream, labels(60) if y is None else y)
 
 
 def segment(bench, stream="a"):
     (outcome,) = bench.send(SegmentHistory(stream))
     assert (outcome.status, outcome.body) == (204, [])
-    return stored(bench, stream)
+    return bench.hindsight(stream)
 
 
 def evaluated(model, y):
@@ -83,17 +69,6 @@ def reruns(monkeypatch):
 
 
 # --- the segmentation in hindsight --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("model", ["averaged", "poisson"])
-def test_is_what_an_evaluation_finds(bench, model):
-    y = labels(model, 150)
-    made(bench, model, y)
-    found = segment(bench)
-    assert (found.first, found.seq, found.starts[0]) == (0, 150, 0)
-    assert found.starts[1:] == evaluated(model, y)
-    if model == "averaged":
-        assert len(found.starts) > 3
 
 
 def test_location_and_scale_are_those_of_all_labels(bench):
@@ -122,19 +97,19 @@ def test_the_stream_is_untouched(bench):
         leaves = tree_leaves(loaded.slab.state(loaded.row))
         return bench.stored("a"), [each.tolist() for each in leaves]
 
-    y = labels("averaged", 140)
+    y = labels(140)
     for name in ("a", "b"):
         made(bench, "averaged", y, name)
     before = state()
     assert segment(bench) is not None
     assert state() == before
-    answers = {name: bench.observe(name, labels("averaged", 40, seed=9)) for name in ("a", "b")}
+    answers = {name: bench.observe(name, labels(40, seed=9)) for name in ("a", "b")}
     assert [{**each, "stream": "b"} for each in answers["a"]] == answers["b"]
     assert bench.events("a") == bench.events("b")
 
 
 def test_is_kept_until_a_tenth_more_was_observed(bench, reruns):
-    y = labels("gaussian", 133)
+    y = labels(133)
     made(bench, y=y[:120])
     first = segment(bench)
     bench.observe("a", y[120:132])
@@ -147,7 +122,7 @@ def test_is_kept_until_a_tenth_more_was_observed(bench, reruns):
 
 
 def test_of_a_stream_longer_than_its_history(bench):
-    y = labels("averaged", 330)
+    y = labels(330)
     made(bench, "averaged", y, history=100)
     found = segment(bench)
     # History is retained in whole chunks.
@@ -165,8 +140,8 @@ def test_goes_with_its_stream(bench, reruns):
     assert segment(bench).starts == old.starts
     assert reruns == [60, 60]
     bench.send(Delete("a"))
-    assert stored(bench) is None
-    made(bench, y=labels("gaussian", 60, seed=6))
+    assert bench.hindsight("a") is None
+    made(bench, y=labels(60, seed=6))
     assert segment(bench).generation == 2
 
 
@@ -176,16 +151,16 @@ def test_feedback_and_moves_drop_it(bench):
     assert segment(bench).starts == [0, 60]
     (event,) = (each for each in bench.events("a") if each.state == "confirmed")
     bench.ask(EventFeedback("a", False, event=event.id))
-    assert stored(bench) is None
+    assert bench.hindsight("a") is None
     assert segment(bench).starts == [0]  # the retained observations say so now
     bench.ask(Move("a", "averaged"))
-    assert stored(bench) is None
+    assert bench.hindsight("a") is None
 
 
 def test_refused_while_warming_up(bench):
-    made(bench, y=labels("gaussian", 19))
+    made(bench, y=labels(19))
     assert bench.ask(SegmentHistory("a"), status=409)["type"].endswith("warming-up")
-    assert stored(bench) is None
+    assert bench.hindsight("a") is None
 
 
 # --- calibration --------------------------------------------------------------------------------
@@ -268,31 +243,6 @@ def test_a_new_rate_begins_with_the_curve_and_is_calibrated(bench):
     assert changed["threshold"] < calibrate(bench).threshold < first.threshold
     bench.ask(Configure("a", {"sensitivity": None}))
     assert bench.head("a").alarm.calibration is None
-
-
-@pytest.mark.usefixtures("coarse")
-def test_what_is_broken_off_is_done_by_the_next_owner(make_bench, monkeypatch):
-    """With the same result, which is committed once."""
-    plain, bench = make_bench(), make_bench(db=1)
-    for each in (plain, bench):
-        started(each)
-    segment(plain)
-    calibrate(plain)
-    for command in (CalibrateSensitivity, SegmentHistory):
-        with monkeypatch.context() as patch:
-            patch.setattr(background_jobs.Job, "advance", background_jobs.Job.step)
-            numbers = bench.append(command("a"))
-            while bench.partition("a") not in bench.worker._jobs:
-                bench.turn()
-            assert stored(bench) is None
-            assert (bench.head("a").alarm.calibration is None) == (command is CalibrateSensitivity)
-            bench.crash()
-        assert [outcome.status for outcome in bench.outcomes(numbers)] == [204]
-        bench.crash()
-    assert stored(bench).starts == stored(plain).starts
-    alarm, expected = bench.head("a").alarm, plain.head("a").alarm
-    assert alarm.calibration == expected.calibration
-    assert alarm.threshold == pytest.approx(expected.threshold, rel=1e-9)
 
 
 def test_not_of_streams_that_cannot_be_simulated(bench):

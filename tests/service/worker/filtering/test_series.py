@@ -79,14 +79,6 @@ def test_a_list_is_its_observations_one_by_one(pair, close, model):
     close(in_lists.observe("a", more), by_one.observe("a", more))
 
 
-def test_details_are_answered_one_by_one(pair):
-    by_one, in_lists = pair("gaussian")
-    labels = [float(i % 3) for i in range(12)]
-    for wanted in ({"components": True, "quantiles": [0.1, 0.9]}, {"belief": True}):
-        expected = by_one.observe("a", labels, part=1, **wanted)
-        assert in_lists.observe("a", labels, **wanted) == expected
-
-
 BAD = 666.0  # a label that the kernel refuses
 
 
