@@ -1,7 +1,6 @@
 """The log of a partition on every topology: append, lease, trials, commit, read."""
 
 import asyncio
-import json
 import threading
 import time
 
@@ -58,21 +57,18 @@ async def test_append_writes_an_entry_and_counts(redis_client, appender):
     assert REMEMBER_MS - 10_000 < redis_client.pttl(keys.append(P, "i1")) <= REMEMBER_MS
 
 
-async def test_the_same_number_answers_the_first_entry(redis_client, appender):
+async def test_the_same_number_answers_the_first_entry(redis_client, appender, log, make):
     first = await appender.append(P, 4, 3, b"a")
     assert await appender.append(P, 4, 3, b"a") == first
     assert await appender.append(P, 4, 3, b"a", repeated=True) == first
     assert (meta(redis_client, "in"), len(left(redis_client))) == ("3", 1)
-    assert (await appender.append(P, 5, 3, b"b")).entry != first.entry
+    second = await appender.append(P, 5, 3, b"b")
+    assert second.entry != first.entry
     with pytest.raises(ResponseError):  # an earlier number can be no repeat
         await appender.append(P, 4, 3, b"a")
     assert len(left(redis_client)) == 2
-
-
-async def test_a_repeat_after_the_entry_was_applied_and_trimmed(redis_client, appender, log, make):
-    first = await appender.append(P, 0, 3, b"a")
-    assert log.commit([make(log.acquire(P), Offset(first.entry, DONE), done=3)]) == ["OK"]
-    assert await appender.append(P, 0, 3, b"a") == Appended(first.entry, 0)
+    assert log.commit([make(log.acquire(P), Offset(second.entry, DONE), done=6)]) == ["OK"]
+    assert await appender.append(P, 5, 3, b"b") == Appended(second.entry, 0)  # trimmed by now
     assert left(redis_client) == []
 
 
@@ -322,29 +318,20 @@ def test_an_acquisition_that_never_came_is_forgotten(log, unanswered, monkeypatc
         assert (not log._unsure[P]) == forgotten
 
 
-# --- trials: commands applied alone, and named meanwhile --------------------------------------
+# --- trials: commands applied alone, and named meanwhile; see test_trials.py ------------------
 
 
-def named(client):
-    """What the store holds of trials."""
-    place, tries = meta(client, "trying", "tries")
-    assert (place is None) == (tries is None)
-    return None if place is None else (place, json.loads(tries))
-
-
-def test_a_trial_is_named_until_its_commit(redis_client, log, other, add, make):
+def test_a_trial_takes_a_lease(redis_client, log, other, add, make):
     first, _ = add(2)
     lease = log.acquire(P)
     assert log.begin_trial(lease, first, 0)
-    assert named(redis_client)[0] == f"{first}:0"
-    assert list(named(redis_client)[1]) == [lease.token]
+    assert meta(redis_client, "trying") == f"{first}:0"
     assert log.commit([make(lease, Offset(first, 0))]) == ["OK"]
-    assert named(redis_client) is None
     redis_client.delete(keys.lease(P))
-    assert not log.begin_trial(lease, first, 1)  # without the lease
+    assert not log.begin_trial(lease, first, 1)
     other.acquire(P)
     assert not log.begin_trial(lease, first, 1)
-    assert named(redis_client) is None
+    assert meta(redis_client, "trying", "tries") == [None, None]
 
 
 # --- commit -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from model_core import compiled
+from model_core.upm.conjugate import Gaussian
 from service import wire
 from service.models import catalogue
 from service.settings import Settings
@@ -258,6 +259,22 @@ def replace_commit(log, commit):
 
 def restore_commit(log):
     vars(log).pop("begin_commit", None)
+
+
+def slug(answer):
+    """The type of a problem."""
+    return answer["type"].rpartition("/")[2]
+
+
+BAD = 666.0
+
+
+class Fragile(Gaussian):
+    """A Gaussian whose update breaks on BAD."""
+
+    def update(self, stats, phi, y, weight):
+        new = super().update(stats, phi, y, weight)
+        return new._replace(mean=torch.where((y == BAD).unsqueeze(1), torch.nan, new.mean))
 
 
 def close_to(found, expected, tolerance=1e-9, at="$"):

@@ -79,6 +79,13 @@ def listed(detector, bench, stream="a"):
     assert [(s.start, s.end) for s in detector.segments()] == [(s.start, s.end) for s in found]
 
 
+def foreseen(close, detector, bench, **more):
+    """Compare forecasts."""
+    served = bench.ask(Predict("a", horizon=3, **more))["predictions"]
+    for ours, theirs in zip(detector.forecast(3, **more), served, strict=True):
+        close(ours.to_dict(), theirs["predictive"], 1e-9)
+
+
 @pytest.fixture
 def detect(make_bench):
     """Build a bench and a detector of stream a."""
@@ -163,9 +170,7 @@ def test_forecasts(detect, close, model):
     y = labels(model, 50)
     bench.observe("a", y)
     detector.update_many(y)
-    served = bench.ask(Predict("a", horizon=3, seed=7))["predictions"]
-    for ours, theirs in zip(detector.forecast(3, seed=7), served, strict=True):
-        close(ours.to_dict(), theirs["predictive"], 1e-9)
+    foreseen(close, detector, bench, seed=7)
 
 
 def test_vectors_have_a_model_of_their_own_and_may_lack_outputs(detect, close):
@@ -214,9 +219,7 @@ def test_seasons(detect, close, settings, monkeypatch):
     agree(close, detector, answers, seen)
     assert detector.last.season == [24]
     listed(detector, bench)
-    served = bench.ask(Predict("a", horizon=3))["predictions"]
-    for ours, theirs in zip(detector.forecast(3), served, strict=True):
-        close(ours.to_dict(), theirs["predictive"], 1e-9)
+    foreseen(close, detector, bench)
 
 
 @pytest.mark.slow

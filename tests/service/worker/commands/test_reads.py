@@ -11,13 +11,10 @@ from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Strategy
 from service.wire import Act, Configure, Observation, Predict, RunLength, SetBelief
+from tests.service.worker.conftest import slug
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.05, "outlier_rate": 0.0}
 CANDIDATES = [[-1.0, 0.5], [0.2, 0.1], [2.0, -1.0]]
-
-
-def slug(answer):
-    return answer["type"].rpartition("/")[2]
 
 
 # --- forecasts ----------------------------------------------------------------------------------

@@ -28,14 +28,10 @@ from service.wire import (
     WhatIf,
     snapshot,
 )
-from tests.service.worker.conftest import STAGED
+from tests.service.worker.conftest import STAGED, slug
 from tests.service.worker.kinds import KINDS, configure, publish, series
 
 KNOWN = {"location": [0.0], "scale": [1.0]}
-
-
-def slug(answer):
-    return answer["type"].rpartition("/")[2]
 
 
 def empty(bench, stream):

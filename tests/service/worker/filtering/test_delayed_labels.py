@@ -4,10 +4,9 @@ import json
 import random
 
 import pytest
-import torch
 
-from model_core.upm.conjugate import Gaussian
 from service.wire import Act, Configure, Move, Observation, Observe, Predict, RunLength, SetBelief
+from tests.service.worker.conftest import BAD, Fragile
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.03}
 
@@ -111,17 +110,6 @@ def test_answers_past_a_gap_are_those_without_the_label(bench, close):
     assert answer["seq"] == 20
     assert answer["log_score"] is not None
     assert bench.head("a").seq == 26
-
-
-BAD = 666.0
-
-
-class Fragile(Gaussian):
-    """A Gaussian whose update breaks on BAD."""
-
-    def update(self, stats, phi, y, weight):
-        new = super().update(stats, phi, y, weight)
-        return new._replace(mean=torch.where((y == BAD).unsqueeze(1), torch.nan, new.mean))
 
 
 def test_a_label_that_waited_and_cannot_be_applied_counts_as_missing(monkeypatch, bench, close):

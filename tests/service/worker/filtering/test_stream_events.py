@@ -61,17 +61,6 @@ def check_stored(bench, stream):
     assert (head.event is not None) == any(e.state == "suspected" for e in events)
 
 
-def test_by_default_a_change_is_confirmed_when_it_is_probable(bench):
-    for stream, given in (("a", {}), ("b", {"confirm_probability": 0.8})):
-        bench.ask(Configure(stream, {**KNOWN, **given}), status=201)
-        answers = bench.observe(stream, varying(3))
-        threshold = given.get("confirm_probability", 0.99)
-        probable = [a["seq"] for a in answers if a["changed_probability"] >= threshold]
-        events = [a["event"] for a in answers if a["event"] and a["event"]["state"] == "confirmed"]
-        assert [each["confirmed_at"] for each in events] == probable != []
-        check_stored(bench, stream)
-
-
 def test_answers_and_feed_say_each_state_once_in_order(bench):
     bench.ask(Configure("a", IN_TIME), status=201)
     times = [f"2024-01-01T00:{i // 60:02}:{i % 60:02}Z" for i in range(72)]

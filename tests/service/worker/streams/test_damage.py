@@ -25,14 +25,11 @@ from service.wire import (
     SegmentHistory,
     WhatIf,
 )
+from tests.service.worker.conftest import slug
 from tests.service.worker.kinds import KINDS, publish, series
 
 PUMP = KINDS["alpaca"]
 AT = [[0.3, -1.0, 0.5]]
-
-
-def slug(answer):
-    return answer["type"].rpartition("/")[2]
 
 
 @pytest.fixture

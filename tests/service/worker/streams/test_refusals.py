@@ -4,22 +4,18 @@ import json
 import math
 
 import pytest
-import torch
 
 from model_core.upm.builtin import Options
 from model_core.upm.conjugate import Gaussian
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
 from service.worker.streams import limits
+from tests.service.worker.conftest import BAD, Fragile, slug
 from tests.service.worker.kinds import KINDS, configure, series
 
 ALL = [i / 100 for i in range(1, 100)]
 KINDS_REFUSED = ("gaussian", "categorical", "exponential", "linear-3", "autoregressive-all",
                  "poisson", "bernoulli")  # fmt: skip
 DIMENSION, RANGE, CONFLICT = "dimension-mismatch", "label-out-of-range", "settings-conflict"
-
-
-def slug(answer):
-    return answer["type"].rpartition("/")[2]
 
 
 def label(stream, *labels, x=None, seq=None):
@@ -231,15 +227,6 @@ def test_a_label_beyond_all_scales_is_the_senders_fault(bench):
         assert belief["seq"] == 1
 
 
-class Fragile(Gaussian):
-    """A Gaussian whose update breaks on one label."""
-
-    def update(self, stats, phi, y, weight):
-        new = super().update(stats, phi, y, weight)
-        broken = (y == 666.0).unsqueeze(1)
-        return new._replace(mean=torch.where(broken, torch.nan, new.mean))
-
-
 def serve(bench, model):
     bench.worker.engine.catalogue._built["gaussian", Options()] = model
 
@@ -256,7 +243,7 @@ def fragile(make_bench):
 def test_a_step_that_is_not_finite_is_not_taken(fragile):
     fragile.observe("a", [1.0, 2.0])
     before, belief = fragile.stored("a"), fragile.ask(RunLength("a"))
-    answer = fragile.ask(label("a", 666.0), status=500)
+    answer = fragile.ask(label("a", BAD), status=500)
     assert slug(answer) == "numerical-fault"
     assert (answer["seq"], answer["applied"]) == (2, 0)
     assert fragile.stored("a") == before
@@ -265,7 +252,7 @@ def test_a_step_that_is_not_finite_is_not_taken(fragile):
 
 
 def test_a_list_stops_at_a_fault_and_batch_mates_go_on(fragile):
-    keyed = Observe("a", [Observation(y=v) for v in (1.0, 666.0, 2.0)], key="k", digest="d")
+    keyed = Observe("a", [Observation(y=v) for v in (1.0, BAD, 2.0)], key="k", digest="d")
     first, second, other = fragile.send(keyed, label("a", 3.0), label("b", 4.0))
     assert first.status == 500
     answers = [json.loads(each) for each in first.body]
@@ -280,7 +267,7 @@ def test_a_list_stops_at_a_fault_and_batch_mates_go_on(fragile):
 
 
 def test_a_fault_without_effect_may_be_tried_again_under_its_key(fragile):
-    keyed = Observe("a", [Observation(y=666.0)], key="k", digest="d")
+    keyed = Observe("a", [Observation(y=BAD)], key="k", digest="d")
     assert fragile.send(keyed)[0].status == 500
     serve(fragile, Gaussian())
     fragile.crash()

@@ -6,8 +6,6 @@ import random
 import pytest
 
 from service.store import keys
-from service.store.connection import connect_async
-from service.store.reads import AsyncStore
 from service.wire import (
     Configure,
     Delete,
@@ -35,47 +33,33 @@ def predicted(bench, stream="a"):
 # --- changes ------------------------------------------------------------------------------------
 
 
-def test_hazard_and_outlier_rate_count_from_the_next_observation(bench):
-    bench.ask(Configure("a", KNOWN), status=201)
-    bench.observe("a", [3.0] * 5)
-    low = predicted(bench)["mean"][0]
-    bench.ask(Configure("a", {"hazard": 0.9, "outlier_rate": 0.2}))
-    assert predicted(bench)["mean"][0] < 0.5 < 2 < low
-    bench.observe("a", labels(5))
-    bench.ask(Configure("a", {"hazard": None, "outlier_rate": None}))
-    bench.observe("a", labels(5))
-    records = bench.records("a")
-    assert [r.hazard for r in records] == [0.01] * 5 + [0.9] * 5 + [0.01] * 5
-    assert [r.outlier_rate for r in records] == [0.01] * 5 + [0.2] * 5 + [0.01] * 5
-
-
-@pytest.mark.parametrize(
-    ("sizes", "leave"),
-    [((100,), "stop"), ((50, 49, 50), "crash"), ((5, 50, 2), None)],
-)
-def test_max_hypotheses_up_and_down(make_bench, close, sizes, leave):
+def test_max_hypotheses_up_and_down(make_bench, close):
     """A reload finds what the worker had, also when the size changed at a checkpoint's seq."""
     bench, plain = make_bench(), make_bench(db=1)
     y = labels(140)
-    for each in (bench, plain):
-        each.ask(Configure("a", KNOWN), status=201)
-        each.observe("a", y[:60])
-    bench.stop()  # a checkpoint at this very seq
-    for size in sizes:
+    for sizes, leave in (
+        ((100,), bench.stop),
+        ((50, 49, 50), bench.crash),
+        ((5, 50, 2), lambda: None),
+    ):
+        name = str(sizes)
         for each in (bench, plain):
-            each.ask(Configure("a", {"max_hypotheses": size}))
-    if leave:
-        getattr(bench, leave)()
-    found = bench.ask(RunLength("a"))
-    close(found, plain.ask(RunLength("a")))
-    assert len(found["belief"]) == min(50, *sizes)
-    answers = bench.observe("a", y[60:90])
-    if leave:
-        getattr(bench, leave)()
-    answers += bench.observe("a", y[90:])
-    close(answers, plain.observe("a", y[60:]))
-    assert answers[-1]["run_length"]["hypotheses"] == sizes[-1]
-    assert len(bench.stored("a")["checkpoint"]) == 1
+            each.ask(Configure(name, KNOWN), status=201)
+            each.observe(name, y[:60])
+        bench.stop()  # a checkpoint at this very seq
+        for size in sizes:
+            for each in (bench, plain):
+                each.ask(Configure(name, {"max_hypotheses": size}))
+        leave()
+        found = bench.ask(RunLength(name))
+        close(found, plain.ask(RunLength(name)))
+        assert len(found["belief"]) == min(50, *sizes)
+        answers = bench.observe(name, y[60:90])
+        leave()
+        answers += bench.observe(name, y[90:])
+        close(answers, plain.observe(name, y[60:]))
+        assert answers[-1]["run_length"]["hypotheses"] == sizes[-1]
+        assert len(bench.stored(name)["checkpoint"]) == 1
 
 
 def test_before_the_first_observation_everything_may_change(bench):
@@ -114,16 +98,8 @@ def test_a_filter_that_predicted_already_begins_again(bench):
 
 def changes(bench, stream):
     """As the API reads them."""
-
-    async def read():
-        client = connect_async(bench.settings.redis_url)
-        try:
-            store = AsyncStore(client, bench.settings.partitions)
-            return await store.changes(bench.partition(stream), stream, 0, 1000)
-        finally:
-            await client.aclose()
-
-    return [(each.seq, each.settings) for each in asyncio.run(read())]
+    read = bench._store(lambda store, p: store.changes(p, stream, 0, 1000), stream)
+    return [(each.seq, each.settings) for each in asyncio.run(read)]
 
 
 def test_every_change_is_on_record_in_order(bench):
@@ -235,6 +211,7 @@ def test_either_rule_takes_over_under_way(bench, first):
 
 # --- hazards ------------------------------------------------------------------------------------
 
+RATES = [0.02, None, 0.2, 0.0, 0.01]
 FORMS = [0.05, [0.0, 0.0, 0.2], {"mean": 12.5, "shape": 4.0}, None, [0.3]]
 MET = [0.05, (0.0, 0.0, 0.2), {"mean": 12.5, "shape": 4.0}, 0.01, (0.3,)]
 
@@ -247,15 +224,20 @@ def test_hazards_of_all_forms_are_met_again_after_a_reload(make_bench, close):
     for i, hazard in enumerate(FORMS):
         found = []
         for each in (bench, plain):
-            said = each.ask(Configure("a", {"hazard": hazard}))
+            before = predicted(each) if i else None
+            said = each.ask(Configure("a", {"hazard": hazard, "outlier_rate": RATES[i]}))
             assert said["settings"]["hazard"] == hazard
+            assert predicted(each) != before  # it counts from the next observation
             answers = each.observe("a", observations[12 * i : 12 * i + 5])
             if each is bench:
                 (bench.stop if i % 2 else bench.crash)()
             answers += each.observe("a", observations[12 * i + 5 : 12 * i + 12])
             found.append([answers, each.ask(RunLength("a")), each.ask(Predict("a"))])
         close(*found)
-    assert [r.hazard for r in bench.records("a")] == [met for met in MET for _ in range(12)]
+    records = bench.records("a")
+    assert [r.hazard for r in records] == [met for met in MET for _ in range(12)]
+    rates = [0.01 if rate is None else rate for rate in RATES for _ in range(12)]
+    assert [r.outlier_rate for r in records] == rates
 
 
 # --- times --------------------------------------------------------------------------------------
