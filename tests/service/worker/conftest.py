@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import random
 import time
 from collections import Counter
 from functools import partial
@@ -259,6 +260,11 @@ def replace_commit(log, commit):
 
 def restore_commit(log):
     vars(log).pop("begin_commit", None)
+
+
+def noise(count, level=0.0, seed=4):
+    rng = random.Random(seed)
+    return [rng.gauss(level, 1) for _ in range(count)]
 
 
 def slug(answer):

@@ -174,7 +174,7 @@ def test_forecasts(detect, close, model):
 
 
 def test_vectors_have_a_model_of_their_own_and_may_lack_outputs(detect, close):
-    bench, detector = detect({})
+    bench, detector = detect({"max_hypotheses": 10})
     bench.default_model = "averaged"
     rng = random.Random(2)
     y = [[rng.gauss(9.0 * (t > 22), 1.0), rng.gauss(0, 2.0)] for t in range(27)]

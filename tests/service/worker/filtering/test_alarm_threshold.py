@@ -1,18 +1,13 @@
 """Sensitivity in false alarms: a threshold is picked, kept, and events are confirmed by it."""
 
 import json
-import random
 import shutil
 
 from service.models.catalogue import SHIPPED
 from service.wire import Configure
+from tests.service.worker.conftest import noise
 
 ASKED = {"sensitivity": {"false_alarms_per_1000": 0.1}}
-
-
-def labels(count, seed=4, shift=0.0):
-    rng = random.Random(seed)
-    return [rng.gauss(shift, 1) for _ in range(count)]
 
 
 def refused(bench, settings, stream="r"):
@@ -46,7 +41,7 @@ def test_the_summary_says_what_it_comes_to(bench):
 def test_an_event_is_confirmed_once_the_threshold_is_reached(bench):
     """Also after it changed under way, and by another worker."""
     threshold = made(bench, "a")["threshold"]
-    y = labels(150) + labels(30, seed=9, shift=3.0)
+    y = noise(150) + noise(30, seed=9, level=3.0)
     bench.observe("b", y[:150])
     quiet = bench.ask(Configure("b", {"sensitivity": {"false_alarms_per_1000": 0.02}}))
     assert quiet["sensitivity"]["threshold"] > threshold

@@ -41,13 +41,6 @@ def recount(samples, interval):
     return found
 
 
-def test_the_first_of_each_interval_is_applied_once(bench):
-    assert ingest(bench, seen(0), seen(9.999), seen(10)) == (2, 1)
-    assert ingest(bench, seen(0), seen(4), seen(10)) == (0, 3)
-    assert ingest(bench, seen(39.9)) == (1, 0)
-    assert applied(bench) == [(1.0, 0, 1.0), (1.0, 10, 1.0), (1.0, 39.9, 2.0)]
-
-
 def test_settings_are_those_of_a_new_stream_only(bench):
     ingest(bench, seen(0))
     bench.ask(Configure("s", {"interval": 60.0}))

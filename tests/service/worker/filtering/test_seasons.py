@@ -90,13 +90,21 @@ def test_a_season_is_found_by_the_first_search_and_kept_from_then_on(bench):
 
 @pytest.mark.parametrize("settings", [{"seasonal": True, "warmup": 100}, {"history": 120}], ids=str)
 def test_nothing_is_lost_with_a_worker(pair, close, settings):
+    """Nor where the labels by which the season is found come late, in order."""
     quiet, troubled = pair
     for bench in pair:
         made(bench, **settings)
     y = day(270, 240)
     expected, answers = quiet.observe("a", y), []
     for i in range(0, len(y), 30):
-        answers += troubled.observe("a", y[i : i + 30])
+        if i == 150:
+            waiting = troubled.observe("a", [Observation(y=None, pending=True)] * 30)
+            assert all(each["provisional"] for each in waiting)
+            troubled.crash()
+            for t in range(i, i + 30):
+                answers += troubled.observe("a", [Observation(y=y[t])], seq=t)
+        else:
+            answers += troubled.observe("a", y[i : i + 30])
         (troubled.crash if i % 60 else troubled.stop)()
     close(answers, expected)  # slots of a state that was stored are in another order
     assert troubled.head("a").season == quiet.head("a").season
@@ -135,25 +143,6 @@ def test_a_batch_that_is_applied_twice_finds_the_same(pair, close, monkeypatch):
     for each in found[1:]:
         np.testing.assert_array_equal(each, found[0])
     assert troubled.head("a").season == quiet.head("a").season
-
-
-def test_pending_labels(pair, close):
-    """Labels that come late, in order, are as if they had come at once: they have a season."""
-    first = 150
-    prompt, late = pair
-    y = day(230, 220)
-    for bench in pair:
-        made(bench)
-        bench.observe("a", y[:first])
-    expected = prompt.observe("a", y[first:])
-    provisional = late.observe("a", [Observation(y=None, pending=True)] * (230 - first), part=10)
-    assert all(each["provisional"] for each in provisional)
-    late.crash()
-    answers = []
-    for t in range(first, 230):
-        answers += late.observe("a", [Observation(y=y[t])], seq=t)
-    close(answers, expected)
-    assert late.head("a").season == prompt.head("a").season
 
 
 def test_forecasts_and_details_are_of_the_labels(bench):

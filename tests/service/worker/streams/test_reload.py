@@ -114,12 +114,12 @@ def test_hand_over_leaves_nothing_to_replay(bench):
 
 def test_history_is_limited(make_bench):
     bench = make_bench(checkpoint_every=8)
-    observations = series(KINDS["gaussian"], 180)
-    for history in (0, 1, 63, 64, 100):
+    observations = series(KINDS["gaussian"], 150)
+    for history in (0, 1, 64, 100):
         name = f"h{history}"
         bench.ask(Configure(name, {"history": history}), status=201)
         answers = []
-        for at in range(0, 180, 30):
+        for at in range(0, 150, 30):
             answers += bench.observe(name, observations[at : at + 30])
             records = bench.records(name)
             assert len(records) == min(history, at + 30)

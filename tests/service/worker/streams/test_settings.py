@@ -1,7 +1,6 @@
 """Settings: what changes under way, what cannot, defaults, times that count, lives of a stream."""
 
 import asyncio
-import random
 
 import pytest
 
@@ -16,14 +15,10 @@ from service.wire import (
     Predict,
     RunLength,
 )
+from tests.service.worker.conftest import noise
 from tests.service.worker.kinds import KINDS, series
 
 KNOWN = {"location": [0.0], "scale": [1.0]}
-
-
-def labels(count, seed=4):
-    rng = random.Random(seed)
-    return [rng.gauss(0, 1) for _ in range(count)]
 
 
 def predicted(bench, stream="a"):
@@ -36,7 +31,7 @@ def predicted(bench, stream="a"):
 def test_max_hypotheses_up_and_down(make_bench, close):
     """A reload finds what the worker had, also when the size changed at a checkpoint's seq."""
     bench, plain = make_bench(), make_bench(db=1)
-    y = labels(140)
+    y = noise(140)
     for sizes, leave in (
         ((100,), bench.stop),
         ((50, 49, 50), bench.crash),
@@ -183,7 +178,7 @@ def test_a_stream_has_one_rule_of_confirmation(bench):
     assert rule(bench.ask(Configure("a", {}), status=201)) == (None, 0.99)
     bench.observe("implicit", [1.0])
     assert bench.head("implicit").alarm.threshold == 0.99
-    for seen in ([], labels(5), labels(30)):
+    for seen in ([], noise(5), noise(30)):
         bench.observe("a", seen)
         assert rule(bench.ask(Configure("a", {"confirm_after": 4}))) == (4, None)
         assert bench.head("a").alarm is None
@@ -197,7 +192,7 @@ def test_a_stream_has_one_rule_of_confirmation(bench):
 @pytest.mark.parametrize("first", [{"confirm_after": 30}, {"confirm_probability": 0.99999}])
 def test_either_rule_takes_over_under_way(bench, first):
     bench.ask(Configure("a", {**KNOWN, **first}), status=201)
-    bench.observe("a", [*labels(60), 3.0, 3.2, 2.9])
+    bench.observe("a", [*noise(60), 3.0, 3.2, 2.9])
     (event,) = bench.events("a")
     assert event.state == "suspected"
     assert 0.8 < bench.head("a").changed_probability < 0.99999
