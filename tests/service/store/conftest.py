@@ -5,7 +5,8 @@ import contextlib
 import pytest
 
 from service.store import keys
-from service.store.connection import connect
+from service.store.append import Appender
+from service.store.connection import connect, connect_async
 from service.store.log import Commit, Log
 from tests.clusters import running_cluster, server_or_skip
 from tests.conftest import running_server
@@ -52,6 +53,12 @@ def redis_url(topology):
 def redis_client(redis_url):
     with connect(redis_url) as client:
         yield client
+
+
+@pytest.fixture
+async def appender(redis_url):
+    async with connect_async(redis_url) as client:
+        yield Appender(client, "i1", max_pending=10)
 
 
 @pytest.fixture

@@ -10,18 +10,11 @@ from redis.exceptions import ResponseError
 
 from service.store import keys
 from service.store.append import REMEMBER_MS, Appended, Appender
-from service.store.connection import connect, connect_async
 from service.store.log import DONE, START, Log, Offset
 
 pytestmark = pytest.mark.redis
 P = 3
 HEADS = keys.heads(P)
-
-
-@pytest.fixture
-async def appender(redis_url):
-    async with connect_async(redis_url) as client:
-        yield Appender(client, "i1", max_pending=10)
 
 
 def meta(client, *fields):
@@ -131,23 +124,6 @@ def test_acquire_starts_at_the_beginning_and_counts_epochs(redis_client, log):
     assert second.token != first.token
     with pytest.raises(ValueError, match="'/'"):  # would look like a token
         Log(redis_client, "a/b", 5000, 4)
-
-
-def test_racing_acquires_have_one_winner(redis_url):
-    found, barrier = [], threading.Barrier(8)
-
-    def race(name):
-        with connect(redis_url) as client:
-            log = Log(client, name, 5000, 4)
-            barrier.wait()
-            found.append([log.acquire(p) for p in range(4)])
-
-    threads = [threading.Thread(target=race, args=(f"w{i}",)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [sum(leases[p] is not None for leases in found) for p in range(4)] == [1] * 4
 
 
 def test_renewing_prolongs_a_lease_that_is_ours_and_no_other(redis_client, log, other):

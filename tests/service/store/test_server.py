@@ -42,12 +42,6 @@ def redis_url(valkey_url):
 
 
 @pytest.fixture
-async def appender(redis_url):
-    async with connect_async(redis_url) as client:
-        yield Appender(client, "i1", max_pending=10)
-
-
-@pytest.fixture
 def full(redis_client):
     """Make the server full for a while."""
 

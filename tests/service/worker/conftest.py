@@ -22,7 +22,7 @@ from service.store.connection import connect, connect_async
 from service.store.reads import AsyncStore
 from service.store.script import Call, Script
 from service.store.streams import all_decoded, decoded, unseal
-from service.wire import Import, Observation, Observe, snapshot
+from service.wire import Import, Observation, Observe, RunLength, snapshot
 from service.worker import worker as loop
 from service.worker.self_test import rehearse
 from service.worker.worker import Worker
@@ -156,6 +156,11 @@ class Bench:
             assert outcome.status == status, outcome
             answers += map(json.loads, outcome.body)
         return answers
+
+    def believed(self, stream):
+        """Probabilities of run lengths."""
+        found = self.ask(RunLength(stream))["belief"]
+        return {each["run_length"]: each["probability"] for each in found}
 
     # --- what is stored -----------------------------------------------------------------------
 

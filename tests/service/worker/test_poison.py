@@ -216,10 +216,10 @@ DAMAGED = [
 ]
 
 
-def put(bench, payload):
+def put(bench, payload, **sums):
     """Append an entry that no API of this version wrote."""
     p = bench.partition("a")
-    bench.client.xadd(keys.log(p), {"b": payload})
+    bench.client.xadd(keys.log(p), {"b": payload, **sums})
     bench.client.hincrby(keys.meta(p), "in", 1)
     return p
 
@@ -246,9 +246,7 @@ def test_an_entry_with_a_command_of_another_version_is_answered(bench):
     body = wire.encode([0, 1, 0, "gaussian", {"type": "forecast_all", "stream": "a", "steps": 3}])
     payload, sums = entry_of(bench.partition("a"), INCARNATION, [Queued(999, 1, body)])
     numbers = bench.append(one("a", 1.0))
-    p = bench.partition("a")
-    bench.client.xadd(keys.log(p), {"b": payload, "c": sums})
-    bench.client.hincrby(keys.meta(p), "in", 1)
+    p = put(bench, payload, c=sums)
     numbers += bench.append(one("a", 2.0))
     assert statuses(bench.outcomes(numbers)) == [200, 200]
     key = keys.outcomes(p, INCARNATION, 999)

@@ -101,11 +101,6 @@ def stream(bench):
     return "a"
 
 
-def believed(bench, stream):
-    found = bench.ask(RunLength(stream))["belief"]
-    return {each["run_length"]: each["probability"] for each in found}
-
-
 def alike(bench, stream):
     """Another stream with the same observations."""
     bench.ask(Configure("b", KNOWN), status=201)
@@ -132,7 +127,7 @@ def test_the_answer_describes_the_belief(bench, stream):
 def test_stated_probabilities_take_the_place_of_the_believed_ones(bench, stream):
     answer = bench.ask(SetBelief(stream, [(3, 0.25), (9, 0.75)], 0.3))
     bench.crash()
-    assert believed(bench, stream) == pytest.approx({3: 0.25, 9: 0.75})
+    assert bench.believed(stream) == pytest.approx({3: 0.25, 9: 0.75})
     assert answer["run_length"]["map"] == bench.head(stream).map_run_length == 9
     assert answer["changed_probability"] == pytest.approx(1.0)  # both start after 0
     found = bench.ask(Predict(stream, components=True))["predictions"][0]["components"]
@@ -142,7 +137,7 @@ def test_stated_probabilities_take_the_place_of_the_believed_ones(bench, stream)
 
 def test_the_belief_as_it_is_changes_nothing(bench, stream):
     other = alike(bench, stream)
-    bench.ask(SetBelief(stream, sorted(believed(bench, stream).items())))
+    bench.ask(SetBelief(stream, sorted(bench.believed(stream).items())))
     (one,), (same,) = bench.observe(stream, [0.4]), bench.observe(other, [0.4])
     assert one["log_score"] == pytest.approx(same["log_score"], abs=1e-12)
     assert one["run_length"]["mean"] == pytest.approx(same["run_length"]["mean"], abs=1e-9)
