@@ -13,6 +13,8 @@ from redis.exceptions import RedisError
 from tests.ports import free_ports
 from tests.waiting import until
 
+APPENDING = ("--save", "", "--appendonly", "yes")
+
 
 def server_or_skip() -> str:
     binary = shutil.which("redis-server")
@@ -29,18 +31,19 @@ class Nodes:
         self.commands: dict[int, list[str]] = {}
         self.running: dict[int, subprocess.Popen] = {}
 
-    def start(self, port: int, *options: str, program: str = "") -> None:
+    def start(self, port: int, *options: str) -> None:
         folder = self.folder / str(port)
         folder.mkdir(exist_ok=True)
         common = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-        self.commands[port] = [program or self.binary, *options, *common]
+        self.commands[port] = [self.binary, *options, *common]
         self.again(port)
 
     def again(self, port: int) -> None:
         log = (self.folder / f"{port}.log").open("ab")
         with log:
+            # Python ignores SIGXFSZ, and so does what it starts like this: a write fails instead.
             self.running[port] = subprocess.Popen(
-                self.commands[port], stdout=log, stderr=subprocess.STDOUT
+                self.commands[port], stdout=log, stderr=subprocess.STDOUT, restore_signals=False
             )
         until(lambda: _ready(self.client(port).ping), lambda: f"the server at port {port}")
 
@@ -66,9 +69,9 @@ def _ready(check) -> bool:
 
 
 @contextlib.contextmanager
-def running_nodes():
+def running_nodes(binary: str = ""):
     folder = Path(tempfile.mkdtemp(prefix="moca-"))
-    nodes = Nodes(server_or_skip(), folder)
+    nodes = Nodes(binary or server_or_skip(), folder)
     try:
         yield nodes
     finally:
@@ -85,7 +88,7 @@ def running_cluster(masters: int = 3, replicas: int = 0):
             nodes.start(
                 port,
                 *("--cluster-enabled", "yes", "--cluster-node-timeout", "2000"),
-                *("--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction"),
+                *(*APPENDING, "--maxmemory-policy", "noeviction"),
             )
         command = ["redis-cli", "--cluster", "create", *(f"127.0.0.1:{p}" for p in ports)]
         command += ["--cluster-replicas", str(replicas), "--cluster-yes"]
@@ -100,7 +103,7 @@ def running_sentinels():
     """Run a master, its replica and three sentinels; yields the address, nodes and both ports."""
     with running_nodes() as nodes:
         master, replica, *sentinels = free_ports(5)
-        options = ("--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction")
+        options = (*APPENDING, "--maxmemory-policy", "noeviction")
         nodes.start(master, *options)
         nodes.start(
             replica,

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 import threading
 import time
@@ -169,19 +167,6 @@ class Proxy:
         finally:
             connection.abort()
             self._connections.discard(connection)
-
-
-class Stopped:
-    """A server process that can be stopped for a while: SIGSTOP, and SIGCONT to heal."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-
-    def stop(self) -> None:
-        os.kill(self._pid, signal.SIGSTOP)
-
-    def heal(self) -> None:
-        os.kill(self._pid, signal.SIGCONT)
 
 
 class Background(ABC):

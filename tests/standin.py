@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.serving import ThreadServer
+from tests.serving import Quiet, ThreadServer
 
 FAR, CONFIRM_AFTER = 3.0, 10
 
@@ -78,38 +77,27 @@ class StandIn(ThreadServer):
         self.remembered: dict[str, list[dict]] = {}
         self.requests: list[tuple[str, str]] = []
         self.lose_answers = 0  # apply this many posted lists, then cut the connection
-        self.refusals: list[tuple[int, dict[str, str]]] = []  # answered before anything else
+        self.refusals: list[int] = []  # statuses that are answered before anything else
         self.bodies: list[list[dict]] = []
         self.hindsight: Iterator[dict] = iter(())  # of the next answers about changepoints
         super().__init__(Handler)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet):
     """Routes of the stand-in."""
 
     server: StandIn
-    protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Stay quiet."""
-
-    def _answer(self, status: int, body: object, headers: dict[str, str] | None = None) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        fixed = {"Content-Type": "application/json", "Content-Length": str(len(content))}
-        for name, value in {**fixed, **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+    def _answer(self, status: int, body: object) -> None:
+        self.answer(status, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
     def _handle(self) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        content = self.body()
         body = json.loads(content) if content else None
         url = urlsplit(self.path)
         self.server.requests.append((self.command, url.path))
         if self.server.refusals:
-            status, headers = self.server.refusals.pop(0)
-            self._answer(status, {"title": "busy", "detail": "try again"}, headers)
+            self._answer(self.server.refusals.pop(0), {"title": "busy", "detail": "try again"})
             return
         if url.path == "/readyz":
             self._answer(200, {"ready": True})

@@ -31,6 +31,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("**/*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PARSERS = {
+    "json": json.loads,  # of the reference: elsewhere some are lines of a file
     "python": ast.parse,
     "toml": tomllib.loads,
     "yaml": lambda text: list(yaml.safe_load_all(text)),
@@ -163,7 +164,7 @@ def test_options_that_the_pages_of_security_and_training_name_exist():
 
 def test_blocks_of_code_are_code():
     for kind, parse in PARSERS.items():
-        found = list(blocks(kind))
+        found = [each for each in blocks(kind) if kind != "json" or "reference.md" in each[0]]
         assert found, kind
         for where, text in found:
             try:
@@ -209,12 +210,3 @@ def test_the_readme_names_the_targets_and_constraints_pin_versions():
     pins = [line for line in lines if not line.startswith("#")]
     assert all(line.count("==") == 1 and "+" not in line and "/" not in line for line in pins)
     assert any(line.startswith("torch==") for line in pins)
-
-
-def test_examples_of_json_in_the_reference_are_json():
-    for where, text in blocks("json"):
-        if where.startswith("docs/reference.md"):
-            try:
-                json.loads(text)
-            except ValueError as error:
-                pytest.fail(f"{where}: {error}")

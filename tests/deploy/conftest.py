@@ -4,7 +4,7 @@ import pytest
 
 from service.store.connection import connect
 from tests.clusters import running_cluster
-from tests.e2e.deployment import Processes
+from tests.e2e.conftest import disk_store, processes, serve  # noqa: F401
 
 
 @pytest.fixture(scope="session")
@@ -35,17 +35,9 @@ def valkey_url(redis_url):
 
 
 @pytest.fixture
-def processes(tmp_path):
-    found = Processes(tmp_path, {"MOCA_PARTITIONS": "16"})
-    yield found
-    found.stop_all()
-
-
-@pytest.fixture
-def separate(processes, redis_url):
+def separate(redis_url, processes):  # noqa: F811
     """URL of an API with two workers."""
-    yield processes.start_separate(redis_url)
-    processes.stop_all()
+    return processes.start_separate(redis_url)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import tomllib
-from http.server import BaseHTTPRequestHandler
 from importlib import metadata
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from packaging.requirements import Requirement
 
 from service.commands.options import read_settings
 from tests.conftest import _binary, _wait_until_up
-from tests.serving import ThreadServer
+from tests.serving import Quiet, ThreadServer
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -60,16 +59,12 @@ def test_every_package_of_the_image_has_one_version():
     assert {name for name in missing if not name.startswith(("nvidia-", "cuda-"))} == set()
 
 
-class Answers(BaseHTTPRequestHandler):
+class Answers(Quiet):
     status, asked = 200, []
 
     def do_GET(self):
         self.asked.append(self.path)
-        self.send_response(Answers.status)
-        self.end_headers()
-
-    def log_message(self, *_):
-        """Stay quiet."""
+        self.answer(Answers.status)
 
 
 def test_health_is_asked_where_the_process_answers():

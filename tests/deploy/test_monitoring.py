@@ -21,7 +21,6 @@ import yaml
 from service.runtime.embedded import running_url
 from service.store import keys
 from service.store.connection import connect
-from tests.conftest import _binary, running_server
 from tests.deploy.dashboards import (
     DASHBOARDS,
     PROMETHEUS,
@@ -31,6 +30,7 @@ from tests.deploy.dashboards import (
     queries,
     rules,
 )
+from tests.e2e.calling import KNOWN, ask
 from tests.e2e.deployment import Load, Processes, wait_ready
 from tests.ports import free_port
 from tests.waiting import until
@@ -163,13 +163,12 @@ def answers(url, *statuses):
 
 @pytest.mark.slow
 @pytest.mark.skipif(ALERTMANAGER is None, reason="alertmanager is not installed")
-def test_a_change_is_an_alert_that_ends_by_feedback_that_it_was_none(tmp_path):
+def test_a_change_is_an_alert_that_ends_by_feedback_that_it_was_none(serve, tmp_path):
     """`moca serve` posts it to an Alertmanager, in its format."""
-    processes = Processes(tmp_path, {"MOCA_PARTITIONS": "4"})
-    port, data, hooks, am = free_port(), tmp_path / "data", tmp_path / "hooks.toml", free_port()
-    service, alerts = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{am}/api/v2/alerts"
+    hooks, am = tmp_path / "hooks.toml", free_port()
+    alerts = f"http://127.0.0.1:{am}/api/v2/alerts"
     hooks.write_text(f"""
-console_url = "{service}"
+console_url = "http://console"
 [[hook]]
 name = "am"
 format = "alertmanager"
@@ -177,34 +176,31 @@ url = "{alerts}"
 match = ['{{site="north"}}']
 """)
     options = ["--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1"]
-    labels = [0.3 * (-1) ** i + (8.0 if i >= 30 else 0.0) for i in range(60)]
-    known = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02, "confirm_after": 4}
     command = [ALERTMANAGER, f"--config.file={CONFIG}", f"--storage.path={tmp_path / 'am'}"]
     command += [f"--web.listen-address=127.0.0.1:{am}", "--cluster.listen-address="]
-    try:
-        processes.start("serve", "serve", "--data-dir", str(data), "--port", str(port), *options)
-        wait_ready(service)
-        with running(*command, stdout=subprocess.DEVNULL), connect(running_url(data)) as store:
-            until(answers(alerts, 200))
-            until(lambda: store.hexists(keys.WEBHOOKS, "am"))
-            with httpx.Client(base_url=f"{service}/v1/streams", timeout=60) as client:
-                for site in ("north", "south"):
-                    settings = {**known, "tags": {"site": site, "job": "pumps"}}
-                    assert client.put(f"/pump-{site}", json=settings).status_code == 201
-                    body = [{"y": y} for y in labels]
-                    client.post(f"/pump-{site}/observations", json=body).raise_for_status()
-                found = client.get("/pump-north/changepoints").json()["events"]
-                (change,) = (each for each in found if each["state"] == "confirmed")
-                (alert,) = until(lambda: httpx.get(alerts).json())
-                assert alert["labels"]["stream"] == "pump-north"
-                assert (alert["labels"]["site"], alert["labels"]["job"]) == ("north", "pumps")
-                place = f"/#/streams/pump-north?at={change['start']}"
-                assert alert["generatorURL"] == service + place
-                path = f"/pump-north/changepoints/{change['id']}"
-                client.put(path, json={"change": False}).raise_for_status()
-                until(lambda: httpx.get(alerts).json() == [])
-    finally:
-        processes.stop_all()
+    service = serve("data", *options)
+    with (
+        running(*command, stdout=subprocess.DEVNULL),
+        connect(running_url(tmp_path / "data")) as store,
+        httpx.Client(base_url=service, timeout=60) as client,
+    ):
+        until(answers(alerts, 200))
+        until(lambda: store.hexists(keys.WEBHOOKS, "am"))
+        for site in ("north", "south"):
+            tags = {"site": site, "job": "pumps"}
+            ask(client, "PUT", f"pump-{site}", 201, json=KNOWN | {"confirm_after": 4, "tags": tags})
+            levels = [0.3 * (-1) ** i + (8.0 if i >= 30 else 0.0) for i in range(60)]
+            ask(client, "POST", f"pump-{site}/observations", json=[{"y": y} for y in levels])
+        found = ask(client, "GET", "pump-north/changepoints")["events"]
+        (change,) = (each for each in found if each["state"] == "confirmed")
+        (alert,) = until(lambda: httpx.get(alerts).json())
+        assert alert["labels"]["stream"] == "pump-north"
+        assert (alert["labels"]["site"], alert["labels"]["job"]) == ("north", "pumps")
+        place = f"/#/streams/pump-north?at={change['start']}"
+        assert alert["generatorURL"] == "http://console" + place
+        path = f"pump-north/changepoints/{change['id']}"
+        ask(client, "PUT", path, json={"change": False})
+        until(lambda: httpx.get(alerts).json() == [])
 
 
 STREAMS, LENGTH, PER_SECOND = 32, 180, 60.0
@@ -294,21 +290,25 @@ async def misbehave(url: str, processes: Processes, start_again) -> None:
 
 
 @pytest.fixture
-def watched(tmp_path):
+def watched(disk_store, processes, tmp_path):
     """A Prometheus after a load, and when that began and ended."""
-    processes = Processes(tmp_path, {"MOCA_PARTITIONS": "8", "MOCA_LEASE_TTL_MS": "1500"})
+    processes.environment |= {
+        "MOCA_PARTITIONS": "8",
+        "MOCA_LEASE_TTL_MS": "1500",
+        "MOCA_REDIS_URL": disk_store,
+    }
     api_ports = [free_port(), free_port()]
     worker_ports = {"worker-a": free_port(), "worker-b": free_port()}
     port = free_port()
     jobs = {"moca-api": api_ports, "moca-worker": list(worker_ports.values())}
-    config = configured(tmp_path / "p", jobs)
     url = f"http://127.0.0.1:{port}"
-    command = [shutil.which("prometheus"), f"--config.file={config}"]
-    command += [
+    command = [
+        shutil.which("prometheus"),
+        f"--config.file={configured(tmp_path / 'p', jobs)}",
         f"--storage.tsdb.path={tmp_path / 'tsdb'}",
         f"--web.listen-address=127.0.0.1:{port}",
+        *("--enable-feature=exemplar-storage", "--log.level=error"),
     ]
-    command += ["--enable-feature=exemplar-storage", "--log.level=error"]
 
     def start_worker(name: str) -> None:
         options = ("--worker-id", name, "--metrics-port", str(worker_ports[name]))
@@ -318,31 +318,26 @@ def watched(tmp_path):
         again = functools.partial(start_worker, "worker-b")
         await asyncio.gather(load.run(), misbehave(api, processes, again))
 
-    with running_server(str(_binary("valkey")), "--appendonly", "yes") as redis_url:
-        processes.environment["MOCA_REDIS_URL"] = redis_url
-        try:
-            for name in worker_ports:
-                start_worker(name)
-            for api_port in api_ports:
-                processes.start(f"api-{api_port}", "api", "--port", str(api_port))
-            apis = [f"http://127.0.0.1:{api_port}" for api_port in api_ports]
-            for api in apis:
-                wait_ready(api)
-            with running(*command, stdout=subprocess.DEVNULL):
-                until(answers(f"{url}/-/ready", 200))
-                began = time.time()
-                load = Load(apis[0], labels(), PER_SECOND, retry=True)
-                with httpx.Client(base_url=apis[1], timeout=60) as client:
-                    for i in range(STREAMS):
-                        settings = {"model": MODELS[i % 4], "hazard": 0.02, "anomaly_alarm": 0.95}
-                        client.put(f"/v1/streams/load-{i}", json=settings).raise_for_status()
-                asyncio.run(load_and_trouble(load, apis[1]))
-                assert load.failures == []
-                time.sleep(3)  # the last scrapes, and rules on them
-                with httpx.Client(base_url=f"{url}/api/v1", timeout=60) as client:
-                    yield Prometheus(client), began, time.time()
-        finally:
-            processes.stop_all()
+    for name in worker_ports:
+        start_worker(name)
+    for api_port in api_ports:
+        processes.start(f"api-{api_port}", "api", "--port", str(api_port))
+    apis = [f"http://127.0.0.1:{api_port}" for api_port in api_ports]
+    for api in apis:
+        wait_ready(api)
+    with running(*command, stdout=subprocess.DEVNULL):
+        until(answers(f"{url}/-/ready", 200))
+        began = time.time()
+        load = Load(apis[0], labels(), PER_SECOND, retry=True)
+        with httpx.Client(base_url=apis[1], timeout=60) as client:
+            for i in range(STREAMS):
+                settings = {"model": MODELS[i % 4], "hazard": 0.02, "anomaly_alarm": 0.95}
+                client.put(f"/v1/streams/load-{i}", json=settings).raise_for_status()
+        asyncio.run(load_and_trouble(load, apis[1]))
+        assert load.failures == []
+        time.sleep(3)  # the last scrapes, and rules on them
+        with httpx.Client(base_url=f"{url}/api/v1", timeout=60) as client:
+            yield Prometheus(client), began, time.time()
 
 
 @pytest.mark.slow

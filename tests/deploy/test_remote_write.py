@@ -6,16 +6,14 @@ import shutil
 import subprocess
 import time
 from collections import defaultdict
-from http.server import BaseHTTPRequestHandler
 
 import httpx
 import pytest
 
 from service.wire import timestamps
-from tests.conftest import _binary, running_server
-from tests.e2e.deployment import Processes, wait_ready
+from tests.e2e.deployment import wait_ready
 from tests.ports import free_port
-from tests.serving import ThreadServer
+from tests.serving import Quiet, ThreadServer
 from tests.waiting import until
 
 PROGRAM = shutil.which("prometheus")
@@ -47,7 +45,7 @@ remote_write:
 """
 
 
-class Exporter(BaseHTTPRequestHandler):
+class Exporter(Quiet):
     """So many series, with another value at each scrape; none while paused."""
 
     paused, scrapes = False, 0
@@ -60,14 +58,8 @@ class Exporter(BaseHTTPRequestHandler):
         lines = [f'load{{number="{i:03}"}} {100 + (self.scrapes * 7 + i) % 11}' for i in
                  range(SERIES)]  # fmt: skip
         body = ("# TYPE load gauge\n" + "\n".join(lines) + "\n").encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
         with contextlib.suppress(OSError):  # a scrape that timed out
-            self.wfile.write(body)
-
-    def log_message(self, *_):
-        """Stay quiet."""
+            self.answer(200, body)
 
 
 def reached(check):
@@ -106,52 +98,45 @@ def check(moca, number, samples):
     return len(got)
 
 
-def test_every_scraped_sample_arrives_once_whatever_is_killed(tmp_path):
+def test_every_scraped_sample_arrives_once_whatever_is_killed(disk_store, processes, tmp_path):
     rules, own = tmp_path / "rules.toml", free_port()
     rules.write_text(RULES)
     prometheus = f"http://127.0.0.1:{own}"
     command = [PROGRAM, f"--config.file={tmp_path / 'p.yml'}", "--log.level=error"]
     command += [f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address=127.0.0.1:{own}"]
-    environment = {"MOCA_PARTITIONS": "8", "MOCA_PROMETHEUS_RULES": str(rules)}
-    processes = Processes(tmp_path, environment | {"MOCA_LEASE_TTL_MS": "1500"})
+    processes.environment |= {"MOCA_PROMETHEUS_RULES": str(rules), "MOCA_LEASE_TTL_MS": "1500"}
 
     def more():
         before = counted(url)["applied"]
         until(reached(lambda: counted(url)["applied"] >= before + 4 * SERIES))
 
-    with (
-        running_server(str(_binary("valkey")), "--appendonly", "yes") as store,
-        ThreadServer(Exporter) as exporter,
-    ):
-        try:
-            url = processes.start_separate(store)
-            config = CONFIG.format(exporter=exporter.server_port, moca=url)
-            (tmp_path / "p.yml").write_text(config)
-            with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-                until(reached(lambda: httpx.get(f"{prometheus}/-/ready").status_code == 200))
-                more()
-                for name in ("api", "worker-a", "worker-b"):
-                    processes.kill(name)
-                for name in ("worker-a", "worker-b"):
-                    processes.start(name, "worker", "--worker-id", name)
-                time.sleep(1)  # meanwhile it is sent again
-                processes.start("api", "api", "--port", url.rpartition(":")[2])
-                wait_ready(url)
-                more()
-                Exporter.paused = True
-                settled(url, prometheus)
-                found = httpx.get(
-                    f"{prometheus}/api/v1/query", params={"query": 'load{job="exporter"}[30m]'}
-                ).json()["data"]["result"]
-                assert len(found) == SERIES
-                with httpx.Client(base_url=url, timeout=60) as moca:
-                    for row in found:
-                        samples = [(t, float(value)) for t, value in row["values"]]
-                        assert check(moca, row["metric"]["number"], samples) >= 6
-                assert not counted(url)["rejected"]
-                process.terminate()
-        finally:
-            processes.stop_all()
+    url = processes.start_separate(disk_store)
+    with ThreadServer(Exporter) as exporter:
+        config = CONFIG.format(exporter=exporter.server_port, moca=url)
+        (tmp_path / "p.yml").write_text(config)
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            until(reached(lambda: httpx.get(f"{prometheus}/-/ready").status_code == 200))
+            more()
+            for name in ("api", "worker-a", "worker-b"):
+                processes.kill(name)
+            for name in ("worker-a", "worker-b"):
+                processes.start(name, "worker", "--worker-id", name)
+            time.sleep(1)  # meanwhile it is sent again
+            processes.start("api", "api", "--port", url.rpartition(":")[2])
+            wait_ready(url)
+            more()
+            Exporter.paused = True
+            settled(url, prometheus)
+            found = httpx.get(
+                f"{prometheus}/api/v1/query", params={"query": 'load{job="exporter"}[30m]'}
+            ).json()["data"]["result"]
+            assert len(found) == SERIES
+            with httpx.Client(base_url=url, timeout=60) as moca:
+                for row in found:
+                    samples = [(t, float(value)) for t, value in row["values"]]
+                    assert check(moca, row["metric"]["number"], samples) >= 6
+            assert not counted(url)["rejected"]
+            process.terminate()
 
 
 def settled(url, prometheus):

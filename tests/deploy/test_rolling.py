@@ -10,10 +10,8 @@ import signal
 import httpx
 import pytest
 
-from tests.conftest import _binary, running_server
 from tests.e2e.deployment import (
     Load,
-    Processes,
     check_as_uninterrupted,
     create_streams,
     series,
@@ -77,25 +75,6 @@ class Balanced(Load):
         await until_async(lambda: not self.sending[url].unsent)
 
 
-@pytest.fixture
-def deployment(tmp_path):
-    """Two APIs and two workers; yields the processes and the APIs' addresses by name."""
-    with running_server(str(_binary("valkey")), "--appendonly", "yes") as redis_url:
-        processes = Processes(tmp_path, {"MOCA_PARTITIONS": "16", "MOCA_REDIS_URL": redis_url})
-        ports = {name: free_port() for name in ("api-a", "api-b")}
-        try:
-            for name in ("worker-a", "worker-b"):
-                processes.start(name, "worker")
-            for name, port in ports.items():
-                processes.start(name, "api", "--port", str(port))
-            urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
-            for url in urls.values():
-                wait_ready(url)
-            yield processes, urls
-        finally:
-            processes.stop_all()
-
-
 def restart(processes, name, *command):
     process = processes.running[name]
     process.send_signal(signal.SIGTERM)
@@ -114,14 +93,16 @@ async def roll(processes, urls, load):
         load.rotation.append(url)
     any_url = next(iter(urls.values()))
     for name in ("worker-a", "worker-b"):
-        await asyncio.to_thread(restart, processes, name, "worker")
+        await asyncio.to_thread(restart, processes, name, "worker", "--worker-id", name)
         await asyncio.sleep(4)  # it loads, and takes its share
         await asyncio.to_thread(wait_ready, any_url)
 
 
-async def test_a_rolling_restart_fails_no_request(deployment):
-    processes, urls = deployment
-    first = next(iter(urls.values()))
+async def test_a_rolling_restart_fails_no_request(disk_store, processes):
+    first, port = processes.start_separate(disk_store), free_port()
+    urls = {"api": first, "api-b": f"http://127.0.0.1:{port}"}
+    processes.start("api-b", "api", "--port", str(port))
+    wait_ready(urls["api-b"])
     create_streams(first, "load", STREAMS)
     load = Balanced(list(urls.values()), series(STREAMS, LENGTH), PER_SECOND)
     running = asyncio.ensure_future(load.run())

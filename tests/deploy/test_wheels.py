@@ -10,7 +10,6 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.e2e.deployment import Processes, wait_ready
 from tests.e2e.docs.pages import blocks
 from tests.ports import free_port
 
@@ -79,21 +78,6 @@ def client(wheels, tmp_path_factory):
     return installed(python, wheels["moca-client"])
 
 
-@pytest.fixture
-def service(tmp_path):
-    """URL of a service that runs from the checkout."""
-    url = f"http://127.0.0.1:{(port := free_port())}"
-    processes = Processes(
-        tmp_path, {"MOCA_PARTITIONS": "8", "MOCA_DATA_DIR": str(tmp_path / "data")}
-    )
-    processes.start("serve", "serve", "--port", str(port))
-    try:
-        wait_ready(url)
-        yield url
-    finally:
-        processes.stop_all()
-
-
 @pytest.mark.slow
 def test_each_file_is_in_one_wheel(wheels):
     assert sorted(wheels) == ["moca-client", "moca-core", "moca-service"]
@@ -111,7 +95,7 @@ def test_each_file_is_in_one_wheel(wheels):
 
 
 @pytest.mark.slow
-def test_the_client_needs_three_packages_and_the_readme_runs_with_it(client, service):
+def test_the_client_needs_three_packages_and_the_readme_runs_with_it(client, serve):
     there = json.loads(run(sys.executable, *PIP, "--python", client, "list", "--format", "json"))
     names = {each["name"] for each in there}
     of_httpx = {"anyio", "certifi", "h11", "httpcore", "idna", "sniffio", "typing_extensions"}
@@ -121,7 +105,7 @@ def test_the_client_needs_three_packages_and_the_readme_runs_with_it(client, ser
     assert not {"service", "model_core", "torch", "numpy"} & set(every)
     code, shown = next((c, said) for k, c, said in blocks(ROOT / "README.md") if k == "python")
     assert "from moca_client import" in code
-    assert run(client, "-I", "-c", code.replace("http://127.0.0.1:8000", service)) == shown
+    assert run(client, "-I", "-c", code.replace("http://127.0.0.1:8000", serve())) == shown
 
 
 @pytest.mark.slow

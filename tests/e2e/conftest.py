@@ -66,11 +66,16 @@ def processes(tmp_path):
 
 
 @pytest.fixture
-def separate(processes):
-    """URL of an API with two workers on a server that appends to disk."""
+def disk_store():
+    """URL of a server that appends to disk."""
     with running_server(str(_binary("valkey")), "--appendonly", "yes") as redis_url:
-        yield processes.start_separate(redis_url)
-        processes.stop_all()
+        yield redis_url
+
+
+@pytest.fixture
+def separate(disk_store, processes):
+    """URL of an API with two workers on such a server."""
+    return processes.start_separate(disk_store)
 
 
 @pytest.fixture
@@ -86,8 +91,7 @@ def serve(processes, tmp_path):
         wait_ready(f"http://127.0.0.1:{port}")
         return f"http://127.0.0.1:{port}"
 
-    yield start
-    processes.stop_all()
+    return start
 
 
 @pytest.fixture(scope="session")

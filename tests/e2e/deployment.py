@@ -18,18 +18,7 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE_S as PATIENCE_S  # others have it from here
 from tests.waiting import until
 
-
-def moca_with(constants: dict[str, object]) -> list[str]:
-    """Return what runs `moca` with other values of module constants, named by their full paths."""
-    if not constants:
-        return [sys.executable, "-m", "service.commands.main"]
-    lines = []
-    for name, value in constants.items():
-        module, _, constant = name.rpartition(".")
-        lines += [f"import {module}", f"assert hasattr({module}, {constant!r})"]
-        lines += [f"{name} = {value!r}"]
-    lines += ["from service.commands.main import main", "main()"]
-    return [sys.executable, "-c", "\n".join(lines)]
+MOCA = (sys.executable, "-m", "service.commands.main")
 
 
 class Processes:
@@ -40,13 +29,12 @@ class Processes:
         # Tests post at rates of their own: what a busy machine cannot do in time is not to be shed.
         known = {"MOCA_MODELS_DIR": str(folder / "models"), "MOCA_MAX_WAIT_S": "0"}
         self.environment = {**os.environ, **known, **environment}
-        self.constants: dict[str, object] = {}  # of modules, in processes started from now on
         self.running: dict[str, subprocess.Popen] = {}
 
     def start(self, name: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [*moca_with(self.constants), *arguments],
+                [*MOCA, *arguments],
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -65,7 +53,7 @@ class Processes:
 
     def run(self, *arguments: object, status: int = 0) -> str:
         """Run a command of `moca` to its end; returns what it printed."""
-        command = [*moca_with(self.constants), *map(str, arguments)]
+        command = [*MOCA, *map(str, arguments)]
         plain = {**self.environment, "COLUMNS": "200", "NO_COLOR": "1"}
         done = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=600)
         assert done.returncode == status, done.stdout + done.stderr
@@ -78,16 +66,12 @@ class Processes:
         self.signal(name, signal.SIGKILL)
         self.running.pop(name).wait()
 
-    def children(self, name: str, *options: str) -> list[str]:
-        """Return the ids of what a process started, as options of `pgrep` choose them."""
-        command = ["pgrep", "-P", str(self.running[name].pid), *options]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-
     def kill_with_children(self, name: str) -> None:
         """Kill the supervisor first, then whatever it started: nobody gets to tidy up."""
-        children = self.children(name)
+        command = ["pgrep", "-P", str(self.running[name].pid)]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         self.kill(name)
-        subprocess.run(["kill", "-KILL", *children], check=False, stderr=subprocess.DEVNULL)
+        subprocess.run(["kill", "-KILL", *found.split()], check=False, stderr=subprocess.DEVNULL)
 
     def stop(self, name: str) -> int:
         """Ask a process to end; returns its exit status."""

@@ -4,7 +4,6 @@ import json
 import signal
 import threading
 import time
-from http.server import BaseHTTPRequestHandler
 
 import httpx
 import numpy as np
@@ -16,7 +15,7 @@ from service.store.connection import connect
 from tests.e2e.calling import BYTES, KNOWN, ask, post
 from tests.e2e.deployment import Load, create_streams, series
 from tests.feeding import Consumer, Follower, by_stream
-from tests.serving import ThreadServer
+from tests.serving import Quiet, ThreadServer
 from tests.waiting import until
 
 STREAMS = 8
@@ -195,16 +194,11 @@ def test_followers_see_all_once_whatever_restarts(separate, processes):
     assert sum(reader.connections for reader in readers) > 2 * STREAMS
 
 
-class Posts(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        """Stay quiet."""
-
+class Posts(Quiet):
     def do_POST(self):
-        data = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["data"]
+        data = json.loads(self.body())["data"]
         self.server.events.add((data["stream"], data["event"]["id"], data["event"]["state"]))
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        self.answer(200)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import secrets
 import shutil
 import subprocess
 from collections import Counter
-from http.server import BaseHTTPRequestHandler
 
 import httpx
 import pytest
@@ -14,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy.dashboards import DASHBOARDS, names, queries, rules
 from tests.e2e.calling import ask, post
-from tests.serving import ThreadServer
+from tests.serving import Quiet, ThreadServer
 from tests.waiting import until
 
 
@@ -56,12 +55,9 @@ def test_metrics_count_what_happened_and_dashboards_find_what_they_ask_for(http,
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-class Spans(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        """Stay quiet."""
-
+class Spans(Quiet):
     def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.body()
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -69,9 +65,7 @@ class Spans(BaseHTTPRequestHandler):
             service = attributes["service.name"].string_value
             for scope in resource.scope_spans:
                 self.server.spans += [(service, span) for span in scope.spans]
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        self.answer(200)
 
 
 @pytest.mark.slow

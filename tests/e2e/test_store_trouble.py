@@ -6,19 +6,17 @@ A store that is killed, and a path to it that loses, cuts or holds bytes: tests/
 import resource
 import shutil
 import signal
-import subprocess
-import time
+from typing import NamedTuple
 
 import httpx
 import pytest
 
 from service.store.connection import connect
-from tests.conftest import _binary, _wait_until_up
+from tests.clusters import APPENDING, Nodes, running_nodes
+from tests.conftest import _binary
 from tests.e2e.calling import slug
-from tests.e2e.deployment import (
-    Processes,
-    wait_ready,
-)
+from tests.e2e.deployment import Processes, wait_ready
+from tests.ports import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -26,37 +24,31 @@ pytestmark = pytest.mark.slow
 LIMIT = 20_000  # bytes of a file, for a disk that is full
 
 
-class Server:
+class Server(NamedTuple):
     """A Valkey that appends to disk, killed and started again on its folder."""
 
-    def __init__(self, folder):
-        self.folder = folder / "store"
-        self.folder.mkdir()
-        self.socket = f"/tmp/moca-t{time.time_ns() % 10**12}.sock"
-        self.url = f"unix://{self.socket}"
-        self.start()
+    nodes: Nodes
+    port: int
 
-    def start(self):
-        command = [str(_binary("valkey")), "--port", "0", "--unixsocket", self.socket]
-        command += ["--dir", str(self.folder), "--save", "", "--appendonly", "yes"]
-        # Python ignores SIGXFSZ, and so does what it starts like this: a write fails instead.
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, restore_signals=False)
-        _wait_until_up(self.url, self.process)
+    @property
+    def folder(self):
+        return self.nodes.folder / str(self.port)
 
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
+    @property
+    def url(self):
+        return f"redis://127.0.0.1:{self.port}"
 
     def limit(self, most):
-        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+        pid = self.nodes.running[self.port].pid
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    found = Server(tmp_path_factory.mktemp("store"))
-    yield found
-    found.kill()
+    with running_nodes(str(_binary("valkey"))) as nodes:
+        nodes.start(port := free_port(), *APPENDING)
+        yield Server(nodes, port)
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +133,10 @@ def test_the_store_comes_back_older_than_it_was(url, server, tmp_path):
         kept = tmp_path / "kept"
         shutil.copytree(server.folder, kept)
         assert [post(float(i % 3)) for i in range(20)] == list(range(40, 60))
-        server.kill()
+        server.nodes.kill(server.port)
         shutil.rmtree(server.folder)
         shutil.copytree(kept, server.folder)
-        server.start()
+        server.nodes.again(server.port)
         wait_ready(url)
         # A writer that says where it is finds out; one that does not goes on from there.
         conflict = client.post("/v1/streams/old/observations", json={"y": 1.0, "seq": 60})

@@ -165,7 +165,7 @@ def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(standin, sh
     class Broken(dict):
         def setdefault(self, name, default):
             if name in self and self[name].seq == 40:
-                standin.refusals = [(422, {})]
+                standin.refusals = [422]
             return super().setdefault(name, default)
 
     standin.streams = Broken(original)

@@ -15,9 +15,7 @@ import contextlib
 import functools
 import itertools
 import random
-import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -32,10 +30,9 @@ import redis
 from service.store import keys
 from service.store.connection import connect
 from service.store.keys import partition_of
-from tests.clusters import Nodes, running_cluster, running_sentinels
-from tests.conftest import _wait_until_up
+from tests.clusters import APPENDING, Nodes, running_cluster, running_sentinels, server_or_skip
 from tests.e2e.deployment import Processes, wait_ready
-from tests.faults import REPLIES, REQUESTS, Background, Proxy, Stopped
+from tests.faults import REPLIES, REQUESTS, Background, Proxy
 from tests.ports import free_port
 from tests.referees.judging import Row, shown
 from tests.waiting import until
@@ -285,19 +282,9 @@ class OneServer:
     proxied = True
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._port = folder, free_port()
-        self.url = f"redis://127.0.0.1:{self._port}/0"
-        self.start()
-
-    def start(self) -> None:
-        command = [shutil.which("redis-server") or "redis-server", "--port", str(self._port)]
-        command += ["--save", "", "--appendonly", "yes", "--dir", str(self._folder)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        _wait_until_up(self.url, self.process)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.nodes, self.port = Nodes(server_or_skip(), folder), free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.nodes.start(self.port, *APPENDING)
 
 
 class Replicated:
@@ -361,7 +348,7 @@ def stores(topology: str, folder: Path) -> Iterator[OneServer | Replicated]:
         try:
             yield store
         finally:
-            store.kill()
+            store.nodes.stop_all()
     elif topology == "sentinel":
         with running_sentinels() as (url, nodes, master, replica):
             yield Replicated(url, nodes, [(master, replica)], promote_by_sentinels)
@@ -453,14 +440,15 @@ class Faults:
         return f"pause {name}", heal
 
     def stop_store(self) -> tuple[str, Heal]:
-        store = Stopped(self._server.process.pid)
-        store.stop()
-        return "stop the store", store.heal
+        process = self._server.nodes.running[self._server.port]
+        process.send_signal(signal.SIGSTOP)
+        return "stop the store", lambda: process.send_signal(signal.SIGCONT)
 
     def kill_store(self) -> tuple[str, Heal]:
         """SIGKILL the store: what it acknowledged it has given to the system."""
-        self._server.kill()
-        return "kill the store", self._server.start
+        nodes, port = self._server.nodes, self._server.port
+        nodes.kill(port)
+        return "kill the store", lambda: nodes.again(port)
 
     def fail_over(self) -> tuple[str, Heal]:
         """Have a replica take over, as planned: nothing that was acknowledged is lost."""

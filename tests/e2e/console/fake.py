@@ -8,7 +8,6 @@ import queue
 import random
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -16,7 +15,7 @@ import httpx
 
 from service.api.routes.console import SAFETY
 from service.console.assets import PAGE, asset
-from tests.serving import ThreadServer
+from tests.serving import Quiet, ThreadServer
 from tests.waiting import until
 
 FILE = Path(__file__).with_name("answers.json")
@@ -213,33 +212,19 @@ class FakeApi(ThreadServer):
             self._following.remove(texts)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        """Stay quiet."""
-
-    def do_GET(self):
-        self._answer("GET")
-
-    def do_PUT(self):
-        self._answer("PUT")
-
-    def do_POST(self):
-        self._answer("POST")
-
-    def _answer(self, method):
-        url = urlsplit(self.path)
+class _Handler(Quiet):
+    def _handle(self):
+        method, url = self.command, urlsplit(self.path)
         path = unquote(url.path)
         if self.server.away:
             self.close_connection = True
             return
         file = asset(PAGE if path == "/" else path.removeprefix("/console/"))
         if method == "GET" and file is not None and (path == "/" or "/console/" in path):
-            self._write(200, file.content, {"Content-Type": file.kind, **SAFETY})
+            self.answer(200, file.content, {"Content-Type": file.kind, **SAFETY})
             return
-        length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else None
+        content = self.body()
+        body = json.loads(content) if content else None
         lists = parse_qs(url.query)
         query = {name: each if len(each) > 1 else each[0] for name, each in lists.items()}
         self.server.requests.append((method, path, query, body))
@@ -254,20 +239,21 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._json(self.server.answers.get(f"{method} {path}", 404), query, body)
 
+    do_GET = do_PUT = do_POST = _handle
+
     def _json(self, answer, query, body):
         if callable(answer):
             answer = answer(query, body)
         if isinstance(answer, int):
             self._problem(answer, "unknown-stream", "there is no stream 'nobody'")
         else:
-            content = json.dumps(answer).encode()
-            self._write(200, content, {"Content-Type": "application/json"})
+            self.answer(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def _problem(self, status, kind, detail):
         place = f"https://moca-service.dev/problems/{kind}"
         problem = {"type": place, "title": "Refused", "status": status, "detail": detail}
         kind = {"Content-Type": "application/problem+json"}
-        self._write(status, json.dumps(problem).encode(), kind)
+        self.answer(status, json.dumps(problem).encode(), kind)
 
     def _follow(self):
         self.close_connection = True
@@ -282,13 +268,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
         except OSError:  # the browser left
             return
-
-    def _write(self, status, content, headers):
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
 
 
 def stream_of(path):
