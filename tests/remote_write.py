@@ -5,7 +5,6 @@ import cramjam
 from service.api.parsing import remote_write
 from service.api.parsing.remote_write import Version
 
-STALE = float("nan")
 V1 = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 V2 = V1 | {"Content-Type": f"application/x-protobuf;proto={Version.V2.value}"}
 

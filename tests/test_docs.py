@@ -88,6 +88,7 @@ def test_every_model_is_documented():
     assert [kind for kind in kinds if f"| `{kind}` |" not in text_of("models.md")] == []
 
 
+@functools.cache
 def anchors(page):
     """Anchors of a page's headings, as they are made of them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)

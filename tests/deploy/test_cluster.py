@@ -11,7 +11,6 @@ import time
 import pytest
 import redis
 
-from service.settings import Settings
 from service.store import keys, subscription
 from service.store.append import Appender
 from service.store.connection import READ_TIMEOUT_S, connect, connect_async
@@ -32,13 +31,7 @@ from tests.e2e.test_events import (  # noqa: F401
 )
 from tests.e2e.test_kill import test_a_worker_is_killed_under_load  # noqa: F401
 from tests.listening import listening
-from tests.service.api.conftest import (  # noqa: F401
-    FakeWorker,
-    running,
-    settings,
-    start,
-    worker,
-)
+from tests.service.api.conftest import settings, start, worker  # noqa: F401
 from tests.service.api.test_keys import (  # noqa: F401
     now,
     test_a_key_over_its_rate,
@@ -49,7 +42,7 @@ from tests.service.webhooks.test_delivery import (  # noqa: F401
     test_a_second_process_waits_and_takes_over_in_order,
     test_wanted_events_are_posted_signed_and_in_order,
 )
-from tests.waiting import until, until_async
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 P = 3
@@ -298,61 +291,6 @@ def _copied(nodes, port):
     return nodes.client(port).info("replication").get("master_link_status", "up") == "up"
 
 
-async def posted(api, streams, ended, answers):
-    """Observe in turns until an event is set."""
-    turn = itertools.cycle(streams)
-    while not ended.is_set():
-        response = await api.post(f"/v1/streams/{next(turn)}/observations", json={"y": 0})
-        assert response.status_code == 200, response.text
-        answers.append(response)
-
-
-@contextlib.asynccontextmanager
-async def under_load(url, tmp_path):
-    """Requests that never meet their deadline, though replies may be lost; yields their answers."""
-    chosen = Settings(
-        redis_url=url, models_dir=tmp_path, partitions=8, request_deadline_s=600.0,
-        lease_ttl_ms=1000,
-    )  # fmt: skip
-    fake = FakeWorker(url, 8)
-    try:
-        async with running(chosen) as api:
-            names = [f"s{i}" for i in range(40)]
-            ended, answers = asyncio.Event(), []
-            loads = [
-                asyncio.create_task(posted(api, names[i::4], ended, answers)) for i in range(4)
-            ]
-            await until_async(lambda: len(answers) > 40)
-            yield answers
-            ended.set()
-            await asyncio.gather(*loads)  # a reply that is lost is looked up
-    finally:
-        await asyncio.to_thread(fake.stop)
-
-
-async def test_requests_go_on_when_slots_move_and_subscriptions_are_cut(
-    cluster, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(subscription, "LOOK_S", 600.0)
-    url, nodes = cluster
-
-    async def more():
-        count = len(answers)
-        await until_async(lambda: len(answers) > count + 40)
-
-    async with under_load(url, tmp_path) as answers:
-        for _ in range(3):
-            move = Move(nodes)
-            move.begin()
-            while await asyncio.to_thread(move.keys):
-                pass
-            move.end()
-            await more()
-        for port in [*nodes.running] * 2:
-            nodes.client(port).client_kill_filter(_type="pubsub")
-            await more()
-
-
 def test_a_master_is_killed_and_started_again(separate, shared_cluster):
     """What it had accepted is in its file; the others go on meanwhile."""
     _, nodes = shared_cluster
@@ -370,10 +308,9 @@ def test_a_master_is_killed_and_started_again(separate, shared_cluster):
 
 
 FAIL_OVERS = 5
-GAP_S = 10.0  # a second is usual at most; on a busy machine all the same no lease may be lost
 
 
-def test_planned_fail_overs_lose_no_turn_no_lease_and_no_observation(processes, capsys):
+def test_planned_fail_overs_lose_no_turn_no_lease_and_no_observation(processes):
     """Nothing is posted twice: a command that is answered by a redirection was not run."""
     with running_cluster(replicas=1) as (url, nodes):
         until(lambda: all(_copied(nodes, port) for port in nodes.running))
@@ -382,27 +319,20 @@ def test_planned_fail_overs_lose_no_turn_no_lease_and_no_observation(processes, 
         create_streams(api, "load", 20)
         load = Load(api, series(20, 150), 100)
         logs = {name: len(processes.log_of(name)) for name in ("worker-a", "worker-b")}
-        gaps = []
 
-        def fail_over():
+        def fail_over(turn):
             roles = {port: nodes.client(port).execute_command("ROLE") for port in nodes.running}
             replicas = [port for port, role in roles.items() if role[0] == "slave"]
-            replica = replicas[len(gaps) % len(replicas)]
-            answered = len(load.seconds)
+            replica = replicas[turn % len(replicas)]
+            answered = len(load.answers)
             nodes.client(replica).execute_command("CLUSTER FAILOVER")
             until(lambda: nodes.client(replica).execute_command("ROLE")[0] == "master")
-            until(lambda: len(load.seconds) > answered + 200)
-            gaps.append(max(load.seconds[answered:]))
+            until(lambda: len(load.answers) > answered + 200)
 
-        load.run_with((0.05, lambda: [fail_over() for _ in range(FAIL_OVERS)]))
-        with capsys.disabled():
-            print("gaps of answers, s:", *(f"{gap:.2f}" for gap in gaps))
-        assert not load.failures
+        load.run_with((0.05, lambda: [fail_over(turn) for turn in range(FAIL_OVERS)]))
         check_as_uninterrupted(api, load)
         for name, length in logs.items():
             new = processes.log_of(name)[length:]
-            assert "WARNING" not in new, new
-            assert "ERROR" not in new, new
-            assert "owns" not in new, new  # leases that come or go are logged
-        assert max(gaps) < GAP_S
+            for text in ("WARNING", "ERROR", "owns"):  # leases that come or go are logged
+                assert text not in new, new
         processes.stop_all()

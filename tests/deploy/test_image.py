@@ -10,15 +10,15 @@ import subprocess
 import sys
 import threading
 import tomllib
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from service.commands.options import read_settings
 from tests.conftest import _binary, _wait_until_up
+from tests.needed import needed
 from tests.serving import Quiet, ThreadServer
 
 ROOT = Path(__file__).parents[2]
@@ -26,36 +26,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 HEALTH = [sys.executable, "-I", str(ROOT / "deploy" / "healthcheck.py")]
 
 
-def normalized(name):
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def needs(requirements):
-    """Names of the packages that requirements lead to on this machine."""
-    todo = [Requirement(requirement) for requirement in requirements]
-    seen = set()
-    while todo:
-        requirement = todo.pop()
-        key = (normalized(requirement.name), *sorted(requirement.extras))
-        if key in seen:
-            continue
-        seen.add(key)
-        extras = ("", *requirement.extras)
-        for needed in map(Requirement, metadata.requires(requirement.name) or []):
-            marker = needed.marker
-            if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
-                todo.append(needed)
-    return {name for name, *_ in seen}
-
-
 def test_every_package_of_the_image_has_one_version():
     """Those of the defaults of the Dockerfile, and of every process of the service."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = {normalized(line.partition("==")[0]) for line in lines if not line.startswith("#")}
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if line[0] != "#"}
     requirements = list(PROJECT["dependencies"])
     for extra in ("console", "plots", "parquet", "otel", "frames", "train"):
         requirements += PROJECT["optional-dependencies"][extra]
-    missing = needs(requirements) - pinned
+    missing = needed(requirements) - pinned
     assert {name for name in missing if not name.startswith(("nvidia-", "cuda-"))} == set()
 
 

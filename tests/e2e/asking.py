@@ -15,6 +15,7 @@ from service.api.openapi.examples import FILE, all_examples
 from service.api.parsing.remote_write import PROTOBUF
 from service.api.routes.table import CALLS
 from service.models.catalogue import SHIPPED
+from tests.e2e import calling
 from tests.remote_write import V1, version_1
 from tests.waiting import until
 
@@ -33,23 +34,19 @@ def publish(folder):
 def prepare(client):
     """Make the streams that the examples are about."""
     rng = random.Random(5)
-    put(client, "pump-7", {"model": "gaussian", "location": 10, "scale": 0.5})
-    post(client, "pump-7", [{"y": 10 - 3 * (i >= 40) + rng.gauss(0, 0.5)} for i in range(70)])
-    put(client, "coin", {"model": "bernoulli"})
-    put(client, "ad", {"model": "linear"})
+    for stream, settings in (
+        ("pump-7", {"model": "gaussian", "location": 10, "scale": 0.5}),
+        ("coin", {"model": "bernoulli"}),
+        ("ad", {"model": "linear"}),
+    ):
+        calling.ask(client, "PUT", stream, 201, json=settings)
+    seen = [{"y": 10 - 3 * (i >= 40) + rng.gauss(0, 0.5)} for i in range(70)]
+    calling.ask(client, "POST", "pump-7/observations", json=seen)
     seen = []
     for i in range(30):
         x = [float(i % 2), float(i % 3 == 0)]
         seen.append({"x": x, "y": x[0] - x[1] / 2 + rng.gauss(0, 0.1)})
-    post(client, "ad", seen)
-
-
-def put(client, stream, settings):
-    assert client.put(f"/v1/streams/{stream}", json=settings).status_code == 201
-
-
-def post(client, stream, body):
-    assert client.post(f"/v1/streams/{stream}/observations", json=body).status_code == 200
+    calling.ask(client, "POST", "ad/observations", json=seen)
 
 
 def ask(client, each, blob):

@@ -14,8 +14,7 @@ import pytest
 
 from service.runtime.embedded import running_url
 from tests.conftest import _binary, running_server
-from tests.e2e.deployment import Processes, wait_ready
-from tests.ports import free_port
+from tests.e2e.deployment import Processes
 from tests.waiting import ended, until
 
 # Series of three jobs become streams named after the test, so that tests share one service.
@@ -79,19 +78,9 @@ def separate(disk_store, processes):
 
 
 @pytest.fixture
-def serve(processes, tmp_path):
-    """Start `moca serve` on one folder and port each; may be called again after a kill."""
-    ports = {}
-
-    def start(folder: str = "data", *options: str) -> str:
-        port = ports.setdefault(folder, free_port())
-        name = "serve" if folder == "data" else f"serve {folder}"
-        data = str(tmp_path / folder)
-        processes.start(name, "serve", "--data-dir", data, "--port", str(port), *options)
-        wait_ready(f"http://127.0.0.1:{port}")
-        return f"http://127.0.0.1:{port}"
-
-    return start
+def serve(processes):
+    """Start `moca serve` on one folder and port; may be called again after a kill."""
+    return processes.serve
 
 
 @pytest.fixture(scope="session")
@@ -133,16 +122,13 @@ def _start(folder):
     rules.write_text(RULES)
     environment = {"MOCA_PARTITIONS": "16", "MOCA_PROMETHEUS_RULES": str(rules)}
     found = Processes(folder, environment)
-    port = free_port()
-    found.start("serve", "serve", "--data-dir", str(folder / "data"), "--port", str(port))
     try:
-        wait_ready(f"http://127.0.0.1:{port}")
+        url = found.serve()
     except BaseException:
         found.stop_all()
         raise
     _started.append(found)
-    url, pid = f"http://127.0.0.1:{port}", found.running["serve"].pid
-    return {"url": url, "pid": pid, "users": []}
+    return {"url": url, "pid": found.running["serve"].pid, "users": []}
 
 
 @pytest.fixture

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import numpy as np
 
+from tests.e2e.calling import KNOWN, close
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S as PATIENCE_S  # others have it from here
 from tests.waiting import until
@@ -30,6 +32,7 @@ class Processes:
         known = {"MOCA_MODELS_DIR": str(folder / "models"), "MOCA_MAX_WAIT_S": "0"}
         self.environment = {**os.environ, **known, **environment}
         self.running: dict[str, subprocess.Popen] = {}
+        self.port = 0  # of `moca serve`
 
     def start(self, name: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -48,6 +51,15 @@ class Processes:
             self.start(name, "worker", "--worker-id", name)
         self.start("api", "api", "--port", str(port))
         url = f"http://127.0.0.1:{port}"
+        wait_ready(url)
+        return url
+
+    def serve(self, *options: str) -> str:
+        """Start `moca serve`, on the same folder and port each time; returns its URL once ready."""
+        self.port = self.port or free_port()
+        place = ("--data-dir", str(self.folder / "data"), "--port", str(self.port))
+        self.start("serve", "serve", *place, *options)
+        url = f"http://127.0.0.1:{self.port}"
         wait_ready(url)
         return url
 
@@ -100,6 +112,16 @@ class Processes:
         return (self.folder / f"{name}.log").read_text()
 
 
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[tuple[Processes, str]]:
+    """Run `moca serve` on a store of its own; yields its processes and its URL."""
+    processes = Processes(folder, {"MOCA_PARTITIONS": "16"})
+    try:
+        yield processes, processes.serve()
+    finally:
+        processes.stop_all()
+
+
 def wait_ready(url: str) -> None:
     def ready() -> bool:
         try:
@@ -125,7 +147,6 @@ class Load:
         self.pause_s = len(labels) / per_second
         self.answers: dict[tuple[int, int], dict] = {}
         self.failures: list[str] = []
-        self.seconds: list[float] = []  # of each request
 
     async def run(self) -> None:
         limits = httpx.Limits(max_connections=None)
@@ -150,9 +171,7 @@ class Load:
         for at, y in enumerate(self.labels[i]):
             due = self.started + (at + i / len(self.labels)) * self.pause_s
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            began = time.monotonic()
             await self._one(client, i, at, float(y))
-            self.seconds.append(time.monotonic() - began)
 
     async def _one(self, client: httpx.AsyncClient, i: int, at: int, y: float) -> None:
         # Settings known beforehand: no warm-up, so that each observation moves the belief.
@@ -180,8 +199,7 @@ class Load:
 def create_streams(url: str, prefix: str, count: int) -> None:
     with httpx.Client(base_url=url, timeout=60) as client:
         for i in range(count):
-            body = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
-            assert client.put(f"/v1/streams/{prefix}-{i}", json=body).status_code == 201
+            assert client.put(f"/v1/streams/{prefix}-{i}", json=KNOWN).status_code == 201
 
 
 def check_as_uninterrupted(url: str, load: Load) -> None:
@@ -197,14 +215,8 @@ def check_as_uninterrupted(url: str, load: Load) -> None:
             body = [{"y": float(y)} for y in load.labels[i]]
             answers = client.post(f"/v1/streams/calm-{i}/observations", json=body).json()
             for at, answer in enumerate(answers):
-                _close(load.answers[i, at]["log_score"], answer["log_score"])
+                close(load.answers[i, at]["log_score"], answer["log_score"])
             mine = client.get(f"/v1/streams/load-{i}/run-length").json()
             calm = client.get(f"/v1/streams/calm-{i}/run-length").json()
             assert mine["seq"] == calm["seq"] == length - 1
-            assert [b["start"] for b in mine["belief"]] == [b["start"] for b in calm["belief"]]
-            for a, b in zip(mine["belief"], calm["belief"], strict=True):
-                _close(a["probability"], b["probability"])
-
-
-def _close(a: float, b: float) -> None:
-    assert abs(a - b) <= 1e-9, f"{a} and {b} differ"
+            close(mine["belief"], calm["belief"])

@@ -211,7 +211,7 @@ def test_one_machine_delivers_events_to_webhooks_and_stops_cleanly(serve, proces
             f'[[hook]]\nname = "pager"\nurl = "{receiver.url}/h"\nsecret_env = "PAGER"\n'
         )
         options = ["--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1"]
-        url = serve("data", *options)
+        url = serve(*options)
         with connect(str(running_url(tmp_path / "data"))) as client:
             # Events that are accepted before a hook was first seen are not for it.
             until(lambda: client.hexists(keys.WEBHOOKS, "pager"))

@@ -1,18 +1,17 @@
 """The packages that `make run` installs are enough for what it starts."""
 
-import contextlib
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.needed import needed
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -67,23 +66,6 @@ def moca(tmp_path):
         )
 
     return run
-
-
-def needed(requirements):
-    """Names of distributions that some requirements bring along, themselves included."""
-    found, left = set(), [Requirement(each) for each in requirements]
-    while left:
-        one = left.pop()
-        key = (canonicalize_name(one.name), frozenset(one.extras))
-        if key in found:
-            continue
-        found.add(key)
-        with contextlib.suppress(PackageNotFoundError):  # of another platform
-            for each in map(Requirement, requires(one.name) or []):
-                asked = [{"extra": extra} for extra in (*one.extras, "")]
-                if each.marker is None or any(each.marker.evaluate(extra) for extra in asked):
-                    left.append(each)
-    return {name for name, _ in found}
 
 
 def test_the_demo_runs_and_draws_and_what_is_missing_is_named(moca, tmp_path):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from moca_client import AsyncClient, Client
+from tests.e2e.deployment import served
 from tests.referees.judging import Row, worst
-from tests.referees.serving import served
 
 SETTINGS = {"model": "gaussian", "location": 0.0, "scale": 1.0}
 LABELS = [0.1 * (t % 7) + (5.0 if t >= 30 else 0.0) for t in range(60)]

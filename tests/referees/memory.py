@@ -9,9 +9,8 @@ from typing import Any
 import cramjam
 import httpx
 
-from tests.e2e.deployment import Processes
+from tests.e2e.deployment import Processes, served
 from tests.referees.judging import Row
-from tests.referees.serving import served
 
 MIB = 1 << 20
 SIZE = 8 * MIB - 64  # a body may have 8 MiB

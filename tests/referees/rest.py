@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
+from tests.e2e.deployment import served
 from tests.referees.judging import Row
-from tests.referees.serving import served
 
 HERE = Path(__file__).parent
 DEPTH = 6  # of fields within fields

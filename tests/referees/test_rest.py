@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.e2e.deployment import served
 from tests.referees import rest
-from tests.referees.serving import served
 
 
 @pytest.mark.slow

@@ -56,6 +56,9 @@ def test_every_body_and_answer_and_schema_has_examples_that_fit_it():
     for schema in openapi()["components"]["schemas"].values():
         for example in schema.get("examples", []):
             check(schema, example)
+    assert {each.call for each in all_examples()} == set(NAMES)
+    names = [(each.call, each.name) for each in all_examples()]
+    assert len(set(names)) == len(names)
 
 
 def test_calls_document_the_errors_that_they_declare():
@@ -72,12 +75,6 @@ def test_calls_document_the_errors_that_they_declare():
         problems.MethodNotAllowed,
         problems.TooManyConnections,
     }
-
-
-def test_every_call_has_examples_of_different_names():
-    assert {each.call for each in all_examples()} == set(NAMES)
-    names = [(each.call, each.name) for each in all_examples()]
-    assert len(set(names)) == len(names)
 
 
 def test_no_form_has_the_name_of_an_answer():
