@@ -13,6 +13,7 @@ from tests.e2e.calling import KNOWN, ask, history, post
 
 LEVELS = (0.0, 6.0, -3.0, 0.0)
 EACH = 30
+NOT_LISTED = ("delay", "kind", "time")
 START = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
@@ -50,7 +51,7 @@ def recount(client, prefix):
         name = each["stream"]
         records = history(client, name)
         for event in ask(client, "GET", f"{name}/changepoints")["events"]:
-            kept = {name: value for name, value in event.items() if name not in ("delay", "kind")}
+            kept = {name: value for name, value in event.items() if name not in NOT_LISTED}
             if event["state"] != "withdrawn":
                 kept["start_time"] = records[event["start"]]["time"]
             for field in ("suspected", "confirmed"):
