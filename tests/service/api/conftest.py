@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 import redis
 
-from service import wire
+from service import api_keys, wire
 from service.api import server as server_module
 from service.api.app import create_app
 from service.api.gateway import gateway, partition_queue, store_monitor
@@ -36,6 +36,7 @@ from service.runtime.process import listen
 from service.schema import rendering
 from service.settings import Settings
 from service.store import keys
+from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
 from tests.conftest import _wait_until_up
@@ -238,6 +239,14 @@ class NamedHead(wire.Head):
 
 class Partly(Exception):
     """A refusal part-way: the refusal, the answers before it, and their effects."""
+
+
+def make_key(redis_url, name, *scopes, **extra):
+    """Make a key as the command line does; returns its token."""
+    key, token = api_keys.create(name, scopes, **extra)
+    with connect(redis_url) as client:
+        Keyring(client).add(key)
+    return token
 
 
 def slug(response):

@@ -19,8 +19,7 @@ from service.problems import WaitTooLong
 from service.store import keys
 from tests.e2e.asking import publish
 from tests.service.api.calls import NAMES, check_problem, openapi, operation, requests
-from tests.service.api.conftest import slug
-from tests.service.api.real import make_key
+from tests.service.api.conftest import make_key, slug
 from tests.waiting import until_async
 
 ENDLESS = ("events", "follow_observations")

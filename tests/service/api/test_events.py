@@ -86,17 +86,13 @@ def test_every_id_resumes_right_after_its_message(start, writer):
     ids = [message.id for message in taken(whole)]
     assert sorted(whole.seen) == sorted(writer.written)
     for at in (0, 1, 11, 22):
-        by_header, by_query = Consumer(url), Consumer(url, after=ids[at])
+        # A browser connects again to the same address, with the header: that is the later one.
+        by_header, by_query = Consumer(url, after="0"), Consumer(url, after=ids[at])
         by_header.last = ids[at]
         for consumer in (by_header, by_query):
             consumer.read(23 - at)
             assert by_stream(consumer.seen) == by_stream(whole.seen[at + 1 :])
             assert consumer.gaps == []
-    # A browser connects again to the same address, with the header: that is the later one.
-    both = Consumer(url, after="0")
-    both.last = ids[22]
-    both.read(1)
-    assert both.seen == whole.seen[23:]
 
 
 def test_filters(start, writer):
@@ -188,9 +184,9 @@ def test_catching_up_meets_following_without_a_loss_or_a_doubling(start, writer,
     monkeypatch.setattr(event_hub, "BUFFER_ENTRIES", 8)
     url = start().url
     fill(writer, 10)
-    writing = threading.Thread(target=fill, args=(writer, 60, 11))
+    writing = threading.Thread(target=fill, args=(writer, 30, 11))
     consumers = [Consumer(url, after="0") for _ in range(3)]
-    reading = [threading.Thread(target=c.read, args=(70 * 8, 60.0)) for c in consumers]
+    reading = [threading.Thread(target=c.read, args=(40 * 8, 60.0)) for c in consumers]
     for thread in (writing, *reading):
         thread.start()
     for thread in (writing, *reading):
@@ -263,8 +259,8 @@ def stalled(api, path):
 def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(start, writer, monkeypatch):
     monkeypatch.setattr(subscriptions, "SEND_TIMEOUT_S", 0.2)
     api = start()
-    for i in range(1, 501):
-        writer.raise_("s1", i, pad=[0.5] * 2000)
+    for i in range(1, 126):
+        writer.raise_("s1", i, pad=[0.5] * 8000)
     dropped = api.metric("moca_event_streams_dropped_total")
     with stalled(api, "/v1/events?after=0") as taken:
         until(lambda: api.metric("moca_event_streams_dropped_total") == dropped + 1)
@@ -273,18 +269,18 @@ def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(start, writer
             text += chunk
     whole = text.rpartition(b"\n\n")[0].split(b"\n\n")  # the last one may be cut
     ids = [each.partition(b"id: ")[2].split(b"\n")[0] for each in whole if b"event: " in each]
-    assert len(ids) < 500
+    assert len(ids) < 125
     resumed = Consumer(api.url)
     resumed.last = ids[-1].decode()
-    resumed.read(500 - len(ids), 60.0)
-    assert [i for _, i, _ in resumed.seen] == list(range(len(ids) + 1, 501))
+    resumed.read(125 - len(ids), 60.0)
+    assert [i for _, i, _ in resumed.seen] == list(range(len(ids) + 1, 126))
 
 
 def test_a_stop_ends_connections_cleanly(start, writer):
     """One that reads, and one that takes nothing; requests would be waited for."""
     api = start()
-    for i in range(1, 301):
-        writer.raise_("s1", i, pad=[0.5] * 2000)
+    for i in range(1, 76):
+        writer.raise_("s1", i, pad=[0.5] * 8000)
     with stalled(api, "/v1/events?after=0"):
         reading, messages = connected(Consumer(api.url, after="0"))
         api.stop()

@@ -1,20 +1,20 @@
 """Keys: who is let in, what each is told, rates, and names that lead here."""
 
 import math
-import os
 import time
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from service.api.auth import guard
+from service.commands.main import app
 from service.runtime.access_policy import ANY, names_of
 from service.settings import Settings
 from service.store.api_keys import USED, Keyring
 from service.store.connection import connect
 from service.store.script import Call, Script
-from tests.service.api.conftest import slug
-from tests.service.api.real import make_key, moca
+from tests.service.api.conftest import make_key, slug
 from tests.waiting import Clock, until_async
 
 STREAM = "/v1/streams/s"
@@ -24,11 +24,6 @@ POST = f"{STREAM}/observations"
 def problem(response, status, expected):
     assert (response.status_code, slug(response)) == (status, expected), response.text
     return response
-
-
-async def status(api, token=None, path="/v1/models", **headers):
-    """Status of a read with a key."""
-    return (await api.get(path, headers=headers | (bearer(token) if token else {}))).status_code
 
 
 def bearer(token):
@@ -52,7 +47,7 @@ async def test_without_keys_this_machine_calls_freely_until_the_first_key(
         await renewed(api, now)
         refused = problem(await api.post(POST, json={"y": 1.0}), 401, "unauthorized")
         assert refused.headers["www-authenticate"] == 'Bearer realm="moca"'
-        assert await status(api, token, STREAM) == 200
+        assert (await api.get(STREAM, headers=bearer(token))).status_code == 200
         # Revoking the last key must not open it again.
         with connect(settings.redis_url) as store:
             Keyring(store).revoke("first")
@@ -174,7 +169,7 @@ async def test_when_a_key_was_used_is_known_to_the_minute(settings, worker, star
         with connect(settings.redis_url) as store:
             await until_async(lambda: store.hgetall(USED))
             assert [int(each) % 60 for each in store.hvals(USED)] == [0]
-    listed = moca("keys", "list", "--redis-url", settings.redis_url, **os.environ).stdout
+    listed = CliRunner().invoke(app, ["keys", "list", "--redis-url", settings.redis_url]).stdout
     assert token[18:] not in listed
     used, idle = (next(ln for ln in listed.splitlines() if f" {n} " in ln) for n in ("a", "idle"))
     assert idle.rstrip().endswith("never")

@@ -2,43 +2,17 @@
 
 import io
 import json
-import sys
-from contextlib import contextmanager
 
 import pytest
 from rich.console import Console
 
 from service.bench import BenchError, bench_serve, bench_step
-from service.bench import processes as run_processes
 from service.bench import serve as serving
-from service.bench.processes import free_port
 
 pytestmark = pytest.mark.slow
-PRETENDER = """
-import sys, uvicorn
-from fastapi import Body, FastAPI
-app = FastAPI()
-@app.post("/v1/streams/{name}/observations")
-async def observe(name: str, body = Body()):
-    return {"rows": 1}
-@app.get("/seen")
-async def seen():
-    return {}
-uvicorn.run(app, port=int(sys.argv[1]), log_level="error")
-"""
-
-
-@contextmanager
-def pretender(*_):
-    """A server with the calls that the benchmark makes."""
-    port = free_port()
-    command = [sys.executable, "-c", PRETENDER, str(port)]
-    with run_processes._running("the pretender", command, port, "/seen") as server:
-        yield server
 
 
 def test_requests_are_measured_beside_an_echo(monkeypatch):
-    monkeypatch.setattr(serving, "moca_server", pretender)
     monkeypatch.setattr(serving, "WARM_S", 0.1)
     console = Console(file=io.StringIO(), width=100)
     (result,) = bench_serve(seconds=0.3, connections=2, streams=4, rounds=2, console=console)

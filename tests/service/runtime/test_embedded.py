@@ -41,11 +41,6 @@ def store(tmp_path):
     store.stop()
 
 
-def write(store, value):
-    with connect(store.url) as client:
-        client.set("written", value)
-
-
 def written(store):
     with connect(store.url) as client:
         return client.get("written")
@@ -62,14 +57,27 @@ def test_it_is_fit_to_run_on_and_private(store, tmp_path):
     assert (tmp_path / "data" / "store").stat().st_mode & 0o777 == 0o700
 
 
-def test_what_was_written_is_there_after_stop_and_start(store):
+def end(store):
+    os.kill(store.pid, signal.SIGKILL)
+
+
+def end_group(store):
+    """As service managers send it: the shell around the server waits for it."""
+    os.killpg(os.getpgid(store.pid), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("ending", [Embedded.stop, end, end_group])
+def test_however_it_ends_it_starts_again_with_its_data(store, ending):
     store.start()
-    write(store, "before")
-    store.stop()
-    assert not store.alive()
-    assert not store.socket.exists()
+    with connect(store.url) as client:
+        client.set("written", "acknowledged")
+    first = store.pid
+    ending(store)
+    until(lambda: not store.alive())
+    assert ending != Embedded.stop or not store.socket.exists()
     store.start()
-    assert written(store) == b"before"
+    assert store.pid != first
+    assert written(store) == b"acknowledged"
 
 
 def test_a_second_owner_is_refused_by_name(store):
@@ -80,17 +88,6 @@ def test_a_second_owner_is_refused_by_name(store):
     second.stop()
     assert store.alive()
     assert (store.data_dir / "server.json").exists()
-
-
-def test_a_killed_server_is_noticed_and_starts_again_with_its_data(store):
-    store.start()
-    write(store, "acknowledged")
-    first = store.pid
-    os.kill(first, signal.SIGKILL)
-    until(lambda: not store.alive())
-    store.start()
-    assert store.pid != first
-    assert written(store) == b"acknowledged"
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["folder stays", "folder is gone"])
@@ -135,16 +132,6 @@ def test_stop_ends_the_owner_of_a_folder_and_says_when_there_is_none(tmp_path):
         assert owner.wait(60) == -signal.SIGTERM
 
 
-def test_a_signal_to_its_whole_group_reaches_the_server_alone(store):
-    """As service managers send it: the shell around the server waits for it."""
-    store.start()
-    write(store, "acknowledged")
-    os.killpg(os.getpgid(store.pid), signal.SIGTERM)
-    until(lambda: not store.alive())
-    store.start()
-    assert written(store) == b"acknowledged"
-
-
 def test_a_folder_that_another_process_holds_is_refused_by_its_number(store, monkeypatch):
     monkeypatch.setattr(embedded, "START_WAIT_S", 0.2)
     store.start()
@@ -157,7 +144,6 @@ def test_a_folder_that_another_process_holds_is_refused_by_its_number(store, mon
 
 def test_a_server_that_cannot_start_says_why(store):
     store.start()
-    write(store, "x")
     store.stop()
     (store.data_dir / "store" / "appendonlydir" / "appendonly.aof.manifest").write_text("junk\n")
     with pytest.raises(EmbeddedError, match=r"exited with status 1(.|\n)*manifest"):

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import redis
+from typer.testing import CliRunner
 
 from model_core import artifact
 from model_core.artifact import files
+from service.commands.main import app
 from service.commands.options import read_settings
 from service.problems import StartupError
 from service.runtime.process import import_plugins
@@ -134,10 +136,12 @@ def test_commands_reach_a_store_with_a_password(server_binary, tmp_path):
     with running_server(server_binary) as url:
         with connect(url) as client:
             client.config_set("requirepass", "p@ss:/w")
-        assert run("keys", "list", MOCA_REDIS_URL=url).returncode == 1
-        listed = run("keys", "list", MOCA_REDIS_URL=url, MOCA_REDIS_PASSWORD_FILE=str(file))
-        assert listed.returncode == 0
-        assert "p@ss" not in listed.stdout + listed.stderr
+        given = {"MOCA_REDIS_URL": url}
+        assert CliRunner().invoke(app, ["keys", "list"], env=given).exit_code == 1
+        given["MOCA_REDIS_PASSWORD_FILE"] = str(file)
+        listed = CliRunner().invoke(app, ["keys", "list"], env=given)
+        assert listed.exit_code == 0
+        assert "p@ss" not in listed.output
 
 
 def test_passwords_that_cannot_be_used_are_refused(tmp_path, capsys):

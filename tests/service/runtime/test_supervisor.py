@@ -109,6 +109,18 @@ class Stage:
         self.steps = [*steps, Stop("enough")]
         return self.found._supervise()
 
+    def stop(self, note, *steps):
+        """Start, and stop with `note` called at the end of each child."""
+        self.run()
+        self.steps, clean_up = [*steps], self.found._clean_up
+
+        def noted(child):
+            note(child)
+            clean_up(child)
+
+        self.found._clean_up = noted
+        self.found._stop_children()
+
 
 @pytest.fixture
 def stage(monkeypatch, tmp_path):
@@ -162,18 +174,13 @@ def test_a_child_that_refuses_to_run_ends_the_service(stage):
 
 
 def test_a_stop_ends_the_api_then_the_workers_then_webhooks(stage):
-    stage.run()
-    stage.steps = []
     order = []
-    clean_up = stage.found._clean_up
 
-    def noted(child):
+    def note(child):
         told = [each.name for each in stage.children if each.process and each.process.told]
         order.append((child.name, told))
-        clean_up(child)
 
-    stage.found._clean_up = noted
-    stage.found._stop_children()
+    stage.stop(note)
     assert order == [
         ("api", ["api"]),
         ("worker 1", ["worker 1", "worker 2"]),
@@ -189,17 +196,9 @@ def test_what_does_not_end_is_killed_after_its_time(stage):
         "worker 1": WORKER_STOP_S,
         "webhooks": 7.0 + STOP_WAIT_S,
     }
-    stage.run()
-    stage.steps, stage.deaf = [], set(limits)
-    began, took = stage.clock.now, {}
-    clean_up = stage.found._clean_up
-
-    def noted(child):
-        took[child.name] = stage.clock.now - began
-        clean_up(child)
-
-    stage.found._clean_up = noted
-    stage.found._stop_children()
+    stage.deaf, took = set(limits), {}
+    began = stage.clock.now
+    stage.stop(lambda child: took.setdefault(child.name, stage.clock.now - began))
     total = 0.0
     for name, limit in limits.items():
         total += limit + KILL_AFTER_S
@@ -208,13 +207,10 @@ def test_what_does_not_end_is_killed_after_its_time(stage):
 
 
 def test_a_second_signal_kills_what_ends_and_all_that_comes_later(stage):
-    stage.run()
-    began = stage.clock.now
     stage.deaf = {child.name for child in stage.children}
-    stage.steps = [Stop("SIGTERM")]
-    processes = [child.process for child in stage.children]
-    stage.found._stop_children()
-    assert all("kill" in process.told for process in processes)
+    began, told = stage.clock.now, []
+    stage.stop(lambda child: told.append(child.process.told), Stop("SIGTERM"))
+    assert ["kill" in each for each in told] == [True] * 4
     assert stage.clock.now - began < 1
 
 
