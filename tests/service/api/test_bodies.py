@@ -4,6 +4,7 @@ Time is counted as the processor's: what else runs on the machine does not matte
 """
 
 import asyncio
+import functools
 import gc
 import gzip
 import json
@@ -36,16 +37,16 @@ FORMS = ObservationParser(Settings())
 ASKED = CommandParser(Settings(), FORMS)
 
 
-def full(head, piece, tail, between=b",", size=8 * MIB - 64):
+def times(head, piece, count, tail):
+    return head + (piece + b",") * (count - 1) + piece + tail
+
+
+def full(head, piece, tail, size=8 * MIB - 64):
     """A body as large as may be, of one piece again and again."""
-    count = (size - len(head) - len(tail)) // (len(piece) + len(between))
-    return head + between.join([piece] * count) + tail
+    return times(head, piece, (size - len(head) - len(tail)) // (len(piece) + 1), tail)
 
 
-def times(head, piece, count, tail, between=b","):
-    return head + between.join([piece] * count) + tail
-
-
+@functools.cache
 def fields(count):
     return b",".join(b'"f%d":1' % i for i in range(count))
 

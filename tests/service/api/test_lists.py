@@ -25,7 +25,7 @@ from service.store.feed import Feeds
 from service.store.reads import AsyncStore
 from service.store.streams import chunk_of, seal
 from tests.feeding import MS, Writer
-from tests.service.api.conftest import PARTITIONS, located
+from tests.service.api.conftest import PARTITIONS, located, stored
 
 STATES = ("suspected", "confirmed", "withdrawn")
 GATEWAY = SimpleNamespace(partition=lambda stream: keys.partition_of(stream, PARTITIONS))
@@ -180,7 +180,7 @@ def keep(store, name, records, season=None):
     count = len(records)
     settings = wire.StreamSettings("gaussian")
     head = wire.Head(1, settings, seq=count, sealed=count, season=season)
-    store.hset(keys.heads(p), name, wire.checksummed(wire.encode(head), "head", name))
+    store.hset(keys.heads(p), name, stored(head, name))
     for number in {chunk_of(name, row.seq) for row in records}:
         rows = [row for row in records if chunk_of(name, row.seq) == number]
         store.hset(keys.history(p, name), str(number), seal(name, number, rows))
@@ -251,8 +251,7 @@ async def test_without_a_stream_there_is_no_link_and_no_explanation(writer, chan
     writer.raise_("damaged", 1)
     p = keys.partition_of("other", PARTITIONS)
     head = wire.Head(2, wire.StreamSettings("gaussian"), seq=20)  # of a later life
-    blob = wire.checksummed(wire.encode(head), "head", "other")
-    store.hset(keys.heads(p), "other", blob)
+    store.hset(keys.heads(p), "other", stored(head, "other"))
     store.hset(keys.heads(keys.partition_of("damaged", PARTITIONS)), "damaged", b"?")
     page = await listed(changes())
     assert len(page.changes) == 3
@@ -284,7 +283,7 @@ async def test_a_bad_parameter_is_named(api):
 
 
 def put_head(store, name, head):
-    blob = wire.checksummed(wire.encode(head), "head", name)
+    blob = stored(head, name)
     store.zadd(keys.names(GATEWAY.partition(name)), {name: 0})
     store.hset(keys.heads(GATEWAY.partition(name)), name, blob)
     return blob

@@ -78,13 +78,11 @@ def refuse(api, yes=True):
 
 
 def test_a_body_without_end_is_refused_before_it_is_read(api):
-    chunks = b"Transfer-Encoding: chunked\r\n\r\n" + (b"3e8\r\n" + b" " * 1000 + b"\r\n") * 11
-    for body in (b"Content-Length: 1000000000000\r\n\r\n[", chunks):
-        with Connection(api) as connection:
-            connection.write(HEAD + body)
-            status, headers, _ = connection.answer()
-            assert (status, headers["connection"]) == (413, "close")
-            assert connection.rest() == b""
+    with Connection(api) as connection:
+        connection.write(HEAD + b"Content-Length: 1000000000000\r\n\r\n[")
+        status, headers, _ = connection.answer()
+        assert (status, headers["connection"]) == (413, "close")
+        assert connection.rest() == b""
 
 
 def test_what_a_client_that_left_had_sent_whole_is_applied_and_nothing_else(api, worker, caplog):

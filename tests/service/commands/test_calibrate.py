@@ -3,21 +3,14 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from model_core import artifact
 from model_core.sensitivity import read
 from service.commands import calibrate
-from service.commands.main import app
 from service.models import sensitivity_curves
 from tests.model_core.registry import pcoc_case
 
-WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1"}
 FEW = ("--observations", "10000", "--shifted", "8")
-
-
-def moca(*arguments):
-    return CliRunner().invoke(app, [str(each) for each in arguments], env=WIDE)
 
 
 @pytest.fixture
@@ -51,7 +44,7 @@ def simulated(monkeypatch):
     return simulate
 
 
-def test_an_artifact_gets_its_curves_and_nothing_else_changes(models, simulated):
+def test_an_artifact_gets_its_curves_and_nothing_else_changes(moca, models, simulated):
     file = models / "kinds" / "1" / "model.json"
     before = json.loads(file.read_text())
     mode = file.stat().st_mode
@@ -69,7 +62,7 @@ def test_an_artifact_gets_its_curves_and_nothing_else_changes(models, simulated)
     artifact.load(file.parent)
 
 
-def test_built_in_models_go_to_a_file_of_ones_own(tmp_path, simulated):
+def test_built_in_models_go_to_a_file_of_ones_own(moca, tmp_path, simulated):
     said = moca("calibrate", "bernoulli", *FEW, "--models-dir", tmp_path)
     assert said.exit_code == 2
     assert "--out FILE" in said.output
@@ -84,7 +77,7 @@ def test_built_in_models_go_to_a_file_of_ones_own(tmp_path, simulated):
 
 
 @pytest.mark.slow
-def test_a_model_is_simulated(tmp_path):
+def test_a_model_is_simulated(moca, tmp_path):
     out = tmp_path / "curves.json"
     said = moca("calibrate", "bernoulli", *FEW, "--out", out, "--hazard", "0.05", "--seed", 3)
     assert said.exit_code == 0, said.output
@@ -94,7 +87,7 @@ def test_a_model_is_simulated(tmp_path):
     assert found["simulated"]["seed"] == 3
 
 
-def test_what_cannot_be_calibrated_is_said(models):
+def test_what_cannot_be_calibrated_is_said(moca, models):
     before = [path.read_bytes() for path in sorted(models.rglob("*.json"))]
     for arguments, said in (
         (("kinds",), "pcoc"),

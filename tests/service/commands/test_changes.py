@@ -1,13 +1,11 @@
 """`moca changes`: pages until the limit, times in UTC, a warning for what cannot be read."""
 
-from contextlib import contextmanager
+from contextlib import nullcontext
 
 import pytest
-from typer.testing import CliRunner
 
 from moca_client.responses import ChangesPage, StreamChange
 from service.commands import changes
-from service.commands.main import app
 
 TIMES = ("2024-05-01T01:30:00.25+02:00", "2024-05-01T01:30:00Z", "9999-12-31T23:59:59-12:00")
 SHOWN = ("2024-04-30T23:30:00", "2024-05-01T01:30:00", TIMES[2])
@@ -35,38 +33,33 @@ class Service:
 
 
 @pytest.fixture
-def moca(monkeypatch):
-    def run(service, *arguments):
-        @contextmanager
-        def connected(url, api_key):
-            yield service
-
-        monkeypatch.setattr(changes, "connected", connected)
+def listed(moca, monkeypatch):
+    def listed(service, *arguments):
+        monkeypatch.setattr(changes, "connected", lambda url, api_key: nullcontext(service))
         monkeypatch.setattr(changes, "on_terminal", lambda: True)
-        wide = {"COLUMNS": "150", "TERMINAL_WIDTH": "150", "NO_COLOR": "1"}
-        found = CliRunner().invoke(app, ["changes", *arguments], env=wide)
+        found = moca("changes", *arguments)
         assert found.exit_code == 0, found.output
         return found
 
-    return run
+    return listed
 
 
-def test_times_are_utc(moca):
-    shown = moca(Service()).stdout
+def test_times_are_utc(listed):
+    shown = listed(Service()).stdout
     assert "time (UTC)" in shown
     for i, time in enumerate(SHOWN):
         (line,) = [line for line in shown.splitlines() if line.split()[:1] == [f"s{i}"]]
         assert line.split()[1] == time
 
 
-def test_what_cannot_be_read_is_told(moca):
-    found = moca(Service(["b", "a"]), "--csv")
+def test_what_cannot_be_read_is_told(listed):
+    found = listed(Service(["b", "a"]), "--csv")
     assert "cannot read the state or history of a, b" in found.stderr
     assert "cannot read" not in found.stdout
-    assert moca(Service()).stderr == ""
+    assert listed(Service()).stderr == ""
 
 
-def test_no_more_pages_than_the_limit_needs(moca):
+def test_no_more_pages_than_the_limit_needs(listed):
     service = Service()
-    assert moca(service, "--csv", "--limit", "2").stdout.count("\n") == 3
+    assert listed(service, "--csv", "--limit", "2").stdout.count("\n") == 3
     assert service.calls == 2

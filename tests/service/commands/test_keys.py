@@ -5,11 +5,8 @@ import time
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from service import api_keys
-from service.commands import run
-from service.commands.main import app
 from service.problems import StartupError
 from service.runtime.access_policy import is_loopback, is_own_name, keys_required
 from service.runtime.embedded import Embedded
@@ -19,13 +16,6 @@ from service.store.api_keys import KEYS, Keyring
 from service.store.connection import connect
 
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def moca(monkeypatch):
-    # Logging is the process's business: a test must keep its own.
-    monkeypatch.setattr(run, "log_to_stderr", lambda role, level: None)
-    return lambda *arguments, **env: CliRunner().invoke(app, list(map(str, arguments)), env=env)
 
 
 def test_a_token_is_known_again_and_nowhere_stored():

@@ -5,23 +5,10 @@ from importlib import resources
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
-from service.commands import run
 from service.commands.main import app
 from service.commands.options import flag, variable
 from service.settings import Settings
-
-WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1"}
-
-
-@pytest.fixture
-def moca(monkeypatch):
-    for name in Settings.model_fields:
-        monkeypatch.delenv(variable(name), raising=False)
-    # Logging is the process's business: a test must keep its own.
-    monkeypatch.setattr(run, "log_to_stderr", lambda role, level: None)
-    return lambda *arguments, **env: CliRunner().invoke(app, arguments, env={**WIDE, **env})
 
 
 def test_help_names_each_option_and_its_variable(moca):

@@ -85,7 +85,7 @@ def test_hindsight_is_current_until_a_tenth_more_was_observed():
         assert not Hindsight(2, 0, 100, [0], 0).usable(stream)
 
 
-def test_the_summary_of_a_new_stream():
+def test_the_summary_of_a_new_stream_and_of_one_with_observations():
     found = shown(rendering.summary("a", head(created_ms=1_700_000_000_123)))
     assert found["created"] == "2023-11-14T22:13:20.123+00:00"
     assert (found["seq"], found["warming_up"], found["run_length"]) == (0, True, None)
@@ -93,16 +93,14 @@ def test_the_summary_of_a_new_stream():
     assert found["mean_log_score"] is None
     optional = ("season", "regime")
     assert list(found) == [n for n in StreamSummary.__struct_fields__ if n not in optional]
-    with_season = shown(rendering.summary("a", head(season=Season([24, 168], 600))))
-    assert with_season["season"] == {"periods": [24, 168]}
-    typical = shown(rendering.summary("a", head(regime=TypicalRegime("idle", 0.75))))
-    assert typical["regime"] == {"name": "idle", "probability": 0.75}
-
-
-def test_the_summary_of_a_stream_with_observations():
-    event = Event(3, "suspected", 8, suspected_at=9)
-    state = head(seq=10, warm=True, map_run_length=1, event=event, log_score_sum=-6.0, scored=4)
+    state = head(
+        seq=10, warm=True, map_run_length=1, event=Event(3, "suspected", 8, suspected_at=9),
+        log_score_sum=-6.0, scored=4, season=Season([24, 168], 600),
+        regime=TypicalRegime("idle", 0.75),
+    )  # fmt: skip
     found = shown(rendering.summary("a", state))
+    assert found["season"] == {"periods": [24, 168]}
+    assert found["regime"] == {"name": "idle", "probability": 0.75}
     assert found["run_length"] == {"map": 1}
     assert found["regime_start"] == 8
     assert found["mean_log_score"] == -1.5

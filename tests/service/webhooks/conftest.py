@@ -21,10 +21,9 @@ from service.webhooks.config import webhooks_of
 from service.webhooks.notices import Notice, line_of
 from service.wire import Event
 from service.wire.event_entries import Raised
-from tests.e2e.deployment import Processes
 from tests.feeding import Writer
 from tests.serving import ThreadServer
-from tests.waiting import until, until_async
+from tests.waiting import until_async
 
 PARTITIONS = 4
 KEY = bytes(range(32))
@@ -100,12 +99,13 @@ def writer(valkey_url):
     found.close()
 
 
-class Hooks:
-    """A file of hooks, and what the store holds of their deliveries."""
+class Delivering:
+    """A file of hooks, delivered to by this process, and what the store holds of deliveries."""
 
-    def __init__(self, folder, client):
-        self.folder, self.client = folder, client
+    def __init__(self, url, folder, client):
+        self.url, self.folder, self.client = url, folder, client
         self.file = folder / "hooks.toml"
+        self._before = {}
 
     def hook(self, name, url, **more):
         fields = {"name": name, "url": url, "secret": SECRET, **more}
@@ -133,43 +133,6 @@ class Hooks:
     def pending(self, hook):
         every = [keys.feed(p) for p in range(PARTITIONS)]
         return sum(self.client.xpending(key, f"webhook:{hook}")["pending"] for key in every)
-
-
-class Webhooks(Hooks):
-    """`moca webhooks`, a real process, on a file of hooks."""
-
-    def __init__(self, processes, client):
-        super().__init__(processes.folder, client)
-        self.processes = processes
-
-    def start(self, name="webhooks", **delivery):
-        given = {
-            "redis_url": self.processes.environment["MOCA_REDIS_URL"],
-            "webhooks_file": self.written(name, **delivery),
-            "webhook_hosts": "http://127.0.0.1",
-            "metrics_port": 0,
-        }
-        options = [x for k, v in given.items() for x in (f"--{k.replace('_', '-')}", str(v))]
-        self.processes.start(name, "webhooks", *options)
-        until(lambda: self.ready, lambda: self.processes.log_of(name))
-
-
-@pytest.fixture
-def webhooks(valkey_url, tmp_path):
-    environment = {"MOCA_REDIS_URL": valkey_url, "MOCA_PARTITIONS": str(PARTITIONS)}
-    processes = Processes(tmp_path, {**environment, "MOCA_LEASE_TTL_MS": "1000"})
-    with connect(valkey_url) as client:
-        yield Webhooks(processes, client)
-        processes.stop_all()
-
-
-class Delivering(Hooks):
-    """The same in this process: a task for each hook."""
-
-    def __init__(self, url, folder, client):
-        super().__init__(folder, client)
-        self.url, self.tasks = url, []
-        self._before = {}
 
     @contextlib.asynccontextmanager
     async def running(self, **delivery):

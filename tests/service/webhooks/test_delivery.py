@@ -17,6 +17,7 @@ from service.webhooks.config import Delivery, Hook
 from service.webhooks.dead_letters import Letter, dead_letters, redeliver
 from service.webhooks.sender import Failure, HttpSender, sender_of
 from service.wire.event_entries import Filter, Id
+from tests.e2e.deployment import Processes
 from tests.ports import free_port
 from tests.service.webhooks.conftest import PARTITIONS, Receiver, notice, raised, verify
 from tests.waiting import until, until_async
@@ -355,9 +356,25 @@ async def test_a_second_process_waits_and_takes_over_in_order(delivering, receiv
     assert receiver.got("/h") == [("a", i) for i in range(1, 50)]
 
 
-@pytest.mark.usefixtures("valkey_url")
-def test_a_kill_between_delivery_and_acknowledgement_delivers_again(webhooks, receiver, writer):
+@pytest.fixture
+def processes(valkey_url, tmp_path):
+    environment = {"MOCA_REDIS_URL": valkey_url, "MOCA_PARTITIONS": str(PARTITIONS)}
+    found = Processes(tmp_path, {**environment, "MOCA_LEASE_TTL_MS": "1000"})
+    yield found
+    found.stop_all()
+
+
+def test_a_kill_between_delivery_and_acknowledgement_delivers_again(
+    processes, delivering, receiver, writer
+):
     """The receiver has the event and has not answered yet when the process dies."""
+
+    def start(name, **delivery):
+        options = ["--webhooks-file", str(delivering.written(name, **delivery))]
+        options += ["--webhook-hosts", "http://127.0.0.1", "--metrics-port", "0"]
+        processes.start(name, "webhooks", *options)
+        until(lambda: delivering.ready, lambda: processes.log_of(name))
+
     arrived = threading.Event()
 
     def slow(path, data):
@@ -365,17 +382,17 @@ def test_a_kill_between_delivery_and_acknowledgement_delivers_again(webhooks, re
         return 3.0
 
     receiver.fate = slow
-    webhooks.hook("h", f"{receiver.url}/h")
-    webhooks.start(timeout_s=20)
+    delivering.hook("h", f"{receiver.url}/h")
+    start("first", timeout_s=20)
     for i in range(1, 4):
         writer.raise_("a", i)
     assert arrived.wait(100)
-    webhooks.processes.kill("webhooks")
-    assert webhooks.pending("h") >= 1
+    processes.kill("first")
+    assert delivering.pending("h") >= 1
     receiver.fate = lambda path, data: 200
-    webhooks.start("second")
+    start("second")
     until(lambda: receiver.got("/h") == [("a", 1), ("a", 2), ("a", 3)])
-    until(lambda: webhooks.pending("h") == 0)
+    until(lambda: delivering.pending("h") == 0)
     assert receiver.got("/h", 3.0) == [("a", 1)]  # the first, once more
     place = keys.feed(keys.partition_of("a", PARTITIONS))
-    assert len(webhooks.client.xinfo_consumers(place, "webhook:h")) == 1
+    assert len(delivering.client.xinfo_consumers(place, "webhook:h")) == 1
