@@ -287,25 +287,6 @@ async def test_a_store_that_does_not_answer_is_soon_looked_at_again(monkeypatch)
     assert down == [True, True, False]
 
 
-async def test_a_cut_answer_then_the_same_number_leaves_one_entry(proxy, redis_client):
-    async with connect_async(proxy.url) as through:
-        appender = Appender(through, "i1", max_pending=100)
-        await appender.append(P, 0, 1, b"first")
-        for _ in range(3):
-            await through.ping()
-            proxy.cut()
-            with pytest.raises(Lost):
-                await appender.append(P, 1, 2, b"second")
-            proxy.heal()
-            assert redis_client.xlen(keys.log(P)) == 2  # it did arrive, once
-        again = await appender.append(P, 1, 2, b"second")
-        assert again.waiting == 3
-        third = await appender.append(P, 2, 4, b"third")
-    found = redis_client.xrange(keys.log(P))
-    assert [fields[b"b"] for _, fields in found] == [b"first", b"second", b"third"]
-    assert [found[1][0].decode(), found[2][0].decode()] == [again.entry, third.entry]
-
-
 async def test_a_cancelled_append_is_settled_by_its_number(appender, redis_client):
     await appender.append(P, 0, 1, b"a")
     redis_client.client_pause(200, all=False)  # holds writes back, so the answer is still due

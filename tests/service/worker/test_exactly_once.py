@@ -8,7 +8,7 @@ import redis
 
 from service.store import keys
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
-from tests.service.worker.conftest import commit_of, replace_commit, restore_commit
+from tests.service.worker.conftest import commit_of, replace_commit
 
 STREAMS = ["a", "b", "c", "d", "e"]
 KNOWN = {"location": [0.0], "scale": [1.0]}
@@ -186,33 +186,6 @@ def test_two_workers_share_partitions_and_hand_over(make_bench):
     bench.turn(second)
     assert len(second.offsets) == 6
     assert [bench.client.exists(keys.lease(p)) for p in range(6)] == [1] * 6
-
-
-def test_a_fenced_worker_forgets_and_nothing_is_applied_twice(bench):
-    old = bench.worker
-    bench.observe("a", [1.0, 2.0])
-    (number,) = bench.append(Observe("a", [Observation(y=3.0)]))
-    commit = commit_of(old.log)
-
-    def late(commits):
-        # Between its step and its commit the lease ends and another worker does the work.
-        restore_commit(old.log)
-        for p in range(2):
-            bench.client.delete(keys.lease(p))
-        old.log.leave()
-        other = bench.new_worker()
-        while bench.outcome(*number) is None:
-            bench.turn(other)
-        assert len(other.offsets) == 2
-        return commit(commits)
-
-    replace_commit(old.log, late)
-    bench.turn(old)
-    bench.turn(old)
-    assert bench.partition("a") not in old.offsets
-    assert not any(key[0] == bench.partition("a") for key in old.engine.streams)
-    assert bench.head("a").seq == 3
-    assert len(bench.records("a")) == 3
 
 
 class Trouble:

@@ -55,11 +55,15 @@ def test_it_goes_on_as_the_uninterrupted_one(make_bench, tmp_path, name, at, clo
     kind = KINDS[name]
     observations = series(kind, 200)
     configure(bench, "a", kind, history=100)
-    bench.observe("a", observations[:at])
+    bench.observe("a", observations[: at - 1])
+    last = {"observations": observations[at - 1 : at], "key": "k", "digest": "d"}
+    (first,) = bench.send(Observe("a", **last))
     blob = bench.export("a")
     expected = bench.observe("a", observations[at:])
     other.put("b", blob)
     other.crash()  # it is stored at once
+    (again,) = other.send(Observe("b", **last))  # keys travel too
+    assert json.loads(again.body[0]) == {**json.loads(first.body[0]), "duplicate": True}
     assert other.head("b").seq == at
     found = other.observe("b", observations[at:])
     close([{**each, "stream": "a"} for each in found], expected)
@@ -68,17 +72,6 @@ def test_it_goes_on_as_the_uninterrupted_one(make_bench, tmp_path, name, at, clo
         close(msgspec.to_builtins(own), msgspec.to_builtins(getattr(bench, read)("a")))
     assert other.head("b").settings == bench.head("a").settings
     assert other.head("b").alarm == bench.head("a").alarm
-
-
-def test_keys_travel_too(make_bench):
-    bench, other = make_bench(), make_bench(db=1)
-    keyed = Observe("a", [Observation(y=1.0)], key="k", digest="d")
-    (first,) = bench.send(keyed)
-    other.put("a", bench.export("a"))
-    other.crash()
-    (again,) = other.send(keyed)
-    assert json.loads(again.body[0]) == {**json.loads(first.body[0]), "duplicate": True}
-    assert other.head("a").seq == 1
 
 
 def test_in_place_of_a_stream_only_when_asked(bench, close):

@@ -1,6 +1,5 @@
 """Labels some of whose outputs are missing: what is learned, kept, answered and refused."""
 
-import json
 import math
 import random
 import statistics
@@ -14,8 +13,6 @@ from service.wire import (
     Configure,
     EventFeedback,
     Move,
-    Observation,
-    Observe,
     Predict,
     WhatIf,
 )
@@ -47,24 +44,14 @@ def made(bench, stream="a", model="joint", **settings):
     bench.ask(Configure(stream, {"model": model, **FEW, **settings}), status=201)
 
 
-def test_other_models_refuse_them_and_nothing_is_applied(bench):
-    for model in ("gaussian", "multivariate"):
-        made(bench, model, model)
-        bench.observe(model, [[1.0, 2.0], [1.5, 2.5]])
-        before = bench.stored(model)
-        seen = [Observation(y=[1.0, 2.0]), Observation(y=[1.0, None])]
-        (outcome,) = bench.send(Observe(model, seen))
-        assert (outcome.status, len(outcome.body)) == (422, 1)
-        problem = json.loads(outcome.body[0])
-        assert problem["type"].endswith("/dimension-mismatch")
-        assert problem["field"] == "y"
-        assert problem["detail"].startswith("observations[1].y")
-        assert bench.stored(model) == before
-        assert bench.observe(model, [None])[0]["seq"] == 2
-    pend(bench, "gaussian")
-    late(bench, "gaussian", 3, [1.0, None], status=422)
-    assert bench.head("gaussian").pending[0].pending, "it still waits"
-    assert late(bench, "gaussian", 3, [1.0, 2.0])["seq"] == 3
+def test_a_label_to_come_waits_on_where_one_with_a_hole_is_refused(bench):
+    """Other refusals: streams/test_refusals.py."""
+    made(bench, "a", "gaussian")
+    bench.observe("a", [[1.0, 2.0]])
+    pend(bench, "a")
+    late(bench, "a", 1, [1.0, None], status=422)
+    assert bench.head("a").pending[0].pending
+    assert late(bench, "a", 1, [1.0, 2.0])["seq"] == 1
 
 
 def test_the_warm_up_is_of_the_labels_that_each_output_has(bench):

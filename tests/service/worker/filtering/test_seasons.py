@@ -2,7 +2,6 @@
 
 import math
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -13,7 +12,6 @@ from service.wire import (
     EventFeedback,
     Move,
     Observation,
-    Observe,
     Predict,
     SegmentHistory,
     WhatIf,
@@ -112,37 +110,6 @@ def test_nothing_is_lost_with_a_worker(pair, close, settings):
     assert [(r.offset, r.previous_start) for r in troubled.records("a")] == [
         (r.offset, r.previous_start) for r in quiet.records("a")
     ]
-
-
-def test_a_batch_that_is_applied_twice_finds_the_same(pair, close, monkeypatch):
-    """The first worker dies before it commits the search; the second has other batches."""
-    quiet, troubled = pair
-    y, found = day(), []
-    searched = season.searched
-    monkeypatch.setattr(season, "searched", lambda y: found.append(y) or searched(y))
-    for bench in pair:
-        made(bench, history=150)
-        bench.observe("a", y[: FIRST - 5])
-    expected = quiet.observe("a", y[FIRST - 5 :])
-
-    def lost(*_):
-        raise ConnectionError("gone before the commit")
-
-    monkeypatch.setattr(troubled.worker._committer, "submit", lost)
-    seen = [Observation(y=value) for value in y[FIRST - 5 : FIRST + 20]]
-    numbers = troubled.append(Observe("a", seen))
-    for _ in range(9):
-        if len(found) < 2:
-            troubled.turn()
-    troubled.crash()
-    (outcome,) = troubled.outcomes(numbers)
-    answers = [msgspec.json.decode(each) for each in outcome.body]
-    answers += troubled.observe("a", y[FIRST + 20 :])
-    close(answers, expected)
-    assert len(found) == 3
-    for each in found[1:]:
-        np.testing.assert_array_equal(each, found[0])
-    assert troubled.head("a").season == quiet.head("a").season
 
 
 def test_forecasts_and_details_are_of_the_labels(bench):

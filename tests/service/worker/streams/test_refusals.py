@@ -14,7 +14,7 @@ from tests.service.worker.kinds import KINDS, configure, series
 
 ALL = [i / 100 for i in range(1, 100)]
 KINDS_REFUSED = ("gaussian", "categorical", "exponential", "linear-3", "autoregressive-all",
-                 "poisson", "bernoulli")  # fmt: skip
+                 "poisson", "bernoulli", "multivariate-3")  # fmt: skip
 DIMENSION, RANGE, CONFLICT = "dimension-mismatch", "label-out-of-range", "settings-conflict"
 
 
@@ -54,6 +54,8 @@ REFUSED = [
     (label("linear-3", [1.0, 2.0]), 422, DIMENSION, "x"),
     (label("linear-3", [1.0, 2.0], x=[1.0]), 422, DIMENSION, "x"),
     (label("linear-3", 1.0, x=[1.0, 2.0, 3.0]), 422, DIMENSION, "y"),
+    (label("linear-3", [1.0, None], x=[1.0, 2.0, 3.0]), 422, DIMENSION, "y"),
+    (label("multivariate-3", [1.0, None, 2.0]), 422, DIMENSION, "y"),
     (label("linear-3", None), 422, DIMENSION, "x"),
     (label("linear-3", [1.0, 2.0], x=[1.0, 2.0, 1e101]), 422, RANGE, "x"),
     (label("linear-3", [1.0, 2.0], x=[1.0, 2.0, math.nan]), 422, RANGE, "x"),
