@@ -10,7 +10,6 @@ import contextlib
 import socket
 import threading
 import time
-from abc import ABC, abstractmethod
 from urllib.parse import urlsplit
 
 REQUESTS, REPLIES = "requests", "replies"  # directions: to the store, from the store
@@ -167,36 +166,3 @@ class Proxy:
         finally:
             connection.abort()
             self._connections.discard(connection)
-
-
-class Background(ABC):
-    """An asyncio job in a thread, from `start` to `stop`, which raises its failure."""
-
-    def __init__(self) -> None:
-        self._stopping = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    @abstractmethod
-    async def _all(self) -> None:
-        """Run until `_stopping` is set and what is on its way has ended."""
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self, within_s: float = 90) -> None:
-        self._stopping.set()
-        self._thread.join(within_s)
-        assert not self._thread.is_alive(), "calls are still on their way"
-        self.raise_failure()
-
-    def raise_failure(self) -> None:
-        """Raise what went wrong so far."""
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._all())
-        except BaseException as error:  # noqa: BLE001  # raised again by `raise_failure`
-            self._failure = error

@@ -83,7 +83,7 @@ def test_rows_are_posted_and_answers_come_back_as_the_same_kind(library):
     assert column(back, "quantile_0.5") == [0.0, 1.0, 2.0]
 
 
-def test_columns_are_named(library):
+def test_columns_are_named_and_a_missing_cell_of_several_labels_is_a_missing_output(library):
     service = Service()
     frame = frame_of(library, {"flow": [1, 2], "level": [3, 4], "y": [9, 9]})
     observed(service, frame, y=["flow", "level"])
@@ -91,10 +91,7 @@ def test_columns_are_named(library):
     service.posted.clear()
     observed(service, frame, y="flow", x="level")
     assert service.posted[0] == {"y": 1.0, "x": [3.0]}
-
-
-def test_a_missing_cell_of_several_labels_is_a_missing_output(library):
-    service = Service()
+    service.posted.clear()
     frame = frame_of(library, {"y1": [1.0, None, None], "y2": [2.0, 3.0, None]})
     observed(service, frame)
     assert [row["y"] for row in service.posted] == [[1.0, 2.0], [None, 3.0], None]

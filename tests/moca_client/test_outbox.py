@@ -232,25 +232,15 @@ def test_without_positions_keys_are_repeated_as_long_as_they_are_remembered(serv
     assert "seq" not in service.seen[0][0]
 
 
-def test_a_stream_that_somebody_else_wrote_to(service, driver):
+@pytest.mark.parametrize("found", [[1.0, 99.0], []], ids=["written to", "begun again"])
+def test_a_stream_that_somebody_else_changed_gets_what_comes_next(service, driver, found):
     driver.add("s", 1.0)
     driver.round()
-    service.log["s"].append({"y": 99.0})
+    service.log["s"] = [{"y": y} for y in found]
     driver.add("s", 2.0)
     driver.round()
     driver.round()
-    assert labels(service, "s") == [1.0, 99.0, 2.0]
-
-
-def test_a_stream_that_began_again(service, driver):
-    for y in (1.0, 2.0):
-        driver.add("s", y)
-    driver.round()
-    service.log["s"] = []
-    driver.add("s", 3.0)
-    driver.round()
-    driver.round()
-    assert labels(service, "s") == [3.0]
+    assert labels(service, "s") == [*found, 2.0]
 
 
 def test_too_large_a_batch_is_halved_and_a_single_one_set_aside(service, driver):
@@ -289,27 +279,22 @@ def test_a_service_that_takes_nothing_loses_nothing(service, driver):
     assert (labels(service, "s"), driver.sender.error) == ([1.0], None)
 
 
-def test_a_fault_is_tried_again_and_then_set_aside(service, driver):
+@pytest.mark.parametrize(("kind", "tries"), [("internal-error", 5), ("quarantined", 1)])
+def test_a_fault_is_tried_again_and_what_is_quarantined_is_not(service, driver, kind, tries):
     driver.add("s", 1.0)
     driver.add("s", 2.0)
     apply = service.apply
 
     def fail(item):
-        return {"status": 500, "type": "x/internal-error"} if item["y"] == 1.0 else apply(item)
+        return {"status": 500, "type": f"x/{kind}"} if item["y"] == 1.0 else apply(item)
 
     service.apply = fail
     for _ in range(7):
         driver.round()
     assert labels(service, "s") == [2.0]
-    assert sum(item["y"] == 1.0 for items in service.seen for item in items) == 5
-
-
-def test_a_quarantined_item_is_set_aside_at_once(service, driver):
-    driver.add("s", 1.0)
-    service.apply = lambda item: {"status": 500, "type": "x/quarantined"}
-    driver.round()
+    assert sum(item["y"] == 1.0 for items in service.seen for item in items) == tries
     (aside,) = driver.store.aside()
-    assert aside.problem["document"]["type"] == "x/quarantined"
+    assert aside.problem["document"]["type"] == f"x/{kind}"
 
 
 @pytest.mark.parametrize("y", [[1.0, None], [None, None]])

@@ -17,6 +17,7 @@ import itertools
 import random
 import signal
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from service.store.connection import connect
 from service.store.keys import partition_of
 from tests.clusters import APPENDING, Nodes, running_cluster, running_sentinels, server_or_skip
 from tests.e2e.deployment import Processes, wait_ready
-from tests.faults import REPLIES, REQUESTS, Background, Proxy
+from tests.faults import REPLIES, REQUESTS, Proxy
 from tests.ports import free_port
 from tests.referees.judging import Row, shown
 from tests.waiting import until
@@ -75,11 +76,13 @@ class Call(NamedTuple):
 # --- clients -------------------------------------------------------------------------------------
 
 
-class Clients(Background):
+class Clients:
     """Everything that is posted and read, in a thread of its own."""
 
     def __init__(self, urls: list[str], seed: int) -> None:
-        super().__init__()
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._urls, self._rng = urls, random.Random(seed)
         self.calls: list[Call] = []
         self.answers: dict[str, dict[int, dict[str, Any]]] = {}  # by stream, by seq
@@ -88,6 +91,24 @@ class Clients(Background):
         self._unsure: set[str] = set()  # streams of which a PUT or DELETE may be applied later
         self.victims = [f"victim-{i}" for i in range(4)]
         self.reads = 0
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive(), "calls are still on their way"
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong so far."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._all())
+        except BaseException as error:  # noqa: BLE001  # raised again by `raise_failure`
+            self._failure = error
 
     async def _all(self) -> None:
         limits = httpx.Limits(max_connections=None)
@@ -690,13 +711,12 @@ def _storm(
 ) -> Result:
     try:
         clients = Clients(deployment.urls, seed)
-        clients.start()
         time.sleep(2)
         faults = Faults(deployment, clients.victims, rng)
         count = rage(faults, clients, seconds, rng, say)
         moment = max(time.monotonic(), faults.leases_end)
         time.sleep(moment - time.monotonic() + CALM_S)
-        clients.stop(within_s=120)
+        clients.stop()
         say("comparing")
         compared, worst = compare(clients, deployment.urls[0])
         with connect(deployment.store_url) as client:
