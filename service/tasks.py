@@ -1,10 +1,11 @@
-"""The end of asyncio tasks: cancelled as often as it takes, and waited for up to a bound."""
+"""Asyncio tasks: ended by as many cancellations as it takes, and waited for up to a bound."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -48,3 +49,22 @@ def described(task: asyncio.Task[Any]) -> str:
         lines.append(f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
         waits = waits.cr_await
     return "\n".join(lines)
+
+
+async def bounded(read: Awaitable[Any], timeout_s: float) -> Any:
+    """Wait for a read; on TimeoutError it goes on by itself.
+
+    It is not cancelled: a cancelled call can leave its answer to the connection's next user.
+    """
+    task = asyncio.ensure_future(read)
+    done, _ = await asyncio.wait([task], timeout=timeout_s)
+    if not done:
+        task.add_done_callback(forget)
+        raise TimeoutError(f"no answer within {timeout_s:g} s")
+    return task.result()
+
+
+def forget(task: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of an abandoned task, so that asyncio does not report it."""
+    if not task.cancelled():
+        task.exception()

@@ -23,17 +23,12 @@ from starlette.routing import Match
 from model_core.upm.builtin import BUILTIN
 from service.api.auth.guard import Authenticator
 from service.api.auth.rate_limits import Rates
-from service.api.gateway.calibrations import Calibrations
-from service.api.gateway.changes import Changes
-from service.api.gateway.expiry import Expiry
-from service.api.gateway.explanations import Explanations
-from service.api.gateway.gateway import Gateway
-from service.api.gateway.hindsight import HindsightRequests
+from service.api.gateway.changes import Changes, Explanations
+from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.load_shedding import Overload
-from service.api.gateway.partition_queue import Access
-from service.api.gateway.ranking import Ranking
-from service.api.gateway.replies import Replies, bounded
+from service.api.gateway.own_commands import Calibrations, Expiry, HindsightRequests
 from service.api.gateway.store_monitor import Monitor
+from service.api.gateway.stream_pages import Ranking
 from service.api.http import Context, checked_stream, problem
 from service.api.middleware import Admission, RequestMiddleware
 from service.api.openapi import document
@@ -68,6 +63,7 @@ from service.store.connection import (
 from service.store.feed import Feeds
 from service.store.health import UnusableServer, check_server, fix_partitions
 from service.store.reads import AsyncStore
+from service.tasks import bounded
 
 log = logging.getLogger(__name__)
 
@@ -184,8 +180,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     appender = Appender(appends, incarnation, settings.max_pending)
     catalogue = Catalogue(settings.models_dir)
     _check_default_model(settings, catalogue)
-    access = Access(appender, incarnation, settings)
-    gateway = Gateway(access, replies, monitor, catalogue, overload)
+    gateway = Gateway(settings, appender, replies, monitor, catalogue, overload)
     authenticator = Authenticator(
         AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required
     )

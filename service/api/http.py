@@ -17,13 +17,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.api.auth.guard import Authenticator
-from service.api.gateway.changes import Changes
-from service.api.gateway.explanations import Explanations
-from service.api.gateway.gateway import Gateway
-from service.api.gateway.hindsight import HindsightRequests
-from service.api.gateway.ranking import Ranking
-from service.api.gateway.replies import Replies
+from service.api.gateway.changes import Changes, Explanations
+from service.api.gateway.gateway import Gateway, Replies
+from service.api.gateway.own_commands import HindsightRequests
 from service.api.gateway.store_monitor import Monitor
+from service.api.gateway.stream_pages import Ranking
 from service.api.parsing.bodies import BYTES, JSON, NDJSON, apart, header, is_light, read_body
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.field_errors import field_errors

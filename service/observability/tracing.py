@@ -38,13 +38,7 @@ _traceparent = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 ).fullmatch
 _place = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})").fullmatch
-_current: ContextVar[RequestTrace | None] = ContextVar("request", default=None)
-
-
-def begin(command: Command, partition: int) -> Sent | None:
-    """Begin the trace of a command that goes to the log; None where its request has none."""
-    request = _current.get()
-    return None if request is None else Sent(request, command, partition)
+current: ContextVar[RequestTrace | None] = ContextVar("request", default=None)
 
 
 class Tracer:
@@ -112,11 +106,11 @@ class RequestTrace:
         self.tracer = tracer
         self._method = method
         self.span = tracer.span(method, "SERVER", parent, time.time_ns())
-        self._token: Token[RequestTrace | None] = _current.set(self)
+        self._token: Token[RequestTrace | None] = current.set(self)
 
     def end(self, route: str, status: int) -> None:
         """End it."""
-        _current.reset(self._token)
+        current.reset(self._token)
         self.span.update_name(f"{self._method} {route}")
         self.span.set_attribute("http.request.method", self._method)
         self.span.set_attribute("http.route", route)

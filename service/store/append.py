@@ -59,7 +59,7 @@ class Appender:
 
     def __init__(self, client: AsyncStoreClient, incarnation: str, max_pending: int) -> None:
         self._client = client
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._max_pending = max_pending
         self._script = Script("append")
         self._waiting: list[tuple[Call, asyncio.Future[Any]]] = []
@@ -81,7 +81,7 @@ class Appender:
         and payload before any higher number. A number seen before answers its first entry.
         """
         names = [
-            keys.append(partition, self._incarnation),
+            keys.append(partition, self.incarnation),
             keys.meta(partition),
             keys.log(partition),
         ]

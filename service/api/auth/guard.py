@@ -13,13 +13,13 @@ import redis
 from starlette.types import Scope
 
 from service.api.auth.rate_limits import Rates
-from service.api.gateway.replies import bounded
 from service.api.parsing.bodies import header
 from service.api_keys import OPEN, Key, parse_token
 from service.problems import MissingScope, RedisUnavailable, Unauthorized
 from service.runtime.access_policy import is_own_name, names_of
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring
+from service.tasks import bounded
 
 log = logging.getLogger(__name__)
 

@@ -1,37 +1,49 @@
-"""Changes of all streams: an index of the event feeds, read on at every request."""
+"""Changes of all streams, and what the history of a stream has on both sides of each.
+
+An index of the event feeds, read on at every request, has the changes; explanations of those on a
+page are computed of the histories.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from moca_client.responses import ChangesPage, StreamChange, Timeline
+from model_core.explanation import AFTER, BEFORE
 from model_core.segmentation import NEAR
 from service import wire
-from service.api.gateway.explanations import Explanations
-from service.api.gateway.reads import TIMEOUT_S, from_store, without
-from service.api.gateway.sorted_cursor import SortedCursor
+from service.api.gateway.reads import TIMEOUT_S, SortedCursor, from_store, without
 from service.problems import RedisUnavailable
 from service.schema import rendering
 from service.schema.queries import ChangesQuery, seconds_of
+from service.schema.sides import Sides, sides_of
+from service.store import reads
 from service.store.feed import Feeds, Reread
-from service.store.reads import AsyncStore, Place
+from service.store.reads import AsyncStore, Place, StoredAround
 from service.store.streams import UnreadablePart, decoded
 from service.wire import tags
 from service.wire.change_index import ChangeIndex, FoundChange
 from service.wire.event_entries import Filter
 
 READ_AT_ONCE = 1024  # entries, of all partitions: some 20 ms of decoding
-_EARLIEST_S, _LATEST_S = -62_135_500_000.0, 253_402_200_000.0  # years 1 to 9999, for timelines
-Rank = tuple[float, str, int, int]  # what changes are sorted by: value, stream, generation, id
+_EARLIEST_S = -62_135_500_000.0  # years 1 to 9999, for timelines
+_LATEST_S = 253_402_200_000.0
+EXPLANATIONS_KEPT = 5000
+TRIES = 3  # of reading a history while commits move its records
+EXPLAINED_AT_ONCE = 20  # changes whose histories are read together: some 5,000 labels
+ChangeRank = tuple[float, str, int, int]  # value that is sorted by, stream, generation, id
+# The beginning and the end of what was looked at, and where seasons were last change or given up:
+# the last labels are less other seasons from then on.
+Seen = tuple[int, int, int | None]
 T = TypeVar("T")
-_cursor: SortedCursor[Rank] = SortedCursor(Rank)
+_cursor: SortedCursor[ChangeRank] = SortedCursor(ChangeRank)
 
 
 class Changes:
@@ -69,9 +81,9 @@ class Changes:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
         after = _cursor.decode(query.cursor, query.sort)
         await self._read_on()
-        every = list(self._index.changes())  # the index goes on meanwhile
-        page, total, last, timeline = await self._apart(_ranked, every, query, now_s, after)
-        placed = [self._index.between(found, NEAR) for found in page]
+        changes = list(self._index.changes())  # the index goes on meanwhile
+        page, total, last, timeline = await self._apart(_ranked, changes, query, now_s, after)
+        placed = [self._index.between(change, NEAR) for change in page]
         rows, unreadable = await self._described(placed, query.explain)
         cursor = None if last is None else _cursor.encode(query.sort, last)
         left_out = without(unreadable, "changes")
@@ -98,11 +110,11 @@ class Changes:
         while behind:
             count = max(16, READ_AT_ONCE // len(behind))
             at = {partition: self._index.positions[partition] for partition in behind}
-            found = await from_store(self._feeds.reread(at, count))
-            behind = [p for p, reread in found.items() if self._take(p, reread)]
+            rereads = await from_store(self._feeds.reread(at, count))
+            behind = [p for p, reread in rereads.items() if self._take(p, reread)]
             # Feeds are trimmed only where something is added. What an error leaves here is
             # trimmed by the next request.
-            self._untrimmed.update(p for p in found if self._index.positions[p] != at[p])
+            self._untrimmed.update(p for p in rereads if self._index.positions[p] != at[p])
             if self._untrimmed:
                 oldest = await from_store(self._feeds.oldest(list(self._untrimmed)))
                 for partition, id_ in oldest.items():
@@ -123,29 +135,39 @@ class Changes:
     ) -> tuple[list[StreamChange], list[str]]:
         """Return the rows of a page, and the streams that cannot be read."""
         heads, unreadable = await self._heads(page)
-        rows = [rendering.stream_change(found) for found in page]
+        rows = [rendering.stream_change(change) for change in page]
         wanted: dict[int, FoundChange] = {}
-        for i, (found, row) in enumerate(zip(page, rows, strict=True)):
-            head = heads.get(found.stream)
-            if head is not None and head.generation == found.generation:
+        for i, (change, row) in enumerate(zip(page, rows, strict=True)):
+            head = heads.get(change.stream)
+            if head is not None and head.generation == change.generation:
                 if self._console:
-                    row.link = rendering.console_link(found.stream, found.event.start)
-                if found.event.state != "withdrawn":
-                    wanted[i] = found
+                    row.link = rendering.console_link(change.stream, change.event.start)
+                if change.event.state != "withdrawn":
+                    wanted[i] = change
         if explain and wanted:
-            places = {i: _place(found, heads[found.stream]) for i, found in wanted.items()}
+            places = {
+                i: Place(
+                    change.partition,
+                    change.stream,
+                    heads[change.stream],
+                    change.event.start,
+                    change.previous,
+                    change.following,
+                )
+                for i, change in wanted.items()
+            }
             sides, damaged = await self._explanations.of(places)
-            for i, each in sides.items():
-                rows[i].before = each.before
-                rows[i].after = each.after
-                rows[i].explanation = each.explanation
-                rows[i].start_time = each.start_time
+            for i, change_sides in sides.items():
+                rows[i].before = change_sides.before
+                rows[i].after = change_sides.after
+                rows[i].explanation = change_sides.explanation
+                rows[i].start_time = change_sides.start_time
             unreadable.update(wanted[i].stream for i in damaged)
         return rows, sorted(unreadable)
 
     async def _heads(self, page: Sequence[FoundChange]) -> tuple[dict[str, wire.Head], set[str]]:
         """Return the heads of streams that are there, and the names of damaged ones."""
-        streams = {(found.partition, found.stream) for found in page}
+        streams = {(change.partition, change.stream) for change in page}
         blobs = await from_store(self._store.heads(streams)) if streams else {}
         heads: dict[str, wire.Head] = {}
         unreadable = set()
@@ -164,16 +186,17 @@ class Changes:
 
 
 def _ranked(
-    changes: Sequence[FoundChange], query: ChangesQuery, now_s: float, after: Rank | None
-) -> tuple[list[FoundChange], int, Rank | None, Timeline | None]:
+    changes: Sequence[FoundChange], query: ChangesQuery, now_s: float, after: ChangeRank | None
+) -> tuple[list[FoundChange], int, ChangeRank | None, Timeline | None]:
     """Return a page, how many changes fit, the last place if there are more pages, and a count."""
-    fits, place = _filter(query, now_s), _RANKS[query.sort]
-    fitting = [(place(each), each) for each in changes if fits(each)]
-    rest = fitting if after is None else [each for each in fitting if each[0] > after]
-    page = heapq.nsmallest(query.limit, rest, key=_first)
-    last = page[-1][0] if len(rest) > len(page) else None
-    timeline = _timeline([found for _, found in fitting], query, now_s)
-    return [found for _, found in page], len(fitting), last, timeline
+    fits = _filter(query, now_s)
+    rank_of = _RANKS[query.sort]
+    fitting = [(rank_of(change), change) for change in changes if fits(change)]
+    left = fitting if after is None else [ranked for ranked in fitting if ranked[0] > after]
+    page = heapq.nsmallest(query.limit, left, key=itemgetter(0))
+    last = page[-1][0] if len(left) > len(page) else None
+    timeline = _timeline([change for _, change in fitting], query, now_s)
+    return [change for _, change in page], len(fitting), last, timeline
 
 
 def _timeline(fitting: Sequence[FoundChange], query: ChangesQuery, now_s: float) -> Timeline | None:
@@ -183,9 +206,10 @@ def _timeline(fitting: Sequence[FoundChange], query: ChangesQuery, now_s: float)
     """
     if not query.bins or not fitting:
         return None
-    times = np.array([found.seconds for found in fitting])
-    confirmed = np.array([found.event.state == "confirmed" for found in fitting])
-    since, until = seconds_of(query.since, now_s), seconds_of(query.until, now_s)
+    times = np.array([change.seconds for change in fitting])
+    confirmed = np.array([change.event.state == "confirmed" for change in fitting])
+    since = seconds_of(query.since, now_s)
+    until = seconds_of(query.until, now_s)
     first = float(times.min()) if since is None else since
     last = float(times.max()) if until is None else until
     if until is None and since is not None:  # one change dated in the future is no scale for all
@@ -205,60 +229,153 @@ def _timeline(fitting: Sequence[FoundChange], query: ChangesQuery, now_s: float)
 def _latest(changes: Sequence[FoundChange]) -> dict[str, float]:
     """Return the time of each stream's last change that was not withdrawn."""
     times: dict[str, float] = {}
-    for found in changes:
-        if found.event.state == "confirmed":
-            times[found.stream] = max(found.seconds, times.get(found.stream, found.seconds))
+    for change in changes:
+        if change.event.state == "confirmed":
+            times[change.stream] = max(change.seconds, times.get(change.stream, change.seconds))
     return times
 
 
 def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
     """Return whether a change fits a query."""
-    lets = Filter(
+    event_filter = Filter(
         prefixes=tuple(query.prefix),
         models=frozenset(query.model),
         states=frozenset(query.state),
         match=tuple(tags.parse(selector) for selector in query.match),
-    ).lets
-    since, until = seconds_of(query.since, now_s), seconds_of(query.until, now_s)
-    least, sure = query.min_size, query.min_probability
+    )
+    since = seconds_of(query.since, now_s)
+    until = seconds_of(query.until, now_s)
 
-    def fits(found: FoundChange) -> bool:
+    def fits(change: FoundChange) -> bool:
         return (
-            (since is None or found.seconds >= since)
-            and (until is None or found.seconds < until)
-            and (least is None or magnitude(found) >= least)
-            and (sure is None or found.event.probability >= sure)
-            and query.contains in found.stream
-            and lets(found.raised)  # what takes longest comes last
+            (since is None or change.seconds >= since)
+            and (until is None or change.seconds < until)
+            and (query.min_size is None or magnitude(change) >= query.min_size)
+            and (query.min_probability is None or change.event.probability >= query.min_probability)
+            and query.contains in change.stream
+            and event_filter.lets(change.raised)  # what takes longest comes last
         )
 
     return fits
 
 
-def magnitude(found: FoundChange) -> float:
+def magnitude(change: FoundChange) -> float:
     """Size of a change, of the output that moved most; -1: it has none."""
-    size = rendering.largest(found.event.size)
+    size = rendering.largest(change.event.size)
     return -1.0 if size is None else size
 
 
-def _by(value: Callable[[FoundChange], float]) -> Callable[[FoundChange], Rank]:
+def _by(value: Callable[[FoundChange], float]) -> Callable[[FoundChange], ChangeRank]:
     """Return the order of which the change of the largest value comes first."""
 
-    def place(found: FoundChange) -> Rank:
-        raised = found.raised
-        return -value(found), raised.stream, raised.generation, raised.event.id
+    def place(change: FoundChange) -> ChangeRank:
+        raised = change.raised
+        return -value(change), raised.stream, raised.generation, raised.event.id
 
     return place
 
 
 _RANKS = {
-    "time": _by(lambda found: found.seconds),
+    "time": _by(lambda change: change.seconds),
     "size": _by(magnitude),
-    "probability": _by(lambda found: found.event.probability),
+    "probability": _by(lambda change: change.event.probability),
 }
-_first = itemgetter(0)
 
 
-def _place(found: FoundChange, head: wire.Head) -> Place:
-    start, previous, following = found.event.start, found.previous, found.following
-    return Place(found.partition, found.stream, head, start, previous, following)
+# --- what the history has on them ----------------------------------------------------------------
+
+
+class Explanations:
+    """Explains changes of any streams, each once until its history has more on it.
+
+    thread: computes. It should be one, and of no other use: requests take turns in it.
+    """
+
+    def __init__(self, store: AsyncStore, thread: Executor) -> None:
+        self._store = store
+        self._thread = thread
+        self._kept: dict[tuple[str, int, int], tuple[Seen, Sides]] = {}
+
+    async def of(self, places: Mapping[int, Place]) -> tuple[dict[int, Sides], set[int]]:
+        """Return what the history has on each change, and those whose history cannot be read.
+
+        Raises RedisUnavailable.
+        """
+        sides: dict[int, Sides] = {}
+        missing: list[int] = []
+        for i, place in places.items():
+            seen, kept = self._kept.get(_key(place), (None, None))
+            if kept is not None and seen == _seen(place):
+                sides[i] = kept
+            else:
+                missing.append(i)
+        damaged: set[int] = set()
+        # In groups, each kept before the next is read: a request holds the histories of one at a
+        # time, and what a request that failed had done is not done again.
+        for first in range(0, len(missing), EXPLAINED_AT_ONCE):
+            group = missing[first : first + EXPLAINED_AT_ONCE]
+            read = await self._read([places[i] for i in group])
+            for i, explanation in zip(group, read, strict=True):
+                if explanation is None:
+                    damaged.add(i)
+                    continue
+                sides[i] = explanation.sides
+                self._kept.pop(_key(places[i]), None)
+                if explanation.whole:
+                    self._kept[_key(places[i])] = _seen(places[i]), explanation.sides
+            while len(self._kept) > EXPLANATIONS_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return sides, damaged
+
+    async def _read(self, places: Sequence[Place]) -> list[_Explanation | None]:
+        """Explain changes; again those of which a commit moved records between two reads."""
+        explanations: dict[int, _Explanation | None] = {}
+        left = list(range(len(places)))
+        for _ in range(TRIES):
+            chosen = [places[i] for i in left]
+            stored = await from_store(self._store.around(chosen, BEFORE, AFTER))
+            loop = asyncio.get_running_loop()
+            computed = await loop.run_in_executor(self._thread, _explained, chosen, stored)
+            explanations |= zip(left, computed, strict=True)
+            left = [
+                i
+                for i in left
+                if (explanation := explanations[i]) is not None and not explanation.whole
+            ]
+            if not left:
+                break
+        return [explanations[i] for i in range(len(places))]
+
+
+def _key(place: Place) -> tuple[str, int, int]:
+    return place.stream, place.head.generation, place.start
+
+
+def _seen(place: Place) -> Seen:
+    """What an explanation depends on: it is computed again when that changes."""
+    season = place.head.season
+    since = None if season is None else season.since
+    return reads.looked_since(place, BEFORE), reads.looked_until(place, AFTER), since
+
+
+class _Explanation(NamedTuple):
+    """What a history has on a change. whole: whether all of it was there."""
+
+    sides: Sides
+    whole: bool
+
+
+def _explained(
+    places: Sequence[Place], stored: Sequence[StoredAround]
+) -> list[_Explanation | None]:
+    """Return what the histories have on each change; None: it cannot be read."""
+    explanations: list[_Explanation | None] = []
+    for place, stored_around in zip(places, stored, strict=True):
+        try:
+            around = reads.decode_around(place, stored_around, BEFORE, AFTER)
+        except UnreadablePart:
+            explanations.append(None)
+            continue
+        sides = sides_of(place.head, around.before, around.after, around.first)
+        explanations.append(_Explanation(sides, around.whole))
+    return explanations

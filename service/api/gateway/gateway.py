@@ -1,34 +1,55 @@
-"""From a command to its committed outcome: admission, group commit, replies, deadlines."""
+"""From a command to its committed outcome, for one API process.
+
+A command is admitted, queued for its partition, appended to the log together with all others that
+wait there, and answered when a worker has committed its outcome, or when its deadline passes.
+
+Appends: an idle queue appends at once; commands that arrive during an append wait for the next one.
+There are no timers. An append whose outcome is unknown is repeated with the same number before
+anything later is sent, so its effect happens once.
+
+Outcomes are published, and stored. A message is only a hint: a disconnected subscriber loses
+messages without an error. So after every subscription the missing outcomes are read from the store.
+A message has small outcomes whole, as reading each from the store would cost more, and the numbers
+of the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
+import msgspec
 import redis
 
-from service import tasks, wire
+from service import wire
 from service.api.gateway.load_shedding import Overload, shed
-from service.api.gateway.partition_queue import ENTRY_OVERHEAD, Access, PartitionQueue, Pending
-from service.api.gateway.replies import Replies, bounded
 from service.api.gateway.store_monitor import Monitor
 from service.models.canary import chosen
 from service.models.catalogue import Catalogue
 from service.observability import metrics, tracing
 from service.problems import (
     BodyTooLarge,
+    CorruptState,
     MemoryShort,
     NoAnswer,
     OutcomeUnknown,
+    PartitionFull,
     ReadTimeout,
     RedisUnavailable,
     TooManyWaiting,
 )
-from service.store import append
+from service.settings import Settings
+from service.store import append, keys, streams
+from service.store.append import Appended, Appender, Queued, entry_of
 from service.store.keys import partition_of
+from service.store.reads import AsyncStore
+from service.store.shards import AsyncStoreClient
+from service.store.subscription import Subscriptions
+from service.tasks import bounded, end, is_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +63,55 @@ NEEDS_MEMORY = (
 LEAST_PATIENCE_S = 1.0  # per command, however long earlier commands of its request waited
 GRACE_S = 3.0  # waiting requests fail once Redis has been unreachable for this long
 LAST_READ_S = 1.0  # limit of the last read; it delays the next sweep
+ENTRY_OVERHEAD = 64  # incarnation and array headers of an entry
+FIRST_PAUSE_S = 0.02  # before an append is repeated
+LONGEST_PAUSE_S = 0.2  # many repeats go together in one pipeline
+READ_PAUSE_S = 0.1  # after a read of outcomes that failed
+OUTCOMES_AT_ONCE = 500
+_ingest = metrics.STAGE_DURATION.labels("ingest")
+_reply = metrics.STAGE_DURATION.labels("reply")
+
+
+class Pending:
+    """A command in flight: queued, sent, acknowledged, answered."""
+
+    __slots__ = (
+        "acknowledged",
+        "count",
+        "deadline",
+        "future",
+        "number",
+        "partition",
+        "payload",
+        "read_only",
+        "sent",
+        "since",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        partition: int,
+        payload: bytes,
+        count: int,
+        deadline_s: float,
+        read_only: bool,
+    ) -> None:
+        self.number = number
+        self.partition = partition
+        self.payload = payload
+        self.count = count
+        self.read_only = read_only
+        self.future: asyncio.Future[wire.Outcome] = asyncio.get_running_loop().create_future()
+        self.since = time.monotonic()
+        self.deadline = self.since + deadline_s
+        self.sent = False
+        self.acknowledged = 0.0  # time; 0: not yet
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error, unless it is answered or cancelled."""
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class Patience:
@@ -52,7 +122,8 @@ class Patience:
     """
 
     def __init__(self, deadline_s: float) -> None:
-        self.left_s, self._normal_s = deadline_s, deadline_s / 4
+        self.left_s = deadline_s
+        self._normal_s = deadline_s / 4
         self._least_s = min(LEAST_PATIENCE_S, deadline_s)
 
     def spend(self, waited_s: float) -> None:
@@ -66,17 +137,22 @@ class Gateway:
 
     def __init__(
         self,
-        access: Access,
+        settings: Settings,
+        appender: Appender,
         replies: Replies,
         monitor: Monitor,
         catalogue: Catalogue,
         overload: Overload,
     ) -> None:
-        self._settings, self._catalogue = access.settings, catalogue
-        self._replies, self._monitor = replies, monitor
+        self._settings = settings
+        self._replies = replies
+        self._monitor = monitor
+        self._catalogue = catalogue
         self._overload = overload
-        self._queues = [PartitionQueue(p, access) for p in range(access.settings.partitions)]
-        self._next = 0
+        self._queues = [
+            PartitionQueue(p, appender, settings.max_pending) for p in range(settings.partitions)
+        ]
+        self._next_number = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: BaseException | None = None  # exception that ended a permanent task
 
@@ -85,13 +161,16 @@ class Gateway:
 
         `/livez` reports one that ends.
         """
-        listening = self._replies.listen(), self._replies.fetch()
-        coroutines = (*listening, self._sweep(), self._monitor.watch(), *others)
-        self._tasks = [self._start(coroutine) for coroutine in coroutines]
+        loop = asyncio.get_running_loop()
+        own = [self._replies.listen(), self._replies.fetch(), self._sweep(), self._monitor.watch()]
+        for coroutine in [*own, *others]:
+            task = loop.create_task(coroutine)
+            task.add_done_callback(self._report)
+            self._tasks.append(task)
 
     async def close(self) -> None:
         """Stop, and fail the commands that still wait."""
-        await tasks.end(*self._tasks)
+        await end(*self._tasks)
         await asyncio.gather(*(queue.close() for queue in self._queues))
         for pending in list(self._replies.pending.values()):
             pending.fail(_unanswered(pending, "the service is stopping"))
@@ -100,10 +179,13 @@ class Gateway:
         """Return a stream's partition."""
         return partition_of(stream, self._settings.partitions)
 
+    def patience(self) -> Patience:
+        """Return the patience of a new request of several commands."""
+        return Patience(self._settings.request_deadline_s)
+
     def admit(self, command: wire.Command) -> None:
         """Raise what `submit` would raise now; for requests of many commands, all `begun` then."""
-        partition = self.partition(command.stream)
-        self._admit(self._queues[partition], partition, command, False)
+        self._admit(self.partition(command.stream), command, False)
 
     async def submit(
         self, command: wire.Command, begun: bool = False, patience: Patience | None = None
@@ -114,25 +196,23 @@ class Gateway:
         a request with several commands.
         """
         partition = partition_of(command.stream, self._settings.partitions)
-        queue = self._queues[partition]
+        self._admit(partition, command, begun)
+        number = self._next_number
+        self._next_number += 1
         read_only = isinstance(command, wire.READ_ONLY)
-        self._admit(queue, partition, command, begun)
-        number, settings = self._next, self._settings
-        self._next += 1
-        deadline_s = settings.request_deadline_s if patience is None else patience.left_s
+        deadline_s = self._settings.request_deadline_s if patience is None else patience.left_s
         now_ms = time.time_ns() // 1_000_000
-        deadline_ms = now_ms + int(deadline_s * 1000) if read_only else 0
-        trace = tracing.begin(command, partition)
-        place = None if trace is None else trace.place
+        request_trace = tracing.current.get()
+        trace = None if request_trace is None else tracing.Sent(request_trace, command, partition)
         payload = wire.encode(
             wire.Envelope(
                 number,
                 now_ms,
-                deadline_ms,
-                settings.default_model,
+                now_ms + int(deadline_s * 1000) if read_only else 0,
+                self._settings.default_model,
                 command,
-                self._chosen(command) if self._monitor.canaries else None,
-                place,
+                self._canary_version(command) if self._monitor.canaries else None,
+                None if trace is None else trace.place,
             )
         )
         if len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD:
@@ -141,7 +221,7 @@ class Gateway:
             )
         pending = Pending(number, partition, payload, wire.units(command), deadline_s, read_only)
         self._replies.pending[number] = pending
-        queue.put(pending)
+        self._queues[partition].put(pending)
         counted = not isinstance(command, wire.BACKGROUND)  # which do not delay other commands
         if counted:
             self._overload.add(partition, pending.count, pending.since)
@@ -161,11 +241,12 @@ class Gateway:
             if trace is not None:
                 trace.end(pending.acknowledged)
 
-    def _chosen(self, command: wire.Command) -> str | None:
+    def _canary_version(self, command: wire.Command) -> str | None:
         """Return the canary's choice of model version, for a command that may create its stream."""
-        canaries, name = self._monitor.canaries, self._settings.default_model
         if not isinstance(command, wire.Observe | wire.Configure):
             return None
+        canaries = self._monitor.canaries
+        name = self._settings.default_model
         if isinstance(command, wire.Configure | wire.Ingest):
             name = command.settings.get("model") or name
         if name not in canaries:
@@ -173,23 +254,16 @@ class Gateway:
         versions = self._catalogue.usable(name)
         return chosen(canaries[name], name, command.stream, versions)
 
-    def _admit(
-        self, queue: PartitionQueue, partition: int, command: wire.Command, begun: bool
-    ) -> None:
+    def _admit(self, partition: int, command: wire.Command, begun: bool) -> None:
         if len(self._replies.pending) >= self._settings.max_waiting:
             shed(TooManyWaiting(f"limit of {self._settings.max_waiting} waiting requests reached"))
         if self._monitor.memory_short and isinstance(command, NEEDS_MEMORY):
             shed(MemoryShort("the store's memory is nearly full; reads and deletes still work"))
-        since = queue.failing_since or self._monitor.down_since
+        since = self._queues[partition].failing_since or self._monitor.down_since
         if since and time.monotonic() - since > GRACE_S:
             raise RedisUnavailable("the store cannot be reached; nothing was accepted")
         if not begun:
             self._overload.admit(partition, time.monotonic())
-
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        task.add_done_callback(self._report)
-        return task
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -208,21 +282,15 @@ class Gateway:
             overdue = [
                 pending for pending in self._replies.pending.values() if pending.deadline <= now
             ]
-            if overdue:
-                await self._expire(overdue)
-
-    async def _expire(self, overdue: list[Pending]) -> None:
-        try:
-            await bounded(self._replies.recover(overdue), LAST_READ_S)
-        except (redis.RedisError, OSError, TimeoutError) as error:
-            log.warning("could not read outcomes before the deadline: %s", error)
-        for pending in overdue:
-            waited = f"no answer within {pending.deadline - pending.since:g} s"
-            pending.fail(_unanswered(pending, waited))
-
-    def patience(self) -> Patience:
-        """Return the patience of a new request of several commands."""
-        return Patience(self._settings.request_deadline_s)
+            if not overdue:
+                continue
+            try:
+                await bounded(self._replies.recover(overdue), LAST_READ_S)
+            except (redis.RedisError, OSError, TimeoutError) as error:
+                log.warning("could not read outcomes before the deadline: %s", error)
+            for pending in overdue:
+                waited = f"no answer within {pending.deadline - pending.since:g} s"
+                pending.fail(_unanswered(pending, waited))
 
 
 def _unanswered(pending: Pending, why: str) -> Exception:
@@ -237,3 +305,234 @@ def _unanswered(pending: Pending, why: str) -> Exception:
             "again with the same Idempotency-Key to get its answer"
         )
     return OutcomeUnknown(f"{why}; send it again with the same Idempotency-Key")
+
+
+class PartitionQueue:
+    """The commands of one partition, in order. One append is under way at a time."""
+
+    def __init__(self, partition: int, appender: Appender, max_pending: int) -> None:
+        self._partition = partition
+        self._appender = appender
+        self._max_pending = max_pending
+        self._waiting: deque[Pending] = deque()
+        self._batch: list[Pending] = []
+        self._batch_no = 0
+        # Owns the connection while an append is under way; no request ever cancels it.
+        self._task: asyncio.Task[None] | None = None
+        self.failing_since = 0.0  # 0: not failing
+
+    def put(self, pending: Pending) -> None:
+        """Queue a command; it is sent with the next append."""
+        self._waiting.append(pending)
+        if self._task is None:
+            self._begin()
+
+    def give_up(self, reason: str) -> None:
+        """Fail all commands that are not acknowledged. The append itself is still retried."""
+        for pending in self._batch:
+            pending.fail(OutcomeUnknown(f"{reason}; send it again with the same Idempotency-Key"))
+        while self._waiting:
+            self._waiting.popleft().fail(RedisUnavailable(f"{reason}; nothing was accepted"))
+
+    async def close(self) -> None:
+        """Stop, and fail the commands that are not acknowledged."""
+        self.give_up("the service is stopping")
+        await end(self._task)
+
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    async def _run(self) -> None:
+        self._batch = self._take()
+        while self._batch:
+            appended = await self._append()
+            if appended is None:
+                self._batch = []
+            elif appended.entry is not None:
+                self._acknowledge()
+            elif appended.waiting < 0:  # it may have been appended, and cannot be repeated
+                log.error(
+                    "partition %d: the record of appended batches is damaged", self._partition
+                )
+                for pending in self._batch:
+                    pending.fail(OutcomeUnknown("send it again with the same Idempotency-Key"))
+                self._batch = []
+            else:
+                self._shed(appended.waiting)
+            if not self._batch:
+                self._batch = self._take()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:  # a defect: fail the waiting commands
+            log.error("sending to partition %d failed", self._partition, exc_info=error)
+            self.give_up("internal error")
+        elif self._waiting:  # queued after the last batch was taken
+            self._begin()
+
+    def _take(self) -> list[Pending]:
+        """Take the commands that fit in one entry, without those that were cancelled."""
+        batch: list[Pending] = []
+        room = append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
+        while self._waiting:
+            pending = self._waiting[0]
+            if not pending.future.done():
+                room -= len(pending.payload)
+                if room < 0 and batch:
+                    break
+                batch.append(pending)
+            self._waiting.popleft()
+        return batch
+
+    async def _append(self) -> Appended | None:
+        """Append the batch, retrying until it succeeds; None when it was refused for memory."""
+        self._batch_no += 1  # never reused for another batch, even if this one fails
+        count = 0
+        commands: list[Queued] = []
+        for pending in self._batch:
+            pending.sent = True
+            count += pending.count
+            commands.append(Queued(pending.number, pending.count, pending.payload))
+        payload, sums = entry_of(self._partition, self._appender.incarnation, commands)
+        repeated = False
+        pause_s = FIRST_PAUSE_S
+        metrics.APPEND_COMMANDS.observe(len(self._batch))
+        while True:
+            try:
+                appended = await self._appender.append(
+                    self._partition, self._batch_no, count, payload, sums, repeated
+                )
+                self.failing_since = 0.0
+                return appended
+            except redis.OutOfMemoryError:
+                if not self.failing_since:  # else an earlier try may have been applied
+                    self._refuse(self._batch, MemoryShort("the store's memory is full"))
+                    return None
+            except (redis.RedisError, OSError):
+                pass
+            self.failing_since = self.failing_since or time.monotonic()
+            metrics.REPEATED_APPENDS.inc()
+            repeated = True
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _acknowledge(self) -> None:
+        now = time.monotonic()
+        for pending in self._batch:
+            pending.acknowledged = now
+        metrics.observe_all(_ingest, [now - pending.since for pending in self._batch])
+        self._batch = []
+
+    def _shed(self, waiting: int) -> None:
+        """Keep the commands for which a full partition still has room; refuse the rest."""
+        room = self._max_pending - waiting
+        accepted: list[Pending] = []
+        for i, pending in enumerate(self._batch):
+            room -= pending.count
+            if room < 0 or i == len(self._batch) - 1:  # refuse at least one, or _run never ends
+                detail = f"the queue of this stream's partition is full: {waiting} observations"
+                self._refuse(self._batch[i:], PartitionFull(detail))
+                break
+            accepted.append(pending)
+        self._batch = accepted
+
+    def _refuse(self, refused: list[Pending], error: MemoryShort | PartitionFull) -> None:
+        for pending in refused:
+            metrics.LOAD_SHED.labels(error.reason).inc()
+            pending.fail(error)
+
+
+class Replies:
+    """Commands that wait for an outcome, by number."""
+
+    def __init__(
+        self, client: AsyncStoreClient, store: AsyncStore, incarnation: str, partitions: int
+    ) -> None:
+        self._store = store
+        self._incarnation = incarnation
+        self.pending: dict[int, Pending] = {}
+        self._unread: dict[int, Pending] = {}  # their outcomes are in the store
+        self._some_unread = asyncio.Event()
+        self._partitions = {keys.reply_channel(p, incarnation): p for p in range(partitions)}
+        channels = [*self._partitions]
+        self._subscriptions = Subscriptions(client, channels, self._receive, self._resume)
+        self.subscribed = self._subscriptions.complete
+
+    def resolve(self, outcome: wire.Outcome) -> bool:
+        """Deliver an outcome to its pending request."""
+        pending = self.pending.get(outcome.number)
+        if pending is None or pending.future.done():
+            return False
+        now = time.monotonic()
+        pending.acknowledged = pending.acknowledged or now  # this may overtake the append's answer
+        _reply.observe(now - pending.acknowledged)
+        pending.future.set_result(outcome)
+        return True
+
+    async def recover(self, wanted: Iterable[Pending]) -> None:
+        """Read the outcomes of these commands from the store, as their messages may be lost."""
+        metrics.RECOVERED_REPLIES.inc(await self._read(wanted))
+
+    async def _read(self, wanted: Iterable[Pending]) -> int:
+        """Resolve commands that have an outcome in the store; return their number."""
+        resolved = 0
+        missing = [pending for pending in wanted if pending.sent and not pending.future.done()]
+        for first in range(0, len(missing), OUTCOMES_AT_ONCE):
+            group = missing[first : first + OUTCOMES_AT_ONCE]
+            batch = [(pending.partition, pending.number) for pending in group]
+            outcomes = await self._store.outcomes(self._incarnation, batch)
+            for number, outcome in outcomes.items():
+                if not isinstance(outcome, streams.UnreadablePart):
+                    resolved += self.resolve(outcome)
+                    continue
+                log.error("replies: %s", outcome)
+                metrics.CORRUPT_STATES.inc()
+                if (pending := self.pending.get(number)) is not None:
+                    text = (
+                        "the outcome is decided: send the request again with the same "
+                        "Idempotency-Key to get its answer"
+                    )
+                    pending.fail(CorruptState(f"{outcome}; {text}"))
+        return resolved
+
+    async def listen(self) -> None:
+        """Listen until cancelled, subscribing again whenever a connection is lost."""
+        await self._subscriptions.listen()
+
+    async def fetch(self) -> None:
+        """Read outcomes of which only the numbers were published, until cancelled."""
+        while not is_cancelled():
+            await self._some_unread.wait()
+            self._some_unread.clear()
+            wanted = self._unread
+            self._unread = {}
+            try:
+                await self._read(wanted.values())
+            except (redis.RedisError, OSError) as error:
+                log.warning("replies: cannot read outcomes: %s", error)
+                await asyncio.sleep(READ_PAUSE_S)
+                self._unread.update(wanted)
+                self._some_unread.set()
+
+    def _receive(self, message: bytes) -> None:
+        try:
+            hints = wire.decode_hints(message)
+        except msgspec.MsgspecError:
+            log.exception("replies: ignored a malformed message")
+            return
+        for hint in hints:
+            if not isinstance(hint, int):
+                self.resolve(hint)
+            elif (pending := self.pending.get(hint)) is not None:
+                self._unread[hint] = pending
+                self._some_unread.set()
+
+    async def _resume(self, channels: Sequence[str]) -> None:
+        """Recover outcomes published before these channels were subscribed."""
+        partitions = {self._partitions[channel] for channel in channels}
+        await self.recover(
+            [pending for pending in self.pending.values() if pending.partition in partitions]
+        )

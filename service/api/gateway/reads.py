@@ -1,20 +1,25 @@
-"""Reads of committed state, bounded in time and number."""
+"""Reads of committed state, bounded in time and number; cursors of sorted pages."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import logging
-from collections.abc import Awaitable
-from typing import TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar, cast
 
+import msgspec
 import redis
 
-from service.api.gateway.replies import bounded
+from service import wire
 from service.observability import metrics
-from service.problems import CorruptState, RedisUnavailable
+from service.problems import CorruptState, FieldError, InvalidField, RedisUnavailable
 from service.store import streams
+from service.tasks import bounded
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Place = TypeVar("Place")
 TIMEOUT_S = 5.0
 
 
@@ -36,3 +41,32 @@ def without(unreadable: list[str], where: str) -> list[str]:
         log.warning("%s: cannot read %s", where, ", ".join(unreadable))
         metrics.CORRUPT_STATES.inc()
     return unreadable
+
+
+class SortedCursor(Generic[Place]):
+    """Cursors of sorted pages: the place of the last row, a tuple, and the order of the page."""
+
+    def __init__(self, place: Any) -> None:
+        """place: the type of places, as msgspec takes it."""
+        self._decode: Callable[[bytes], tuple[str, Place]] = msgspec.msgpack.Decoder(
+            tuple[str, place]
+        ).decode
+
+    def encode(self, sort: str, place: Place) -> str:
+        """Return the cursor of the page after a place."""
+        return base64.urlsafe_b64encode(wire.encode((sort, place))).rstrip(b"=").decode()
+
+    def decode(self, cursor: str | None, sort: str) -> Place | None:
+        """Return the place of a cursor; raises InvalidField for one that is none of this order."""
+        if cursor is None:
+            return None
+        try:
+            padded = cursor + "=" * (-len(cursor) % 4)
+            other, place = self._decode(base64.b64decode(padded, altchars=b"-_", validate=True))
+        except (binascii.Error, ValueError, msgspec.MsgspecError):
+            detail = "expected the unmodified cursor of a page"
+        else:
+            if other == sort:
+                return place
+            detail = f"expected a cursor of sort={sort}, got one of sort={other}"
+        raise InvalidField([FieldError("query.cursor", detail)])

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from service import wire
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
-from service.api.gateway.selection import SelectedStream, select
+from service.api.gateway.stream_pages import SelectedStream, select
 from service.problems import FieldError, InvalidField
 from service.schema.queries import RESULT_SERIES
 from service.store.reads import AsyncStore, Last

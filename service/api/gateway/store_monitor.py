@@ -9,12 +9,12 @@ import time
 
 import redis
 
-from service.api.gateway.replies import bounded
 from service.models.canary import Canary
 from service.observability import metrics
 from service.settings import Settings
 from service.store.health import Health
 from service.store.reads import AsyncStore
+from service.tasks import bounded
 
 log = logging.getLogger(__name__)
 

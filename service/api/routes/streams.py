@@ -15,7 +15,7 @@ from starlette.responses import Response
 from moca_client.responses import Overview, StreamName, StreamPage
 from service import wire
 from service.api.gateway.reads import from_store, without
-from service.api.gateway.selection import select
+from service.api.gateway.stream_pages import select
 from service.api.http import (
     Bytes,
     Context,

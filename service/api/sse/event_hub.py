@@ -11,12 +11,12 @@ from itertools import islice
 import redis
 
 from service import tasks
-from service.api.gateway.replies import bounded
 from service.api.sse.connections import Connections
 from service.observability import metrics
 from service.problems import RedisUnavailable
 from service.settings import Settings
 from service.store.feed import Feeds
+from service.tasks import bounded
 from service.wire.event_entries import FeedEntry, Id
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from service import wire
 from service.api.gateway.reads import from_store
-from service.api.gateway.replies import forget
 from service.api.sse.connections import Connections
 from service.api.sse.events import message
 from service.observability import metrics
@@ -24,6 +23,7 @@ from service.settings import Settings
 from service.store.keys import partition_of
 from service.store.reads import AsyncStore
 from service.store.streams import decoded, first_of
+from service.tasks import forget
 
 log = logging.getLogger(__name__)
 

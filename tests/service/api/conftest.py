@@ -21,7 +21,7 @@ import redis
 from service import api_keys, wire
 from service.api import server as server_module
 from service.api.app import create_app
-from service.api.gateway import gateway, partition_queue, store_monitor
+from service.api.gateway import gateway, store_monitor
 from service.api.openapi import document
 from service.api.parsing.bodies import JSON
 from service.problems import (
@@ -324,7 +324,7 @@ def clock(monkeypatch):
     """The clock of deadlines, grace and outages, which stands still until it is told to move."""
     found = Clock()
     moved = SimpleNamespace(monotonic=found, time=time.time, time_ns=time.time_ns)
-    for module in (gateway, partition_queue, store_monitor):
+    for module in (gateway, store_monitor):
         monkeypatch.setattr(module, "time", moved)
     monkeypatch.setattr(gateway, "SWEEP_S", 0.01)
     return found

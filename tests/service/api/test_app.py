@@ -8,7 +8,7 @@ import pytest
 
 from service.api import app as app_module
 from service.api.app import check_store, create_app
-from service.api.gateway.replies import Replies
+from service.api.gateway.gateway import Replies
 from service.api.sse import event_hub
 from service.store import subscription
 from service.store.connection import connect_async
@@ -209,7 +209,7 @@ async def test_appends_under_way_do_not_hold_the_stop_of_a_lane(settings, worker
             await asyncio.Event().wait()
 
         gateway = client.app.state.context.gateway
-        gateway._queues[0]._access.appender.append = never
+        gateway._queues[0]._appender.append = never
         posts = [
             asyncio.create_task(client.post(f"/v1/streams/{i}/observations", json={"y": 1}))
             for i in range(8)

@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from service import wire
-from service.api.gateway import calibrations, gateway, load_shedding
-from service.api.gateway.calibrations import Calibrations
+from service.api.gateway import gateway, load_shedding, own_commands
+from service.api.gateway.own_commands import Calibrations
 from service.models.canary import Canary
 from service.observability import metrics
 from service.problems import UnknownStream, WaitTooLong
@@ -80,7 +80,7 @@ async def test_what_waits_goes_together_and_in_order(api, worker):
 
 async def test_entries_are_bounded(api, worker, monkeypatch):
     monkeypatch.setattr(append, "MAX_ENTRY_BYTES", 4096)
-    appender = api.app.state.context.gateway._queues[P]._access.appender
+    appender = api.app.state.context.gateway._queues[P]._appender
     sizes, send = [], appender.append
 
     async def noted(partition, number, count, payload, *more):
@@ -174,7 +174,7 @@ async def test_requests_that_go_away_do_not_disturb_others(api, worker):
 async def test_a_request_that_goes_away_before_its_command_is_sent_has_no_effect(
     api, worker, monkeypatch
 ):
-    appender, gate = api.app.state.context.gateway._queues[P]._access.appender, asyncio.Event()
+    appender, gate = api.app.state.context.gateway._queues[P]._appender, asyncio.Event()
     send = appender.append
 
     async def held(*arguments):
@@ -530,12 +530,12 @@ class Calibrated:
 
 
 async def test_streams_are_calibrated_and_what_failed_is_left_for_a_while(monkeypatch, clock):
-    monkeypatch.setattr(calibrations, "PERIOD_S", 0.001)
-    monkeypatch.setattr(calibrations, "time", gateway.time)
+    monkeypatch.setattr(own_commands, "CALIBRATION_PERIOD_S", 0.001)
+    monkeypatch.setattr(own_commands, "time", gateway.time)
     fake = Calibrated(["bad", "broken", "a", "b"])
     watching = asyncio.create_task(Calibrations(fake, fake).watch())
     await until_async(lambda: fake.names == ["bad", "broken"])
-    clock.advance(calibrations.AGAIN_S - 1)
+    clock.advance(own_commands.AGAIN_S - 1)
     await asyncio.sleep(0.05)
     assert fake.commands == ["bad", "broken", "a", "b"]
     clock.advance(2)

@@ -11,10 +11,9 @@ import pytest
 import redis
 
 from service import wire
-from service.api.gateway import ranking, results, selection
-from service.api.gateway.changes import Changes
-from service.api.gateway.explanations import Explanations
-from service.api.gateway.ranking import Ranking
+from service.api.gateway import results, stream_pages
+from service.api.gateway.changes import Changes, Explanations
+from service.api.gateway.stream_pages import Ranking
 from service.observability import metrics
 from service.problems import InvalidField, RedisUnavailable
 from service.schema.commands import OverviewQuery
@@ -298,7 +297,7 @@ async def reads(valkey_url):
 
 async def test_pages_by_probability_are_those_of_a_sort_of_all(store, reads, monkeypatch):
     """Many are equal; some have none, and some a damaged head."""
-    monkeypatch.setattr(ranking, "AT_ONCE", 40)
+    monkeypatch.setattr(stream_pages, "HEADS_AT_ONCE", 40)
     rng, values = random.Random(3), {}
     for i in range(150):
         name = f"{rng.choice(SITES)}-{i}"
@@ -329,7 +328,7 @@ async def test_pages_by_probability_are_those_of_a_sort_of_all(store, reads, mon
 @pytest.fixture
 def tagged(store, monkeypatch):
     """Streams with one record each, of which every fifth is in the south; groups are small."""
-    monkeypatch.setattr(selection, "READ_AT_ONCE", 10)
+    monkeypatch.setattr(stream_pages, "TAGS_AT_ONCE", 10)
     monkeypatch.setattr(results, "READ_AT_ONCE", 4)
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     for i in range(25):
@@ -375,7 +374,7 @@ async def test_a_list_without_selectors_reads_each_head_once(tagged, reads, head
     head_reads()
     names, cursor = [], None
     while True:
-        page = await selection.select(reads, GATEWAY, "", [], cursor, 7)
+        page = await stream_pages.select(reads, GATEWAY, "", [], cursor, 7)
         names += [row.stream for row in page.rows]
         assert len(page.rows) == 7 or page.cursor is None
         if (cursor := page.cursor) is None:

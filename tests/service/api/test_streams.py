@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from service import wire
-from service.api.gateway import hindsight
+from service.api.gateway import own_commands
 from service.store import keys
 from service.store.keys import partition_of
 from service.store.streams import chunk_of, seal
@@ -298,15 +298,15 @@ async def test_hindsight_is_computed_anew_beyond_a_tenth(api, worker, store):
 
 async def test_without_a_worker_the_online_path_is_answered(api, paused, store, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(hindsight, "time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr(hindsight, "WAIT_S", 0.05)
+    monkeypatch.setattr(own_commands, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(own_commands, "HINDSIGHT_WAIT_S", 0.05)
     put(store)
     paused.hindsight["s"] = found_in_hindsight(500, 0, 100)
     pending = ([0, 250], {"status": "pending", "first": None, "seq": None, "computed": None})
     assert await changepoints(api, wait=False) == pending
     assert await changepoints(api) == pending
     clock.advance(60.0)  # the wait counts from the first on: others do not wait again
-    monkeypatch.setattr(hindsight, "WAIT_S", 60.0)
+    monkeypatch.setattr(own_commands, "HINDSIGHT_WAIT_S", 60.0)
     async with asyncio.timeout(30):
         assert await changepoints(api) == pending
     paused.running.set()
@@ -318,8 +318,8 @@ async def test_without_a_worker_the_online_path_is_answered(api, paused, store, 
 
 async def test_few_are_in_the_logs_at_a_time(api, paused, store, monkeypatch):
     """A client that reads all streams holds up the observations of a partition by two at most."""
-    monkeypatch.setattr(hindsight, "WAIT_S", 0.0)
-    monkeypatch.setattr(hindsight, "MOST", 5)
+    monkeypatch.setattr(own_commands, "HINDSIGHT_WAIT_S", 0.0)
+    monkeypatch.setattr(own_commands, "HINDSIGHT_MOST", 5)
     names = [f"s{i}" for i in range(7)]
     for name in names:
         put(store, name=name)
@@ -327,10 +327,10 @@ async def test_few_are_in_the_logs_at_a_time(api, paused, store, monkeypatch):
     paths = [f"/v1/streams/{name}/changepoints" for name in names]
     found = await asyncio.gather(*(api.get(path) for path in paths))
     assert [each.json()["hindsight"]["status"] for each in found] == ["pending"] * 7
-    assert len(api.app.state.context.replies.pending) == hindsight.IN_LOGS
+    assert len(api.app.state.context.replies.pending) == own_commands.HINDSIGHT_IN_LOGS
     paused.running.set()
     await until_async(lambda: asked(paused) == 5)
-    monkeypatch.setattr(hindsight, "WAIT_S", 60.0)
+    monkeypatch.setattr(own_commands, "HINDSIGHT_WAIT_S", 60.0)
     found = await asyncio.gather(*(api.get(path) for path in paths))
     assert [each.json()["hindsight"]["status"] for each in found] == ["current"] * 7
     assert asked(paused) == 7
@@ -340,7 +340,7 @@ async def test_an_older_one_is_answered_meanwhile(api, worker, store, monkeypatc
     put(store)
     worker.hindsight["s"] = found_in_hindsight(500, 0, 100)
     assert (await changepoints(api))[1]["status"] == "current"
-    monkeypatch.setattr(hindsight, "WAIT_S", 0.0)
+    monkeypatch.setattr(own_commands, "HINDSIGHT_WAIT_S", 0.0)
     worker.pause()
     put(store, seq=700, starts=(0, 250, 600))
     starts, said = await changepoints(api)

@@ -1,0 +1,135 @@
+"""Commands that the service sends by itself; workers decide on them, in log order.
+
+Streams whose time to live has passed are expired; sensitivities are calibrated on the streams' own
+labels; and who reads changes has them segmented in hindsight. Several processes may send the same:
+it is done once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Literal, NamedTuple
+
+import redis
+
+from service import wire
+from service.api.gateway.gateway import Gateway
+from service.problems import ServiceError
+from service.store.reads import AsyncStore
+from service.tasks import bounded, end
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 2.0
+EXPIRY_PERIOD_S = 1.0
+EXPIRED_AT_ONCE = 20  # of one partition
+CALIBRATION_PERIOD_S = 2.0
+CALIBRATED_AT_ONCE = 1  # of one partition, whose other commands wait for it
+AGAIN_S = 600.0  # after a calibration that failed
+REFUSED = 4096  # streams that are remembered to have failed
+HINDSIGHT_WAIT_S = 1.0  # of all who ask for a segmentation, from the first on
+# In the logs at a time, as other commands of a partition wait for them; and those that wait here.
+HINDSIGHT_IN_LOGS = 2
+HINDSIGHT_MOST = 256
+HindsightStatus = Literal["current", "pending", "unavailable"]
+
+
+class Expiry:
+    """Expires streams: polls once a second for those that are due."""
+
+    def __init__(self, store: AsyncStore, gateway: Gateway) -> None:
+        self._store, self._gateway = store, gateway
+
+    async def watch(self) -> None:
+        """Expire streams, forever."""
+        while True:
+            await asyncio.sleep(EXPIRY_PERIOD_S)
+            try:
+                now_ms = time.time_ns() // 1_000_000
+                due = await bounded(self._store.expired(now_ms, EXPIRED_AT_ONCE), TIMEOUT_S)
+                await asyncio.gather(*(self._expire(stream) for stream in due))
+            except (redis.RedisError, OSError, TimeoutError) as error:
+                log.info("cannot read expired streams: %s", error)
+
+    async def _expire(self, stream: str) -> None:
+        try:
+            await self._gateway.submit(wire.Expire(stream))
+        except ServiceError as error:
+            log.info("could not expire stream %s: %s", stream, error.detail)
+
+
+class Calibrations:
+    """Has sensitivities calibrated: polls for streams that wait for it."""
+
+    def __init__(self, store: AsyncStore, gateway: Gateway) -> None:
+        self._store, self._gateway = store, gateway
+        self._refused: dict[str, float] = {}  # by when they may be tried again
+
+    async def watch(self) -> None:
+        """Have streams calibrated, forever."""
+        while True:
+            await asyncio.sleep(CALIBRATION_PERIOD_S)
+            try:
+                now = time.monotonic()
+                self._refused = {name: t for name, t in self._refused.items() if t > now}
+                count = CALIBRATED_AT_ONCE + min(len(self._refused), REFUSED)
+                listed = await bounded(self._store.uncalibrated(count), TIMEOUT_S)
+                chosen = [name for name in listed if name not in self._refused]
+                await asyncio.gather(*(self._calibrate(stream) for stream in chosen))
+            except (redis.RedisError, OSError, TimeoutError) as error:
+                log.info("cannot read streams to calibrate: %s", error)
+
+    async def _calibrate(self, stream: str) -> None:
+        try:
+            outcome = await self._gateway.submit(wire.CalibrateSensitivity(stream))
+            failed = outcome.status >= 400
+        except ServiceError as error:
+            log.info("could not calibrate stream %s: %s", stream, error.detail)
+            failed = True
+        if failed:
+            self._refused[stream] = time.monotonic() + AGAIN_S
+
+
+class _HindsightRequest(NamedTuple):
+    task: asyncio.Task[HindsightStatus]
+    since: float
+
+
+class HindsightRequests:
+    """Segmentations that this process asked workers for: one at a time for each stream."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._under_way: dict[str, _HindsightRequest] = {}
+        self._in_logs = asyncio.Semaphore(HINDSIGHT_IN_LOGS)
+
+    async def close(self) -> None:
+        """Forget the requests under way; what is in a log is computed."""
+        await end(*(request.task for request in self._under_way.values()))
+
+    async def compute(self, stream: str, wait: bool = True) -> HindsightStatus:
+        """Have a stream's segmentation computed; returns how that went, or `pending`.
+
+        Never fails. What takes longer than HINDSIGHT_WAIT_S goes on; later calls wait no more.
+        """
+        request = self._under_way.get(stream)
+        if request is None:
+            if len(self._under_way) >= HINDSIGHT_MOST:
+                return "pending"
+            task = asyncio.get_running_loop().create_task(self._submit(stream))
+            task.add_done_callback(lambda _: self._under_way.pop(stream))
+            request = self._under_way[stream] = _HindsightRequest(task, time.monotonic())
+        left_s = request.since + HINDSIGHT_WAIT_S - time.monotonic() if wait else 0.0
+        done, _ = await asyncio.wait([request.task], timeout=max(0.0, left_s))
+        return request.task.result() if done else "pending"
+
+    async def _submit(self, stream: str) -> HindsightStatus:
+        try:
+            async with self._in_logs:
+                outcome = await self._gateway.submit(wire.SegmentHistory(stream))
+        except ServiceError as error:  # overload, an outage, or no worker in time
+            log.info("no segmentation in hindsight of %r: %s", stream, error)
+            return "unavailable"
+        return "current" if outcome.status < 400 else "unavailable"

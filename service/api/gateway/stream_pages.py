@@ -1,0 +1,174 @@
+"""Which streams a page lists: by their tags, in the order of ids; by a text, in another order."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+from service import wire
+from service.api.gateway.changes import Changes
+from service.api.gateway.gateway import Gateway
+from service.api.gateway.reads import SortedCursor, from_store
+from service.problems import FieldError, InvalidField
+from service.schema.commands import OverviewQuery
+from service.store.reads import AsyncStore
+from service.store.streams import UnreadablePart, decoded
+from service.wire import tags
+
+TAGS_AT_ONCE = 1000  # heads: some 5 ms of decoding
+MOST_READ = 10_000  # heads in one request
+MOST_RANKED = 50_000  # streams that a page is chosen of: some 0.4 kB each of this process's memory
+HEADS_AT_ONCE = 2000  # that are read together: some 2 MB
+FRESH_S = 3.0  # how long a value counts: a console asks every 4 s, several ask at once
+StreamRank = tuple[float, str]
+StoredName = tuple[int, bytes]  # partition, and name as stored
+_cursor: SortedCursor[StreamRank] = SortedCursor(StreamRank)
+
+
+class SelectedStream(NamedTuple):
+    """One stream. head: as stored, for those who need more of it; None: not there any more."""
+
+    stream: str
+    tags: dict[str, str]
+    head: bytes | None
+
+
+class Selected(NamedTuple):
+    """Streams in the order of their ids; `cursor` is None where there are no more."""
+
+    rows: list[SelectedStream]
+    cursor: str | None
+    unreadable: list[str]
+
+
+async def select(
+    store: AsyncStore,
+    gateway: Gateway,
+    prefix: str,
+    match: Sequence[str],
+    cursor: str | None,
+    limit: int,
+) -> Selected:
+    """Return up to `limit` streams after `cursor` that fit a selector at least, or all.
+
+    At most MOST_READ streams are looked at: there may be fewer, or none, and yet a cursor.
+    """
+    rows: list[SelectedStream] = []
+    unreadable: list[str] = []
+    for _ in range(MOST_READ // TAGS_AT_ONCE):
+        count = min(TAGS_AT_ONCE, limit - len(rows)) if not match else TAGS_AT_ONCE
+        names, cursor = await from_store(store.names(prefix, cursor, count))
+        blobs = await from_store(store.heads((gateway.partition(name), name) for name in names))
+        for name in names:
+            stream_tags: dict[str, str] | None = {}
+            if (blob := blobs[name]) is not None:
+                try:
+                    stream_tags = decoded(wire.decode_tagged, blob, "head", name).settings.tags
+                except UnreadablePart:
+                    unreadable.append(name)
+                    stream_tags = None if match else {}
+            if stream_tags is not None and (not match or tags.selected(match, name, stream_tags)):
+                if len(rows) == limit:
+                    return Selected(rows, rows[-1].stream, unreadable)
+                rows.append(SelectedStream(name, stream_tags, blob))
+        if cursor is None or len(rows) == limit:
+            break
+    return Selected(rows, cursor, unreadable)
+
+
+class RankedPage(NamedTuple):
+    """Ids of a page, in order, the number of streams on all pages, and the next cursor."""
+
+    names: list[str]
+    total: int
+    cursor: str | None
+
+
+class Ranking:
+    """Chooses the streams of a page: of those that contain a text, the first by a value."""
+
+    def __init__(self, store: AsyncStore, changes: Changes, thread: Executor) -> None:
+        self._store, self._changes = store, changes
+        self._thread = thread
+        # P(changed), and until when it counts, by name as stored: text is made of a page's alone.
+        self._values: dict[bytes, tuple[float, float]] = {}
+        self._reading = asyncio.Lock()
+
+    async def page(self, query: OverviewQuery) -> RankedPage:
+        """Return a page; raises InvalidField for a cursor that is none, and for too many streams.
+
+        With `sort=changed_probability` values are up to FRESH_S old.
+        """
+        after = _cursor.decode(query.cursor, query.sort)
+        total = await from_store(self._store.count(query.prefix))
+        if total > MOST_RANKED:
+            detail = (
+                f"for `contains` and `sort` expected at most {MOST_RANKED:,} streams with the "
+                f"prefix {query.prefix!r}, got {total:,}: give a longer prefix"
+            )
+            raise InvalidField([FieldError("query.prefix", detail)])
+        contained = query.contains.encode()
+        names = [
+            (partition, name)
+            for partition, row in enumerate(
+                await from_store(self._store.partition_names(query.prefix, MOST_RANKED))
+            )
+            for name in row
+            if contained in name
+        ]
+        values = await self._by(query.sort, names)
+        # Bytes of UTF-8 have the order of the code points.
+        ranks = [(-values.get(name, -math.inf), name) for _, name in names]
+        if after is not None:
+            place = (after[0], after[1].encode())
+            ranks = [rank for rank in ranks if rank > place]
+        page = [(value, _text(name)) for value, name in heapq.nsmallest(query.limit, ranks)]
+        cursor = _cursor.encode(query.sort, page[-1]) if len(ranks) > len(page) else None
+        return RankedPage([name for _, name in page], len(names), cursor)
+
+    async def _by(self, sort: str, names: Sequence[StoredName]) -> Mapping[bytes, float]:
+        if sort == "change":
+            latest = await self._changes.latest()
+            return {name.encode(): time_s for name, time_s in latest.items()}
+        return await self._changed(names) if sort == "changed_probability" else {}
+
+    async def _changed(self, names: Sequence[StoredName]) -> Mapping[bytes, float]:
+        """Return P(changed) of streams that have one."""
+        async with self._reading:  # those that wait find what the first has read
+            now = time.monotonic()
+            stale = [
+                (partition, name)
+                for partition, name in names
+                if self._values.get(name, (0.0, 0.0))[1] < now
+            ]
+            for first in range(0, len(stale), HEADS_AT_ONCE):
+                blobs = await from_store(self._store.heads(stale[first : first + HEADS_AT_ONCE]))
+                loop = asyncio.get_running_loop()
+                read = await loop.run_in_executor(self._thread, _probabilities, blobs)
+                self._values.update((name, (read[name], now + FRESH_S)) for name in read)
+            values = {name: self._values[name] for _, name in names if name in self._values}
+            if len(self._values) > 2 * MOST_RANKED:  # streams of other prefixes, and deleted ones
+                self._values = values
+        return {name: value for name, (value, _) in values.items()}
+
+
+def _probabilities(blobs: Mapping[bytes, bytes | None]) -> dict[bytes, float]:
+    """Return P(changed) by stream; -1 without one, and of a stream that cannot be read."""
+    probabilities = {}
+    for name, blob in blobs.items():
+        try:
+            head = decoded(wire.decode_changed, blob, "head", _text(name)) if blob else None
+        except UnreadablePart:  # the overview names it, where it is on a page
+            head = None
+        probability = None if head is None else head.changed_probability
+        probabilities[name] = -1.0 if probability is None else probability
+    return probabilities
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
