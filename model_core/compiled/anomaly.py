@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import extending
 
 from model_core import anomaly
-from model_core.compiled.jit import OPTIONS, Floats, Ints, compiled, locked
+from model_core.compiled.jit import Floats, Ints, called, either, locked
 
 for _function in (anomaly.merge, anomaly.rank, anomaly.missing, anomaly.distance, anomaly.observe):
-    extending.register_jitable(**OPTIONS)(_function)
+    either(_function)
 _observe = anomaly.observe
 
 
-@compiled
+@called
 def _observe_rows(
     states: Floats, rows: Ints, surprises: Floats, labels: Floats, anomalies: Floats
 ) -> None:

@@ -6,6 +6,7 @@ numba takes half a second to import: only modules that are imported on demand im
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import sys
@@ -31,10 +32,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 # numpy's errors: a check of each division for zero would keep loops from being vectorised. No
 # fastmath: what is not finite has to be seen, and sums have one order on every machine. Without
 # numba's runtime (nrt) nothing is allocated, and references to arrays are not counted, which costs
-# as much as short loops over them.
-OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
+# as much as short loops over them. Only what Python calls has a wrapper for it, which takes as long
+# to compile as a short function.
+_CALLED_OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
+OPTIONS = {**_CALLED_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Files and folders of model_core whose code and constants kernels hold.
-SOURCES = ("anomaly.py", "belief.py", "compiled", "maths", "quantiles.py", "special.py", "upm")
+SOURCES = ("anomaly.py", "belief.py", "compiled", "maths", "quantiles.py", "upm")
 LANES = 8  # numbers that the widest vectors of a processor hold
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
@@ -42,18 +45,31 @@ _kinds_of: defaultdict[Callable[..., Any], set[type]] = defaultdict(set)
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 
 
+def called(function: F) -> F:
+    """Compile at the first call by Python, or load from the cache."""
+    return _cached(numba.njit(**_CALLED_OPTIONS)(function))
+
+
 def compiled(function: F) -> F:
-    """Compile at the first call, or load from the cache."""
-    dispatcher = numba.njit(**OPTIONS)(function)
-    cache = _cache(function)
+    """Compile, or load from the cache, with what is compiled and calls it: Python may not."""
+    return _cached(numba.njit(**OPTIONS)(function))
+
+
+def _cached(dispatcher: Any) -> Any:
+    cache = _cache(dispatcher.py_func)
     if cache is not None:
         dispatcher._cache = cache
-    return dispatcher  # type: ignore[no-any-return]
+    return dispatcher
 
 
 def inlined(function: F) -> F:
     """Compile into every caller: loops over such functions can be vectorised."""
     return numba.njit(forceinline=True, **OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+def either(function: F) -> F:
+    """Compile into callers that are compiled, and leave others the Python function."""
+    return extending.register_jitable(**OPTIONS)(function)  # type: ignore[no-any-return]
 
 
 def implements(function: Callable[..., Any], *kinds: type) -> Callable[[F], F]:
@@ -185,7 +201,10 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
     def save_overload(self, signature: Any, data: Any) -> None:
         """Keep what was compiled, where that can be written."""
-        with contextlib.suppress(OSError):
+        lock = Path(self.cache_path) / "kernels.lock"
+        with contextlib.suppress(OSError), lock.open("w") as file:
+            # Two processes that add to an index at once would give two kernels one name.
+            fcntl.flock(file, fcntl.LOCK_EX)
             super().save_overload(signature, data)
 
 
@@ -279,7 +298,7 @@ def flat(rows: Floats, size: int) -> Floats:
     return _floats_at(rows.ctypes.data, size)  # type: ignore[no-any-return]
 
 
-@extending.register_jitable  # type: ignore[untyped-decorator]
+@either
 def padded(numbers: int) -> int:
     """How many numbers a row has that is filled up to whole vectors."""
     return (numbers + LANES - 1) // LANES * LANES

@@ -32,6 +32,7 @@ from model_core.compiled.jit import (
     LANES,
     Floats,
     Ints,
+    called,
     compiled,
     floats,
     implements_otherwise,
@@ -176,7 +177,7 @@ def rows_of(model: Any) -> int:
     return int(belief.ROWS + model.rows + model.params + model.spare * model.parts)
 
 
-@compiled
+@called
 def advance(
     model: Any,
     views: Ints,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import math
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core import caching
 from scipy import special
 
 from model_core import compiled, quantiles, readout
@@ -527,13 +531,13 @@ def test_what_is_compiled_is_said_once_and_not_where_the_cache_has_it(
     function.__module__ = jit.__name__  # else it is another package's
 
     def use(name):
-        first, second = jit.compiled(function), numba.njit(function)
+        first, second = jit.called(function), numba.njit(function)
         jit.locked(name, lambda: (first(), second()))
 
     use("a")
     assert "compiling the kernel of a, once" in caplog.messages[0]
     assert len(caplog.messages) == 1
-    jit.locked("b", jit.compiled(function))
+    jit.locked("b", jit.called(function))
     assert len(caplog.messages) == 1
     monkeypatch.setattr(jit.logger, "hasHandlers", lambda: False)
     use("c")
@@ -565,10 +569,35 @@ def test_a_cache_that_names_what_is_there_no_more_is_compiled_anew(tmp_path, mon
     def successor(x):
         return x + 1
 
-    assert jit.compiled(successor)(1.0) == 2
+    assert jit.called(successor)(1.0) == 2
     (index,) = tmp_path.rglob("*.nbi")
-    loaded = jit.compiled(successor)
+    loaded = jit.called(successor)
     loaded(1.0)
     assert sum(loaded.stats.cache_hits.values()) == 1
     index.write_bytes(pickle.dumps(numba.__version__) + b"cno_such_module\nname\n.")
-    assert jit.compiled(successor)(1.0) == 2
+    assert jit.called(successor)(1.0) == 2
+
+
+def test_two_that_compile_at_once_give_their_kernels_names_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def same(x):
+        return x
+
+    made = numba.njit(same)
+    made(1), made(1.0)
+    caches = [jit.called(same)._cache for _ in made.overloads]
+    load, both = caching.IndexDataCacheFile._load_index, threading.Barrier(2)
+
+    def loaded_by_both(file):
+        index = load(file)
+        with contextlib.suppress(threading.BrokenBarrierError):  # the other waits for this one
+            both.wait(0.2)
+        return index
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "_load_index", loaded_by_both)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda c, own: c.save_overload(*own), caches, made.overloads.items()))
+    monkeypatch.undo()
+    names = load(caches[0]._cache_file).values()
+    assert len(set(names)) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from model_core.compiled import LABEL, LABELLED, arithmetic
-from model_core.compiled.jit import Floats, Ints, compiled
+from model_core.compiled.jit import Floats, Ints, called, compiled
 from model_core.upm.base import FARTHEST
 from model_core.upm.lags import REACH
 
@@ -33,7 +33,7 @@ def advance(outputs: int, number: Floats, context: Floats) -> None:
         context[recent + o] = value
 
 
-@compiled
+@called
 def contexts(outputs: int, rows: Ints, inputs: Floats, out: Floats) -> None:
     """Contexts before each observation, from those of the rows (B, c), in place.
 

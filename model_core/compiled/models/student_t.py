@@ -17,7 +17,7 @@ import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import Floats, compiled, inlined, padded, whole
+from model_core.compiled.jit import Floats, compiled, either, inlined, padded, whole
 from model_core.compiled.ops import maths
 from model_core.maths.conjugate import OUTLIER_SPREAD
 
@@ -44,13 +44,13 @@ class Noise(NamedTuple):
 ALONE = Noise()  # of one part
 
 
-@inlined
+@either
 def _shared(noise: Noise) -> int:
     """Groups of FREEDOM that all outputs share."""
     return 1 if noise.normal + noise.own == len(noise.skews) else 2
 
 
-@inlined
+@either
 def before_locations(outputs: int, noise: Noise) -> int:
     """First row of the locations."""
     return 2 * outputs + FREEDOM * (_shared(noise) + outputs * noise.own)
