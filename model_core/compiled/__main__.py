@@ -25,9 +25,11 @@ LEARNED: dict[str, Callable[[], UnderlyingModel]] = {
     "fleet": untrained.fleet,
 }
 ANOMALIES = "anomalies"
-# Long ones first: the last to end should not be alone for long.
-FIRST = ("averaged", "joint", "fleet", "alpaca")
-NAMES = (*FIRST, *(name for name in (*LEARNED, *BUILTIN) if name not in FIRST), ANOMALIES)
+# The longest first. Processes that compile what they share at the same time compile it twice: what
+# joint and fleet have of averaged is there once they begin, and autoregressive is as linear.
+ORDER = ("averaged", "gaussian", "alpaca", "linear", "joint", "fleet")
+_others = [name for name in (*LEARNED, *BUILTIN) if name not in ORDER]
+NAMES = (*ORDER, *sorted(_others, key="autoregressive".__eq__), ANOMALIES)
 
 
 def compile_kernel(name: str) -> float:
