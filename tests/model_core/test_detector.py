@@ -288,7 +288,7 @@ def test_chunks_files_and_single_updates_are_the_same(tmp_path, model):
     missing = {0, 5, 20, 63}
     saved = 62
     y = [None if t in missing else each for t, each in enumerate(step(count=80))]
-    alone, chunked = (Detector(model, history=50) for _ in range(2))
+    alone, chunked = (Detector(model, history=50, max_hypotheses=10) for _ in range(2))
     singles = [alone.update(each) for each in y[:saved]]
     alone.save(tmp_path / "a.moca")
     stored = Detector.load(tmp_path / "a.moca", model)

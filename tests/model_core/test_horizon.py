@@ -9,7 +9,7 @@ from model_core import filter as moca
 from model_core import horizon
 from model_core.upm.builtin import BUILTIN, Options
 
-PATHS = 4000
+PATHS = 2000
 
 
 def inputs(count: int, y=0.0, hazard: float = 0.1):

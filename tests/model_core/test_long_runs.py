@@ -55,12 +55,12 @@ REGRESSIONS = [
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_a_regression_stays_a_posterior(name):
     """Exactly symmetric, positive definite, and what solving from all the data gives."""
-    one, steps = case(name), 600
+    one, steps = case(name), 300
     batch = uneventful(one, steps + 1)
     before = [each._replace(**{k: v[:-1] for k, v in each._asdict().items()}) for each in batch]
     for t, step in enumerate(walk(one.model, one.prior(3), before, 4)):
         assert step.info.ok.all()
-        if t % 200 == 199:
+        if t % 100 == 99:
             cov = step.state.stats.cov[torch.isfinite(step.state.belief.log_prob)]
             assert torch.equal(cov, cov.mT)
             assert torch.linalg.eigvalsh(cov).min() > 0
@@ -79,15 +79,17 @@ def test_a_regression_stays_a_posterior(name):
             np.testing.assert_allclose(got[row, slot].numpy(), expected, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize(("size", "steps"), [(1.0, 600), (1e6, 300), (1e30, 300)])
-def test_a_multivariate_stays_a_posterior(size, steps):
+def test_a_multivariate_stays_a_posterior():
     """Exactly symmetric, positive definite and never below the prior; labels of any size."""
-    one = case("multivariate-2")
-    batch = uneventful(one, steps)
-    batch = [each._replace(y=one.location + size * (each.y - one.location)) for each in batch]
-    batch[1].y[:] = batch[1].y[:, :1]  # all say the same
-    least = one.prior(3).stats.psi[0, 0]
-    for t, step in enumerate(walk(one.model, one.prior(3), batch, 6)):
+    one, steps, batch = case("multivariate-2"), 300, []
+    for size in (1.0, 1e6, 1e30):
+        streams = uneventful(one, steps)
+        streams[1].y[:] = streams[1].y[:, :1]  # all say the same
+        batch += [
+            each._replace(y=one.location + size * (each.y - one.location)) for each in streams
+        ]
+    least, prior = one.prior().stats.psi[0, 0], one.prior(len(batch))
+    for t, step in enumerate(walk(one.model, prior, batch, 6)):
         assert step.info.ok.all()
         if t % 100 == 99:
             psi = step.state.stats.psi[torch.isfinite(step.state.belief.log_prob)]
@@ -97,25 +99,26 @@ def test_a_multivariate_stays_a_posterior(size, steps):
             lost = 1e-13 * torch.linalg.eigvalsh(scaled).amax(-1)
             assert (torch.linalg.eigvalsh(scaled - torch.eye(2)).amin(-1) >= -lost).all()
             assert torch.isfinite(step.info.predictive.covariance()).all()
-    slot = step.state.belief.run_length[0].argmax()
-    assert step.state.belief.run_length[0, slot] == steps - 1
-    ones = np.ones(steps)
-    centre, shape, df = one.reference.student(Window(batch[0].x, batch[0].y, ones))
-    psi, kappa = step.state.stats.psi[0, slot].numpy(), one.model.kappa + steps
-    expected = shape * kappa * df / (kappa + 1)
-    scale = np.sqrt(np.diag(expected))
-    unit = np.outer(scale, scale)
-    np.testing.assert_allclose(psi / unit, expected / unit, atol=1e-9)
+    for row in (0, 3, 6):
+        slot = step.state.belief.run_length[row].argmax()
+        assert step.state.belief.run_length[row, slot] == steps - 1
+        past = Window(batch[row].x, batch[row].y, np.ones(steps))
+        _, shape, df = one.reference.student(past)
+        psi, kappa = step.state.stats.psi[row, slot].numpy(), one.model.kappa + steps
+        expected = shape * kappa * df / (kappa + 1)
+        scale = np.sqrt(np.diag(expected))
+        unit = np.outer(scale, scale)
+        np.testing.assert_allclose(psi / unit, expected / unit, atol=1e-9)
 
 
 def test_a_gaussian_of_one_value_narrows_without_end():
     """A stuck sensor: the scale falls as one over the root of the count, and nothing breaks."""
-    one, steps = case("gaussian-1"), 1000
+    one, steps = case("gaussian-1"), 400
     stream = uneventful(one, steps)[1]._replace(outlier_rate=np.full(steps, 0.01))
     *_, step = walk(one.model, one.prior(), [stream], 5)
     slot = step.state.belief.run_length.argmax()
     weight = step.state.stats.kappa[0, slot].item() - one.model.kappa
-    assert 0.98 * steps < weight <= steps
+    assert 0.97 * steps < weight <= steps
     assert 0 < step.info.predictive.covariance().sqrt().item() < 3 * one.scale[0]
     assert torch.isfinite(step.info.predictive.quantile(tensor([0.01, 0.99]))).all()
 

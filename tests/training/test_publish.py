@@ -78,7 +78,7 @@ def test_false_alarms_are_simulated_unless_they_are_not_wanted(wanted, tmp_path)
     assert all(len(point.delays) == 3 for point in curve.points)
 
 
-def test_what_is_said_of_it_names_no_place_of_this_machine(wanted, runs):
+def test_what_is_said_of_it_names_no_place_of_this_machine(wanted, runs, uncompared):
     wanted = wanted._replace(run=runs / "alpaca" / "moca")
     moved = runs.parents[1] / "elsewhere.csv"  # runs beside it are known where data were moved
     moved.write_bytes((runs.parents[1] / "secret.csv").read_bytes())

@@ -116,7 +116,7 @@ def test_blocks():
     np.testing.assert_allclose(own.block_means([scores, scores[:20]], 25), [(300 - 1) / 24])
 
 
-def test_what_cannot_be_scored_is_refused(run, tmp_path):
+def test_what_cannot_be_scored_is_refused(run, tmp_path, monkeypatch):
     result = run / "result.json"
     kept = result.read_bytes()
     result.unlink()
@@ -125,15 +125,13 @@ def test_what_cannot_be_scored_is_refused(run, tmp_path):
     assert said.exit_code == 2
     assert "not finished" in said.stderr
     assert moca("evaluate", "data", tmp_path / "none").exit_code == 2
-    file = tmp_path / "one.csv"
-    file.write_text("y\n" + "\n".join(str(k % 5 + k % 3) for k in range(240)))
-    moca("train", "--data", file, "--length", 15, "--runs", tmp_path / "runs", *small())
-    said = moca("evaluate", "data", tmp_path / "runs" / "data" / "one" / "run")
+    said = moca("evaluate", "data", run, "--out", result)  # no folder
     assert said.exit_code == 2
-    assert "more than 50 observations" in said.stderr
-    said = moca("evaluate", "data", run, "--out", file)  # no folder
+    assert str(result) in said.stderr
+    monkeypatch.setattr(own, "BURN_IN", 63)
+    said = moca("evaluate", "data", run)
     assert said.exit_code == 2
-    assert str(file) in said.stderr
+    assert "more than 63 observations" in said.stderr
 
 
 def split(series, length, kind="alpaca", **source):

@@ -118,16 +118,16 @@ def test_an_image_is_a_white_digit_on_its_colour():
 
 
 def test_a_regime_of_digits_is_one_task_and_every_image_is_as_likely():
-    batch = rainbow.Rainbow(tasks(3), hazard=0.2).draw(seeded(), 300, 101)
-    colour = (batch.x.view(300, 101, 3, 28, 28)[..., -1, -1] * 255).round().long()
+    batch = rainbow.Rainbow(tasks(3), hazard=0.2).draw(seeded(), 150, 60)
+    colour = (batch.x.view(150, 60, 3, 28, 28)[..., -1, -1] * 255).round().long()
     changed = (colour.diff(dim=1) != 0).any(-1)
     later = batch.switch[:, 1:]
     assert not changed[~later].any()
-    assert changed[later].double().mean() == pytest.approx(2 / 3, abs=0.03)
+    assert changed[later].double().mean() == pytest.approx(2 / 3, abs=0.04)
     made = [tasks(1, images=2)[0], tasks(1, images=5)[0]]
-    batch = rainbow.Rainbow(made, hazard=1.0).draw(seeded(), 100, 400)
-    share = torch.bincount(batch.y.long().flatten()).double() / 40_000
-    assert share.tolist() == pytest.approx([0.35, 0.35, 0.1, 0.1, 0.1], abs=0.01)
+    batch = rainbow.Rainbow(made, hazard=1.0).draw(seeded(), 50, 200)
+    share = torch.bincount(batch.y.long().flatten()).double() / 10_000
+    assert share.tolist() == pytest.approx([0.35, 0.35, 0.1, 0.1, 0.1], abs=0.02)
 
 
 def test_digits_of_each_split(tmp_path):
