@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -17,74 +16,21 @@ from model_core.artifact import files
 from model_core.artifact.parts import Parts
 from model_core.encoder import Identity
 from model_core.errors import BadArtifact
-from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import Gaussian
-from tests.model_core.cases import run, series
-from tests.model_core.registry import case, tensor
+from tests.model_core.registry import tensor
+from tests.training.learners.test_learners import made
 
-KINDS = ["alpaca-2", "alpaca-unknown-2", "alpaca-mixture-unknown-2", "fleet-2", "pcoc-3", "lstm-2"]
-OF_STREAMS = ("kappa", "slope", "autoregression", "alpha", "beta")  # of a fleet, in no artifact
+KINDS = (
+    "alpaca-known", "alpaca-lags", "alpaca-mixture-unknown", "alpaca-conv", "fleet", "pcoc",
+    "lstm-lags",
+)  # fmt: skip
 NAN, INF = math.nan, math.inf
-Stored = tuple[dict[str, Any], dict[str, Tensor]]
 
 
-def network(name: str, found) -> dict[str, Tensor]:
-    """Tensors of a multilayer perceptron under their names."""
-    tensors = {}
-    for i, (weight, bias) in enumerate(zip(found.weights, found.biases, strict=True)):
-        tensors |= {f"{name}.{i}.weight": weight, f"{name}.{i}.bias": bias}
-    if found.linear is not None:
-        weight, bias = found.linear
-        tensors |= {f"{name}.linear.weight": weight, f"{name}.linear.bias": bias}
-    return tensors
-
-
-def own_tensors(model: UnderlyingModel) -> dict[str, Tensor]:
-    """Those of a kind beside its encoder, by the page of its builder."""
-    if model.kind == "lstm":
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        cell = {f"lstm.{name}": getattr(model, name) for name in names}
-        return {**cell, **network("decoder", model.decoder)}
-    tensors = {"prior_mean": model.prior_mean}
-    if model.kind == "pcoc":
-        names = ("prior_precision", "noise_variance", "dirichlet")
-        return tensors | {f"log_{name}": getattr(model, name).log() for name in names}
-    tensors["prior_covariance_factor"] = torch.linalg.cholesky(model.prior_cov).contiguous()
-    if model.kind == "alpaca-mixture":
-        tensors["prior_logits"] = model.log_weight + 1.0  # only their differences count
-    if (known := getattr(model, "noise_variance", None)) is not None:
-        return tensors | {"log_noise_variance": known.log()}
-    fleet = model.kind == "fleet"
-    alpha, beta = (model.noise_alpha, model.noise_beta) if fleet else model.noise_prior
-    return tensors | {"log_noise_alpha": alpha.log(), "log_noise_beta": beta.log()}
-
-
-def stored(model: UnderlyingModel) -> Stored:
-    """Description and tensors of a trained model."""
-    tensors = {**network("encoder", model.encoder), **own_tensors(model)}
-    layers = [model.encoder.weights[0].shape[1], *map(len, model.encoder.biases)]
-    linear = 0 if model.encoder.linear is None else len(model.encoder.linear[1])
-    encoder = {"type": "mlp", "layers": layers, "linear": linear}
-    encoder["activation"] = model.encoder.activation
-    encoder["output_activation"] = model.encoder.output_activation
-    description = {
-        "kind": model.kind,
-        "x_dim": model.x_dim,
-        "y_dim": model.classes or model.y_dim,
-        "feature_dim": layers[-1] + linear,
-        "hazard": 0.1,
-        "lags": getattr(model, "lags", 0),
-        "encoder": encoder,
-        "input_scaling": {"offset": model.x_offset.tolist(), "scale": model.x_scale.tolist()},
-        "training": {"steps": 7},
-    }
-    if model.kind == "fleet":
-        description["chance"] = model.chance
-    elif model.kind != "pcoc":
-        scaling = {"offset": model.y_offset.tolist(), "scale": model.y_scale.tolist()}
-        description["output_scaling"] = scaling
-        description["noise"] = "unknown" if "log_noise_alpha" in tensors else "known"
-    return description, tensors
+@functools.cache
+def stored(name: str) -> tuple[dict, dict[str, Tensor]]:
+    """Description and tensors of a learner; that they are its model is in tests/training."""
+    return made(name).artifact()
 
 
 def changed(whole: dict, changes: dict) -> dict:
@@ -96,8 +42,8 @@ def changed(whole: dict, changes: dict) -> dict:
 def load(tmp_path):
     """Write a model of a name with changes, and load it."""
 
-    def loaded(name: str = "alpaca-2", fields: dict | None = None, tensors: dict | None = None):
-        description, values = stored(case(name).model)
+    def loaded(name: str = "alpaca-known", fields: dict | None = None, tensors: dict | None = None):
+        description, values = stored(name)
         artifact.save(tmp_path, changed(description, fields or {}), changed(values, tensors or {}))
         return artifact.load(tmp_path)
 
@@ -105,31 +51,17 @@ def load(tmp_path):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_saved_model_is_the_model_in_double_precision(load, name):
-    model_case = case(name)
-    model = load(name, {"outlier_rate": 0.25})
-    for each in ("kind", "x_dim", "y_dim", "label", "classes", "typical"):
-        assert getattr(model, each) == getattr(model_case.model, each)
-    assert (model.hazard, model.outlier_rate) == (0.1, 0.25)
-    if name == "fleet-2":
-        of_streams = {each: getattr(model, each) for each in OF_STREAMS}
-        model_case = model_case._replace(model=dataclasses.replace(model_case.model, **of_streams))
-    one = series(model_case, 0, 20, outlier_rate=0.02)
-    for ours, theirs in zip(
-        run(model_case, [one], 8), run(model_case._replace(model=model), [one], 8), strict=True
-    ):
-        torch.testing.assert_close(ours.info.log_score, theirs.info.log_score, atol=1e-9, rtol=0)
-    _, tensors = stored(model_case.model)
-    single = load(name, tensors={key: value.float() for key, value in tensors.items()})
-    assert single.outlier_rate == 0
-    for step in run(model_case._replace(model=single), [one], 8):
-        assert step.info.log_score.dtype == torch.float64
-        assert step.info.ok.all()
+def test_tensors_of_single_precision_are_used_in_double(load, name):
+    single = {key: value.float() for key, value in stored(name)[1].items()}
+    model = load(name, {"outlier_rate": 0.25}, single)
+    assert model.outlier_rate == 0.25
+    found = [each for each in vars(model).values() if isinstance(each, Tensor)]
+    assert {each.dtype for each in found} == {torch.float64}
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_tensor_is_needed_and_checked(load, name):
-    for key, good in stored(case(name).model)[1].items():
+    for key, good in stored(name)[1].items():
         spoilt = good.clone()
         spoilt[(-1,) * spoilt.dim()] = NAN
         for value in (
@@ -146,6 +78,9 @@ def test_every_tensor_is_needed_and_checked(load, name):
             assert key in str(refused.value) or key.startswith("decoder."), (key, value)
 
 
+CONV = {"type": "conv", "channels": 2, "height": 9, "width": 7, "blocks": [3, 4]}
+
+
 def mlp(layers, **more) -> dict:
     return {"encoder": {"type": "mlp", "layers": layers, **more}}
 
@@ -157,10 +92,10 @@ def fields(name: str, *values) -> list[tuple[dict, str]]:
 
 # By kind: fields, and the word that the refusal has to say.
 REFUSED = {
-    "alpaca-2": [
+    "alpaca-known": [
         *fields("kind", "hmm", ..., ["alpaca"]),
         *fields("format", 0, 2, "1", True),
-        *fields("x_dim", 0, "2", True, 2.0, ...),
+        *fields("x_dim", 0, "3", True, 3.0, ...),
         *fields("hazard", 0, 1, -0.1, NAN, INF, "0.1", True, ...),
         *fields("outlier_rate", -0.1, 1, NAN, "0.1", True),
         *fields("encoder", ..., {}, {"type": "rnn"}, {"type": "mlp"}),
@@ -168,43 +103,60 @@ REFUSED = {
         *fields("output_scaling", {"offset": [0], "scale": [1]}),
         *fields(
             "input_scaling",
-            {"offset": [0, 0]},
-            {"offset": [0, 0], "scale": [1]},
-            {"offset": [0, 0], "scale": [1, 1e-51]},
-            {"offset": [0, 0], "scale": [1, 1.1e50]},
-            {"offset": [0, -1.1e50], "scale": [1, 1]},
-            {"offset": [0, NAN], "scale": [1, 1]},
-            {"offset": [[0], [0, 1]], "scale": [1, 1]},
-            {"offset": [0, 10**400], "scale": [1, 1]},
+            {"offset": [0, 0, 0]},
+            {"offset": [0, 0, 0], "scale": [1]},
+            {"offset": [0, 0, 0], "scale": [1, 1, 1e-51]},
+            {"offset": [0, 0, 0], "scale": [1, 1, 1.1e50]},
+            {"offset": [0, 0, -1.1e50], "scale": [1, 1, 1]},
+            {"offset": [0, 0, NAN], "scale": [1, 1, 1]},
+            {"offset": [[0], [0, 1]], "scale": [1, 1, 1]},
+            {"offset": [0, 0, 10**400], "scale": [1, 1, 1]},
             0,
             {},
         ),
         *(({"y_dim": size}, "y_dim|shape") for size in (0, 3)),
         *(({"feature_dim": size}, "feature_dim|prior_cov") for size in (6, ...)),
         ({"encoder": {"type": "identity"}}, "feature_dim"),
-        *((mlp(layers), "layers") for layers in ([2], [3, 6, 5], [2, 6, 4])),
-        *((mlp(layers), r"encoder\.[0-2]") for layers in ([2, 7, 5], [2, "6", 5], [2, 6, 5, 5])),
-        *((mlp([2, 6, 5], activation=name), "activation") for name in ("gelu", ["relu"], None)),
-        *((mlp([2, 6, 5], linear=size), "linear") for size in (5, -1, True, "1")),
+        *((mlp(layers), "layers") for layers in ([3], [2, 7, 5], [3, 7, 4])),
+        *((mlp(layers), r"encoder\.[0-2]") for layers in ([3, 8, 5], [3, "7", 5], [3, 7, 5, 5])),
+        *((mlp([3, 7, 5], activation=name), "activation") for name in ("gelu", ["relu"], None)),
+        *((mlp([3, 7, 5], linear=size), "linear") for size in (5, -1, True, "1")),
     ],
-    "alpaca-mixture-unknown-2": fields(
+    "alpaca-mixture": fields(
         "regimes",
         [{"name": "a"}, {"name": "b"}],
         [{"name": "a"}, {"name": "b"}, {"name": "b"}],
         [{"name": "a"}, {"name": " "}, {"name": "c"}],
         3,
     ),
-    "fleet-2": [
+    "fleet": [
         *fields("output_scaling", {"offset": 0, "scale": 1}),
         *fields("chance", 0, 1, "0.5"),
         *(({"lags": value}, "lags|layers") for value in (-1, 1, "2")),
     ],
-    "pcoc-3": [
+    "pcoc": [
         *fields("output_scaling", {"offset": 0, "scale": 1}),
         *(({"y_dim": size}, "y_dim|shape") for size in (1, 4)),
     ],
-    "lstm-2": [
-        ({"y_dim": 1}, "lstm.weight_ih"),
+    "alpaca-conv": [
+        *(
+            ({"encoder": CONV | change}, words)
+            for change, words in (
+                ({"channels": 0}, "channels"),
+                ({"height": 9.0}, "height"),
+                ({"width": True}, "width"),
+                ({"width": 8}, "x_dim"),
+                ({"blocks": 3}, "blocks"),
+                ({"blocks": []}, "blocks"),
+                ({"blocks": [3, "4"]}, "blocks"),
+                ({"blocks": [3, 6]}, "feature_dim"),
+                ({"blocks": [3, 4, 4]}, "feature_dim"),
+                ({"blocks": [2, 4]}, r"encoder.0.conv.weight"),
+            )
+        ),
+    ],
+    "lstm-lags": [
+        ({"y_dim": 1}, "layers"),
         *(({"decoder": value}, "decoder|activation") for value in ({"activation": "gelu"}, [5])),
     ],
 }
@@ -222,17 +174,18 @@ def test_tensors_whose_use_is_not_finite_are_refused(load):
     large = tensor([0.0, 1000.0])
     small = tensor([0.0, -1000.0])
     for name, key, value in (
-        ("alpaca-2", "prior_covariance_factor", tensor([[1e200] * 5] * 5)),
-        ("alpaca-2", "log_noise_variance", large),
-        ("alpaca-2", "log_noise_variance", small),
-        ("alpaca-unknown-2", "log_noise_alpha", large),
-        ("alpaca-unknown-2", "log_noise_alpha", tensor([0.5, 0.0])),  # no variance exists
-        ("alpaca-unknown-2", "log_noise_beta", small),
-        ("pcoc-3", "log_dirichlet", tensor([709.5, 709.5, 0])),  # their sum
-        ("pcoc-3", "log_noise_variance", tensor([[-800.0] * 4] * 3)),
-        ("pcoc-3", "log_prior_precision", tensor([[-740.0] * 4] * 3)),
-        ("lstm-2", "lstm.weight_hh", torch.zeros(4, 0)),
-        ("lstm-2", "decoder.2.bias", tensor([1.0])),
+        ("alpaca-known", "prior_covariance_factor", tensor([[1e200] * 5] * 5)),
+        ("alpaca-known", "log_noise_variance", large),
+        ("alpaca-known", "log_noise_variance", small),
+        ("alpaca-lags", "log_noise_alpha", large),
+        ("alpaca-lags", "log_noise_alpha", tensor([0.5, 0.0])),  # no variance exists
+        ("alpaca-lags", "log_noise_beta", small),
+        ("pcoc", "log_dirichlet", tensor([709.5, 709.5, 0])),  # their sum
+        ("pcoc", "log_noise_variance", tensor([[-800.0] * 5] * 3)),
+        ("pcoc", "log_prior_precision", tensor([[-740.0] * 5] * 3)),
+        ("alpaca-conv", "encoder.0.norm.running_var", tensor([1.0, 1.0, -1.0])),
+        ("lstm-lags", "lstm.weight_hh", torch.zeros(4, 0)),
+        ("lstm-lags", "decoder.2.bias", tensor([1.0])),
     ):
         with pytest.raises(BadArtifact, match=key.removesuffix("bias")):
             load(name, tensors={key: value})
@@ -240,14 +193,14 @@ def test_tensors_whose_use_is_not_finite_are_refused(load):
 
 def test_what_may_be_left_out(load):
     model = load(fields={"input_scaling": ..., "output_scaling": None})
-    assert (model.x_offset.tolist(), model.x_scale.tolist()) == ([0, 0], [1, 1])
+    assert (model.x_offset.tolist(), model.x_scale.tolist()) == ([0, 0, 0], [1, 1, 1])
     assert (model.y_offset.tolist(), model.y_scale.tolist()) == ([0, 0], [1, 1])
     wide = {"offset": -1e50, "scale": 1e50}  # a number is the same for all
-    assert load(fields={"input_scaling": wide}).x_scale.tolist() == [1e50, 1e50]
-    assert load("fleet-2", {"chance": ...}).chance == 0.5
-    assert load("lstm-2", {"decoder": {"activation": "tanh"}}).decoder.activation == "tanh"
+    assert load(fields={"input_scaling": wide}).x_scale.tolist() == [1e50] * 3
+    assert load("fleet", {"chance": ...}).chance == 0.5
+    assert load("lstm-lags", {"decoder": {"activation": "tanh"}}).decoder.activation == "tanh"
     names = [{"name": each} for each in ("idle", "up", "down")]
-    assert load("alpaca-mixture-unknown-2", {"regimes": names}).typical == ("idle", "up", "down")
+    assert load("alpaca-mixture", {"regimes": names}).typical == ("idle", "up", "down")
 
 
 def test_an_encoder_that_does_nothing_and_an_input_that_is_missing(load):
@@ -257,6 +210,37 @@ def test_an_encoder_that_does_nothing_and_an_input_that_is_missing(load):
     assert torch.equal(model.encode(x, tensor([])), x)
     with pytest.raises(ValueError, match="input x of 5"):
         model.encode(None, tensor([]))
+
+
+def test_features_of_time(load):
+    t, parts = tensor([[0.0], [5.5], [30.0], [-2.0]]), [torch.ones(4, 1).double()]
+    for period in (24, 168):
+        angle = 2 * math.pi * t / period
+        parts += [torch.sin(angle), torch.cos(angle)]
+
+    def timed(periods, features=5, **more):
+        encoder = {"type": "time", "periods": periods, **more}
+        heads = ("prior_mean", "log_prior_precision", "log_noise_variance")
+        fields = {"x_dim": 1, "feature_dim": features, "encoder": encoder, "input_scaling": ...}
+        return load("pcoc", fields, {name: stored("pcoc")[1][name][:, :features] for name in heads})
+
+    features = torch.cat(parts, -1)
+    model = timed([24, 168.0])
+    torch.testing.assert_close(model.encode(t, tensor([])), features)
+    blocks = model.encode(t.reshape(2, 2, 1), tensor([]))
+    torch.testing.assert_close(blocks.flatten(0, 1), features)
+    expected = torch.cat((parts[0], t, *parts[1:3]), -1)
+    found = timed([24], 4, trend=True).encode(t, tensor([]))
+    torch.testing.assert_close(found, expected)
+    for periods, more, words in (
+        *(([24, each], {}, "periods") for each in (0, -1, NAN, INF, "168")),
+        (24, {}, "periods"),
+        ([24], {}, "feature_dim"),
+        ([24, 168], {"trend": True}, "feature_dim"),
+        ([24, 168], {"trend": 1}, "trend"),
+    ):
+        with pytest.raises(BadArtifact, match=words):
+            timed(periods, **more)
 
 
 def test_files_that_are_missing_or_cannot_be_read(load, tmp_path):
@@ -290,7 +274,7 @@ def test_a_description_is_amended_in_place(load, tmp_path):
     artifact.amend(tmp_path, hazard=0.4, regimes=None)
     assert artifact.load(tmp_path).hazard == 0.4
     described = json.loads((tmp_path / "model.json").read_text())
-    assert (described["training"], described["regimes"]) == ({"steps": 7}, None)
+    assert (described["kind"], described["regimes"]) == ("alpaca", None)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
     (tmp_path / "model.json").write_text("[1]")
     with pytest.raises(BadArtifact, match="model.json"):

@@ -22,7 +22,7 @@ from tests.model_core.cases import belief_of, run, series
 from tests.model_core.loops import Belief, JointBelief
 from tests.model_core.registry import Case, case, tensor
 from training.data.windows import Batch
-from training.online import Settings, follow, observed, prior_of, warm
+from training.online import observed, prior_of, warm
 
 TOLD = {"outlier_rate": 0.02, "labelled": [True] * 6 + [False]}
 FLEETS = pytest.mark.parametrize("name", ["fleet-2", "fleet-0"])
@@ -50,9 +50,6 @@ def test_the_whole_filter_is_that_by_loops(name, loops, rate):
         found = belief_of(step.state)
         assert step.info.log_score.item() == pytest.approx(score, abs=1e-9, nan_ok=True)
         assert [found[s] for s in sorted(found)] == pytest.approx(starts.tolist(), abs=1e-9)
-
-
-# --- bounds ---------------------------------------------------------------------------------------
 
 
 def excess(model, labels: np.ndarray) -> np.ndarray:
@@ -107,30 +104,6 @@ def test_no_forecast_runs_away(build):
     series_of = extremes(model.y_dim)
     found = excess(model, np.stack(list(series_of.values())))
     assert (found <= REACH + 1e-9).all(), dict(zip(series_of, found, strict=True))
-
-
-# --- what is a change -----------------------------------------------------------------------------
-
-
-def confirmed(model, y: np.ndarray) -> list[list[int]]:
-    return [each.confirmed() for each in follow(model, y.tolist(), Settings())]
-
-
-@pytest.mark.slow
-def test_heavy_tails_raise_fewer_events():
-    draws = np.random.default_rng(7).standard_t(3, (5, 1000, 1))
-    assert sum(map(len, confirmed(Averaged(), draws))) <= 2
-
-
-@pytest.mark.slow
-def test_correlated_quiet_vectors_raise_no_events_and_steps_are_found():
-    mixing = np.linalg.cholesky(0.2 * np.eye(3) + 0.8)
-    y = np.random.default_rng(5).normal(size=(6, 400, 3)) @ mixing.T
-    y[3:, 300:, 0] += 2.0
-    found = confirmed(Joint(y_dim=3), y)
-    assert not any(found[:3])
-    assert [len(starts) for starts in found[3:]] == [1, 1, 1]
-    assert np.abs(np.array(found[3:]) - 300).max() <= 3
 
 
 def test_regimes_choose_what_fits_and_errors_that_follow_their_neighbours_count_less():

@@ -23,8 +23,6 @@ def test_priors_have_a_variance():
                 assert np.isfinite(each.variance().numpy()).all()
 
 
-# --- counts that jump by a large factor and stay --------------------------------------------------
-
 AT = 60  # of the jump
 
 

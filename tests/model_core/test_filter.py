@@ -251,8 +251,6 @@ def test_a_certain_change_leaves_one_hypothesis():
     assert set(belief_of(steps[-1].state)) == {8, 9, 10, 11}
 
 
-# --- units and gradients --------------------------------------------------------------------------
-
 # What a fleet was taught of inputs has their units; durations have no other origin.
 SCALE_FREE = [
     "gaussian-3", "multivariate-2", "exponential", "linear", "autoregressive-lags",

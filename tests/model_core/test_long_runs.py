@@ -123,9 +123,6 @@ def test_a_gaussian_of_one_value_narrows_without_end():
     assert torch.isfinite(step.info.predictive.quantile(tensor([0.01, 0.99]))).all()
 
 
-# --- what pruning costs ---------------------------------------------------------------------------
-
-
 def test_fifty_hypotheses_cost_less_than_a_thousandth_of_a_nat():
     """On average, with the outlier rate that gaussian streams have; and the bound holds."""
     with NILE.open() as file:

@@ -1,4 +1,4 @@
-"""Regressions and what else is learned: blocks, noise, lags, typical regimes, classes, cells."""
+"""Regressions and what else is learned: lags, typical regimes, classes, cells."""
 
 from __future__ import annotations
 
@@ -13,71 +13,12 @@ from model_core import readout
 from model_core.encoder import Identity, Mlp
 from model_core.segments import Sequences, segment_matrix
 from model_core.upm.alpaca_mixture import AlpacaMixture
-from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from model_core.upm.lags import push
 from model_core.upm.linear import Autoregressive, Linear
 from tests.model_core.cases import inputs, of_labels, run, series, walk
 from tests.model_core.references import lags_of
-from tests.model_core.registry import NAMES, case, irregular, tensor
-
-WITH_BLOCKS = [
-    name for name in NAMES if name.startswith(("alpaca", "linear", "auto", "pcoc", "lstm"))
-]
-WITH_FORECASTS = [n for n in WITH_BLOCKS if not n.startswith(("alpaca-mixture", "pcoc", "lstm"))]
-
-
-def rows_of(name: str, steps: int):
-    """Features and labels (1, T, ...) of one stream, and statistics of three hypotheses."""
-    one, stream, prior = case(name), series(case(name), 3, steps), case(name).prior()
-    context, phi, y = prior.context, [], tensor(stream.y[None])
-    for t in range(steps):
-        x = tensor(stream.x[None, t]) if one.model.x_dim else None
-        phi.append(one.model.encode(x, context))
-        context = one.model.remember(context, y[:, t], torch.tensor([True]))
-    spread = type(prior.stats)(*(each.expand(-1, 3, *each.shape[2:]) for each in prior.stats))
-    return torch.stack(phi, 1), y, spread
-
-
-@pytest.mark.parametrize("name", WITH_BLOCKS)
-def test_a_block_of_any_weights_is_its_rows_in_turn(name):
-    """Also of weights between 0 and 1, if they are known beforehand; 0 changes nothing."""
-    model, (phi, y, before) = case(name).model, rows_of(name, 12)
-    weight = tensor(irregular(1, 3, 12, seed=4) ** 2).clamp(max=1.0)
-    weight[:, :, ::5], weight[:, 1, :4] = 0.0, 0.0
-    whole = weight if name in WITH_FORECASTS else (weight > 0.3).double()
-    close = {"atol": 1e-11, "rtol": 1e-11}
-    plain = UnderlyingModel.block(model, before, phi, y, whole)
-    block = model.block(before, phi, y, whole)
-    torch.testing.assert_close(block.log_label, plain.log_label, **close)
-    assert (block.log_input is None) == (plain.log_input is None)
-    if plain.log_input is not None:
-        torch.testing.assert_close(block.log_input, plain.log_input, **close)
-    for got, expected in zip(block.stats, plain.stats, strict=True):
-        torch.testing.assert_close(got, expected, **close)
-    if name in WITH_FORECASTS:
-        together, _ = model.forecasts(before, phi, y, weight)
-        alone = before
-        for t in range(12):
-            row = model.predictive(alone, phi[:, t])
-            for got, expected in zip(together, row, strict=True):
-                torch.testing.assert_close(got[:, :, t], expected, **close)
-            alone = model.update(alone, phi[:, t], y[:, t], weight[..., t])
-        assert torch.equal(block.stats.cov, block.stats.cov.mT)
-        assert torch.equal(alone.cov, alone.cov.mT)
-    nothing = model.update(before, phi[:, 4], y[:, 4] + 1e6, 0 * weight[..., 4])
-    assert all(torch.equal(a, b) for a, b in zip(before, nothing, strict=True))
-
-
-def test_a_row_that_is_not_finite_spoils_no_other_stream():
-    phi, y, before = rows_of("alpaca-1", 6)
-    both = type(before)(*(torch.cat((each, each)) for each in before))
-    phi, y = torch.cat((phi, phi)), torch.cat((y, y))
-    phi[1, 3] = torch.nan
-    found = case("alpaca-1").model.block(both, phi, y, torch.ones(2, 3, 6, dtype=torch.float64))
-    assert torch.isfinite(found.log_label[0]).all()
-    assert torch.isfinite(found.stats.cov[0]).all()
-    assert torch.isnan(found.log_label[1, :, 3:]).all()
+from tests.model_core.registry import case, tensor
 
 
 def test_what_is_refused():
@@ -116,9 +57,6 @@ def test_autoregressive_models_of_any_size():
     level = build("linear", Options(y_dim=2))  # without inputs
     phi = level.encode(None, level.context(location, scale))
     assert level.predictive(level.prior(location, scale), phi).mean()[0, 0].tolist() == [5.0, -1.0]
-
-
-# --- lags -----------------------------------------------------------------------------------------
 
 
 def test_lags_of_outputs_do_not_mix():

@@ -1,4 +1,4 @@
-"""Whole sequences: against enumeration, block by block, against the filter, by their gradients."""
+"""Whole sequences: against enumeration, block by block, against the filter."""
 
 from __future__ import annotations
 
@@ -128,6 +128,15 @@ def test_the_size_of_what_is_computed_at_once_does_not_matter(monkeypatch):
             close(matrix(case(name), batch).label, whole.label, 1e-11)
 
 
+def test_an_input_that_is_not_finite_spoils_no_other_stream():
+    one, batch = case("alpaca-1"), [series(case("alpaca-1"), i, 9) for i in range(2)]
+    whole = matrix(one, batch, 4).label
+    batch[1].x[3] = NAN
+    found = matrix(one, batch, 4).label
+    close(found[0], whole[0])
+    assert found[1, :4, 3:].isnan().all()
+
+
 def test_an_override_is_the_belief_a_label_is_predicted_with():
     one, steps = series(case("poisson"), 1, 12), 12
     whole, told = matrix(case("poisson"), [one]), changes([one])
@@ -158,9 +167,6 @@ def test_the_loss_is_the_mean_over_labels():
     assert found.item() == pytest.approx(-scores.nanmean().item(), abs=1e-11)
     nothing = sequences([each._replace(labelled=np.zeros(15)) for each in batch])
     assert seg.loss(one.model, one.prior(2), nothing, changes(batch)).item() == 0
-
-
-# --- the lattice ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("longest", [None, 4])

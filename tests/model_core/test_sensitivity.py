@@ -27,9 +27,6 @@ def drawn(model, series, steps, seed=0):
     return draw(model, series, steps, torch.Generator().manual_seed(seed))
 
 
-# --- what is simulated --------------------------------------------------------------------------
-
-
 def test_trained_kinds_and_inputs_of_ones_own_are_drawn_but_no_explained_inputs():
     for name in ("alpaca-2", "lstm-2"):
         found = drawn(case(name).model, 4, 60)
@@ -42,9 +39,6 @@ def test_trained_kinds_and_inputs_of_ones_own_are_drawn_but_no_explained_inputs(
         assert row[6:].tolist() in x[:, :3, 0].tolist()
     with pytest.raises(CannotSimulate, match="pcoc"):
         calibrate(case("pcoc-3").model, Plan(1000))
-
-
-# --- what is counted ----------------------------------------------------------------------------
 
 
 def alarms(model, found, row, threshold):
@@ -80,8 +74,8 @@ def test_alarms_are_those_of_the_filter_and_the_events():
     moved = shifted(drawn(model, 4, 100), "real", 60, 2.0, torch.Generator().manual_seed(1))
     thresholds = (0.2, 0.6, 0.9, 0.999)
     found = watch(model, moved, Streams(), thresholds)
-    for i, row in ((0, 0), (1, 3), (2, 0), (3, 3)):
-        assert found[i][row] == alarms(model, moved, row, thresholds[i]), (i, row)
+    for i in range(4):
+        assert found[i][i] == alarms(model, moved, i, thresholds[i])
     counts = [sum(map(len, each)) for each in found]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[-1] > 0
@@ -98,14 +92,11 @@ def test_a_seed_makes_the_same_curves_which_are_json():
     assert sum(done) == plan.amount(model)
 
 
-# --- what is read off ---------------------------------------------------------------------------
-
-
 def line(hazard):
     """A curve whose rate is inverse to the odds, times the hazard in hundredths."""
     late = tuple(Delay(s, 20.0 / s, 21.0 / s, 1.0) for s in (1.0, 2.0, 3.0))
-    places = [(odds, 100 * hazard * math.exp(-odds)) for odds in range(-3, 6)]
-    points = [Point(probability_of(x), rate, rate / 2, 2 * rate, late) for x, rate in places]
+    rates = {odds: 100 * hazard * math.exp(-odds) for odds in range(-3, 6)}
+    points = [Point(probability_of(x), r, r / 2, 2 * r, late) for x, r in rates.items()]
     return Curve(hazard, tuple(points))
 
 
@@ -142,9 +133,6 @@ def test_other_hazards_are_read_between_and_below():
             choose(refused, 1.0, hazard)
 
 
-# --- what comes with the package ----------------------------------------------------------------
-
-
 # Draws of its prior are walks of all outputs: no level whose shift could be found, at any rate.
 WITHOUT_CURVES = {"joint"}
 
@@ -163,17 +151,13 @@ def test_built_in_models_have_curves(tmp_path):
 
 
 PROVEN = [
-    ("gaussian", 1.0, 32_000),
-    *(
-        pytest.param(name, rate, 400_000, marks=pytest.mark.slow)
-        for name in ("gaussian", "poisson", "regimes@1")
-        for rate in (0.1, 1.0)
-    ),
+    ("gaussian", 1.0, 1),
+    *(pytest.param(name, 0.1, 12, marks=pytest.mark.slow) for name in ("poisson", "regimes@1")),
 ]
 
 
-@pytest.mark.parametrize(("name", "rate", "observations"), PROVEN)
-def test_a_requested_rate_and_the_stated_delays_are_what_comes(name, rate, observations):
+@pytest.mark.parametrize(("name", "rate", "times"), PROVEN)
+def test_a_requested_rate_and_the_stated_delays_are_what_comes(name, rate, times):
     """On fresh simulations."""
     shipped = SHIPPED / name.partition("@")[0] / "1"
     model = artifact.load(shipped) if shipped.exists() else build(name, Options())
@@ -181,10 +165,10 @@ def test_a_requested_rate_and_the_stated_delays_are_what_comes(name, rate, obser
     choice = choose([read(each) for each in kept], rate, None)
     generator = torch.Generator().manual_seed(1_000_003)
     count = 0
-    for _ in range(observations // 32_000):
+    for _ in range(times):
         (found,) = watch(model, draw(model, 64, 500, generator), Streams(), [choice.threshold])
         count += sum(map(len, found))
-    measured = 1000 * count / (observations // 32_000 * 32_000)
+    measured = 1000 * count / (times * 32_000)
     assert rate / 2 < measured < 2 * rate, count
     for delay in choice.delays:
         still = draw(model, 64, 250, generator)
@@ -194,8 +178,6 @@ def test_a_requested_rate_and_the_stated_delays_are_what_comes(name, rate, obser
         if delay.median is not None and delay.detected > 0.6:
             assert waits[32] == pytest.approx(delay.median, rel=0.4, abs=1.5)
 
-
-# --- on a stream's own labels -------------------------------------------------------------------
 
 LABELS = 2000
 

@@ -1,6 +1,5 @@
 """A user's own files: what is read, what is refused and where, how it is split."""
 
-import re
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -15,12 +14,11 @@ from training.errors import BadData
 
 @pytest.fixture
 def write(tmp_path):
-    def write(text, name="own.csv"):
-        file = tmp_path / name
-        file.write_text(text)
-        return file
+    def written(text, name="own.csv"):
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
 
-    return write
+    return written
 
 
 def test_streams_times_inputs_and_changepoints(write):
@@ -28,9 +26,9 @@ def test_streams_times_inputs_and_changepoints(write):
         "# a comment\n"
         "stream,time,x2,x1,y,changepoint\n"
         "a,2024-01-02,4,3,11,1\n"
-        "b,5,0,0,20,0\n".replace("b,5", "b,2024-01-01")
-        + "a,2024-01-01,2,1,10,0\n"
-        + "a,2024-01-03,6,5,,0\n"
+        "b,2024-01-01,0,0,20,0\n"
+        "a,2024-01-01,2,1,10,0\n"
+        "a,2024-01-03,6,5,,0\n"
     )
     a, b = tables.read(file)
     assert (a.name, b.name) == ("a", "b")
@@ -126,20 +124,14 @@ NO_CLASSES = [
 ]
 
 
-def refusal(read):
-    with pytest.raises(BadData) as caught:
-        read()
-    return str(caught.value)
-
-
 def test_refusals_name_row_and_column(write):
     for text, message in REFUSED:
-        said = refusal(lambda text=text: tables.read(write(text)))
-        assert re.search(message, said), (text, said)
+        with pytest.raises(BadData, match=message):
+            tables.read(write(text))
     for text, message in NO_CLASSES:
         file = write(text)
-        said = refusal(lambda file=file: tables.read(file, classes=True))
-        assert re.search(message, said), (text, said)
+        with pytest.raises(BadData, match=message):
+            tables.read(file, classes=True)
         assert tables.read(file)[0].y.isfinite().all()
 
 

@@ -26,14 +26,11 @@ def test_every_place_is_as_likely_and_no_window_crosses_series():
     assert (times - 10_000).abs().max() < 400
 
 
-def test_windows_that_fit_nowhere_name_the_series():
+def test_what_makes_no_windows_is_named():
     with pytest.raises(BadData, match=r"shorter than 5: 'a' has 4, 'b' has 2"):
         Windows([series("a", 0, 4), series("b", 0, 2)]).draw(seeded(), 1, 5)
     with pytest.raises(BadData, match="at least one series"):
         Windows([])
-
-
-def test_series_of_other_dimensions_are_refused():
     wide = series("wide", 0, 4, y=torch.zeros(4, 2))
     with pytest.raises(BadData, match=r"'wide' has .*\(1, 2\), 'a' \(1, 1\)"):
         Windows([series("a", 0, 4), wide])
@@ -64,13 +61,9 @@ def test_fixed_windows_are_distinct_and_cut():
     assert torch.equal(drawn.switch, drawn.y[..., 0] > 3)
     everything = source.draw(seeded(), 9, 4)
     assert torch.equal(everything.y, y)
-    with pytest.raises(
-        BadData, match="expected at most 4 observations, as in the fixed windows, got 5"
-    ):
+    with pytest.raises(BadData, match="at most 4 observations.* got 5"):
         source.draw(seeded(), 1, 5)
-
-
-def test_consecutive_windows_are_disjoint():
+    # Consecutive windows are disjoint.
     source = consecutive([series("a", 0, 7), series("b", 50, 3)], 3)
     assert source.held.y[..., 0].tolist() == [[0, 1, 2], [3, 4, 5], [50, 51, 52]]
     with pytest.raises(BadData, match="shorter than 9: 'a' has 7"):

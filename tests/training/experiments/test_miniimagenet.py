@@ -33,9 +33,8 @@ def published(tmp_path):
     for split, groups in by_split.items():
         lines = ["filename,label"]
         for each in [one for group in groups.values() for one in group[:2]]:
-            content = jpeg(
-                2 * each.label, (84, 100, 84)[each.label % 3], "L" if each.label % 3 == 2 else "RGB"
-            )
+            size, mode = ((84, "RGB"), (100, "RGB"), (84, "L"))[each.label % 3]
+            content = jpeg(2 * each.label, size, mode)
             (folder / "images" / f"{each.wnid}_1.jpg").write_bytes(content)
             lines.append(f"{each.wnid}_1.jpg,{each.wnid}")
         (folder / f"{split}.csv").write_text("\n".join(lines) + "\n")
@@ -70,13 +69,10 @@ def test_images_in_folders_become_what_the_source_reads(published, tmp_path):
 
 def write_images(folder, split, label, superclass, levels):
     parts = [np.frombuffer(jpeg(level, 8), np.uint8) for level in levels]
-    np.savez(
-        folder / f"miniimagenet_{split}.npz",
-        jpeg=np.concatenate(parts),
-        offset=np.cumsum([0] + [len(part) for part in parts]),
-        label=np.array(label, np.int16),
-        superclass=np.array(superclass, np.int8),
-    )
+    offset = np.cumsum([0] + [len(part) for part in parts])
+    kept = {"label": np.array(label, np.int16), "superclass": np.array(superclass, np.int8)}
+    file = folder / f"miniimagenet_{split}.npz"
+    np.savez(file, jpeg=np.concatenate(parts), offset=offset, **kept)
 
 
 def write_folder(folder):
@@ -87,18 +83,13 @@ def write_folder(folder):
         write_images(folder, split, label + 10 * place, label % 5, 60 * place + 2 * order)
 
 
-@pytest.fixture
-def images(tmp_path):
-    write_folder(tmp_path)
-    return tmp_path
-
-
 def levels(batch):
     return (batch.x[..., 0] * 255).round().long()
 
 
-def test_a_regime_of_images_is_one_class_of_each_superclass(images):
-    splits = source(images, 0.05)
+def test_a_regime_of_images_is_one_class_of_each_superclass(tmp_path):
+    write_folder(tmp_path)
+    splits = source(tmp_path, 0.05)
     batch = splits.validation.draw(seeded(), 200, 101)
     level = levels(batch) - 60
     label = level // 2 // 2
@@ -115,27 +106,26 @@ def test_a_regime_of_images_is_one_class_of_each_superclass(images):
     assert train.max() <= 38 * 1.4 + 1
 
 
-def test_files_that_cannot_be_used_are_named(images):
-    def refused(match):
-        with pytest.raises(BadData, match=match):
-            source(images)
-
-    source(images)
+def test_files_that_cannot_be_used_are_named(tmp_path):
+    write_folder(tmp_path)
+    source(tmp_path)
     for label, superclass, said in (
         ([0, 0, 1, 2, 3], [0, 1, 1, 2, 3], "more than one super-class"),
         ([0, 1, 2, 3], [0, 1, 2, 3], r"got \[1, 1, 1, 1, 0\]"),
         ([0, 1, 2], [0, 1, 2, 3], "4 images, 3 labels and 4 super-classes"),
     ):
-        write_images(images, "val", label, superclass, [9] * len(superclass))
-        refused(said)
-    file = images / "miniimagenet_train.npz"
+        write_images(tmp_path, "val", label, superclass, [9] * len(superclass))
+        with pytest.raises(BadData, match=said):
+            source(tmp_path)
+    file = tmp_path / "miniimagenet_train.npz"
     with np.load(file) as content:
         kept = dict(content)
     kept["jpeg"][kept["offset"][3] : kept["offset"][4]] = 0
     np.savez(file, **kept)
-    before = set((images / "cache").iterdir())
-    refused("miniimagenet_train.npz, image 3")
-    assert set((images / "cache").iterdir()) == before, "half of a file is left"
+    before = set((tmp_path / "cache").iterdir())
+    with pytest.raises(BadData, match="miniimagenet_train.npz, image 3"):
+        source(tmp_path)
+    assert set((tmp_path / "cache").iterdir()) == before, "half of a file is left"
 
 
 def source(folder, hazard=0.2, size=SIZE):

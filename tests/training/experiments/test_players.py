@@ -21,14 +21,8 @@ def moment(frame, time_ms=None, lost=(), shift=0.0, leaves=0, enters=99):
         [TEAMS.get(player, 1), player, 0.1 * frame + shift, float(player), 0.0] for player in ids
     ]
     ball = [[-1, -1, 500.0 * (frame % 2), 0.0, 9.0]]
-    return [
-        1,
-        1_000_000 + 40 * frame if time_ms is None else time_ms,
-        700.0,
-        24.0,
-        None,
-        ball + where,
-    ]
+    time_ms = 1_000_000 + 40 * frame if time_ms is None else time_ms
+    return [1, time_ms, 700.0, 24.0, None, ball + where]
 
 
 def write_game(folder, game_id, events):

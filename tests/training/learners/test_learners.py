@@ -20,7 +20,7 @@ from training.trained import log_scores as filtered_scores
 
 NAN = math.nan
 SMALL = {"widths": (7,), "features": 5, "hazard": 0.07, "learn_hazard": True}
-IMAGE = {"image": (2, 8, 8), "blocks": (3, 4)}
+IMAGE, SIZE = {"image": (2, 9, 7), "blocks": (3, 4)}, 126
 OUTPUTS = 2
 KINDS = {
     "alpaca-known": ({"noise": "known"}, 0),
@@ -43,7 +43,7 @@ def chance(seed=0):
 def made(kind, seed=0):
     """A learner of float64, with scalings that do something."""
     settings, classes = KINDS[kind]
-    x_dim, y_dim = 128 if "image" in settings else 3, 1 if classes else OUTPUTS
+    x_dim, y_dim = SIZE if "image" in settings else 3, 1 if classes else OUTPUTS
     x, y = torch.arange(x_dim) / x_dim, torch.arange(y_dim) / 2.0
     scaling = Scaling(x, 1.5 + x, y, 2.0 + y)
     if classes:
@@ -56,7 +56,7 @@ def drawn(kind, count=3, steps=9):
     """Windows whose labels are partly missing."""
     settings, classes = KINDS[kind]
     shape = (count, steps)
-    x = torch.randn(*shape, 128 if "image" in settings else 3, generator=chance(1)).double()
+    x = torch.randn(*shape, SIZE if "image" in settings else 3, generator=chance(1)).double()
     y = 2 * torch.randn(*shape, OUTPUTS, generator=chance(2)).double()
     if classes:
         y = torch.randint(classes, (*shape, 1), generator=chance(2)).double()

@@ -277,7 +277,7 @@ class Drawn:
 
 def test_norms_do_not_move():
     """Of the encoder's evaluation: what a window is predicted as is independent of the others."""
-    source = Splits(Drawn(), Drawn(), Drawn(), x_dim=128, y_dim=1, classes=3)
+    source = Splits(Drawn(), Drawn(), Drawn(), x_dim=126, y_dim=1, classes=3)
     learned = made("pcoc-conv")
     learned.encoder(drawn("pcoc-conv").x)  # moments that are not the first
     before = {name: each.clone() for name, each in learned.state_dict().items()}

@@ -36,7 +36,7 @@ def test_series_are_rows_by_name(tmp_path):
     assert b.annotations == {"7": [2]}
 
 
-def test_f1_by_hand():
+def test_f1_and_covering_by_hand():
     assert annotated_f1({"a": [10, 20], "b": [11, 20], "c": [10]}, [10, 20]) == pytest.approx(1.0)
     # None, 10 and 50 were marked, 10 is found: precision 1, recall (1 + 1 + 1/2) / 3.
     assert annotated_f1({"a": [], "b": [10], "c": [50]}, [10]) == pytest.approx(10 / 11)
@@ -47,9 +47,7 @@ def test_f1_by_hand():
     assert annotated_f1({"a": [10, 12]}, [11, 13]) == pytest.approx(1.0)
     assert annotated_f1({"a": [10]}, [15]) == pytest.approx(1.0)
     assert annotated_f1({"a": [10]}, [16]) == pytest.approx(0.5)
-
-
-def test_covering_by_hand():
+    # And the covering metric.
     assert covering({"a": [3]}, [3, 5], 6) == pytest.approx(5 / 6)
     assert covering({"a": []}, [4], 6) == pytest.approx(4 / 6)
     assert covering({"a": [3], "b": []}, [], 6) == pytest.approx(0.75)
@@ -151,10 +149,7 @@ def test_an_alarm_silences_those_that_follow():
     score = flags(1000, 5, 6, 104, 105, 106, 204, 400)
     assert scores.alarms(score, 1.0) == [5, 105, 400]
     assert scores.alarms(score, 1.1) == []
-
-
-def test_alarms_are_scored_as_detections_are():
-    """With none within the silence of another both scores are the same."""
+    # With none within the silence of another both scores are the same.
     score = flags(1000, 200, 430, 600, 700, 850)
     swept, alarmed = detection_curve([score], [TWO]), alarm_curve([score], [TWO])
     assert alarmed.at(scores.ALARM) == pytest.approx(swept.at(1.0))
@@ -166,12 +161,8 @@ def test_alarms_are_scored_as_detections_are():
     for at, cost in ((150, 11 / 4), (149, 0.0)):  # from the end of the probation
         found = alarm_curve([flags(1000, 400, 700, at)], [TWO]).at(scores.ALARM)
         assert found == pytest.approx(100 - cost)
-
-
-def test_a_threshold_is_fixed_for_alarms():
-    n = 1000
-    weighted = [window_weights(window(n, (400, 450))) for _ in range(8)]
-    values = [0.9991 * flags(n, 400) for _ in range(8)]
+    # A threshold is fixed for alarms.
+    values, weighted = [0.9991 * flags(1000, 400, 700)] * 8, [TWO] * 8
     found = anomaly_score(values, weighted, np.random.default_rng(0), alarm_curve)
     assert (found.in_sample, found.fixed) == (pytest.approx(100.0), pytest.approx(100.0))
     nothing = [0.9989 * each for each in values]
