@@ -10,6 +10,7 @@ from model_core import filter as moca
 from model_core.actions import Hypotheses, Strategy, choose, draw_slots, seeded
 from model_core.upm.base import UnderlyingModel, tree_map
 from model_core.upm.regression import covariance_root
+from tests.model_core.cases import run, series
 from tests.model_core.registry import case, irregular, linear_case, lstm_case, tensor
 
 DRAWS = 20_000
@@ -17,17 +18,11 @@ REGRESSIONS = ["alpaca-1", "alpaca-unknown-1"]
 STRATEGIES = [Strategy("thompson"), Strategy("optimistic", 4), Strategy("greedy")]
 
 
-def grown(model_case, batch: int = 1, steps: int = 6) -> Hypotheses:
-    """Hypotheses before the label to come, after some labels; each stream has its own."""
-    prior = model_case.prior(batch)
-    state = moca.init(prior, 4)
-    ones = torch.ones(batch, dtype=torch.float64)
-    drawn = [model_case.draw(np.random.default_rng(i), steps) for i in range(batch)]
-    for t in range(steps):
-        x, y = (tensor(np.stack([each[t] for each in row])) for row in zip(*drawn, strict=True))
-        inputs = moca.Inputs(x, y, ones > 0, 0.2 * ones[:, None], ones, ones * np.nan, 0 * ones)
-        state, _ = moca.step(model_case.model, state, prior, inputs)
-    return actions.hypotheses(moca.grow(state, prior, inputs)[0])
+def grown(model_case, batch: int = 1) -> Hypotheses:
+    """Hypotheses before the label to come, after six labels; each stream has its own."""
+    streams = [series(model_case, i, 6, hazard=0.2) for i in range(batch)]
+    last = run(model_case, streams, 4)[-1]
+    return actions.hypotheses(moca.grow(last.state, model_case.prior(batch), last.inputs)[0])
 
 
 def candidates(batch: int, count: int = 4):
@@ -36,12 +31,8 @@ def candidates(batch: int, count: int = 4):
 
 def rows(held: Hypotheses, at: slice) -> Hypotheses:
     """Those of some streams."""
-    return Hypotheses(
-        held.log_prob[at],
-        held.run_length[at],
-        tree_map(lambda each: each[at], held.stats),
-        held.context[at],
-    )
+    stats = tree_map(lambda each: each[at], held.stats)
+    return Hypotheses(held.log_prob[at], held.run_length[at], stats, held.context[at])
 
 
 def only(held: Hypotheses, slot: int) -> Hypotheses:

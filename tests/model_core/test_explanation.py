@@ -49,16 +49,16 @@ def test_four_of_five_changes_are_explained_as_they_were_made(before, outliers):
 
 def test_a_large_change_of_one_parameter_is_none_of_another():
     rng = np.random.default_rng(7)
+
+    def normal(count):
+        return rng.normal(size=(count, 1))
+
     for step in (30, 1000):
-        found = [
-            explain(rng.normal(size=(200, 1)), step + rng.normal(size=(60, 1))) for _ in range(20)
-        ]
+        found = [explain(normal(200), step + normal(60)) for _ in range(20)]
         assert all(each.kind in ("mean", "slope") for each in found)
         assert sum(each.text.endswith("spread unchanged") for each in found) >= 18
     for ratio in (30, 100, 0.01):
-        found = [
-            explain(rng.normal(size=(200, 1)), ratio * rng.normal(size=(60, 1))) for _ in range(20)
-        ]
+        found = [explain(normal(200), ratio * normal(60)) for _ in range(20)]
         assert sum(each.text.endswith("mean unchanged") for each in found) >= 18
 
 

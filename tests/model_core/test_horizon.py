@@ -15,9 +15,8 @@ PATHS = 2000
 def inputs(count: int, y=0.0, hazard: float = 0.1):
     ones = torch.ones(count, dtype=torch.float64)
     label = torch.full((count, 1), float(y), dtype=torch.float64)
-    return moca.Inputs(
-        None, label, ones > 0, hazard * ones[:, None], ones, ones * torch.nan, 0 * ones
-    )
+    told = hazard * ones[:, None], ones, ones * torch.nan, 0 * ones
+    return moca.Inputs(None, label, ones > 0, *told)
 
 
 def filtered(name: str, labels, **options):
@@ -38,14 +37,14 @@ def drawn(model, state, prior, steps: int, count: int = PATHS, seed: int = 0):
     return horizon.paths(model, *rows, inputs(count), steps, generator)
 
 
-@pytest.mark.parametrize(
-    ("name", "labels"),
-    [
-        ("gaussian", [0.1, -0.4, 0.3, 3.0, 3.2]),
-        ("poisson", [3.0, 4.0, 2.0, 9.0]),
-        ("exponential", [0.5, 0.2, 3.0]),
-    ],
-)
+MARGINALS = [
+    ("gaussian", [0.1, -0.4, 0.3, 3.0, 3.2]),
+    ("poisson", [3.0, 4.0, 2.0, 9.0]),
+    ("exponential", [0.5, 0.2, 3.0]),
+]
+
+
+@pytest.mark.parametrize(("name", "labels"), MARGINALS)
 def test_paths_have_the_exact_marginals(name, labels):
     model, state, prior = filtered(name, labels)
     found = drawn(model, state, prior, 4)

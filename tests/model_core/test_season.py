@@ -209,8 +209,8 @@ def test_what_cannot_be_a_state_is_not_valid():
     assert not season.valid(state[:-1])
     assert not season.valid(state[:5])
     profiles = -2 * season.CAPACITY // 3
-    for place, number in ((0, np.nan), (1, 1e6), (season.FIRST_LAYER, 2.0), (0, 1e300),
-                          (profiles, np.inf)):  # fmt: skip
+    bad = [(0, np.nan), (1, 1e6), (season.FIRST_LAYER, 2.0), (0, 1e300), (profiles, np.inf)]
+    for place, number in bad:
         other = state.copy()
         other[place] = number
         assert not season.valid(other), (place, number)

@@ -181,26 +181,13 @@ def test_a_variance_exists_whatever_alpha_is_learned(tmp_path):
     torch.testing.assert_close(alpha, torch.full_like(alpha, 1.001))
 
 
-def fleet(x_dim=1, lags=3, seed=0):
-    """A learner of float64, whose inputs have a scaling."""
-    settings = {"kind": "fleet", "noise": "unknown", "widths": (7,), "features": 5, "lags": lags}
-    scaling = Scaling.none(x_dim, OUTPUTS)._replace(
-        x_offset=torch.full((x_dim,), 2.0), x_scale=torch.full((x_dim,), 4.0)
-    )
-    return build(ModelConfig(**settings), scaling, 0, seed).double()
-
-
-def fleet_batch(x_dim=1, steps=10):
-    y = torch.randn(3, steps, OUTPUTS, generator=chance(1), dtype=torch.float64)
-    y[0, 4] = torch.nan
-    y[1, 6, 1] = torch.nan
-    x = torch.randn(3, steps, x_dim, generator=chance(2), dtype=torch.float64)
-    return Batch(x if x_dim else None, y, None)
-
-
 def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
-    for k, (x_dim, lags) in enumerate([(1, 3), (0, 2)]):
-        learner, batch = fleet(x_dim, lags), fleet_batch(x_dim)
+    settings = ModelConfig(**{**SMALL, **KINDS["fleet"][0]})
+    without_inputs = build(settings, Scaling.none(0, OUTPUTS), 0, 0).double()
+    for k, (x_dim, learner) in enumerate([(3, made("fleet")), (0, without_inputs)]):
+        batch = drawn("fleet")
+        batch.y[1, 6, 1] = NAN  # one output of two
+        batch = batch if x_dim else batch._replace(x=None)
         with torch.no_grad():
             for each in learner.parameters():
                 each.add_(0.1 * torch.randn(each.shape, generator=chance(5), dtype=each.dtype))
@@ -214,7 +201,7 @@ def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
         for model in (served, loaded):
             assert (model.kind, model.hazard) == ("fleet", built_in.hazard)
             assert model.outlier_rate == built_in.outlier_rate
-            assert (model.x_dim, model.lags, model.chance) == (x_dim, lags, 0.5)
+            assert (model.x_dim, model.lags, model.chance) == (x_dim, 2, 0.5)
         # What is trained is the part that is served, but for the hazard.
         model = learner.model()
         assert torch.equal(served.prior_mean, model.prior_mean)

@@ -13,8 +13,6 @@ from training.errors import BadConfig
 from training.meta_training.processes import World, world
 
 ROOT = Path(__file__).parents[3]
-
-
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
