@@ -53,14 +53,6 @@ def header_of(name: str) -> dict:
     return json.loads(blob[10 : 10 + length])
 
 
-def with_header(name: str, header: object) -> bytes:
-    """The same bytes of arrays under another header."""
-    blob = blob_of(name)
-    (length,) = struct.unpack_from("<I", blob, 6)
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return sealed(blob[:6] + struct.pack("<I", len(text)) + text + blob[10 + length : -4])
-
-
 def with_array(name: str, i: int, entry: list) -> bytes:
     """Array `i` under another name, type and shape, and as many bytes as that needs."""
     header, blob = header_of(name), blob_of(name)
@@ -137,7 +129,7 @@ def test_what_is_no_state_is_refused():
         sealed(blob[:-4] + bytes(8)),
         sealed(blob[:-12]),
         blob + b"\0",
-        with_header("gaussian-1", b"[" * 100_000),
+        sealed(blob[:6] + struct.pack("<I", 100_000) + b"[" * 100_000),
         *map(blob_of, ("poisson", "gaussian-3", "alpaca-1")),  # of other models
     ):
         with pytest.raises(BadState):
@@ -176,7 +168,7 @@ def test_ranks_and_seasons_travel_with_a_state():
         codec.decode_ranks(model, blob, len(ranks) + 1)
     ranks[0] = 0.5  # half a value
     spoilt = codec.encode(model, state_of("gaussian-1"), ranks, seasons[:-1])
-    for read in (lambda: codec.decode_ranks(model, spoilt, len(ranks)),
-                 lambda: codec.decode_season(model, spoilt)):  # fmt: skip
-        with pytest.raises(BadState):
-            read()
+    with pytest.raises(BadState):
+        codec.decode_ranks(model, spoilt, len(ranks))
+    with pytest.raises(BadState):
+        codec.decode_season(model, spoilt)

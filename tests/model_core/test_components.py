@@ -65,7 +65,6 @@ def test_normal():
     value, normal = np.linspace(-30, 40, 201), Normal(tensor([2.0]), tensor([3.0]))
     close(normal.cdf(tensor(value)), stats.norm.cdf(value, 2, 3), atol=1e-15, rtol=1e-11)
     close(normal.log_density(tensor(value)), stats.norm.logpdf(value, 2, 3), atol=1e-12)
-    assert (normal.mean().item(), normal.variance().item()) == (2.0, 9.0)
     far = tensor([-math.inf, -1e300, -1e160, 1e160, 1e300, math.inf])
     for family in (student([4.0]), Normal(tensor([1.0]), tensor([1e-200]))):
         assert family.cdf(far).tolist() == pytest.approx([0, 0, 0, 1, 1, 1], abs=1e-300)
@@ -103,9 +102,6 @@ def test_counts_below_zero_have_no_mass():
     assert found.cdf(tensor([-math.inf, -3.0, -1e-9])).tolist() == [0, 0, 0]
     assert found.cdf(tensor([math.inf, 1e300])).tolist() == [1, 1]
     assert torch.equal(found.cdf(tensor([4.0])), found.cdf(tensor([4.999])))
-    moments = NegativeBinomial(tensor([4.0]), tensor([6.0]))
-    expected = stats.nbinom(4, 0.4).stats("mv")
-    assert (moments.mean().item(), moments.variance().item()) == pytest.approx(expected)
 
 
 def test_a_blend_of_counts():
@@ -144,7 +140,6 @@ def test_classes():
     close(found.covariance()[0, 0], np.diag(p) - np.outer(p, p), 1e-15)
     close(two.log_density(tensor([0.0, 1.0])), np.log([0.7, 0.3]), atol=1e-15)
     close(two.cdf(tensor([-0.1, 0.0, 0.9, 1.0, 5.0])), [0, 0.7, 0.7, 1, 1], atol=1e-15)
-    assert (two.mean().item(), two.variance().item()) == pytest.approx((0.3, 0.21))
     with pytest.raises(ValueError, match="no order"):
         Mixture(tensor([[1.0]]).log(), found).quantile(LEVELS)
 

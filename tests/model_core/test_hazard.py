@@ -5,7 +5,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from model_core import hazard as hazards
@@ -65,13 +64,6 @@ def test_what_is_refused():
     ):
         with pytest.raises(ValueError, match=what):
             hazards.checked(wrong)
-
-
-def test_a_table_is_read_by_run_length():
-    table = tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.5]])
-    found = hazards.at(table, torch.tensor([[0, 1, 2, 7], [3, 0, 1, 2]]))
-    assert found.tolist() == [[0.1, 0.2, 0.3, 0.3], [0.5, 0.4, 0.5, 0.5]]
-    assert hazards.at(tensor([[0.2]]), torch.tensor([[0, 9]])).tolist() == [[0.2]]
 
 
 def test_hazards_of_zero_and_one_and_no_time():

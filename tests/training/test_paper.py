@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 
 from tests.training.moca import SMALL as TRAINED
+from tests.training.tiny import Untold
 from training import catalogue, jobs, trained
 from training.catalogue import Place
 from training.config import Objective
@@ -152,12 +153,9 @@ def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
     each = next(trained.finished(runs / "sinusoid"))
     splits = catalogue.splits(each.config, place)
 
-    class Untold:
-        def draw(self, generator: torch.Generator, count: int, length: int):
-            return splits.test.draw(generator, count, length)._replace(switch=None)
-
+    untold = splits._replace(test=Untold(splits.test))
     with pytest.raises(BadRun, match="switches"):
-        trained.scores(each, splits._replace(test=Untold()), TINY, Objective(supervision=0.5))
+        trained.scores(each, untold, TINY, Objective(supervision=0.5))
 
 
 def walks(rows, seed):

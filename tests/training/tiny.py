@@ -71,6 +71,16 @@ class Gaps:
         return Batch(batch.x, batch.y.masked_fill(gone.unsqueeze(-1), torch.nan), batch.switch)
 
 
+class Untold:
+    """Nobody knows where regimes change."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def draw(self, generator, count, length):
+        return self.source.draw(generator, count, length)._replace(switch=None)
+
+
 class Endless:
     """Labels of some draws, counted from 0, are infinite."""
 

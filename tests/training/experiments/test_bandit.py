@@ -71,14 +71,7 @@ def literal(x1: float, x2: float, action: int, delta: float) -> float:
     """Mean reward as the paper has it, one state and action at a time."""
     if action == 0:
         return 1.0
-    if x1 > 0 and x2 > 0:
-        own = 1
-    elif x1 <= 0 and x2 > 0:
-        own = 2
-    elif x1 <= 0 and x2 <= 0:
-        own = 3
-    else:
-        own = 4
+    own = {(True, True): 1, (False, True): 2, (False, False): 3, (True, False): 4}[x1 > 0, x2 > 0]
     return 2.0 if action == own and math.hypot(x1, x2) > delta else 0.0
 
 

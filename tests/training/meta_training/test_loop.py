@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from tests.training.learners.test_learners import drawn, made
-from tests.training.tiny import Endless, same, splits, tiny, train
+from tests.training.tiny import Endless, Untold, same, splits, tiny, train
 from training.config import merged
 from training.data.windows import Splits
 from training.errors import BadConfig, BadRun
@@ -180,15 +180,8 @@ def test_minutes_end_a_run_and_bend_its_rate():
 
 
 def test_supervision_of_data_that_nobody_knows_is_refused(tmp_path):
-    class Unknown:
-        def __init__(self, source):
-            self.source = source
-
-        def draw(self, generator, count, length):
-            return self.source.draw(generator, count, length)._replace(switch=None)
-
     with pytest.raises(BadConfig, match="supervision needs switches"):
-        train(tiny(objective={"supervision": 0.5}), tmp_path / "a", wrap=Unknown)
+        train(tiny(objective={"supervision": 0.5}), tmp_path / "a", wrap=Untold)
 
 
 def test_a_save_that_fails_leaves_the_checkpoint_as_it_was(tmp_path, monkeypatch):

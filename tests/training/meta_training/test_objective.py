@@ -68,17 +68,12 @@ def scored(learner, batch, mode, told=None, **others):
         return log_scores(learner, batch, Objective(mode=mode, **others), told)
 
 
-def regime(batch):
-    """Start of the regime of each observation, read off the switches."""
-    return lambda b, t: max((i for i in range(t + 1) if batch.switch[b, i]), default=0)
-
-
 @KINDS
 @torch.no_grad()
 def test_a_baseline_is_its_definition(kind):
     learner, batch = made(kind), drawn(kind)
     firsts = {
-        "oracle": regime(batch),
+        "oracle": lambda b, t: max((i for i in range(t + 1) if batch.switch[b, i]), default=0),
         "toe": lambda b, t: t,
         "coe": lambda b, t: 0,
         "sw3": lambda b, t: max(t - 3, 0),
