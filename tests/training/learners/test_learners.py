@@ -183,9 +183,10 @@ def test_a_variance_exists_whatever_alpha_is_learned(tmp_path):
 
 def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
     settings = ModelConfig(**{**SMALL, **KINDS["fleet"][0]})
-    without_inputs = build(settings, Scaling.none(0, OUTPUTS), 0, 0).double()
-    for k, (x_dim, learner) in enumerate([(3, made("fleet")), (0, without_inputs)]):
-        batch = drawn("fleet")
+    for k, x_dim in enumerate((3, 0)):
+        scaling = Scaling.none(x_dim, OUTPUTS)
+        scaling = scaling._replace(x_offset=scaling.x_offset + 2, x_scale=4 * scaling.x_scale)
+        learner, batch = build(settings, scaling, 0, 0).double(), drawn("fleet")
         batch.y[1, 6, 1] = NAN  # one output of two
         batch = batch if x_dim else batch._replace(x=None)
         with torch.no_grad():
