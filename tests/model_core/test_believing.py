@@ -34,7 +34,6 @@ SEVERAL = pytest.mark.parametrize("name", ["averaged-2", "joint-2", "fleet-2", "
 )
 @pytest.mark.parametrize("rate", [0.0, 0.02])
 def test_the_whole_filter_is_that_by_loops(name, loops, rate):
-    """Scores, and probabilities of all starts."""
     one, steps = case(name), 20
     labelled = [t % 7 != 4 for t in range(steps)]
     hint = [0.7 if t == 15 else np.nan for t in range(steps)]

@@ -242,7 +242,6 @@ def scores(model: Alpaca, steps: int, chunk: int | None) -> tuple[torch.Tensor, 
     ],
 )
 def test_long_sequences_stay_exact(noisy, scale, steps, atol, of_scores, single):
-    """In float64, and in float32."""
     label, score = scores(wide(scale, noisy), steps, 20)
     found, ours = scores(wide(scale, noisy), steps, None)
     close(found, label, atol)

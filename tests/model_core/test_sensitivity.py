@@ -158,7 +158,6 @@ PROVEN = [
 
 @pytest.mark.parametrize(("name", "rate", "times"), PROVEN)
 def test_a_requested_rate_and_the_stated_delays_are_what_comes(name, rate, times):
-    """On fresh simulations."""
     shipped = SHIPPED / name.partition("@")[0] / "1"
     model = artifact.load(shipped) if shipped.exists() else build(name, Options())
     kept = sensitivity_curves.of(Path(), name)["curves"]

@@ -9,33 +9,19 @@ from model_core import segments
 from model_core.components import Normal
 from model_core.segments import Changes, Sequences
 from tests.training.learners.test_learners import drawn, made
-from training.catalogue import Place
+from tests.training.tiny import seeded, splits, tiny
 from training.config import Objective
-from training.experiments.sinusoid import splits
-from training.learners import AlpacaLearner
-from training.learners.base import Scaling
-from training.learners.encoders import MlpEncoder
+from training.learners import learner
 from training.meta_training import objective
 from training.meta_training.objective import start
 from training.trained import density, log_scores, pit, trace
 
 
-@pytest.fixture(scope="module")
-def learner():
-    torch.manual_seed(3)
-    encoder = MlpEncoder([1, 8, 6], "relu", "tanh")
-    return AlpacaLearner(encoder, Scaling.none(1, 1), hazard=0.1, prior_scale=0.6).double()
-
-
-@pytest.fixture(scope="module")
-def batch():
-    return splits(Place(None, None), 0.1).test.draw(torch.Generator().manual_seed(0), 3, 30)
-
-
 @torch.no_grad()
-def test_a_trace_of_the_filter_is_the_forward_pass(learner, batch):
-    """Its beliefs, its densities and shares below the label."""
-    model = learner.model()
+def test_a_trace_of_the_filter_is_the_forward_pass():
+    config = tiny()
+    found = splits(config)
+    model, batch = learner(config, found).double().model(), found.test.draw(seeded(), 3, 30)
     matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
     hazard = torch.full((1, 1), model.hazard, dtype=torch.float64)
     expected = segments.forward(matrix, Changes(hazard)).log_posterior.exp()
@@ -57,13 +43,13 @@ def test_a_trace_of_the_filter_is_the_forward_pass(learner, batch):
 @torch.no_grad()
 def test_what_is_minimised_is_the_score_of_the_filter_without_pruning(kind):
     """At odd times, some labels missing."""
-    learner, batch = made(kind), drawn(kind, 2, 12)
+    learned, batch = made(kind), drawn(kind, 2, 12)
     elapsed = 20 * torch.rand(batch.y.shape[:2], generator=torch.Generator().manual_seed(5))
     batch = batch._replace(elapsed=elapsed.double())
-    learner.eval()
-    model = learner.model()
+    learned.eval()
+    model = learned.model()
     expected = log_scores(model, start(model, batch), batch)
-    found = objective.log_scores(learner, batch, Objective(), None)
+    found = objective.log_scores(learned, batch, Objective(), None)
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=0, equal_nan=True)
 
 

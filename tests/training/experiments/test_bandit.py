@@ -196,7 +196,6 @@ def test_regret_is_the_best_mean_less_that_of_the_action(model):
 
 
 def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
-    """A well specified model: random, then sliding windows and MOCA, then the oracle."""
     met = bandit.world(seeded(1), 8, 150, 0.02)
     chosen = {
         "oracle": SinceSwitch,

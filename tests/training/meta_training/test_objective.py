@@ -194,7 +194,6 @@ WIDE = 30.0  # scale of prior factors at which float32 has no digits left
 
 
 def test_a_score_that_fails_does_not_pass_for_a_label_that_is_missing(tmp_path):
-    """Of labels a third is missing."""
     for scale, fails in ((0.2, False), (WIDE, True)):
         wanted = tiny(
             model={"widths": [16], "features": 24, "prior_scale": scale},
