@@ -47,12 +47,12 @@ intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 
 def called(function: F) -> F:
     """Compile at the first call by Python, or load from the cache."""
-    return _cached(numba.njit(**_CALLED_OPTIONS)(function))
+    return _cached(numba.njit(**_CALLED_OPTIONS)(function))  # type: ignore[no-any-return]
 
 
 def compiled(function: F) -> F:
     """Compile, or load from the cache, with what is compiled and calls it: Python may not."""
-    return _cached(numba.njit(**OPTIONS)(function))
+    return _cached(numba.njit(**OPTIONS)(function))  # type: ignore[no-any-return]
 
 
 def _cached(dispatcher: Any) -> Any:
