@@ -154,23 +154,6 @@ async def test_a_defect_in_a_lane_leaves_nobody_waiting(api, worker, monkeypatch
     assert (await api.post(POST, json={"y": 2})).json()["seq"] == 1  # the first was sent
 
 
-async def test_requests_that_go_away_do_not_disturb_others(api, worker):
-    worker.pause()
-    leaving = [
-        asyncio.create_task(api.post(f"/v1/streams/t{i % 5}/observations", json={}))
-        for i in range(20)
-    ]
-    await until_async(lambda: len(waiting(api)) == 20)
-    staying = [api.post(f"/v1/streams/u{i}/observations", json={"y": i}) for i in range(20)]
-    for task in leaving:
-        task.cancel()
-    await asyncio.wait(leaving)
-    worker.running.set()
-    for i, answer in enumerate(await asyncio.gather(*staying)):
-        assert (answer.json()["stream"], answer.json()["y"]) == (f"u{i}", i)
-    assert waiting(api) == {}
-
-
 async def test_a_request_that_goes_away_before_its_command_is_sent_has_no_effect(
     api, worker, monkeypatch
 ):
@@ -482,6 +465,7 @@ async def test_what_is_estimated_is_what_waits(api, worker):
     await asyncio.gather(*requests)
     assert (await api.get("/v1/streams/nowhere/run-length")).status_code == 404
     assert control._all._waiting == control._each[P]._waiting == 0
+    assert waiting(api) == {}
 
 
 async def test_load_is_shed_before_memory_runs_out(api, worker, store):
