@@ -21,16 +21,14 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from model_core.upm.builtin import BUILTIN
-from service.api.auth.guard import Authenticator
-from service.api.auth.rate_limits import Rates
+from service.api.auth import Authenticator, Rates
 from service.api.gateway.changes import Changes, Explanations
 from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import Calibrations, Expiry, HindsightRequests
 from service.api.gateway.store_monitor import Monitor
 from service.api.gateway.stream_pages import Ranking
-from service.api.http import Context, checked_stream, problem
-from service.api.middleware import Admission, RequestMiddleware
+from service.api.http import Admission, Context, RequestMiddleware, checked_stream, problem
 from service.api.openapi import document
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser

@@ -1,12 +1,21 @@
-"""Routes called with the bare request; helpers to read requests and build responses."""
+"""What surrounds the calls: what every request passes, what is read of it, and its answer.
+
+`RequestMiddleware` gives a request its id, refuses it before its body is read if this process has
+no room for it, and measures it. `Route` admits its key and turns errors into problem documents.
+Endpoints read bodies, bounded in size and time, and build their answers by the functions below.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+import time
+import zlib
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
-from typing import Annotated, Any, NamedTuple, TypeVar
+from random import Random
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 from fastapi import Header, Path
 from fastapi.exceptions import RequestValidationError
@@ -14,27 +23,36 @@ from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.auth.guard import Authenticator
+from service.api.auth import Authenticator
 from service.api.gateway.changes import Changes, Explanations
 from service.api.gateway.gateway import Gateway, Replies
+from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import HindsightRequests
 from service.api.gateway.store_monitor import Monitor
 from service.api.gateway.stream_pages import Ranking
-from service.api.parsing.bodies import BYTES, JSON, NDJSON, apart, header, is_light, read_body
+from service.api.parsing.bodies import BYTES, JSON, LIGHT_BYTES, NDJSON, field_errors
 from service.api.parsing.commands import CommandParser
-from service.api.parsing.field_errors import field_errors
 from service.api.parsing.observations import ObservationParser, check_parameters
 from service.api.parsing.series_rules import SeriesRules
 from service.api.sse.event_hub import EventHub
 from service.api.sse.observation_hub import ObservationHub
 from service.models.catalogue import Catalogue
+from service.observability import metrics
+from service.observability.access_log import AccessLog, Traffic
+from service.observability.tracing import Tracer
 from service.problems import (
     PROBLEM_JSON,
+    BodyTooLarge,
     FieldError,
     InvalidField,
+    MalformedBody,
+    Overloaded,
     ServiceError,
+    SlowBody,
+    TooManyConnections,
+    UnsupportedEncoding,
     UnsupportedMediaType,
 )
 from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream
@@ -42,8 +60,15 @@ from service.settings import Settings
 from service.store.reads import AsyncStore
 from service.wire import Command, Outcome
 
+CLOSE = (b"connection", b"close")
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
+SPARE_CONNECTIONS = 128  # over the limit, of which each is closed once it has an answer
 CLIENT_LEFT = 499
 BODY_TIMEOUT_S = 30.0  # the largest body, 8 MiB, at 2.2 Mbit/s
+LIGHT_VALUES = 600  # in a body that is read at once, without a thread: some milliseconds
+LIGHT_PACKED = 1024  # bytes that are unpacked at once
+LIGHT_COPY = 1 << 20
+MAX_MEMBERS = 64  # of a gzip body; each costs a copy of the rest
 AT_ONCE = 32  # answers sent in one piece
 T = TypeVar("T")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -72,52 +97,19 @@ LastEventId = Annotated[
         description="`id` of the last message received: resume right after it",
     ),
 ]
+# zlib's window: 16 + for gzip's header, plain for zlib's own, which HTTP calls deflate.
+_WINDOWS = {
+    b"gzip": 16 + zlib.MAX_WBITS,
+    b"x-gzip": 16 + zlib.MAX_WBITS,
+    b"deflate": zlib.MAX_WBITS,
+}
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _key = re.compile(KEY.strip("^$")).fullmatch
 _json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORECASE).fullmatch
 _ndjson_type = re.compile(rb"application/(x-)?ndjson\s*(;.*)?", re.IGNORECASE).fullmatch
-
-
-class Bytes(Response):
-    """A binary answer."""
-
-    media_type = BYTES
-
-
-class Listed(Response):
-    """Answers one after the other; sent in pieces, as they can be hundreds of megabytes."""
-
-    def __init__(
-        self,
-        answers: list[bytes],
-        around: tuple[bytes, bytes, bytes] = (b"[", b",", b"]"),
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        media_type: str = JSON,
-    ) -> None:
-        before, between, after = around
-        size = len(before) + sum(map(len, answers)) + len(after)
-        size += len(between) * max(0, len(answers) - 1)
-        all_headers = {**(headers or {}), "Content-Length": str(size)}
-        super().__init__(b"", status, all_headers, media_type)
-        self._answers, self._around = answers, around
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answers, with time for others in between."""
-        head = {"status": self.status_code, "headers": self.raw_headers}
-        await send({"type": "http.response.start", **head})
-        for piece in self._pieces():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(0)
-        await send({"type": "http.response.body", "body": self._around[2], "more_body": False})
-
-    def _pieces(self) -> Iterator[bytes]:
-        before, between, _ = self._around
-        for first in range(0, len(self._answers), AT_ONCE):
-            yield before + between.join(self._answers[first : first + AT_ONCE])
-            before = between
-        if not self._answers:
-            yield before
+_observations = re.compile(r"/v1/(?:streams/([^/]+)/)?observations").fullmatch
+_acceptable_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
+_random_bits = Random().getrandbits  # ids are no secrets, and have to be cheap
 
 
 class Context(NamedTuple):
@@ -140,6 +132,142 @@ class Context(NamedTuple):
     observation_hub: ObservationHub
     series_rules: SeriesRules
     thread: Executor  # one thread, for bodies that are not light
+
+
+def context_of(request: Request) -> Context:
+    """Return the context that the application created at startup."""
+    context: Context = request.scope["app"].state.context
+    return context
+
+
+# --- around every request -------------------------------------------------------------------------
+
+
+class Admission:
+    """What one process has room for. The server sets its connections and their limit."""
+
+    def __init__(self, overload: Overload) -> None:
+        self.connections: Collection[Any] = ()
+        self.max_connections: float = math.inf
+        self.requests = 0  # in flight
+        self.overload = overload
+
+
+class RequestMiddleware:
+    """Pure ASGI middleware: gives each request an id, admits and measures it.
+
+    The client's X-Request-Id is kept if it is harmless; the answer carries it. Labels are route
+    templates and known methods only, so that no client can make new series. With a log, each
+    request gets a line there; with a tracer, some have a trace. `shortcut` is off where something
+    between must see every request.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        admission: Admission,
+        log: AccessLog | None = None,
+        shortcut: bool = True,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._app = app
+        self._admission = admission
+        self._log = log
+        self._shortcut = shortcut
+        self._tracer = tracer
+        self._routes: dict[str, Any] = {}
+        self._measures: dict[tuple[str, str, int], Any] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection of the server."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        sent_id = header(scope, b"x-request-id")
+        request_id = sent_id if sent_id and _acceptable_id(sent_id) else b"%016x" % _random_bits(64)
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        method: str = scope["method"] if scope["method"] in METHODS else "other"
+        status = 500
+        traffic = trace = None
+        if self._tracer is not None:
+            trace = self._tracer.request(method, header(scope, b"traceparent"))
+        if self._log is not None:
+            traffic = Traffic()
+            receive, send = traffic.count(receive, send)
+
+        admission = self._admission
+        # A connection over the limit is closed once it has an answer.
+        over = len(admission.connections) > admission.max_connections
+        added = [(b"x-request-id", request_id), *([CLOSE] if over else [])]
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        app = self._next(scope)
+        admission.requests += 1
+        try:
+            await app(scope, receive, answer)
+        finally:
+            admission.requests -= 1
+            # Streaming responses are measured to the first byte.
+            ended = scope["state"].get("answered_s") or time.perf_counter()
+            seconds = ended - began
+            route: str = getattr(scope.get("route"), "path", "unmatched")
+            self._measure(route, method, status, seconds, "list" in scope["state"])
+            if trace is not None:
+                trace.end(route, status)
+            if self._log is not None and traffic is not None:
+                self._log.write(scope, status, seconds, traffic)
+
+    def _next(self, scope: Scope) -> ASGIApp:
+        """Return what answers a request: the application, or a refusal.
+
+        Posted observations go straight to their route. The layers between cost a fifth of such a
+        request: they find the route and handle errors that this one handles itself.
+        """
+        admission = self._admission
+        if len(admission.connections) > admission.max_connections + SPARE_CONNECTIONS:
+            return _refused(
+                scope, TooManyConnections("connection limit of this API process reached")
+            )
+        match = _observations(scope["path"]) if scope["method"] == "POST" else None
+        if match is None or not self._shortcut:
+            return self._app
+        if not self._routes:
+            self._routes = {route.name: route for route in scope["app"].routes}
+        stream = match[1]
+        route = self._routes["observe_many" if stream is None else "observe"]
+        scope["path_params"] = {} if stream is None else {"stream": stream}
+        scope["route"] = route
+        overloaded = admission.overload.early(admission.requests, time.monotonic())
+        if overloaded is not None:
+            return _refused(scope, overloaded)
+        app: ASGIApp = route.app
+        return app
+
+    def _measure(self, route: str, method: str, status: int, seconds: float, is_list: bool) -> None:
+        # A list takes as long as it has observations: it must not hide what a single one takes.
+        key = (route + " (list)" if is_list else route, method, status)
+        measure = self._measures.get(key)
+        if measure is None:
+            measure = metrics.REQUEST_DURATION.labels(*key[:2], str(status))
+            self._measures[key] = measure
+        measure.observe(seconds)
+
+
+def _refused(scope: Scope, error: Overloaded | TooManyConnections) -> ASGIApp:
+    metrics.LOAD_SHED.labels(error.reason).inc()
+    # A client that waits for 100 Continue never sends its body: nothing more can be read.
+    waits = header(scope, b"expect") is not None
+    return problem(error, {"Connection": "close"} if waits else None)
+
+
+# --- around a call --------------------------------------------------------------------------------
 
 
 def raw(endpoint: Handler) -> Handler:
@@ -215,10 +343,16 @@ class Route(APIRoute):
             return Response(status_code=CLIENT_LEFT)
 
 
-def context_of(request: Request) -> Context:
-    """Return the context that the application created at startup."""
-    context: Context = request.scope["app"].state.context
-    return context
+# --- what is read of a request --------------------------------------------------------------------
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """Return a header by its lower-case name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            header_value: bytes = value
+            return header_value
+    return None
 
 
 def checked_stream(stream: str) -> str:
@@ -238,24 +372,6 @@ def key_of(request: Request) -> str | None:
         detail = "expected 1 to 200 printable ASCII characters without spaces"
         raise InvalidField([FieldError("header.idempotency-key", detail)])
     return key
-
-
-async def read_snapshot(request: Request) -> bytes:
-    """Return the body of a request that sends a snapshot, bounded in size."""
-    kind: bytes = header(request.scope, b"content-type") or b""
-    if kind.partition(b";")[0].strip().lower() != BYTES.encode():
-        detail = f"Content-Type: expected {BYTES}, got {kind.decode('latin-1')!r}"
-        raise UnsupportedMediaType(detail)
-    context = context_of(request)
-    limit = context.settings.max_snapshot_bytes
-    return await read_body(request, context.thread, limit, BODY_TIMEOUT_S)
-
-
-async def read_as_sent(request: Request) -> bytes:
-    """Return the body of a request as it was sent, bounded in size, whatever its encoding."""
-    context = context_of(request)
-    limit = context.settings.max_body_bytes
-    return await read_body(request, context.thread, limit, BODY_TIMEOUT_S, as_sent=True)
 
 
 async def read_json(
@@ -278,9 +394,165 @@ async def read_json(
     raise UnsupportedMediaType(f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}")
 
 
+async def read_snapshot(request: Request) -> bytes:
+    """Return the body of a request that sends a snapshot, bounded in size."""
+    kind: bytes = header(request.scope, b"content-type") or b""
+    if kind.partition(b";")[0].strip().lower() != BYTES.encode():
+        detail = f"Content-Type: expected {BYTES}, got {kind.decode('latin-1')!r}"
+        raise UnsupportedMediaType(detail)
+    context = context_of(request)
+    limit = context.settings.max_snapshot_bytes
+    return await read_body(request, context.thread, limit, BODY_TIMEOUT_S)
+
+
+async def read_as_sent(request: Request) -> bytes:
+    """Return the body of a request as it was sent, bounded in size, whatever its encoding."""
+    context = context_of(request)
+    limit = context.settings.max_body_bytes
+    return await read_body(request, context.thread, limit, BODY_TIMEOUT_S, as_sent=True)
+
+
+async def read_body(
+    request: Request, thread: Executor, limit: int, timeout_s: float, as_sent: bool = False
+) -> bytes:
+    """Return a body of at most `limit` bytes, unpacked; large ones are unpacked in the thread.
+
+    as_sent: do not unpack it, whatever its encoding. Raises BodyTooLarge as soon as the limit is
+    passed, SlowBody, UnsupportedEncoding, MalformedBody and ClientDisconnect.
+    """
+    window = None if as_sent else _window(header(request.scope, b"content-encoding"))
+    length = header(request.scope, b"content-length")
+    if length is not None and length.isdigit() and int(length) > limit:
+        raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
+    try:
+        async with asyncio.timeout(timeout_s):
+            chunks = await _received(request, limit)
+    except TimeoutError:
+        raise SlowBody(f"the body did not arrive within {timeout_s:g} s") from None
+    size = sum(map(len, chunks))
+    if size > LIGHT_COPY:
+        body = await apart(thread, lambda: b"".join(chunks))
+    else:
+        body = b"".join(chunks)
+    if window is None:
+        return body
+    if size > LIGHT_PACKED:
+        return await apart(thread, lambda: _unpacked(body, window, limit))
+    return _unpacked(body, window, limit)
+
+
+async def _received(request: Request, limit: int) -> list[bytes]:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            _too_large(limit)
+        if not message.get("more_body", False):
+            return [*chunks, chunk]
+        chunks.append(chunk)
+
+
+def _window(encoding: bytes | None) -> int | None:
+    """Return zlib's window for an encoding; None for a body as it is."""
+    name = (encoding or b"identity").strip().lower()
+    if name == b"identity":
+        return None
+    window = _WINDOWS.get(name)
+    if window is None:
+        got = name[:100].decode("latin-1")
+        raise UnsupportedEncoding(f"Content-Encoding: expected gzip or deflate, got {got!r}")
+    return window
+
+
+def _unpacked(packed: bytes, window: int, limit: int) -> bytes:
+    """Unpack up to the limit, so that a decompression bomb never fills the memory."""
+    parts: list[bytes] = []
+    room = limit
+    while packed:  # gzip: one member after the other
+        if len(parts) == MAX_MEMBERS:
+            raise MalformedBody(f"body: expected at most {MAX_MEMBERS} gzip members")
+        unpack = zlib.decompressobj(window)
+        try:
+            part = unpack.decompress(packed, room + 1)
+        except zlib.error as error:
+            raise MalformedBody(f"body: cannot decompress: {error}") from None
+        room -= len(part)
+        if room < 0:
+            _too_large(limit, "unpacked ")
+        if not unpack.eof:
+            raise MalformedBody("body: cannot decompress: truncated")
+        parts.append(part)
+        packed = unpack.unused_data
+    return b"".join(parts)
+
+
+def _too_large(limit: int, how: str = "") -> NoReturn:
+    raise BodyTooLarge(f"the {how}body has more than {limit} bytes")
+
+
 async def parse_body(context: Context, parse: Callable[[bytes], T], body: bytes) -> T:
     """Parse a body; in the thread if it is not light."""
     return parse(body) if is_light(body) else await apart(context.thread, lambda: parse(body))
+
+
+def is_light(body: bytes) -> bool:
+    """Whether any body of this size is parsed within milliseconds."""
+    return len(body) <= LIGHT_BYTES and body.count(b",") < LIGHT_VALUES
+
+
+async def apart(thread: Executor, work: Callable[[], T]) -> T:
+    """Run slow work in the thread, in order of submission."""
+    return await asyncio.get_running_loop().run_in_executor(thread, work)
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+class Bytes(Response):
+    """A binary answer."""
+
+    media_type = BYTES
+
+
+class Listed(Response):
+    """Answers one after the other; sent in pieces, as they can be hundreds of megabytes."""
+
+    def __init__(
+        self,
+        answers: list[bytes],
+        around: tuple[bytes, bytes, bytes] = (b"[", b",", b"]"),
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str = JSON,
+    ) -> None:
+        before, between, after = around
+        size = len(before) + sum(map(len, answers)) + len(after)
+        size += len(between) * max(0, len(answers) - 1)
+        all_headers = {**(headers or {}), "Content-Length": str(size)}
+        super().__init__(b"", status, all_headers, media_type)
+        self._answers, self._around = answers, around
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answers, with time for others in between."""
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        for piece in self._pieces():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": self._around[2], "more_body": False})
+
+    def _pieces(self) -> Iterator[bytes]:
+        before, between, _ = self._around
+        for first in range(0, len(self._answers), AT_ONCE):
+            yield before + between.join(self._answers[first : first + AT_ONCE])
+            before = between
+        if not self._answers:
+            yield before
 
 
 async def submit(request: Request, command: Command) -> Response:

@@ -1,4 +1,4 @@
-"""Request bodies: bounded in size, as sent and unpacked, in values and in the time they take.
+"""JSON bodies: bounded before they are parsed; and what is wrong with them, field by field.
 
 A body of 8 MiB, or the 16 KB it is packed into, can hold millions of values, and refusing each by
 name would take a minute. So any work that costs more than one pass over the bytes is bounded
@@ -9,42 +9,40 @@ cut into its parts first, which are read one by one.
 
 from __future__ import annotations
 
-import asyncio
 import re
-import zlib
-from collections.abc import Callable
-from concurrent.futures import Executor
-from typing import NamedTuple, NoReturn, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Scope
 
-from service.problems import (
-    BodyTooLarge,
-    FieldError,
-    InvalidField,
-    MalformedBody,
-    SlowBody,
-    UnsupportedEncoding,
-)
+from service.problems import MAX_ERRORS, FieldError, InvalidField, MalformedBody
+from service.schema.observations import STREAM_ID_RULE
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
 NDJSON = "application/x-ndjson"
 CSV = "text/csv"
-MAX_MEMBERS = 64  # of a gzip body; each costs a copy of the rest
-LIGHT_BYTES, LIGHT_VALUES = 16_384, 600  # read at once, without a thread: some milliseconds
-LIGHT_PACKED, LIGHT_COPY = 1024, 1 << 20
-MAX_BRACES, MAX_QUOTES = 20, 40  # for each of the most parts of a list, which has 2 and 26
+LIGHT_BYTES = 16_384  # of a body that is read at once, without a thread
+MAX_BRACES = 20  # for each of the most parts of a list, which has 2
+MAX_QUOTES = 40  # likewise; it has 26
 FEW_VALUES = 250_000  # cut into parts in some 15 ms, whatever they are
-T = TypeVar("T")
-# zlib's window: 16 + for gzip's header, plain for zlib's own, which HTTP calls deflate.
-_WINDOWS = {
-    b"gzip": 16 + zlib.MAX_WBITS,
-    b"x-gzip": 16 + zlib.MAX_WBITS,
-    b"deflate": zlib.MAX_WBITS,
+# Types of errors of the branches of a union that do not apply.
+OTHER_BRANCH = ("list_type", "model_type", "model_attributes_type")
+JSON_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}
+DETAILS = {
+    "extra_forbidden": "unknown field",
+    "missing": "required",
+    "model_attributes_type": "expected an object",
+    "float_type": "expected a number",
+    "finite_number": "expected a finite number",
 }
+_strings = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|NaN|Infinity', re.DOTALL)
+_msgspec_text = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL).fullmatch
+_field = re.compile(r"Object (?:contains (unknown)|missing required) field `(.*)`", re.DOTALL).match
+_quoted = re.compile(r"`([^`]*)`")
+_branch = re.compile(
+    r"float|constrained-.*|list\[.*|function-.*|nullable.*|DurationsForm"
+).fullmatch
 
 
 class _Object(msgspec.Struct, gc=False):
@@ -54,17 +52,6 @@ class _Object(msgspec.Struct, gc=False):
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
 _parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _objects = msgspec.json.Decoder(list[_Object]).decode
-_strings = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|NaN|Infinity', re.DOTALL)
-
-
-def is_light(body: bytes) -> bool:
-    """Whether any body of this size is parsed within milliseconds."""
-    return len(body) <= LIGHT_BYTES and body.count(b",") < LIGHT_VALUES
-
-
-async def apart(thread: Executor, work: Callable[[], T]) -> T:
-    """Run slow work in the thread, in order of submission."""
-    return await asyncio.get_running_loop().run_in_executor(thread, work)
 
 
 class JsonLimits(NamedTuple):
@@ -134,93 +121,55 @@ def finite_json(body: bytes, limit: int = 1) -> bytes:
     return _strings.sub(lambda match: match[0] if match[0][:1] == b'"' else b"1e999", body)
 
 
-async def read_body(
-    request: Request, thread: Executor, limit: int, timeout_s: float, as_sent: bool = False
-) -> bytes:
-    """Return a body of at most `limit` bytes, unpacked; large ones are unpacked in the thread.
+def field_errors(errors: Sequence[Any], root: str = "") -> list[FieldError]:
+    """Return the field errors, without those of union branches that do not apply.
 
-    as_sent: do not unpack it, whatever its encoding. Raises BodyTooLarge as soon as the limit is
-    passed, SlowBody, UnsupportedEncoding, MalformedBody and ClientDisconnect.
+    root: place of the whole; empty where it comes first in the place of each error, as in those of
+    FastAPI. At most one more than a problem document lists, so that it can mention further ones.
     """
-    window = None if as_sent else _window(header(request.scope, b"content-encoding"))
-    length = header(request.scope, b"content-length")
-    if length is not None and length.isdigit() and int(length) > limit:
-        raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
-    try:
-        async with asyncio.timeout(timeout_s):
-            chunks = await _received(request, limit)
-    except TimeoutError:
-        raise SlowBody(f"the body did not arrive within {timeout_s:g} s") from None
-    size = sum(map(len, chunks))
-    if size > LIGHT_COPY:
-        body = await apart(thread, lambda: b"".join(chunks))
-    else:
-        body = b"".join(chunks)
-    if window is None:
-        return body
-    if size > LIGHT_PACKED:
-        return await apart(thread, lambda: _unpacked(body, window, limit))
-    return _unpacked(body, window, limit)
+    named: list[FieldError] = []
+    for item in errors:
+        if len(named) > MAX_ERRORS:
+            break
+        loc, kind = item["loc"], item["type"]
+        nested = isinstance(item.get("input"), list | dict)
+        in_union = bool(loc) and isinstance(loc[-1], str) and _branch(loc[-1]) is not None
+        if in_union and (kind in OTHER_BRANCH or (kind == "float_type" and nested)):
+            continue
+        detail = item["msg"].removeprefix("Value error, ")
+        if kind == "string_pattern_mismatch" and loc[-1] == "stream":
+            detail = f"expected {STREAM_ID_RULE}"
+        named.append(FieldError(_loc(root, loc), DETAILS.get(kind, detail)))
+    if not named:  # no branch applies, such as an object for a number or a list
+        named = [FieldError(_loc(root, errors[0]["loc"]), "wrong type")]
+    return named
 
 
-async def _received(request: Request, limit: int) -> list[bytes]:
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            _too_large(limit)
-        if not message.get("more_body", False):
-            return [*chunks, chunk]
-        chunks.append(chunk)
+def _loc(root: str, loc: Iterable[int | str]) -> str:
+    text = root
+    for part in loc:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif not _branch(part):
+            text += f".{part[:100]}"
+    return text.removeprefix(".")
 
 
-def _window(encoding: bytes | None) -> int | None:
-    """Return zlib's window for an encoding; None for a body as it is."""
-    name = (encoding or b"identity").strip().lower()
-    if name == b"identity":
-        return None
-    window = _WINDOWS.get(name)
-    if window is None:
-        got = name[:100].decode("latin-1")
-        raise UnsupportedEncoding(f"Content-Encoding: expected gzip or deflate, got {got!r}")
-    return window
+def field_error(error: msgspec.ValidationError, root: str) -> FieldError:
+    """Return the field error of msgspec, which stops at the first one."""
+    match = _msgspec_text(str(error))
+    assert match is not None
+    text = match[1]
+    loc = root + (match[2] or "")
+    field = _field(text)
+    if field is not None:
+        detail = "unknown field" if field[1] else "required"
+        return FieldError(f"{loc}.{field[2][:100]}", detail)
+    if text == "Number out of range":
+        return FieldError(loc, "expected a finite number")
+    plain = _quoted.sub(lambda quoted: " or ".join(_json_types(quoted[1])), text)
+    return FieldError(loc, plain[:1].lower() + plain[1:])
 
 
-def _unpacked(packed: bytes, window: int, limit: int) -> bytes:
-    """Unpack up to the limit, so that a decompression bomb never fills the memory."""
-    parts: list[bytes] = []
-    room = limit
-    while packed:  # gzip: one member after the other
-        if len(parts) == MAX_MEMBERS:
-            raise MalformedBody(f"body: expected at most {MAX_MEMBERS} gzip members")
-        unpack = zlib.decompressobj(window)
-        try:
-            part = unpack.decompress(packed, room + 1)
-        except zlib.error as error:
-            raise MalformedBody(f"body: cannot decompress: {error}") from None
-        room -= len(part)
-        if room < 0:
-            _too_large(limit, "unpacked ")
-        if not unpack.eof:
-            raise MalformedBody("body: cannot decompress: truncated")
-        parts.append(part)
-        packed = unpack.unused_data
-    return b"".join(parts)
-
-
-def _too_large(limit: int, how: str = "") -> NoReturn:
-    raise BodyTooLarge(f"the {how}body has more than {limit} bytes")
-
-
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return a header by its lower-case name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            header_value: bytes = value
-            return header_value
-    return None
+def _json_types(names: str) -> Iterable[str]:
+    return (JSON_TYPES.get(name, name) for name in names.split(" | "))

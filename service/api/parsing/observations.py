@@ -21,11 +21,12 @@ from service.api.parsing.bodies import (
     JsonLimits,
     check_command,
     check_json,
+    field_error,
+    field_errors,
     finite_json,
     malformed,
     split,
 )
-from service.api.parsing.field_errors import field_error, field_errors
 from service.problems import MAX_ERRORS, FieldError, InvalidField
 from service.schema.observations import (
     COMMAND_OBSERVATIONS,

@@ -1,4 +1,4 @@
-"""Prometheus remote write, 1.0 and 2.0: from the body of a request to series of samples.
+"""Prometheus remote write, 1.0 and 2.0: from the body of a request to observations of streams.
 
 Messages have the field numbers of the specifications
 (https://prometheus.io/docs/specs/prw/remote_write_spec/ and .../remote_write_spec_2_0/), and no
@@ -16,10 +16,15 @@ import cramjam
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from service import wire
+from service.api.parsing.series_rules import SeriesRules, Target
 from service.problems import BodyTooLarge, MalformedBody, UnsupportedEncoding, UnsupportedMediaType
+from service.schema import rendering
 from service.wire import tags
 
 PROTOBUF = "application/x-protobuf"
+MAX_AHEAD_MS = 10 * 60_000  # of a sample's time before now: a later one would block its stream
+MAX_LABEL = 1e100  # in size; larger ones no model takes: `model_core.labels.LARGEST`
 _FIELD = descriptor_pb2.FieldDescriptorProto
 # Name, number, type and message of each field. Those of type bytes are messages that are counted.
 _MESSAGES: dict[str, list[tuple[str, int, int, str]]] = {
@@ -265,3 +270,71 @@ def _value(value: float) -> float | None:
     So is infinity, of which no model can learn anything.
     """
     return value if math.isfinite(value) else None
+
+
+# --- from series to streams -----------------------------------------------------------------------
+
+
+class StreamSamples(NamedTuple):
+    """Samples of one series, for its stream."""
+
+    target: Target
+    observations: list[wire.Observation]
+
+
+class Assignment:
+    """Samples of one request by stream, and counts of those that go to none."""
+
+    def __init__(self, write: Write, rules: SeriesRules, now_ms: int) -> None:
+        self.streams: dict[str, StreamSamples] = {}
+        self.total = write.samples
+        self.unmatched = 0
+        self.rejected = 0
+        self.reason = ""  # why the first sample that was rejected was
+        for refusal in write.refusals:
+            self._reject(refusal.samples, refusal.reason)
+        for series in write.series:
+            if series.samples:
+                self._add(series, rules, now_ms)
+
+    def _add(self, series: Series, rules: SeriesRules, now_ms: int) -> None:
+        try:
+            target = rules.target(series.labels)
+            if target is None:
+                self.unmatched += len(series.samples)
+                return
+            stream = self.streams.setdefault(target.stream, StreamSamples(target, []))
+            if stream.target.fingerprint != target.fingerprint:
+                detail = "the rules give another series of the request the same stream"
+                raise ValueError(f"{detail}, {target.stream!r}: name more labels in `stream`")
+        except ValueError as error:
+            self._reject(len(series.samples), f"{_label_text(series.labels)}: {error}")
+            return
+        stream.observations.extend(self._observations(series, now_ms))
+
+    def _observations(self, series: Series, now_ms: int) -> Iterator[wire.Observation]:
+        for value, ms in series.samples:
+            try:
+                yield _observation(value, ms, now_ms)
+            except (ValueError, OverflowError, OSError) as error:
+                self._reject(
+                    1, f"{_label_text(series.labels)}: sample with timestamp {ms}: {error}"
+                )
+
+    def _reject(self, count: int, reason: str) -> None:
+        self.rejected += count
+        self.reason = self.reason or reason
+
+
+def _observation(value: float | None, ms: int, now_ms: int) -> wire.Observation:
+    if ms > now_ms + MAX_AHEAD_MS:
+        ahead_s = (ms - now_ms) // 1000
+        raise ValueError(f"expected at most 600 s after now, got {ahead_s} s: set the clocks")
+    if value is not None and abs(value) > MAX_LABEL:
+        raise ValueError(f"expected a value of at most {MAX_LABEL:g} in size, got {value:g}")
+    return wire.Observation(value, None, rendering.instant(ms))
+
+
+def _label_text(labels: Sequence[str]) -> str:
+    pairs = zip(labels[::2], labels[1::2], strict=True)
+    return ("{" + ",".join(f"{name}={value!r}" for name, value in pairs) + "}")[:300]

@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.parsing.bodies import header
+from service.api.http import header
 from service.console.assets import PAGE, Asset, asset
 from service.problems import NotFound
 

@@ -13,10 +13,8 @@ from starlette.responses import Response
 
 from service.api.gateway import remote_write, results
 from service.api.gateway.remote_write import MAX_REFUSED, StreamWrite, Tally
-from service.api.http import Context, context_of, problem, raw, read_as_sent
-from service.api.parsing.bodies import apart, header
-from service.api.parsing.remote_samples import Assignment
-from service.api.parsing.remote_write import Version, parse, version_of
+from service.api.http import Context, apart, context_of, header, problem, raw, read_as_sent
+from service.api.parsing.remote_write import Assignment, Version, parse, version_of
 from service.observability import metrics
 from service.problems import SamplesDeferred, SamplesRejected, ServiceError
 from service.schema.queries import ResultsQuery

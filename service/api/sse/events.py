@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from moca_client.responses import MESSAGES
-from service.api.auth.guard import Authenticator
+from service.api.auth import Authenticator
 from service.api.gateway.reads import from_store
 from service.api.sse.event_hub import EventHub
 from service.observability import metrics

@@ -16,10 +16,11 @@ import zlib
 import pytest
 from pydantic import ValidationError
 
+from service.api import http
+from service.api.http import is_light
 from service.api.parsing import bodies
-from service.api.parsing.bodies import JSON, NDJSON, is_light
+from service.api.parsing.bodies import JSON, NDJSON, field_errors
 from service.api.parsing.commands import CommandParser
-from service.api.parsing.field_errors import field_errors
 from service.api.parsing.observations import ObservationParser
 from service.problems import BodyTooLarge, InvalidField, ServiceError
 from service.schema.commands import ActionForm, BeliefForm, MovesForm, PredictionForm, WhatIfForm
@@ -177,7 +178,7 @@ async def test_bodies_that_cannot_be_unpacked(api):
         body + b"rest",
         body[:-8] + b"\x00" * 8,
         b"",
-        gzip.compress(b"") * bodies.MAX_MEMBERS + body,
+        gzip.compress(b"") * http.MAX_MEMBERS + body,
     ):
         response = await api.post(LIST, content=content, headers=headers)
         assert (response.status_code, slug(response)) == (400, "malformed-body")
@@ -198,14 +199,14 @@ def test_a_bomb_is_unpacked_up_to_the_limit():
     assert len(packed) < 8 * MIB
     tracemalloc.start()
     with pytest.raises(BodyTooLarge):
-        bodies._unpacked(packed, bodies._WINDOWS[b"gzip"], MIB)
+        http._unpacked(packed, http._WINDOWS[b"gzip"], MIB)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < len(packed) + 4 * MIB
     exact = gzip.compress(b" " * 1000)
-    assert len(bodies._unpacked(exact, bodies._WINDOWS[b"gzip"], 1000)) == 1000
+    assert len(http._unpacked(exact, http._WINDOWS[b"gzip"], 1000)) == 1000
     with pytest.raises(BodyTooLarge):
-        bodies._unpacked(exact, bodies._WINDOWS[b"gzip"], 999)
+        http._unpacked(exact, http._WINDOWS[b"gzip"], 999)
 
 
 # --- the whole, at length -----------------------------------------------------------------------

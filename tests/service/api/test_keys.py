@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from service.api.auth import guard
+from service.api import auth
 from service.commands.main import app
 from service.runtime.access_policy import ANY, names_of
 from service.settings import Settings
@@ -34,7 +34,7 @@ def bearer(token):
 def now(monkeypatch):
     """The clock of the cache and of expiry; the table is only read again when it has moved."""
     found = Clock(time.time())
-    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=found, time=found))
+    monkeypatch.setattr(auth, "time", SimpleNamespace(monotonic=found, time=found))
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.api import http, middleware, server
+from service.api import http, server
 from service.api.app import create_app
 from service.api.parsing.bodies import JSON
 from service.api.server import open_connections
@@ -179,7 +179,7 @@ def test_only_observations_are_refused_early(api):
 def test_connections_over_the_limit_end_with_their_answer_and_far_over_it_are_refused(
     api, monkeypatch, caplog
 ):
-    monkeypatch.setattr(middleware, "SPARE_CONNECTIONS", 2)
+    monkeypatch.setattr(http, "SPARE_CONNECTIONS", 2)
     before = metrics.LOAD_SHED.labels("connections")._value.get()
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(Connection(api)) for _ in range(MOST + 3)]

@@ -1,6 +1,7 @@
-"""Authentication and authorization, by a table of API keys that is cached for a few seconds.
+"""Who may call, and how often.
 
-A request only needs a round trip to the store if its key has a rate limit.
+Keys are looked up in a table that is cached for a few seconds, so a request needs a round trip to
+the store only if its key has a rate. Rates are counted there, for all API processes together.
 """
 
 from __future__ import annotations
@@ -8,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import lru_cache
 
 import redis
 from starlette.types import Scope
 
-from service.api.auth.rate_limits import Rates
-from service.api.parsing.bodies import header
-from service.api_keys import OPEN, Key, parse_token
-from service.problems import MissingScope, RedisUnavailable, Unauthorized
+from service.api.gateway.reads import from_store
+from service.api_keys import OPEN, Key, Rate, parse_rate, parse_token
+from service.problems import MissingScope, RateExceeded, RedisUnavailable, Unauthorized
 from service.runtime.access_policy import is_own_name, names_of
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring
+from service.store.script import Call, Script
+from service.store.shards import AsyncStoreClient
 from service.tasks import bounded
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ OTHER_NAME = (
 )
 USED_EVERY_S = 60  # resolution of a key's last-used time
 _SCHEME = b"bearer "
+RATE_KEYS = "moca:rate"
+_parsed_rate = lru_cache(maxsize=1024)(parse_rate)
 
 
 class Authenticator:
@@ -38,9 +43,12 @@ class Authenticator:
     def __init__(
         self, keyring: AsyncKeyring, rates: Rates, settings: Settings, required: bool
     ) -> None:
-        self._keyring, self._rates = keyring, rates
-        self._open_access, self._cache_s = settings.open_access, settings.key_cache_s
-        self._required, self._names = required, names_of(settings)
+        self._keyring = keyring
+        self._rates = rates
+        self._open_access = settings.open_access
+        self._cache_s = settings.key_cache_s
+        self._names = names_of(settings)
+        self._required = required
         self._keys: dict[str, Key] = {}
         self._version: bytes | None = None
         self._fresh_until = 0.0
@@ -55,11 +63,9 @@ class Authenticator:
         """
         if needs == OPEN:
             return
-        sent = header(scope, b"authorization")
+        sent = next((value for name, value in scope["headers"] if name == b"authorization"), None)
         if sent is None and not self._required:
-            for name, value in scope["headers"]:
-                if name == b"host" and not is_own_name(value, self._names):
-                    raise Unauthorized(OTHER_NAME)
+            self._check_host(scope)
             return
         if time.monotonic() > self._fresh_until:
             await self._renew()
@@ -88,6 +94,12 @@ class Authenticator:
             except RedisUnavailable as error:
                 log.warning("keys: %s", error.detail)
             await asyncio.sleep(self._cache_s / 2)
+
+    def _check_host(self, scope: Scope) -> None:
+        """Refuse a request without a key that was sent to a name which is not this service's."""
+        for name, value in scope["headers"]:
+            if name == b"host" and not is_own_name(value, self._names):
+                raise Unauthorized(OTHER_NAME)
 
     def _identify(self, sent: bytes | None) -> Key:
         if sent is None:
@@ -128,8 +140,40 @@ class Authenticator:
     async def _save_used(self) -> None:
         if not self._unsaved:
             return
-        unsaved, self._unsaved = self._unsaved, {}
+        unsaved = self._unsaved
+        self._unsaved = {}
         try:
             await bounded(self._keyring.note_used(unsaved), TIMEOUT_S)
         except (redis.RedisError, OSError, TimeoutError) as error:
             log.warning("could not save API-key last-used times: %s", error)
+
+
+class Rates:
+    """A sliding window for each key: two counters in the store, whatever the rate."""
+
+    def __init__(self, client: AsyncStoreClient, default: str) -> None:
+        self._client = client
+        self._default = default
+        self._script = Script("rate")
+
+    def of(self, key: Key) -> Rate | None:
+        """Return a key's rate; None without one, so that such a key costs no round trip."""
+        return _parsed_rate(key.rate or self._default)
+
+    async def spend(self, key: Key, rate: Rate) -> None:
+        """Count one request; RateExceeded over the rate, RedisUnavailable without the store."""
+        wait_s = await from_store(self._count(key, rate))
+        if wait_s:
+            detail = f"key {key.name!r}: rate limit of {rate} exceeded"
+            raise RateExceeded(detail, rate.amount, rate.window_s, wait_s)
+
+    async def _count(self, key: Key, rate: Rate) -> int:
+        """Return 0, or the seconds after which the next request may come."""
+        call = Call([f"{RATE_KEYS}:{key.id}"], [rate.amount, rate.window_s])
+        (answer,) = await self._script.run_all_async(self._client, [call])
+        if isinstance(answer, redis.OutOfMemoryError):
+            return 0  # a full store takes no counters, but reads and deletes are to work
+        if isinstance(answer, Exception):
+            raise answer
+        wait_s: int = answer
+        return wait_s
