@@ -99,15 +99,15 @@ def runs(tmp_path_factory, place):
     """Two methods at two hazards with two learning rates."""
     folder = tmp_path_factory.mktemp("runs")
     wanted = Training("sinusoid", "quick", folder)
-    train(wanted, SMALL, place, Axes([0.05, 0.2], ["moca", "sw5"], [0.01, 1e-6]))
+    train(wanted, SMALL, place, Axes([0.05, 0.2], ["moca", "oracle", "sw5"], [0.01, 1e-6]))
     return folder
 
 
 def test_the_rate_that_validated_best_is_chosen(runs):
     found = list(trained.finished(runs / "sinusoid"))
-    assert len(found) == 8
+    assert len(found) == 12
     chosen = trained.best(found)
-    assert set(chosen) == {(h, m) for h in (0.05, 0.2) for m in ("MOCA", "SW5")}
+    assert set(chosen) == {(h, m) for h in (0.05, 0.2) for m in ("MOCA", "oracle", "SW5")}
     for key, each in chosen.items():
         others = [e.result["best_metric"] for e in found if (e.hazard, e.method) == key]
         assert each.result["best_metric"] == min(others)
@@ -134,7 +134,7 @@ def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
 @pytest.mark.slow
 def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
     found = evaluate(Study("sinusoid", "quick", runs, place, tmp_path), sinusoid.draw)
-    learned = {"MOCA", "SW5", SUPERVISED, UNSUPERVISED}
+    learned = {"MOCA", "oracle", "SW5", SUPERVISED, UNSUPERVISED}
     assert set(found.methods()) == learned
     assert "MOCA's lead" in capsys.readouterr().out
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
