@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
+from service.api import openapi
 from service.api.app import create_app
-from service.api.openapi import examples
 from service.api.routes.table import CALLS
 from service.commands.main import app
 from service.commands.options import flag, variable
@@ -192,7 +192,7 @@ def _problems(responses: dict[str, Any]) -> str:
 
 def _example(method: str, path: str, call: str) -> str:
     parts = []
-    for each in examples.of_call(call):
+    for each in openapi.of_call(call):
         parts.append(f"{each.summary}:\n\n```sh\n{_curl(method, path, each)}\n```\n")
         if isinstance(each.answer, str):
             parts.append(f"```\n{each.answer.strip()}\n```\n")
@@ -201,7 +201,7 @@ def _example(method: str, path: str, call: str) -> str:
     return "\n".join(parts)
 
 
-def _curl(method: str, path: str, each: examples.Example) -> str:
+def _curl(method: str, path: str, each: openapi.Example) -> str:
     url = f"{URL}{path.format(**each.path)}" + (f"?{each.query}" if each.query else "")
     words = ["curl", *([] if method in ("GET", "POST") else ["-X", method])]
     words.append(shlex.quote(url) if urlsplit(url).query else url)

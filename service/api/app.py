@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from model_core.upm.builtin import BUILTIN
+from service.api import openapi as document
 from service.api.auth import Authenticator, Rates
 from service.api.gateway.changes import Changes, Explanations
 from service.api.gateway.gateway import Gateway, Replies
@@ -29,13 +30,12 @@ from service.api.gateway.own_commands import Calibrations, Expiry, HindsightRequ
 from service.api.gateway.store_monitor import Monitor
 from service.api.gateway.stream_pages import Ranking
 from service.api.http import Admission, Context, RequestMiddleware, checked_stream, problem
-from service.api.openapi import document
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.series_rules import SeriesRules
 from service.api.routes.table import CALLS, add_routes
-from service.api.sse.event_hub import EventHub
-from service.api.sse.observation_hub import ObservationHub
+from service.api.sse.events import EventHub
+from service.api.sse.observations import ObservationHub
 from service.models.catalogue import Catalogue
 from service.observability import metrics
 from service.observability.access_log import open_log

@@ -36,8 +36,8 @@ from service.api.parsing.bodies import BYTES, JSON, LIGHT_BYTES, NDJSON, field_e
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser, check_parameters
 from service.api.parsing.series_rules import SeriesRules
-from service.api.sse.event_hub import EventHub
-from service.api.sse.observation_hub import ObservationHub
+from service.api.sse.events import EventHub
+from service.api.sse.observations import ObservationHub
 from service.models.catalogue import Catalogue
 from service.observability import metrics
 from service.observability.access_log import AccessLog, Traffic

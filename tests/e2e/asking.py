@@ -11,7 +11,7 @@ import sys
 import httpx
 import msgspec
 
-from service.api.openapi.examples import FILE, all_examples
+from service.api.openapi import EXAMPLES, all_examples
 from service.api.parsing.remote_write import PROTOBUF
 from service.api.routes.table import CALLS
 from service.models.catalogue import SHIPPED
@@ -124,7 +124,7 @@ def record(url):
             )
             found.append(new)
     lines = ",\n".join(msgspec.json.encode(each).decode() for each in found)
-    FILE.write_text(f"[\n{lines}\n]\n")
+    EXAMPLES.write_text(f"[\n{lines}\n]\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Models under way: canaries, and many streams moved at once."""
+"""Models: which there are, their canaries, and many streams moved to another at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.responses import Moves
+from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersion, Moves
+from moca_client.stream_settings import Hazard
 from service import wire
 from service.api.gateway.reads import from_store
 from service.api.http import Context, ModelPath, context_of, json_response
+from service.models import sensitivity_curves
 from service.models.canary import Canary
+from service.models.catalogue import Model
 from service.problems import (
     CorruptState,
     FieldError,
@@ -26,6 +29,41 @@ from service.schema.commands import CanaryForm, MovesForm
 
 AT_ONCE = 16  # concurrent reruns; a worker runs one at a time
 _encode = msgspec.json.Encoder().encode
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(ModelVersion)}
+
+
+async def list_models(request: Request) -> Response:
+    """List the models that streams can use."""
+    models = await asyncio.to_thread(context_of(request).catalogue.models)
+    by_name: dict[str, list[Model]] = {}
+    for model in models:
+        by_name.setdefault(model.name, []).append(model)
+    summaries = [
+        ModelSummary(
+            **_described(versions), versions=[model.version for model in versions if model.version]
+        )
+        for versions in by_name.values()
+    ]
+    return json_response(_encode(Models(summaries)))
+
+
+async def get_model(request: Request, name: ModelPath) -> Response:
+    """Return one model with all its versions and their training reports."""
+    catalogue = context_of(request).catalogue
+    try:
+        versions = await asyncio.to_thread(catalogue.versions, name)
+    except UnknownModel as error:
+        raise NotFound(error.detail) from None
+    reports = await asyncio.to_thread(lambda: [catalogue.report(version) for version in versions])
+    models_dir = context_of(request).settings.models_dir
+    curves = await asyncio.to_thread(
+        lambda: [sensitivity_curves.of(models_dir, version.reference) for version in versions]
+    )
+    full = [
+        _version({**msgspec.structs.asdict(version), "report": report, "sensitivity": curve})
+        for version, report, curve in zip(versions, reports, curves, strict=True)
+    ]
+    return json_response(_encode(ModelDetail(**_described(versions), versions=full)))
 
 
 async def get_canary(request: Request, name: ModelPath) -> Response:
@@ -92,3 +130,34 @@ def _check_model(context: Context, name: str) -> None:
         context.catalogue.versions(name)
     except UnknownModel as error:
         raise NotFound(error.detail) from None
+
+
+def _described(versions: list[Model]) -> dict[str, Any]:
+    """Return a model by its highest usable version."""
+    usable = [model for model in versions if model.error is None]
+    model = (usable or versions)[-1]
+    return {
+        "name": model.name,
+        "default": model.reference if usable else None,
+        "kind": model.kind,
+        "description": model.description,
+        "x_dim": model.x_dim,
+        "y_dim": model.y_dim,
+        "hazard": _if_valid(Hazard, model.hazard),
+        "built_in": model.built_in,
+        "error": None if usable else model.error,
+    }
+
+
+def _version(stored: dict[str, Any]) -> ModelVersion:
+    """Return a version without those parts of its files that are not as they are documented."""
+    return ModelVersion(**{name: _if_valid(_TYPES[name], value) for name, value in stored.items()})
+
+
+def _if_valid(kind: Any, value: Any) -> Any:
+    """Return a value, with members that are not documented, or None if it is not of the kind."""
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError):
+        return None
+    return value

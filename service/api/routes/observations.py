@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service import wire
+from service.api.gateway.gateway import Patience
 from service.api.http import (
     Context,
     Listed,
@@ -25,11 +27,19 @@ from service.api.http import (
     read_json,
 )
 from service.api.parsing.bodies import NDJSON
-from service.api.parsing.observations import Observations, digest, list_digest, observe_query
-from service.api.routes.bulk import Bulk
-from service.problems import PROBLEM_JSON, FieldError, InvalidField, ServiceError
+from service.api.parsing.observations import (
+    BadItem,
+    GoodItem,
+    Observations,
+    digest,
+    list_digest,
+    observe_query,
+)
+from service.problems import PROBLEM_JSON, EarlierItemFailed, FieldError, InvalidField, ServiceError
 
+AT_ONCE = 100  # streams begun, or items refused, before the event loop does something else
 _encode = msgspec.json.Encoder().encode
+_STATUS_200 = b'{"status":200,'
 
 
 @raw
@@ -112,3 +122,131 @@ def _stopped(
     document["applied"] = len(answers)
     before = _encode(document)[:-1] + b',"answers":['
     return Listed(answers, (before, b",", b"]}"), status, headers, PROBLEM_JSON)
+
+
+# --- observations of many streams -----------------------------------------------------------------
+
+
+class Bulk:
+    """The items of one request: streams side by side, the items of each in order."""
+
+    def __init__(
+        self, context: Context, items: Sequence[GoodItem | BadItem], template: wire.Observe
+    ) -> None:
+        self._context, self._items = context, items
+        self._template = template  # a command without observations, with the options of the answers
+        self._rendered: list[bytes] = [b""] * len(items)
+        self._patience: dict[str, Patience] = defaultdict(context.gateway.patience)
+
+    async def run(self) -> list[bytes]:
+        """Apply all items and return one JSON object for each, in order."""
+        by_stream: dict[str, list[int]] = {}
+        for i, item in enumerate(self._items):
+            if item.stream is None:
+                assert isinstance(item, BadItem)
+                self._refuse([i], item.error)
+            else:
+                by_stream.setdefault(item.stream, []).append(i)
+            if i % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+        running = []
+        for i, places in enumerate(by_stream.values(), start=1):
+            running.append(asyncio.ensure_future(self._run_stream(places)))
+            if i % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*running)
+        return self._rendered
+
+    async def _run_stream(self, places: list[int]) -> None:
+        """Apply one stream's items; after a failed one nothing more is attempted."""
+        done = 0
+        for group in self._groups(places):
+            begun = done > 0
+            done += len(group)
+            if not await self._apply(group, begun):
+                break
+        self._skip(places[done:])
+
+    def _groups(self, places: list[int]) -> Iterator[list[int]]:
+        """Group a stream's items: neighbours without a key go together, one with a key alone."""
+        group: list[int] = []
+        good = [item for item in map(self._items.__getitem__, places) if isinstance(item, GoodItem)]
+        size = self._context.observation_parser.parts([item.observation for item in good])
+        for place in places:
+            item = self._items[place]
+            plain = isinstance(item, GoodItem) and item.key is None
+            first = isinstance(item, BadItem) or item.seq is not None or not plain
+            if group and (first or len(group) == size):
+                yield group
+                group = []
+            if plain:
+                group.append(place)
+            else:
+                yield [place]
+        if group:
+            yield group
+
+    async def _apply(self, group: list[int], begun: bool) -> bool:
+        """Apply neighbours as one command; False when not all of it was applied."""
+        item = self._items[group[0]]
+        if isinstance(item, BadItem):
+            self._refuse(group, item.error)
+            return False
+        try:
+            outcome = await self._context.gateway.submit(
+                self._command(item, group), begun, self._patience[item.stream]
+            )
+        except ServiceError as error:
+            self._refuse(group, error)
+            return False
+        for place, answer in zip(group, outcome.body, strict=False):
+            self._rendered[place] = _STATUS_200 + answer[1:]
+        if outcome.status < 400:
+            return True
+        left = group[len(outcome.body) - 1 :]
+        if len(group) > 1 and outcome.status < 500:
+            return await self._one_by_one(left)
+        document = msgspec.json.decode(outcome.body[-1])
+        document.pop("applied", None)  # of the command, not of the client's request
+        self._rendered[left[0]] = self._document(left[0], document)
+        self._skip(left[1:])
+        return False
+
+    async def _one_by_one(self, places: list[int]) -> bool:
+        """Find out which item of a refused command is the bad one, and apply those before it.
+
+        A command is refused as a whole where it does not fit its stream.
+        """
+        for i, place in enumerate(places):
+            if not await self._apply([place], begun=True):
+                self._skip(places[i + 1 :])
+                return False
+        return True
+
+    def _command(self, first: GoodItem, group: list[int]) -> wire.Observe:
+        items = [item for item in map(self._items.__getitem__, group) if isinstance(item, GoodItem)]
+        observations = [item.observation for item in items]
+        body_digest = digest(wire.encode(first.observation)) if first.key is not None else None
+        return replace(
+            self._template,
+            stream=first.stream,
+            observations=observations,
+            key=first.key,
+            digest=body_digest,
+            seq=first.seq,
+        )
+
+    def _refuse(self, places: list[int], error: ServiceError) -> None:
+        """Answer items of one stream."""
+        rendered = self._document(places[0], error.document()) if places else b""
+        for place in places:
+            self._rendered[place] = rendered
+
+    def _skip(self, places: list[int]) -> None:
+        """Answer items that were not attempted."""
+        detail = "not applied: an earlier item of the same stream failed"
+        self._refuse(places, EarlierItemFailed(detail))
+
+    def _document(self, place: int, document: dict[str, object]) -> bytes:
+        stream = self._items[place].stream
+        return _encode({**document, "stream": stream} if stream is not None else document)

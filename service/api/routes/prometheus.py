@@ -4,20 +4,58 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 from fastapi import Query
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.gateway import remote_write, results
-from service.api.gateway.remote_write import MAX_REFUSED, StreamWrite, Tally
+from moca_client.responses import Ingested
+from service import wire
+from service.api.gateway.gateway import Gateway
+from service.api.gateway.reads import from_store, without
+from service.api.gateway.stream_pages import SelectedStream, select
 from service.api.http import Context, apart, context_of, header, problem, raw, read_as_sent
 from service.api.parsing.remote_write import Assignment, Version, parse, version_of
 from service.observability import metrics
-from service.problems import SamplesDeferred, SamplesRejected, ServiceError
-from service.schema.queries import ResultsQuery
+from service.problems import (
+    TYPE_PREFIX,
+    FieldError,
+    InvalidField,
+    LabelOutOfRange,
+    NumericalFault,
+    Overloaded,
+    Quarantined,
+    SamplesDeferred,
+    SamplesRejected,
+    ServiceError,
+)
+from service.schema.queries import RESULT_SERIES, ResultsQuery
+from service.store.reads import AsyncStore, Last
+from service.wire import tags
+
+AGAIN = frozenset((429, 503, 504))  # statuses after which the same command may yet be taken
+AT_ONCE = 100  # commands begun before the event loop does something else
+# Errors of one observation: others of its command may be taken. All others are of the stream.
+# Labels that the model cannot produce are none of these: the worker leaves them out.
+OF_ONE = frozenset(
+    TYPE_PREFIX + error.slug for error in (LabelOutOfRange, NumericalFault, Quarantined)
+)
+MAX_REFUSED = 20  # samples of a stream that are looked for in a request: each takes some commands
+COUNTS = ("applied", "skipped", "unmatched", "rejected", "untried", "deferred")
+# A stream is left out so long after its last observation, by whichever of them is longer.
+QUIET_S = 300.0
+QUIET_INTERVALS = 3
+READ_AT_ONCE = 500  # streams
+OUTPUT = "output"  # label of the number in a label of several
+ResultSample = tuple[str, dict[str, str], float]
+_decode_ingested = msgspec.json.Decoder(Ingested).decode
 
 
 @raw
@@ -58,20 +96,6 @@ async def write_samples(request: Request) -> Response:
     return Response(status_code=204, headers=headers) if error is None else problem(error, headers)
 
 
-async def show_results(request: Request, query: Annotated[ResultsQuery, Query()]) -> Response:
-    """Return forecasts, anomaly and probability of a change of streams, to be scraped.
-
-    In Prometheus's text format, labelled with the streams' tags and ids. The forecast is that of
-    the last label, made before it came. At most `max_result_streams` streams; those without an
-    observation for five minutes, or three intervals, are left out.
-    """
-    context = context_of(request)
-    limit = context.settings.max_result_streams
-    samples = await results.results(context.store, context.gateway, query.match, limit)
-    content = await asyncio.to_thread(results.exposition, samples)
-    return Response(content, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
-
-
 async def _applied(context: Context, assignment: Assignment) -> Tally:
     """Return what became of all samples."""
     writes = [
@@ -87,7 +111,7 @@ async def _applied(context: Context, assignment: Assignment) -> Tally:
     tally = Tally()
     tally.add("unmatched", assignment.unmatched)
     tally.fail("rejected", assignment.rejected, assignment.reason)
-    await remote_write.run(context.gateway, writes, tally)
+    await apply_writes(context.gateway, writes, tally)
     for result, count in tally.counts.items():
         metrics.REMOTE_WRITE_SAMPLES.labels(result).inc(count)
     return tally
@@ -108,3 +132,222 @@ def _error(total: int, tally: Tally) -> ServiceError | None:
             )
         return SamplesRejected(detail, rejected=rejected, untried=untried)
     return None
+
+
+class StreamWrite(NamedTuple):
+    """Commands for one stream. settings: of the stream, if it does not exist yet."""
+
+    stream: str
+    settings: dict[str, Any]
+    observations: Sequence[wire.Observation]
+    size: int  # observations in a command, at most
+
+
+class Tally:
+    """Counts of samples by result, and the reason of the first failure."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self.reason = ""
+
+    def add(self, result: str, count: int) -> None:
+        """Count samples that did not fail."""
+        self.counts[result] += count
+
+    def fail(self, result: str, count: int, reason: str) -> None:
+        """Count samples that were rejected, untried or deferred."""
+        self.counts[result] += count
+        self.reason = self.reason or reason
+
+
+async def apply_writes(gateway: Gateway, writes: Sequence[StreamWrite], tally: Tally) -> None:
+    """Apply all samples, and count what became of them."""
+    full = _full_partitions(gateway, writes)
+    running = []
+    for i, write in enumerate(writes, start=1):
+        reason = full.get(gateway.partition(write.stream))
+        if reason is not None:
+            tally.fail("deferred", len(write.observations), reason)
+            continue
+        running.append(asyncio.ensure_future(_StreamRun(write, tally).run(gateway)))
+        if i % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    await asyncio.gather(*running)
+
+
+def _full_partitions(gateway: Gateway, writes: Sequence[StreamWrite]) -> Mapping[int, str]:
+    """Return partitions that are not admitted to now, with the reason."""
+    full: dict[int, str] = {}
+    first = {gateway.partition(write.stream): write.stream for write in writes}
+    for partition, stream in first.items():
+        try:
+            gateway.admit(wire.Ingest(stream, []))
+        except Overloaded as error:  # by default Prometheus drops what is answered 429
+            full[partition] = str(error)
+    return full
+
+
+class _StreamRun:
+    """The commands of one stream, one after another."""
+
+    def __init__(self, write: StreamWrite, tally: Tally) -> None:
+        self._write, self._tally = write, tally
+        samples, size = write.observations, write.size
+        self._parts = [samples[i : i + size] for i in range(0, len(samples), size)]
+        self._repeats = 0  # samples that are applied and counted, and still sent once more
+        self._refused = 0
+
+    async def run(self, gateway: Gateway) -> None:
+        """Apply all samples, or as many as can be now."""
+        patience = gateway.patience()
+        while self._parts:
+            part = self._parts.pop(0)
+            command = wire.Ingest(self._write.stream, list(part), settings=self._write.settings)
+            try:
+                outcome = await gateway.submit(command, True, patience)
+                status, body = outcome.status, outcome.body[-1]
+            except ServiceError as error:
+                status, body = error.status, error.render()
+            if status < 400:
+                self._succeed(_decode_ingested(body))
+            elif status in AGAIN:
+                self._fail_rest("deferred", part, msgspec.json.decode(body)["detail"])
+            else:
+                self._refuse(part, msgspec.json.decode(body))
+
+    def _succeed(self, done: Ingested) -> None:
+        repeated = min(self._repeats, done.skipped)
+        self._repeats -= repeated
+        self._tally.add("applied", done.applied)
+        self._tally.add("skipped", done.skipped - repeated)
+        if done.rejected:
+            self._tally.fail("rejected", done.rejected, self._reason(done.reason))
+
+    def _refuse(self, part: Sequence[wire.Observation], problem: dict[str, Any]) -> None:
+        """Go on with the halves of a part; each half that is not refused is applied."""
+        applied = problem.get("applied", 0)
+        self._tally.add("applied", applied)
+        self._repeats += applied
+        reason = self._reason(problem["detail"])
+        if problem["type"] not in OF_ONE:
+            self._fail_rest("rejected", part, reason)
+        elif self._refused == MAX_REFUSED:
+            self._fail_rest("untried", part, reason)
+        elif len(part) > 1:
+            half = len(part) // 2
+            self._parts[:0] = [part[:half], part[half:]]
+        else:
+            self._refused += 1
+            self._tally.fail("rejected", 1, reason)
+
+    def _reason(self, detail: str) -> str:
+        return f"stream {self._write.stream!r}: {detail}"
+
+    def _fail_rest(self, result: str, part: Sequence[wire.Observation], reason: str) -> None:
+        rest = len(part) + sum(map(len, self._parts))
+        self._tally.fail(result, rest - self._repeats, reason)
+        self._parts.clear()
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+async def show_results(request: Request, query: Annotated[ResultsQuery, Query()]) -> Response:
+    """Return forecasts, anomaly and probability of a change of streams, to be scraped.
+
+    In Prometheus's text format, labelled with the streams' tags and ids. The forecast is that of
+    the last label, made before it came. At most `max_result_streams` streams; those without an
+    observation for five minutes, or three intervals, are left out.
+    """
+    context = context_of(request)
+    limit = context.settings.max_result_streams
+    samples = await results(context.store, context.gateway, query.match, limit)
+    content = await asyncio.to_thread(exposition, samples)
+    return Response(content, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+
+async def results(
+    store: AsyncStore, gateway: Gateway, match: Sequence[str], limit: int
+) -> list[ResultSample]:
+    """Return the results of the streams selected; raises InvalidField for more than `limit`."""
+    selected: list[SelectedStream] = []
+    cursor: str | None = None
+    while True:
+        page = await select(store, gateway, "", match, cursor, limit + 1)
+        selected += page.rows
+        without(page.unreadable, "results")
+        if len(selected) > limit:
+            detail = f"expected at most {limit} streams (max_result_streams), got more"
+            raise InvalidField([FieldError("query.match", f"{detail}: select fewer")])
+        if page.cursor is None:
+            break
+        cursor = page.cursor
+    result: list[ResultSample] = []
+    for first in range(0, len(selected), READ_AT_ONCE):
+        group = selected[first : first + READ_AT_ONCE]
+        heads = {row.stream: row.head for row in group}
+        streams = [(gateway.partition(row.stream), row.stream) for row in group]
+        rows, unreadable = await from_store(store.last(streams, heads))
+        without(unreadable, "results")
+        for row in rows:
+            result += samples(row, time.time())
+    return result
+
+
+def samples(row: Last, now_s: float) -> Iterator[ResultSample]:
+    """Yield the results of a stream; none of one that is quiet, or has no forecasts yet."""
+    head, record = row.head, row.record
+    quiet_s = max(QUIET_S, QUIET_INTERVALS * (head.settings.interval or 0.0))
+    if record is None or now_s - head.updated_ms / 1000 > quiet_s:
+        return
+    labels = _labels(row.stream, head.settings)
+    quantiles = record.quantiles or {}
+    forecast = {
+        "moca_forecast_mean": record.mean,
+        "moca_forecast_lower": quantiles.get("0.05"),
+        "moca_forecast_upper": quantiles.get("0.95"),
+    }
+    for name, values in forecast.items():
+        for i, value in enumerate(values or []):
+            output = {OUTPUT: str(i)} if len(values or []) > 1 else {}
+            yield name, labels | output, value
+    for name, number in (
+        ("moca_anomaly", record.anomaly),
+        ("moca_changed_probability", record.changed_probability),
+    ):
+        if number is not None:
+            yield name, labels, number
+
+
+def _labels(stream: str, settings: wire.StreamSettings) -> dict[str, str]:
+    """Return a stream's id and tags; the name of its metric, which is another here, as `metric`.
+
+    Prometheus keeps names that begin with __ to itself; `output` stands for one of several numbers.
+    """
+    labels = {name: value for name, value in settings.tags.items() if not name.startswith("__")}
+    if OUTPUT in labels:
+        labels[tags.exported(OUTPUT, labels)] = labels.pop(OUTPUT)
+    if tags.METRIC in settings.tags:
+        labels.setdefault("metric", settings.tags[tags.METRIC])
+    return labels | {tags.STREAM: stream}
+
+
+def exposition(results: Iterable[ResultSample]) -> bytes:
+    """Return samples in Prometheus's text format."""
+    families = {name: Metric(name, about, "gauge") for name, about in RESULT_SERIES.items()}
+    for name, labels, value in results:
+        families[name].add_sample(name, labels, value)
+    registry = CollectorRegistry()
+    registry.register(FixedMetrics(families.values()))
+    return generate_latest(registry)
+
+
+class FixedMetrics(Collector):
+    """Metrics as they are."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return them."""
+        return self._families

@@ -1,47 +1,128 @@
-"""All calls of the REST interface, in one table, and their routes."""
+"""All calls of the REST interface in one table: what each raises, its documentation, its route."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from inspect import signature
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from moca_client import responses
 from service import problems
+from service.api import openapi
 from service.api.http import Bytes, Route
-from service.api.openapi import document
 from service.api.routes import (
-    changes,
     console,
+    events,
     health,
     models,
     observations,
     prometheus,
     reads,
     streams,
-    subscriptions,
 )
-from service.api.routes.call import (
-    CANARY,
-    CHANGE,
-    EVENTS,
-    FEEDBACK,
-    READ,
-    STORED,
-    STREAM,
-    UNFIT,
-    Call,
-)
-from service.api.sse.events import EventStream
+from service.api.sse.connections import EventStream
 from service.api_keys import OPEN
 from service.models.canary import Canary
 from service.schema.observations import ItemForm, ObservationForm
 from service.schema.queries import ObserveQuery
 from service.settings import Settings
 
+Endpoint = Callable[..., Awaitable[Response]]
+Errors = tuple[type[problems.ServiceError], ...]
+
+# Every call that takes a key, and every call with a body, raises these; the rest is in the table.
+GUARDED: Errors = (
+    problems.Unauthorized,
+    problems.MissingScope,
+    problems.RateExceeded,
+    problems.RedisUnavailable,
+)
+BODY: Errors = (
+    problems.MalformedBody,
+    problems.SlowBody,
+    problems.BodyTooLarge,
+    problems.UnsupportedMediaType,
+    problems.UnsupportedEncoding,
+    problems.InvalidField,
+)
+# A read of committed state.
+STORED: Errors = (problems.UnknownStream, problems.InvalidField, problems.CorruptState)
+# A command that goes through the log: one that changes the stream, or only reads it.
+LOGGED: Errors = (
+    problems.InvalidField,
+    problems.PartitionFull,
+    problems.TooManyWaiting,
+    problems.WaitTooLong,
+    problems.MemoryShort,
+    problems.Quarantined,
+    problems.CorruptState,
+    problems.ModelChanged,
+    problems.OutcomeUnknown,
+)
+CHANGE: Errors = (*LOGGED, problems.NoAnswer)
+READ: Errors = (*LOGGED, problems.UnknownStream, problems.UnknownModel, problems.ReadTimeout)
+# Observations or settings that do not fit the model.
+UNFIT: Errors = (
+    problems.UnknownModel,
+    problems.UnfitSettings,
+    problems.DimensionMismatch,
+    problems.LabelOutOfRange,
+)
+# Feedback on events.
+FEEDBACK: Errors = (
+    *CHANGE,
+    problems.UnknownStream,
+    problems.UnknownModel,
+    problems.WarmingUp,
+    problems.NotRetained,
+)
+
+
+class ApiCall(NamedTuple):
+    """One call and how it is documented."""
+
+    method: str
+    path: str
+    endpoint: Endpoint
+    answer: Any
+    errors: Errors = ()  # beside those of every guarded call and of every call with a body
+    parameters: tuple[dict[str, Any], ...] = ()  # of a raw endpoint, as its body is
+    body: dict[str, Any] | None = None
+    tag: str = "streams"
+    status: int = 200
+    makes: bool = False  # whether it may answer 201
+    scope: str = ""  # that a key must have; empty: read for GET, else write
+    response: type[Response] = JSONResponse
+    described: dict[str, Any] | None = None
+
+    @property
+    def needs(self) -> str:
+        """The scope that a key must have, or `open`."""
+        return self.scope or ("read" if self.method == "GET" else "write")
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the call takes a body."""
+        return self.body is not None or "form" in signature(self.endpoint).parameters
+
+    @property
+    def raises(self) -> frozenset[type[problems.ServiceError]]:
+        """All errors that the call can be answered with."""
+        guarded = () if self.needs == OPEN else GUARDED
+        body = BODY if self.has_body else ()
+        return frozenset({problems.InternalError, *guarded, *body, *self.errors})
+
+
+STREAM = "/v1/streams/{stream}"
+EVENTS = "/v1/events"
+CANARY = "/v1/models/{name}/canary"
+
+
 CALLS = (
-    Call(
+    ApiCall(
         "POST",
         f"{STREAM}/observations",
         observations.observe,
@@ -56,36 +137,36 @@ CALLS = (
             problems.NotAwaited,
             problems.TimeBackwards,
         ),
-        (document.STREAM, document.IDEMPOTENCY, *document.parameters(ObserveQuery)),
-        document.body(document.one_or_list(ObservationForm)),
+        (openapi.STREAM, openapi.IDEMPOTENCY, *openapi.parameters(ObserveQuery)),
+        openapi.body(openapi.one_or_list(ObservationForm)),
         "observations",
     ),
-    Call(
+    ApiCall(
         "POST",
         "/v1/observations",
         observations.observe_many,
         None,
         (problems.ApiBusy, problems.WaitTooLong),
-        document.parameters(ObserveQuery),
-        body=document.body(document.items_of(ItemForm), lines=True),
+        openapi.parameters(ObserveQuery),
+        body=openapi.body(openapi.items_of(ItemForm), lines=True),
         tag="observations",
-        described=document.ITEM_ANSWERS,
+        described=openapi.ITEM_ANSWERS,
     ),
-    Call(
+    ApiCall(
         "GET",
         "/v1/streams",
         streams.list_streams,
         responses.StreamPage,
         (problems.InvalidField,),
     ),
-    Call(
+    ApiCall(
         "GET",
         "/v1/overview",
         streams.overview,
         responses.Overview,
         (problems.InvalidField,),
     ),
-    Call(
+    ApiCall(
         "PUT",
         STREAM,
         streams.put_stream,
@@ -93,8 +174,8 @@ CALLS = (
         (*CHANGE, *UNFIT, problems.SettingsConflict),
         makes=True,
     ),
-    Call("GET", STREAM, streams.get_stream, responses.StreamSummary, STORED),
-    Call(
+    ApiCall("GET", STREAM, streams.get_stream, responses.StreamSummary, STORED),
+    ApiCall(
         "DELETE",
         STREAM,
         streams.delete_stream,
@@ -102,7 +183,7 @@ CALLS = (
         (*CHANGE, problems.UnknownStream),
         status=204,
     ),
-    Call(
+    ApiCall(
         "POST",
         f"{STREAM}/predictions",
         reads.predict,
@@ -111,7 +192,7 @@ CALLS = (
         tag="reads",
         scope="read",
     ),
-    Call(
+    ApiCall(
         "GET",
         f"{STREAM}/run-length",
         reads.run_length,
@@ -119,7 +200,7 @@ CALLS = (
         READ,
         tag="reads",
     ),
-    Call(
+    ApiCall(
         "PUT",
         f"{STREAM}/run-length",
         streams.put_run_length,
@@ -134,7 +215,7 @@ CALLS = (
             problems.WarmingUp,
         ),
     ),
-    Call(
+    ApiCall(
         "POST",
         f"{STREAM}/actions",
         reads.act,
@@ -143,33 +224,33 @@ CALLS = (
         tag="reads",
         scope="read",
     ),
-    Call(
+    ApiCall(
         "GET",
         f"{STREAM}/snapshot",
         streams.get_snapshot,
         None,
         STORED,
         response=Bytes,
-        described=document.BLOB,
+        described=openapi.BLOB,
     ),
-    Call(
+    ApiCall(
         "PUT",
         f"{STREAM}/snapshot",
         streams.put_snapshot,
         responses.StreamSummary,
         (*CHANGE, problems.UnknownModel, problems.StreamExists, problems.UnfitSnapshot),
-        body=document.BLOB_BODY,
+        body=openapi.BLOB_BODY,
         makes=True,
         scope="admin",
     ),
-    Call(
+    ApiCall(
         "POST",
         f"{STREAM}/model",
         streams.move_stream,
         responses.StreamSummary,
         (*CHANGE, *UNFIT, problems.UnknownStream),
     ),
-    Call(
+    ApiCall(
         "POST",
         f"{STREAM}/what-if",
         reads.what_if,
@@ -178,21 +259,21 @@ CALLS = (
         tag="reads",
         scope="read",
     ),
-    Call(
+    ApiCall(
         "POST",
         f"{STREAM}/changepoints",
         streams.report_change,
         responses.Verdict,
         FEEDBACK,
     ),
-    Call(
+    ApiCall(
         "PUT",
         f"{STREAM}/changepoints/{{event}}",
         streams.judge,
         responses.Verdict,
         (*FEEDBACK, problems.UnknownEvent),
     ),
-    Call(
+    ApiCall(
         "GET",
         f"{STREAM}/changepoints",
         reads.changepoints,
@@ -200,7 +281,7 @@ CALLS = (
         STORED,
         tag="reads",
     ),
-    Call(
+    ApiCall(
         "GET",
         f"{STREAM}/history",
         reads.history,
@@ -208,47 +289,47 @@ CALLS = (
         STORED,
         tag="reads",
     ),
-    Call(
+    ApiCall(
         "GET",
         f"{STREAM}/observations/live",
-        subscriptions.follow_observations,
+        events.follow_observations,
         None,
         (*STORED, problems.TooManyEventStreams, problems.StreamReplaced),
         tag="reads",
         response=EventStream,
-        described=document.EVENT_MESSAGES,
+        described=openapi.EVENT_MESSAGES,
     ),
-    Call(
+    ApiCall(
         "GET",
         EVENTS,
-        subscriptions.events,
+        events.events,
         None,
         (problems.InvalidField, problems.TooManyEventStreams),
         tag="events",
         response=EventStream,
-        described=document.EVENT_MESSAGES,
+        described=openapi.EVENT_MESSAGES,
     ),
-    Call(
+    ApiCall(
         "GET",
         "/v1/changes",
-        changes.list_changes,
+        events.list_changes,
         responses.ChangesPage,
         (problems.InvalidField,),
         tag="events",
-        described=document.answer_or_table(responses.ChangesPage),
+        described=openapi.answer_or_table(responses.ChangesPage),
     ),
-    Call(
+    ApiCall(
         "POST",
         "/v1/prometheus/write",
         prometheus.write_samples,
         None,
         (problems.SamplesDeferred, problems.SamplesRejected),
-        body=document.WRITE_BODY,
+        body=openapi.WRITE_BODY,
         tag="prometheus",
         status=204,
-        described=document.WRITTEN,
+        described=openapi.WRITTEN,
     ),
-    Call(
+    ApiCall(
         "GET",
         "/v1/prometheus/results",
         prometheus.show_results,
@@ -256,18 +337,18 @@ CALLS = (
         (problems.InvalidField,),
         tag="prometheus",
         response=PlainTextResponse,
-        described=document.METRICS,
+        described=openapi.METRICS,
     ),
-    Call("GET", "/v1/models", health.list_models, responses.Models, tag="models"),
-    Call(
+    ApiCall("GET", "/v1/models", models.list_models, responses.Models, tag="models"),
+    ApiCall(
         "GET",
         "/v1/models/{name}",
-        health.get_model,
+        models.get_model,
         responses.ModelDetail,
         (problems.NotFound,),
         tag="models",
     ),
-    Call(
+    ApiCall(
         "GET",
         CANARY,
         models.get_canary,
@@ -275,7 +356,7 @@ CALLS = (
         (problems.NotFound,),
         tag="models",
     ),
-    Call(
+    ApiCall(
         "PUT",
         CANARY,
         models.put_canary,
@@ -284,7 +365,7 @@ CALLS = (
         tag="models",
         scope="admin",
     ),
-    Call(
+    ApiCall(
         "DELETE",
         CANARY,
         models.delete_canary,
@@ -294,7 +375,7 @@ CALLS = (
         status=204,
         scope="admin",
     ),
-    Call(
+    ApiCall(
         "POST",
         "/v1/moves",
         models.move_streams,
@@ -303,8 +384,8 @@ CALLS = (
         tag="models",
         scope="admin",
     ),
-    Call("GET", "/livez", health.livez, responses.Status, (), tag="service", scope=OPEN),
-    Call(
+    ApiCall("GET", "/livez", health.livez, responses.Status, (), tag="service", scope=OPEN),
+    ApiCall(
         "GET",
         "/readyz",
         health.readyz,
@@ -337,20 +418,20 @@ def _guard(app: FastAPI, needs: str) -> None:
     route.needs = needs
 
 
-def _add(app: FastAPI, call: Call) -> None:
+def _add(app: FastAPI, call: ApiCall) -> None:
     text = (call.endpoint.__doc__ or "").strip()
     extra: dict[str, Any] = {}
     if call.parameters:
         extra["parameters"] = list(call.parameters)
     if call.body is not None:
         extra["requestBody"] = call.body
-    answers = document.problem_responses(call.raises)
+    answers = openapi.problem_responses(call.raises)
     if call.needs != OPEN:
-        extra["security"] = document.security(call.needs)
+        extra["security"] = openapi.security(call.needs)
     if call.answer is not None:
-        answers[200] = document.answer(call.answer)
+        answers[200] = openapi.answer(call.answer)
     if call.makes:
-        answers[201] = document.answer(call.answer, "created")
+        answers[201] = openapi.answer(call.answer, "created")
     if call.described is not None:
         answers[call.status] = call.described
     app.add_api_route(

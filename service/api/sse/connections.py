@@ -1,16 +1,29 @@
-"""Limit on event-stream connections, and their end at shutdown."""
+"""Connections that are answered without an end: their number, their messages, their response."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
-from prometheus_client import Gauge
+import msgspec
+from prometheus_client import Counter, Gauge
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
+from service.api.auth import Authenticator
 from service.observability.metrics import LOAD_SHED
-from service.problems import RedisUnavailable, TooManyEventStreams
+from service.problems import RedisUnavailable, ServiceError, TooManyEventStreams
+
+log = logging.getLogger(__name__)
 
 CLOSE_WAIT_S = 1.0
+RETRY_MS = 1000  # how soon a browser connects again
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_encode = msgspec.json.Encoder().encode
 
 
 class Connections:
@@ -48,3 +61,68 @@ class Connections:
         self._gauge.set(self._open)
         if not self._open:
             self._empty.set()
+
+
+def message(kind: str, data: Any, id_: str = "") -> bytes:
+    """Return a server-sent event."""
+    place = f"id: {id_}\n" if id_ else ""
+    return f"{place}event: {kind}\ndata: {_encode(data).decode()}\n\n".encode()
+
+
+class EventStream(StreamingResponse):
+    """A streaming response without an end; calls `leave` when it is closed.
+
+    A consumer that does not read for `send_timeout_s` is disconnected, which `dropped` counts. Only
+    the connection's own buffer waits for it: later messages are in the store. A consumer whose key
+    was revoked is disconnected before the next chunk.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes],
+        leave: Callable[[], None],
+        send_timeout_s: float,
+        dropped: Counter,
+    ) -> None:
+        self._chunks, self._leave = chunks, leave
+        self._send_timeout_s, self._dropped = send_timeout_s, dropped
+        super().__init__(chunks, headers=HEADERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until either side closes it."""
+        scope["state"]["answered_s"] = time.perf_counter()
+        self.body_iterator = admitted = self._admitted(scope)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+            await admitted.aclose()
+            await self._chunks.aclose()
+
+    async def _admitted(self, scope: Scope) -> AsyncGenerator[bytes]:
+        """Yield the chunks while the request's key is valid."""
+        authenticator: Authenticator = scope["app"].state.context.authenticator
+        async for chunk in self._chunks:
+            if not authenticator.still_admits(scope):
+                log.info("closing event stream: key revoked")
+                return
+            yield chunk
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the chunks, each within the send timeout."""
+
+        async def timed(message: Message) -> None:
+            async with asyncio.timeout(self._send_timeout_s):
+                await send(message)
+
+        try:
+            await super().stream_response(timed)
+        except TimeoutError:
+            self._dropped.inc()
+            log.warning("closing event stream: send timeout after %g s", self._send_timeout_s)
+        except ServiceError as error:
+            # The response has begun: the consumer gets the error when it reconnects.
+            log.warning("closing event stream: %s", error.detail)
+            await timed({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,35 +1,137 @@
-"""Event subscription: catch up from the store, then follow the hub; and its response."""
+"""Changepoints and anomalies of all streams, as they are raised.
+
+One reader of the event feeds serves all connections of a process. A subscription catches up from
+the store, and then follows the reader.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
-import msgspec
-from prometheus_client import Counter
-from starlette.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+import redis
 
 from moca_client.responses import MESSAGES
-from service.api.auth import Authenticator
 from service.api.gateway.reads import from_store
-from service.api.sse.event_hub import EventHub
+from service.api.sse.connections import RETRY_MS, Connections, message
 from service.observability import metrics
-from service.problems import ServiceError
+from service.problems import RedisUnavailable
 from service.schema.rendering import event_state, instant
+from service.settings import Settings
+from service.store.feed import Feeds
+from service.tasks import bounded, end, is_cancelled
 from service.wire.event_cursor import Positions
 from service.wire.event_entries import START, FeedEntry, Filter, Id
 
 log = logging.getLogger(__name__)
 
-PARTITIONS_AT_ONCE, PAGE = 16, 32  # of a read while catching up: partitions, entries of each
+READ_AT_ONCE = 64  # entries per partition
+BUFFER_ENTRIES = 4096  # newest entries, for all consumers: one read of 64 partitions
+BLOCK_MS = 1000
+PAUSE_S = 0.2
+READY_WAIT_S = 5.0
+PARTITIONS_AT_ONCE = 16  # of a read while catching up
+PAGE = 32  # entries of each of them
 MESSAGES_AT_ONCE = 64
-RETRY_MS = 1000  # how soon a browser connects again
-HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-_encode = msgspec.json.Encoder().encode
+
+
+class EventHub:
+    """The newest entries of all partitions, in the order they were read."""
+
+    def __init__(self, feeds: Feeds, settings: Settings) -> None:
+        self.feeds = feeds
+        self.positions: dict[int, Id] = {}  # read so far
+        self.count = 0  # entries read by this process
+        self.failure: BaseException | None = None
+        self._recent: deque[FeedEntry] = deque(maxlen=BUFFER_ENTRIES)
+        self._ready, self._moved = asyncio.Event(), asyncio.Event()
+        self.connections = Connections(
+            metrics.EVENT_STREAMS, settings.max_event_streams, "event-stream"
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start the reader."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._report)
+
+    async def ready(self) -> None:
+        """Wait until the ends of the feeds are known."""
+        with contextlib.suppress(TimeoutError):
+            await bounded(self._ready.wait(), READY_WAIT_S)
+        if not self._ready.is_set():
+            raise RedisUnavailable("the store cannot be reached: no events to subscribe to")
+
+    @property
+    def closing(self) -> bool:
+        """Whether every connection is to end."""
+        return self.connections.closing
+
+    def since(self, number: int, limit: int) -> list[FeedEntry] | None:
+        """Return at most `limit` entries after the first `number`; None: some were dropped."""
+        waiting = self.count - number
+        if waiting > len(self._recent):
+            return None
+        first = len(self._recent) - waiting
+        return list(islice(self._recent, first, first + limit))
+
+    async def moved(self, number: int, timeout_s: float) -> None:
+        """Wait until more than `number` entries were read, at most this long."""
+        if self.count == number and not self.closing:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._moved.wait()
+
+    async def drain(self) -> None:
+        """End every connection; returns when they have ended, or after a while."""
+        self.connections.closing = True
+        self._wake()
+        await self.connections.ended()
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await self.drain()
+        await end(self._task)
+        await self.feeds.close()
+
+    async def _run(self) -> None:
+        reached = True
+        while not self.closing and not is_cancelled():
+            try:
+                await self._read()
+                reached = True
+            except (redis.RedisError, OSError) as error:
+                if reached and not self.closing:
+                    log.warning("events: connection lost: %s", error)
+                reached = False
+                await asyncio.sleep(PAUSE_S)
+
+    async def _read(self) -> None:
+        if not self._ready.is_set():
+            self.positions = await self.feeds.newest()
+            self._ready.set()
+        entries = await self.feeds.follow(self.positions, READ_AT_ONCE, BLOCK_MS)
+        for entry in entries:
+            self.positions[entry.partition] = entry.id
+            self._recent.append(entry)
+        self.count += len(entries)
+        if entries:
+            self._wake()
+
+    def _wake(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.failure = task.exception()
+            log.error("the event reader ended", exc_info=self.failure)
 
 
 class Subscription:
@@ -128,68 +230,3 @@ class Subscription:
     def _mark_sent(self, chunk: bytes) -> bytes:
         self._sent_s = time.monotonic()
         return chunk
-
-
-def message(kind: str, data: Any, id_: str = "") -> bytes:
-    """Return a server-sent event."""
-    place = f"id: {id_}\n" if id_ else ""
-    return f"{place}event: {kind}\ndata: {_encode(data).decode()}\n\n".encode()
-
-
-class EventStream(StreamingResponse):
-    """A streaming response without an end; calls `leave` when it is closed.
-
-    A consumer that does not read for `send_timeout_s` is disconnected, which `dropped` counts. Only
-    the connection's own buffer waits for it: later messages are in the store. A consumer whose key
-    was revoked is disconnected before the next chunk.
-    """
-
-    media_type = "text/event-stream"
-
-    def __init__(
-        self,
-        chunks: AsyncGenerator[bytes],
-        leave: Callable[[], None],
-        send_timeout_s: float,
-        dropped: Counter,
-    ) -> None:
-        self._chunks, self._leave = chunks, leave
-        self._send_timeout_s, self._dropped = send_timeout_s, dropped
-        super().__init__(chunks, headers=HEADERS)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until either side closes it."""
-        scope["state"]["answered_s"] = time.perf_counter()
-        self.body_iterator = admitted = self._admitted(scope)
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._leave()
-            await admitted.aclose()
-            await self._chunks.aclose()
-
-    async def _admitted(self, scope: Scope) -> AsyncGenerator[bytes]:
-        """Yield the chunks while the request's key is valid."""
-        authenticator: Authenticator = scope["app"].state.context.authenticator
-        async for chunk in self._chunks:
-            if not authenticator.still_admits(scope):
-                log.info("closing event stream: key revoked")
-                return
-            yield chunk
-
-    async def stream_response(self, send: Send) -> None:
-        """Send the chunks, each within the send timeout."""
-
-        async def timed(message: Message) -> None:
-            async with asyncio.timeout(self._send_timeout_s):
-                await send(message)
-
-        try:
-            await super().stream_response(timed)
-        except TimeoutError:
-            self._dropped.inc()
-            log.warning("closing event stream: send timeout after %g s", self._send_timeout_s)
-        except ServiceError as error:
-            # The response has begun: the consumer gets the error when it reconnects.
-            log.warning("closing event stream: %s", error.detail)
-            await timed({"type": "http.response.body", "body": b"", "more_body": False})

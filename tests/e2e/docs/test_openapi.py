@@ -12,8 +12,7 @@ from fastapi.openapi.utils import get_openapi
 
 from service import problems
 from service.api.app import create_app
-from service.api.openapi.document import answers
-from service.api.openapi.examples import all_examples
+from service.api.openapi import all_examples, answers
 from service.api.routes.table import CALLS
 from service.problems import PROBLEM_JSON, problem_types
 from service.settings import Settings

@@ -11,11 +11,10 @@ import msgspec
 
 from service import wire
 from service.api.app import create_app
-from service.api.openapi.examples import all_examples
+from service.api.openapi import all_examples
 from service.api.parsing.bodies import BYTES
 from service.api.parsing.remote_write import PROTOBUF
-from service.api.routes.call import Call
-from service.api.routes.table import CALLS
+from service.api.routes.table import CALLS, ApiCall
 from service.problems import PROBLEM_JSON, TYPE_PREFIX
 from service.settings import Settings
 from service.wire import snapshot
@@ -27,7 +26,7 @@ NAMES = [call.endpoint.__name__ for call in CALLS]
 class Asked(NamedTuple):
     """A call, and a request of it that its form accepts."""
 
-    call: Call
+    call: ApiCall
     name: str
     url: str
     media: str

@@ -19,10 +19,10 @@ import pytest_asyncio
 import redis
 
 from service import api_keys, wire
+from service.api import openapi
 from service.api import server as server_module
 from service.api.app import create_app
 from service.api.gateway import gateway, store_monitor
-from service.api.openapi import document
 from service.api.parsing.bodies import JSON
 from service.problems import (
     DimensionMismatch,
@@ -44,8 +44,8 @@ from tests.waiting import Clock, until
 
 PARTITIONS = 4
 # Schemas of answers: most of the time that an application takes to make, and the same in each.
-_answer = functools.cache(document.answer)
-document.answer = lambda *asked: copy.deepcopy(_answer(*asked))  # type: ignore[assignment]
+_answer = functools.cache(openapi.answer)
+openapi.answer = lambda *asked: copy.deepcopy(_answer(*asked))  # type: ignore[assignment]
 BAD_LABEL = 666.0  # refused when its turn comes
 MISFIT = 777.0  # its whole command is refused
 

@@ -9,7 +9,7 @@ import pytest
 from service.api import app as app_module
 from service.api.app import check_store, create_app
 from service.api.gateway.gateway import Replies
-from service.api.sse import event_hub
+from service.api.sse import events as event_hub
 from service.store import subscription
 from service.store.connection import connect_async
 from service.store.feed import Feeds

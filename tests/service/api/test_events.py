@@ -7,8 +7,8 @@ import threading
 import httpx
 import pytest
 
-from service.api.routes import subscriptions
-from service.api.sse import event_hub
+from service.api.routes import events as subscriptions
+from service.api.sse import events as event_hub
 from service.store.connection import connect
 from service.wire.event_cursor import Positions
 from service.wire.event_entries import Id

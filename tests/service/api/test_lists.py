@@ -11,9 +11,10 @@ import pytest
 import redis
 
 from service import wire
-from service.api.gateway import results, stream_pages
+from service.api.gateway import stream_pages
 from service.api.gateway.changes import Changes, Explanations
 from service.api.gateway.stream_pages import Ranking
+from service.api.routes import prometheus as results
 from service.observability import metrics
 from service.problems import InvalidField, RedisUnavailable
 from service.schema.commands import OverviewQuery

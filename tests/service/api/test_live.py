@@ -7,8 +7,8 @@ import pytest
 
 from moca_client import Client as MocaClient
 from moca_client.errors import Problem
-from service.api.routes import subscriptions
-from service.api.sse import observation_hub
+from service.api.routes import events as subscriptions
+from service.api.sse import observations as observation_hub
 from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect

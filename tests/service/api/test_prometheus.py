@@ -10,12 +10,12 @@ import pytest
 
 from model_core import labels as model_labels
 from service import wire
-from service.api.gateway import remote_write as gateway
-from service.api.gateway.remote_write import StreamWrite, Tally
 from service.api.parsing import remote_write, series_rules
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.remote_write import Version, parse
 from service.api.parsing.series_rules import SeriesRules
+from service.api.routes import prometheus as gateway
+from service.api.routes.prometheus import StreamWrite, Tally
 from service.problems import (
     BodyTooLarge,
     LabelOutOfRange,
@@ -159,7 +159,7 @@ class Worker:
 async def counts_of(worker, values, size=1000):
     seen = [wire.Observation(y, None, f"{i:05}") for i, y in enumerate(values)]
     tally = Tally()
-    await gateway.run(worker, [StreamWrite("s", {}, seen, size)], tally)
+    await gateway.apply_writes(worker, [StreamWrite("s", {}, seen, size)], tally)
     assert sum(tally.counts.values()) == len(values)
     return tally.counts
 

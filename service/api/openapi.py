@@ -1,8 +1,14 @@
-"""The OpenAPI document: answers, errors and raw bodies, which FastAPI does not see itself."""
+"""The OpenAPI document: answers, errors, raw bodies and examples, which FastAPI does not know of.
+
+`examples.json` has requests in an order that works on a service with the streams `pump-7`, `ad` and
+`coin`; their answers are those of a real service, with long lists cut. The tests send them again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, is_typeddict
 
 import msgspec
@@ -13,7 +19,6 @@ from pydantic import BaseModel
 
 from moca_client import responses
 from moca_client.responses import ItemAnswer, Problem
-from service.api.openapi import examples
 from service.api.parsing.bodies import BYTES, CSV, JSON, NDJSON
 from service.api.parsing.remote_write import PROTOBUF
 from service.problems import PROBLEM_JSON, InvalidField, ServiceError, problem_types
@@ -25,6 +30,7 @@ from service.schema.observations import (
     ObservationForm,
 )
 
+EXAMPLES = Path(__file__).with_name("examples.json")
 REF = "#/components/schemas/{name}"
 
 DESCRIPTION = """\
@@ -240,7 +246,7 @@ def document(app: FastAPI, kinds: Iterable[Any]) -> dict[str, Any]:
         components["schemas"] |= answers(kinds)
         components["securitySchemes"] = {"key": BEARER}
         _leave_out_own_errors(result)
-        examples.describe(result)
+        _add_examples(result)
         app.openapi_schema = result
     return app.openapi_schema
 
@@ -254,3 +260,61 @@ def _leave_out_own_errors(result: dict[str, Any]) -> None:
             errors = operation["responses"]
             if "HTTPValidationError" in str(errors.get("422")):
                 del errors["422"]
+
+
+# --- examples -------------------------------------------------------------------------------------
+
+
+class Example(msgspec.Struct, omit_defaults=True):
+    """One request and its answer."""
+
+    call: str  # operation id
+    summary: str
+    path: dict[str, Any] = {}
+    query: str = ""
+    media: str = "application/json"
+    body: Any = msgspec.UNSET
+    status: int = 200
+    answer: Any = msgspec.UNSET
+
+    @property
+    def name(self) -> str:
+        """Key of the example in OpenAPI."""
+        return "-".join("".join(c if c.isalnum() else " " for c in self.summary.lower()).split())
+
+
+@lru_cache(1)
+def all_examples() -> tuple[Example, ...]:
+    """Return every example, in order."""
+    return msgspec.json.decode(EXAMPLES.read_bytes(), type=tuple[Example, ...])
+
+
+def of_call(call: str) -> list[Example]:
+    """Return the examples of a call."""
+    return [example for example in all_examples() if example.call == call]
+
+
+def _add_examples(document: dict[str, Any]) -> None:
+    """Add examples of requests and answers to an OpenAPI document."""
+    for operations in document["paths"].values():
+        for method in ("get", "put", "post", "delete"):
+            if method in operations:
+                _add_to_operation(operations[method])
+
+
+def _add_to_operation(operation: dict[str, Any]) -> None:
+    for example in of_call(operation["operationId"]):
+        if example.body is not msgspec.UNSET:
+            _show(operation["requestBody"]["content"][example.media], example, example.body)
+        content = operation["responses"][str(example.status)].get("content", {})
+        if example.answer is not msgspec.UNSET:
+            _show(content[_answered(example, content)], example, example.answer)
+
+
+def _answered(example: Example, content: dict[str, Any]) -> str:
+    """Return the media type of an answer: that of the request, if the call has it."""
+    return example.media if example.media in content else next(iter(content))
+
+
+def _show(content: dict[str, Any], example: Example, value: Any) -> None:
+    content.setdefault("examples", {})[example.name] = {"summary": example.summary, "value": value}

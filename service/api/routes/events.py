@@ -1,22 +1,28 @@
-"""Server-sent events: changepoints and anomalies of all streams, and the observations of one."""
+"""What happens to streams: changes that were, events and observations as they come."""
 
 from __future__ import annotations
 
 import re
+import time
 from typing import Annotated
 
+import msgspec
 from fastapi import Query
+from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moca_client.tables.changes import lines
 from service import wire
-from service.api.http import Context, LastEventId, StreamPath, context_of
+from service.api.http import Context, LastEventId, StreamPath, context_of, json_response
+from service.api.parsing.bodies import CSV
 from service.api.routes.streams import head_of
-from service.api.sse.events import EventStream, Subscription
+from service.api.sse.connections import EventStream
+from service.api.sse.events import Subscription
 from service.api.sse.observations import Follower, differs
 from service.observability import metrics
 from service.problems import FieldError, InvalidField, StreamReplaced
-from service.schema.queries import EventsQuery, LiveQuery, kinds_of
+from service.schema.queries import ChangesQuery, EventsQuery, LiveQuery, kinds_of
 from service.store.keys import partition_of
 from service.wire import event_cursor, tags
 from service.wire.event_cursor import BadCursor, Positions
@@ -26,7 +32,26 @@ HEARTBEAT_S = 15.0  # between comments on a quiet connection: proxies commonly c
 SEND_TIMEOUT_S = 30.0  # a consumer that takes nothing for longer is cut off, and may resume
 EVERYTHING = "0"
 ALL_OBSERVATIONS = "-1"
+_encode = msgspec.json.Encoder().encode
 _cursor = re.compile(r"(-1|[0-9]{1,16})(?:@([0-9]{1,10}))?").fullmatch
+
+
+async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]) -> Response:
+    """List changes of all streams: which, when, how big, how sure; page by page.
+
+    They are those whose last states the event feed retains (`feed_events`), of streams deleted
+    since, too. The time of a change, for `since`, `until` and `sort`, is when it was confirmed, or
+    else suspected. Filters of different names must all match; of one that is given several times,
+    any. `before`, `after` and `explanation` are computed of the history when they are read.
+    """
+    page = await context_of(request).changes.page(query, time.time())
+    if query.format == "json":
+        return json_response(_encode(page))
+    headers = {}
+    if page.cursor is not None:
+        following = URL(scope=request.scope).include_query_params(cursor=page.cursor)
+        headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
+    return Response(lines(page.changes), headers=headers, media_type=CSV)
 
 
 async def events(
