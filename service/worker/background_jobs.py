@@ -70,12 +70,12 @@ class Jobs:
     def __bool__(self) -> bool:
         return bool(self._jobs)
 
-    def take(self, found: dict[int, list[Item]]) -> None:
-        """Make jobs of what takes long in `found`, of commands by partition; they go from it."""
-        for partition, items in list(found.items()):
+    def take(self, received: dict[int, list[Item]]) -> None:
+        """Make jobs of what takes long in `received`, of commands by partition; they go from it."""
+        for partition, items in list(received.items()):
             if items and is_background(items[0]):
                 self._jobs[partition] = Job(items[0], self._engine, self._tracer)
-                del found[partition]
+                del received[partition]
 
     def next(self) -> tuple[int, Job]:
         """The job whose turn it is."""

@@ -37,7 +37,7 @@ from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import Task, key_field
 from service.worker.streams.validation import (
-    Known,
+    Dimensions,
     check_label,
     check_observation,
     check_position,
@@ -61,7 +61,8 @@ class CommandBatch:
     """Commands of several partitions that are applied and committed together."""
 
     def __init__(self, engine: Engine, tasks: list[Task]) -> None:
-        self.engine, self.tasks = engine, tasks
+        self.engine = engine
+        self.tasks = tasks
         self.queues: dict[tuple[int, str], StreamQueue] = {}
         self.filling = Filling(engine.waiting_bytes)
 
@@ -129,7 +130,8 @@ class CommandBatch:
 
     def _series(self, queue: StreamQueue, coming: list[Answer]) -> None:
         """Apply several observations of one command."""
-        stream, task = queue.stream, queue.tasks[0]
+        stream = queue.stream
+        task = queue.tasks[0]
         metrics.BATCH_SIZE.observe(len(coming))
         assert isinstance(task.command, Observe)
         applied, refusal = observe_series(self.engine, stream, coming, task.command.belief)
@@ -198,7 +200,8 @@ class CommandBatch:
         if command.key is None:
             return False
         field = key_field(command)
-        earlier, stored = queue.keyed.get(field), queue.stream.remembered.get(field)
+        earlier = queue.keyed.get(field)
+        stored = queue.stream.remembered.get(field)
         digest = stored.digest if stored is not None else None
         if earlier is not None and isinstance(earlier.command, Observe):
             digest = earlier.command.digest
@@ -212,13 +215,16 @@ class CommandBatch:
         if earlier is not None:
             task.same_as = earlier
         elif stored is not None:
-            task.status, task.body = stored.status, answers.repeat(stored.body)
+            task.status = stored.status
+            task.body = answers.repeat(stored.body)
         return True
 
     def _delayed(self, queue: StreamQueue, task: Task, command: Observe) -> None:
         """Apply a list where labels are to come, on its own: answers depend on one another."""
-        stream, head = queue.stream, self._begun(queue, task, command)
-        at, seen_now = delayed_labels.awaited(head, command), command.observations
+        stream = queue.stream
+        head = self._begun(queue, task, command)
+        at = delayed_labels.awaited(head, command)
+        seen_now = command.observations
         if at is None:
             check_position(command.seq, delayed_labels.position(head))
         else:  # its input and time were checked when they came
@@ -228,12 +234,15 @@ class CommandBatch:
         self._create(stream, head, task)
         stream.touch(task.envelope.time_ms)
         for seen in command.observations:
-            head.x_dim, head.y_dim = Known(head.x_dim, head.y_dim).after(seen)
-            rest = (seen, self.filling.add, command)
+            head.x_dim, head.y_dim = Dimensions(head.x_dim, head.y_dim).after(seen)
             if at is None:
-                answer, refusal = delayed_labels.append(self.engine, stream, *rest)
+                answer, refusal = delayed_labels.append(
+                    self.engine, stream, seen, self.filling.add, command
+                )
             else:
-                answer, refusal = delayed_labels.label(self.engine, stream, at, *rest)
+                answer, refusal = delayed_labels.label(
+                    self.engine, stream, at, seen, self.filling.add, command
+                )
             events.publish(stream, task)
             if refusal is not None:
                 raise refusal
@@ -258,16 +267,18 @@ class CommandBatch:
 
     def _observations(self, queue: StreamQueue, task: Task, command: Observe) -> list[Answer]:
         """The queue's next observations, checked against its stream as it is now."""
-        stream, head = queue.stream, self._begun(queue, task, command)
+        stream = queue.stream
+        head = self._begun(queue, task, command)
         if queue.at == 0:
             check_position(command.seq, head.seq)
             self._check(head, command.observations, command.first)
             check_details(self.engine, head, command)
             self._create(stream, head, task)
-        head, slab = stream.live(), stream.slab
+        head = stream.live()
+        slab = stream.slab
         several = slab is not None and slab.in_series and not answers.detailed(command)
         coming = command.observations[queue.at : None if several else queue.at + 1]
-        head.x_dim, head.y_dim = Known(head.x_dim, head.y_dim).after_all(coming)
+        head.x_dim, head.y_dim = Dimensions(head.x_dim, head.y_dim).after_all(coming)
         model = head.settings.model
         return [
             Answer(stream.name, model, record, command) for record in self._records(head, coming)
@@ -275,13 +286,17 @@ class CommandBatch:
 
     def _records(self, head: Head, coming: list[Observation]) -> list[Record]:
         """Records of a stream's next observations."""
-        rates = step_inputs.effective_rates(self.engine.catalogue.of(head), head.settings)
-        last_time, supervision = head.last_time, head.pending_supervision
+        model = self.engine.catalogue.of(head)
+        hazard, outlier_rate = step_inputs.effective_rates(model, head.settings)
+        last_time = head.last_time
+        supervision = head.pending_supervision
         records = []
         for seq, seen in enumerate(coming, head.seq):
             elapsed = step_inputs.elapsed(seen, head.settings.interval, last_time)
             stated = supervision if seen.changepoint is None else seen.changepoint
-            records.append(Record(seq, seen.y, seen.x, seen.time, elapsed, stated, *rates))
+            records.append(
+                Record(seq, seen.y, seen.x, seen.time, elapsed, stated, hazard, outlier_rate)
+            )
             supervision = None
             if seen.time is not None:
                 last_time = timestamps.seconds(seen.time)
@@ -290,19 +305,20 @@ class CommandBatch:
 
     def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""
-        known, model = Known(head.x_dim, head.y_dim), self.engine.catalogue.of(head)
-        before = known
-        to_check = [] if plain(observations, known, model) else observations
+        dimensions = Dimensions(head.x_dim, head.y_dim)
+        model = self.engine.catalogue.of(head)
+        before = dimensions
+        to_check = [] if plain(observations, dimensions, model) else observations
         for i, seen in enumerate(to_check, first):
             alone = first == 0 and len(observations) == 1
             where = "" if alone else f"observations[{i}]."
             # The dimensions are given by the first input and label; what a label may be is not.
-            check_observation(seen, where, known.x_dim, known.after(seen).y_dim)
+            check_observation(seen, where, dimensions.x_dim, dimensions.after(seen).y_dim)
             check_label(seen, where, model)
-            known = known.after(seen)
+            dimensions = dimensions.after(seen)
         step_inputs.check(observations, first, head.settings.interval, head.last_time)
-        if known != before:
-            check_sizes(self.engine, head, known, head.settings.max_hypotheses)
+        if dimensions != before:
+            check_sizes(self.engine, head, dimensions, head.settings.max_hypotheses)
 
     def _refuse(self, queue: StreamQueue, refusal: ServiceError) -> None:
         task = queue.tasks[0]

@@ -94,10 +94,12 @@ def refused(store: Store, item: Item) -> tuple[Item, list[Effect]]:
         logger.warning("cannot read the idempotency keys of %r: %s", command.stream, error)
         return aside, []
     if earlier is not None and earlier.digest == command.digest:
-        task.status, task.body = earlier.status, answers.repeat(earlier.body)
+        task.status = earlier.status
+        task.body = answers.repeat(earlier.body)
     if earlier is not None:
         return aside, []
-    field, digest = key_field(command), command.digest or ""
+    field = key_field(command)
+    digest = command.digest or ""
     record = IdempotencyRecord(digest, task.envelope.time_ms, task.status, task.body, field)
     blob = wire.checksummed(wire.encode(record), "idempotency", command.stream)
     return aside, [("HSET", keys.idempotency(task.partition, command.stream), field, blob)]
@@ -155,7 +157,8 @@ class Committer:
     def submit(self, commits: list[Commit], stages: Stages) -> None:
         """Begin to commit what the stages are of; `settle` was called since the last time."""
         assert self._results is None, "a commit is under way"
-        self._commits, self._stages = commits, stages
+        self._commits = commits
+        self._stages = stages
         self._began = time.monotonic()
         self._results = list  # where this fails they count as under way, and are abandoned
         self._results = self._log.begin_commit(commits)

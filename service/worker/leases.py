@@ -40,7 +40,9 @@ class Leases:
     """
 
     def __init__(self, connect: Callable[[], Log], ttl_ms: int, hang_s: float = 0.0) -> None:
-        self._connect, self._ttl_s, self._hang_s = connect, ttl_ms / 1000, hang_s
+        self._connect = connect
+        self._ttl_s = ttl_ms / 1000
+        self._hang_s = hang_s
         self._rearm = float("inf")
         self._lock = threading.Lock()
         self._held: dict[int, Lease] = {}
@@ -99,7 +101,8 @@ class Leases:
     def lost(self) -> set[int]:
         """Partitions whose renewal was refused since the last call."""
         with self._lock:
-            lost, self._lost = self._lost, set()
+            lost = self._lost
+            self._lost = set()
             return lost & self._held.keys()
 
     def _renew_for_ever(self) -> None:

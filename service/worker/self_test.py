@@ -58,8 +58,8 @@ def dummy_step(settings: Settings) -> None:
     slab = Slab(model, DEFAULTS.max_hypotheses, settings.device)
     ones = [[1.0] * model.scaled]
     (row,) = slab.begin(ones, ones)
-    rates = step_inputs.effective_rates(model, DEFAULTS)
-    record = Record(0, 0.0, None, None, 1.0, None, *rates)
+    hazard, outlier_rate = step_inputs.effective_rates(model, DEFAULTS)
+    record = Record(0, 0.0, None, None, 1.0, None, hazard, outlier_rate)
     (place,) = slab.step([row], [record], [0]).places
     if isinstance(place, Place):
         summarise(place.mixture, LEVELS)

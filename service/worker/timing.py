@@ -13,7 +13,8 @@ from service.observability.tracing import Tracer, known_place
 from service.store.log import Commit
 from service.worker.streams.task import Task
 
-MS, NS = 1_000_000, 1_000_000_000
+MS = 1_000_000
+NS = 1_000_000_000
 
 
 @contextmanager
@@ -28,7 +29,8 @@ class Stages:
     """One batch; `tracer` is None where no traces are asked for."""
 
     def __init__(self, tasks: Sequence[Task], tracer: Tracer | None) -> None:
-        self._tracer, self._began = tracer, time.monotonic()
+        self._tracer = tracer
+        self._began = time.monotonic()
         now_ms = time.time() * 1000
         waited = [max(0.0, now_ms - task.envelope.time_ms) / 1000 for task in tasks]
         metrics.observe_all(metrics.STAGE_DURATION.labels("queue"), waited)
@@ -51,16 +53,16 @@ class Stages:
         metrics.STAGE_DURATION.labels("commit").observe(now - began)
         if self._traced:
             now_ns = time.time_ns()
-            said = {c.partition: result for c, result in zip(commits, results, strict=True)}
+            result_of = {c.partition: result for c, result in zip(commits, results, strict=True)}
             for task in self._traced:
-                if task.partition in said:
+                if task.partition in result_of:
                     began_ns = now_ns - int((now - began) * NS)
-                    self._span(task, "commit", began_ns, now_ns, said[task.partition])
+                    self._span(task, "commit", began_ns, now_ns, result_of[task.partition])
 
     def _span(self, task: Task, name: str, from_ns: int, to_ns: int, result: str = "") -> None:
         assert self._tracer is not None
         kind = "CONSUMER" if name == "queue" else "INTERNAL"
-        found: dict[str, str | int] = {"moca.result": result} if result else {}
+        attributes: dict[str, str | int] = {"moca.result": result} if result else {}
         if name == "compute":
-            found = {"moca.status": task.status}
-        self._tracer.span(name, kind, task.envelope.trace, from_ns, found).end(to_ns)
+            attributes = {"moca.status": task.status}
+        self._tracer.span(name, kind, task.envelope.trace, from_ns, attributes).end(to_ns)

@@ -161,7 +161,8 @@ class Worker:
         """Apply commands of several partitions, and begin to commit each partition."""
         self._busy = set(items)
         tasks = [item.task for waiting in items.values() for item in waiting if item.task]
-        stages, batch = Stages(tasks, self._tracer), CommandBatch(self.engine, tasks)
+        stages = Stages(tasks, self._tracer)
+        batch = CommandBatch(self.engine, tasks)
         batch.apply()
         self._applied(items, batch, stages)
 
@@ -212,7 +213,8 @@ class Worker:
     def _settle(self) -> None:
         """Wait for the in-flight commit and handle its results."""
         invalid = {}
-        busy, self._busy = self._busy, self._busy | self._committer.partitions
+        busy = self._busy
+        self._busy = busy | self._committer.partitions
         results = self._committer.settle()
         self._busy = busy
         for commit, result in results:
@@ -299,7 +301,8 @@ class Worker:
 
     def _try(self, lease: Lease, item: Item) -> None:
         """Apply one command alone, named in the store meanwhile, in case it ends this process."""
-        p, task = lease.partition, item.task
+        p = lease.partition
+        task = item.task
         if task is not None and not self.log.begin_trial(lease, task.entry, task.index):
             self._disown(p)
             return

@@ -10,7 +10,7 @@ from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Strategy
 from service.problems import UnfitModel, WarmingUp
-from service.wire import Act, Record
+from service.wire import Act
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.step import wake
 from service.worker.streams import step_inputs
@@ -21,7 +21,8 @@ from service.worker.streams.validation import check_inputs
 
 def act(engine: Engine, stream: Stream, command: Act) -> bytes:
     """Answer to POST actions: the candidate chosen, and the values it was the best of."""
-    head, model = stream.live(), engine.catalogue.of(stream.live())
+    head = stream.live()
+    model = engine.catalogue.of(head)
     takes_none = model.x_dim == 0 and head.x_dim is not None  # None: no input has come yet
     if takes_none or model.label == "class" or model.y_dim != 1:
         raise UnfitModel(
@@ -37,11 +38,10 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
             f"the stream is still warming up at seq {head.seq}: post more observations{other}",
             seq=head.seq,
         )
-    slab, rates = stream.slab, step_inputs.effective_rates(model, head.settings)
-    rest = (command.elapsed, head.pending_supervision, *rates)
-    coming = Record(head.seq, None, command.candidates[0], None, *rest)
-    state, prior = slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row)
-    grown, _ = moca.grow(state, prior, slab.inputs([coming]))
+    slab = stream.slab
+    coming = step_inputs.coming(model, head, command.elapsed, command.candidates[0])
+    state = slab.state(delayed_labels.newest(engine, stream))
+    grown, _ = moca.grow(state, slab.row_prior(stream.row), slab.inputs([coming]))
     candidates = torch.tensor([command.candidates], dtype=torch.float64, device=slab.device)
     strategy = Strategy(command.strategy, command.samples)  # type: ignore[arg-type]
     generators = actions.seeded([command.seed], slab.device)

@@ -26,7 +26,8 @@ from service.worker.streams.stream import Stream
 
 def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
     """Calibrate the threshold of a stream's sensitivity, unless that was done meanwhile."""
-    head, slab = stream.live(), stream.slab
+    head = stream.live()
+    slab = stream.slab
     if slab is None or head.alarm is None or not alarm_threshold.uncalibrated(head, slab):
         stream.end_calibration()
         return
@@ -35,7 +36,8 @@ def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
     most = min(own.MOST, engine.settings.max_replay)
     records = retained(stream, engine.store, most)[-most:]
     records = seasons.known_now(stream, records, head.settings.seasonal)
-    alarm, calibration = head.alarm, Calibration(head.scored, head.seq)
+    alarm = head.alarm
+    calibration = Calibration(head.scored, head.seq)
     labelled = [record for record in records if record.y is not None]
     try:
         starts = (yield from rerun.segmented(engine, stream, records)) if labelled else []
@@ -45,9 +47,9 @@ def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
     else:
         counts = yield from _confirmations(engine, stream, regime)
         rate = requested["false_alarms_per_1000"]
-        found = own.calibrated(counts, own.SERIES * own.STEPS, rate)
-        calibration.false_alarms_per_1000 = found.false_alarms_per_1000
-        head.alarm = replace(alarm, threshold=found.threshold, calibration=calibration)
+        calibrated = own.calibrated(counts, own.SERIES * own.STEPS, rate)
+        calibration.false_alarms_per_1000 = calibrated.false_alarms_per_1000
+        head.alarm = replace(alarm, threshold=calibrated.threshold, calibration=calibration)
     stream.end_calibration()
     stream.touch(head.updated_ms)
 
@@ -59,7 +61,8 @@ def _learned(labelled: list[Record], starts: list[int]) -> quiet.Quiet:
 
 def _confirmations(engine: Engine, stream: Stream, regime: quiet.Quiet) -> Steps[list[int]]:
     """Events confirmed in quiet continuations, by threshold."""
-    head, slab = stream.live(), stream.slab
+    head = stream.live()
+    slab = stream.slab
     assert slab is not None
     hazard, outlier_rate = step_inputs.effective_rates(slab.model, head.settings)
     (table,) = step_inputs.hazard_table(slab.model, [hazard])
@@ -75,5 +78,4 @@ def _confirmations(engine: Engine, stream: Stream, regime: quiet.Quiet) -> Steps
 
 def _on_host(state: FilterState, prior: Prior) -> tuple[FilterState, Prior]:
     stats = type(prior.stats)(*to_host(prior.stats))
-    rest = to_host(prior[1:])
-    return moca.rebuild(state, to_host(moca.leaves(state))), Prior(stats, *rest)
+    return moca.rebuild(state, to_host(moca.leaves(state))), Prior(stats, *to_host(prior[1:]))

@@ -55,7 +55,7 @@ from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import Task
 from service.worker.streams.validation import (
-    Known,
+    Dimensions,
     check_options,
     check_prior,
     check_settings,
@@ -122,7 +122,8 @@ def fresh(
     given: settings in place of those of `earlier`. outputs: numbers in its first label, None where
     not known; without a model's name they decide on the model.
     """
-    catalogue, now = engine.catalogue, envelope.time_ms
+    catalogue = engine.catalogue
+    now = envelope.time_ms
     named = given.get("model") or earlier.model
     asked = named or _default_model(envelope.default_model, earlier, given, outputs)
     if envelope.chosen is not None and same_model(asked, envelope.chosen):
@@ -134,9 +135,9 @@ def fresh(
     head = Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
     head.unnamed = not named
     head.x_dim, head.y_dim = catalogue.dimensions(name)
-    known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
-    check_sizes(engine, head, known, settings.max_hypotheses)
-    head.x_dim, head.y_dim = known
+    dimensions = check_prior(settings, catalogue.of(head), Dimensions(head.x_dim, head.y_dim))
+    check_sizes(engine, head, dimensions, settings.max_hypotheses)
+    head.x_dim, head.y_dim = dimensions
     head.alarm = alarm_threshold.of(engine.settings.models_dir, catalogue.of(head), settings)
     return head
 
@@ -216,7 +217,7 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
     check_settings(head, given)
     size = given.pop("max_hypotheses", head.settings.max_hypotheses)
     if size > head.settings.max_hypotheses:
-        check_sizes(engine, head, Known(head.x_dim, head.y_dim), size)
+        check_sizes(engine, head, Dimensions(head.x_dim, head.y_dim), size)
     new = updated(head.settings, given)
     model = engine.catalogue.of(head)
     resized = new._replace(max_hypotheses=size)
@@ -238,7 +239,8 @@ def _delete(engine: Engine, stream: Stream, task: Task) -> None:
 
 def _expire(engine: Engine, stream: Stream, task: Task) -> None:
     """Expire by the requester's timestamp, in log order; an earlier observation keeps it."""
-    head, now_ms = stream.live(), task.envelope.time_ms
+    head = stream.live()
+    now_ms = task.envelope.time_ms
     if head.settings.ttl is None or head.updated_ms + 1000 * head.settings.ttl > now_ms:
         task.status = 200
         return

@@ -30,7 +30,8 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     Exact where labels are exchangeable, else of HORIZON_PATHS paths. The i-th samples of all
     steps are one path.
     """
-    head, model = stream.live(), engine.catalogue.of(stream.live())
+    head = stream.live()
+    model = engine.catalogue.of(head)
     if model.x_dim:
         raise UnfitModel(
             f"horizon: {head.settings.model} predicts labels from inputs; give `x` instead",
@@ -46,14 +47,19 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
         limits.check_paths(engine, stream, command, count)
     drawn = _paths(engine, stream, command, count) if count else None
     if model.exchangeable:
-        found = _exact(engine, stream, command)
+        predictives = _exact(engine, stream, command)
     else:
         assert drawn is not None
-        found = [_summary(model, drawn[:, i], command.quantiles) for i in range(command.horizon)]
-    steps = [Prediction(ahead=i, predictive=each) for i, each in enumerate(found, start=1)]
+        predictives = [
+            _summary(model, drawn[:, i], command.quantiles) for i in range(command.horizon)
+        ]
+    steps = [
+        Prediction(ahead=i, predictive=predictive)
+        for i, predictive in enumerate(predictives, start=1)
+    ]
     if command.samples and drawn is not None:
-        for i, each in enumerate(steps):
-            each.samples = drawn[: command.samples, i].tolist()
+        for i, step in enumerate(steps):
+            step.samples = drawn[: command.samples, i].tolist()
     answer = Predictions(
         stream=stream.name,
         seq=delayed_labels.position(head),
@@ -67,20 +73,20 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
 def _coming(stream: Stream, command: Predict) -> Record:
     head = stream.live()
     assert stream.slab is not None
-    rates = step_inputs.effective_rates(stream.slab.model, head.settings)
-    return Record(head.seq, None, None, None, command.elapsed, head.pending_supervision, *rates)
+    return step_inputs.coming(stream.slab.model, head, command.elapsed)
 
 
 def _exact(engine: Engine, stream: Stream, command: Predict) -> list[Predictive]:
     slab = stream.slab
     assert slab is not None
-    state, prior = slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row)
+    state = slab.state(delayed_labels.newest(engine, stream))
+    prior = slab.row_prior(stream.row)
     inputs = slab.inputs([_coming(stream, command)])
-    found = horizon.mixtures(slab.model, state, prior, inputs, command.horizon)
+    mixtures = horizon.mixtures(slab.model, state, prior, inputs, command.horizon)
     if stream.season is not None:
         seasons = _seasons(stream, command).to(slab.device)
-        found = (each.shifted(seasons[i]) for i, each in enumerate(found))
-    return [summarise(each, command.quantiles)[0] for each in found]
+        mixtures = (mixture.shifted(seasons[i]) for i, mixture in enumerate(mixtures))
+    return [summarise(mixture, command.quantiles)[0] for mixture in mixtures]
 
 
 def _seasons(stream: Stream, command: Predict) -> Tensor:
@@ -94,12 +100,12 @@ def _paths(engine: Engine, stream: Stream, command: Predict, count: int) -> Tens
     """Labels (count, horizon, d)."""
     slab = stream.slab
     assert slab is not None
-    rows = horizon.repeated(
+    states, priors = horizon.repeated(
         slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row), count
     )
     inputs = slab.inputs([_coming(stream, command)] * count)
     generator = torch.Generator(slab.device).manual_seed(command.seed)
-    paths = horizon.paths(slab.model, *rows, inputs, command.horizon, generator)
+    paths = horizon.paths(slab.model, states, priors, inputs, command.horizon, generator)
     return paths if stream.season is None else paths + _seasons(stream, command)[:, None].to(paths)
 
 

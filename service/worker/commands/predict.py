@@ -13,7 +13,7 @@ from moca_client.responses import Hypothesis, Prediction, RunLengthSummary
 from model_core import filter as moca
 from model_core import horizon
 from model_core.predictive import Mixture
-from service.wire import Predict, Record
+from service.wire import Predict
 from service.worker.filtering import delayed_labels, warmup
 from service.worker.filtering.step import wake
 from service.worker.streams import limits, step_inputs
@@ -69,23 +69,23 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     check_inputs(inputs, "x", head.x_dim)
     limits.check_predictions(engine, stream, command, len(inputs))
     wake(engine, [stream])
-    found = [Prediction() for _ in inputs]
+    predicted = [Prediction() for _ in inputs]
     if stream.slab is not None:
         mixture, run_lengths = _mixture(engine, stream, command, inputs)
         mixture = _of_labels(stream, mixture)
-        found = _described(mixture, run_lengths, command)
+        predicted = _described(mixture, run_lengths, command)
     else:
         if warmup.varied(warmup.values_of(stream.buffer, model), model.y_dim):
             mixture = _of_labels(stream, _provisional(engine, stream, inputs))
-            found = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)
-    for prediction, x in zip(found, inputs, strict=True):
+            predicted = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)
+    for prediction, x in zip(predicted, inputs, strict=True):
         prediction.x = x or None
     answer = responses.Predictions(
         stream=stream.name,
         seq=delayed_labels.position(head),
         model=head.settings.model,
         warming_up=stream.slab is None,
-        predictions=found,
+        predictions=predicted,
     )
     return msgspec.json.encode(answer)
 
@@ -97,7 +97,8 @@ def _of_labels(stream: Stream, mixture: Mixture) -> Mixture:
 
 
 def _provisional(engine: Engine, stream: Stream, points: list[list[float]]) -> Mixture:
-    head, device = stream.live(), engine.settings.device
+    head = stream.live()
+    device = engine.settings.device
     model = engine.catalogue.of(head)
     return warmup.provisional(model, [stream.buffer], [head.settings], [*points], device)
 
@@ -109,35 +110,35 @@ def _mixture(
 
     Shortest run first, whatever slots they are in, so that a seed means the same draws.
     """
-    slab, head = stream.slab, stream.live()
+    slab = stream.slab
+    head = stream.live()
     assert slab is not None
-    rates, count = step_inputs.effective_rates(slab.model, head.settings), len(points)
-    records = [
-        Record(head.seq, None, x or None, None, command.elapsed, head.pending_supervision, *rates)
-        for x in points
-    ]
-    inputs = slab.inputs(records)
-    state, prior = slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row)
+    records = [step_inputs.coming(slab.model, head, command.elapsed, x or None) for x in points]
+    state = slab.state(delayed_labels.newest(engine, stream))
+    prior = slab.row_prior(stream.row)
     grown, _ = moca.grow(state, prior, slab.inputs(records[:1]))
-    mixture = moca.predict(slab.model, *horizon.repeated(grown, prior, count), inputs).mixture
-    found = grown.belief.run_length[0].tolist()
+    states, priors = horizon.repeated(grown, prior, len(points))
+    mixture = moca.predict(slab.model, states, priors, slab.inputs(records)).mixture
+    lengths = grown.belief.run_length[0].tolist()
     alive = torch.isfinite(grown.belief.log_prob[0]).tolist()
-    slots = sorted((i for i, there in enumerate(alive) if there), key=found.__getitem__)
-    slots += range(len(found), mixture.log_weight.shape[1])  # the outliers' component
+    slots = sorted((i for i, there in enumerate(alive) if there), key=lengths.__getitem__)
+    slots += range(len(lengths), mixture.log_weight.shape[1])  # the outliers' component
     at = torch.tensor(slots, device=mixture.log_weight.device)
-    parts = [each.index_select(1, at) for each in mixture.components.parameters()]
+    parts = [parameter.index_select(1, at) for parameter in mixture.components.parameters()]
     ordered = Mixture(mixture.log_weight.index_select(1, at), mixture.components.rebuilt(*parts))
-    return ordered, [found[i] if i < len(found) else None for i in slots]
+    return ordered, [lengths[i] if i < len(lengths) else None for i in slots]
 
 
 def _described(mixture: Mixture, run_lengths: list[Any], command: Predict) -> list[Prediction]:
-    found = [Prediction(predictive=each) for each in summarise(mixture, command.quantiles)]
+    predicted = [
+        Prediction(predictive=predictive) for predictive in summarise(mixture, command.quantiles)
+    ]
     if command.components:
-        for each, parts in zip(found, components(mixture, run_lengths), strict=True):
-            each.components = parts
+        for prediction, parts in zip(predicted, components(mixture, run_lengths), strict=True):
+            prediction.components = parts
     if command.samples:
         generator = torch.Generator(mixture.log_weight.device).manual_seed(command.seed)
         draws = mixture.sample(command.samples, generator).tolist()
-        for each, drawn in zip(found, draws, strict=True):
-            each.samples = drawn
-    return found
+        for prediction, drawn in zip(predicted, draws, strict=True):
+            prediction.samples = drawn
+    return predicted

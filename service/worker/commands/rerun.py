@@ -30,9 +30,9 @@ from service.worker.streams.stream import Stream
 T = TypeVar("T")
 # A rerun yields where it can be left for a while, or given up; it returns its outcome.
 Steps = Generator[None, None, T]
-# Observations between signs of life, and those of a kernel that steps them in one call; others of
-# the worker go on then.
-TICK, SERIES = 16, 512
+# Observations between signs of life, at which others of the worker go on.
+TICK = 16
+SERIES = 512  # of a kernel, which steps them in one call
 # Of the head in place, whatever the rerun found.
 KEPT = (
     "created_ms",
@@ -56,7 +56,8 @@ class Rerun:
     """
 
     def __init__(self, stream: Stream, records: list[Record]) -> None:
-        self.stream, self.records = stream, records
+        self.stream = stream
+        self.records = records
         self.events: dict[int, Event] = {}
         self.scores: list[float | None] = [None] * len(records)
         self.changed: list[float | None] = [None] * len(records)
@@ -76,11 +77,12 @@ def under(
     engine: Engine, stream: Stream, head: Head, records: list[Record], beliefs: int = 0
 ) -> Steps[Rerun]:
     """Rerun records as a new stream would have seen them; head: its settings and dimensions."""
-    model, settings = engine.catalogue.of(head), head.settings
-    rates = step_inputs.effective_rates(model, settings)
-    records = [replace(record, hazard=rates[0], outlier_rate=rates[1]) for record in records]
-    known = warmup.given(settings, model) or _estimated(model, settings, records)
-    return (yield from _run(engine, stream, head, records, known, beliefs))
+    model = engine.catalogue.of(head)
+    settings = head.settings
+    hazard, outlier_rate = step_inputs.effective_rates(model, settings)
+    records = [replace(record, hazard=hazard, outlier_rate=outlier_rate) for record in records]
+    scaling = warmup.given(settings, model) or _estimated(model, settings, records)
+    return (yield from _run(engine, stream, head, records, scaling, beliefs))
 
 
 def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Rerun]:
@@ -94,21 +96,21 @@ def in_hindsight(engine: Engine, stream: Stream, records: list[Record]) -> Steps
     """Rerun records, as they were met, with the location and scale of all of them."""
     old = stream.live()
     model = engine.catalogue.of(old)
-    known = warmup.given(old.settings, model)
-    if known is None:
-        known = warmup.estimate(warmup.values_of(records, model), old.settings, model)
+    scaling = warmup.given(old.settings, model)
+    if scaling is None:
+        scaling = warmup.estimate(warmup.values_of(records, model), old.settings, model)
     # The rerun notes where regimes come from; those of the stream itself stay.
     records = [replace(record) for record in records]
-    return (yield from _run(engine, stream, _anew(old), records, known))
+    return (yield from _run(engine, stream, _anew(old), records, scaling))
 
 
 def segmented(engine: Engine, stream: Stream, records: list[Record]) -> Steps[list[int]]:
     """Starts of the regimes of records in hindsight, the first included."""
-    found = yield from in_hindsight(engine, stream, records)
+    rerun = yield from in_hindsight(engine, stream, records)
     try:
-        path = rendering.segmentation(found.head, found.records)
+        path = rendering.segmentation(rerun.head, rerun.records)
     finally:
-        found.close()
+        rerun.close()
     return [segment.start for segment in path]
 
 
@@ -143,34 +145,39 @@ def _run(
     stream: Stream,
     head: Head,
     records: list[Record],
-    known: tuple[list[float], list[float]] | None,
+    scaling: tuple[list[float], list[float]] | None,
     beliefs: int = 0,
 ) -> Steps[Rerun]:
-    made, override = _begun(stream, head, records), stream.live().belief_override
-    found = Rerun(made, records)
-    if known is None:
+    made = _begun(stream, head, records)
+    override = stream.live().belief_override
+    rerun = Rerun(made, records)
+    if scaling is None:
         made.buffer = list(records)
         for record in records:
             advance_head(head, record, None)
         head.belief_override = override
-        return found
-    (head.location, head.scale), head.warm = known, True
+        return rerun
+    head.location, head.scale = scaling
+    head.warm = True
     slab = engine.slab(head)
     (row,) = slab.begin([head.location], [head.scale])
-    made.slab, made.row = slab, row
+    made.slab = slab
+    made.row = row
     try:
-        yield from _step(engine, found, beliefs)
+        yield from _step(engine, rerun, beliefs)
     except BaseException:  # given up on the way, too
-        found.close()
+        rerun.close()
         raise
     if override and records:  # after the last of them
         set_belief.believe(made, override)
     head.belief_override = override
-    return found
+    return rerun
 
 
-def _step(engine: Engine, found: Rerun, beliefs: int) -> Steps[None]:
-    made, head, records = found.stream, found.head, found.records
+def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
+    made = rerun.stream
+    head = rerun.head
+    records = rerun.records
     slab = made.slab
     assert slab is not None
     metrics.REPLAYED.inc(len(records))
@@ -183,11 +190,12 @@ def _step(engine: Engine, found: Rerun, beliefs: int) -> Steps[None]:
                 _placed(made, record.seq)
                 readout = readout._replace(best_start=record.seq)
             score = None if readout.log_score != readout.log_score else readout.log_score
-            found.scores[i], found.changed[i] = score, readout.changed_probability
+            rerun.scores[i] = score
+            rerun.changed[i] = readout.changed_probability
             if i >= len(records) - beliefs:
-                found.beliefs[record.seq] = slab.belief(made.row).pairs()
+                rerun.beliefs[record.seq] = slab.belief(made.row).pairs()
             record.previous_start = readout.born_previous_start
-            found.events.update((event.id, event) for event in track_events(made, record, readout))
+            rerun.events.update((event.id, event) for event in track_events(made, record, readout))
             advance_head(head, record, score)
 
 
@@ -209,7 +217,7 @@ def _placed(made: Stream, seq: int) -> None:
 
 
 def adopt(
-    engine: Engine, stream: Stream, found: Rerun, now_ms: int, also: int | None = None
+    engine: Engine, stream: Stream, rerun: Rerun, now_ms: int, also: int | None = None
 ) -> None:
     """Put a rerun in place of its stream, in the next commit; new events are raised.
 
@@ -218,15 +226,16 @@ def adopt(
     one under suspicion and the last one confirmed.
     What the observations were answered stays, too.
     """
-    old, head = stream.live(), found.head
-    known = stream.events(engine.store)
-    needed = {each.id for each in (head.event, head.last_event) if each is not None}
-    new = _reconciled(found.events.values(), known, needed, old.next_event, also)
+    old = stream.live()
+    head = rerun.head
+    own = stream.events(engine.store)
+    needed = {event.id for event in (head.event, head.last_event) if event is not None}
+    new = _reconciled(rerun.events.values(), own, needed, old.next_event, also)
     head.changes = old.changes
-    head.next_event = max([old.next_event, *(each.id + 1 for each in new.values())])
+    head.next_event = max([old.next_event, *(event.id + 1 for event in new.values())])
     gone = old.event
     if gone is not None and (
-        gone.id in {event.id for event in new.values()} or known[gone.id].state == "withdrawn"
+        gone.id in {event.id for event in new.values()} or own[gone.id].state == "withdrawn"
     ):
         gone = None  # it goes on, or was withdrawn by a verdict
     head.event = new.get(head.event.id) if head.event is not None else None
@@ -234,17 +243,20 @@ def adopt(
     for name in KEPT:
         setattr(head, name, getattr(old, name))
     head.pruned_mass_sum += old.pruned_mass_sum
-    changed = [each for each in new.values() if known.get(each.id) != each]
+    changed = [event for event in new.values() if own.get(event.id) != event]
     if gone is not None:
         changed.append(replace(gone, state="withdrawn"))
     stream.leave()
-    stream.head, stream.unserved = head, None
-    stream.slab, stream.row, stream.buffer = found.stream.slab, found.stream.row, ()
+    stream.head = head
+    stream.unserved = None
+    stream.slab = rerun.stream.slab
+    stream.row = rerun.stream.row
+    stream.buffer = ()
     if stream.slab is None:
-        stream.buffer = list(found.records)
+        stream.buffer = list(rerun.records)
         stream.begin_season()
         stream.resume_season()
-    stream.relay(found.records)
+    stream.relay(rerun.records)
     stream.drop_hindsight()
     publish_events(stream, changed, None)
     stream.touch(now_ms)
@@ -254,34 +266,34 @@ def adopt(
 
 def _reconciled(
     events: Iterable[Event],
-    known: dict[int, Event],
+    own: dict[int, Event],
     needed: set[int],
     following: int,
     also: int | None,
 ) -> dict[int, Event]:
     """The rerun's events by their ids there, under the ids of the stream.
 
-    needed: ids there without which the rerun could not go on.
+    own: the stream's events. needed: ids there without which the rerun could not go on.
     """
-    found: dict[int, Event] = {}
-    free = [each for each in known.values() if each.state != "withdrawn"]
-    after = max((each.start for each in free), default=-1)
+    by_id: dict[int, Event] = {}
+    free = [other for other in own.values() if other.state != "withdrawn"]
+    after = max((other.start for other in free), default=-1)
     for event in events:
         if event.state == "withdrawn":
             continue
-        near = [each for each in free if abs(each.start - event.start) <= NEAR]
+        near = [other for other in free if abs(other.start - event.start) <= NEAR]
         if near:
-            same = min(near, key=lambda each: abs(each.start - event.start))
+            same = min(near, key=lambda other: abs(other.start - event.start))
             free.remove(same)
             settled = event.state == "confirmed" and same.start == event.start
             left = same.state == event.state and (settled or event.id not in needed)
             moved = replace(event, id=same.id, verdict=same.verdict)
-            found[event.id] = same if left else moved
+            by_id[event.id] = same if left else moved
         elif (
             event.id in needed
             or event.start > after
             or (also is not None and abs(event.start - also) <= NEAR)
         ):
-            found[event.id] = replace(event, id=following)
+            by_id[event.id] = replace(event, id=following)
             following += 1
-    return found
+    return by_id

@@ -32,7 +32,7 @@ from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import (
-    Known,
+    Dimensions,
     check_label,
     check_observation,
     check_options,
@@ -43,7 +43,8 @@ from service.worker.streams.validation import (
 # Observations segmented in hindsight where torch steps each: about a second, for which the other
 # commands of the partition wait.
 UNCOMPILED = 512
-SHOWN, BELIEVED = 64, 1e-4  # run lengths of a belief in an answer, and how probable at least
+SHOWN = 64  # run lengths of a belief in an answer, at most
+BELIEVED = 1e-4  # their probability, at least
 
 
 def apply_feedback(
@@ -71,30 +72,31 @@ def apply_feedback(
             f"start {start} is outside the retained range {first + 1}-{head.seq - 1}",
             first=first,
         )
-    told = _told(command.change, start, event, events, head)
+    supervision = _supervision(command.change, start, event, events, head)
     records = seasons.known_now(stream, records, head.settings.seasonal)
     records = [
-        replace(record, changepoint=told.get(record.seq, record.changepoint)) for record in records
+        replace(record, changepoint=supervision.get(record.seq, record.changepoint))
+        for record in records
     ]
-    found = yield from rerun.corrected(engine, stream, records)
+    corrected = yield from rerun.corrected(engine, stream, records)
     if event is not None and not command.change:
         # Not raised yet: `_judged` does, once the rerun is in place.
         stream.keep_events([replace(event, state="withdrawn", verdict=False)])
-    rerun.adopt(engine, stream, found, now_ms, also=start)
+    rerun.adopt(engine, stream, corrected, now_ms, also=start)
     kept = _judged(engine, stream, command, event, start)
     answer = responses.Verdict(stream.name, stream.live().seq, rendering.event(kept))
     return msgspec.json.encode(answer)
 
 
-def _told(
+def _supervision(
     change: bool, start: int, event: Event | None, events: dict[int, Event], head: Head
 ) -> dict[int, float]:
     """Supervision by `seq`."""
     if change or event is None:
         return {start: 1.0}
-    starts = [each.start for each in events.values() if each.state != "withdrawn"]
-    before = max((each for each in starts if each < start), default=0)
-    after = min((each for each in starts if each > start), default=head.seq)
+    starts = [event.start for event in events.values() if event.state != "withdrawn"]
+    before = max((other for other in starts if other < start), default=0)
+    after = min((other for other in starts if other > start), default=head.seq)
     return dict.fromkeys(range(before + 1, after), 0.0)
 
 
@@ -123,14 +125,14 @@ def _judged(
 def what_if(engine: Engine, stream: Stream, command: WhatIf) -> Steps[bytes]:
     """Answer to POST what-if: the retained history under other settings."""
     head, records = _prepared(engine, stream, command.settings)
-    found = yield from rerun.under(engine, stream, head, records, command.beliefs)
+    variant = yield from rerun.under(engine, stream, head, records, command.beliefs)
     try:
-        answer = _compared(stream, found, records, command.series)
+        answer = _compared(stream, variant, records, command.series)
         if command.beliefs:
-            answer.beliefs = [_shown(seq, each) for seq, each in found.beliefs.items()]
+            answer.beliefs = [_shown(seq, belief) for seq, belief in variant.beliefs.items()]
         return msgspec.json.encode(answer)
     finally:
-        found.close()
+        variant.close()
 
 
 def _shown(seq: int, belief: list[tuple[int, float]]) -> BeliefAfter:
@@ -145,28 +147,28 @@ def _shown(seq: int, belief: list[tuple[int, float]]) -> BeliefAfter:
 
 
 def _compared(
-    stream: Stream, found: rerun.Rerun, records: list[Record], series: bool
+    stream: Stream, variant: rerun.Rerun, records: list[Record], series: bool
 ) -> responses.WhatIf:
     both = [
         (new, record.log_score)
-        for new, record in zip(found.scores, records, strict=True)
+        for new, record in zip(variant.scores, records, strict=True)
         if new is not None and record.log_score is not None
     ]
     count = len(both)
     return responses.WhatIf(
         stream=stream.name,
-        seq=found.head.seq,
-        first=records[0].seq if records else found.head.seq,
-        model=found.head.settings.model,
-        settings=rendering.settings(found.head.settings),
-        warming_up=not found.head.warm,
+        seq=variant.head.seq,
+        first=records[0].seq if records else variant.head.seq,
+        model=variant.head.settings.model,
+        settings=rendering.settings(variant.head.settings),
+        warming_up=not variant.head.warm,
         compared=count,
         mean_log_score=sum(new for new, _ in both) / count if count else None,
         present_mean_log_score=sum(old for _, old in both) / count if count else None,
-        events=[rendering.event(each) for each in found.events.values()],
-        segmentation=rendering.segmentation(found.head, found.records),
-        log_score=found.scores if series else None,
-        changed_probability=found.changed if series else None,
+        events=[rendering.event(event) for event in variant.events.values()],
+        segmentation=rendering.segmentation(variant.head, variant.records),
+        log_score=variant.scores if series else None,
+        changed_probability=variant.changed if series else None,
     )
 
 
@@ -178,8 +180,8 @@ def segment_history(engine: Engine, stream: Stream, now_ms: int) -> Steps[None]:
     head = stream.live()
     if not head.warm:
         raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
-    known = engine.store.hindsight(stream.partition, stream.name)
-    if known is not None and known.current(head):
+    kept = engine.store.hindsight(stream.partition, stream.name)
+    if kept is not None and kept.current(head):
         return
     in_series = stream.slab is not None and stream.slab.in_series
     most = engine.settings.max_replay if in_series else min(UNCOMPILED, engine.settings.max_replay)
@@ -193,15 +195,16 @@ def segment_history(engine: Engine, stream: Stream, now_ms: int) -> Steps[None]:
 
 def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[None]:
     """Have a stream go on under another model, as if it had been there for all that is retained."""
-    old, name = stream.live(), engine.catalogue.resolve(command.model)
+    old = stream.live()
+    name = engine.catalogue.resolve(command.model)
     if (name, engine.catalogue.digest(name)) == (old.settings.model, old.digest):
         return
     stream.events(engine.store)  # needed later: nothing has changed yet where one is damaged
     head, records = _prepared(engine, stream, {"model": name}, old.pending, anew=True)
-    found = yield from rerun.under(engine, stream, head, records)
+    moved = yield from rerun.under(engine, stream, head, records)
     if head.settings.seasonal is None and not engine.catalogue.of(head).seasonal:
         stream.season = old.season = None  # its labels were rerun as they are
-    rerun.adopt(engine, stream, found, now_ms)
+    rerun.adopt(engine, stream, moved, now_ms)
     # Pending observations are filtered under the new model, as the retained ones were.
     stream.live().pending_settings = []
 
@@ -218,7 +221,8 @@ def _prepared(
     pending: what waits for labels, which is to fit, too. anew: the artifact of a model that stays
     is the one that lies there now, not the stream's.
     """
-    head, catalogue = stream.live(), engine.catalogue
+    head = stream.live()
+    catalogue = engine.catalogue
     if "model" in given and not same_model(given["model"], head.settings.model):
         given = {**given, "model": catalogue.resolve(given["model"])}
     else:
@@ -228,20 +232,21 @@ def _prepared(
     records = retained(stream, engine.store, engine.settings.max_replay)
     stays = settings.model == head.settings.model and not anew
     digest = head.digest if stays else catalogue.digest(settings.model)
-    known = Known(*catalogue.dimensions(settings.model, digest))
-    all_seen: list[tuple[int, Record | Observation]] = [(each.seq, each) for each in records]
+    x_dim, y_dim = catalogue.dimensions(settings.model, digest)
+    dimensions = Dimensions(x_dim, y_dim)
+    all_seen: list[tuple[int, Record | Observation]] = [(record.seq, record) for record in records]
     all_seen += enumerate(pending, head.seq)
     for _, seen in all_seen:
-        known = known.after(seen)
-    shaped = Head(1, settings, x_dim=known.x_dim, y_dim=known.y_dim, digest=digest)
+        dimensions = dimensions.after(seen)
+    shaped = Head(1, settings, x_dim=dimensions.x_dim, y_dim=dimensions.y_dim, digest=digest)
     model = catalogue.of(shaped)
-    known = check_prior(settings, model, known)
-    check_sizes(engine, shaped, known, settings.max_hypotheses)
+    dimensions = check_prior(settings, model, dimensions)
+    check_sizes(engine, shaped, dimensions, settings.max_hypotheses)
     for seq, seen in all_seen:
         where = f"observation {seq}: "
-        check_observation(seen, where, known.x_dim, known.y_dim)
+        check_observation(seen, where, dimensions.x_dim, dimensions.y_dim)
         check_label(seen, where, model)
-    shaped.x_dim, shaped.y_dim = known
+    shaped.x_dim, shaped.y_dim = dimensions
     folder = engine.settings.models_dir
     if stays:  # and so does what was calibrated
         shaped.alarm = alarm_threshold.after(folder, model, head, settings)

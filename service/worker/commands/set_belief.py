@@ -37,7 +37,8 @@ def set_belief(engine: Engine, stream: Stream, command: SetBelief) -> None:
 
 
 def _replace(engine: Engine, stream: Stream, stated: list[tuple[int, float]]) -> None:
-    head, slab = stream.live(), stream.slab
+    head = stream.live()
+    slab = stream.slab
     if slab is None or head.seq == 0:
         raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
     belief = slab.state(stream.row).belief
@@ -60,13 +61,15 @@ def _replace(engine: Engine, stream: Stream, stated: list[tuple[int, float]]) ->
 
 def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
     """Have a stream that has observations believe what is stated, and its head say so."""
-    head, slab = stream.live(), stream.slab
+    head = stream.live()
+    slab = stream.slab
     assert slab is not None
     belief = slab.restate(stream.row, stated)
     if slab.model.typical:
         (regime,) = readout.typical_regimes(slab.model, slab.state(stream.row))
         head.regime = TypicalRegime(*regime)
-    last, lengths = head.seq - 1, belief.run_length[0]
+    last = head.seq - 1
+    lengths = belief.run_length[0]
     head.map_run_length = int(lengths[beliefs.likeliest(belief.log_prob[0], lengths)])
     head.best_start = last - int(lengths[beliefs.likeliest(belief.score[0], lengths)])
     since = torch.tensor([last - head.confirmed_start], device=lengths.device)

@@ -10,7 +10,8 @@ from service import wire
 from service.models import catalogue
 from service.problems import StreamExists, UnfitSnapshot
 from service.store.streams import CHUNK, Stored
-from service.wire import Import, snapshot
+from service.wire import Import
+from service.wire import snapshot as snapshots
 from service.wire.snapshot import BadSnapshot, Snapshot
 from service.worker.commands import snapshot_validation
 from service.worker.streams.registry import Engine
@@ -22,24 +23,26 @@ def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
     if stream.alive and not command.replace:
         detail = f"stream {stream.name!r} already exists; add ?replace=true to replace it"
         raise StreamExists(detail)
-    found = _read(engine, stream, command)
-    made = _restored(engine, stream, found)
+    snapshot = _read(engine, stream, command)
+    made = _restored(engine, stream, snapshot)
     if stream.alive:
         stream.delete(now_ms)
     head = made.live()
     head.generation = stream.head.generation + 1 if stream.head is not None else 1
     stream.create(head)
-    stream.slab, stream.row, stream.buffer = made.slab, made.row, made.buffer
+    stream.slab = made.slab
+    stream.row = made.row
+    stream.buffer = made.buffer
     stream.season = made.season
-    for record in found.records:
+    for record in snapshot.records:
         stream.put(record)
-    stream.keep_events(found.events)
-    stream.keep_anomalies(found.anomalies)
-    stream.keep_changes(found.changes)
+    stream.keep_events(snapshot.events)
+    stream.keep_anomalies(snapshot.anomalies)
+    stream.keep_changes(snapshot.changes)
     stream.recall(
         {
             field: wire.checksummed(record, "idempotency", stream.name)
-            for field, record in found.idempotency.items()
+            for field, record in snapshot.idempotency.items()
         }
     )
     stream.keep_remembered()
@@ -53,37 +56,38 @@ def _read(engine: Engine, stream: Stream, command: Import) -> Snapshot:
     if blob is None:
         raise UnfitSnapshot("staged snapshot expired; upload it again")
     try:
-        found = snapshot.load(blob)
+        snapshot = snapshots.load(blob)
     except BadSnapshot as error:
         raise UnfitSnapshot(str(error)) from error
-    settings = found.head.settings
+    settings = snapshot.head.settings
     name = engine.catalogue.resolve(settings.model)
     if name != settings.model:
         raise UnfitSnapshot(f"invalid snapshot: model {settings.model!r} has no version")
-    if catalogue.digest(engine.settings.models_dir, name) != found.model_digest:
+    if catalogue.digest(engine.settings.models_dir, name) != snapshot.model_digest:
         raise UnfitSnapshot(
             f"the model {name} of this deployment differs from the one that the stream was "
             "created with"
         )
-    found.head.digest = engine.catalogue.digest(name)
-    return found
+    snapshot.head.digest = engine.catalogue.digest(name)
+    return snapshot
 
 
-def _restored(engine: Engine, stream: Stream, found: Snapshot) -> Stream:
+def _restored(engine: Engine, stream: Stream, snapshot: Snapshot) -> Stream:
     """The stream beside the one there is, its state on the device."""
-    head = found.head
+    head = snapshot.head
     try:
-        snapshot_validation.check(engine, found)
+        snapshot_validation.check(engine, snapshot)
     except BadSnapshot as error:
         raise UnfitSnapshot(f"invalid snapshot: {error}") from error
-    first = found.records[0].seq if found.records else head.seq
+    first = snapshot.records[0].seq if snapshot.records else head.seq
     made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
     # Chunks are cut anew: where they end depends on the stream's name.
-    head.sealed, head.oldest = first, (first + made.phase) // CHUNK
+    head.sealed = first
+    head.oldest = (first + made.phase) // CHUNK
     made.head = head
-    made.tail = {record.seq: wire.encode(record) for record in found.records}
+    made.tail = {record.seq: wire.encode(record) for record in snapshot.records}
     try:
-        engine.restore(made, found.checkpoint)
+        engine.restore(made, snapshot.checkpoint)
     except torch.OutOfMemoryError:
         raise  # no fault of the snapshot
     except (BadState, msgspec.MsgspecError, ValueError, RuntimeError) as error:

@@ -30,7 +30,7 @@ from service.wire.snapshot import BadSnapshot, Snapshot
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.validation import (
-    Known,
+    Dimensions,
     check_label,
     check_observation,
     check_options,
@@ -43,37 +43,39 @@ MAX_ENTRIES = 10_000  # of the table of an artifact's hazard
 STATES = ("suspected", "confirmed", "withdrawn")
 
 
-def check(engine: Engine, found: Snapshot) -> None:
+def check(engine: Engine, snapshot: Snapshot) -> None:
     """Raise BadSnapshot, or what a client's own words would be refused with."""
-    head = found.head
+    head = snapshot.head
     _check_settings(head, engine.settings)
-    known = _known(engine, head, engine.settings)
+    dimensions = _dimensions(engine, head, engine.settings)
     _check_head(head)
-    _check_kept(found)
+    _check_kept(snapshot)
     check_options(head.settings)
-    check_sizes(engine, head, known, head.settings.max_hypotheses)
+    check_sizes(engine, head, dimensions, head.settings.max_hypotheses)
     model = engine.catalogue.of(head)
-    check_prior(head.settings, model, known)
+    check_prior(head.settings, model, dimensions)
     _check_scaling(head, model.scaled)
-    seen: list[tuple[int, Record | Observation]] = [(each.seq, each) for each in found.records]
-    for seq, each in [*seen, *enumerate(head.pending, head.seq)]:
+    seen: list[tuple[int, Record | Observation]] = [
+        (record.seq, record) for record in snapshot.records
+    ]
+    for seq, observation in [*seen, *enumerate(head.pending, head.seq)]:
         where = f"observation {seq}: "
-        check_observation(each, where, known.x_dim, known.after(each).y_dim)
-        check_label(each, where, model)
+        check_observation(observation, where, dimensions.x_dim, dimensions.after(observation).y_dim)
+        check_label(observation, where, model)
 
 
-def _check_kept(found: Snapshot) -> None:
+def _check_kept(snapshot: Snapshot) -> None:
     """Whatever is kept beside settings and sums."""
-    head = found.head
+    head = snapshot.head
     for at in (head.created_ms, head.updated_ms, head.checkpoint_ms):
         _range("a time", at, 0, LAST_MS)
-    for change in found.changes:
+    for change in snapshot.changes:
         _range("changes: a time", change.time_ms, 0, LAST_MS)
         _range("changes: seq", change.seq, 0, MOST)
         _range("changes: number", change.number, 0, head.changes)
-    _check_events([*found.events, *filter(None, (head.event, head.last_event))], "change")
-    _check_events(found.anomalies, "anomaly")
-    for record in found.records:
+    _check_events([*snapshot.events, *filter(None, (head.event, head.last_event))], "change")
+    _check_events(snapshot.anomalies, "anomaly")
+    for record in snapshot.records:
         _check_record(record)
     most = int(TABLE["label_window"].meaning.le or 0)
     if len(head.pending) > most:
@@ -86,7 +88,7 @@ def _check_scaling(head: Head, numbers: int) -> None:
     for values, least in ((head.location, -math.inf), (head.scale, 0.0)):
         if head.warm and len(values or []) != numbers:
             raise BadSnapshot(f"location and scale: expected {numbers} numbers")
-        if not all(math.isfinite(each) and each > least for each in values or []):
+        if not all(math.isfinite(value) and value > least for value in values or []):
             raise BadSnapshot("location and scale: expected finite numbers, scales above 0")
 
 
@@ -106,16 +108,18 @@ def _form(form: type[BaseModel], stated: dict[str, Any], where: str) -> None:
         raise BadSnapshot(f"{where}: {field}: {wrong['msg']}") from None
 
 
-def _known(engine: Engine, head: Head, limits: Settings) -> Known:
+def _dimensions(engine: Engine, head: Head, limits: Settings) -> Dimensions:
     """Dimensions as stated, where its model lets the stream have them."""
-    known = Known(head.x_dim, head.y_dim)
+    dimensions = Dimensions(head.x_dim, head.y_dim)
     fixed = engine.catalogue.dimensions(head.settings.model)
-    for name, stated, model, least in zip(Known._fields, known, fixed, (0, 1), strict=True):
+    for name, stated, model, least in zip(
+        Dimensions._fields, dimensions, fixed, (0, 1), strict=True
+    ):
         if stated is not None:
             _range(name, stated, least, max(limits.max_dimension, model or 0))
         if model is not None and stated != model:
             raise BadSnapshot(f"{name}: {stated}, of its model {model}")
-    return known
+    return dimensions
 
 
 def _last_label(head: Head) -> list[float]:
@@ -123,7 +127,7 @@ def _last_label(head: Head) -> list[float]:
     last = head.last_label
     if last is not None and len(last) != head.y_dim:
         raise BadSnapshot(f"last: expected {head.y_dim} numbers, as a label has, got {len(last)}")
-    return [each for each in last or [] if each is not None]
+    return [value for value in last or [] if value is not None]
 
 
 def _check_head(head: Head) -> None:
@@ -149,8 +153,8 @@ def _check_head(head: Head) -> None:
         for period in head.season.periods:
             _range("season: a period", period, 1, head.seq)
     _check_regime(head.regime)
-    for each in head.pending_settings:
-        _check_rates(each)
+    for settings in head.pending_settings:
+        _check_rates(settings)
 
 
 def _check_events(events: Iterable[Event], kind: str) -> None:
@@ -184,7 +188,7 @@ def _check_override(stated: list[tuple[int, float]] | None, seq: int) -> None:
         _range("belief: run length", run_length, 0, seq)
         _range("belief", probability, 0, 1)
     if stated is not None:
-        _range("belief: sum", math.fsum(each for _, each in stated), 0.5, 2)
+        _range("belief: sum", math.fsum(probability for _, probability in stated), 0.5, 2)
 
 
 def _check_pending(seen: Observation) -> None:
@@ -217,8 +221,8 @@ def _check_hazard(hazard: Hazard | None) -> None:
         _form(observations.DurationsForm, dict(hazard), "hazard")
     elif isinstance(hazard, tuple):
         _range("hazard: entries", len(hazard), 1, MAX_ENTRIES)
-        for each in hazard:
-            _range("hazard", each, 0, 1)
+        for entry in hazard:
+            _range("hazard", entry, 0, 1)
     elif hazard is not None:
         _range("hazard", hazard, 0, 1)
 

@@ -42,11 +42,12 @@ def of(models_dir: Path, model: UnderlyingModel, settings: StreamSettings) -> Al
     if stored is None:
         raise _refusal(_missing(settings.model, model))
     try:
-        simulated, curves = stored["simulated"], [read(each) for each in stored["curves"]]
+        simulated = stored["simulated"]
+        curves = [read(curve) for curve in stored["curves"]]
     except (KeyError, TypeError, ValueError) as error:
         raise _refusal(f"cannot read the calibration of {settings.model}: {error!r}") from error
     choice = _chosen(curves, settings)
-    delays: list[dict[str, float | None]] = [each._asdict() for each in choice.delays]
+    delays: list[dict[str, float | None]] = [delay._asdict() for delay in choice.delays]
     return Alarm(choice.threshold, delays, _differs(settings, simulated, choice))
 
 
@@ -65,13 +66,14 @@ def uncalibrated(head: Head, slab: Slab) -> bool:
     Only of a model with a kernel: without one it takes ten seconds, for which all commands of the
     partition wait.
     """
-    settings, alarm = head.settings, head.alarm
+    settings = head.settings
+    alarm = head.alarm
     if settings.sensitivity is None or alarm is None:
         return False
     if not slab.in_series or not own.fits(slab.model):
         return False
-    known = 0 if alarm.calibration is None else alarm.calibration.labels
-    return min(head.scored, settings.history) >= FEWEST and head.scored >= 2 * known
+    calibrated = 0 if alarm.calibration is None else alarm.calibration.labels
+    return min(head.scored, settings.history) >= FEWEST and head.scored >= 2 * calibrated
 
 
 def _chosen(curves: list[Any], settings: StreamSettings) -> Choice:
@@ -87,22 +89,22 @@ def _chosen(curves: list[Any], settings: StreamSettings) -> Choice:
 
 def _differs(settings: StreamSettings, simulated: dict[str, Any], choice: Choice) -> list[str]:
     """Settings other than those that the curves are of."""
-    found = [] if choice.exact else ["hazard"]
+    differing = [] if choice.exact else ["hazard"]
     given = settings.outlier_rate
     if given is not None and given != simulated.get("outlier_rate"):
-        found.append("outlier_rate")
+        differing.append("outlier_rate")
     if settings.max_hypotheses != simulated.get("max_hypotheses"):
-        found.append("max_hypotheses")
+        differing.append("max_hypotheses")
     labels = simulated.get("warmup")
     if labels is not None and settings.warmup != labels:
-        found.append("warmup")
+        differing.append("warmup")
     if labels is not None and (settings.location or settings.scale):
-        found.append("location")
+        differing.append("location")
     # Curves are those of the defaults.
     shaped = [name for name in SHAPES if getattr(settings, name) != getattr(DEFAULTS, name)]
     if settings.classes is not None and settings.classes != simulated.get("classes"):
         shaped.append("classes")
-    return found + shaped
+    return differing + shaped
 
 
 def _missing(name: str, model: UnderlyingModel) -> str:

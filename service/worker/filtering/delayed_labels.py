@@ -43,7 +43,8 @@ def awaited(head: Head, command: Observe) -> int | None:
     seq = command.seq
     if seq is None or seq >= position(head) or len(command.observations) != 1:
         return None
-    index, seen = seq - head.seq, command.observations[0]
+    index = seq - head.seq
+    seen = command.observations[0]
     if index < 0 or not head.pending[index].pending:
         check_position(seq, position(head))
     if seen.pending or (seen.x is not None and seen.x != head.pending[index].x):
@@ -65,9 +66,9 @@ def label(
 ) -> tuple[Answer, ServiceError | None]:
     """Take a late label in; answers for its observation, provisionally if others are before it."""
     head = stream.live()
-    known = head.pending[index]
-    told = known.changepoint if seen.changepoint is None else seen.changepoint
-    head.pending[index] = replace(known, y=seen.y, changepoint=told, pending=False)
+    waiting = head.pending[index]
+    changepoint = waiting.changepoint if seen.changepoint is None else seen.changepoint
+    head.pending[index] = replace(waiting, y=seen.y, changepoint=changepoint, pending=False)
     if stream.ahead is not None and stream.ahead.count > index:
         stream.come_back()  # it went past without the label
     if index:
@@ -107,7 +108,8 @@ def _settle(
     engine: Engine, stream: Stream, settled: Settled, request: Observe
 ) -> list[tuple[Answer, ServiceError | None]]:
     """Apply what waits for no label, in order; one that cannot be applied counts as missing."""
-    head, found = stream.live(), list[tuple[Answer, ServiceError | None]]()
+    head = stream.live()
+    answers = list[tuple[Answer, ServiceError | None]]()
     while head.pending and not head.pending[0].pending:
         seen = head.pending.pop(0)
         record = _record(engine, stream, head.seq, seen)
@@ -117,16 +119,18 @@ def _settle(
             answer.record.y = None
             observe(engine, [(stream, answer)])
         settled(answer)
-        found.append((answer, refusal))
+        answers.append((answer, refusal))
         if stream.ahead is not None:
             # What ran ahead went through the same observation: nothing waited before it.
             stream.ahead = stream.ahead._replace(count=stream.ahead.count - 1)
-    if found and stream.season is not None:
+    if answers and stream.season is not None:
         stream.come_back()  # it went ahead with the seasons of before
     head.pending_settings = (
-        [each for each in head.pending_settings if each.until > head.seq] if head.pending else []
+        [settings for settings in head.pending_settings if settings.until > head.seq]
+        if head.pending
+        else []
     )
-    return found
+    return answers
 
 
 def _run_ahead(
@@ -134,26 +138,30 @@ def _run_ahead(
 ) -> Answer:
     """Bring the state ahead after the first `count` that are pending; answers for the last."""
     wake(engine, [stream])  # the very first may wait for its label
-    head, slab = stream.live(), stream.slab
+    head = stream.live()
+    slab = stream.slab
     seq = head.seq + count - 1
     record = _record(engine, stream, seq, None)
     answer = Answer(stream.name, head.settings.model, record, request)
-    answer.provisional, answer.season = True, head.season
+    answer.provisional = True
+    answer.season = head.season
     if slab is None:  # in the warm-up there is nothing to say yet
         return answer
     if stream.ahead is None or stream.ahead.count >= count:
         stream.come_back()
-        own = slab.state(stream.row), slab.row_prior(stream.row), slab.ranks(stream.row)
-        row = slab.add(*own)
+        row = slab.add(slab.state(stream.row), slab.row_prior(stream.row), slab.ranks(stream.row))
         stream.ahead = Ahead(row, 0)
-    watched = step_inputs.alarm_inputs([head])
+    confirmed, thresholds = step_inputs.alarm_inputs([head])
     while stream.ahead.count < count:
         at = stream.ahead.count
         record = _record(engine, stream, head.seq + at, head.pending[at])
-        step = slab.step([stream.ahead.row], [record], *watched, [answer.detailed])
+        rows = [stream.ahead.row]
+        step = slab.step(rows, [record], confirmed, thresholds, [answer.detailed])
         (readout,) = step.readouts
         stream.ahead = stream.ahead._replace(count=at + 1)
-        answer.record, answer.readout, answer.offset = record, readout, record.offset
+        answer.record = record
+        answer.readout = readout
+        answer.offset = record.offset
         (answer.place,) = step.places
         record_step(record, readout, step.anomalies[0])
     return answer
@@ -168,11 +176,18 @@ def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) 
     supervision = seen.changepoint
     if supervision is None and seq == head.seq:
         supervision = head.pending_supervision
-    rest = (elapsed, supervision, settings.hazard, settings.outlier_rate)
-    record = Record(seq, seen.y, seen.x, seen.time, *rest)
-    record.belief_override = head.belief_override if seq == head.seq else None
-    record.offset = stream.offset(seq - head.seq)
-    return record
+    return Record(
+        seq=seq,
+        y=seen.y,
+        x=seen.x,
+        time=seen.time,
+        elapsed=elapsed,
+        changepoint=supervision,
+        hazard=settings.hazard,
+        outlier_rate=settings.outlier_rate,
+        belief_override=head.belief_override if seq == head.seq else None,
+        offset=stream.offset(seq - head.seq),
+    )
 
 
 def keep_met(engine: Engine, head: Head) -> None:
@@ -183,11 +198,15 @@ def keep_met(engine: Engine, head: Head) -> None:
 
 
 def _current(engine: Engine, head: Head) -> PendingSettings:
-    rates = step_inputs.effective_rates(engine.catalogue.of(head), head.settings)
-    return PendingSettings(position(head), *rates, head.settings.interval)
+    hazard, outlier_rate = step_inputs.effective_rates(engine.catalogue.of(head), head.settings)
+    return PendingSettings(position(head), hazard, outlier_rate, head.settings.interval)
 
 
 def _time_before(head: Head, seq: int) -> float | None:
     """When the last observation before a position was."""
-    known = [each.time for each in head.pending[: max(0, seq - head.seq)] if each.time is not None]
-    return timestamps.seconds(known[-1]) if known else head.last_time
+    times = [
+        observation.time
+        for observation in head.pending[: max(0, seq - head.seq)]
+        if observation.time is not None
+    ]
+    return timestamps.seconds(times[-1]) if times else head.last_time

@@ -36,9 +36,9 @@ def track(head: Head, reading: Reading) -> list[Event]:
         _read(head.last_event),
         head.next_event,
     )
-    alarm = head.alarm
-    rule = (head.settings.confirm_after or 0, 0.0) if alarm is None else (0, alarm.threshold)
-    after, changed = events.track(before, reading, *rule)
+    confirm_after = (head.settings.confirm_after or 0) if head.alarm is None else 0
+    threshold = 0.0 if head.alarm is None else head.alarm.threshold
+    after, changed = events.track(before, reading, confirm_after, threshold)
     if after is not before:
         _keep(head, after)
     return [_kept(event, head) for event in changed]
@@ -46,19 +46,22 @@ def track(head: Head, reading: Reading) -> list[Event]:
 
 def _kept(event: events.Event, head: Head) -> Event:
     """An event as stored, with the verdict there is on it."""
-    for each in (head.event, head.last_event):
-        if each is not None and each.id == event.id:
-            return Event(**event._asdict(), verdict=each.verdict)
+    for stored in (head.event, head.last_event):
+        if stored is not None and stored.id == event.id:
+            return Event(**event._asdict(), verdict=stored.verdict)
     return Event(**event._asdict())
 
 
 def _keep(head: Head, state: Track) -> None:
-    head.confirmed_start, head.before_start = state.confirmed_start, state.before_start
-    head.confirmed_totals, head.before_totals = state.confirmed_totals, state.before_totals
+    head.confirmed_start = state.confirmed_start
+    head.before_start = state.before_start
+    head.confirmed_totals = state.confirmed_totals
+    head.before_totals = state.before_totals
     head.next_event = state.next_event
     event = None if state.event is None else _kept(state.event, head)
     last = None if state.last_event is None else _kept(state.last_event, head)
-    head.event, head.last_event = event, last
+    head.event = event
+    head.last_event = last
 
 
 def _read(event: Event | None) -> events.Event | None:
@@ -72,12 +75,13 @@ def alarm(head: Head, record: Record, place: AnyPlace) -> Event | None:
 
     place: of its predictive distribution, before the label was seen.
     """
-    threshold, last = head.settings.anomaly_alarm, head.last_anomaly
+    threshold = head.settings.anomaly_alarm
+    last = head.last_anomaly
     if record.anomaly is None or not events.alarming(threshold, record.anomaly, record.seq, last):
         return None
     head.last_anomaly = record.seq
-    found = events.anomaly(record.seq, record.anomaly, filtered(record), moments(place))
-    return Event(**found._asdict() | {"time": record.time})
+    event = events.anomaly(record.seq, record.anomaly, filtered(record), moments(place))
+    return Event(**event._asdict() | {"time": record.time})
 
 
 def publish(stream: Stream, task: Task) -> None:

@@ -26,8 +26,8 @@ def labels(stream: Stream, store: Store, most: int) -> list[Label]:
     """Labels of the last `most` records at most; raises UnreadablePart as `retained` does."""
     recent, sealing = stream.recent()
     loose = {seq: Labelled(seq, record.y) for seq, record in recent.items()}
-    found = _last(stream, store, most, unseal_labels, loose, sealing)
-    return [record.y for record in found[max(0, len(found) - most) :]]
+    labelled = _last(stream, store, most, unseal_labels, loose, sealing)
+    return [record.y for record in labelled[max(0, len(labelled) - most) :]]
 
 
 def _last(
@@ -39,7 +39,8 @@ def _last(
     sealing: Mapping[int, bytes],
 ) -> list[R]:
     """Records or their labels as `retained`; recent: in no chunk yet. sealing: chunks likewise."""
-    head, phase = stream.live(), stream.phase
+    head = stream.live()
+    phase = stream.phase
     first = max(0, head.seq - min(head.settings.history, most))
     wanted = range((first + phase) // CHUNK, (head.sealed - 1 + phase) // CHUNK + 1)
     missing = [number for number in wanted if number not in sealing]
@@ -50,12 +51,12 @@ def _last(
     blobs = {number: blob for number, blob in stored.items() if blob is not None} | dict(sealing)
     chunks = [unseal(stream.name, number, blob) for number, blob in blobs.items()]
     records = {record.seq: record for chunk in chunks for record in chunk} | dict(recent)
-    found: list[R] = []
+    newest_first: list[R] = []
     for seq in range(head.seq - 1, max(0, wanted.start * CHUNK - phase) - 1, -1):
         if seq not in records:
             # Of the oldest chunk the first may never have been here: those of an imported stream.
             if (seq + phase) // CHUNK > head.oldest or min(records, default=seq) < seq:
                 raise UnreadablePart(f"observation {seq} of {stream.name!r} is missing")
             break
-        found.append(records[seq])
-    return found[::-1]
+        newest_first.append(records[seq])
+    return newest_first[::-1]

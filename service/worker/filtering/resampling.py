@@ -21,7 +21,8 @@ def resampled(stream: Stream, command: Ingest, takes: Callable[[Observation], bo
     label. Without an interval it is every one after the stream's last time. This depends on nothing
     but the stream and the command, so that repeats and replays give the same.
     """
-    interval, last = command.settings.get("interval"), None
+    interval = command.settings.get("interval")
+    last = None
     if stream.alive:
         interval = stream.live().settings.interval
         times = [seen.time for seen in stream.live().pending if seen.time is not None]

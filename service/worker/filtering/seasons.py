@@ -79,11 +79,11 @@ def _search(engine: Engine, stream: Stream) -> bool:
         return False
     engine.tick()
     try:
-        known = labels(stream, engine.store, min(season.CAPACITY, head.settings.history))
+        values = labels(stream, engine.store, min(season.CAPACITY, head.settings.history))
     except UnreadablePart as error:
         engine.note(stream, f"{error}; not looking for seasons")
         return False
-    stream.season = season.searched(np.array([number(y) for y in known]))
+    stream.season = season.searched(np.array([number(y) for y in values]))
     if stream.season is not None:
         head.season = Season(season.periods(stream.season), head.seq)
     return stream.season is not None
@@ -110,7 +110,8 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
     The regimes that it finds among these are known, no events. The regime that the filter before
     believed in goes on where the new one begins.
     """
-    head, slab = stream.live(), stream.slab
+    head = stream.live()
+    slab = stream.slab
     assert slab is not None
     assert stream.season is not None
     try:
@@ -122,12 +123,12 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
         recent, _ = stream.recent()
         records = [recent[seq] for seq in range(head.sealed, head.seq)]  # in no chunk yet
     offsets = season.offsets(stream.season, season.REPLAYED).tolist()
-    known = records[-len(offsets) :]
-    for record, offset in zip(known, offsets[-len(known) :], strict=True):
+    replayed = records[-len(offsets) :]
+    for record, offset in zip(replayed, offsets[-len(replayed) :], strict=True):
         record.offset = offset
-    base = known[0].seq
-    joined = max(known[0].previous_start, 0) if base else 0
-    values = warmup.values_of(known, slab.model)
+    base = replayed[0].seq
+    joined = max(replayed[0].previous_start, 0) if base else 0
+    values = warmup.values_of(replayed, slab.model)
     stated = warmup.given(head.settings, slab.model)
     if stated is None and warmup.varied(values, slab.model.y_dim):
         head.location, head.scale = warmup.estimate(values, head.settings, slab.model)
@@ -135,7 +136,7 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
     stream.leave()
     stream.slab = slab
     (stream.row,) = slab.begin([head.location or []], [head.scale or []])
-    last = _replayed(engine, stream, known, joined)
+    last = _replayed(engine, stream, replayed, joined)
     now = restart.restarted(slab.state(stream.row), last, base, joined, head.confirmed_start)
     slab.put(stream.row, now.state, ranks)
     head.confirmed_start = head.before_start = now.start
@@ -156,9 +157,11 @@ def _replayed(engine: Engine, stream: Stream, records: list[Record], joined: int
 
     Returns the last readout, in positions of that filter.
     """
-    head, base = stream.live(), records[0].seq
+    head = stream.live()
+    base = records[0].seq
     made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
-    made.slab, made.row = stream.slab, stream.row
+    made.slab = stream.slab
+    made.row = stream.row
     made.head = Head(head.generation, head.settings, alarm=head.alarm)
     made.head.confirmed_start = max(head.confirmed_start - base, 0)
     for record, readout in zip(records, replay(made, records), strict=True):
@@ -176,9 +179,9 @@ def warming_up(stream: Stream, record: Record) -> bool:
     if moved:
         assert stream.season is not None
         offsets = season.offsets(stream.season, len(stream.buffer)).tolist()
-        for each, offset in zip(stream.buffer[-len(offsets) :], offsets, strict=True):
-            each.offset = offset
-            stream.put(each)
+        for buffered, offset in zip(stream.buffer[-len(offsets) :], offsets, strict=True):
+            buffered.offset = offset
+            stream.put(buffered)
     return moved
 
 
@@ -189,32 +192,37 @@ def known_now(stream: Stream, records: Iterable[Record], seasonal: bool | None) 
     rerun; of a stream that has not looked for seasons in that way these are found first.
     """
     records = list(records)
-    state, found, seq = stream.season, stream.live().season, stream.live().seq
+    state = stream.season
+    present = stream.live().season
+    seq = stream.live().seq
     if seasonal is False:
-        return [replace(each, offset=0.0) for each in records] if state is not None else records
+        return [replace(record, offset=0.0) for record in records] if state is not None else records
     if state is None and seasonal:
-        state, found, records = _searched(records)
+        state, present, records = _searched(records)
     elif (
         state is None and stream.live().settings.seasonal is False and len(records) >= SEASONS_FROM
     ):
-        state = season.searched(np.array([number(each.y) for each in records]))
-        found = None if state is None else Season(season.periods(state), seq)
-    if state is None or found is None:
+        state = season.searched(np.array([number(record.y) for record in records]))
+        present = None if state is None else Season(season.periods(state), seq)
+    if state is None or present is None:
         return records
     offsets = season.offsets(state, len(records)).tolist()
-    known = dict(enumerate(offsets, seq - len(offsets)))
+    by_seq = dict(enumerate(offsets, seq - len(offsets)))
     return [
-        replace(each, offset=known.get(each.seq, each.offset)) if each.seq < found.since else each
-        for each in records
+        replace(record, offset=by_seq.get(record.seq, record.offset))
+        if record.seq < present.since
+        else record
+        for record in records
     ]
 
 
 def _searched(records: list[Record]) -> tuple[Floats, Season | None, list[Record]]:
     """Seasons of records, as a stream of them alone would have found them."""
-    state, found = season.blank(), None
+    state = season.blank()
+    present = None
     met = []
     for record in records:
         met.append(replace(record, offset=season.offset(state)))
         if season.observe(state, number(record.y)):
-            found = Season(season.periods(state), record.seq + 1)
-    return state, found, met
+            present = Season(season.periods(state), record.seq + 1)
+    return state, present, met

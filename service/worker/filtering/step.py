@@ -26,10 +26,10 @@ def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[Servi
     """Apply one observation to each of several streams; fills in readouts and places."""
     failed: dict[int, ServiceError] = {}
     wake(engine, [stream for stream, _ in work])
-    for slab, group in by_slab(each for each in work if each[0].slab is not None):
+    for slab, group in by_slab(pair for pair in work if pair[0].slab is not None):
         engine.tick()
         failed.update((id(answer), refusal) for answer, refusal in _advance(engine, slab, group))
-    _warm_up(engine, [each for each in work if each[0].slab is None])
+    _warm_up(engine, [pair for pair in work if pair[0].slab is None])
     return [failed.get(id(answer)) for _, answer in work]
 
 
@@ -39,16 +39,17 @@ def _advance(
     for stream, answer in group:
         answer.record.offset = stream.offset()
     rows = [stream.row for stream, _ in group]
-    watched = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
+    confirmed, thresholds = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
     detailed = [answer.detailed for _, answer in group]
-    step = slab.step(rows, [a.record for _, a in group], *watched, detailed)
+    records = [answer.record for _, answer in group]
+    step = slab.step(rows, records, confirmed, thresholds, detailed)
     faults: list[tuple[Answer, ServiceError]] = []
     for i, ((stream, answer), readout) in enumerate(zip(group, step.readouts, strict=True)):
         if not readout.ok:
             faults.append((answer, _fault(stream.live(), answer.record)))
             continue
-        each = Stepped(readout, step.places[i], step.anomalies[i], None)
-        if _apply(engine, stream, answer, each):
+        stepped = Stepped(readout, step.places[i], step.anomalies[i], None)
+        if _apply(engine, stream, answer, stepped):
             _begin_anew(engine, stream, answer)
     _measure(group[0][1].model, [answer for _, answer in group])
     return faults
@@ -65,20 +66,22 @@ def observe_series(
     done = 0
     while done < len(answers):
         records = seasons.foreseen(stream, [answer.record for answer in answers[done:]])
-        rest = answers[done : done + len(records)]
-        count, moved = 0, False
-        for answer, each in zip(rest, through(stream, records, believed=believed), strict=False):
-            moved = _apply(engine, stream, answer, each)
-            answer.belief = each.belief
+        coming = answers[done : done + len(records)]
+        count = 0
+        moved = False
+        steps = through(stream, records, believed=believed)
+        for answer, stepped in zip(coming, steps, strict=False):
+            moved = _apply(engine, stream, answer, stepped)
+            answer.belief = stepped.belief
             count += 1
-        _measure(rest[0].model, rest[:count])
+        _measure(coming[0].model, coming[:count])
         done += count
         assert stream.slab is not None
         if moved:
             _begin_anew(engine, stream, answers[done - 1])
             if believed:
                 answers[done - 1].belief = stream.slab.belief(stream.row)
-        elif count < len(rest):  # refused by the kernel: what becomes of it eager steps decide
+        elif count < len(coming):  # refused by the kernel: what becomes of it eager steps decide
             for _, refusal in _advance(engine, stream.slab, [(stream, answers[done])]):
                 return done, refusal
             if believed:
@@ -90,7 +93,9 @@ def observe_series(
 def _apply(engine: Engine, stream: Stream, answer: Answer, step: Stepped) -> bool:
     """Enter a step into its answer and the stream; returns whether its filter begins anew."""
     record = answer.record
-    answer.readout, answer.place, answer.offset = step.readout, step.place, record.offset
+    answer.readout = step.readout
+    answer.place = step.place
+    answer.offset = record.offset
     record_step(record, step.readout, step.anomaly)
     answer.event = publish_events(stream, track_events(stream, record, step.readout), record.time)
     if (raised := events.alarm(stream.live(), record, step.place)) is not None:
@@ -112,9 +117,9 @@ def _begin_anew(engine: Engine, stream: Stream, answer: Answer) -> None:
 
 def wake(engine: Engine, streams: Iterable[Stream]) -> None:
     """Begin filtering where no warm-up is needed, or none any more."""
-    known = [stream for stream in streams if _needs_no_warmup(engine, stream)]
-    if known:
-        _begin(engine, known)
+    ready = [stream for stream in streams if _needs_no_warmup(engine, stream)]
+    if ready:
+        _begin(engine, ready)
 
 
 def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
@@ -122,10 +127,10 @@ def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
     head = stream.live()
     if head.warm or head.y_dim is None:
         return False
-    known = warmup.given(head.settings, engine.catalogue.of(head))
-    if known is not None:
-        head.location, head.scale = known
-    return known is not None
+    scaling = warmup.given(head.settings, engine.catalogue.of(head))
+    if scaling is not None:
+        head.location, head.scale = scaling
+    return scaling is not None
 
 
 def _begin(engine: Engine, streams: list[Stream]) -> None:
@@ -143,15 +148,18 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
     """Answer from one regime, keep the records, begin where enough labels are there."""
     ready: dict[int, tuple[UnderlyingModel, list[tuple[Stream, Answer]]]] = {}
     models = [engine.catalogue.of(stream.live()) for stream, _ in cold]
-    known = [warmup.values_of(s.buffer, model) for (s, _), model in zip(cold, models, strict=True)]
-    for each, model, values in zip(cold, models, known, strict=True):
+    buffered = [
+        warmup.values_of(s.buffer, model) for (s, _), model in zip(cold, models, strict=True)
+    ]
+    for pair, model, values in zip(cold, models, buffered, strict=True):
         if warmup.varied(values, model.y_dim):
-            ready.setdefault(id(model), (model, []))[1].append(each)
+            ready.setdefault(id(model), (model, []))[1].append(pair)
     for model, group in ready.values():
         _provisional(engine, model, group)
     warm = []
-    for (stream, answer), model, values in zip(cold, models, known, strict=True):
-        head, record = stream.live(), answer.record
+    for (stream, answer), model, values in zip(cold, models, buffered, strict=True):
+        head = stream.live()
+        record = answer.record
         advance_head(head, record, None)
         stream.buffer = [*stream.buffer, record]
         stream.put(record)
@@ -174,11 +182,12 @@ def _provisional(
     for stream, answer in group:
         answer.offset = answer.record.offset = stream.offset()
     settings = [stream.live().settings for stream, _ in group]
-    histories, coming = [s.buffer for s, _ in group], [a.record.x for _, a in group]
+    histories = [s.buffer for s, _ in group]
+    coming = [a.record.x for _, a in group]
     device = engine.settings.device
     mixture = warmup.provisional(model, histories, settings, coming, device)
-    known = [warmup.filtered(a.record) or [0.0] * model.y_dim for _, a in group]
-    y = torch.tensor(known, dtype=torch.float64, device=engine.settings.device)
+    labels = [warmup.filtered(a.record) or [0.0] * model.y_dim for _, a in group]
+    y = torch.tensor(labels, dtype=torch.float64, device=engine.settings.device)
     scores = mixture.log_prob(y).tolist()
     for i, ((_, answer), score) in enumerate(zip(group, scores, strict=True)):
         answer.place = Place(mixture, i)
@@ -211,7 +220,8 @@ def publish_events(stream: Stream, moved: list[Event], time: str | None) -> Even
 
 def track_events(stream: Stream, record: Record, readout: Readout) -> list[Event]:
     """Enter a step's numbers into the head, and follow the events; returns those that moved."""
-    head, seq = stream.live(), record.seq
+    head = stream.live()
+    seq = record.seq
     moved: list[Event] = []
     if events.concerned(head, seq - readout.event_run_length):
         quantity = stream.slab is not None and stream.slab.model.label != "class"
@@ -228,12 +238,12 @@ def track_events(stream: Stream, record: Record, readout: Readout) -> list[Event
 def _measure(model: str, answers: Sequence[Answer]) -> None:
     """Count what a step of one slab gave; its streams share their model."""
     readouts = [a.readout for a in answers if a.readout is not None]
-    changes = [each.changepoint_probability for each in readouts]
+    changes = [readout.changepoint_probability for readout in readouts]
     metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changes)
     steps = metrics.Steps(
         [a.record.log_score for a in answers if a.record.log_score is not None],
-        [each.pruned_mass for each in readouts],
-        [each.map_run_length for each in readouts],
+        [readout.pruned_mass for readout in readouts],
+        [readout.map_run_length for readout in readouts],
     )
     metrics.count_steps(model, steps)
 

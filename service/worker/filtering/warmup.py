@@ -60,5 +60,7 @@ def provisional(
 
     pairs = zip(histories, settings, strict=True)
     moments = [estimate(values_of(records, model), s, model) for records, s in pairs]
-    labelled = [[(filtered(each) or None, each.x) for each in records] for records in histories]
+    labelled = [
+        [(filtered(record) or None, record.x) for record in records] for records in histories
+    ]
     return warmup.provisional(model, labelled, moments, coming, device)

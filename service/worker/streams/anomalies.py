@@ -59,17 +59,19 @@ class Anomalies:
         """
         if not rows:
             return []
-        surprises = np.array([-each.log_score if each.ok else math.nan for each in readouts])
+        surprises = np.array(
+            [-readout.log_score if readout.ok else math.nan for readout in readouts]
+        )
         labels = np.full((len(rows), self._outputs), math.nan)
         if self._outputs:
             missing = [math.nan] * self._outputs
             labels[:] = [numbers(record.y) or missing for record in records]
-        found = np.empty(len(rows))
+        values = np.empty(len(rows))
         for chunk, places, at in self.chunks.places(rows):
             states = chunk.tensors[0].numpy()
             chosen = np.array(places, dtype=np.int64)
-            found[at] = anomaly.observe_rows(states, chosen, surprises[at], labels[at])
-        return [None if value != value else value for value in found.tolist()]
+            values[at] = anomaly.observe_rows(states, chosen, surprises[at], labels[at])
+        return [None if value != value else value for value in values.tolist()]
 
     def _place(self, row: int) -> tuple[Floats, int]:
         chunk, place = self.chunks.place(row)

@@ -44,7 +44,7 @@ class Place(NamedTuple):
     def nbytes(self) -> int:
         """Bytes that wait for the row to be summarised."""
         parameters = self.mixture.components.parameters()
-        return sum(each.nbytes for each in parameters) // len(self.mixture.log_weight)
+        return sum(parameter.nbytes for parameter in parameters) // len(self.mixture.log_weight)
 
 
 class Summarised(NamedTuple):
@@ -86,7 +86,8 @@ class Answer(msgspec.Struct, gc=False):
 
     def render(self) -> bytes:
         """JSON text, as DESIGN section 5 has it."""
-        record, readout = self.record, self.readout
+        record = self.record
+        readout = self.readout
         answer = responses.Answer(
             stream=self.stream,
             seq=record.seq,
@@ -115,7 +116,7 @@ class Answer(msgspec.Struct, gc=False):
             mean=readout.mean_run_length,
             hypotheses=readout.hypotheses,
             pruned_mass=readout.pruned_mass,
-            belief=None if self.belief is None else BeliefColumns(*self.belief),
+            belief=None if self.belief is None else BeliefColumns(self.belief[0], self.belief[1]),
         )
 
 
@@ -134,23 +135,25 @@ class Moments(NamedTuple):
 def moments(place: AnyPlace) -> Moments | None:
     """Moments of one row's predictive distribution; None of classes. nan or inf: has none."""
     if isinstance(place, Summarised):
-        found = place.summary.rows([place.row])
-        if found.support in ("class", "binary"):
+        summary = place.summary.rows([place.row])
+        if summary.support in ("class", "binary"):
             return None
-        mean, covariance = found.mean[0], found.covariance[0]
+        mean = summary.mean[0]
+        covariance = summary.covariance[0]
     else:
         alone = _rows(place.mixture, place.row, place.row + 1)
         if alone.components.support in ("class", "binary"):
             return None
         first, second = to_host([alone.mean(), alone.covariance()])
-        mean, covariance = first[0].numpy(), second[0].numpy()
+        mean = first[0].numpy()
+        covariance = second[0].numpy()
     variance = np.diagonal(covariance)
     return Moments(mean.tolist(), np.sqrt(np.maximum(variance, 0.0)).tolist())
 
 
 def repeat(body: list[bytes]) -> list[bytes]:
     """Stored answers, now marked as duplicates; problem documents as they are."""
-    answers = [msgspec.json.decode(each) for each in body]
+    answers = [msgspec.json.decode(text) for text in body]
     for answer in answers:
         if "duplicate" in answer:
             answer["duplicate"] = True
@@ -170,14 +173,15 @@ class Filling:
         """Have answers filled in, now or later."""
         self.count += len(answers)
         self._waiting += answers
-        self._bytes += sum(each.place.nbytes for each in answers if each.place is not None)
+        self._bytes += sum(answer.place.nbytes for answer in answers if answer.place is not None)
         if self._bytes > self._most:
             self.fill()
 
     def fill(self) -> None:
         """Fill in those that wait."""
         fill(self._waiting)
-        self._waiting, self._bytes = [], 0
+        self._waiting = []
+        self._bytes = 0
 
 
 def fill(answers: list[Answer]) -> None:
@@ -196,10 +200,10 @@ def fill(answers: list[Answer]) -> None:
         labels = [a.record.y if a.readout is not None else None for a in alike]
         numbers = _numbers(mixture, LEVELS)
         cumulative = calibration_metrics.cumulative(mixture, labels)
-        found = to_host([*numbers, *cumulative])
+        tensors = to_host([*numbers, *cumulative])
         models = [answer.model for answer in alike]
-        calibration_metrics.measure(mixture, found[len(numbers) :], labels, models)
-        summaries = _rendered(mixture, found[: len(numbers)], LEVELS)
+        calibration_metrics.measure(mixture, tensors[len(numbers) :], labels, models)
+        summaries = _rendered(mixture, tensors[: len(numbers)], LEVELS)
         for row, (answer, summary) in enumerate(zip(alike, summaries, strict=True)):
             _keep(answer, summary)
             _add_details(answer, mixture, row)
@@ -208,14 +212,14 @@ def fill(answers: list[Answer]) -> None:
         _fill_summarised(alike)
 
 
-def _keep(answer: Answer, found: Predictive) -> None:
+def _keep(answer: Answer, predictive: Predictive) -> None:
     """Enter a predictive into an answer and its record."""
-    answer.predictive = found
+    answer.predictive = predictive
     record = answer.record
-    if found.probabilities is not ABSENT:
-        record.probabilities = found.probabilities
+    if predictive.probabilities is not ABSENT:
+        record.probabilities = predictive.probabilities
         return
-    numbers: Any = found  # None among them is for clients alone
+    numbers: Any = predictive  # None among them is for clients alone
     kept = len(numbers.variance or []) <= KEPT_OUTPUTS
     record.mean = numbers.mean
     record.variance = numbers.variance if kept else None
@@ -230,15 +234,15 @@ def _fill_summarised(answers: list[Answer]) -> None:
         chosen = chosen.shifted(np.array([answer.offset for answer in answers]))
     models = [answer.model for answer in answers]
     calibration_metrics.measure_summary(chosen, models)
-    for answer, found in zip(answers, predictives(chosen, LEVELS), strict=True):
-        _keep(answer, found)
+    for answer, predictive in zip(answers, predictives(chosen, LEVELS), strict=True):
+        _keep(answer, predictive)
         answer.place = None
 
 
 def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
     """What `summarise` makes of mixtures, from their summaries at ascending levels."""
     if summary.support == "class":
-        return [of_classes(each) for each in summary.mean.tolist()]
+        return [of_classes(probabilities) for probabilities in summary.mean.tolist()]
     if summary.support == "binary":
         return [of_classes([1 - p, p]) for (p,) in summary.mean.tolist()]
     covariance = summary.covariance
@@ -247,14 +251,16 @@ def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
     names = [str(level) for level in levels]
     rows = zip(summary.mean.tolist(), covariance.tolist(), exists, values, strict=True)
     return [
-        of_numbers(mean, variance if known else None, dict(zip(names, each, strict=True)))
-        for mean, variance, known, each in rows
+        of_numbers(mean, variance if finite else None, dict(zip(names, at_levels, strict=True)))
+        for mean, variance, finite, at_levels in rows
     ]
 
 
 def _add_details(answer: Answer, mixture: Mixture, row: int) -> None:
     """Add what the request names beside the usual: other quantiles, the mixture's components."""
-    request, place, summary = answer.request, answer.place, answer.predictive
+    request = answer.request
+    place = answer.place
+    summary = answer.predictive
     if request is None or not isinstance(place, Place) or summary is None:
         return
     alone = _rows(mixture, row, row + 1)
@@ -262,8 +268,8 @@ def _add_details(answer: Answer, mixture: Mixture, row: int) -> None:
         values: list[Any] = _quantiles(alone, request.quantiles)[0]
         summary.quantiles = dict(zip(map(str, request.quantiles), values, strict=True))
     if request.components:
-        known = None if place.run_length is None else place.run_length[place.row].tolist()
-        (answer.components,) = components(alone, known or [answer.record.seq])
+        lengths = None if place.run_length is None else place.run_length[place.row].tolist()
+        (answer.components,) = components(alone, lengths or [answer.record.seq])
 
 
 def _gather(answers: list[Answer]) -> Mixture:
@@ -310,7 +316,7 @@ def _numbers(mixture: Mixture, levels: Sequence[float]) -> list[Tensor]:
     most = max(1, SUMMARY_BYTES // (8 * shape[1] * shape[2] ** 2))
     if shape[0] > most:
         parts = [_numbers(_rows(mixture, i, i + most), levels) for i in range(0, shape[0], most)]
-        return [torch.cat(each) for each in zip(*parts, strict=True)]
+        return [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
     return [mixture.mean(), mixture.covariance(), _rising(mixture, levels)]
 
 
@@ -318,9 +324,10 @@ def _rendered(
     mixture: Mixture, numbers: Sequence[Tensor], levels: Sequence[float]
 ) -> list[Predictive]:
     """Predictives of the rows from their numbers, which are on the host."""
-    support, mean = mixture.components.support, numbers[0].tolist()
+    support = mixture.components.support
+    mean = numbers[0].tolist()
     if support == "class":
-        return [of_classes(each) for each in mean]
+        return [of_classes(probabilities) for probabilities in mean]
     if support == "binary":
         return [of_classes([1 - p, p]) for (p,) in mean]
     _, covariance, quantiles = numbers
@@ -329,8 +336,8 @@ def _rendered(
     rows = zip(mean, covariance.tolist(), exists, values, strict=True)
     names = [str(level) for level in levels]
     return [
-        of_numbers(mean, variance if known else None, dict(zip(names, each, strict=True)))
-        for mean, variance, known, each in rows
+        of_numbers(mean, variance if finite else None, dict(zip(names, at_levels, strict=True)))
+        for mean, variance, finite, at_levels in rows
     ]
 
 
@@ -354,7 +361,7 @@ def _moments(mixture: Mixture) -> list[list[dict[str, Any]]]:
     parts = mixture.components
     means = parts.mean().tolist()
     if parts.support == "class":
-        return [[{"probabilities": each} for each in row] for row in means]
+        return [[{"probabilities": probabilities} for probabilities in row] for row in means]
     variances = parts.variance().tolist()
     named = {name: value.tolist() for name, value in parts.named().items()}
     return [
@@ -372,7 +379,7 @@ def _moments(mixture: Mixture) -> list[list[dict[str, Any]]]:
 
 
 def _rows(mixture: Mixture, start: int, end: int) -> Mixture:
-    parameters = [each[start:end] for each in mixture.components.parameters()]
+    parameters = [parameter[start:end] for parameter in mixture.components.parameters()]
     return Mixture(mixture.log_weight[start:end], mixture.components.rebuilt(*parameters))
 
 
@@ -391,8 +398,8 @@ def _rising(mixture: Mixture, levels: Sequence[float]) -> Tensor:
         return torch.empty_like(mixture.mean()[:, None][:, :0])
     weight = mixture.log_weight
     at = to_device(np.array(sorted(levels)), weight.device)
-    found = mixture.quantile(at, PRECISION, waits=on_host(weight))
-    values: Tensor = found.cummax(1).values
+    quantiles = mixture.quantile(at, PRECISION, waits=on_host(weight))
+    values: Tensor = quantiles.cummax(1).values
     return values
 
 
@@ -409,9 +416,9 @@ def _complete(mixture: Mixture, values: Tensor, levels: Sequence[float]) -> Tens
 
 def _in_order(values: Tensor, levels: Sequence[float]) -> list[list[list[float]]]:
     """Quantiles (B, Q, d) of the levels in rising order as lists, in the order of the levels."""
-    found: list[list[list[float]]] = values.tolist()
+    rows: list[list[list[float]]] = values.tolist()
     rising = sorted(levels)
     if rising == list(levels):
-        return found
+        return rows
     places = [rising.index(level) for level in levels]
-    return [[each[place] for place in places] for each in found]
+    return [[row[place] for place in places] for row in rows]

@@ -25,27 +25,27 @@ def cumulative(mixture: Mixture, labels: Sequence[Label]) -> list[Tensor]:
     Nothing where no label has a PIT: classes have no order. Of a row without a label, anything; of
     a missing output, nan.
     """
-    known = next((each for each in labels if each is not None), None)
+    first = next((label for label in labels if label is not None), None)
     support = mixture.components.support
-    if known is None or support == "class":
+    if first is None or support == "class":
         return []
-    nothing = [0.0] * len(numbers(known))
-    values = np.array([numbers(each) or nothing for each in labels])
+    nothing = [0.0] * len(numbers(first))
+    values = np.array([numbers(label) or nothing for label in labels])
     y = to_device(values, mixture.log_weight.device)
     upper = mixture.cdf(y)
     return [mixture.cdf(y - 1.0) if support in STEPPED else upper, upper]
 
 
 def measure(
-    mixture: Mixture, found: Sequence[Tensor], labels: Sequence[Label], models: Sequence[str]
+    mixture: Mixture, cumulatives: Sequence[Tensor], labels: Sequence[Label], models: Sequence[str]
 ) -> None:
-    """Count the PIT of each row's label, each output alone; found: `cumulative`, on the host.
+    """Count the PIT of each row's label, each output alone; cumulatives: `cumulative`, on the host.
 
     It is uniform where the mixture is calibrated.
     """
     rows = [i for i, y in enumerate(labels) if y is not None]
-    if found:
-        lower, upper = (each.numpy()[rows] for each in found)
+    if cumulatives:
+        lower, upper = (tensor.numpy()[rows] for tensor in cumulatives)
         _count(_between(lower, upper, mixture.components.support), [models[i] for i in rows])
 
 
@@ -65,5 +65,5 @@ def _between(lower: Floats, upper: Floats, support: str) -> Floats:
 def _count(values: Floats, models: Sequence[str]) -> None:
     """Enter the rows of values into the histograms of their models; those not finite are none."""
     for model in dict.fromkeys(models):
-        chosen = values[[each == model for each in models]]
+        chosen = values[[name == model for name in models]]
         observe_all(PIT.labels(model), chosen[np.isfinite(chosen)].tolist())

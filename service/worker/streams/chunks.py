@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 # Of the first chunk, the larger; each later one doubles what there is, up to a bound. Most slabs
 # have one: steps of rows in several cost more.
-FIRST_ROWS, FIRST_BYTES = 16, 4 << 20
+FIRST_ROWS = 16
+FIRST_BYTES = 4 << 20
 
 
 class Chunk:
@@ -26,8 +27,8 @@ class Chunk:
         self.free = list(range(rows - 1, -1, -1))
         # Not filled: a row is written before it is read.
         self.tensors = [
-            torch.empty((rows, *each.shape[1:]), dtype=each.dtype, device=each.device)
-            for each in like
+            torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+            for tensor in like
         ]
         self._views: Views | None = None
 
@@ -49,7 +50,7 @@ class Chunks:
     def __init__(self, like: Sequence[Tensor], chunk_bytes: int) -> None:
         """Hold rows such as those of `like` in chunks of about `chunk_bytes` at most."""
         self._like = like
-        self.row_bytes = sum(each[:1].nbytes for each in like)
+        self.row_bytes = sum(tensor[:1].nbytes for tensor in like)
         self._most = max(1, chunk_bytes // self.row_bytes)
         self._chunks: list[Chunk] = []
         self._places: dict[int, tuple[Chunk, int]] = {}
@@ -78,8 +79,12 @@ class Chunks:
         if self.full:
             self._chunks.append(Chunk(self._like, self._next_rows()))
         # Into the fullest, so that others empty.
-        chunk = max((each for each in self._chunks if each.free), key=lambda each: each.used)
-        number, self._next = self._next, self._next + 1
+        chunk = max(
+            (candidate for candidate in self._chunks if candidate.free),
+            key=lambda candidate: candidate.used,
+        )
+        number = self._next
+        self._next += 1
         self._places[number] = chunk, chunk.free.pop()
         return number
 
@@ -92,20 +97,20 @@ class Chunks:
         """Rows as they are numbered, copied; part: of the tensors."""
         groups = self._grouped(numbers)
         parts = [
-            [each.index_select(0, rows) for each in chunk.tensors[part]]
+            [tensor.index_select(0, rows) for tensor in chunk.tensors[part]]
             for chunk, rows, _ in groups
         ]
         if len(parts) == 1:
             return parts[0]
         order = torch.cat([at for _, _, at in groups]).argsort()
-        return [torch.cat(each).index_select(0, order) for each in zip(*parts, strict=True)]
+        return [torch.cat(pieces).index_select(0, order) for pieces in zip(*parts, strict=True)]
 
     def write(self, numbers: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """Put rows in place of distinct ones; the first tensors of each, as many as are given."""
         groups = self._grouped(numbers)
         for chunk, rows, at in groups:
-            for own, each in zip(chunk.tensors, tensors, strict=False):
-                own.index_copy_(0, rows, each if len(groups) == 1 else each.index_select(0, at))
+            for own, tensor in zip(chunk.tensors, tensors, strict=False):
+                own.index_copy_(0, rows, tensor if len(groups) == 1 else tensor.index_select(0, at))
 
     def place(self, number: int) -> tuple[Chunk, int]:
         """Chunk that holds a row, and its place there."""
@@ -113,13 +118,13 @@ class Chunks:
 
     def places(self, numbers: Sequence[int]) -> list[tuple[Chunk, list[int], list[int]]]:
         """Chunks that hold them, with their rows there and which of `numbers` these are."""
-        found: dict[int, tuple[Chunk, list[int], list[int]]] = {}
+        groups: dict[int, tuple[Chunk, list[int], list[int]]] = {}
         for place, number in enumerate(numbers):
             chunk, row = self._places[number]
-            _, rows, places = found.setdefault(id(chunk), (chunk, [], []))
+            _, rows, places = groups.setdefault(id(chunk), (chunk, [], []))
             rows.append(row)
             places.append(place)
-        return list(found.values())
+        return list(groups.values())
 
     def trim(self, eager: bool = True) -> int:
         """Move rows together, and give back chunks that are not needed; returns their bytes.
@@ -131,7 +136,7 @@ class Chunks:
         spare = before - len(self)
         if not eager and len(self):
             spare -= max(chunk.rows for chunk in self._chunks)
-        for chunk in sorted(self._chunks, key=lambda each: each.used):
+        for chunk in sorted(self._chunks, key=lambda candidate: candidate.used):
             if chunk.rows <= spare:
                 spare -= chunk.rows
                 self._chunks.remove(chunk)
@@ -149,7 +154,7 @@ class Chunks:
             return
         tensors = self.read(moved)
         for number in moved:
-            other = next(each for each in self._chunks if each.free)
+            other = next(candidate for candidate in self._chunks if candidate.free)
             self._places[number] = other, other.free.pop()
         self.write(moved, tensors)
 

@@ -127,7 +127,8 @@ class Ledger:
         return self._checkpoints_ms.least
 
     def _settle(self) -> None:
-        marked, self._marked = self._marked, set()
+        marked = self._marked
+        self._marked = set()
         for key in marked:
             stream = self._streams.get(key)
             if stream is None:

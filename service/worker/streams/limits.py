@@ -11,7 +11,7 @@ from service.wire import Head, Observe, Predict
 from service.worker.streams.answers import LEVELS
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.validation import Known
+from service.worker.streams.validation import Dimensions
 
 STATE_BYTES = 32 << 20  # of one stream's hypotheses: a step goes through all of them
 # Inputs x hypotheses x outputs x quantiles of one read, about 1 us each: some 2 s, while its worker
@@ -30,10 +30,11 @@ PATH_BYTES = 1 << 30  # of the states of all paths
 def check_predictions(engine: Engine, stream: Stream, command: Predict, points: int) -> None:
     """Raise UnfitModel for predictions of so many labels that they would take too long."""
     head = stream.live()
-    outputs, hypotheses = head.y_dim or 1, head.settings.max_hypotheses
+    outputs = head.y_dim or 1
+    hypotheses = head.settings.max_hypotheses
     levels = len(command.quantiles) + 1 + COMPONENT * command.components
-    each = hypotheses * levels + outputs * (hypotheses * COVARIANCE + NUMBER)
-    work = points * outputs * (each + NUMBER * command.samples)
+    cost = hypotheses * levels + outputs * (hypotheses * COVARIANCE + NUMBER)
+    work = points * outputs * (cost + NUMBER * command.samples)
     _check(engine, work, f"{points} predictions of {outputs} numbers")
 
 
@@ -68,24 +69,27 @@ def _check(engine: Engine, work: float, what: str) -> None:
         )
 
 
-def check_sizes(engine: Engine, head: Head, known: Known, max_hypotheses: int) -> None:
+def check_sizes(engine: Engine, head: Head, dimensions: Dimensions, max_hypotheses: int) -> None:
     """Raise UnfitSettings where a stream with these dimensions would be too large to step."""
-    shaped = replace(head, x_dim=known.x_dim, y_dim=known.y_dim)
-    settings, outputs, limit = head.settings, known.y_dim or 1, engine.settings.max_dimension
+    shaped = replace(head, x_dim=dimensions.x_dim, y_dim=dimensions.y_dim)
+    settings = head.settings
+    outputs = dimensions.y_dim or 1
+    limit = engine.settings.max_dimension
     lags = settings.order * outputs
     built_in = BUILTIN.get(settings.model)
     if built_in is not None and "order" in built_in.takes and lags > limit:
         detail = f"{settings.order} labels of {outputs} numbers are {lags} inputs"
         raise UnfitSettings(f"order: {detail}, expected at most {limit}", field="order")
     model = engine.catalogue.of(shaped)
-    each, work = engine.catalogue.hypothesis_bytes(model), _work(model)
+    hypothesis_bytes = engine.catalogue.hypothesis_bytes(model)
+    work = _work(model)
     # In memory there is a slot for the one that is born.
-    most = min(STATE_BYTES // each - 1, MAX_STEP_EVALUATIONS // max(work, 1))
+    most = min(STATE_BYTES // hypothesis_bytes - 1, MAX_STEP_EVALUATIONS // max(work, 1))
     if max_hypotheses > most:
         fit = f"at most {most} fit" if most > 1 else "not even 2 fit"
         raise UnfitSettings(
-            f"max_hypotheses: {max_hypotheses} of {each} bytes and {work} evaluations each, "
-            f"with these lengths of x and y; {fit}",
+            f"max_hypotheses: {max_hypotheses} of {hypothesis_bytes} bytes and {work} evaluations "
+            f"each, with these lengths of x and y; {fit}",
             field="max_hypotheses",
         )
 

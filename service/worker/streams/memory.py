@@ -11,7 +11,8 @@ import torch
 
 USED = 0.8  # of a limit: allocators hold more than is in use
 LEAST = 32 << 20  # however small the limit is
-CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
 
 
 class Room(NamedTuple):
@@ -47,15 +48,15 @@ def room(device: str, sharing: int = 0) -> Room:
 
 def host_limit(cgroups: Path = CGROUPS, own: Path = OWN) -> int:
     """Memory of the container, or of the machine where none is set or that is less."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in _limit_files(cgroups, own):
         try:
             text = file.read_text().strip()
         except OSError:
             continue
         if text.isdigit():  # else "max"
-            found.append(int(text))
-    return min(found)
+            limits.append(int(text))
+    return min(limits)
 
 
 def _limit_files(cgroups: Path, own: Path) -> list[Path]:
@@ -67,16 +68,18 @@ def _limit_files(cgroups: Path, own: Path) -> list[Path]:
         lines = own.read_text().split()
     except OSError:
         lines = []
-    found = [cgroups / "memory.max", cgroups / "memory/memory.limit_in_bytes"]
+    files = [cgroups / "memory.max", cgroups / "memory/memory.limit_in_bytes"]
     for line in lines:
         _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        base, name = cgroups, "memory.max"
+        base = cgroups
+        name = "memory.max"
         if controllers:
-            base, name = cgroups / "memory", "memory.limit_in_bytes"
+            base = cgroups / "memory"
+            name = "memory.limit_in_bytes"
         if not controllers or "memory" in controllers.split(","):
             place = Path(path.strip("/"))
-            found += [base / each / name for each in (place, *place.parents)]
-    return found
+            files += [base / group / name for group in (place, *place.parents)]
+    return files
 
 
 def give_back() -> None:

@@ -29,7 +29,8 @@ class Catalogue:
     """Underlying models by their references and, of artifacts, by their digest."""
 
     def __init__(self, models_dir: Path, device: str) -> None:
-        self._folder, self._device = models_dir, device
+        self._folder = models_dir
+        self._device = device
         self._built: dict[tuple[str, Options], UnderlyingModel] = {}
         self._artifacts: dict[tuple[str, str | None], UnderlyingModel] = {}
         self._weights: dict[tuple[str, str | None], int] = {}  # bytes
@@ -40,12 +41,12 @@ class Catalogue:
 
     def resolve(self, name: str) -> str:
         """Reference of a model name, with its version if it has any; raises UnknownModel."""
-        found = catalogue.resolve(self._folder, name)
-        if found is None:
+        reference = catalogue.resolve(self._folder, name)
+        if reference is None:
             raise UnknownModel(
                 f"there is no model {name!r}; see GET /v1/models for the available ones"
             )
-        return found
+        return reference
 
     def of(self, head: Head) -> UnderlyingModel:
         """Model of a stream as far as its shape is known; raises UnknownModel."""
@@ -72,15 +73,15 @@ class Catalogue:
         """Numbers in an input and in a label; None where a stream's first one decides."""
         if name in BUILTIN:
             return BUILTIN[name].x_dim, BUILTIN[name].y_dim
-        found = self._artifact(name, digest)
-        return found.x_dim, found.y_dim
+        model = self._artifact(name, digest)
+        return model.x_dim, model.y_dim
 
     def hypothesis_bytes(self, model: UnderlyingModel) -> int:
         """Bytes of one hypothesis of a model that one of the other methods returned."""
         if id(model) not in self._bytes:
             one = torch.ones(1, model.scaled, dtype=torch.float64, device=self._device)
             state = moca.init(moca.make_prior(model, one, one), 1)
-            self._bytes[id(model)] = sum(each.nbytes for each in moca.leaves(state)) // 2
+            self._bytes[id(model)] = sum(leaf.nbytes for leaf in moca.leaves(state)) // 2
         return self._bytes[id(model)]
 
     @property
@@ -120,7 +121,7 @@ class Catalogue:
 
     def _is_there(self, name: str) -> bool:
         try:
-            return all(self.digest(name) == each for n, each in self._artifacts if n == name)
+            return all(self.digest(name) == digest for n, digest in self._artifacts if n == name)
         except UnknownModel:
             return False
 
@@ -135,12 +136,12 @@ class Catalogue:
         if self.digest(name) != wanted:
             raise self._other(name, wanted)
         try:
-            found = artifact.load(self._place(name), self._device)
+            model = artifact.load(self._place(name), self._device)
         except (BadArtifact, OSError) as error:
             raise _unloadable(name, error) from error
         if self.digest(name) != wanted:
             raise _unloadable(name, "its files are being changed")
-        return found
+        return model
 
     def _other(self, name: str, wanted: str | None) -> ModelChanged:
         metrics.MODEL_CHANGED.inc()
@@ -165,9 +166,9 @@ def _weight(part: object, seen: set[int]) -> int:
     if isinstance(part, torch.Tensor):
         return part.nbytes
     if isinstance(part, dict):
-        return sum(_weight(each, seen) for each in part.values())
+        return sum(_weight(value, seen) for value in part.values())
     if isinstance(part, list | tuple):
-        return sum(_weight(each, seen) for each in part)
+        return sum(_weight(value, seen) for value in part)
     return _weight(vars(part), seen) if hasattr(part, "__dict__") else 0
 
 

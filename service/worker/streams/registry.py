@@ -52,7 +52,8 @@ class Engine:
 
     def __init__(self, settings: Settings, store: Store, sharing: int = 0) -> None:
         """Hold no stream yet; sharing: workers that share the machine with an API and a store."""
-        self.settings, self.store = settings, store
+        self.settings = settings
+        self.store = store
         self._sharing = sharing
         self.catalogue = Catalogue(settings.models_dir, settings.device)
         self.streams: dict[tuple[int, str], Stream] = {}  # those used longest ago come first
@@ -77,17 +78,17 @@ class Engine:
                 self.streams[partition, name] = stream
             else:
                 missing.append(name)
-        found: list[tuple[Stream, Stored]] = []
+        readable: list[tuple[Stream, Stored]] = []
         for name, stored, wrong in self._fetch(partition, missing):
             self.tick()
             stream = Stream(partition, name, stored)
             self.streams[partition, name] = stream
             if self._usable(stream, partial(self._read, stream, stored, wrong)):
-                found.append((stream, stored))
-        self.begin([stream for stream, _ in found if stream.alive and stream.live().warm])
+                readable.append((stream, stored))
+        self.begin([stream for stream, _ in readable if stream.alive and stream.live().warm])
         loaded = [
             stream
-            for stream, stored in found
+            for stream, stored in readable
             if self._usable(stream, partial(self._resume, stream, stored))
         ]
         self._replay([stream for stream in loaded if stream.slab is not None])
@@ -143,7 +144,8 @@ class Engine:
                     [head.location or [] for head in heads], [head.scale or [] for head in heads]
                 )
                 for stream, row in zip(part, rows, strict=True):
-                    stream.slab, stream.row = slab, row
+                    stream.slab = slab
+                    stream.row = row
 
     def note(self, stream: Stream, reason: str) -> None:
         """Log and count a damaged part of a stream; its bytes stay where they are."""
@@ -155,7 +157,9 @@ class Engine:
 
         Returns how many. They stay in memory until the batch that they are for is applied.
         """
-        need, at, count = 0, 0, 16
+        need = 0
+        at = 0
+        count = 16
         while at < len(names) and (not at or need <= most):
             self.tick()
             part = names[at : at + count]
@@ -177,10 +181,10 @@ class Engine:
             return stream.host_bytes + NEW_BYTES
         head = stream.live()
         try:
-            each = self.catalogue.hypothesis_bytes(self.catalogue.of(head))
+            hypothesis_bytes = self.catalogue.hypothesis_bytes(self.catalogue.of(head))
         except ServiceError:  # a model that was removed since
             return stream.host_bytes
-        return stream.host_bytes + each * (head.settings.max_hypotheses + 1)
+        return stream.host_bytes + hypothesis_bytes * (head.settings.max_hypotheses + 1)
 
     def _fetch(self, partition: int, names: list[str]) -> list[tuple[str, Stored, str | None]]:
         """Load streams; with what is wrong where a key of one is of a type it cannot have."""
@@ -191,8 +195,8 @@ class Engine:
                 raise
             if len(names) == 1:
                 return [(names[0], Stored(None, None, {}, {}), str(error))]
-            return [found for name in names for found in self._fetch(partition, [name])]
-        return [(name, each, None) for name, each in zip(names, stored, strict=True)]
+            return [entry for name in names for entry in self._fetch(partition, [name])]
+        return [(name, entry, None) for name, entry in zip(names, stored, strict=True)]
 
     def _break(self, stream: Stream, reason: str) -> None:
         """Refuse the stream with the reason; nothing of it is written until it is deleted."""
@@ -206,7 +210,7 @@ class Engine:
             return
         head = stream.live()
         first = min(head.checkpoint, head.sealed)
-        records = {seq: wire.decode_record(each) for seq, each in stream.tail.items()}
+        records = {seq: wire.decode_record(blob) for seq, blob in stream.tail.items()}
         if any(seq not in records or records[seq].seq != seq for seq in range(first, head.seq)):
             raise UnreadablePart(f"its tail does not connect seq {first} with its head")
         stream.buffer = [records[seq] for seq in range(head.checkpoint, head.seq)]
@@ -262,10 +266,14 @@ class Engine:
         if key not in self._slabs:
             model = self.catalogue.of(head)
             metrics.know_model(settings.model)
-            sizes = min(CHUNK_BYTES, self._part), min(STEP_BYTES, self._part)
             with self._ticking():  # the kernel may have to be compiled
                 self._slabs[key] = Slab(
-                    model, settings.max_hypotheses, self.settings.device, *sizes, self._make_room
+                    model,
+                    settings.max_hypotheses,
+                    self.settings.device,
+                    min(CHUNK_BYTES, self._part),
+                    min(STEP_BYTES, self._part),
+                    self._make_room,
                 )
         return self._slabs[key]
 
@@ -300,7 +308,8 @@ class Engine:
             small = len(blob) <= COMMITTED_BYTES
             (within if small or stream.reborn else before).append((stream, blob))
         if not self._put(partition, before):
-            before, within = [], before + within
+            within = before + within
+            before = []
         for stream, _ in before:
             stream.moved_checkpoint()
         for stream, blob in within:
@@ -326,11 +335,13 @@ class Engine:
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
         """Move a stream to a slab of another size, keeping its likeliest hypotheses."""
         head = stream.live()
-        old, row = stream.slab, stream.row
+        old = stream.slab
+        row = stream.row
         head.settings = head.settings._replace(max_hypotheses=max_hypotheses)
         if old is None:
             return
-        prior, ranks = old.row_prior(row), old.ranks(row)
+        prior = old.row_prior(row)
+        ranks = old.ranks(row)
         state = moca.resize(old.state(row), prior, max_hypotheses)
         stream.leave()
         stream.slab = self.slab(head)
@@ -416,9 +427,9 @@ class Engine:
     def drop_broken(self, keys: Iterable[tuple[int, str]]) -> None:
         """Forget streams that cannot be used: they are read again at their next command."""
         for key in keys:
-            found = self.streams.get(key)
-            if found is not None and (found.broken or found.unserved) is not None:
-                self.evict(found)
+            stream = self.streams.get(key)
+            if stream is not None and (stream.broken or stream.unserved) is not None:
+                self.evict(stream)
 
     def changed(self, keys: Iterable[tuple[int, str]]) -> None:
         """Count what these streams hold: commands were applied to them, or states written."""

@@ -34,29 +34,33 @@ def through(
     Yields what each gave, up to the first that the kernel refuses or that lacks outputs. Where the
     caller confirms an event, what follows is stepped anew: its numbers are about another start.
     """
-    slab, at, refused = stream.slab, 0, False
+    slab = stream.slab
+    at = 0
+    refused = False
     assert slab is not None
     while at < len(records) and not refused:
-        rest = slab.ready(records[at : at + AT_ONCE])
-        if not rest:
+        coming = slab.ready(records[at : at + AT_ONCE])
+        if not coming:
             return
-        before = slab.state(stream.row), slab.ranks(stream.row)
+        state = slab.state(stream.row)
+        ranks = slab.ranks(stream.row)
         (confirmed,), (threshold,) = step_inputs.alarm_inputs([stream.live()])
-        step = slab.series(stream.row, rest, confirmed, threshold, summarised, believed)
+        step = slab.series(stream.row, coming, confirmed, threshold, summarised, believed)
         beliefs: Sequence[Probabilities | None]
         beliefs = step.beliefs or [None] * len(step.readouts)
-        refused, count = len(step.readouts) < len(rest), 0
-        found = zip(step.readouts, step.places, step.anomalies, beliefs, strict=True)
-        for each in found:
+        refused = len(step.readouts) < len(coming)
+        count = 0
+        rows = zip(step.readouts, step.places, step.anomalies, beliefs, strict=True)
+        for readout, place, anomaly, belief in rows:
             count += 1
-            yield Stepped(*each)
+            yield Stepped(readout, place, anomaly, belief)
             if stream.live().confirmed_start != confirmed:
                 refused = False
                 break
-        if count < len(rest):
-            slab.put(stream.row, *before)
+        if count < len(coming):
+            slab.put(stream.row, state, ranks)
             if count:
-                slab.series(stream.row, rest[:count], confirmed, threshold, summarised=False)
+                slab.series(stream.row, coming[:count], confirmed, threshold, summarised=False)
         at += count
 
 
@@ -65,19 +69,20 @@ def replay(stream: Stream, records: Sequence[Record]) -> Iterator[Readout]:
 
     Its state may be ahead of what was yielded until all was.
     """
-    slab, at = stream.slab, 0
+    slab = stream.slab
+    at = 0
     assert slab is not None
     while at < len(records):
         if slab.in_series and not records[at].belief_override:
             later = range(at + 1, len(records))
             end = next((i for i in later if records[i].belief_override), len(records))
-            for each in through(stream, records[at:end], summarised=False):
+            for stepped in through(stream, records[at:end], summarised=False):
                 at += 1
-                yield each.readout
+                yield stepped.readout
             if at == end:
                 continue
-        watched = step_inputs.alarm_inputs([stream.live()])
-        yield from slab.replay([stream.row], [records[at]], *watched)
+        confirmed, thresholds = step_inputs.alarm_inputs([stream.live()])
+        yield from slab.replay([stream.row], [records[at]], confirmed, thresholds)
         at += 1
 
 
@@ -102,8 +107,9 @@ def replay_buffers(
         for slab, group in by_slab(now):
             tick()
             records = [record for _, record in group]
-            watched = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
-            readouts = slab.replay([stream.row for stream, _ in group], records, *watched)
+            rows = [stream.row for stream, _ in group]
+            confirmed, thresholds = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
+            readouts = slab.replay(rows, records, confirmed, thresholds)
             for (stream, record), readout in zip(group, readouts, strict=True):
                 yield stream, record, readout
     for stream in streams:
@@ -116,8 +122,8 @@ def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Str
     for stream, item in work:
         assert stream.slab is not None
         groups.setdefault(id(stream.slab), (stream.slab, []))[1].append((stream, item))
-    found = []
+    parts = []
     for slab, group in groups.values():
         most = slab.step_rows
-        found += [(slab, group[i : i + most]) for i in range(0, len(group), most)]
-    return found
+        parts += [(slab, group[i : i + most]) for i in range(0, len(group), most)]
+    return parts

@@ -84,7 +84,9 @@ class Slab:
         make_room: Callable[[int], None] | None = None,
     ) -> None:
         """Hold no stream yet; make_room: called with the bytes of a chunk before it is taken."""
-        self.model, self.max_hypotheses, self.device = model, max_hypotheses, device
+        self.model = model
+        self.max_hypotheses = max_hypotheses
+        self.device = device
         # Elsewhere than on the CPU, and of models that have none, the eager filter steps all rows.
         self._kernel = columns.kernel_of(model) if torch.device(device).type == "cpu" else None
         self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
@@ -92,7 +94,8 @@ class Slab:
         unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
         prior = moca.make_prior(model, unit * 0 + 1, unit)
         self._levels = with_normal(LEVELS)
-        self._blank, self._stats = moca.init(prior, max_hypotheses), type(prior.stats)
+        self._blank = moca.init(prior, max_hypotheses)
+        self._stats = type(prior.stats)
         self._leaves = len(moca.leaves(self._blank))
         self._chunks = Chunks([*moca.leaves(self._blank), *_tensors(prior)], chunk_bytes)
         self._anomalies = Anomalies(model, max(1, chunk_bytes // self._chunks.row_bytes))
@@ -138,14 +141,14 @@ class Slab:
 
     def _add(self, ranks: Iterable[Floats], tensors: list[Tensor]) -> list[int]:
         rows = []
-        for each in ranks:
+        for row_ranks in ranks:
             if self._make_room is not None:
                 held = self._chunks, self._anomalies.chunks
                 coming = sum(chunks.next_bytes for chunks in held if chunks.full)
                 if coming:
                     self._make_room(coming)
             rows.append(self._chunks.reserve())
-            self._anomalies.add(each)  # both number their rows from 0
+            self._anomalies.add(row_ranks)  # both number their rows from 0
         self._chunks.write(rows, tensors)
         return rows
 
@@ -174,8 +177,8 @@ class Slab:
     def belief(self, row: int) -> Probabilities:
         """Surviving hypotheses of one stream."""
         log_prob, run_length = self._chunks.read([row], slice(2))
-        (found,) = probabilities(log_prob.cpu().numpy(), run_length.cpu().numpy())
-        return found
+        (belief,) = probabilities(log_prob.cpu().numpy(), run_length.cpu().numpy())
+        return belief
 
     def states(self, rows: Sequence[int]) -> Iterator[FilterState]:
         """States of streams (batch 1 each) on the host, in order: one copy for all.
@@ -183,13 +186,13 @@ class Slab:
         Where rows lie on the host nothing is copied: each is good until its row changes.
         """
         if on_host(self._blank.seq):
-            found = [self._chunks.place(row) for row in rows]
-            places = [(chunk.tensors[: self._leaves], row) for chunk, row in found]
+            held = [self._chunks.place(row) for row in rows]
+            places = [(chunk.tensors[: self._leaves], row) for chunk, row in held]
         else:
             tensors = to_host(self._chunks.read(rows, slice(self._leaves)))
             places = [(tensors, i) for i in range(len(rows))]
         for tensors, row in places:
-            yield moca.rebuild(self._blank, [each[row : row + 1] for each in tensors])
+            yield moca.rebuild(self._blank, [tensor[row : row + 1] for tensor in tensors])
 
     def put(self, row: int, state: FilterState, ranks: Floats | None = None) -> None:
         """Put a state (batch 1) in place of a row's; ranks: see `ranks`, None leaves them."""
@@ -225,10 +228,10 @@ class Slab:
         """
         alarms = thresholds or [0.0] * len(rows)
         if self._kernel is None:
-            found = self._step_eagerly(rows, records, confirmed, alarms)
+            step = self._step_eagerly(rows, records, confirmed, alarms)
         else:
-            found = self._step_quickly(rows, records, confirmed, alarms, detailed, summarised)
-        return found._replace(anomalies=self._anomalies.observe(rows, records, found.readouts))
+            step = self._step_quickly(rows, records, confirmed, alarms, detailed, summarised)
+        return step._replace(anomalies=self._anomalies.observe(rows, records, step.readouts))
 
     def _step_quickly(
         self,
@@ -243,10 +246,10 @@ class Slab:
         wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
         if self._partial:
             wanted = [i for i in wanted if not partial(records[i].y)]
-        found = self._step_compiled(rows, records, confirmed, alarms, wanted, summarised)
+        stepped = self._step_compiled(rows, records, confirmed, alarms, wanted, summarised)
         # Rows of details, of labels with missing outputs, and those that are not finite: what
         # becomes of them eager steps decide.
-        left = [i for i in range(len(rows)) if i not in found]
+        left = [i for i in range(len(rows)) if i not in stepped]
         if left:
             again = self._step_eagerly(
                 [rows[i] for i in left],
@@ -254,9 +257,9 @@ class Slab:
                 [confirmed[i] for i in left],
                 [alarms[i] for i in left],
             )
-            found.update(zip(left, zip(again.readouts, again.places, strict=True), strict=True))
-        each = [found[i] for i in range(len(rows))]
-        return Step([readout for readout, _ in each], [place for _, place in each])
+            stepped.update(zip(left, zip(again.readouts, again.places, strict=True), strict=True))
+        in_order = [stepped[i] for i in range(len(rows))]
+        return Step([readout for readout, _ in in_order], [place for _, place in in_order])
 
     @property
     def in_series(self) -> bool:
@@ -267,7 +270,7 @@ class Slab:
         """The first records, up to one that only an eager step takes: of missing outputs."""
         if not self._partial:
             return records
-        end = next((i for i, each in enumerate(records) if partial(each.y)), len(records))
+        end = next((i for i, record in enumerate(records) if partial(record.y)), len(records))
         return records[:end]
 
     def series(
@@ -287,11 +290,11 @@ class Slab:
         """
         count = len(records)
         chunk, place = self._chunks.place(row)
-        watched = [confirmed] * count, [threshold] * count
+        inputs = step_inputs.packed(self.model, records, [confirmed] * count, [threshold] * count)
         at = np.full(count, place, dtype=np.int64)
         slots = chunk.tensors[0].shape[1]
         beliefs = np.empty((count if believed else 0, 2, slots))
-        result, summary = self._advance(chunk, at, records, *watched, summarised, beliefs)
+        result, summary = self._advance(chunk, at, records, inputs, summarised, beliefs)
         refused = np.flatnonzero(result[:, OK_COLUMN] <= 0)
         fine = int(refused[0]) if len(refused) else count
         places = [Summarised(summary, i) for i in range(fine)]
@@ -309,11 +312,12 @@ class Slab:
         confirmed: list[int],
         thresholds: list[float],
     ) -> Step:
-        found = self._chunks.read(rows)
-        state = moca.rebuild(self._blank, found[: self._leaves])
-        prior = self._prior(found[self._leaves :])
+        tensors = self._chunks.read(rows)
+        state = moca.rebuild(self._blank, tensors[: self._leaves])
+        prior = self._prior(tensors[self._leaves :])
         packed = self._packed(records, confirmed, thresholds)
-        starts, alarms = packed[:, columns.CONFIRMED].long(), packed[:, columns.THRESHOLD]
+        starts = packed[:, columns.CONFIRMED].long()
+        alarms = packed[:, columns.THRESHOLD]
         state, info = moca.step(self.model, state, prior, self._inputs(records, packed))
         table = readout.table(state, info, starts, alarms, RECENT_RUN_LENGTHS)
         self._chunks.write(rows, moca.leaves(state))
@@ -324,7 +328,7 @@ class Slab:
         if self.model.typical:
             regimes = readout.typical_regimes(self.model, state)
             pairs = zip(readouts, regimes, strict=True)
-            readouts = [each._replace(regime=regime) for each, regime in pairs]
+            readouts = [row_readout._replace(regime=regime) for row_readout, regime in pairs]
         return Step(readouts, [*places])
 
     def _step_compiled(
@@ -337,42 +341,47 @@ class Slab:
         summarised: bool,
     ) -> dict[int, tuple[Readout, AnyPlace]]:
         """Step the `wanted` of the rows where they lie; returns those that stayed finite."""
-        found: dict[int, tuple[Readout, AnyPlace]] = {}
+        stepped: dict[int, tuple[Readout, AnyPlace]] = {}
         for chunk, places, at in self._chunks.places([rows[i] for i in wanted]):
             chosen = [wanted[i] for i in at]
+            part = [records[i] for i in chosen]
+            inputs = step_inputs.packed(
+                self.model, part, [confirmed[i] for i in chosen], [thresholds[i] for i in chosen]
+            )
             result, summary = self._advance(
-                chunk,
-                np.array(places, dtype=np.int64),
-                [records[i] for i in chosen],
-                [confirmed[i] for i in chosen],
-                [thresholds[i] for i in chosen],
-                summarised,
+                chunk, np.array(places, dtype=np.int64), part, inputs, summarised
             )
             fine = np.flatnonzero(result[:, OK_COLUMN] > 0)
             readouts = readout.rows(result[fine])
-            for row, each in zip(fine.tolist(), readouts, strict=True):
-                found[chosen[row]] = each, Summarised(summary, row)
-        return found
+            for row, row_readout in zip(fine.tolist(), readouts, strict=True):
+                stepped[chosen[row]] = row_readout, Summarised(summary, row)
+        return stepped
 
     def _advance(
         self,
         chunk: Chunk,
         places: NDArray[np.int64],
         records: Sequence[Record],
-        confirmed: Sequence[int],
-        thresholds: Sequence[float],
+        inputs: Floats,
         summarised: bool,
         beliefs: Floats = columns.NO_BELIEFS,
     ) -> tuple[Floats, Summary]:
         """Step rows of a chunk by the compiled kernel: the table of `readout`, and summaries.
 
-        beliefs: see `compiled.kernel.Kernel.advance`.
+        inputs: the records, packed. beliefs: see `compiled.kernel.Kernel.advance`.
         """
         assert self._kernel is not None
-        inputs = step_inputs.packed(self.model, records, confirmed, thresholds)
         hazards = step_inputs.hazard_table(self.model, [record.hazard for record in records])
-        after = RECENT_RUN_LENGTHS, self._levels, summarised, beliefs
-        return self._kernel.advance(chunk.views(self._kernel), places, inputs, hazards, *after)
+        return self._kernel.advance(
+            chunk.views(self._kernel),
+            places,
+            inputs,
+            hazards,
+            RECENT_RUN_LENGTHS,
+            self._levels,
+            summarised,
+            beliefs,
+        )
 
     def replay(
         self,
@@ -390,14 +399,17 @@ class Slab:
             if record.belief_override:
                 self.restate(row, record.belief_override)
         readouts = self.step(rows, records, confirmed, thresholds, summarised=False).readouts
-        broken = [i for i, each in enumerate(readouts) if not each.ok]
+        broken = [i for i, row_readout in enumerate(readouts) if not row_readout.ok]
         if broken:
-            blank = [replace(records[i], y=None) for i in broken]
-            asked = [thresholds[i] for i in broken] if thresholds else None
-            told = [rows[i] for i in broken], blank, [confirmed[i] for i in broken]
-            again = self.step(*told, asked, summarised=False).readouts
-            for i, each in zip(broken, again, strict=True):
-                readouts[i] = each
+            again = self.step(
+                [rows[i] for i in broken],
+                [replace(records[i], y=None) for i in broken],
+                [confirmed[i] for i in broken],
+                [thresholds[i] for i in broken] if thresholds else None,
+                summarised=False,
+            ).readouts
+            for i, row_readout in zip(broken, again, strict=True):
+                readouts[i] = row_readout
         return readouts
 
     def inputs(self, records: list[Record]) -> Inputs:
@@ -412,7 +424,8 @@ class Slab:
         return to_device(packed, self.device)
 
     def _inputs(self, records: list[Record], packed: Tensor) -> Inputs:
-        label, x = columns.LABEL, columns.LABEL + self.model.y_dim
+        label = columns.LABEL
+        x = columns.LABEL + self.model.y_dim
         hazards = step_inputs.hazard_table(self.model, [record.hazard for record in records])
         return Inputs(
             packed[:, x:] if self.model.x_dim else None,

@@ -38,13 +38,30 @@ def effective_rates(
     return hazard, model.outlier_rate if rate is None else rate
 
 
+def coming(
+    model: UnderlyingModel, head: Head, elapsed: float, x: list[float] | None = None
+) -> Record:
+    """Record of a stream's next observation, which has no label yet."""
+    hazard, outlier_rate = effective_rates(model, head.settings)
+    return Record(
+        seq=head.seq,
+        y=None,
+        x=x,
+        time=None,
+        elapsed=elapsed,
+        changepoint=head.pending_supervision,
+        hazard=hazard,
+        outlier_rate=outlier_rate,
+    )
+
+
 def hazard_table(model: UnderlyingModel, hazards: Sequence[Hazard | None]) -> NDArray[np.float64]:
     """Hazards by run length (B, H), H that of the longest: a last entry holds on."""
-    stated = [model.hazard if each is None else each for each in hazards]
-    if all(type(each) is float for each in stated):
+    stated = [model.hazard if hazard is None else hazard for hazard in hazards]
+    if all(type(hazard) is float for hazard in stated):
         return np.array(stated, dtype=np.float64)[:, None]
     # Tables may have thousands of entries: they are made once, and copied as arrays.
-    rows = [_table(_key(each)) for each in stated]
+    rows = [_table(_key(hazard)) for hazard in stated]
     longest = max(map(len, rows))
     return np.stack([np.pad(row, (0, longest - len(row)), "edge") for row in rows])
 
@@ -62,22 +79,25 @@ def packed(
     thresholds: Sequence[float],
 ) -> NDArray[np.float64]:
     """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`."""
-    label, missing, none = columns.LABEL, [0.0] * model.y_dim, [0.0] * model.x_dim
+    label = columns.LABEL
+    missing = [0.0] * model.y_dim
+    none = [0.0] * model.x_dim
     x = label + model.y_dim
-    found = np.empty((len(records), x + model.x_dim))
-    found[:, columns.LABELLED] = [record.y is not None for record in records]
-    found[:, columns.ELAPSED] = [record.elapsed for record in records]
-    found[:, columns.CHANGEPOINT] = [
+    inputs = np.empty((len(records), x + model.x_dim))
+    inputs[:, columns.LABELLED] = [record.y is not None for record in records]
+    inputs[:, columns.ELAPSED] = [record.elapsed for record in records]
+    inputs[:, columns.CHANGEPOINT] = [
         math.nan if record.changepoint is None else record.changepoint for record in records
     ]
-    found[:, columns.OUTLIER_RATE] = [record.outlier_rate for record in records]
-    found[:, columns.CONFIRMED], found[:, columns.THRESHOLD] = confirmed, thresholds
-    found[:, label:x] = [numbers(record.y) or missing for record in records]
+    inputs[:, columns.OUTLIER_RATE] = [record.outlier_rate for record in records]
+    inputs[:, columns.CONFIRMED] = confirmed
+    inputs[:, columns.THRESHOLD] = thresholds
+    inputs[:, label:x] = [numbers(record.y) or missing for record in records]
     if any(record.offset for record in records):
-        found[:, label:x] -= np.array([record.offset for record in records])[:, None]
+        inputs[:, label:x] -= np.array([record.offset for record in records])[:, None]
     if model.x_dim:
-        found[:, x:] = [none if record.x is None else record.x for record in records]
-    return found
+        inputs[:, x:] = [none if record.x is None else record.x for record in records]
+    return inputs
 
 
 def number(y: Label) -> float:

@@ -23,7 +23,9 @@ from service.worker.streams.slab import Slab
 from service.worker.streams.step_inputs import number
 
 # About, of a stream, of an entry beside its own bytes, and of a struct that is not encoded.
-STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 2200, 110, 500
+STREAM_BYTES = 2200
+ENTRY_BYTES = 110
+STRUCT_BYTES = 500
 # Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
@@ -77,7 +79,8 @@ class Stream:
     )
 
     def __init__(self, partition: int, name: str, stored: Stored) -> None:
-        self.partition, self.name = partition, name
+        self.partition = partition
+        self.name = name
         self.head: Head | None = None
         self.tail: dict[int, bytes] = {}  # encoded records, without their checksums
         self.buffer: Sequence[Record] = ()  # records while warming up
@@ -148,7 +151,9 @@ class Stream:
 
     def create(self, head: Head) -> None:
         """Start a new generation of the stream."""
-        self.head, self.tail, self.buffer = head, {}, ()
+        self.head = head
+        self.tail = {}
+        self.buffer = ()
         self._new = self._events = self._anomalies = self._known = NOTHING
         self._was = DEFAULTS
         self.begin_season()
@@ -159,22 +164,28 @@ class Stream:
         """Begin this generation again with other settings; it has no observation yet."""
         old = self.live()
         self.leave()
-        head.generation, head.created_ms = old.generation, old.created_ms
+        head.generation = old.generation
+        head.created_ms = old.created_ms
         self.head = head
         self.begin_season()
 
     def delete(self, now_ms: int) -> None:
         """Leave a tombstone; idempotency records stay, but for those of a damaged stream."""
-        p, name = self.partition, self.name
+        p = self.partition
+        name = self.name
         head = self.head or Head(1, DEFAULTS)  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
         dropped = DROPPED if self.broken is None else list(keys.HASHES.values())
         if self.broken is not None:
             self.remembered = NOTHING
             self._remembered_bytes = 0
-        self.broken, self.unserved, self.reborn = None, None, True
+        self.broken = None
+        self.unserved = None
+        self.reborn = True
         self.asks_calibration = False
-        self.tail, self.buffer, self.season = {}, (), None
+        self.tail = {}
+        self.buffer = ()
+        self.season = None
         self._new = self._events = self._anomalies = NOTHING
         self.leave()
         for list_of in (keys.names, keys.due, keys.uncalibrated):
@@ -206,7 +217,8 @@ class Stream:
         self.come_back()
         if self.slab is not None:
             self.slab.remove(self.row)
-        self.slab, self.row = None, -1
+        self.slab = None
+        self.row = -1
 
     def come_back(self) -> None:
         """Forget the state that ran ahead of labels to come."""
@@ -222,14 +234,14 @@ class Stream:
     def keep_changes(self, changes: list[Change]) -> None:
         """Have changes of settings written with the next commit."""
         key = keys.changes(self.partition, self.name)
-        for each in changes:
-            field = f"{each.seq}:{each.time_ms}:{each.number}"
-            blob = wire.checksummed(wire.encode(each), "change", self.name, field)
+        for change in changes:
+            field = f"{change.seq}:{change.time_ms}:{change.number}"
+            blob = wire.checksummed(wire.encode(change), "change", self.name, field)
             self._effects += (("HSET", key, field, blob),)
 
-    def keep_hindsight(self, found: Hindsight) -> None:
+    def keep_hindsight(self, hindsight: Hindsight) -> None:
         """Have a segmentation in hindsight written with the next commit."""
-        blob = wire.checksummed(wire.encode(found), "hindsight", self.name)
+        blob = wire.checksummed(wire.encode(hindsight), "hindsight", self.name)
         self._effects += (("HSET", keys.hindsight(self.partition), self.name, blob),)
 
     def drop_hindsight(self) -> None:
@@ -291,13 +303,14 @@ class Stream:
 
     def events(self, store: Store) -> dict[int, Event]:
         """All changepoint events of this generation, by id."""
-        found = store.events(self.partition, self.name) | self._known
-        return dict(sorted(found.items()))
+        events = store.events(self.partition, self.name) | self._known
+        return dict(sorted(events.items()))
 
     def take_raised(self) -> list[tuple[Event, str | None]]:
         """Return the events raised since the last call, in order."""
-        found, self._raised = self._raised, ()
-        return list(found)
+        raised = self._raised
+        self._raised = ()
+        return list(raised)
 
     def remember(
         self, field: bytes, record: IdempotencyRecord, keep_s: float, keep_requests: int
@@ -331,7 +344,9 @@ class Stream:
             records[field] = record
         by_time = sorted(records.items(), key=lambda pair: pair[1].time_ms)
         self.remembered = {**self.remembered, **dict(by_time)}
-        self._remembered_bytes = sum(_remembered_bytes(*pair) for pair in self.remembered.items())
+        self._remembered_bytes = sum(
+            _remembered_bytes(field, record) for field, record in self.remembered.items()
+        )
 
     def keep_remembered(self) -> None:
         """Have all keyed outcomes written with the next commit."""
@@ -361,13 +376,15 @@ class Stream:
         old = f"{head.generation}:{head.checkpoint}"
         if head.checkpoint and head.checkpoint != head.seq:
             self._effects += (("HDEL", keys.checkpoint(self.partition, self.name), old),)
-        head.checkpoint, head.checkpoint_ms = head.seq, head.updated_ms
+        head.checkpoint = head.seq
+        head.checkpoint_ms = head.updated_ms
         self._touched = True
 
     def commit_checkpoint(self, blob: bytes) -> None:
         """Have the next commit itself write the state at the stream's seq."""
         self.moved_checkpoint()
-        key, field = keys.checkpoint(self.partition, self.name), self.checkpoint_field
+        key = keys.checkpoint(self.partition, self.name)
+        field = self.checkpoint_field
         kept = wire.checksummed(blob, "checkpoint", self.name, field)
         self._effects += (("HSET", key, field, kept),)
 
@@ -378,7 +395,7 @@ class Stream:
 
     def recent(self) -> tuple[dict[int, Record], dict[int, bytes]]:
         """Records that are in no chunk yet, and chunks that may not be stored yet."""
-        records = {seq: wire.decode_record(each) for seq, each in self.tail.items()}
+        records = {seq: wire.decode_record(blob) for seq, blob in self.tail.items()}
         return records | self._new, self._sealing
 
     def relay(self, records: list[Record]) -> None:
@@ -395,37 +412,39 @@ class Stream:
 
     def effects(self) -> list[Effect]:
         """Everything the next commit must write; afterwards nothing waits."""
-        p, name = self.partition, self.name
+        p = self.partition
+        name = self.name
         self.tail.update((seq, wire.encode(record)) for seq, record in self._new.items())
         self._sealing = NOTHING
         if self.alive and self.broken is None and self.unserved is None:
             self._drop_stale()
             if self.live().warm:
                 self._seal()
-        found, self._effects = list(self._effects), ()
+        effects = list(self._effects)
+        self._effects = ()
         if self._new:
             pairs = [part for seq in self._new for part in (str(seq), self._record(seq))]
-            found.append(("HSET", keys.tail(p, name), *pairs))
-        found += self._event_effects()
+            effects.append(("HSET", keys.tail(p, name), *pairs))
+        effects += self._event_effects()
         if self._fresh:
             records = [part for pair in self._fresh.items() for part in pair]
-            found.append(("HSET", keys.idempotency(p, name), *records))
+            effects.append(("HSET", keys.idempotency(p, name), *records))
         if self._touched and self.head is not None:
             head = wire.checksummed(wire.encode(self.head), "head", name)
-            found.append(("HSET", keys.heads(p), name, head))
+            effects.append(("HSET", keys.heads(p), name, head))
             if self.alive:
-                found += index_effects(p, name, self.head, self._was)
+                effects += index_effects(p, name, self.head, self._was)
                 self._was = self.head.settings
         self._new = self._events = self._anomalies = self._fresh = NOTHING
         self._touched = self.reborn = False
         self.count()
-        return found
+        return effects
 
     def _record(self, seq: int) -> bytes:
         return wire.checksummed(self.tail[seq], "tail", self.name, seq)
 
     def _event_effects(self) -> list[Effect]:
-        found: list[Effect] = []
+        effects: list[Effect] = []
         kinds = ((keys.events, "event", self._events), (keys.anomalies, "anomaly", self._anomalies))
         for key, part, events in kinds:
             blobs = {
@@ -433,9 +452,9 @@ class Stream:
                 for id_, event in events.items()
             }
             if blobs:
-                pairs = [each for id_, blob in blobs.items() for each in (str(id_), blob)]
-                found.append(("HSET", key(self.partition, self.name), *pairs))
-        return found
+                pairs = [value for id_, blob in blobs.items() for value in (str(id_), blob)]
+                effects.append(("HSET", key(self.partition, self.name), *pairs))
+        return effects
 
     def _drop_stale(self) -> None:
         """Drop states that a worker wrote and did not live to commit."""
@@ -451,7 +470,9 @@ class Stream:
 
     def _seal(self) -> None:
         """Seal complete chunks, drop those past the retained history, trim the tail."""
-        head, p, name = self.live(), self.partition, self.name
+        head = self.live()
+        p = self.partition
+        name = self.name
         key = keys.history(p, name)
         while (end := self._chunk_end(head.sealed)) <= head.seq:
             number = (end - 1 + self.phase) // CHUNK
@@ -486,7 +507,7 @@ def _seasonal(head: Head) -> bool:
 
 
 def _remembered_bytes(field: bytes, record: IdempotencyRecord) -> int:
-    return 400 + len(field) + sum(len(each) + 50 for each in record.body)
+    return 400 + len(field) + sum(len(part) + 50 for part in record.body)
 
 
 def _without(parts: Mapping[int, T], gone: Iterable[int]) -> dict[int, T]:

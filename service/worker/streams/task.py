@@ -37,9 +37,12 @@ class Task:
         entry: str,
         index: int,
     ) -> None:
-        self.partition, self.incarnation, self.envelope = partition, incarnation, envelope
+        self.partition = partition
+        self.incarnation = incarnation
+        self.envelope = envelope
         self.command = envelope.command
-        self.entry, self.index = entry, index  # its place in the log
+        self.entry = entry
+        self.index = index  # its place in the log
         self.raised = 0  # events so far
         self.status = 200
         self.body: list[bytes] = []
@@ -56,7 +59,8 @@ class Task:
     def finish(self) -> None:
         """Render the body, once the batch's predictives are filled in."""
         if self.same_as is not None:
-            self.status, self.body = self.same_as.status, answers.repeat(self.same_as.body)
+            self.status = self.same_as.status
+            self.body = answers.repeat(self.same_as.body)
             return
         if isinstance(self.command, Ingest):
             if self.refusal is None:
@@ -71,7 +75,8 @@ class Task:
 
     def _ingested(self) -> bytes:
         """Count what was applied: nobody reads each answer."""
-        given, applied = wire.units(self.envelope.command), len(self.answers)
+        given = wire.units(self.envelope.command)
+        applied = len(self.answers)
         rejected = len(self.misfits)
         reason = str(self.misfits[0]) if self.misfits else ""
         return msgspec.json.encode(Ingested(applied, given - applied - rejected, rejected, reason))
@@ -107,11 +112,11 @@ def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[Ite
     """Commands of a partition's entries that are beyond its offset."""
     items = []
     for entry in entries:
-        found = _commands(partition, entry)
-        if not found:
+        commands = _commands(partition, entry)
+        if not commands:
             items.append(Item(None, Offset(entry.id, DONE), entry.payload))
-        last = len(found) - 1
-        for i, item in enumerate(found):
+        last = len(commands) - 1
+        for i, item in enumerate(commands):
             if entry.id != at.entry or i > at.index:
                 items.append(item._replace(offset=Offset(entry.id, DONE if i == last else i)))
     return items
@@ -132,18 +137,19 @@ def _commands(partition: int, entry: Entry) -> list[Item]:
             for envelope in batch.envelopes
         ]
         return [Item(None, START, wire.encode(envelope), lost) for envelope, lost in every]
-    found, start = [], sums.start
-    for i, each in enumerate(sums.commands):
-        body = entry.payload[start : start + each.length]
-        start += each.length
-        item = Item(None, START, body, Lost(sums.incarnation, each.number, each.units))
-        if crc32(body) == each.crc:
+    items = []
+    start = sums.start
+    for i, command in enumerate(sums.commands):
+        body = entry.payload[start : start + command.length]
+        start += command.length
+        item = Item(None, START, body, Lost(sums.incarnation, command.number, command.units))
+        if crc32(body) == command.crc:
             # One that is right and cannot be read is of another version: answered as damaged.
             with contextlib.suppress(msgspec.MsgspecError):
                 envelope = wire.decode_envelope(body)
                 item = Item(Task(partition, sums.incarnation, envelope, entry.id, i), START)
-        found.append(item)
-    return found
+        items.append(item)
+    return items
 
 
 def in_reach(items: list[Item], alone: Callable[[Item], bool]) -> list[Item]:

@@ -24,29 +24,29 @@ DELETE = "delete the stream first"
 FIXED = ("model", "warmup", "location", "scale", "classes", "order", "trend", "season", "seasonal")
 
 
-class Known(NamedTuple):
+class Dimensions(NamedTuple):
     """Numbers in a stream's inputs and labels; None where its first observation decides."""
 
     x_dim: int | None
     y_dim: int | None
 
-    def after(self, seen: Observation | Record) -> Known:
+    def after(self, seen: Observation | Record) -> Dimensions:
         """What is known after an observation: the first input and label decide."""
         x_dim, y_dim = self
         if x_dim is None and seen.x:
             x_dim = len(seen.x)
         if y_dim is None and seen.y is not None:
             y_dim = len(numbers(seen.y))
-        return Known(x_dim, y_dim)
+        return Dimensions(x_dim, y_dim)
 
-    def after_all(self, observations: Iterable[Observation]) -> Known:
+    def after_all(self, observations: Iterable[Observation]) -> Dimensions:
         """What is known after several."""
-        known = self
+        dimensions = self
         for seen in observations:
-            if None not in known:
+            if None not in dimensions:
                 break
-            known = known.after(seen)
-        return known
+            dimensions = dimensions.after(seen)
+        return dimensions
 
 
 def check_position(expected: int | None, current: int) -> None:
@@ -62,7 +62,8 @@ def check_observation(
     seen: Observation | Record, where: str, x_dim: int | None, y_dim: int | None
 ) -> None:
     """Raise DimensionMismatch or LabelOutOfRange, naming the field after `where`."""
-    y, given = numbers(seen.y), _given(seen)
+    y = numbers(seen.y)
+    given = _given(seen)
     if seen.y is not None and len(y) != y_dim:
         raise DimensionMismatch(f"{where}y: expected {_count(y_dim)}, got {len(y)}", field="y")
     if y and not given:
@@ -80,12 +81,14 @@ def check_observation(
 def _given(seen: Observation | Record) -> list[float]:
     """Numbers of a label, without its missing outputs."""
     y = seen.y if isinstance(seen.y, list) else [seen.y]
-    return [each for each in y if each is not None]
+    return [value for value in y if value is not None]
 
 
-def plain(observations: Sequence[Observation], known: Known, model: UnderlyingModel) -> bool:
+def plain(
+    observations: Sequence[Observation], dimensions: Dimensions, model: UnderlyingModel
+) -> bool:
     """Whether all are single numbers that any stream of the model takes; otherwise check each."""
-    if model.label != "real" or known.x_dim != 0 or known.y_dim != 1:
+    if model.label != "real" or dimensions.x_dim != 0 or dimensions.y_dim != 1:
         return False
     return all(
         isinstance(o.y, float) and -LARGEST <= o.y <= LARGEST and not o.x for o in observations
@@ -145,20 +148,22 @@ def check_label(seen: Observation | Record, where: str, model: UnderlyingModel) 
 def _partial_models() -> str:
     """Built-in models that take labels with missing outputs."""
     shape = Options(y_dim=2, x_dim=1, classes=2)
-    return ", ".join(name for name, each in BUILTIN.items() if each.build(shape).partial)
+    return ", ".join(name for name, built_in in BUILTIN.items() if built_in.build(shape).partial)
 
 
-def check_prior(settings: StreamSettings, model: UnderlyingModel, known: Known) -> Known:
+def check_prior(
+    settings: StreamSettings, model: UnderlyingModel, dimensions: Dimensions
+) -> Dimensions:
     """Raise where location and scale do not fit the model; returns what they tell of its shape."""
     if settings.seasonal:
-        if model.label != "real" or known.y_dim not in (None, 1):
-            outputs = "any number of" if known.y_dim is None else known.y_dim
+        if model.label != "real" or dimensions.y_dim not in (None, 1):
+            outputs = "any number of" if dimensions.y_dim is None else dimensions.y_dim
             raise UnfitSettings(
                 "seasonal: expected a model of one real label, got one of "
                 f"{outputs} {model.label} labels; leave the setting out",
                 field="seasonal",
             )
-        known = known._replace(y_dim=1)
+        dimensions = dimensions._replace(y_dim=1)
     given = {"location": settings.location, "scale": settings.scale}
     for field, values in given.items():
         if values is None:
@@ -168,16 +173,16 @@ def check_prior(settings: StreamSettings, model: UnderlyingModel, known: Known) 
                 f"{field}: a {model.kind} stream takes it from its warm-up, for its inputs as well"
             )
             raise UnfitSettings(detail, field=field)
-        if known.y_dim not in (None, len(values)):
-            raise DimensionMismatch(f"{field}: expected {_count(known.y_dim)}", field=field)
-        known = known._replace(y_dim=len(values))
+        if dimensions.y_dim not in (None, len(values)):
+            raise DimensionMismatch(f"{field}: expected {_count(dimensions.y_dim)}", field=field)
+        dimensions = dimensions._replace(y_dim=len(values))
         positive = field == "scale" or model.label in ("count", "positive")
         least = 1 / LARGEST if positive else -LARGEST
         if any(not least <= value <= LARGEST for value in values):
             raise LabelOutOfRange(
                 f"{field}: expected numbers between {least:g} and {LARGEST:g}", field=field
             )
-    return known
+    return dimensions
 
 
 def check_options(settings: StreamSettings) -> None:
