@@ -78,7 +78,8 @@ def create(
         raise ValueError(f"scopes: expected some of {', '.join(SCOPES)}, got {sorted(scopes)}")
     if rate:
         parse_rate(rate)
-    id_, secret = secrets.token_hex(6), secrets.token_urlsafe(SECRET_BYTES)
+    id_ = secrets.token_hex(6)
+    secret = secrets.token_urlsafe(SECRET_BYTES)
     key = Key(
         id=id_,
         name=name,
@@ -93,8 +94,8 @@ def create(
 
 def parse_token(token: str) -> Given | None:
     """Return the parts of a token; None for what cannot be one."""
-    found = _token(token)
-    return None if found is None else Given(found[1], found[2])
+    parts = _token(token)
+    return None if parts is None else Given(parts[1], parts[2])
 
 
 class Rate(NamedTuple):

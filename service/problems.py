@@ -117,7 +117,8 @@ class InvalidField(FormError):
 
     def __init__(self, errors: Sequence[FieldError], limit: int = MAX_ERRORS) -> None:
         self.errors = list(errors[: min(limit, MAX_ERRORS)])
-        first, named = errors[0], len(self.errors)
+        first = errors[0]
+        named = len(self.errors)
         more = f" (and {named - 1} more" if len(errors) > 1 else ""
         if more:
             more += ")" if named == len(errors) else " here; the rest are not listed)"

@@ -39,7 +39,7 @@ class Asset(NamedTuple):
 
 def names() -> Iterator[str]:
     """Yield the names of the console's own files."""
-    return (each.name for each in sorted(STATIC.iterdir()) if each.suffix in TYPES)
+    return (file.name for file in sorted(STATIC.iterdir()) if file.suffix in TYPES)
 
 
 def asset(name: str) -> Asset | None:
@@ -58,8 +58,8 @@ def _asset(name: str) -> Asset:
         return _made(_plotly_file().read_bytes(), ".js", KEPT)
     content = (STATIC / name).read_bytes()
     if name == PAGE:
-        told = {"plotly": plotly_name() or "", "version": _service_version(), **ALARM}
-        for place, value in told.items():
+        values = {"plotly": plotly_name() or "", "version": _service_version(), **ALARM}
+        for place, value in values.items():
             content = content.replace(f"{{{{{place}}}}}".encode(), str(value).encode())
     return _made(content, Path(name).suffix, ASKED_AGAIN)
 
@@ -68,10 +68,10 @@ def _asset(name: str) -> Asset:
 def plotly_name() -> str | None:
     """Return the name of the plotting code with its version; None: not installed."""
     try:
-        found = version("plotly")
+        installed = version("plotly")
     except PackageNotFoundError:
         return None
-    return f"plotly-{found}.min.js" if _plotly_file().is_file() else None
+    return f"plotly-{installed}.min.js" if _plotly_file().is_file() else None
 
 
 def _plotly_file() -> Path:

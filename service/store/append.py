@@ -98,7 +98,8 @@ class Appender:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                taken, self._waiting = self._waiting, []
+                taken = self._waiting
+                self._waiting = []
                 await self._send(taken)
         finally:
             self._task = None

@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 DONE = -1  # index of an offset: the whole entry is applied
 # A command is set aside after so many failures of it alone: certain ones, or workers that did not
 # come back. Others may have killed those, so then it must go on for so long since the first one.
-FAILURES, UNCERTAIN_MS = 3, 60_000
+FAILURES = 3
+UNCERTAIN_MS = 60_000
 UNSURE_S = 60.0  # since the store answered again: later it carries out nothing sent before
 # What a worker's trial of a command came to: "unknown" where it died of what may not be its fault.
 Verdict = Literal["innocent", "failed", "unknown"]

@@ -421,21 +421,21 @@ class AsyncStore:
 
 def _outcome(blob: bytes, incarnation: str, number: int) -> wire.Outcome | UnreadablePart:
     try:
-        found: wire.Outcome = decoded(wire.decode_outcome, blob, "outcome", incarnation, number)
+        outcome: wire.Outcome = decoded(wire.decode_outcome, blob, "outcome", incarnation, number)
     except UnreadablePart as error:
         return error
-    return found
+    return outcome
 
 
 def _outcomes(stored: dict[bytes, bytes], stream: str) -> dict[bytes, bytes]:
     """Encoded idempotency records by field, without checksums: they may get another stream."""
-    found = {}
+    encoded = {}
     for field, blob in stored.items():
         record = decoded(wire.decode_idempotency, blob, "idempotency", stream)
         if record.field != field:
             raise UnreadablePart(f"an idempotency record of {stream!r} has another stream's name")
-        found[field] = wire.encode(record)
-    return found
+        encoded[field] = wire.encode(record)
+    return encoded
 
 
 def _check_complete(
@@ -491,7 +491,8 @@ def _decoded(
     streams: Sequence[tuple[int, str]], blobs: Mapping[str, bytes | None]
 ) -> tuple[list[tuple[int, str, wire.Head]], list[str]]:
     """Return the heads of those that are there, in the order asked for, and who cannot be read."""
-    found, unreadable = [], []
+    heads = []
+    unreadable = []
     for partition, stream in streams:
         if (blob := blobs[stream]) is None:
             continue
@@ -501,17 +502,18 @@ def _decoded(
             unreadable.append(stream)
             continue
         if not head.deleted:
-            found.append((partition, stream, head))
-    return found, unreadable
+            heads.append((partition, stream, head))
+    return heads, unreadable
 
 
 def _rows(
-    heads: list[tuple[int, str, wire.Head]], found: list[Any], labels: int
+    heads: list[tuple[int, str, wire.Head]], stored: list[Any], labels: int
 ) -> tuple[list[Row], list[str]]:
-    rows, unreadable = [], []
+    rows = []
+    unreadable = []
     for i, (_, stream, head) in enumerate(heads):
         try:
-            last = _labels(stream, head, found[2 * i], found[2 * i + 1], labels)
+            last = _labels(stream, head, stored[2 * i], stored[2 * i + 1], labels)
         except UnreadablePart:
             unreadable.append(stream)
             continue
@@ -527,7 +529,8 @@ def _labels(
     labels: int,
 ) -> list[Label]:
     first = _first(head, labels)
-    numbers, seqs = count_from(chunk_of(stream, first)), count_from(max(first, head.sealed))
+    numbers = count_from(chunk_of(stream, first))
+    seqs = count_from(max(first, head.sealed))
     records = [
         r for n, blob in zip(numbers, chunks, strict=False) if blob for r in unseal(stream, n, blob)
     ]
@@ -559,12 +562,14 @@ def decode_around(place: Place, stored: StoredAround, before: int, after: int) -
     records, which have it as well.
     """
     wanted = _wanted(place, before, after)
-    stream, start, seasonal = place.stream, place.start, place.head.season is not None
+    stream = place.stream
+    start = place.start
+    seasonal = place.head.season is not None
     rows: dict[int, wire.Record | wire.Labelled] = {}
     for number, blob in zip(_chunks_around(place, wanted), stored[1], strict=False):
         if blob:
-            found = unseal(stream, number, blob) if seasonal else _lean_chunk(place, number, blob)
-            rows |= {row.seq: row for row in found}
+            chunk = unseal(stream, number, blob) if seasonal else _lean_chunk(place, number, blob)
+            rows |= {row.seq: row for row in chunk}
     for seq, blob in zip(count_from(max(wanted.start, place.head.sealed)), stored[0], strict=False):
         if blob:
             whole = seasonal or seq == start
@@ -593,11 +598,11 @@ def decode_around(place: Place, stored: StoredAround, before: int, after: int) -
 
 def _lean_chunk(place: Place, number: int, blob: bytes) -> list[wire.Record | wire.Labelled]:
     """Labels of a chunk, and the record at the start if it is there."""
-    found: list[wire.Record | wire.Labelled] = [*unseal_labels(place.stream, number, blob)]
-    for i, row in enumerate(found):
+    rows: list[wire.Record | wire.Labelled] = [*unseal_labels(place.stream, number, blob)]
+    for i, row in enumerate(rows):
         if row.seq == place.start:
-            found[i] = decoded(partial(_record_at, i), blob, "history", place.stream, number)
-    return found
+            rows[i] = decoded(partial(_record_at, i), blob, "history", place.stream, number)
+    return rows
 
 
 def _record_at(i: int, body: bytes) -> wire.Record:
@@ -634,9 +639,9 @@ def _chunks_around(place: Place, wanted: range) -> range:
 
 def _numbers_of(rows: Sequence[wire.Record | wire.Labelled], seasonal: bool) -> list[list[float]]:
     """Labels, less their season where there is one: as the filter sees them."""
-    found = []
+    labels = []
     for row in rows:
         if row.y is not None:
             offset = row.offset if seasonal and isinstance(row, wire.Record) else 0.0
-            found.append([each - offset for each in wire.numbers(row.y)])
-    return found
+            labels.append([number - offset for number in wire.numbers(row.y)])
+    return labels

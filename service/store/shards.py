@@ -124,10 +124,11 @@ class ClusterShards(Shards):
 
     def learn(self, pool: Any, slots: Sequence[Any]) -> None:
         """Note which master has which slots."""
-        asked = next(place for place, known in self._by_place.items() if known is pool)
+        # A server may name itself by its port alone.
+        source = next(place for place, other in self._by_place.items() if other is pool)
         by_slot: list[Any] = [None] * SLOTS
         for first, last, *servers in slots:
-            at = [self._at(host.decode() or asked[0], port) for host, port, *_ in servers]
+            at = [self._at(host.decode() or source[0], port) for host, port, *_ in servers]
             by_slot[first : last + 1] = [at[0]] * (last + 1 - first)
         self._slots = by_slot
         self.pools = list(dict.fromkeys(pool for pool in by_slot if pool is not None))
@@ -175,13 +176,13 @@ def read_of(after: Mapping[str, str], count: int, block_ms: int = 0) -> Words:
 
 def entries_of(replies: Iterable[Any]) -> list[tuple[str, list[tuple[bytes, dict[bytes, bytes]]]]]:
     """Return what several XREADs answered, by key; raises an error among the answers."""
-    found = []
+    entries_by_key = []
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
         for name, entries in reply or ():
-            found.append((name.decode(), [(id_, _pairs(flat)) for id_, flat in entries]))
-    return found
+            entries_by_key.append((name.decode(), [(id_, _pairs(flat)) for id_, flat in entries]))
+    return entries_by_key
 
 
 def _pairs(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:

@@ -91,10 +91,10 @@ class Store:
                 pipe.hgetall(keys.idempotency(partition, stream))
                 pipe.hkeys(keys.checkpoint(partition, stream))
                 pipe.zscore(keys.names(partition), stream)
-            found = pipe.execute()
+            replies = pipe.execute()
         loaded = []
         for i, (stream, head) in enumerate(zip(streams, heads, strict=True)):
-            checkpoint, records, idempotency, fields, score = found[5 * i : 5 * i + 5]
+            checkpoint, records, idempotency, fields, score = replies[5 * i : 5 * i + 5]
             named = checkpoint_field(stream, head).encode()
             stale = tuple(field for field in fields if named and field != named)
             living = score is not None
@@ -129,12 +129,12 @@ class Store:
         blob = cast(bytes | None, self._client.hget(key, field))
         if blob is None:
             return None
-        found = decoded(wire.decode_idempotency, blob, "idempotency", stream)
-        if found.field != field:
+        record = decoded(wire.decode_idempotency, blob, "idempotency", stream)
+        if record.field != field:
             raise UnreadablePart(
                 f"the stored idempotency record of {stream!r} belongs to another key"
             )
-        return cast(wire.IdempotencyRecord, found)
+        return cast(wire.IdempotencyRecord, record)
 
     def staged(self, partition: int, token: str) -> bytes | None:
         """Read a snapshot that the API left for this partition."""
@@ -160,10 +160,10 @@ def checkpoint_field(stream: str, head: bytes | None) -> str:
     if head is None:
         return ""
     try:
-        found: wire.Head = decoded(wire.decode_head, head, "head", stream)
+        decoded_head: wire.Head = decoded(wire.decode_head, head, "head", stream)
     except UnreadablePart:  # the worker decodes it again, and says whose head is corrupt
         return ""
-    return f"{found.generation}:{found.checkpoint}"
+    return f"{decoded_head.generation}:{decoded_head.checkpoint}"
 
 
 def hindsight_of(stream: str, blob: bytes | None) -> wire.Hindsight | None:
