@@ -20,7 +20,7 @@ from service.problems import MissingScope, RateExceeded, RedisUnavailable, Unaut
 from service.runtime.access_policy import is_own_name, names_of
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring
-from service.store.script import Call, Script
+from service.store.script import Script, ScriptCall
 from service.store.shards import AsyncStoreClient
 from service.tasks import bounded
 
@@ -169,7 +169,7 @@ class Rates:
 
     async def _count(self, key: Key, rate: Rate) -> int:
         """Return 0, or the seconds after which the next request may come."""
-        call = Call([f"{RATE_KEYS}:{key.id}"], [rate.amount, rate.window_s])
+        call = ScriptCall([f"{RATE_KEYS}:{key.id}"], [rate.amount, rate.window_s])
         (answer,) = await self._script.run_all_async(self._client, [call])
         if isinstance(answer, redis.OutOfMemoryError):
             return 0  # a full store takes no counters, but reads and deletes are to work

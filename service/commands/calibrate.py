@@ -71,9 +71,9 @@ def _one(settings: Settings, name: str, plan: Plan, out: Path | None) -> None:
     from model_core.upm.builtin import BUILTIN, Options
     from service.models import catalogue as models
     from service.problems import ServiceError
-    from service.worker.streams.models import Catalogue
+    from service.worker.streams.models import LoadedModels
 
-    catalogue = Catalogue(settings.models_dir, "cpu")
+    catalogue = LoadedModels(settings.models_dir, "cpu")
     try:
         reference = catalogue.resolve(name)
         base, _, version = reference.partition("@")

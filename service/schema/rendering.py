@@ -37,17 +37,17 @@ from service.wire.event_entries import Raised
 
 
 @overload
-def event(stored: wire.Event) -> Event: ...
+def event(stored: wire.StoredEvent) -> Event: ...
 @overload
-def event(stored: wire.Event | None) -> Event | None: ...
-def event(stored: wire.Event | None) -> Event | None:
+def event(stored: wire.StoredEvent | None) -> Event | None: ...
+def event(stored: wire.StoredEvent | None) -> Event | None:
     """Return an event with every field, including defaults."""
     if stored is None:
         return None
     return Event(*[getattr(stored, name) for name in Event.__struct_fields__])
 
 
-def explained(stored: wire.Event) -> ExplainedEvent:
+def explained(stored: wire.StoredEvent) -> ExplainedEvent:
     """Return an event, without what is read of its stream's history."""
     return ExplainedEvent(*[getattr(stored, name) for name in Event.__struct_fields__])
 
@@ -57,7 +57,7 @@ def settings(stored: wire.StreamSettings) -> StreamSettings:
     return cast(StreamSettings, stored._asdict())
 
 
-def change(stored: wire.Change) -> Change:
+def change(stored: wire.SettingsChange) -> Change:
     """Return a change of settings."""
     return Change(stored.seq, instant(stored.time_ms), cast(StreamSettings, stored.settings))
 
@@ -131,12 +131,12 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
     )
 
 
-def season(stored: wire.Season | None) -> Season | None:
+def season(stored: wire.StoredSeason | None) -> Season | None:
     """Return the season of a stream, if it has one now."""
     return Season(stored.periods) if stored is not None and stored.periods else None
 
 
-def regime(stored: wire.TypicalRegime | None) -> TypicalRegime | None:
+def regime(stored: wire.StoredRegime | None) -> TypicalRegime | None:
     """Return the typical regime of a stream, where its model has any."""
     return None if stored is None else TypicalRegime(stored.name, stored.probability)
 
@@ -178,7 +178,7 @@ def _sensitivity(head: wire.Head) -> Sensitivity | None:
     }
 
 
-def _calibration(calibration: wire.Calibration | None) -> SensitivityCalibration | None:
+def _calibration(calibration: wire.StoredCalibration | None) -> SensitivityCalibration | None:
     if calibration is None or calibration.false_alarms_per_1000 is None:
         return None
     return {
@@ -197,14 +197,16 @@ def segmentation(head: wire.Head, records: list[wire.Record]) -> list[Segment]:
     return [Segment(*segment) for segment in path]
 
 
-def in_hindsight(head: wire.Head, online: list[Segment], stored: wire.Hindsight) -> list[Segment]:
+def in_hindsight(
+    head: wire.Head, online: list[Segment], stored: wire.StoredHindsight
+) -> list[Segment]:
     """Segmentation of the retained records: in hindsight as far as that reaches, else online."""
     plain = [regimes.Segment(segment.start, segment.end) for segment in online]
     joined = regimes.in_hindsight(plain, stored.first, stored.seq, stored.starts, head.seq)
     return [Segment(*segment) for segment in joined]
 
 
-def hindsight(status: str, stored: wire.Hindsight | None) -> Hindsight:
+def hindsight(status: str, stored: wire.StoredHindsight | None) -> Hindsight:
     """Return how far a segmentation is one in hindsight."""
     if stored is None:
         return Hindsight(status)

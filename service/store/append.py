@@ -12,7 +12,7 @@ import redis
 
 from service import wire
 from service.store import keys
-from service.store.script import Argument, Call, Script
+from service.store.script import Argument, Script, ScriptCall
 from service.store.shards import AsyncStoreClient
 
 REMEMBER_MS = 3_600_000
@@ -62,7 +62,7 @@ class Appender:
         self.incarnation = incarnation
         self._max_pending = max_pending
         self._script = Script("append")
-        self._waiting: list[tuple[Call, asyncio.Future[Any]]] = []
+        self._waiting: list[tuple[ScriptCall, asyncio.Future[Any]]] = []
         # Owns the connection; no caller that gives up ever cancels it.
         self._task: asyncio.Task[None] | None = None
 
@@ -89,7 +89,7 @@ class Appender:
         arguments += [REMEMBER_MS, sums, int(repeated)]
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append((Call(names, arguments), future))
+        self._waiting.append((ScriptCall(names, arguments), future))
         if self._task is None:
             self._task = loop.create_task(self._run())
         entry, waiting = await future
@@ -104,7 +104,7 @@ class Appender:
         finally:
             self._task = None
 
-    async def _send(self, taken: list[tuple[Call, asyncio.Future[Any]]]) -> None:
+    async def _send(self, taken: list[tuple[ScriptCall, asyncio.Future[Any]]]) -> None:
         try:
             results = await self._script.run_all_async(self._client, [call for call, _ in taken])
         except (redis.RedisError, OSError) as error:

@@ -8,7 +8,7 @@ import redis
 
 from service import wire
 from service.store import keys
-from service.store.script import Call, Script
+from service.store.script import Script, ScriptCall
 from service.store.shards import LOST, AsyncStoreClient, StoreClient
 
 OLDEST_SERVER = (7, 0)
@@ -122,7 +122,7 @@ async def condition(client: AsyncStoreClient, partitions: int) -> Condition:
 
     A log that cannot be read counts as empty: its worker reports it.
     """
-    calls = [Call([keys.log(partition)], []) for partition in range(partitions)]
+    calls = [ScriptCall([keys.log(partition)], []) for partition in range(partitions)]
     ages = await Script("oldest").run_all_async(client, calls)
     for age in ages:
         if isinstance(age, LOST):

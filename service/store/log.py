@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 from service.observability import metrics
 from service.store import keys
 from service.store.pipe import Pipe, Waits
-from service.store.script import Argument, Call, Script
+from service.store.script import Argument, Script, ScriptCall
 from service.store.shards import LOST, StoreClient, entries_of, read_of
 from service.wire import FORMAT, Head, StreamSettings
 
@@ -143,7 +143,7 @@ class Log:
         self.give_back()
         token = f"{self.worker_id}/{secrets.token_hex(16)}"
         bounds = (FAILURES, UNCERTAIN_MS)
-        call = Call(_keys(partition), [token, self.ttl_ms, int(blame), FORMAT, *bounds])
+        call = ScriptCall(_keys(partition), [token, self.ttl_ms, int(blame), FORMAT, *bounds])
         unsure = self._unsure.setdefault(partition, {})
         unsure[token] = float("inf")
         answer = self._acquire.run(self.client, call)
@@ -172,7 +172,7 @@ class Log:
 
     def renew(self, leases: Iterable[Lease]) -> list[bool]:
         """Prolong each lease; False for one that is ours no more."""
-        calls = [Call([keys.lease(at.partition)], [at.token, self.ttl_ms]) for at in leases]
+        calls = [ScriptCall([keys.lease(at.partition)], [at.token, self.ttl_ms]) for at in leases]
         return [result == 1 for result in _raise_first(self._renew.run_all(self.client, calls))]
 
     def begin_trial(self, lease: Lease, entry: str, index: int) -> bool:
@@ -180,7 +180,7 @@ class Log:
 
         False if the lease is lost. A commit ends the trial, and so does giving the lease back.
         """
-        call = Call(
+        call = ScriptCall(
             [keys.lease(lease.partition), keys.meta(lease.partition)],
             [lease.token, f"{entry}:{index}"],
         )
@@ -323,7 +323,7 @@ class Log:
 
     def _release_tokens(self, held: Sequence[tuple[int, str, Verdict]], clean: bool) -> list[int]:
         calls = [
-            Call([keys.lease(p), keys.meta(p)], [token, int(clean), verdict])
+            ScriptCall([keys.lease(p), keys.meta(p)], [token, int(clean), verdict])
             for p, token, verdict in held
         ]
         return _raise_first(self._release.run_all(self.client, calls)) if calls else []
@@ -352,7 +352,7 @@ def _before_next(offset: Offset) -> str:
     return f"{ms}-{seq - 1}" if seq else f"{ms - 1}-{2**64 - 1}"
 
 
-def _commit_call(commit: Commit) -> Call:
+def _commit_call(commit: Commit) -> ScriptCall:
     tag = f"{{{commit.partition}}}"
     arguments: list[Argument] = [
         commit.token,
@@ -369,4 +369,4 @@ def _commit_call(commit: Commit) -> Call:
             raise ValueError(f"an effect of partition {commit.partition} on key {key!r}")
         number = numbers.setdefault(key, len(numbers) + 1)
         arguments += (operation, number, len(values), *values)
-    return Call([*_keys(commit.partition), *numbers], arguments)
+    return ScriptCall([*_keys(commit.partition), *numbers], arguments)

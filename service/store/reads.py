@@ -40,16 +40,16 @@ _decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 STAGED_MS = 600_000  # longer than any request waits
 
 
-class Parts(NamedTuple):
+class StreamParts(NamedTuple):
     """All that is kept of a stream: records in order, idempotency by field, encoded."""
 
     head: wire.Head
     checkpoint: bytes | None
     records: list[wire.Record]
-    events: list[wire.Event]
+    events: list[wire.StoredEvent]
     idempotency: dict[bytes, bytes]
-    changes: list[wire.Change]
-    anomalies: list[wire.Event]
+    changes: list[wire.SettingsChange]
+    anomalies: list[wire.StoredEvent]
 
 
 Label = float | None
@@ -72,7 +72,7 @@ class Last(NamedTuple):
     record: wire.Record | None
 
 
-class Place(NamedTuple):
+class ChangePlace(NamedTuple):
     """A change to look around at.
 
     previous, following: starts of the changes before and after it, where they are known.
@@ -117,12 +117,12 @@ class AsyncStore:
 
     async def events(
         self, partition: int, stream: str, kinds: Collection[str] = CHANGES
-    ) -> list[wire.Event]:
+    ) -> list[wire.StoredEvent]:
         """Return a stream's events of these kinds: changepoints by id, then anomalies by id.
 
         Raises UnreadablePart.
         """
-        listed: list[wire.Event] = []
+        listed: list[wire.StoredEvent] = []
         for kind, key, part in EVENTS:
             if kind in kinds:
                 blobs = await cast(Any, self._client.hgetall(key(partition, stream)))
@@ -130,7 +130,7 @@ class AsyncStore:
                 listed += sorted(events, key=lambda event: event.id)
         return listed
 
-    async def hindsight(self, partition: int, stream: str) -> wire.Hindsight | None:
+    async def hindsight(self, partition: int, stream: str) -> wire.StoredHindsight | None:
         """Return a stream's segmentation in hindsight; None without one. Raises UnreadablePart."""
         blob = await cast(Any, self._client.hget(keys.hindsight(partition), stream))
         return hindsight_of(stream, blob)
@@ -139,7 +139,7 @@ class AsyncStore:
         """Leave a snapshot for a partition's worker, for a while."""
         await self._client.set(keys.staged(partition, token), blob, px=STAGED_MS)
 
-    async def parts(self, partition: int, stream: str) -> Parts | None:
+    async def parts(self, partition: int, stream: str) -> StreamParts | None:
         """Return all that is kept of a stream, as of one commit; None when there is no stream."""
         async with self._client.pipeline(transaction=True) as pipe:
             pipe.hget(keys.heads(partition), stream)
@@ -161,7 +161,7 @@ class AsyncStore:
         records = [r for n, chunk in history.items() for r in unseal(stream, _text(n), chunk)]
         records += all_decoded(wire.decode_record, tail, "tail", stream)
         by_seq = {record.seq: record for record in records if record.seq < head.seq}
-        return Parts(
+        return StreamParts(
             head,
             None if held is None else decoded(state, held, "checkpoint", stream, named),
             [by_seq[seq] for seq in sorted(by_seq)],
@@ -322,7 +322,9 @@ class AsyncStore:
                 unreadable.append(stream)
         return rows, sorted(unreadable)
 
-    async def around(self, places: Sequence[Place], before: int, after: int) -> list[StoredAround]:
+    async def around(
+        self, places: Sequence[ChangePlace], before: int, after: int
+    ) -> list[StoredAround]:
         """Return what is stored around changes, for `decode_around`, in one round."""
         async with self._client.pipeline(transaction=False) as pipe:
             for place in places:
@@ -344,7 +346,7 @@ class AsyncStore:
 
     async def changes(
         self, partition: int, stream: str, start: int, stop: int
-    ) -> list[wire.Change]:
+    ) -> list[wire.SettingsChange]:
         """Return the settings changed at positions in [start, stop), in order.
 
         Raises UnreadablePart, also for one that belongs elsewhere.
@@ -555,7 +557,7 @@ def _one(label: wire.Label) -> Label:
 # --- labels around changes -----------------------------------------------------------------------
 
 
-def decode_around(place: Place, stored: StoredAround, before: int, after: int) -> Around:
+def decode_around(place: ChangePlace, stored: StoredAround, before: int, after: int) -> Around:
     """Decode what `AsyncStore.around` returned of one place; raises UnreadablePart.
 
     But for the first record labels alone, which takes a fifth of the time; where there is a season
@@ -596,7 +598,7 @@ def decode_around(place: Place, stored: StoredAround, before: int, after: int) -
     return around
 
 
-def _lean_chunk(place: Place, number: int, blob: bytes) -> list[wire.Record | wire.Labelled]:
+def _lean_chunk(place: ChangePlace, number: int, blob: bytes) -> list[wire.Record | wire.Labelled]:
     """Labels of a chunk, and the record at the start if it is there."""
     rows: list[wire.Record | wire.Labelled] = [*unseal_labels(place.stream, number, blob)]
     for i, row in enumerate(rows):
@@ -609,7 +611,7 @@ def _record_at(i: int, body: bytes) -> wire.Record:
     return wire.decode_record(_decode_raws(zlib.decompress(body))[i])
 
 
-def looked_until(place: Place, after: int) -> int:
+def looked_until(place: ChangePlace, after: int) -> int:
     """Position after the last label that is looked at after a start.
 
     Where the regime goes on it moves by STEP labels: what was made of them holds until then.
@@ -620,18 +622,18 @@ def looked_until(place: Place, after: int) -> int:
     return place.start + (count if count < 2 * STEP else count - count % STEP)
 
 
-def looked_since(place: Place, before: int) -> int:
+def looked_since(place: ChangePlace, before: int) -> int:
     """Position of the first label that is looked at before a start: it is still retained."""
     retained = place.head.seq - place.head.settings.history
     return max(place.start - before, place.previous or 0, retained, 0)
 
 
-def _wanted(place: Place, before: int, after: int) -> range:
+def _wanted(place: ChangePlace, before: int, after: int) -> range:
     first = looked_since(place, before)
     return range(first, max(first, looked_until(place, after)))
 
 
-def _chunks_around(place: Place, wanted: range) -> range:
+def _chunks_around(place: ChangePlace, wanted: range) -> range:
     if not wanted:
         return range(0)
     return range(chunk_of(place.stream, wanted.start), chunk_of(place.stream, wanted.stop - 1) + 1)

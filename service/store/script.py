@@ -14,7 +14,7 @@ from service.store.shards import AsyncStoreClient, StoreClient, Words
 Argument = str | bytes | int | float
 
 
-class Call(NamedTuple):
+class ScriptCall(NamedTuple):
     """One run of a script."""
 
     keys: Sequence[str]
@@ -28,14 +28,14 @@ class Script:
         self.source = files("service.store").joinpath(f"scripts/{name}.lua").read_bytes()
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
 
-    def run(self, client: StoreClient, call: Call) -> Any:
+    def run(self, client: StoreClient, call: ScriptCall) -> Any:
         """Run once; raises what the server answers."""
         result = self.run_all(client, [call])[0]
         if isinstance(result, ResponseError):
             raise result
         return result
 
-    def run_all(self, client: StoreClient, calls: Sequence[Call]) -> list[Any]:
+    def run_all(self, client: StoreClient, calls: Sequence[ScriptCall]) -> list[Any]:
         """Run each call in one round trip; an error of the server is that call's result.
 
         A lost connection raises: the outcome of all calls is then unknown.
@@ -43,7 +43,7 @@ class Script:
         return self.run_unknown(client, calls, client.run(self.commands(calls)))
 
     def run_unknown(
-        self, client: StoreClient, calls: Sequence[Call], results: list[Any]
+        self, client: StoreClient, calls: Sequence[ScriptCall], results: list[Any]
     ) -> list[Any]:
         """Return the results of calls, after running again those that got NOSCRIPT."""
         if unknown := _unknown(results):
@@ -52,7 +52,9 @@ class Script:
                 results[i] = result
         return results
 
-    async def run_all_async(self, client: AsyncStoreClient, calls: Sequence[Call]) -> list[Any]:
+    async def run_all_async(
+        self, client: AsyncStoreClient, calls: Sequence[ScriptCall]
+    ) -> list[Any]:
         """Run each call in one round trip, as `run_all` does.
 
         But a lost connection is the result of the calls that went over it.
@@ -64,11 +66,11 @@ class Script:
                 results[i] = result
         return results
 
-    def commands(self, calls: Sequence[Call]) -> list[Words]:
+    def commands(self, calls: Sequence[ScriptCall]) -> list[Words]:
         """Return the commands that run the script where the server knows it."""
         return [("EVALSHA", self.digest, len(c.keys), *c.keys, *c.arguments) for c in calls]
 
-    def _texts(self, calls: Sequence[Call]) -> list[Words]:
+    def _texts(self, calls: Sequence[ScriptCall]) -> list[Words]:
         return [("EVAL", self.source, len(c.keys), *c.keys, *c.arguments) for c in calls]
 
 

@@ -111,14 +111,14 @@ class Store:
                 pipe.hset(keys.checkpoint(partition, stream), field, kept)
             pipe.execute()
 
-    def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
+    def events(self, partition: int, stream: str) -> dict[int, wire.StoredEvent]:
         """Read the committed events of a stream; raises UnreadablePart."""
         stored = cast(dict[bytes, bytes], self._client.hgetall(keys.events(partition, stream)))
         return {
             event.id: event for event in all_decoded(wire.decode_event, stored, "event", stream)
         }
 
-    def hindsight(self, partition: int, stream: str) -> wire.Hindsight | None:
+    def hindsight(self, partition: int, stream: str) -> wire.StoredHindsight | None:
         """Read a stream's segmentation in hindsight; None without one. Raises UnreadablePart."""
         blob = cast(bytes | None, self._client.hget(keys.hindsight(partition), stream))
         return hindsight_of(stream, blob)
@@ -166,11 +166,11 @@ def checkpoint_field(stream: str, head: bytes | None) -> str:
     return f"{decoded_head.generation}:{decoded_head.checkpoint}"
 
 
-def hindsight_of(stream: str, blob: bytes | None) -> wire.Hindsight | None:
+def hindsight_of(stream: str, blob: bytes | None) -> wire.StoredHindsight | None:
     """Decode a stored segmentation in hindsight; None without one. Raises UnreadablePart."""
     if blob is None:
         return None
-    return cast(wire.Hindsight, decoded(wire.decode_hindsight, blob, "hindsight", stream))
+    return cast(wire.StoredHindsight, decoded(wire.decode_hindsight, blob, "hindsight", stream))
 
 
 def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "") -> Any:

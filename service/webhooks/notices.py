@@ -11,7 +11,7 @@ from model_core.explanation import AFTER, BEFORE
 from service.schema.rendering import console_link, event_state, instant, largest
 from service.schema.sides import Sides, sides_of
 from service.store import keys, reads
-from service.store.reads import AsyncStore, Place
+from service.store.reads import AsyncStore, ChangePlace
 from service.store.shards import AsyncStoreClient
 from service.store.streams import UnreadablePart
 from service.wire import tags
@@ -71,7 +71,7 @@ class Notices:
             head = await self._store.head(partition, raised.stream)
             if head is None or head.generation != raised.generation:
                 return Sides()
-            place = Place(partition, raised.stream, head, event.start, None, None)
+            place = ChangePlace(partition, raised.stream, head, event.start, None, None)
             (stored,) = await self._store.around([place], BEFORE, AFTER)
             around = reads.decode_around(place, stored, BEFORE, AFTER)
         except UnreadablePart:

@@ -43,30 +43,30 @@ from service.wire.commands import (
 )
 from service.wire.records import (
     Alarm,
-    Calibration,
-    Change,
     ChangedHead,
-    Event,
     Head,
-    Hindsight,
     IdempotencyRecord,
     Labelled,
     PendingSettings,
     Record,
-    Season,
+    SettingsChange,
+    StoredCalibration,
+    StoredEvent,
+    StoredHindsight,
+    StoredRegime,
+    StoredSeason,
     TaggedHead,
-    TypicalRegime,
     updated,
 )
 
 __all__ = [
     "FORMAT",
-    "Season",
+    "StoredSeason",
     "Alarm",
-    "Calibration",
+    "StoredCalibration",
     "Act",
     "LogEntry",
-    "Change",
+    "SettingsChange",
     "ChangedHead",
     "Command",
     "CommandSum",
@@ -75,10 +75,10 @@ __all__ = [
     "Delete",
     "PendingSettings",
     "Envelope",
-    "Event",
+    "StoredEvent",
     "Expire",
     "Head",
-    "Hindsight",
+    "StoredHindsight",
     "Label",
     "Labelled",
     "IdempotencyRecord",
@@ -92,7 +92,7 @@ __all__ = [
     "READ_ONLY",
     "BACKGROUND",
     "Record",
-    "TypicalRegime",
+    "StoredRegime",
     "RunLength",
     "CalibrateSensitivity",
     "SegmentHistory",
@@ -143,9 +143,9 @@ decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode
 decode_labelled = msgspec.msgpack.Decoder(Labelled).decode
 decode_labels = msgspec.msgpack.Decoder(list[Labelled]).decode
-decode_change = msgspec.msgpack.Decoder(Change).decode
-decode_hindsight = msgspec.msgpack.Decoder(Hindsight).decode
-decode_event = msgspec.msgpack.Decoder(Event).decode
+decode_change = msgspec.msgpack.Decoder(SettingsChange).decode
+decode_hindsight = msgspec.msgpack.Decoder(StoredHindsight).decode
+decode_event = msgspec.msgpack.Decoder(StoredEvent).decode
 decode_idempotency = msgspec.msgpack.Decoder(IdempotencyRecord).decode
 
 

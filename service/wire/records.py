@@ -24,7 +24,7 @@ def updated(settings: StreamSettings, changes: dict[str, Any]) -> StreamSettings
     return convert(list(values.values()), StreamSettings)
 
 
-class Change(Struct, array_like=True, gc=False):
+class SettingsChange(Struct, array_like=True, gc=False):
     """Settings that were changed before the observation at `seq`."""
 
     seq: int
@@ -42,7 +42,7 @@ class PendingSettings(Struct, array_like=True, gc=False):
     interval: float | None
 
 
-class Calibration(Struct, array_like=True, gc=False):
+class StoredCalibration(Struct, array_like=True, gc=False):
     """Threshold of a stream's sensitivity, calibrated on its own labels.
 
     labels: that the stream had had by then, and seq: its position. false_alarms_per_1000: expected
@@ -65,10 +65,10 @@ class Alarm(Struct, omit_defaults=True, gc=False):
     threshold: float
     delays: list[dict[str, float | None]] = []
     differs: list[str] = []
-    calibration: Calibration | None = None
+    calibration: StoredCalibration | None = None
 
 
-class Event(Struct, omit_defaults=True, gc=False):
+class StoredEvent(Struct, omit_defaults=True, gc=False):
     """A changepoint, from suspicion on, or an anomaly; `start` and the `_at` fields are `seq`s.
 
     An anomaly is confirmed at once. Its id is the `seq` of its observation; changepoints are
@@ -90,7 +90,7 @@ class Event(Struct, omit_defaults=True, gc=False):
     kind: str = "change"  # or anomaly
 
 
-class Season(Struct, array_like=True, gc=False):
+class StoredSeason(Struct, array_like=True, gc=False):
     """Season of a stream: periods in observations, none once it was given up.
 
     since: position that the filter last began anew at, because one was found or given up.
@@ -100,7 +100,7 @@ class Season(Struct, array_like=True, gc=False):
     since: int
 
 
-class TypicalRegime(Struct, array_like=True, gc=False):
+class StoredRegime(Struct, array_like=True, gc=False):
     """Typical regime of its model that a stream's regime most probably is one of."""
 
     name: str
@@ -128,8 +128,8 @@ class Head(Struct, omit_defaults=True, gc=False):
     before_start: int = 0  # start of the regime before the confirmed one
     confirmed_totals: list[float] | None = None  # label count, sums, squares up to that start
     before_totals: list[float] | None = None  # the same up to the start of the regime before it
-    event: Event | None = None  # the event under suspicion
-    last_event: Event | None = None  # the last confirmed one
+    event: StoredEvent | None = None  # the event under suspicion
+    last_event: StoredEvent | None = None  # the last confirmed one
     next_event: int = 1
     changes: int = 0  # of settings, so far
     best_start: int = 0  # last start of the best (max-product) path
@@ -153,8 +153,8 @@ class Head(Struct, omit_defaults=True, gc=False):
     alarm: Alarm | None = None  # None: changes are confirmed after `confirm_after` observations
     digest: str | None = None  # of the model's artifact; None: built in
     last_anomaly: int | None = None  # seq of the last anomaly event
-    season: Season | None = None  # None: no season was found so far
-    regime: TypicalRegime | None = (
+    season: StoredSeason | None = None  # None: no season was found so far
+    regime: StoredRegime | None = (
         None  # after the last observation; None: the model has no typical ones
     )
     unnamed: bool = False  # the model is a default, which the first label may yet replace
@@ -203,7 +203,7 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     belief_override: list[tuple[int, float]] | None = None  # made just before this one
     anomaly: float | None = None
     offset: float = 0.0  # season that the filter's label is less of
-    regime: TypicalRegime | None = None
+    regime: StoredRegime | None = None
 
 
 class Labelled(Struct, array_like=True, gc=False):
@@ -213,7 +213,7 @@ class Labelled(Struct, array_like=True, gc=False):
     y: Label
 
 
-class Hindsight(Struct, array_like=True, gc=False):
+class StoredHindsight(Struct, array_like=True, gc=False):
     """Best segmentation of the observations in [first, seq), with location and scale of them all.
 
     starts: of its regimes, the first included.

@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from service.wire import Change, Event, Head, Record, encode
+from service.wire import Head, Record, SettingsChange, StoredEvent, encode
 
 MAGIC = b"MOCASNAP"
 VERSION = 1
@@ -26,7 +26,7 @@ class BadSnapshot(ValueError):
     """Bytes that are no snapshot, or one that was damaged."""
 
 
-class Snapshot(Struct):
+class StreamSnapshot(Struct):
     """A stream at one position.
 
     checkpoint: state at `head.checkpoint`, None before there is one. records: all that is
@@ -40,16 +40,16 @@ class Snapshot(Struct):
     head: Head
     checkpoint: bytes | None
     records: list[Record]
-    events: list[Event]
+    events: list[StoredEvent]
     idempotency: dict[bytes, bytes]
-    changes: list[Change] = []
-    anomalies: list[Event] = []
+    changes: list[SettingsChange] = []
+    anomalies: list[StoredEvent] = []
 
 
-_decode = msgspec.msgpack.Decoder(Snapshot).decode
+_decode = msgspec.msgpack.Decoder(StreamSnapshot).decode
 
 
-def dump(snapshot: Snapshot) -> bytes:
+def dump(snapshot: StreamSnapshot) -> bytes:
     """Return a snapshot's bytes."""
     body = zlib.compress(encode(snapshot), 6)
     return _PREFIX.pack(MAGIC, VERSION, crc32(body)) + body
@@ -66,7 +66,7 @@ def check(blob: bytes) -> None:
         raise BadSnapshot("the snapshot's checksum does not match its bytes")
 
 
-def load(blob: bytes) -> Snapshot:
+def load(blob: bytes) -> StreamSnapshot:
     """Read what `dump` made; raises BadSnapshot."""
     check(blob)
     body = memoryview(blob)[_PREFIX.size :]
@@ -81,7 +81,7 @@ def load(blob: bytes) -> Snapshot:
         raise BadSnapshot(f"cannot read the snapshot: {error}") from error
 
 
-def _checked(snapshot: Snapshot) -> Snapshot:
+def _checked(snapshot: StreamSnapshot) -> StreamSnapshot:
     """Records must lead, one by one, from the checkpoint to the head."""
     head = snapshot.head
     records = snapshot.records

@@ -14,21 +14,21 @@ from service.observability.tracing import Tracer
 from service.wire import BACKGROUND
 from service.worker.batch import CommandBatch
 from service.worker.streams.registry import Engine
-from service.worker.streams.task import Item
+from service.worker.streams.task import LogItem
 from service.worker.timing import Stages
 
 SLICE_S = 0.01  # what all others wait for at a time
 
 
-def is_background(item: Item) -> bool:
+def is_background(item: LogItem) -> bool:
     """Whether a command is a job of its own."""
     return item.task is not None and isinstance(item.task.command, BACKGROUND)
 
 
-class Job:
+class BackgroundJob:
     """One command under way."""
 
-    def __init__(self, item: Item, engine: Engine, tracer: Tracer | None) -> None:
+    def __init__(self, item: LogItem, engine: Engine, tracer: Tracer | None) -> None:
         tasks = [item.task] if item.task else []
         self.item = item
         self.batch = CommandBatch(engine, tasks)
@@ -56,13 +56,13 @@ class Job:
         self._steps.close()
 
 
-class Jobs:
+class BackgroundJobs:
     """Those of one worker, at most one for each partition; they take turns."""
 
     def __init__(self, engine: Engine, tracer: Tracer | None) -> None:
         self._engine = engine
         self._tracer = tracer
-        self._jobs: OrderedDict[int, Job] = OrderedDict()
+        self._jobs: OrderedDict[int, BackgroundJob] = OrderedDict()
 
     def __contains__(self, partition: object) -> bool:
         return partition in self._jobs
@@ -70,14 +70,14 @@ class Jobs:
     def __bool__(self) -> bool:
         return bool(self._jobs)
 
-    def take(self, received: dict[int, list[Item]]) -> None:
+    def take(self, received: dict[int, list[LogItem]]) -> None:
         """Make jobs of what takes long in `received`, of commands by partition; they go from it."""
         for partition, items in list(received.items()):
             if items and is_background(items[0]):
-                self._jobs[partition] = Job(items[0], self._engine, self._tracer)
+                self._jobs[partition] = BackgroundJob(items[0], self._engine, self._tracer)
                 del received[partition]
 
-    def next(self) -> tuple[int, Job]:
+    def next(self) -> tuple[int, BackgroundJob]:
         """The job whose turn it is."""
         partition, job = next(iter(self._jobs.items()))
         self._jobs.move_to_end(partition)

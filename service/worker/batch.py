@@ -31,11 +31,11 @@ from service.worker.filtering import delayed_labels, events
 from service.worker.filtering.resampling import resampled
 from service.worker.filtering.step import observe, observe_series
 from service.worker.streams import answers, step_inputs
-from service.worker.streams.answers import Answer, Filling
+from service.worker.streams.answers import Filling, PendingAnswer
 from service.worker.streams.limits import check_details, check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.task import Task, key_field
+from service.worker.streams.task import CommandTask, key_field
 from service.worker.streams.validation import (
     Dimensions,
     check_label,
@@ -52,15 +52,15 @@ class StreamQueue:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.tasks: deque[Task] = deque()
+        self.tasks: deque[CommandTask] = deque()
         self.at = 0  # next observation of the first task
-        self.keyed: dict[bytes, Task] = {}
+        self.keyed: dict[bytes, CommandTask] = {}
 
 
 class CommandBatch:
     """Commands of several partitions that are applied and committed together."""
 
-    def __init__(self, engine: Engine, tasks: list[Task]) -> None:
+    def __init__(self, engine: Engine, tasks: list[CommandTask]) -> None:
         self.engine = engine
         self.tasks = tasks
         self.queues: dict[tuple[int, str], StreamQueue] = {}
@@ -107,7 +107,7 @@ class CommandBatch:
         if work:
             self._step(work)
 
-    def _step(self, work: list[tuple[StreamQueue, Answer]]) -> None:
+    def _step(self, work: list[tuple[StreamQueue, PendingAnswer]]) -> None:
         """Apply one observation to each of several streams."""
         metrics.BATCH_SIZE.observe(len(work))
         failed = observe(self.engine, [(queue.stream, answer) for queue, answer in work])
@@ -128,7 +128,7 @@ class CommandBatch:
             if queue.at == len(command.observations):
                 self._done(queue)
 
-    def _series(self, queue: StreamQueue, coming: list[Answer]) -> None:
+    def _series(self, queue: StreamQueue, coming: list[PendingAnswer]) -> None:
         """Apply several observations of one command."""
         stream = queue.stream
         task = queue.tasks[0]
@@ -145,7 +145,7 @@ class CommandBatch:
         else:
             self._done(queue)
 
-    def _next(self, queue: StreamQueue) -> Generator[None, None, list[Answer]]:
+    def _next(self, queue: StreamQueue) -> Generator[None, None, list[PendingAnswer]]:
         """Run what comes before a queue's next observations; none when nothing is left.
 
         Several are of one command, and can be applied in one call.
@@ -173,7 +173,7 @@ class CommandBatch:
                 self._refuse(queue, refusal)
         return []
 
-    def _ingested(self, queue: StreamQueue, task: Task, command: Ingest) -> Ingest:
+    def _ingested(self, queue: StreamQueue, task: CommandTask, command: Ingest) -> Ingest:
         """The observations of a repeating writer that are new, without those of unfit labels.
 
         One bad label must not hold up the others: the writer gives up all that it sent with it.
@@ -195,7 +195,7 @@ class CommandBatch:
 
         return resampled(queue.stream, command, takes)
 
-    def _known(self, queue: StreamQueue, task: Task, command: Observe) -> bool:
+    def _known(self, queue: StreamQueue, task: CommandTask, command: Observe) -> bool:
         """Whether this part of a keyed request was applied before."""
         if command.key is None:
             return False
@@ -219,7 +219,7 @@ class CommandBatch:
             task.body = answers.repeat(stored.body)
         return True
 
-    def _delayed(self, queue: StreamQueue, task: Task, command: Observe) -> None:
+    def _delayed(self, queue: StreamQueue, task: CommandTask, command: Observe) -> None:
         """Apply a list where labels are to come, on its own: answers depend on one another."""
         stream = queue.stream
         head = self._begun(queue, task, command)
@@ -251,21 +251,23 @@ class CommandBatch:
                 self.filling.add(answer)
         self._done(queue)
 
-    def _begun(self, queue: StreamQueue, task: Task, command: Observe) -> Head:
+    def _begun(self, queue: StreamQueue, task: CommandTask, command: Observe) -> Head:
         """Head of a stream that can be observed, which may have to be created yet."""
         usable(queue.stream)
         labels = (len(numbers(seen.y)) for seen in command.observations if seen.y is not None)
         given = command.settings if isinstance(command, Ingest) else {}
         return observed(self.engine, queue.stream, task.envelope, next(labels, None), given)
 
-    def _create(self, stream: Stream, head: Head, task: Task) -> None:
+    def _create(self, stream: Stream, head: Head, task: CommandTask) -> None:
         if not stream.alive:
             stream.create(head)
             stream.touch(task.envelope.time_ms)
         elif head is not stream.live():
             stream.restart(head)
 
-    def _observations(self, queue: StreamQueue, task: Task, command: Observe) -> list[Answer]:
+    def _observations(
+        self, queue: StreamQueue, task: CommandTask, command: Observe
+    ) -> list[PendingAnswer]:
         """The queue's next observations, checked against its stream as it is now."""
         stream = queue.stream
         head = self._begun(queue, task, command)
@@ -281,7 +283,8 @@ class CommandBatch:
         head.x_dim, head.y_dim = Dimensions(head.x_dim, head.y_dim).after_all(coming)
         model = head.settings.model
         return [
-            Answer(stream.name, model, record, command) for record in self._records(head, coming)
+            PendingAnswer(stream.name, model, record, command)
+            for record in self._records(head, coming)
         ]
 
     def _records(self, head: Head, coming: list[Observation]) -> list[Record]:

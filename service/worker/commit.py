@@ -21,7 +21,7 @@ from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker.filtering import events
 from service.worker.streams import answers
 from service.worker.streams.stream import Stream
-from service.worker.streams.task import Item, Lost, key_field
+from service.worker.streams.task import LogItem, Lost, key_field
 from service.worker.timing import Stages
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Answered(NamedTuple):
 def commit_of(
     lease: Lease,
     expected: Offset,
-    items: Sequence[Item],
+    items: Sequence[LogItem],
     streams: Sequence[Stream],
     keep_ms: int,
     feed_events: int,
@@ -72,7 +72,7 @@ def commit_of(
     return Commit(lease.partition, lease.token, expected, new, done, effects, messages)
 
 
-def refused(store: Store, item: Item) -> tuple[Item, list[Effect]]:
+def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
     """A command that stopped its worker, answered so, and to be set aside.
 
     Also the effect that has repeats with its key answered alike, instead of stopping workers
@@ -105,7 +105,7 @@ def refused(store: Store, item: Item) -> tuple[Item, list[Effect]]:
     return aside, [("HSET", keys.idempotency(task.partition, command.stream), field, blob)]
 
 
-def _name(item: Item) -> str:
+def _name(item: LogItem) -> str:
     if item.lost:
         return f"command {item.lost.number} of {item.lost.incarnation}, damaged in the log"
     return f"a command for {item.task.command.stream!r}" if item.task else "an entry"

@@ -13,8 +13,8 @@ from service.store.health import check_server, fix_partitions
 from service.store.shards import StoreClient
 from service.wire import Record
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import LEVELS, Place, summarise
-from service.worker.streams.models import Catalogue
+from service.worker.streams.answers import LEVELS, MixtureRow, summarise
+from service.worker.streams.models import LoadedModels
 from service.worker.streams.slab import Slab
 
 
@@ -48,7 +48,7 @@ def dummy_step(settings: Settings) -> None:
 
     Where the default model cannot be loaded, which the API says, the built-in Gaussian.
     """
-    catalogue = Catalogue(settings.models_dir, settings.device)
+    catalogue = LoadedModels(settings.models_dir, settings.device)
     try:
         name = catalogue.resolve(settings.default_model)
         options = BUILTIN[name].simulated if name in BUILTIN else Options()
@@ -61,5 +61,5 @@ def dummy_step(settings: Settings) -> None:
     hazard, outlier_rate = step_inputs.effective_rates(model, DEFAULTS)
     record = Record(0, 0.0, None, None, 1.0, None, hazard, outlier_rate)
     (place,) = slab.step([row], [record], [0]).places
-    if isinstance(place, Place):
+    if isinstance(place, MixtureRow):
         summarise(place.mixture, LEVELS)

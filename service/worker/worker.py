@@ -16,7 +16,7 @@ from service.settings import Settings
 from service.store.connection import connect
 from service.store.log import Commit, Lease, Log, Offset, Verdict
 from service.store.streams import Store
-from service.worker.background_jobs import Jobs, is_background
+from service.worker.background_jobs import BackgroundJobs, is_background
 from service.worker.batch import CommandBatch
 from service.worker.collection import Collector
 from service.worker.commit import Committer, commit_of, refused
@@ -24,7 +24,7 @@ from service.worker.leases import Census, Leases, share
 from service.worker.self_test import rehearse
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.task import Item, decode_entries, in_reach
+from service.worker.streams.task import LogItem, decode_entries, in_reach
 from service.worker.timing import Stages, cpu_time
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Worker:
         self.engine = Engine(settings, Store(self.client), sharing)
         self.leases = Leases(self._log, settings.lease_ttl_ms, settings.worker_hang_s)
         self.engine.tick = self.leases.tick
-        self._jobs = Jobs(self.engine, self._tracer)
+        self._jobs = BackgroundJobs(self.engine, self._tracer)
         self.engine.busy = self._jobs
         self.collector: Collector | None = None  # of a process that does nothing else
         self._census = Census()
@@ -141,7 +141,7 @@ class Worker:
             with cpu_time(metrics.HOUSEKEEPING):
                 self.collector.tend()
 
-    def _in_room(self, received: dict[int, list[Item]]) -> dict[int, list[Item]]:
+    def _in_room(self, received: dict[int, list[LogItem]]) -> dict[int, list[LogItem]]:
         """The first items of each partition whose streams fit into memory, which are loaded."""
         self._busy = set(received)
         self.engine.applying = set()
@@ -157,7 +157,7 @@ class Worker:
         self._busy = set()
         return kept
 
-    def _work(self, items: dict[int, list[Item]]) -> None:
+    def _work(self, items: dict[int, list[LogItem]]) -> None:
         """Apply commands of several partitions, and begin to commit each partition."""
         self._busy = set(items)
         tasks = [item.task for waiting in items.values() for item in waiting if item.task]
@@ -175,7 +175,9 @@ class Worker:
             self._applied({partition: [job.item]}, job.batch, job.stages)
         self._busy = set()
 
-    def _applied(self, items: dict[int, list[Item]], batch: CommandBatch, stages: Stages) -> None:
+    def _applied(
+        self, items: dict[int, list[LogItem]], batch: CommandBatch, stages: Stages
+    ) -> None:
         """Begin to commit what was applied.
 
         The commit is under way when this returns; reading goes on from where it will lead.
@@ -193,7 +195,7 @@ class Worker:
         self.engine.drop_broken(batch.queues)
         self._busy = set()
 
-    def _commit_of(self, lease: Lease, items: list[Item], streams: list[Stream]) -> Commit:
+    def _commit_of(self, lease: Lease, items: list[LogItem], streams: list[Stream]) -> Commit:
         keep_ms = int(2000 * self.settings.request_deadline_s)
         events = self.settings.feed_events
         return commit_of(lease, self.offsets[lease.partition], items, streams, keep_ms, events)
@@ -299,7 +301,7 @@ class Worker:
             if p in self.offsets:
                 self._try(lease, item)
 
-    def _try(self, lease: Lease, item: Item) -> None:
+    def _try(self, lease: Lease, item: LogItem) -> None:
         """Apply one command alone, named in the store meanwhile, in case it ends this process."""
         p = lease.partition
         task = item.task
@@ -311,7 +313,7 @@ class Worker:
         self.leases.trial = None  # its commit is the store's work
         self._settle()
 
-    def _set_aside(self, lease: Lease, item: Item) -> None:
+    def _set_aside(self, lease: Lease, item: LogItem) -> None:
         """Answer a command that is not applied, and its repeats; keep it for an operator."""
         aside, record = refused(self.engine.store, item)
         commit = self._commit_of(lease, [aside], [])

@@ -26,7 +26,7 @@ from service.schema.queries import ChangesQuery, seconds_of
 from service.schema.sides import Sides, sides_of
 from service.store import reads
 from service.store.feed import Feeds, Reread
-from service.store.reads import AsyncStore, Place, StoredAround
+from service.store.reads import AsyncStore, ChangePlace, StoredAround
 from service.store.streams import UnreadablePart, decoded
 from service.wire import tags
 from service.wire.change_index import ChangeIndex, FoundChange
@@ -146,7 +146,7 @@ class Changes:
                     wanted[i] = change
         if explain and wanted:
             places = {
-                i: Place(
+                i: ChangePlace(
                     change.partition,
                     change.stream,
                     heads[change.stream],
@@ -296,7 +296,7 @@ class Explanations:
         self._thread = thread
         self._kept: dict[tuple[str, int, int], tuple[Seen, Sides]] = {}
 
-    async def of(self, places: Mapping[int, Place]) -> tuple[dict[int, Sides], set[int]]:
+    async def of(self, places: Mapping[int, ChangePlace]) -> tuple[dict[int, Sides], set[int]]:
         """Return what the history has on each change, and those whose history cannot be read.
 
         Raises RedisUnavailable.
@@ -327,7 +327,7 @@ class Explanations:
                 del self._kept[next(iter(self._kept))]
         return sides, damaged
 
-    async def _read(self, places: Sequence[Place]) -> list[_Explanation | None]:
+    async def _read(self, places: Sequence[ChangePlace]) -> list[_Explanation | None]:
         """Explain changes; again those of which a commit moved records between two reads."""
         explanations: dict[int, _Explanation | None] = {}
         left = list(range(len(places)))
@@ -347,11 +347,11 @@ class Explanations:
         return [explanations[i] for i in range(len(places))]
 
 
-def _key(place: Place) -> tuple[str, int, int]:
+def _key(place: ChangePlace) -> tuple[str, int, int]:
     return place.stream, place.head.generation, place.start
 
 
-def _seen(place: Place) -> Seen:
+def _seen(place: ChangePlace) -> Seen:
     """What an explanation depends on: it is computed again when that changes."""
     season = place.head.season
     since = None if season is None else season.since
@@ -366,7 +366,7 @@ class _Explanation(NamedTuple):
 
 
 def _explained(
-    places: Sequence[Place], stored: Sequence[StoredAround]
+    places: Sequence[ChangePlace], stored: Sequence[StoredAround]
 ) -> list[_Explanation | None]:
     """Return what the histories have on each change; None: it cannot be read."""
     explanations: list[_Explanation | None] = []

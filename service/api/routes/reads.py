@@ -26,7 +26,7 @@ from service.problems import CorruptState
 from service.schema import rendering
 from service.schema.commands import ActionForm, PredictionForm, WhatIfForm
 from service.schema.queries import ChangepointsQuery, HistoryQuery, kinds_of
-from service.store.reads import Place
+from service.store.reads import ChangePlace
 from service.store.streams import CHUNK
 from service.wire.change_index import neighbours, standing
 
@@ -100,7 +100,7 @@ async def changepoints(
 
 
 async def _explained(
-    context: Context, stream: str, head: wire.Head, stored: list[wire.Event]
+    context: Context, stream: str, head: wire.Head, stored: list[wire.StoredEvent]
 ) -> list[responses.ExplainedEvent]:
     """Return events with what the history has on them."""
     partition = context.gateway.partition(stream)
@@ -108,7 +108,7 @@ async def _explained(
     oldest = head.seq - head.settings.history
     events = [rendering.explained(event) for event in stored]
     places = {
-        i: Place(partition, stream, head, event.start, *neighbours(event.start, starts, NEAR))
+        i: ChangePlace(partition, stream, head, event.start, *neighbours(event.start, starts, NEAR))
         for i, event in enumerate(stored)
         if event.kind == "change" and event.state != "withdrawn" and event.start + AFTER > oldest
     }
@@ -123,7 +123,7 @@ async def _explained(
     return events
 
 
-async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.Hindsight | None:
+async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.StoredHindsight | None:
     """Return the stored segmentation in hindsight; None where there is none of this stream."""
     partition = context.gateway.partition(stream)
     found = await from_store(context.store.hindsight(partition, stream))

@@ -95,7 +95,7 @@ async def get_snapshot(request: Request, stream: StreamPath) -> Response:
         raise UnknownStream(f"there is no stream {stream!r}")
     place = context.settings.models_dir, parts.head.settings.model
     digest = parts.head.digest or await asyncio.to_thread(catalogue.digest, *place)
-    exported = snapshot.Snapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
+    exported = snapshot.StreamSnapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
     blob = await asyncio.to_thread(snapshot.dump, exported)
     return Bytes(blob)
 

@@ -14,7 +14,7 @@ from model_core import filter as moca
 from model_core.filter import FilterState, Prior
 from model_core.sensitivity import own, quiet
 from model_core.transfer import to_host
-from service.wire import Calibration, Record
+from service.wire import Record, StoredCalibration
 from service.worker.commands import rerun
 from service.worker.commands.rerun import Steps
 from service.worker.filtering import alarm_threshold, seasons
@@ -37,7 +37,7 @@ def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
     records = retained(stream, engine.store, most)[-most:]
     records = seasons.known_now(stream, records, head.settings.seasonal)
     alarm = head.alarm
-    calibration = Calibration(head.scored, head.seq)
+    calibration = StoredCalibration(head.scored, head.seq)
     labelled = [record for record in records if record.y is not None]
     try:
         starts = (yield from rerun.segmented(engine, stream, records)) if labelled else []

@@ -24,7 +24,6 @@ from service.wire import (
     READ_ONLY,
     Act,
     CalibrateSensitivity,
-    Change,
     Configure,
     Delete,
     Envelope,
@@ -37,6 +36,7 @@ from service.wire import (
     RunLength,
     SegmentHistory,
     SetBelief,
+    SettingsChange,
     WhatIf,
     updated,
 )
@@ -53,7 +53,7 @@ from service.worker.filtering import alarm_threshold, delayed_labels
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.task import Task
+from service.worker.streams.task import CommandTask
 from service.worker.streams.validation import (
     Dimensions,
     check_options,
@@ -65,7 +65,7 @@ from service.worker.streams.validation import (
 CREATES_STREAM = (Configure, Import)  # need no stream
 
 
-def control(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+def control(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
     """Run a command; yields where a rerun can be left for a while.
 
     Raises ServiceError where it is refused, and then nothing has changed.
@@ -87,7 +87,7 @@ def control(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
         raise CorruptState(str(error)) from error
 
 
-def _late(engine: Engine, task: Task) -> bool:
+def _late(engine: Engine, task: CommandTask) -> bool:
     """Whether a deadline has passed, by the store's clock alone: others may differ from ours."""
     envelope = task.envelope
     if not envelope.deadline_ms:
@@ -181,7 +181,7 @@ def _default_model(
     return default
 
 
-def _configure(engine: Engine, stream: Stream, task: Task) -> None:
+def _configure(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, Configure)
     given = dict(task.command.settings)
     task.status = 200 if stream.alive else 201
@@ -199,12 +199,12 @@ def _configure(engine: Engine, stream: Stream, task: Task) -> None:
     _summarised(engine, stream, task)
 
 
-def _note(stream: Stream, given: dict[str, Any], task: Task) -> None:
+def _note(stream: Stream, given: dict[str, Any], task: CommandTask) -> None:
     """Keep on record that settings were changed here."""
     head = stream.live()
     head.changes += 1
     seq = delayed_labels.position(head)
-    stream.keep_changes([Change(seq, task.envelope.time_ms, given, head.changes)])
+    stream.keep_changes([SettingsChange(seq, task.envelope.time_ms, given, head.changes)])
 
 
 def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
@@ -228,16 +228,16 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
         engine.resize(stream, size)
 
 
-def _summarised(engine: Engine, stream: Stream, task: Task) -> None:
+def _summarised(engine: Engine, stream: Stream, task: CommandTask) -> None:
     task.body = [msgspec.json.encode(rendering.summary(stream.name, stream.live()))]
 
 
-def _delete(engine: Engine, stream: Stream, task: Task) -> None:
+def _delete(engine: Engine, stream: Stream, task: CommandTask) -> None:
     stream.delete(task.envelope.time_ms)
     task.status = 204
 
 
-def _expire(engine: Engine, stream: Stream, task: Task) -> None:
+def _expire(engine: Engine, stream: Stream, task: CommandTask) -> None:
     """Expire by the requester's timestamp, in log order; an earlier observation keeps it."""
     head = stream.live()
     now_ms = task.envelope.time_ms
@@ -248,66 +248,66 @@ def _expire(engine: Engine, stream: Stream, task: Task) -> None:
     _delete(engine, stream, task)
 
 
-def _predict(engine: Engine, stream: Stream, task: Task) -> None:
+def _predict(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, Predict)
     answer = forecast.predictions if task.command.horizon else predict.predictions
     task.body = [answer(engine, stream, task.command)]
 
 
-def _run_length(engine: Engine, stream: Stream, task: Task) -> None:
+def _run_length(engine: Engine, stream: Stream, task: CommandTask) -> None:
     task.body = [predict.run_length(stream)]
 
 
-def _act(engine: Engine, stream: Stream, task: Task) -> None:
+def _act(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, Act)
     task.body = [act.act(engine, stream, task.command)]
 
 
-def _set_belief(engine: Engine, stream: Stream, task: Task) -> None:
+def _set_belief(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, SetBelief)
     set_belief.set_belief(engine, stream, task.command)
     stream.touch(task.envelope.time_ms)
     task.body = [predict.run_length(stream)]
 
 
-def _verdict(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+def _verdict(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
     assert isinstance(task.command, EventFeedback)
     now_ms = task.envelope.time_ms
     answer = yield from rerun_commands.apply_feedback(engine, stream, task.command, now_ms)
     task.body = [answer]
 
 
-def _what_if(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+def _what_if(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
     assert isinstance(task.command, WhatIf)
     answer = yield from rerun_commands.what_if(engine, stream, task.command)
     task.body = [answer]
 
 
-def _segment_history(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+def _segment_history(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
     yield from rerun_commands.segment_history(engine, stream, task.envelope.time_ms)
     task.status = 204
 
 
-def _calibrate(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+def _calibrate(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
     yield from calibrate.calibrate(engine, stream)
     task.status = 204
 
 
-def _move(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+def _move(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
     assert isinstance(task.command, Move)
     yield from rerun_commands.move(engine, stream, task.command, task.envelope.time_ms)
     _note(stream, {"model": stream.live().settings.model}, task)
     _summarised(engine, stream, task)
 
 
-def _import(engine: Engine, stream: Stream, task: Task) -> None:
+def _import(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, Import)
     task.status = 200 if stream.alive else 201
     snapshot.take(engine, stream, task.command, task.envelope.time_ms)
     _summarised(engine, stream, task)
 
 
-_RUN: dict[type, Callable[[Engine, Stream, Task], None]] = {
+_RUN: dict[type, Callable[[Engine, Stream, CommandTask], None]] = {
     Configure: _configure,
     Delete: _delete,
     Expire: _expire,
@@ -317,7 +317,7 @@ _RUN: dict[type, Callable[[Engine, Stream, Task], None]] = {
     SetBelief: _set_belief,
     Import: _import,
 }
-_RERUN: dict[type, Callable[[Engine, Stream, Task], Iterator[None]]] = {
+_RERUN: dict[type, Callable[[Engine, Stream, CommandTask], Iterator[None]]] = {
     EventFeedback: _verdict,
     WhatIf: _what_if,
     SegmentHistory: _segment_history,

@@ -18,7 +18,7 @@ from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.schema import rendering
 from service.store.streams import Stored
-from service.wire import Event, Head, Record, StreamSettings
+from service.wire import Head, Record, StoredEvent, StreamSettings
 from service.worker.commands import set_belief
 from service.worker.filtering import warmup
 from service.worker.filtering.step import advance_head, publish_events, track_events
@@ -58,7 +58,7 @@ class Rerun:
     def __init__(self, stream: Stream, records: list[Record]) -> None:
         self.stream = stream
         self.records = records
-        self.events: dict[int, Event] = {}
+        self.events: dict[int, StoredEvent] = {}
         self.scores: list[float | None] = [None] * len(records)
         self.changed: list[float | None] = [None] * len(records)
         self.beliefs: dict[int, list[tuple[int, float]]] = {}
@@ -265,17 +265,17 @@ def adopt(
 
 
 def _reconciled(
-    events: Iterable[Event],
-    own: dict[int, Event],
+    events: Iterable[StoredEvent],
+    own: dict[int, StoredEvent],
     needed: set[int],
     following: int,
     also: int | None,
-) -> dict[int, Event]:
+) -> dict[int, StoredEvent]:
     """The rerun's events by their ids there, under the ids of the stream.
 
     own: the stream's events. needed: ids there without which the rerun could not go on.
     """
-    by_id: dict[int, Event] = {}
+    by_id: dict[int, StoredEvent] = {}
     free = [other for other in own.values() if other.state != "withdrawn"]
     after = max((other.start for other in free), default=-1)
     for event in events:

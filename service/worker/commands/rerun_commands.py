@@ -14,13 +14,13 @@ from model_core.segmentation import NEAR
 from service.problems import NotRetained, UnknownEvent, WarmingUp
 from service.schema import rendering
 from service.wire import (
-    Event,
     EventFeedback,
     Head,
-    Hindsight,
     Move,
     Observation,
     Record,
+    StoredEvent,
+    StoredHindsight,
     WhatIf,
     updated,
 )
@@ -89,7 +89,7 @@ def apply_feedback(
 
 
 def _supervision(
-    change: bool, start: int, event: Event | None, events: dict[int, Event], head: Head
+    change: bool, start: int, event: StoredEvent | None, events: dict[int, StoredEvent], head: Head
 ) -> dict[int, float]:
     """Supervision by `seq`."""
     if change or event is None:
@@ -101,8 +101,8 @@ def _supervision(
 
 
 def _judged(
-    engine: Engine, stream: Stream, command: EventFeedback, event: Event | None, start: int
-) -> Event:
+    engine: Engine, stream: Stream, command: EventFeedback, event: StoredEvent | None, start: int
+) -> StoredEvent:
     """The event that the verdict is on, as it is now, with the verdict."""
     events = stream.events(engine.store)
     if event is not None:
@@ -111,7 +111,9 @@ def _judged(
         alive = [e for e in events.values() if e.state != "withdrawn"]
         near = [e for e in alive if abs(e.start - start) <= NEAR]
         head = stream.live()
-        made = Event(head.next_event, "confirmed", start, start, head.seq - 1, probability=1.0)
+        made = StoredEvent(
+            head.next_event, "confirmed", start, start, head.seq - 1, probability=1.0
+        )
         now = replace(min(near, key=lambda e: abs(e.start - start), default=made), verdict=True)
         head.next_event = max(head.next_event, now.id + 1)
     head = stream.live()
@@ -190,7 +192,7 @@ def segment_history(engine: Engine, stream: Stream, now_ms: int) -> Steps[None]:
         raise NotRetained("no observation is retained that could be segmented", first=head.seq)
     records = seasons.known_now(stream, records, head.settings.seasonal)
     starts = yield from rerun.segmented(engine, stream, records)
-    stream.keep_hindsight(Hindsight(head.generation, starts[0], head.seq, starts, now_ms))
+    stream.keep_hindsight(StoredHindsight(head.generation, starts[0], head.seq, starts, now_ms))
 
 
 def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[None]:

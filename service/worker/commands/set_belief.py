@@ -12,7 +12,7 @@ import torch
 from model_core import belief as beliefs
 from model_core import readout
 from service.problems import NotAwaited, UnfitBelief, WarmingUp
-from service.wire import SetBelief, TypicalRegime
+from service.wire import SetBelief, StoredRegime
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_position
@@ -67,7 +67,7 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
     belief = slab.restate(stream.row, stated)
     if slab.model.typical:
         (regime,) = readout.typical_regimes(slab.model, slab.state(stream.row))
-        head.regime = TypicalRegime(*regime)
+        head.regime = StoredRegime(*regime)
     last = head.seq - 1
     lengths = belief.run_length[0]
     head.map_run_length = int(lengths[beliefs.likeliest(belief.log_prob[0], lengths)])

@@ -12,7 +12,7 @@ from service.problems import StreamExists, UnfitSnapshot
 from service.store.streams import CHUNK, Stored
 from service.wire import Import
 from service.wire import snapshot as snapshots
-from service.wire.snapshot import BadSnapshot, Snapshot
+from service.wire.snapshot import BadSnapshot, StreamSnapshot
 from service.worker.commands import snapshot_validation
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
@@ -51,7 +51,7 @@ def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
         engine.replace(stream, stream.slab.state(stream.row))
 
 
-def _read(engine: Engine, stream: Stream, command: Import) -> Snapshot:
+def _read(engine: Engine, stream: Stream, command: Import) -> StreamSnapshot:
     blob = engine.store.staged(stream.partition, command.token)
     if blob is None:
         raise UnfitSnapshot("staged snapshot expired; upload it again")
@@ -72,7 +72,7 @@ def _read(engine: Engine, stream: Stream, command: Import) -> Snapshot:
     return snapshot
 
 
-def _restored(engine: Engine, stream: Stream, snapshot: Snapshot) -> Stream:
+def _restored(engine: Engine, stream: Stream, snapshot: StreamSnapshot) -> Stream:
     """The stream beside the one there is, its state on the device."""
     head = snapshot.head
     try:

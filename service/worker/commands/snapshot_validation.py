@@ -18,15 +18,15 @@ from model_core.stream_settings import TABLE, Hazard
 from service.schema import observations
 from service.settings import Settings
 from service.wire import (
-    Event,
     Head,
     Observation,
     PendingSettings,
     Record,
-    TypicalRegime,
+    StoredEvent,
+    StoredRegime,
     timestamps,
 )
-from service.wire.snapshot import BadSnapshot, Snapshot
+from service.wire.snapshot import BadSnapshot, StreamSnapshot
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.validation import (
@@ -43,7 +43,7 @@ MAX_ENTRIES = 10_000  # of the table of an artifact's hazard
 STATES = ("suspected", "confirmed", "withdrawn")
 
 
-def check(engine: Engine, snapshot: Snapshot) -> None:
+def check(engine: Engine, snapshot: StreamSnapshot) -> None:
     """Raise BadSnapshot, or what a client's own words would be refused with."""
     head = snapshot.head
     _check_settings(head, engine.settings)
@@ -64,7 +64,7 @@ def check(engine: Engine, snapshot: Snapshot) -> None:
         check_label(observation, where, model)
 
 
-def _check_kept(snapshot: Snapshot) -> None:
+def _check_kept(snapshot: StreamSnapshot) -> None:
     """Whatever is kept beside settings and sums."""
     head = snapshot.head
     for at in (head.created_ms, head.updated_ms, head.checkpoint_ms):
@@ -157,7 +157,7 @@ def _check_head(head: Head) -> None:
         _check_rates(settings)
 
 
-def _check_events(events: Iterable[Event], kind: str) -> None:
+def _check_events(events: Iterable[StoredEvent], kind: str) -> None:
     for event in events:
         if event.kind != kind:
             raise BadSnapshot(f"events: kind is {event.kind!r:.40}, expected {kind}")
@@ -178,7 +178,7 @@ def _check_record(record: Record) -> None:
     _check_time(record.time)
 
 
-def _check_regime(stated: TypicalRegime | None) -> None:
+def _check_regime(stated: StoredRegime | None) -> None:
     if stated is not None:
         _range("regime: probability", stated.probability, 0, 1)
 

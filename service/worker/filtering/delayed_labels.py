@@ -16,12 +16,12 @@ from service.problems import NotAwaited, ServiceError
 from service.wire import Head, Observation, Observe, PendingSettings, Record, timestamps
 from service.worker.filtering.step import observe, record_step, wake
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import Answer
+from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Ahead, Stream
 from service.worker.streams.validation import check_position
 
-Settled = Callable[[Answer], None]
+Settled = Callable[[PendingAnswer], None]
 
 
 def concerned(stream: Stream, command: Observe) -> bool:
@@ -63,7 +63,7 @@ def label(
     seen: Observation,
     settled: Settled,
     request: Observe,
-) -> tuple[Answer, ServiceError | None]:
+) -> tuple[PendingAnswer, ServiceError | None]:
     """Take a late label in; answers for its observation, provisionally if others are before it."""
     head = stream.live()
     waiting = head.pending[index]
@@ -79,7 +79,7 @@ def label(
 
 def append(
     engine: Engine, stream: Stream, seen: Observation, settled: Settled, request: Observe
-) -> tuple[Answer, ServiceError | None]:
+) -> tuple[PendingAnswer, ServiceError | None]:
     """Take a new observation in; answers for it."""
     head = stream.live()
     if seen.pending and not head.settings.label_window:
@@ -106,14 +106,14 @@ def newest(engine: Engine, stream: Stream) -> int:
 
 def _settle(
     engine: Engine, stream: Stream, settled: Settled, request: Observe
-) -> list[tuple[Answer, ServiceError | None]]:
+) -> list[tuple[PendingAnswer, ServiceError | None]]:
     """Apply what waits for no label, in order; one that cannot be applied counts as missing."""
     head = stream.live()
-    answers = list[tuple[Answer, ServiceError | None]]()
+    answers = list[tuple[PendingAnswer, ServiceError | None]]()
     while head.pending and not head.pending[0].pending:
         seen = head.pending.pop(0)
         record = _record(engine, stream, head.seq, seen)
-        answer = Answer(stream.name, head.settings.model, record, request)
+        answer = PendingAnswer(stream.name, head.settings.model, record, request)
         (refusal,) = observe(engine, [(stream, answer)])
         if refusal is not None:
             answer.record.y = None
@@ -135,14 +135,14 @@ def _settle(
 
 def _run_ahead(
     engine: Engine, stream: Stream, count: int, request: Observe | None = None
-) -> Answer:
+) -> PendingAnswer:
     """Bring the state ahead after the first `count` that are pending; answers for the last."""
     wake(engine, [stream])  # the very first may wait for its label
     head = stream.live()
     slab = stream.slab
     seq = head.seq + count - 1
     record = _record(engine, stream, seq, None)
-    answer = Answer(stream.name, head.settings.model, record, request)
+    answer = PendingAnswer(stream.name, head.settings.model, record, request)
     answer.provisional = True
     answer.season = head.season
     if slab is None:  # in the warm-up there is nothing to say yet

@@ -11,11 +11,11 @@ from model_core import events
 from model_core.events import Reading, Track
 from service.store import keys
 from service.store.script import Argument
-from service.wire import Event, Head, Record, event_entries
+from service.wire import Head, Record, StoredEvent, event_entries
 from service.worker.filtering.warmup import filtered
-from service.worker.streams.answers import AnyPlace, moments
+from service.worker.streams.answers import PredictiveRow, moments
 from service.worker.streams.stream import Stream
-from service.worker.streams.task import Task
+from service.worker.streams.task import CommandTask
 
 __all__ = ["Reading", "track"]
 
@@ -25,7 +25,7 @@ def concerned(head: Head, start: int) -> bool:
     return start > head.confirmed_start or head.event is not None
 
 
-def track(head: Head, reading: Reading) -> list[Event]:
+def track(head: Head, reading: Reading) -> list[StoredEvent]:
     """Move a stream's event state by one observation; returns the events that changed."""
     before = Track(
         head.confirmed_start,
@@ -44,12 +44,12 @@ def track(head: Head, reading: Reading) -> list[Event]:
     return [_kept(event, head) for event in changed]
 
 
-def _kept(event: events.Event, head: Head) -> Event:
+def _kept(event: events.Event, head: Head) -> StoredEvent:
     """An event as stored, with the verdict there is on it."""
     for stored in (head.event, head.last_event):
         if stored is not None and stored.id == event.id:
-            return Event(**event._asdict(), verdict=stored.verdict)
-    return Event(**event._asdict())
+            return StoredEvent(**event._asdict(), verdict=stored.verdict)
+    return StoredEvent(**event._asdict())
 
 
 def _keep(head: Head, state: Track) -> None:
@@ -64,13 +64,13 @@ def _keep(head: Head, state: Track) -> None:
     head.last_event = last
 
 
-def _read(event: Event | None) -> events.Event | None:
+def _read(event: StoredEvent | None) -> events.Event | None:
     if event is None:
         return None
     return events.Event(*(getattr(event, field) for field in events.Event._fields))
 
 
-def alarm(head: Head, record: Record, place: AnyPlace) -> Event | None:
+def alarm(head: Head, record: Record, place: PredictiveRow) -> StoredEvent | None:
     """The anomaly event of an observation, if it raises one; notes it in the head.
 
     place: of its predictive distribution, before the label was seen.
@@ -81,10 +81,10 @@ def alarm(head: Head, record: Record, place: AnyPlace) -> Event | None:
         return None
     head.last_anomaly = record.seq
     event = events.anomaly(record.seq, record.anomaly, filtered(record), moments(place))
-    return Event(**event._asdict() | {"time": record.time})
+    return StoredEvent(**event._asdict() | {"time": record.time})
 
 
-def publish(stream: Stream, task: Task) -> None:
+def publish(stream: Stream, task: CommandTask) -> None:
     """Make what a stream has raised just now entries of the feed, under the task that did it."""
     for event, time in stream.take_raised():
         head = stream.live()

@@ -23,7 +23,7 @@ from model_core import restart, season
 from model_core.readout import Readout
 from model_core.stream_settings import SEASONS_FROM
 from service.store.streams import Stored, UnreadablePart
-from service.wire import Head, Record, Season
+from service.wire import Head, Record, StoredSeason
 from service.worker.filtering import warmup
 from service.worker.filtering.history import labels, retained
 from service.worker.streams.registry import Engine
@@ -85,7 +85,7 @@ def _search(engine: Engine, stream: Stream) -> bool:
         return False
     stream.season = season.searched(np.array([number(y) for y in values]))
     if stream.season is not None:
-        head.season = Season(season.periods(stream.season), head.seq)
+        head.season = StoredSeason(season.periods(stream.season), head.seq)
     return stream.season is not None
 
 
@@ -96,7 +96,7 @@ def _learn(stream: Stream, record: Record) -> bool:
     head = stream.live()
     moved = season.observe(stream.season, number(record.y))
     if moved:
-        head.season = Season(season.periods(stream.season), head.seq)
+        head.season = StoredSeason(season.periods(stream.season), head.seq)
     elif head.season is not None and head.season.periods:  # these may drift
         periods = season.periods(stream.season)
         if periods != head.season.periods:
@@ -203,7 +203,7 @@ def known_now(stream: Stream, records: Iterable[Record], seasonal: bool | None) 
         state is None and stream.live().settings.seasonal is False and len(records) >= SEASONS_FROM
     ):
         state = season.searched(np.array([number(record.y) for record in records]))
-        present = None if state is None else Season(season.periods(state), seq)
+        present = None if state is None else StoredSeason(season.periods(state), seq)
     if state is None or present is None:
         return records
     offsets = season.offsets(state, len(records)).tolist()
@@ -216,7 +216,7 @@ def known_now(stream: Stream, records: Iterable[Record], seasonal: bool | None) 
     ]
 
 
-def _searched(records: list[Record]) -> tuple[Floats, Season | None, list[Record]]:
+def _searched(records: list[Record]) -> tuple[Floats, StoredSeason | None, list[Record]]:
     """Seasons of records, as a stream of them alone would have found them."""
     state = season.blank()
     present = None
@@ -224,5 +224,5 @@ def _searched(records: list[Record]) -> tuple[Floats, Season | None, list[Record
     for record in records:
         met.append(replace(record, offset=season.offset(state)))
         if season.observe(state, number(record.y)):
-            present = Season(season.periods(state), record.seq + 1)
+            present = StoredSeason(season.periods(state), record.seq + 1)
     return state, present, met

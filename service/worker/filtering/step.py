@@ -12,17 +12,19 @@ from model_core.readout import Readout
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
-from service.wire import Event, Head, Record, TypicalRegime, latest, numbers, timestamps
+from service.wire import Head, Record, StoredEvent, StoredRegime, latest, numbers, timestamps
 from service.worker.filtering import alarm_threshold, events, seasons, warmup
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import Answer, Place
+from service.worker.streams.answers import MixtureRow, PendingAnswer
 from service.worker.streams.registry import Engine
 from service.worker.streams.series import Stepped, by_slab, replay_buffers, through
 from service.worker.streams.slab import Slab
 from service.worker.streams.stream import Stream
 
 
-def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[ServiceError | None]:
+def observe(
+    engine: Engine, work: Sequence[tuple[Stream, PendingAnswer]]
+) -> list[ServiceError | None]:
     """Apply one observation to each of several streams; fills in readouts and places."""
     failed: dict[int, ServiceError] = {}
     wake(engine, [stream for stream, _ in work])
@@ -34,8 +36,8 @@ def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[Servi
 
 
 def _advance(
-    engine: Engine, slab: Slab, group: list[tuple[Stream, Answer]]
-) -> list[tuple[Answer, ServiceError]]:
+    engine: Engine, slab: Slab, group: list[tuple[Stream, PendingAnswer]]
+) -> list[tuple[PendingAnswer, ServiceError]]:
     for stream, answer in group:
         answer.record.offset = stream.offset()
     rows = [stream.row for stream, _ in group]
@@ -43,7 +45,7 @@ def _advance(
     detailed = [answer.detailed for _, answer in group]
     records = [answer.record for _, answer in group]
     step = slab.step(rows, records, confirmed, thresholds, detailed)
-    faults: list[tuple[Answer, ServiceError]] = []
+    faults: list[tuple[PendingAnswer, ServiceError]] = []
     for i, ((stream, answer), readout) in enumerate(zip(group, step.readouts, strict=True)):
         if not readout.ok:
             faults.append((answer, _fault(stream.live(), answer.record)))
@@ -56,7 +58,7 @@ def _advance(
 
 
 def observe_series(
-    engine: Engine, stream: Stream, answers: Sequence[Answer], believed: bool = False
+    engine: Engine, stream: Stream, answers: Sequence[PendingAnswer], believed: bool = False
 ) -> tuple[int, ServiceError | None]:
     """Apply observations of one stream, one after the other, in few calls of its kernel.
 
@@ -90,7 +92,7 @@ def observe_series(
     return done, None
 
 
-def _apply(engine: Engine, stream: Stream, answer: Answer, step: Stepped) -> bool:
+def _apply(engine: Engine, stream: Stream, answer: PendingAnswer, step: Stepped) -> bool:
     """Enter a step into its answer and the stream; returns whether its filter begins anew."""
     record = answer.record
     answer.readout = step.readout
@@ -110,7 +112,7 @@ def _apply(engine: Engine, stream: Stream, answer: Answer, step: Stepped) -> boo
     return moved
 
 
-def _begin_anew(engine: Engine, stream: Stream, answer: Answer) -> None:
+def _begin_anew(engine: Engine, stream: Stream, answer: PendingAnswer) -> None:
     seasons.begin_anew(engine, stream)
     answer.season = stream.live().season
 
@@ -144,9 +146,9 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
         publish_events(stream, track_events(stream, record, readout), record.time)
 
 
-def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
+def _warm_up(engine: Engine, cold: list[tuple[Stream, PendingAnswer]]) -> None:
     """Answer from one regime, keep the records, begin where enough labels are there."""
-    ready: dict[int, tuple[UnderlyingModel, list[tuple[Stream, Answer]]]] = {}
+    ready: dict[int, tuple[UnderlyingModel, list[tuple[Stream, PendingAnswer]]]] = {}
     models = [engine.catalogue.of(stream.live()) for stream, _ in cold]
     buffered = [
         warmup.values_of(s.buffer, model) for (s, _), model in zip(cold, models, strict=True)
@@ -177,7 +179,7 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
 
 
 def _provisional(
-    engine: Engine, model: UnderlyingModel, group: list[tuple[Stream, Answer]]
+    engine: Engine, model: UnderlyingModel, group: list[tuple[Stream, PendingAnswer]]
 ) -> None:
     for stream, answer in group:
         answer.offset = answer.record.offset = stream.offset()
@@ -190,7 +192,7 @@ def _provisional(
     y = torch.tensor(labels, dtype=torch.float64, device=engine.settings.device)
     scores = mixture.log_prob(y).tolist()
     for i, ((_, answer), score) in enumerate(zip(group, scores, strict=True)):
-        answer.place = Place(mixture, i)
+        answer.place = MixtureRow(mixture, i)
         if answer.record.y is not None and math.isfinite(score):
             answer.record.log_score = score
 
@@ -205,10 +207,12 @@ def record_step(record: Record, readout: Readout, anomaly: float | None) -> None
     record.previous_start = readout.born_previous_start
     record.anomaly = anomaly
     if readout.regime is not None:
-        record.regime = TypicalRegime(*readout.regime)
+        record.regime = StoredRegime(*readout.regime)
 
 
-def publish_events(stream: Stream, moved: list[Event], time: str | None) -> Event | None:
+def publish_events(
+    stream: Stream, moved: list[StoredEvent], time: str | None
+) -> StoredEvent | None:
     """Have events written and counted; returns the last of them. time: of the observation."""
     if not moved:
         return None
@@ -218,24 +222,24 @@ def publish_events(stream: Stream, moved: list[Event], time: str | None) -> Even
     return moved[-1]
 
 
-def track_events(stream: Stream, record: Record, readout: Readout) -> list[Event]:
+def track_events(stream: Stream, record: Record, readout: Readout) -> list[StoredEvent]:
     """Enter a step's numbers into the head, and follow the events; returns those that moved."""
     head = stream.live()
     seq = record.seq
-    moved: list[Event] = []
+    moved: list[StoredEvent] = []
     if events.concerned(head, seq - readout.event_run_length):
         quantity = stream.slab is not None and stream.slab.model.label != "class"
         moved = events.track(head, readout.reading(seq, record.time, quantity))
     head.best_start = readout.best_start
     head.map_run_length = readout.map_run_length
     head.changed_probability = readout.changed_probability
-    head.regime = None if readout.regime is None else TypicalRegime(*readout.regime)
+    head.regime = None if readout.regime is None else StoredRegime(*readout.regime)
     head.pruned_mass = readout.pruned_mass
     head.pruned_mass_sum += readout.pruned_mass
     return moved
 
 
-def _measure(model: str, answers: Sequence[Answer]) -> None:
+def _measure(model: str, answers: Sequence[PendingAnswer]) -> None:
     """Count what a step of one slab gave; its streams share their model."""
     readouts = [a.readout for a in answers if a.readout is not None]
     changes = [readout.changepoint_probability for readout in readouts]

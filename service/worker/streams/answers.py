@@ -20,7 +20,7 @@ from model_core.summary import PRECISION, Summary
 from model_core.transfer import on_host, to_device, to_host
 from service.schema import rendering
 from service.schema.rendering import of_classes, of_numbers
-from service.wire import Event, Observe, Record, Season
+from service.wire import Observe, Record, StoredEvent, StoredSeason
 from service.worker.streams import calibration_metrics
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -29,7 +29,7 @@ WAITING_BYTES = 256 << 20  # of predictives that wait to be summarised together
 KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
 
 
-class Place(NamedTuple):
+class MixtureRow(NamedTuple):
     """One row of a batch's mixture.
 
     run_length: (B, S) of its components, of which one beyond S is the outliers'; None in the
@@ -47,7 +47,7 @@ class Place(NamedTuple):
         return sum(parameter.nbytes for parameter in parameters) // len(self.mixture.log_weight)
 
 
-class Summarised(NamedTuple):
+class SummaryRow(NamedTuple):
     """One row of a batch's summaries, by a compiled kernel."""
 
     summary: Summary
@@ -59,10 +59,10 @@ class Summarised(NamedTuple):
         return self.summary.row_bytes
 
 
-AnyPlace = Place | Summarised  # of a predictive that waits to be rendered
+PredictiveRow = MixtureRow | SummaryRow  # of a predictive that waits to be rendered
 
 
-class Answer(msgspec.Struct, gc=False):
+class PendingAnswer(msgspec.Struct, gc=False):
     """What one observation will be answered with; the predictive is filled in per batch."""
 
     stream: str
@@ -70,14 +70,14 @@ class Answer(msgspec.Struct, gc=False):
     record: Record
     request: Observe | None = None  # which parts of the predictive it names
     readout: Readout | None = None
-    place: AnyPlace | None = None
+    place: PredictiveRow | None = None
     predictive: Predictive | None = None
-    event: Event | None = None
+    event: StoredEvent | None = None
     belief: tuple[list[int], list[float]] | None = None  # run lengths and their probabilities
     components: list[Component] | None = None
     provisional: bool = False  # labels before it are to come
     offset: float = 0.0  # season that the place's predictive is less of
-    season: Season | None = None
+    season: StoredSeason | None = None
 
     @property
     def detailed(self) -> bool:
@@ -125,16 +125,16 @@ def detailed(request: Observe) -> bool:
     return request.components or request.quantiles is not None
 
 
-class Moments(NamedTuple):
+class PredictiveMoments(NamedTuple):
     """Mean and standard deviation of a predictive distribution, by output."""
 
     mean: list[float]
     sd: list[float]
 
 
-def moments(place: AnyPlace) -> Moments | None:
+def moments(place: PredictiveRow) -> PredictiveMoments | None:
     """Moments of one row's predictive distribution; None of classes. nan or inf: has none."""
-    if isinstance(place, Summarised):
+    if isinstance(place, SummaryRow):
         summary = place.summary.rows([place.row])
         if summary.support in ("class", "binary"):
             return None
@@ -148,7 +148,7 @@ def moments(place: AnyPlace) -> Moments | None:
         mean = first[0].numpy()
         covariance = second[0].numpy()
     variance = np.diagonal(covariance)
-    return Moments(mean.tolist(), np.sqrt(np.maximum(variance, 0.0)).tolist())
+    return PredictiveMoments(mean.tolist(), np.sqrt(np.maximum(variance, 0.0)).tolist())
 
 
 def repeat(body: list[bytes]) -> list[bytes]:
@@ -166,10 +166,10 @@ class Filling:
     def __init__(self, most_bytes: int = WAITING_BYTES) -> None:
         self.count = 0
         self._most = most_bytes
-        self._waiting: list[Answer] = []
+        self._waiting: list[PendingAnswer] = []
         self._bytes = 0
 
-    def add(self, *answers: Answer) -> None:
+    def add(self, *answers: PendingAnswer) -> None:
         """Have answers filled in, now or later."""
         self.count += len(answers)
         self._waiting += answers
@@ -184,12 +184,12 @@ class Filling:
         self._bytes = 0
 
 
-def fill(answers: list[Answer]) -> None:
+def fill(answers: list[PendingAnswer]) -> None:
     """Summarise the predictive of every answer that has one, batches of a kind together."""
-    kinds: dict[tuple[str, int, int], list[Answer]] = {}
-    summarised: dict[int, list[Answer]] = {}
+    kinds: dict[tuple[str, int, int], list[PendingAnswer]] = {}
+    summarised: dict[int, list[PendingAnswer]] = {}
     for answer in answers:
-        if isinstance(answer.place, Place):
+        if isinstance(answer.place, MixtureRow):
             components = answer.place.mixture.components
             shape = components.parameters()[0].shape
             kinds.setdefault((components.family, *shape[1:]), []).append(answer)
@@ -212,7 +212,7 @@ def fill(answers: list[Answer]) -> None:
         _fill_summarised(alike)
 
 
-def _keep(answer: Answer, predictive: Predictive) -> None:
+def _keep(answer: PendingAnswer, predictive: Predictive) -> None:
     """Enter a predictive into an answer and its record."""
     answer.predictive = predictive
     record = answer.record
@@ -226,9 +226,9 @@ def _keep(answer: Answer, predictive: Predictive) -> None:
     record.quantiles = numbers.quantiles
 
 
-def _fill_summarised(answers: list[Answer]) -> None:
+def _fill_summarised(answers: list[PendingAnswer]) -> None:
     """Fill in answers from the summaries of one batch."""
-    places = [a.place for a in answers if isinstance(a.place, Summarised)]
+    places = [a.place for a in answers if isinstance(a.place, SummaryRow)]
     chosen = places[0].summary.rows([place.row for place in places])
     if any(answer.offset for answer in answers):
         chosen = chosen.shifted(np.array([answer.offset for answer in answers]))
@@ -256,12 +256,12 @@ def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
     ]
 
 
-def _add_details(answer: Answer, mixture: Mixture, row: int) -> None:
+def _add_details(answer: PendingAnswer, mixture: Mixture, row: int) -> None:
     """Add what the request names beside the usual: other quantiles, the mixture's components."""
     request = answer.request
     place = answer.place
     summary = answer.predictive
-    if request is None or not isinstance(place, Place) or summary is None:
+    if request is None or not isinstance(place, MixtureRow) or summary is None:
         return
     alone = _rows(mixture, row, row + 1)
     if request.quantiles is not None and summary.quantiles is not ABSENT:
@@ -272,11 +272,11 @@ def _add_details(answer: Answer, mixture: Mixture, row: int) -> None:
         (answer.components,) = components(alone, lengths or [answer.record.seq])
 
 
-def _gather(answers: list[Answer]) -> Mixture:
+def _gather(answers: list[PendingAnswer]) -> Mixture:
     """Rows of several mixtures of one kind as one mixture."""
     groups: list[tuple[Mixture, list[int]]] = []
     for answer in answers:
-        assert isinstance(answer.place, Place)
+        assert isinstance(answer.place, MixtureRow)
         if not groups or groups[-1][0] is not answer.place.mixture:
             groups.append((answer.place.mixture, []))
         groups[-1][1].append(answer.place.row)
@@ -289,7 +289,7 @@ def _gather(answers: list[Answer]) -> Mixture:
     return Mixture(torch.cat(weights), components)
 
 
-def _with_seasons(mixture: Mixture, answers: list[Answer]) -> Mixture:
+def _with_seasons(mixture: Mixture, answers: list[PendingAnswer]) -> Mixture:
     """Predictive of the labels themselves, of one of labels less their seasons."""
     if not any(answer.offset for answer in answers):
         return mixture

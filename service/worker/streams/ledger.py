@@ -32,7 +32,7 @@ class Counted(Protocol):
         """What its part is now."""
 
 
-class Tally:
+class Extremes:
     """Numbers that come and go, of which the extremes are wanted."""
 
     def __init__(self) -> None:
@@ -83,8 +83,8 @@ class Ledger:
         self._marked: set[Key] = set()
         self._host_bytes = 0
         self._resident = 0
-        self._behind = Tally()
-        self._checkpoints_ms = Tally()
+        self._behind = Extremes()
+        self._checkpoints_ms = Extremes()
 
     def mark(self, keys: Iterable[Key]) -> None:
         """Count these streams anew before the totals are next read."""
@@ -144,8 +144,8 @@ class Ledger:
         self._host_bytes += sign * share.host_bytes
         self._resident += sign * share.resident
         if share.behind:
-            for tally, number in (
+            for extremes, number in (
                 (self._behind, share.behind),
                 (self._checkpoints_ms, share.checkpoint_ms),
             ):
-                (tally.add if sign > 0 else tally.remove)(number)
+                (extremes.add if sign > 0 else extremes.remove)(number)

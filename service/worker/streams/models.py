@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 MAX_MODEL_BYTES = 1 << 30  # of an artifact's tensors, which each worker has in memory as a whole
 
 
-class Catalogue:
+class LoadedModels:
     """Underlying models by their references and, of artifacts, by their digest."""
 
     def __init__(self, models_dir: Path, device: str) -> None:

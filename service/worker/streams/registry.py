@@ -27,7 +27,7 @@ from service.wire import Head
 from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.ledger import Ledger
 from service.worker.streams.memory import Room, give_back, room
-from service.worker.streams.models import Catalogue, options_of
+from service.worker.streams.models import LoadedModels, options_of
 from service.worker.streams.series import by_slab, replay_buffers
 from service.worker.streams.slab import CHUNK_BYTES, STEP_BYTES, Slab
 from service.worker.streams.stream import Stream
@@ -40,7 +40,7 @@ NEW_BYTES = 256 << 10  # what a stream that is yet to be made may need
 T = TypeVar("T")
 
 
-class Held(NamedTuple):
+class HeldBytes(NamedTuple):
     """Bytes that a worker holds: streams' records on the host; states and models on the device."""
 
     host: int
@@ -55,7 +55,7 @@ class Engine:
         self.settings = settings
         self.store = store
         self._sharing = sharing
-        self.catalogue = Catalogue(settings.models_dir, settings.device)
+        self.catalogue = LoadedModels(settings.models_dir, settings.device)
         self.streams: dict[tuple[int, str], Stream] = {}  # those used longest ago come first
         self._ledger = Ledger(self.streams)
         self._slabs: dict[tuple[str, str | None, int, Options], Slab] = {}
@@ -376,11 +376,11 @@ class Engine:
         """Bytes of predictives that may wait to be summarised together."""
         return min(WAITING_BYTES, 2 * self._part)
 
-    def held(self) -> Held:
+    def held(self) -> HeldBytes:
         """Bytes held on the host and on the device, with those of the largest step."""
         states = sum(slab.nbytes for slab in self._slabs.values())
         step = STEP_PARTS * min(STEP_BYTES, self._part) + self.waiting_bytes if states else 0
-        return Held(self._ledger.host_bytes, states + step + self.catalogue.nbytes)
+        return HeldBytes(self._ledger.host_bytes, states + step + self.catalogue.nbytes)
 
     def crowded(self, busy: Container[int]) -> dict[int, list[str]]:
         """Idle streams used longest ago, as many as must go to keep within the room.

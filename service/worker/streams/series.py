@@ -9,7 +9,7 @@ from model_core.readout import Readout
 from service.observability import metrics
 from service.wire import Record
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import AnyPlace
+from service.worker.streams.answers import PredictiveRow
 from service.worker.streams.slab import Probabilities, Slab
 from service.worker.streams.stream import Stream
 
@@ -21,7 +21,7 @@ class Stepped(NamedTuple):
     """What one observation of a series gave."""
 
     readout: Readout
-    place: AnyPlace
+    place: PredictiveRow
     anomaly: float | None
     belief: Probabilities | None
 

@@ -25,7 +25,7 @@ from model_core.upm.base import UnderlyingModel
 from service.wire import Record, partial
 from service.worker.streams import step_inputs
 from service.worker.streams.anomalies import Anomalies, Floats
-from service.worker.streams.answers import LEVELS, AnyPlace, Place, Summarised
+from service.worker.streams.answers import LEVELS, MixtureRow, PredictiveRow, SummaryRow
 from service.worker.streams.chunks import Chunk, Chunks
 
 OK_COLUMN = list(readout.NUMBERS).index("ok")
@@ -46,7 +46,7 @@ class Probabilities(NamedTuple):
         return list(zip(*self, strict=True))
 
 
-class Step(NamedTuple):
+class SlabStep(NamedTuple):
     """Readouts of the rows, in order, where the predictive of each is, and its anomaly.
 
     anomalies: None without a label. beliefs: after each of several observations of one row, where
@@ -54,7 +54,7 @@ class Step(NamedTuple):
     """
 
     readouts: list[Readout]
-    places: list[AnyPlace]
+    places: list[PredictiveRow]
     anomalies: Sequence[float | None] = ()
     beliefs: list[Probabilities] | None = None
 
@@ -219,7 +219,7 @@ class Slab:
         thresholds: list[float] | None = None,
         detailed: Sequence[bool] = (),
         summarised: bool = True,
-    ) -> Step:
+    ) -> SlabStep:
         """Step distinct rows by one observation each; reads out what the host needs, at once.
 
         confirmed: start of the last confirmed event of each. thresholds: of `changed_probability`,
@@ -241,7 +241,7 @@ class Slab:
         alarms: list[float],
         detailed: Sequence[bool],
         summarised: bool,
-    ) -> Step:
+    ) -> SlabStep:
         """Step by the compiled kernel where that serves, else eagerly."""
         wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
         if self._partial:
@@ -259,7 +259,7 @@ class Slab:
             )
             stepped.update(zip(left, zip(again.readouts, again.places, strict=True), strict=True))
         in_order = [stepped[i] for i in range(len(rows))]
-        return Step([readout for readout, _ in in_order], [place for _, place in in_order])
+        return SlabStep([readout for readout, _ in in_order], [place for _, place in in_order])
 
     @property
     def in_series(self) -> bool:
@@ -281,7 +281,7 @@ class Slab:
         threshold: float = 0.0,
         summarised: bool = True,
         believed: bool = False,
-    ) -> Step:
+    ) -> SlabStep:
         """Step one row by one observation after the other; returns those before a refused one.
 
         Where one is refused the row is to be put back: those after it were stepped as well.
@@ -297,13 +297,13 @@ class Slab:
         result, summary = self._advance(chunk, at, records, inputs, summarised, beliefs)
         refused = np.flatnonzero(result[:, OK_COLUMN] <= 0)
         fine = int(refused[0]) if len(refused) else count
-        places = [Summarised(summary, i) for i in range(fine)]
+        places = [SummaryRow(summary, i) for i in range(fine)]
         kept = None
         if believed:
             kept = probabilities(beliefs[:fine, 0], beliefs[:fine, 1].astype(np.int64))
         readouts = readout.rows(result[:fine])
         anomalies = self._anomalies.observe([row] * fine, records[:fine], readouts)
-        return Step(readouts, [*places], anomalies, kept)
+        return SlabStep(readouts, [*places], anomalies, kept)
 
     def _step_eagerly(
         self,
@@ -311,7 +311,7 @@ class Slab:
         records: list[Record],
         confirmed: list[int],
         thresholds: list[float],
-    ) -> Step:
+    ) -> SlabStep:
         tensors = self._chunks.read(rows)
         state = moca.rebuild(self._blank, tensors[: self._leaves])
         prior = self._prior(tensors[self._leaves :])
@@ -323,13 +323,13 @@ class Slab:
         self._chunks.write(rows, moca.leaves(state))
         # Growth gave each slot the run length it has here: pruning only empties slots.
         run_length = state.belief.run_length
-        places = [Place(info.predictive, i, run_length) for i in range(len(rows))]
+        places = [MixtureRow(info.predictive, i, run_length) for i in range(len(rows))]
         readouts = readout.rows(table)
         if self.model.typical:
             regimes = readout.typical_regimes(self.model, state)
             pairs = zip(readouts, regimes, strict=True)
             readouts = [row_readout._replace(regime=regime) for row_readout, regime in pairs]
-        return Step(readouts, [*places])
+        return SlabStep(readouts, [*places])
 
     def _step_compiled(
         self,
@@ -339,9 +339,9 @@ class Slab:
         thresholds: list[float],
         wanted: list[int],
         summarised: bool,
-    ) -> dict[int, tuple[Readout, AnyPlace]]:
+    ) -> dict[int, tuple[Readout, PredictiveRow]]:
         """Step the `wanted` of the rows where they lie; returns those that stayed finite."""
-        stepped: dict[int, tuple[Readout, AnyPlace]] = {}
+        stepped: dict[int, tuple[Readout, PredictiveRow]] = {}
         for chunk, places, at in self._chunks.places([rows[i] for i in wanted]):
             chosen = [wanted[i] for i in at]
             part = [records[i] for i in chosen]
@@ -354,7 +354,7 @@ class Slab:
             fine = np.flatnonzero(result[:, OK_COLUMN] > 0)
             readouts = readout.rows(result[fine])
             for row, row_readout in zip(fine.tolist(), readouts, strict=True):
-                stepped[chosen[row]] = row_readout, Summarised(summary, row)
+                stepped[chosen[row]] = row_readout, SummaryRow(summary, row)
         return stepped
 
     def _advance(

@@ -16,7 +16,14 @@ from service import wire
 from service.store import keys
 from service.store.log import Effect, index_effects
 from service.store.streams import CHUNK, Store, Stored, UnreadablePart, decoded, phase_of, seal
-from service.wire import Change, Event, Head, Hindsight, IdempotencyRecord, Record
+from service.wire import (
+    Head,
+    IdempotencyRecord,
+    Record,
+    SettingsChange,
+    StoredEvent,
+    StoredHindsight,
+)
 from service.wire.event_entries import Id
 from service.worker.streams.ledger import Share
 from service.worker.streams.slab import Slab
@@ -99,10 +106,10 @@ class Stream:
         self._fresh: dict[bytes, bytes] = NOTHING
         self._effects: tuple[Effect, ...] = ()
         self._new: dict[int, Record] = NOTHING  # encoded when the answers are complete
-        self._events: dict[int, Event] = NOTHING
-        self._anomalies: dict[int, Event] = NOTHING
-        self._known: dict[int, Event] = NOTHING  # since it was loaded: not all committed yet
-        self._raised: tuple[tuple[Event, str | None], ...] = ()
+        self._events: dict[int, StoredEvent] = NOTHING
+        self._anomalies: dict[int, StoredEvent] = NOTHING
+        self._known: dict[int, StoredEvent] = NOTHING  # since it was loaded: not all committed yet
+        self._raised: tuple[tuple[StoredEvent, str | None], ...] = ()
         self.feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry, for the next commit
         self._touched = False
         self._was = DEFAULTS  # settings when they were last written
@@ -231,7 +238,7 @@ class Stream:
         self.live().updated_ms = now_ms
         self._touched = True
 
-    def keep_changes(self, changes: list[Change]) -> None:
+    def keep_changes(self, changes: list[SettingsChange]) -> None:
         """Have changes of settings written with the next commit."""
         key = keys.changes(self.partition, self.name)
         for change in changes:
@@ -239,7 +246,7 @@ class Stream:
             blob = wire.checksummed(wire.encode(change), "change", self.name, field)
             self._effects += (("HSET", key, field, blob),)
 
-    def keep_hindsight(self, hindsight: Hindsight) -> None:
+    def keep_hindsight(self, hindsight: StoredHindsight) -> None:
         """Have a segmentation in hindsight written with the next commit."""
         blob = wire.checksummed(wire.encode(hindsight), "hindsight", self.name)
         self._effects += (("HSET", keys.hindsight(self.partition), self.name, blob),)
@@ -280,33 +287,33 @@ class Stream:
         else:
             self._new = {record.seq: record}
 
-    def keep_events(self, events: list[Event]) -> None:
+    def keep_events(self, events: list[StoredEvent]) -> None:
         """Queue events for the next commit without publishing them."""
         if events:
             self._events = {**self._events, **{event.id: event for event in events}}
             self._known = {**self._known, **self._events}
 
-    def raise_events(self, events: list[Event], time: str | None) -> None:
+    def raise_events(self, events: list[StoredEvent], time: str | None) -> None:
         """Have events written with the next commit; `time` is the observation's."""
         self.keep_events(events)
         self._raised += tuple((event, time) for event in events)
 
-    def keep_anomalies(self, events: list[Event]) -> None:
+    def keep_anomalies(self, events: list[StoredEvent]) -> None:
         """Queue anomaly events for the next commit without publishing them."""
         if events:
             self._anomalies = {**self._anomalies, **{event.id: event for event in events}}
 
-    def raise_anomaly(self, event: Event, time: str | None) -> None:
+    def raise_anomaly(self, event: StoredEvent, time: str | None) -> None:
         """Have an anomaly event written with the next commit; `time` is the observation's."""
         self.keep_anomalies([event])
         self._raised += ((event, time),)
 
-    def events(self, store: Store) -> dict[int, Event]:
+    def events(self, store: Store) -> dict[int, StoredEvent]:
         """All changepoint events of this generation, by id."""
         events = store.events(self.partition, self.name) | self._known
         return dict(sorted(events.items()))
 
-    def take_raised(self) -> list[tuple[Event, str | None]]:
+    def take_raised(self) -> list[tuple[StoredEvent, str | None]]:
         """Return the events raised since the last call, in order."""
         raised = self._raised
         self._raised = ()

@@ -16,12 +16,12 @@ from service.problems import LabelOutOfRange, ServiceError
 from service.store.log import DONE, START, Entry, Offset
 from service.wire import Envelope, Ingest, Observe, Outcome
 from service.worker.streams import answers
-from service.worker.streams.answers import Answer
+from service.worker.streams.answers import PendingAnswer
 
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
 
 
-class Task:
+class CommandTask:
     """One command on its way from the log to its outcome."""
 
     __slots__ = (
@@ -46,10 +46,10 @@ class Task:
         self.raised = 0  # events so far
         self.status = 200
         self.body: list[bytes] = []
-        self.answers: list[Answer] = []
+        self.answers: list[PendingAnswer] = []
         self.misfits: list[LabelOutOfRange] = []  # of an Ingest, which goes on after them
         self.refusal: ServiceError | None = None
-        self.same_as: Task | None = None  # an earlier task of this batch with the same key
+        self.same_as: CommandTask | None = None  # an earlier task of this batch with the same key
         self.field: bytes | None = None  # its idempotency record is to be kept under this
 
     def outcome(self) -> Outcome:
@@ -95,26 +95,26 @@ class Lost(NamedTuple):
     units: int
 
 
-class Item(NamedTuple):
+class LogItem(NamedTuple):
     """One command and the offset that is reached when it is applied.
 
     `payload` is what to set aside: an entry or a command that cannot be read (`task` is None
     then), or a command that cannot be applied. `lost`: who waits for one that cannot be read.
     """
 
-    task: Task | None
+    task: CommandTask | None
     offset: Offset
     payload: bytes | None = None
     lost: Lost | None = None
 
 
-def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
+def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[LogItem]:
     """Commands of a partition's entries that are beyond its offset."""
     items = []
     for entry in entries:
         commands = _commands(partition, entry)
         if not commands:
-            items.append(Item(None, Offset(entry.id, DONE), entry.payload))
+            items.append(LogItem(None, Offset(entry.id, DONE), entry.payload))
         last = len(commands) - 1
         for i, item in enumerate(commands):
             if entry.id != at.entry or i > at.index:
@@ -122,7 +122,7 @@ def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[Ite
     return items
 
 
-def _commands(partition: int, entry: Entry) -> list[Item]:
+def _commands(partition: int, entry: Entry) -> list[LogItem]:
     """Commands of an entry, each checked by itself; none if it cannot be read."""
     try:
         sums = wire.decode_sums(wire.checked(entry.sums, "entry", partition))
@@ -136,23 +136,25 @@ def _commands(partition: int, entry: Entry) -> list[Item]:
             (envelope, Lost(batch.incarnation, envelope.number, wire.units(envelope.command)))
             for envelope in batch.envelopes
         ]
-        return [Item(None, START, wire.encode(envelope), lost) for envelope, lost in every]
+        return [LogItem(None, START, wire.encode(envelope), lost) for envelope, lost in every]
     items = []
     start = sums.start
     for i, command in enumerate(sums.commands):
         body = entry.payload[start : start + command.length]
         start += command.length
-        item = Item(None, START, body, Lost(sums.incarnation, command.number, command.units))
+        item = LogItem(None, START, body, Lost(sums.incarnation, command.number, command.units))
         if crc32(body) == command.crc:
             # One that is right and cannot be read is of another version: answered as damaged.
             with contextlib.suppress(msgspec.MsgspecError):
                 envelope = wire.decode_envelope(body)
-                item = Item(Task(partition, sums.incarnation, envelope, entry.id, i), START)
+                item = LogItem(
+                    CommandTask(partition, sums.incarnation, envelope, entry.id, i), START
+                )
         items.append(item)
     return items
 
 
-def in_reach(items: list[Item], alone: Callable[[Item], bool]) -> list[Item]:
+def in_reach(items: list[LogItem], alone: Callable[[LogItem], bool]) -> list[LogItem]:
     """The first items, so many that no stream has more than REACH observations; one at least.
 
     alone: whether an item has to be the only one.

@@ -59,7 +59,7 @@ def requests():
             content = version_2(({"__name__": "x"}, [(1.0, 1_767_225_600_000)]))
         if example.media == BYTES:
             head = wire.Head(1, wire.StreamSettings())
-            content = snapshot.dump(snapshot.Snapshot("s", 1, None, head, None, [], [], {}))
+            content = snapshot.dump(snapshot.StreamSnapshot("s", 1, None, head, None, [], [], {}))
         found.setdefault(example.call, Asked(call, example.call, url, example.media, content))
     return list(found.values())
 

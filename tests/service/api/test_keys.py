@@ -13,7 +13,7 @@ from service.runtime.access_policy import ANY, names_of
 from service.settings import Settings
 from service.store.api_keys import USED, Keyring
 from service.store.connection import connect
-from service.store.script import Call, Script
+from service.store.script import Script, ScriptCall
 from tests.service.api.conftest import make_key, slug
 from tests.waiting import Clock, until_async
 
@@ -143,7 +143,7 @@ def test_a_window_slides_over_the_one_before(settings):
     before = 100
     amount = math.ceil(before * left) + 2
     with connect(settings.redis_url) as store:
-        call = Call(["moca:rate:a"], [amount, window_s])
+        call = ScriptCall(["moca:rate:a"], [amount, window_s])
         for age, free in ((1, 2), (2, amount)):
             stored = {"number": int(number) - age, "count": before, "before": 7}
             store.hset("moca:rate:a", mapping=stored)

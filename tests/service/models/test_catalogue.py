@@ -8,7 +8,7 @@ import pytest
 from model_core.upm.builtin import BUILTIN, Options
 from service.models import catalogue as models
 from service.problems import UnknownModel
-from service.worker.streams.models import Catalogue
+from service.worker.streams.models import LoadedModels
 
 OPTIONS = Options(x_dim=3, classes=4)
 
@@ -53,7 +53,7 @@ def test_built_in_models_have_a_name_and_no_version(tmp_path):
         assert models.resolve(tmp_path, name) == name
         assert models.resolve(tmp_path, f"{name}@1") is None
     with pytest.raises(UnknownModel, match="averaged@2"):
-        Catalogue(tmp_path, "cpu").get("averaged@2")
+        LoadedModels(tmp_path, "cpu").get("averaged@2")
 
 
 def test_what_ships_is_listed_unless_the_folder_has_one_of_its_name(tmp_path, shipped):
@@ -104,7 +104,7 @@ def test_the_worker_loads_what_ships(tmp_path):
     """Each of them, small, described, with a report of a test better than nothing."""
     listed = [model for model in models.Catalogue(tmp_path).models() if not model.built_in]
     assert {"regimes", "sinusoid"} <= {model.name for model in listed}
-    catalogue = Catalogue(tmp_path, "cpu")
+    catalogue = LoadedModels(tmp_path, "cpu")
     for model in listed:
         assert model.error is None
         assert model.description
@@ -147,6 +147,6 @@ def test_a_broken_artifact_is_listed_with_its_error_and_not_loaded(tmp_path, bro
         if name == "model.json":
             assert name in listed[f"pump@{name}"].error
         with pytest.raises(UnknownModel, match=f"pump@{name}"):
-            Catalogue(tmp_path, "cpu").get(f"pump@{name}")
+            LoadedModels(tmp_path, "cpu").get(f"pump@{name}")
         if broken in (fifo, loop):
             assert models.digest(tmp_path, f"pump@{name}") is None

@@ -6,7 +6,15 @@ import msgspec
 
 from moca_client.responses import Segment, StreamSummary
 from service.schema import rendering
-from service.wire import Event, Head, Hindsight, Record, Season, StreamSettings, TypicalRegime
+from service.wire import (
+    Head,
+    Record,
+    StoredEvent,
+    StoredHindsight,
+    StoredRegime,
+    StoredSeason,
+    StreamSettings,
+)
 
 
 def head(**more):
@@ -64,14 +72,14 @@ def test_in_hindsight_goes_as_far_as_it_reaches():
         ([0, 30], 104, [40, 58], [40]),
     ):
         path = [Segment(*each) for each in pairwise([*online, seq])]
-        found = Hindsight(1, starts[0], 100, starts, 0)
+        found = StoredHindsight(1, starts[0], 100, starts, 0)
         segments = rendering.in_hindsight(head(warm=True, seq=seq), path, found)
         assert segments == [Segment(*each) for each in pairwise([*expected, seq])], (starts, online)
     assert rendering.in_hindsight(head(warm=True, seq=100), [], found) == []
 
 
 def test_hindsight_is_current_until_a_tenth_more_was_observed():
-    found = Hindsight(1, 0, 100, [0], 0)
+    found = StoredHindsight(1, 0, 100, [0], 0)
     for seq, history, usable, current in (
         (110, 2000, True, True),
         (111, 2000, True, False),
@@ -82,7 +90,7 @@ def test_hindsight_is_current_until_a_tenth_more_was_observed():
     ):
         stream = Head(1, StreamSettings(history=history), seq=seq)
         assert (found.usable(stream), found.current(stream)) == (usable, current), (seq, history)
-        assert not Hindsight(2, 0, 100, [0], 0).usable(stream)
+        assert not StoredHindsight(2, 0, 100, [0], 0).usable(stream)
 
 
 def test_the_summary_of_a_new_stream_and_of_one_with_observations():
@@ -94,9 +102,9 @@ def test_the_summary_of_a_new_stream_and_of_one_with_observations():
     optional = ("season", "regime")
     assert list(found) == [n for n in StreamSummary.__struct_fields__ if n not in optional]
     state = head(
-        seq=10, warm=True, map_run_length=1, event=Event(3, "suspected", 8, suspected_at=9),
-        log_score_sum=-6.0, scored=4, season=Season([24, 168], 600),
-        regime=TypicalRegime("idle", 0.75),
+        seq=10, warm=True, map_run_length=1, event=StoredEvent(3, "suspected", 8, suspected_at=9),
+        log_score_sum=-6.0, scored=4, season=StoredSeason([24, 168], 600),
+        regime=StoredRegime("idle", 0.75),
     )  # fmt: skip
     found = shown(rendering.summary("a", state))
     assert found["season"] == {"periods": [24, 168]}
@@ -104,6 +112,6 @@ def test_the_summary_of_a_new_stream_and_of_one_with_observations():
     assert found["run_length"] == {"map": 1}
     assert found["regime_start"] == 8
     assert found["mean_log_score"] == -1.5
-    assert list(found["event"]) == list(Event.__struct_fields__)
+    assert list(found["event"]) == list(StoredEvent.__struct_fields__)
     assert (found["event"]["state"], found["event"]["confirmed_at"]) == ("suspected", None)
     assert found["last_event"] is None

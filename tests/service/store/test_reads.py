@@ -14,7 +14,7 @@ from service import wire
 from service.store import keys, reads
 from service.store.connection import connect, connect_async
 from service.store.health import Health
-from service.store.reads import AsyncStore, Place
+from service.store.reads import AsyncStore, ChangePlace
 from service.store.streams import (
     CHUNK,
     Store,
@@ -146,7 +146,7 @@ async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
 
 async def test_events_by_id(redis_client, reader):
     for id_ in (10, 2, 1):
-        event = wire.Event(id_, "confirmed", 5 * id_, 6 * id_)
+        event = wire.StoredEvent(id_, "confirmed", 5 * id_, 6 * id_)
         redis_client.hset(
             keys.events(P, "a"), str(id_), wire.checksummed(wire.encode(event), "event", "a", id_)
         )
@@ -344,10 +344,10 @@ CHANGES = [  # start, previous, following, labels before, labels after
 
 def test_labels_around_a_change_are_those_of_the_records_wherever_these_lie():
     for start, previous, following, before, after in CHANGES:
-        for season, boundary in ((None, 2), (wire.Season([24], 0), 4), (None, 6)):
+        for season, boundary in ((None, 2), (wire.StoredSeason([24], 0), 4), (None, 6)):
             sealed = next(s for s in range(COUNT + 64) if chunk_of("pump", s) == boundary)
             head = labelled_head(min(sealed, COUNT), season=season)
-            place = Place(0, "pump", head, start, previous, following)
+            place = ChangePlace(0, "pump", head, start, previous, following)
             found = reads.decode_around(place, fetched(place), BEFORE, AFTER)
             seasonal = season is not None
             assert repr(found.before) == repr(labels(before, seasonal))  # nan is not itself
@@ -356,13 +356,13 @@ def test_labels_around_a_change_are_those_of_the_records_wherever_these_lie():
 
 
 def test_labels_that_are_not_retained_are_left_out_and_damaged_ones_an_error():
-    place = Place(0, "pump", labelled_head(300, history=120), 300, None, None)
+    place = ChangePlace(0, "pump", labelled_head(300, history=120), 300, None, None)
     found = reads.decode_around(place, fetched(place), BEFORE, AFTER)
     assert repr(found.before) == repr(labels(range(280, 300)))
-    gone = Place(0, "pump", labelled_head(300, history=50), 300, None, None)
+    gone = ChangePlace(0, "pump", labelled_head(300, history=50), 300, None, None)
     found = reads.decode_around(gone, fetched(gone), BEFORE, AFTER)
     assert (found.before, found.first) == ([], None)
-    place = Place(0, "pump", labelled_head(300), 300, None, None)
+    place = ChangePlace(0, "pump", labelled_head(300), 300, None, None)
     tail, chunks = fetched(place)
     for damaged in (([b"?", *tail[1:]], chunks), (tail, [b"?", *chunks[1:]])):
         with pytest.raises(UnreadablePart):

@@ -20,7 +20,7 @@ from service.store import feed, keys
 from service.store.append import Queued, entry_of
 from service.store.connection import connect, connect_async
 from service.store.reads import AsyncStore
-from service.store.script import Call, Script
+from service.store.script import Script, ScriptCall
 from service.store.streams import all_decoded, decoded, unseal
 from service.wire import Import, Observation, Observe, RunLength, snapshot
 from service.worker import worker as loop
@@ -114,7 +114,9 @@ class Bench:
         names = [keys.append(partition, INCARNATION), keys.meta(partition), keys.log(partition)]
         no = self.batches[partition]
         self.batches[partition] += 1
-        self._script.run(self.client, Call(names, [no, count, 10**9, payload, 3_600_000, sums, 0]))
+        self._script.run(
+            self.client, ScriptCall(names, [no, count, 10**9, payload, 3_600_000, sums, 0])
+        )
         return [(partition, n) for n in numbers]
 
     def outcome(self, partition, number):
@@ -207,7 +209,7 @@ class Bench:
         parts = asyncio.run(self._store(lambda store, p: store.parts(p, stream), stream))
         place = self.settings.models_dir, parts.head.settings.model
         digest = parts.head.digest or catalogue.digest(*place)
-        return snapshot.dump(snapshot.Snapshot(stream, self.now_ms, digest, *parts))
+        return snapshot.dump(snapshot.StreamSnapshot(stream, self.now_ms, digest, *parts))
 
     def put(self, stream, blob, status=201):
         """Import a snapshot, as the API does."""

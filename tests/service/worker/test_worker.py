@@ -155,7 +155,9 @@ LABELS = [0.1 * (i % 7) + (4.0 if i >= 100 else 0.0) for i in range(130)]
 @pytest.fixture
 def names(bench, monkeypatch):
     """A stream with a history, and one of another partition; a slice is one tick, and short."""
-    monkeypatch.setattr(background_jobs.Job, "advance", background_jobs.Job.step)
+    monkeypatch.setattr(
+        background_jobs.BackgroundJob, "advance", background_jobs.BackgroundJob.step
+    )
     monkeypatch.setattr(rerun, "SERIES", rerun.TICK)
     long = "long"
     other = next(n for n in map(str, range(99)) if bench.partition(n) != bench.partition(long))

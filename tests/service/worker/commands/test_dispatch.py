@@ -34,7 +34,7 @@ from service.wire import (
 )
 from service.worker.commands import dispatch
 from service.worker.streams.stream import Stream
-from service.worker.streams.task import Task
+from service.worker.streams.task import CommandTask
 from tests.service.worker.conftest import STAGED, commit_of, replace_commit
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.02, "ttl": 1.0}
@@ -168,6 +168,6 @@ def test_a_deadline_counts_from_the_log_by_the_clock_of_the_store(monkeypatch, n
     monkeypatch.setattr(dispatch, "time", clock)
     envelope = Envelope(1, 90_000, 92_000, "gaussian", RunLength("a"))
     stream = Stream(0, "a", Stored(None, None, {}, {}))
-    task = Task(0, "api0", envelope, "5000-3", 0)
+    task = CommandTask(0, "api0", envelope, "5000-3", 0)
     with pytest.raises(ReadTimeout if late else UnknownStream):
         list(dispatch.control(SimpleNamespace(ahead_ms=ahead_ms), stream, task))

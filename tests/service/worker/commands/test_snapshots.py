@@ -12,10 +12,8 @@ import pytest
 
 from model_core import artifact, codec
 from service.wire import (
-    Change,
     Configure,
     Delete,
-    Event,
     Import,
     Move,
     Observation,
@@ -23,8 +21,10 @@ from service.wire import (
     PendingSettings,
     Predict,
     RunLength,
-    Season,
-    TypicalRegime,
+    SettingsChange,
+    StoredEvent,
+    StoredRegime,
+    StoredSeason,
     WhatIf,
     snapshot,
 )
@@ -178,9 +178,14 @@ IMPOSSIBLE = {
             [PendingSettings(90, 5.0, 0.1, None)],
             [PendingSettings(90, None, 0.1, 0.0)],
         ],
-        "season": [Season([0], 3), Season([HUGE], 3), Season([24], 81), Season([24], -1)],
-        "regime": [TypicalRegime("a", 1.5), TypicalRegime("a", -0.1), TypicalRegime("a", NAN)],
-        "event": [Event(1, "odd", 3, 3), Event(HUGE, "suspected", 3, 3)],
+        "season": [
+            StoredSeason([0], 3),
+            StoredSeason([HUGE], 3),
+            StoredSeason([24], 81),
+            StoredSeason([24], -1),
+        ],
+        "regime": [StoredRegime("a", 1.5), StoredRegime("a", -0.1), StoredRegime("a", NAN)],
+        "event": [StoredEvent(1, "odd", 3, 3), StoredEvent(HUGE, "suspected", 3, 3)],
     },
     "records.-1": {
         "y": [[1.0, 2.0], NAN, INF],
@@ -190,7 +195,7 @@ IMPOSSIBLE = {
         "changepoint": [7.0, NAN],
         "hazard": [9.0, (), (NAN,), {"mean": 0.0, "shape": 0.0}],
         "outlier_rate": [5.0, NAN],
-        "regime": [TypicalRegime("a", 1.5), TypicalRegime("a", NAN)],
+        "regime": [StoredRegime("a", 1.5), StoredRegime("a", NAN)],
         "offset": [NAN, INF, 1e300],
         "belief_override": OVERRIDES,
     },
@@ -198,8 +203,8 @@ IMPOSSIBLE = {
         "checkpoint": [None, b"", b"damaged"],
         "model_digest": ["0" * 32],
         "records": [[]],
-        "changes": [[Change(5, HUGE, {}, 1)], [Change(5, 1, {}, 1)]],
-        "events": [[Event(1, "\0", 3, 3)], [Event(1, "confirmed", -HUGE, 3)]],
+        "changes": [[SettingsChange(5, HUGE, {}, 1)], [SettingsChange(5, 1, {}, 1)]],
+        "events": [[StoredEvent(1, "\0", 3, 3)], [StoredEvent(1, "confirmed", -HUGE, 3)]],
     },
 }
 
