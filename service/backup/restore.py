@@ -179,7 +179,12 @@ class Restore:
             for i in range(0, len(every), 1000):
                 leases.tick()
                 group = every[i : i + 1000]
-                self._commit(partition, [e for name in group for e in _without(partition, name)])
+                gone: list[Effect] = [
+                    ("UNLINK", key(partition, name))
+                    for name in group
+                    for key in keys.HASHES.values()
+                ]
+                self._commit(partition, gone)
             self._commit(partition, [("UNLINK", key(partition)) for key in _LISTS])
 
     def _write(self, streams: Iterable[Kept]) -> None:
@@ -230,10 +235,6 @@ class Restore:
             if manifest.keys:
                 pipe.incr(VERSION)
             pipe.execute()
-
-
-def _without(partition: int, name: str) -> list[Effect]:
-    return [("UNLINK", key(partition, name)) for key in keys.HASHES.values()]
 
 
 def _effects(partition: int, kept: Kept) -> list[Effect]:

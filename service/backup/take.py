@@ -196,7 +196,8 @@ def _checked(name: str, head: bytes, parts: list[dict[bytes, bytes]]) -> Kept:
     decoded_head: wire.Head = decoded(wire.decode_head, head, "head", name)
     named = f"{decoded_head.generation}:{decoded_head.checkpoint}".encode()
     states = {field: blob for field, blob in parts[0].items() if field == named}
-    kept = Kept(name, head, states, *parts[1:])
+    _, tail, history, events, idempotency, changes, anomalies = parts
+    kept = Kept(name, head, states, tail, history, events, idempotency, changes, anomalies)
     for part, field, decode, blob in _parts(kept):
         decoded(decode, blob, part, name, field)
     return kept

@@ -202,8 +202,8 @@ def _compare_life(result: StepBench, name: str, max_hypotheses: int) -> None:
         _run(result.rounds, timed)
         (early, _), (late, _) = timed
         ratios = [b / a for a, b in zip(early.us, late.us, strict=True)]
-        times = f"t = {result.late:,}", f"{name}, {way}, t = {result.early:,}"
-        result.lives.append(Ratio(*times, LIFE_STREAMS, ratios))
+        over = f"{name}, {way}, t = {result.early:,}"
+        result.lives.append(Ratio(f"t = {result.late:,}", over, LIFE_STREAMS, ratios))
 
 
 def report(result: StepBench, console: Console) -> None:

@@ -290,7 +290,8 @@ class Log:
             self._pipe.exchange()
             if len(replies) < len(calls):
                 raise redis.ConnectionError("the connection was lost before commits were answered")
-            return _texts(self._commit.run_unknown(self.client, calls, replies))
+            results = self._commit.run_unknown(self.client, calls, replies)
+            return [result.decode() for result in _raise_first(results)]
 
         return results
 
@@ -338,10 +339,6 @@ def _raise_first(results: list[Any]) -> list[Any]:
         if isinstance(result, ResponseError):
             raise result
     return results
-
-
-def _texts(results: list[Any]) -> list[str]:
-    return [result.decode() for result in _raise_first(results)]
 
 
 def _before_next(offset: Offset) -> str:

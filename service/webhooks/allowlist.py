@@ -100,19 +100,17 @@ class Allowed(NamedTuple):
         for address in addresses:
             if self.lets(address, parts.scheme, port):
                 return host, str(address), port
+        first = addresses[0]
+        place = f"[{first}]" if first.version == 6 else str(first)
         raise NotAllowed(
-            f"{host} resolves to {addresses[0]}, which is not public; to allow it, add "
-            f"{parts.scheme}://{_bracketed(addresses[0])}:{port}"
+            f"{host} resolves to {first}, which is not public; to allow it, add "
+            f"{parts.scheme}://{place}:{port}"
         )
 
 
 def _is_public(address: Address) -> bool:
     special = any(address in network for network in NOT_GLOBAL)
     return address.is_global and not address.is_multicast and not special
-
-
-def _bracketed(address: Address) -> str:
-    return f"[{address}]" if address.version == 6 else str(address)
 
 
 def _meant(address: Address) -> list[Address]:

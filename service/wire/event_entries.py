@@ -78,11 +78,12 @@ class Filter(Struct, frozen=True):
 
     def lets(self, raised: Raised) -> bool:
         """Whether an entry fits every part."""
+        models = {raised.model, raised.model.partition("@")[0]}
         return (
             raised.event.kind in self.kinds
             and (not self.streams or raised.stream in self.streams)
             and (not self.prefixes or raised.stream.startswith(self.prefixes))
-            and (not self.models or bool(self.models & _names(raised.model)))
+            and (not self.models or bool(self.models & models))
             and (not self.states or raised.event.state in self.states)
             and (not self.match or any(s.fits(raised.stream, raised.tags) for s in self.match))
         )
@@ -118,7 +119,3 @@ def number_of(partition: int, id_: Id | str) -> str:
 def positions(pairs: Iterable[tuple[int, Id]]) -> dict[int, Id]:
     """Positions by partition, without those at the start."""
     return {partition: id_ for partition, id_ in pairs if id_ > START}
-
-
-def _names(model: str) -> frozenset[str]:
-    return frozenset((model, model.partition("@")[0]))

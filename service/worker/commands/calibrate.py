@@ -11,10 +11,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from model_core import filter as moca
-from model_core.filter import FilterState, Prior
+from model_core.filter import Prior
 from model_core.sensitivity import own, quiet
 from model_core.transfer import to_host
-from service.wire import Record, StoredCalibration
+from service.wire import StoredCalibration
 from service.worker.commands import rerun
 from service.worker.commands.rerun import Steps
 from service.worker.filtering import alarm_threshold, seasons
@@ -41,7 +41,8 @@ def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
     labelled = [record for record in records if record.y is not None]
     try:
         starts = (yield from rerun.segmented(engine, stream, records)) if labelled else []
-        regime = _learned(labelled, starts)
+        y = np.array([step_inputs.number(record.y) - record.offset for record in labelled])
+        regime = own.learned(y, [record.seq for record in labelled], starts)
     except ValueError:  # too few of the labels are retained, or none differ
         head.alarm = replace(alarm, calibration=calibration)
     else:
@@ -54,11 +55,6 @@ def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
     stream.touch(head.updated_ms)
 
 
-def _learned(labelled: list[Record], starts: list[int]) -> quiet.Quiet:
-    y = np.array([step_inputs.number(record.y) - record.offset for record in labelled])
-    return own.learned(y, [record.seq for record in labelled], starts)
-
-
 def _confirmations(engine: Engine, stream: Stream, regime: quiet.Quiet) -> Steps[list[int]]:
     """Events confirmed in quiet continuations, by threshold."""
     head = stream.live()
@@ -67,15 +63,13 @@ def _confirmations(engine: Engine, stream: Stream, regime: quiet.Quiet) -> Steps
     hazard, outlier_rate = step_inputs.effective_rates(slab.model, head.settings)
     (table,) = step_inputs.hazard_table(slab.model, [hazard])
     y = own.continuations(regime, stream.name, head.generation, head.seq)
-    state, prior = _on_host(slab.state(stream.row), slab.row_prior(stream.row))
+    state = slab.state(stream.row)
+    state = moca.rebuild(state, to_host(moca.leaves(state)))
+    prior = slab.row_prior(stream.row)
+    prior = Prior(type(prior.stats)(*to_host(prior.stats)), *to_host(prior[1:]))
     counts: list[int] = []
     for so_far in own.confirmations(slab.model, state, prior, y, table, outlier_rate):
         counts = so_far
         engine.tick()
         yield
     return counts
-
-
-def _on_host(state: FilterState, prior: Prior) -> tuple[FilterState, Prior]:
-    stats = type(prior.stats)(*to_host(prior.stats))
-    return moca.rebuild(state, to_host(moca.leaves(state))), Prior(stats, *to_host(prior[1:]))

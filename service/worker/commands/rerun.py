@@ -187,7 +187,9 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
         chosen = records[part.start : part.stop]
         for i, record, readout in zip(part, chosen, replay(made, chosen), strict=True):
             if i == 0 and record.seq:
-                _placed(made, record.seq)
+                # The filter learns that this was not the stream's first observation.
+                state = slab.state(made.row)
+                slab.put(made.row, state._replace(seq=torch.full_like(state.seq, record.seq + 1)))
                 readout = readout._replace(best_start=record.seq)
             score = None if readout.log_score != readout.log_score else readout.log_score
             rerun.scores[i] = score
@@ -207,13 +209,6 @@ def _parts(count: int, alone: int, most: int) -> Iterator[range]:
     last = max(1, count - alone)
     bounds = [0, *range(1, last, most), *range(last, count), count]
     return (range(start, end) for start, end in pairwise(bounds) if start < end)
-
-
-def _placed(made: Stream, seq: int) -> None:
-    """After its first observation a filter learns that it was not the stream's first."""
-    assert made.slab is not None
-    state = made.slab.state(made.row)
-    made.slab.put(made.row, state._replace(seq=torch.full_like(state.seq, seq + 1)))
 
 
 def adopt(

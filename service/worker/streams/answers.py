@@ -265,7 +265,9 @@ def _add_details(answer: PendingAnswer, mixture: Mixture, row: int) -> None:
         return
     alone = _rows(mixture, row, row + 1)
     if request.quantiles is not None and summary.quantiles is not ABSENT:
-        values: list[Any] = _quantiles(alone, request.quantiles)[0]
+        (rising,) = to_host([_rising(alone, request.quantiles)])
+        rising = _complete(alone, rising, request.quantiles)
+        values: list[Any] = _in_order(rising, request.quantiles)[0]
         summary.quantiles = dict(zip(map(str, request.quantiles), values, strict=True))
     if request.components:
         lengths = None if place.run_length is None else place.run_length[place.row].tolist()
@@ -381,12 +383,6 @@ def _moments(mixture: Mixture) -> list[list[dict[str, Any]]]:
 def _rows(mixture: Mixture, start: int, end: int) -> Mixture:
     parameters = [parameter[start:end] for parameter in mixture.components.parameters()]
     return Mixture(mixture.log_weight[start:end], mixture.components.rebuilt(*parameters))
-
-
-def _quantiles(mixture: Mixture, levels: Sequence[float]) -> list[list[list[float]]]:
-    """As lists (B, Q, d), made monotone against rounding."""
-    (values,) = to_host([_rising(mixture, levels)])
-    return _in_order(_complete(mixture, values, levels), levels)
 
 
 def _rising(mixture: Mixture, levels: Sequence[float]) -> Tensor:

@@ -430,7 +430,10 @@ class Stream:
         effects = list(self._effects)
         self._effects = ()
         if self._new:
-            pairs = [part for seq in self._new for part in (str(seq), self._record(seq))]
+            blobs = {
+                seq: wire.checksummed(self.tail[seq], "tail", self.name, seq) for seq in self._new
+            }
+            pairs = [value for seq, blob in blobs.items() for value in (str(seq), blob)]
             effects.append(("HSET", keys.tail(p, name), *pairs))
         effects += self._event_effects()
         if self._fresh:
@@ -446,9 +449,6 @@ class Stream:
         self._touched = self.reborn = False
         self.count()
         return effects
-
-    def _record(self, seq: int) -> bytes:
-        return wire.checksummed(self.tail[seq], "tail", self.name, seq)
 
     def _event_effects(self) -> list[Effect]:
         effects: list[Effect] = []
