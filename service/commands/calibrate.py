@@ -71,7 +71,7 @@ def _one(settings: Settings, name: str, plan: Plan, out: Path | None) -> None:
     from model_core.upm.builtin import BUILTIN, Options
     from service.models import catalogue as models
     from service.problems import ServiceError
-    from service.worker.streams.models import LoadedModels
+    from service.worker.streams.loaded_models import LoadedModels
 
     catalogue = LoadedModels(settings.models_dir, "cpu")
     try:

@@ -140,7 +140,7 @@ def worker(
     if "/" in chosen:
         fail(f"--worker-id: expected an id without '/', got {chosen!r}")
     begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
-    from service.worker.collection import Collector
+    from service.worker.garbage_collection import Collector
     from service.worker.worker import Worker  # torch: a second or more
 
     try:

@@ -14,7 +14,7 @@ from service.store.shards import StoreClient
 from service.wire import Record
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import LEVELS, MixtureRow, summarise
-from service.worker.streams.models import LoadedModels
+from service.worker.streams.loaded_models import LoadedModels
 from service.worker.streams.slab import Slab
 
 

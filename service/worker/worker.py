@@ -18,8 +18,8 @@ from service.store.log import Commit, Lease, Log, Offset, Verdict
 from service.store.streams import Store
 from service.worker.background_jobs import BackgroundJobs, is_background
 from service.worker.batch import CommandBatch
-from service.worker.collection import Collector
 from service.worker.commit import Committer, commit_of, refused
+from service.worker.garbage_collection import Collector
 from service.worker.leases import Census, Leases, share
 from service.worker.self_test import rehearse
 from service.worker.streams.registry import Engine

@@ -47,7 +47,7 @@ from service.worker.commands import (
     predict,
     rerun_commands,
     set_belief,
-    snapshot,
+    snapshot_import,
 )
 from service.worker.filtering import alarm_threshold, delayed_labels
 from service.worker.streams.limits import check_sizes
@@ -303,7 +303,7 @@ def _move(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
 def _import(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, Import)
     task.status = 200 if stream.alive else 201
-    snapshot.take(engine, stream, task.command, task.envelope.time_ms)
+    snapshot_import.take(engine, stream, task.command, task.envelope.time_ms)
     _summarised(engine, stream, task)
 
 

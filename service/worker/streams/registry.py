@@ -26,8 +26,8 @@ from service.store.streams import Store, Stored, UnreadablePart, decoded
 from service.wire import Head
 from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.ledger import Ledger
+from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.memory import Room, give_back, room
-from service.worker.streams.models import LoadedModels, options_of
 from service.worker.streams.series import by_slab, replay_buffers
 from service.worker.streams.slab import CHUNK_BYTES, STEP_BYTES, Slab
 from service.worker.streams.stream import Stream

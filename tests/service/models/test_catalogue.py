@@ -8,7 +8,7 @@ import pytest
 from model_core.upm.builtin import BUILTIN, Options
 from service.models import catalogue as models
 from service.problems import UnknownModel
-from service.worker.streams.models import LoadedModels
+from service.worker.streams.loaded_models import LoadedModels
 
 OPTIONS = Options(x_dim=3, classes=4)
 

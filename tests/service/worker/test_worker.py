@@ -16,10 +16,10 @@ from service.store import keys
 from service.store.connection import connect
 from service.store.log import START, Lease
 from service.wire import Configure, Observation, Observe, Predict, RunLength
-from service.worker import background_jobs, collection
-from service.worker.collection import Collector
+from service.worker import background_jobs, garbage_collection
 from service.worker.commands import rerun, rerun_commands
 from service.worker.commit import INLINE_BYTES
+from service.worker.garbage_collection import Collector
 from service.worker.leases import Leases, share
 from service.worker.self_test import check_device
 from tests.service.worker.conftest import INCARNATION
@@ -323,7 +323,7 @@ class Knot:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(collection, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(garbage_collection, "time", SimpleNamespace(monotonic=clock))
     return clock
 
 
