@@ -109,15 +109,16 @@ def replay(
         fail("--stream, --by and --wide exclude each other: columns name the streams of the latter")
     if (wide or by is not None) and out.suffix.lower() in {".csv", ".parquet", ".png"}:
         fail(f"--out: expected a folder with --by or --wide, got {out}")
-    columns = _names(y), _names(x), time
+    y_columns = _names(y)
+    x_columns = _names(x)
     try:
         streams: Iterable[tuple[str | None, Series]]
         if by is not None:
-            streams = read_streams(file, by, *columns).items()
+            streams = read_streams(file, by, y_columns, x_columns, time).items()
         elif wide:
-            streams = read_columns(file, *columns).items()
+            streams = read_columns(file, y_columns, x_columns, time).items()
         else:
-            streams = [(stream, read_series(file, *columns))]
+            streams = [(stream, read_series(file, y_columns, x_columns, time))]
         for name, series in streams:
             run(
                 file,

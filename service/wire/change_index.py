@@ -103,7 +103,7 @@ class ChangeIndex:
         """Iterate over all changes, in no order."""
         for lives in self._streams.values():
             for life in lives.values():
-                yield life.found()
+                yield life.change()
 
     def between(self, change: FoundChange, near: int) -> FoundChange:
         """Return a change with the starts of those before and after it: see `neighbours`.
@@ -137,7 +137,7 @@ def neighbours(start: int, starts: Sequence[int], near: int) -> tuple[int | None
 class _Life:
     """One change: its last entry, when the first ones were, and how many are retained."""
 
-    __slots__ = ("_confirmed", "_found", "_partition", "_retained", "_suspected", "last")
+    __slots__ = ("_change", "_confirmed", "_partition", "_retained", "_suspected", "last")
     last: Raised
 
     def __init__(self, partition: int, first: Raised) -> None:
@@ -145,7 +145,7 @@ class _Life:
         self._retained = 0
         self._suspected = _moment(first)
         self._confirmed: dict[int, Moment] = {}  # by `confirmed_at`, of the first with it
-        self._found: FoundChange | None = None
+        self._change: FoundChange | None = None
 
     def add(self, raised: Raised) -> None:
         self.last = raised
@@ -153,20 +153,20 @@ class _Life:
         confirmed = raised.event.confirmed_at
         if confirmed is not None and confirmed not in self._confirmed:
             self._confirmed[confirmed] = _moment(raised)
-        self._found = None
+        self._change = None
 
     def forget(self) -> bool:
         """Count one entry less; whether none is left."""
         self._retained -= 1
         return not self._retained
 
-    def found(self) -> FoundChange:
+    def change(self) -> FoundChange:
         """Return its last state, computed once."""
-        if self._found is None:
+        if self._change is None:
             at = self.last.event.confirmed_at
             confirmed = None if at is None else self._confirmed[at]
-            self._found = FoundChange(self._partition, self.last, self._suspected, confirmed)
-        return self._found
+            self._change = FoundChange(self._partition, self.last, self._suspected, confirmed)
+        return self._change
 
 
 def _moment(raised: Raised) -> Moment:

@@ -159,7 +159,7 @@ class CommandBatch:
                     task.command = self._ingested(queue, task, task.envelope.command)
                 if isinstance(task.command, Observe):
                     empty = not task.command.observations
-                    if empty or (queue.at == 0 and self._known(queue, task, task.command)):
+                    if empty or (queue.at == 0 and self._is_repeat(queue, task, task.command)):
                         self._done(queue)
                         continue
                     if queue.at == 0 and delayed_labels.concerned(queue.stream, task.command):
@@ -195,7 +195,7 @@ class CommandBatch:
 
         return resampled(queue.stream, command, takes)
 
-    def _known(self, queue: StreamQueue, task: CommandTask, command: Observe) -> bool:
+    def _is_repeat(self, queue: StreamQueue, task: CommandTask, command: Observe) -> bool:
         """Whether this part of a keyed request was applied before."""
         if command.key is None:
             return False

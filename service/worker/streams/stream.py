@@ -77,7 +77,7 @@ class Stream:
         "_new",
         "_events",
         "_anomalies",
-        "_known",
+        "_recent_events",
         "_raised",
         "_touched",
         "_was",
@@ -108,7 +108,7 @@ class Stream:
         self._new: dict[int, Record] = NOTHING  # encoded when the answers are complete
         self._events: dict[int, StoredEvent] = NOTHING
         self._anomalies: dict[int, StoredEvent] = NOTHING
-        self._known: dict[int, StoredEvent] = NOTHING  # since it was loaded: not all committed yet
+        self._recent_events: dict[int, StoredEvent] = NOTHING  # not all committed yet
         self._raised: tuple[tuple[StoredEvent, str | None], ...] = ()
         self.feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry, for the next commit
         self._touched = False
@@ -161,7 +161,7 @@ class Stream:
         self.head = head
         self.tail = {}
         self.buffer = ()
-        self._new = self._events = self._anomalies = self._known = NOTHING
+        self._new = self._events = self._anomalies = self._recent_events = NOTHING
         self._was = DEFAULTS
         self.begin_season()
         self._effects += (("ZADD", keys.names(self.partition), 0, self.name),)
@@ -270,7 +270,7 @@ class Stream:
         """Count what the stream takes on the host."""
         blobs = [*self.tail.values(), *self._sealing.values()]
         pending = len(self.head.pending) if self.head is not None else 0
-        structs = len(self.buffer) + len(self._known) + pending
+        structs = len(self.buffer) + len(self._recent_events) + pending
         self.host_bytes = (
             STREAM_BYTES
             + sum(map(len, blobs))
@@ -291,7 +291,7 @@ class Stream:
         """Queue events for the next commit without publishing them."""
         if events:
             self._events = {**self._events, **{event.id: event for event in events}}
-            self._known = {**self._known, **self._events}
+            self._recent_events = {**self._recent_events, **self._events}
 
     def raise_events(self, events: list[StoredEvent], time: str | None) -> None:
         """Have events written with the next commit; `time` is the observation's."""
@@ -310,7 +310,7 @@ class Stream:
 
     def events(self, store: Store) -> dict[int, StoredEvent]:
         """All changepoint events of this generation, by id."""
-        events = store.events(self.partition, self.name) | self._known
+        events = store.events(self.partition, self.name) | self._recent_events
         return dict(sorted(events.items()))
 
     def take_raised(self) -> list[tuple[StoredEvent, str | None]]:
