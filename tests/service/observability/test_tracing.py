@@ -37,7 +37,7 @@ def opened(monkeypatch):
 def test_none_unless_asked_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # nor imported
     assert open_tracer(Settings(), "api") is None
-    assert tracing.begin(RunLength("a"), 0) is None
+    assert tracing.current.get() is None
 
 
 def test_what_is_missing_or_wrong_is_refused(monkeypatch):
@@ -70,11 +70,11 @@ def test_a_sampled_traceparent_gives_a_trace(opened):
         assert (request is not None) == traced, text
         if request is None:
             continue
-        sent = tracing.begin(RunLength("a"), 3)
+        sent = tracing.Sent(tracing.current.get(), RunLength("a"), 3)
         assert sent.place.startswith(f"{TRACE}-")
         assert known_place(sent.place)
         request.end("/", 200)
-        assert tracing.begin(RunLength("a"), 3) is None
+        assert tracing.current.get() is None
 
 
 def test_its_place_travels_with_the_command(opened):
