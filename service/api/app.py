@@ -23,7 +23,7 @@ from starlette.routing import Match
 from model_core.upm.builtin import BUILTIN
 from service.api import openapi as document
 from service.api.auth import Authenticator, Rates
-from service.api.gateway.changes import Changes, Explanations
+from service.api.gateway.changes import ChangePages, Explanations
 from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import Calibrations, Expiry, HindsightRequests
@@ -204,14 +204,14 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     stack.callback(thread.shutdown, wait=False, cancel_futures=True)
     ranker = ThreadPoolExecutor(1, "changes")
     stack.callback(ranker.shutdown, wait=False, cancel_futures=True)
-    observation_parser = ObservationParser(settings)
+    command_parser = CommandParser(settings)
     event_hub = _follow_events(settings, stack)
     explanations = Explanations(store, ranker)
-    changes = Changes(event_hub.feeds, store, explanations, not settings.no_console, ranker)
+    changes = ChangePages(event_hub.feeds, store, explanations, not settings.no_console, ranker)
     return Context(
         settings=settings,
-        observation_parser=observation_parser,
-        command_parser=CommandParser(settings, observation_parser),
+        observation_parser=ObservationParser(settings),
+        command_parser=command_parser,
         gateway=gateway,
         replies=replies,
         hindsight=hindsight,
@@ -224,7 +224,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         explanations=explanations,
         ranking=Ranking(store, changes, ranker),
         observation_hub=observation_hub,
-        series_rules=SeriesRules(settings.prometheus_rules, observation_parser),
+        series_rules=SeriesRules(settings.prometheus_rules, command_parser),
         thread=thread,
     )
 

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.auth import Authenticator
-from service.api.gateway.changes import Changes, Explanations
+from service.api.gateway.changes import ChangePages, Explanations
 from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import HindsightRequests
@@ -126,7 +126,7 @@ class Context(NamedTuple):
     catalogue: Catalogue
     authenticator: Authenticator
     event_hub: EventHub
-    changes: Changes
+    changes: ChangePages
     explanations: Explanations
     ranking: Ranking
     observation_hub: ObservationHub
@@ -320,8 +320,9 @@ class Route(APIRoute):
             check_parameters(request.query_params.multi_items())
             if self.body_field is not None:
                 body, _ = await read_json(request, required)
-                parser = context_of(request).observation_parser
-                value = await parse_body(context_of(request), parser.json, body) if body else None
+                context = context_of(request)
+                parse = context.command_parser.json
+                value = await parse_body(context, parse, body) if body else None
                 request = ParsedRequest(request, body, value)
             return await handle(request)
 
@@ -535,7 +536,8 @@ class Listed(Response):
         size += len(between) * max(0, len(answers) - 1)
         all_headers = {**(headers or {}), "Content-Length": str(size)}
         super().__init__(b"", status, all_headers, media_type)
-        self._answers, self._around = answers, around
+        self._answers = answers
+        self._around = around
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answers, with time for others in between."""

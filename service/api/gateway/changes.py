@@ -39,14 +39,14 @@ EXPLANATIONS_KEPT = 5000
 TRIES = 3  # of reading a history while commits move its records
 EXPLAINED_AT_ONCE = 20  # changes whose histories are read together: some 5,000 labels
 ChangeRank = tuple[float, str, int, int]  # value that is sorted by, stream, generation, id
-# The beginning and the end of what was looked at, and where seasons were last change or given up:
+# The beginning and the end of what was looked at, and where seasons were last found or given up:
 # the last labels are less other seasons from then on.
 Seen = tuple[int, int, int | None]
 T = TypeVar("T")
 _cursor: SortedCursor[ChangeRank] = SortedCursor(ChangeRank)
 
 
-class Changes:
+class ChangePages:
     """Answers which streams changed, of what the feeds retain.
 
     thread: ranks. It may be that of the explanations: pages take turns in it.

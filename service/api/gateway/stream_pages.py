@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 from service import wire
-from service.api.gateway.changes import Changes
+from service.api.gateway.changes import ChangePages
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import SortedCursor, from_store
 from service.problems import FieldError, InvalidField
@@ -92,8 +92,9 @@ class RankedPage(NamedTuple):
 class Ranking:
     """Chooses the streams of a page: of those that contain a text, the first by a value."""
 
-    def __init__(self, store: AsyncStore, changes: Changes, thread: Executor) -> None:
-        self._store, self._changes = store, changes
+    def __init__(self, store: AsyncStore, changes: ChangePages, thread: Executor) -> None:
+        self._store = store
+        self._changes = changes
         self._thread = thread
         # P(changed), and until when it counts, by name as stored: text is made of a page's alone.
         self._values: dict[bytes, tuple[float, float]] = {}

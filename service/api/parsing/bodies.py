@@ -17,6 +17,7 @@ import msgspec
 
 from service.problems import MAX_ERRORS, FieldError, InvalidField, MalformedBody
 from service.schema.observations import STREAM_ID_RULE
+from service.store import append
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -26,6 +27,11 @@ LIGHT_BYTES = 16_384  # of a body that is read at once, without a thread
 MAX_BRACES = 20  # for each of the most parts of a list, which has 2
 MAX_QUOTES = 40  # likewise; it has 26
 FEW_VALUES = 250_000  # cut into parts in some 15 ms, whatever they are
+# Of a command that fits an entry: JSON is longer than its encoding; a value has 5 bytes or more.
+SENT_BYTES = 8
+VALUE_BYTES = 4
+MAX_POINTS = 1000  # inputs or candidates in one call: as many as a page of the history has
+MORE = 500  # fields and lists without a limit of their own, and those within strings
 # Types of errors of the branches of a union that do not apply.
 OTHER_BRANCH = ("list_type", "model_type", "model_attributes_type")
 JSON_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}
@@ -61,6 +67,16 @@ class JsonLimits(NamedTuple):
     values: int
     fields: int
     lists: int
+
+
+def command_limits(hypotheses: int = 0) -> JsonLimits:
+    """Return the limits of a command that fits an entry; a belief has two fields a hypothesis."""
+    return JsonLimits(
+        SENT_BYTES * append.MAX_ENTRY_BYTES,
+        append.MAX_ENTRY_BYTES // VALUE_BYTES,
+        MORE + 2 * hypotheses,
+        MAX_POINTS + MORE,
+    )
 
 
 def check_command(body: bytes, limits: JsonLimits, loc: str) -> None:
@@ -121,6 +137,13 @@ def finite_json(body: bytes, limit: int = 1) -> bytes:
     return _strings.sub(lambda match: match[0] if match[0][:1] == b'"' else b"1e999", body)
 
 
+def too_long(numbers: Sequence[float | None] | None, limit: int, loc: str) -> list[FieldError]:
+    """Return the error of an input or label that is too long, if any."""
+    if numbers is None or len(numbers) <= limit:
+        return []
+    return [FieldError(loc, f"expected at most {limit} numbers, got {len(numbers)}")]
+
+
 def field_errors(errors: Sequence[Any], root: str = "") -> list[FieldError]:
     """Return the field errors, without those of union branches that do not apply.
 
@@ -131,7 +154,8 @@ def field_errors(errors: Sequence[Any], root: str = "") -> list[FieldError]:
     for item in errors:
         if len(named) > MAX_ERRORS:
             break
-        loc, kind = item["loc"], item["type"]
+        loc = item["loc"]
+        kind = item["type"]
         nested = isinstance(item.get("input"), list | dict)
         in_union = bool(loc) and isinstance(loc[-1], str) and _branch(loc[-1]) is not None
         if in_union and (kind in OTHER_BRANCH or (kind == "float_type" and nested)):

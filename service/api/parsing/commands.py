@@ -1,11 +1,21 @@
-"""From the forms of stream commands to wire commands, with the limits that are settings."""
+"""Bodies of commands other than observations: their JSON, and the limits that are settings."""
 
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
+from pydantic_core import from_json
+
+from model_core.stream_settings import one_rule
 from service import wire
-from service.api.parsing.observations import MAX_POINTS, ObservationParser
+from service.api.parsing.bodies import (
+    MAX_POINTS,
+    check_command,
+    command_limits,
+    malformed,
+    too_long,
+)
 from service.problems import FieldError, InvalidField
 from service.schema.commands import (
     ActionForm,
@@ -13,6 +23,7 @@ from service.schema.commands import (
     PredictionForm,
     WhatIfForm,
 )
+from service.schema.observations import StreamForm
 from service.settings import Settings
 
 MAX_SAMPLES = 1000  # draws at an input: a probability has a standard error of 0.016 at most
@@ -23,9 +34,38 @@ MAX_DRAWS = 100_000  # samples times inputs in one call
 class CommandParser:
     """Checks the forms of stream commands by the limits of one process's settings."""
 
-    def __init__(self, settings: Settings, observation_parser: ObservationParser) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._observation_parser = observation_parser
+        self._limits = command_limits(settings.max_hypotheses)
+
+    def json(self, body: bytes) -> Any:
+        """Return the value of the JSON of one command. Raises MalformedBody and InvalidField."""
+        check_command(body, self._limits, "body")
+        try:
+            return from_json(body)
+        except ValueError as error:
+            raise malformed(f"Invalid JSON: {error}", "body") from None
+
+    def settings(self, form: StreamForm, loc: str) -> dict[str, Any]:
+        """Return the settings that a form sets; raise InvalidField for those over their limits."""
+        errors = []
+        for name, limit in (
+            ("max_hypotheses", self._settings.max_hypotheses),
+            ("history", self._settings.max_history),
+        ):
+            if getattr(form, name) > limit:
+                errors.append(FieldError(f"{loc}.{name}", f"expected at most {limit}"))
+        for name in ("location", "scale"):
+            errors += too_long(getattr(form, name), self._settings.max_dimension, f"{loc}.{name}")
+        if "confirm_probability" in form.model_fields_set and None not in (
+            form.confirm_probability,
+            form.confirm_after,
+        ):
+            detail = "not allowed together with confirm_after; give one of them, or null for one"
+            errors.append(FieldError(f"{loc}.confirm_probability", detail))
+        if errors:
+            raise InvalidField(errors)
+        return one_rule(form.model_dump(exclude_unset=True))
 
     def prediction(self, stream: str, form: PredictionForm) -> wire.Predict:
         """Return a prediction request."""
@@ -72,7 +112,7 @@ class CommandParser:
 
     def what_if(self, stream: str, form: WhatIfForm) -> wire.WhatIf:
         """Return a what-if request."""
-        settings = self._observation_parser.named(form.settings, "body.settings")
+        settings = self.settings(form.settings, "body.settings")
         return wire.WhatIf(stream, settings, form.series, form.beliefs)
 
     def _inputs(self, inputs: list[list[float]], field: str, limit: int) -> list[FieldError]:
@@ -80,7 +120,7 @@ class CommandParser:
         if len(inputs) > limit:
             errors.append(FieldError(f"body.{field}", f"expected at most {limit} inputs"))
         for i, x in enumerate(inputs[:limit]):
-            errors += self._observation_parser.too_long(x, f"body.{field}[{i}]")
+            errors += too_long(x, self._settings.max_dimension, f"body.{field}[{i}]")
         return errors
 
     def _draws(self, samples: int, points: int) -> list[FieldError]:

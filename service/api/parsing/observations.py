@@ -1,4 +1,4 @@
-"""Parse request bodies into commands, once; errors name the field.
+"""Bodies of observations, parsed once; errors name the field.
 
 Limits that are settings are checked here, after the form itself. The cost of a body is bounded
 before, in `service.api.parsing.bodies`. Of an invalid observation the first wrong field is named.
@@ -12,20 +12,19 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from pydantic import ValidationError
-from pydantic_core import from_json
 
-from model_core.stream_settings import one_rule
 from service import wire
 from service.api.parsing.bodies import (
     LIGHT_BYTES,
-    JsonLimits,
     check_command,
     check_json,
+    command_limits,
     field_error,
     field_errors,
     finite_json,
     malformed,
     split,
+    too_long,
 )
 from service.problems import MAX_ERRORS, FieldError, InvalidField
 from service.schema.observations import (
@@ -34,7 +33,6 @@ from service.schema.observations import (
     ItemForm,
     ObservationForm,
     Position,
-    StreamForm,
     read_value,
 )
 from service.schema.queries import ObserveQuery
@@ -43,13 +41,11 @@ from service.store import append
 
 OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
 NUMBER_BYTES = 9
-ANSWER_BYTES, COVARIANCE_BYTES = 1 << 20, 20  # of a command's answers; of each covariance in them
-# Of a command that fits an entry: JSON is longer than its encoding; a value has 5 bytes or more.
-SENT_BYTES, VALUE_BYTES = 8, 4
-MAX_POINTS = 1000  # inputs or candidates in one call: as many as a page of the history has
-MORE = 500  # fields and lists without a limit of their own, and those within strings
+ANSWER_BYTES = 1 << 20  # of a command's answers
+COVARIANCE_BYTES = 20  # of each covariance in them
 MAX_PARAMETERS = 500  # of a query; the most that a call accepts is about 300
-LONGEST, AT_ONCE = 16_384, 64  # bytes of an observation, and observations, in one call of msgspec
+LONGEST = 16_384  # bytes of an observation that is decoded without its values being counted
+AT_ONCE = 64  # observations in one call of msgspec
 T = TypeVar("T")
 V = TypeVar("V")
 F = TypeVar("F", bound=ObservationForm)
@@ -99,12 +95,7 @@ class ObservationParser:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._limits = JsonLimits(
-            SENT_BYTES * append.MAX_ENTRY_BYTES,
-            append.MAX_ENTRY_BYTES // VALUE_BYTES,
-            MORE,
-            MAX_POINTS + MORE,
-        )
+        self._limits = command_limits()
 
     def observations(self, body: bytes) -> Observations:
         """Read one observation or a list of them."""
@@ -120,7 +111,7 @@ class ObservationParser:
         if len(body) <= LIGHT_BYTES:
             forms = _valid(_observations, body)
         if forms is None:
-            forms = self._each(_observation, _observations, self._split(body), "body[{}]")
+            forms = self._decoded_parts(_observation, _observations, self._split(body), "body[{}]")
         observations: list[wire.Observation] = []
         positions: list[Position | None] = []
         errors: list[FieldError] = []
@@ -146,11 +137,13 @@ class ObservationParser:
         """
         parts: Sequence[bytes | msgspec.Raw]
         if lines:
-            parts, name = self._lines(body), "line {}"
+            parts = self._lines(body)
+            name = "line {}"
             forms = self._one_by_one(_item, parts, name, 1)
         else:
-            parts, name = self._split(body), "body[{}]"
-            forms = self._each(_item, _items, parts, name)
+            parts = self._split(body)
+            name = "body[{}]"
+            forms = self._decoded_parts(_item, _items, parts, name)
         parsed: list[GoodItem | BadItem] = []
         for i, (part, form) in enumerate(zip(parts, forms, strict=True), start=int(lines)):
             try:
@@ -164,37 +157,6 @@ class ObservationParser:
             key = None if form.key is None else str(form.key)
             parsed.append(GoodItem(str(form.stream), key, seq, observation))
         return parsed
-
-    def json(self, body: bytes) -> Any:
-        """Return the value of the JSON of one command. Raises MalformedBody and InvalidField."""
-        fields = MORE + 2 * self._settings.max_hypotheses  # a belief has two for each of them
-        check_command(body, self._limits._replace(fields=fields), "body")
-        try:
-            return from_json(body)
-        except ValueError as error:
-            raise malformed(f"Invalid JSON: {error}", "body") from None
-
-    def named(self, form: StreamForm, loc: str) -> dict[str, Any]:
-        """Return the settings that a form sets; raise InvalidField for those over their limits."""
-        limits, errors = self._settings, []
-        for name, limit in (
-            ("max_hypotheses", limits.max_hypotheses),
-            ("history", limits.max_history),
-        ):
-            if getattr(form, name) > limit:
-                errors.append(FieldError(f"{loc}.{name}", f"expected at most {limit}"))
-        for name in ("location", "scale"):
-            errors += self.too_long(getattr(form, name), f"{loc}.{name}")
-        given = form.model_fields_set
-        if "confirm_probability" in given and None not in (
-            form.confirm_probability,
-            form.confirm_after,
-        ):
-            detail = "not allowed together with confirm_after; give one of them, or null for one"
-            errors.append(FieldError(f"{loc}.confirm_probability", detail))
-        if errors:
-            raise InvalidField(errors)
-        return one_rule(form.model_dump(exclude_unset=True))
 
     def parts(self, observations: Sequence[wire.Observation]) -> int:
         """Return how many observations of this list go in one command.
@@ -224,10 +186,10 @@ class ObservationParser:
         self._check_count(len(lines))
         return lines
 
-    def _each(
+    def _decoded_parts(
         self, one: Decode[F], several: Callable[[bytes], list[F]], parts: Sequence[Any], name: str
     ) -> Iterator[F | InvalidField]:
-        """Decode the objects of a list that was cut into its parts, or say what is wrong with each.
+        """Decode the objects of a list that was cut into its parts, or say what is wrong with it.
 
         Several at once, as it takes half the time, where all of them are valid.
         """
@@ -266,7 +228,9 @@ class ObservationParser:
     def _checked(self, form: ObservationForm, name: str, i: int = 0) -> wire.Observation:
         """Return an observation that keeps all rules; `name` and `i` name it where it does not."""
         limit = self._settings.max_dimension
-        label, x, supervision = form.y, form.x, form.supervision
+        label = form.y
+        x = form.x
+        supervision = form.supervision
         wide = x is not None and len(x) > limit
         if isinstance(label, list):
             wide = wide or len(label) > limit
@@ -285,7 +249,8 @@ class ObservationParser:
 
     def _misfit(self, form: ObservationForm, loc: str) -> InvalidField:
         y = form.y if isinstance(form.y, list) else None
-        errors = [*self.too_long(form.x, f"{loc}.x"), *self.too_long(y, f"{loc}.y")]
+        limit = self._settings.max_dimension
+        errors = [*too_long(form.x, limit, f"{loc}.x"), *too_long(y, limit, f"{loc}.y")]
         if form.pending and not (form.y is None or (y is not None and y.count(None) == len(y))):
             errors.append(FieldError(f"{loc}.pending", "expected no `y` with a pending label"))
         return InvalidField(errors)
@@ -295,13 +260,6 @@ class ObservationParser:
         if count > limit:
             detail = f"expected at most {limit} observations per request, got {count}"
             raise InvalidField([FieldError("body", detail)])
-
-    def too_long(self, numbers: Sequence[float | None] | None, loc: str) -> list[FieldError]:
-        """Return the error of an input or label that is too long, if any."""
-        limit = self._settings.max_dimension
-        if numbers is None or len(numbers) <= limit:
-            return []
-        return [FieldError(loc, f"expected at most {limit} numbers, got {len(numbers)}")]
 
 
 def list_digest(body: bytes, count: int, size: int) -> str:

@@ -59,25 +59,25 @@ class Version(Enum):
     V2 = "io.prometheus.write.v2.Request"
 
 
-class Series(NamedTuple):
+class RemoteSeries(NamedTuple):
     """Labels in the order sent, and samples as (value, ms since 1970); None: a missing value."""
 
     labels: tuple[str, ...]  # name, value, name, value ...
     samples: list[tuple[float | None, int]]
 
 
-class Refusal(NamedTuple):
+class RefusedSeries(NamedTuple):
     """A series that is not read, for its labels."""
 
     samples: int
     reason: str
 
 
-class Write(NamedTuple):
+class RemoteWrite(NamedTuple):
     """Content of a request, and counts of what is not read."""
 
-    series: list[Series]
-    refusals: list[Refusal]
+    series: list[RemoteSeries]
+    refusals: list[RefusedSeries]
     samples: int
     histograms: int
     exemplars: int
@@ -116,7 +116,7 @@ def version_of(content_type: str, encoding: str) -> Version:
     return Version(proto)
 
 
-def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Write:
+def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> RemoteWrite:
     """Return the content of a body; raises MalformedBody and BodyTooLarge.
 
     max_bytes: once decompressed. max_samples: of all series, and series in a request. Series with
@@ -132,19 +132,19 @@ def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Wr
     count = sum(len(series.samples) for series in request.timeseries)
     # As a list, so that series share each string.
     symbols = list(request.symbols) if version is Version.V2 else []
-    series: list[Series] = []
-    refusals: list[Refusal] = []
+    series: list[RemoteSeries] = []
+    refusals: list[RefusedSeries] = []
     for message in request.timeseries:
         try:
             labels = _labels(message, symbols, version)
         except ValueError as error:
-            refusals.append(Refusal(len(message.samples), f"a series: {error}"))
+            refusals.append(RefusedSeries(len(message.samples), f"a series: {error}"))
             continue
         samples = [(_value(sample.value), sample.timestamp) for sample in message.samples]
-        series.append(Series(labels, samples))
+        series.append(RemoteSeries(labels, samples))
     histograms = sum(len(message.histograms) for message in request.timeseries)
     exemplars = sum(len(message.exemplars) for message in request.timeseries)
-    return Write(series, refusals, count, histograms, exemplars)
+    return RemoteWrite(series, refusals, count, histograms, exemplars)
 
 
 def _labels(message: Any, symbols: Sequence[str], version: Version) -> tuple[str, ...]:
@@ -282,10 +282,10 @@ class StreamSamples(NamedTuple):
     observations: list[wire.Observation]
 
 
-class Assignment:
+class StreamAssignment:
     """Samples of one request by stream, and counts of those that go to none."""
 
-    def __init__(self, write: Write, rules: SeriesRules, now_ms: int) -> None:
+    def __init__(self, write: RemoteWrite, rules: SeriesRules, now_ms: int) -> None:
         self.streams: dict[str, StreamSamples] = {}
         self.total = write.samples
         self.unmatched = 0
@@ -297,7 +297,7 @@ class Assignment:
             if series.samples:
                 self._add(series, rules, now_ms)
 
-    def _add(self, series: Series, rules: SeriesRules, now_ms: int) -> None:
+    def _add(self, series: RemoteSeries, rules: SeriesRules, now_ms: int) -> None:
         try:
             target = rules.target(series.labels)
             if target is None:
@@ -312,7 +312,7 @@ class Assignment:
             return
         stream.observations.extend(self._observations(series, now_ms))
 
-    def _observations(self, series: Series, now_ms: int) -> Iterator[wire.Observation]:
+    def _observations(self, series: RemoteSeries, now_ms: int) -> Iterator[wire.Observation]:
         for value, ms in series.samples:
             try:
                 yield _observation(value, ms, now_ms)

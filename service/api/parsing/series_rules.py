@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from service.api.parsing.observations import ObservationParser
+from service.api.parsing.commands import CommandParser
 from service.problems import InvalidField, StartupError
 from service.schema.observations import STREAM_ID, Form, StreamForm
 from service.schema.queries import RESULT_SERIES
@@ -25,7 +25,7 @@ MAX_RULES = 100
 MAX_REMEMBERED = 32 << 20  # characters of series whose targets are cached, overhead included
 STRING_OVERHEAD = 50  # bytes of a string beside its characters
 MAX_KEY = 2 * tags.MAX_ALL  # characters of the labels of a series that is cached
-_known = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+_reference = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
 _plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
@@ -37,8 +37,8 @@ def _check_selector(text: str) -> str:
 
 
 def _check_template(template: str) -> str:
-    rest = _known.sub("", template)
-    if not re.fullmatch(r"[A-Za-z0-9._:@~-]*", rest):
+    between = _reference.sub("", template)
+    if not re.fullmatch(r"[A-Za-z0-9._:@~-]*", between):
         raise ValueError("expected names of labels in braces, and A-Z a-z 0-9 . _ : @ ~ - between")
     return template
 
@@ -114,7 +114,7 @@ class _Targets:
 class SeriesRules:
     """Finds the stream of each series."""
 
-    def __init__(self, path: Path | None, parser: ObservationParser) -> None:
+    def __init__(self, path: Path | None, parser: CommandParser) -> None:
         """Read a file of rules, None for the default: every series becomes a stream.
 
         Raises StartupError for a file that cannot be used, saying why.
@@ -186,7 +186,7 @@ def _id_from(template: str, labels: Mapping[str, str], fingerprint: str) -> str:
     def text_of(name: str) -> str:
         return fingerprint if name == FINGERPRINT else _escaped(labels.get(name, ""))[:longest]
 
-    return _known.sub(lambda reference: text_of(reference[1]), template)
+    return _reference.sub(lambda reference: text_of(reference[1]), template)
 
 
 def _escaped(value: str) -> str:
@@ -212,9 +212,9 @@ def _faults(errors: Sequence[Any]) -> str:
     return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in errors)
 
 
-def _rule(path: Path | None, index: int, form: RuleForm, parser: ObservationParser) -> _Rule:
+def _rule(path: Path | None, index: int, form: RuleForm, parser: CommandParser) -> _Rule:
     try:
-        settings = parser.named(form, f"rule.{index}")
+        settings = parser.settings(form, f"rule.{index}")
     except InvalidField as error:
         raise StartupError(f"{path}: {error}") from None
     for name in ("match", "stream", "drop"):

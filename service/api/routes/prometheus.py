@@ -22,7 +22,7 @@ from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
 from service.api.http import Context, apart, context_of, header, problem, raw, read_as_sent
-from service.api.parsing.remote_write import Assignment, Version, parse, version_of
+from service.api.parsing.remote_write import StreamAssignment, Version, parse, version_of
 from service.observability import metrics
 from service.problems import (
     TYPE_PREFIX,
@@ -78,11 +78,11 @@ async def write_samples(request: Request) -> Response:
     body = await read_as_sent(request)
     limits = context.settings.max_body_bytes, context.settings.max_observations
 
-    def assignment_of_body() -> Assignment:
+    def assignment_of_body() -> StreamAssignment:
         write = parse(body, version, *limits)
         for ignored, count in (("histogram", write.histograms), ("exemplar", write.exemplars)):
             metrics.REMOTE_WRITE_IGNORED.labels(ignored).inc(count)
-        return Assignment(write, context.series_rules, time.time_ns() // 1_000_000)
+        return StreamAssignment(write, context.series_rules, time.time_ns() // 1_000_000)
 
     assignment = await apart(context.thread, assignment_of_body)
     tally = await _applied(context, assignment)
@@ -96,7 +96,7 @@ async def write_samples(request: Request) -> Response:
     return Response(status_code=204, headers=headers) if error is None else problem(error, headers)
 
 
-async def _applied(context: Context, assignment: Assignment) -> Tally:
+async def _applied(context: Context, assignment: StreamAssignment) -> WriteTally:
     """Return what became of all samples."""
     writes = [
         StreamWrite(
@@ -108,7 +108,7 @@ async def _applied(context: Context, assignment: Assignment) -> Tally:
         for stream, samples in assignment.streams.items()
         if samples.observations
     ]
-    tally = Tally()
+    tally = WriteTally()
     tally.add("unmatched", assignment.unmatched)
     tally.fail("rejected", assignment.rejected, assignment.reason)
     await apply_writes(context.gateway, writes, tally)
@@ -117,7 +117,7 @@ async def _applied(context: Context, assignment: Assignment) -> Tally:
     return tally
 
 
-def _error(total: int, tally: Tally) -> ServiceError | None:
+def _error(total: int, tally: WriteTally) -> ServiceError | None:
     deferred = tally.counts["deferred"]
     rejected = tally.counts["rejected"]
     if deferred:
@@ -143,7 +143,7 @@ class StreamWrite(NamedTuple):
     size: int  # observations in a command, at most
 
 
-class Tally:
+class WriteTally:
     """Counts of samples by result, and the reason of the first failure."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class Tally:
         self.reason = self.reason or reason
 
 
-async def apply_writes(gateway: Gateway, writes: Sequence[StreamWrite], tally: Tally) -> None:
+async def apply_writes(gateway: Gateway, writes: Sequence[StreamWrite], tally: WriteTally) -> None:
     """Apply all samples, and count what became of them."""
     full = _full_partitions(gateway, writes)
     running = []
@@ -190,9 +190,11 @@ def _full_partitions(gateway: Gateway, writes: Sequence[StreamWrite]) -> Mapping
 class _StreamRun:
     """The commands of one stream, one after another."""
 
-    def __init__(self, write: StreamWrite, tally: Tally) -> None:
-        self._write, self._tally = write, tally
-        samples, size = write.observations, write.size
+    def __init__(self, write: StreamWrite, tally: WriteTally) -> None:
+        self._write = write
+        self._tally = tally
+        samples = write.observations
+        size = write.size
         self._parts = [samples[i : i + size] for i in range(0, len(samples), size)]
         self._repeats = 0  # samples that are applied and counted, and still sent once more
         self._refused = 0
@@ -205,13 +207,15 @@ class _StreamRun:
             command = wire.Ingest(self._write.stream, list(part), settings=self._write.settings)
             try:
                 outcome = await gateway.submit(command, True, patience)
-                status, body = outcome.status, outcome.body[-1]
+                status = outcome.status
+                body = outcome.body[-1]
             except ServiceError as error:
-                status, body = error.status, error.render()
+                status = error.status
+                body = error.render()
             if status < 400:
                 self._succeed(_decode_ingested(body))
             elif status in AGAIN:
-                self._fail_rest("deferred", part, msgspec.json.decode(body)["detail"])
+                self._fail_all_left("deferred", part, msgspec.json.decode(body)["detail"])
             else:
                 self._refuse(part, msgspec.json.decode(body))
 
@@ -230,9 +234,9 @@ class _StreamRun:
         self._repeats += applied
         reason = self._reason(problem["detail"])
         if problem["type"] not in OF_ONE:
-            self._fail_rest("rejected", part, reason)
+            self._fail_all_left("rejected", part, reason)
         elif self._refused == MAX_REFUSED:
-            self._fail_rest("untried", part, reason)
+            self._fail_all_left("untried", part, reason)
         elif len(part) > 1:
             half = len(part) // 2
             self._parts[:0] = [part[:half], part[half:]]
@@ -243,9 +247,9 @@ class _StreamRun:
     def _reason(self, detail: str) -> str:
         return f"stream {self._write.stream!r}: {detail}"
 
-    def _fail_rest(self, result: str, part: Sequence[wire.Observation], reason: str) -> None:
-        rest = len(part) + sum(map(len, self._parts))
-        self._tally.fail(result, rest - self._repeats, reason)
+    def _fail_all_left(self, result: str, part: Sequence[wire.Observation], reason: str) -> None:
+        left = len(part) + sum(map(len, self._parts))
+        self._tally.fail(result, left - self._repeats, reason)
         self._parts.clear()
 
 
@@ -296,7 +300,8 @@ async def results(
 
 def samples(row: Last, now_s: float) -> Iterator[ResultSample]:
     """Yield the results of a stream; none of one that is quiet, or has no forecasts yet."""
-    head, record = row.head, row.record
+    head = row.head
+    record = row.record
     quiet_s = max(QUIET_S, QUIET_INTERVALS * (head.settings.interval or 0.0))
     if record is None or now_s - head.updated_ms / 1000 > quiet_s:
         return

@@ -49,7 +49,7 @@ async def put_stream(
     form: Annotated[StreamForm, Body(default_factory=StreamForm)],
 ) -> Response:
     """Create a stream, or change some settings of an existing one."""
-    settings = context_of(request).observation_parser.named(form, "body")
+    settings = context_of(request).command_parser.settings(form, "body")
     return await submit(request, wire.Configure(stream, settings))
 
 
@@ -110,7 +110,8 @@ async def put_snapshot(
         await asyncio.to_thread(snapshot.check, blob)
     except snapshot.BadSnapshot as error:
         raise UnfitSnapshot(str(error)) from error
-    token, partition = secrets.token_hex(16), context.gateway.partition(stream)
+    token = secrets.token_hex(16)
+    partition = context.gateway.partition(stream)
     await from_store(context.store.stage(partition, token, blob))
     return await submit(request, wire.Import(stream, token, query.replace))
 

@@ -35,7 +35,7 @@ LIST, MANY = "/v1/streams/s/observations", "/v1/observations"
 PREDICT, ACT, WHAT_IF = (f"/v1/streams/s/{name}" for name in ("predictions", "actions", "what-if"))
 BELIEF, SETTINGS = "/v1/streams/s/run-length", "/v1/streams/s"
 FORMS = ObservationParser(Settings())
-ASKED = CommandParser(Settings(), FORMS)
+ASKED = CommandParser(Settings())
 
 
 def times(head, piece, count, tail):
@@ -84,7 +84,7 @@ HOSTILE = {
 def read(form, body):
     """Read a body as a route does."""
     try:
-        return form.model_validate(FORMS.json(body))
+        return form.model_validate(ASKED.json(body))
     except ValidationError as error:
         raise InvalidField(field_errors(error.errors(), "body")) from None
 

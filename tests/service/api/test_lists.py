@@ -12,7 +12,7 @@ import redis
 
 from service import wire
 from service.api.gateway import stream_pages
-from service.api.gateway.changes import Changes, Explanations
+from service.api.gateway.changes import ChangePages, Explanations
 from service.api.gateway.stream_pages import Ranking
 from service.api.routes import prometheus as results
 from service.observability import metrics
@@ -48,7 +48,7 @@ async def changes(valkey_url):
         def made():
             reads = AsyncStore(client, PARTITIONS)
             feeds = Feeds(client, client, PARTITIONS)
-            return Changes(feeds, reads, Explanations(reads, thread), True, thread)
+            return ChangePages(feeds, reads, Explanations(reads, thread), True, thread)
 
         yield made
     await client.aclose()

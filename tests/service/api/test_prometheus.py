@@ -11,11 +11,11 @@ import pytest
 from model_core import labels as model_labels
 from service import wire
 from service.api.parsing import remote_write, series_rules
-from service.api.parsing.observations import ObservationParser
+from service.api.parsing.commands import CommandParser
 from service.api.parsing.remote_write import Version, parse
 from service.api.parsing.series_rules import SeriesRules
 from service.api.routes import prometheus as gateway
-from service.api.routes.prometheus import StreamWrite, Tally
+from service.api.routes.prometheus import StreamWrite, WriteTally
 from service.problems import (
     BodyTooLarge,
     LabelOutOfRange,
@@ -35,7 +35,7 @@ from tests.service.api.conftest import slug
 SERIES = [({"__name__": "x", "instance": each}, [(1.0, 1000), (2.0, 100_000)]) for each in "abc"]
 WRITTEN = "x-prometheus-remote-write-samples-written"
 LIMITS = 8 << 20, 1000
-PARSER = ObservationParser(Settings())
+PARSER = CommandParser(Settings())
 
 
 def outcome(**counts):
@@ -158,7 +158,7 @@ class Worker:
 
 async def counts_of(worker, values, size=1000):
     seen = [wire.Observation(y, None, f"{i:05}") for i, y in enumerate(values)]
-    tally = Tally()
+    tally = WriteTally()
     await gateway.apply_writes(worker, [StreamWrite("s", {}, seen, size)], tally)
     assert sum(tally.counts.values()) == len(values)
     return tally.counts
