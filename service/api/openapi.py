@@ -90,11 +90,11 @@ WRITE_BODY: dict[str, Any] = {
 WRITTEN: dict[str, Any] = {
     "description": "everything was taken",
     "headers": {
-        f"X-Prometheus-Remote-Write-{each}-Written": {
+        f"X-Prometheus-Remote-Write-{counted}-Written": {
             "description": "to requests of version 2.0",
             "schema": {"type": "integer"},
         }
-        for each in ("Samples", "Histograms", "Exemplars")
+        for counted in ("Samples", "Histograms", "Exemplars")
     },
 }
 METRICS: dict[str, Any] = {

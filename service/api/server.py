@@ -90,7 +90,8 @@ class Server(uvicorn.Server):
             await asyncio.gather(context.event_hub.drain(), context.observation_hub.drain())
         for connection in list(self.server_state.connections):
             # Unsent output belongs to consumers that do not read: shutdown would wait for them.
-            scope, transport = getattr(connection, "scope", None), connection.transport
+            scope = getattr(connection, "scope", None)
+            transport = connection.transport
             held = transport.get_write_buffer_size() if transport is not None else 0
             if held and scope is not None and "answered_s" in scope.get("state", {}):
                 transport.abort()

@@ -114,7 +114,7 @@ class Pending:
             self.future.set_exception(error)
 
 
-class Patience:
+class RequestPatience:
     """Deadline of each command of a multi-command request: an outage counts once for all of them.
 
     The total time of a list that is answered normally is not limited. A wait longer than a quarter
@@ -179,16 +179,16 @@ class Gateway:
         """Return a stream's partition."""
         return partition_of(stream, self._settings.partitions)
 
-    def patience(self) -> Patience:
+    def patience(self) -> RequestPatience:
         """Return the patience of a new request of several commands."""
-        return Patience(self._settings.request_deadline_s)
+        return RequestPatience(self._settings.request_deadline_s)
 
     def admit(self, command: wire.Command) -> None:
         """Raise what `submit` would raise now; for requests of many commands, all `begun` then."""
         self._admit(self.partition(command.stream), command, False)
 
     async def submit(
-        self, command: wire.Command, begun: bool = False, patience: Patience | None = None
+        self, command: wire.Command, begun: bool = False, patience: RequestPatience | None = None
     ) -> wire.Outcome:
         """Append a command, to be applied at most once, and return its outcome.
 

@@ -140,7 +140,8 @@ class Backlog:
         """Reset the rate and the lateness."""
         self._last_s = now_s
         self._done = self._elapsed_s = self._due_s = 0.0
-        self._late, self._congested_until_s = 0, 0.0
+        self._late = 0
+        self._congested_until_s = 0.0
 
 
 class LoopLimit:
@@ -189,7 +190,8 @@ class Overload:
         self._each = [Backlog(settings.max_wait_s) for _ in range(settings.partitions)]
         self._loop = LoopLimit()
         self._usual_s = 0.0  # smoothed wait of answered commands
-        self._stalled, self._looked_s = 0, 0.0
+        self._stalled = 0
+        self._looked_s = 0.0
 
     def add(self, partition: int, units: int, now_s: float) -> None:
         """Count work accepted for a partition."""

@@ -40,7 +40,8 @@ class Expiry:
     """Expires streams: polls once a second for those that are due."""
 
     def __init__(self, store: AsyncStore, gateway: Gateway) -> None:
-        self._store, self._gateway = store, gateway
+        self._store = store
+        self._gateway = gateway
 
     async def watch(self) -> None:
         """Expire streams, forever."""
@@ -64,7 +65,8 @@ class Calibrations:
     """Has sensitivities calibrated: polls for streams that wait for it."""
 
     def __init__(self, store: AsyncStore, gateway: Gateway) -> None:
-        self._store, self._gateway = store, gateway
+        self._store = store
+        self._gateway = gateway
         self._refused: dict[str, float] = {}  # by when they may be tried again
 
     async def watch(self) -> None:

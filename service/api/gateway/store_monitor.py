@@ -29,7 +29,8 @@ class Monitor:
     """The store's health as last seen."""
 
     def __init__(self, store: AsyncStore, settings: Settings) -> None:
-        self._store, self._settings = store, settings
+        self._store = store
+        self._settings = settings
         self._lag = [metrics.PARTITION_LAG.labels(str(p)) for p in range(settings.partitions)]
         self.down_since = 0.0  # 0: reachable
         self.memory_short = False
@@ -69,8 +70,8 @@ class Monitor:
         """Read the canaries; keep the known ones if the store does not respond."""
         with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
             canaries, unreadable = await bounded(self._store.canaries(), TIMEOUT_S)
-            known = {name: self.canaries[name] for name in unreadable if name in self.canaries}
-            self.canaries = canaries | known
+            kept = {name: self.canaries[name] for name in unreadable if name in self.canaries}
+            self.canaries = canaries | kept
             if unreadable:
                 log.error("cannot read the canaries of %s: set them again", ", ".join(unreadable))
 

@@ -76,12 +76,13 @@ async def events(
         kinds_of(query.kind),
         tuple(tags.parse(selector) for selector in query.match),
     )
-    known, whole = _resume(last_event_id, query.after, context)
-    hub, total = context.event_hub, context.settings.partitions
+    resumed, whole = _resume(last_event_id, query.after, context)
+    hub = context.event_hub
+    total = context.settings.partitions
     await hub.ready()
     hub.connections.enter()
     partitions = {partition_of(name, total) for name in query.stream} or range(total)
-    positions = Positions(partitions, total, hub.positions if known is None else known)
+    positions = Positions(partitions, total, hub.positions if resumed is None else resumed)
     subscription = Subscription(hub, filter_, positions, whole)
     return EventStream(
         subscription.chunks(HEARTBEAT_S),
@@ -98,9 +99,11 @@ def _resume(
 
     None: new events only. The header, sent by a reconnecting client, takes precedence.
     """
-    text, loc = last_event_id.strip(), "header.last-event-id"
+    text = last_event_id.strip()
+    loc = "header.last-event-id"
     if not text:
-        text, loc = after or "", "query.after"
+        text = after or ""
+        loc = "query.after"
     if not text:
         return None, False
     if text == EVERYTHING:
@@ -142,9 +145,11 @@ async def follow_observations(
 
 def _resume_observations(last_event_id: str, after: str | None) -> tuple[str, str | None] | None:
     """Return the position and generation to resume after; None: new observations only."""
-    text, loc = last_event_id.strip(), "header.last-event-id"
+    text = last_event_id.strip()
+    loc = "header.last-event-id"
     if not text:
-        text, loc = after or "", "query.after"
+        text = after or ""
+        loc = "query.after"
     if not text:
         return None
     match = _cursor(text)

@@ -10,7 +10,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.responses import ModelVersion, Status
+from moca_client.responses import Status
 from service.api.http import Context, context_of, json_response
 from service.observability import metrics
 from service.problems import InternalError, NotReady
@@ -19,7 +19,6 @@ from service.store.health import Health
 
 NAMED = 10  # partitions named in a reason
 _encode = msgspec.json.Encoder().encode
-_MEMBERS = {each.name: each.type for each in msgspec.structs.fields(ModelVersion)}
 
 
 async def livez(request: Request) -> Response:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service import wire
-from service.api.gateway.gateway import Patience
+from service.api.gateway.gateway import RequestPatience
 from service.api.http import (
     Context,
     Listed,
@@ -54,7 +54,8 @@ async def observe(request: Request) -> Response:
     template = replace(options, stream=stream, key=key, seq=form.seq)
     if form.many:
         request.scope["state"]["list"] = True
-        size, count = context.observation_parser.parts(form.observations), len(form.observations)
+        size = context.observation_parser.parts(form.observations)
+        count = len(form.observations)
         read = partial(list_digest, count=count, size=size)
         template.digest = None if key is None else await parse_body(context, read, body)
         return await _observe_list(context, template, form, size)
@@ -133,10 +134,11 @@ class Bulk:
     def __init__(
         self, context: Context, items: Sequence[GoodItem | BadItem], template: wire.Observe
     ) -> None:
-        self._context, self._items = context, items
+        self._context = context
+        self._items = items
         self._template = template  # a command without observations, with the options of the answers
         self._rendered: list[bytes] = [b""] * len(items)
-        self._patience: dict[str, Patience] = defaultdict(context.gateway.patience)
+        self._patience: dict[str, RequestPatience] = defaultdict(context.gateway.patience)
 
     async def run(self) -> list[bytes]:
         """Apply all items and return one JSON object for each, in order."""

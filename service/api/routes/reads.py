@@ -74,27 +74,29 @@ async def changepoints(
     context = context_of(request)
     head = await head_of(context, stream)
     partition = context.gateway.partition(stream)
-    found, status = await _hindsight(context, stream, head), "current"
+    hindsight = await _hindsight(context, stream, head)
+    status = "current"
     if not (head.warm and head.seq and head.settings.history):
-        found, status = None, "none"
-    elif found is None or not found.current(head):
+        hindsight = None
+        status = "none"
+    elif hindsight is None or not hindsight.current(head):
         status = await context.hindsight.compute(stream, query.wait)
         head = await head_of(context, stream)
-        found = await _hindsight(context, stream, head)
-    if found is None and status == "current":
+        hindsight = await _hindsight(context, stream, head)
+    if hindsight is None and status == "current":
         status = "unavailable"  # of another generation
     events = await from_store(context.store.events(partition, stream, kinds_of(query.kind)))
     explained = await _explained(context, stream, head, events)
     segmentation = rendering.segmentation(head, await _path(context, stream, head))
-    if found is not None:
-        segmentation = rendering.in_hindsight(head, segmentation, found)
+    if hindsight is not None:
+        segmentation = rendering.in_hindsight(head, segmentation, hindsight)
     answer = responses.Changepoints(
         stream=stream,
         seq=head.seq,
         model=head.settings.model,
         events=explained,
         segmentation=segmentation,
-        hindsight=rendering.hindsight(status, found),
+        hindsight=rendering.hindsight(status, hindsight),
     )
     return json_response(_encode(answer))
 
@@ -116,18 +118,18 @@ async def _explained(
     if damaged:
         ids = ", ".join(str(stored[i].id) for i in sorted(damaged))
         raise CorruptState(f"cannot read the history of {stream!r} around events {ids}")
-    for i, known in sides.items():
-        events[i].before = known.before
-        events[i].after = known.after
-        events[i].explanation = known.explanation
+    for i, change_sides in sides.items():
+        events[i].before = change_sides.before
+        events[i].after = change_sides.after
+        events[i].explanation = change_sides.explanation
     return events
 
 
 async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.StoredHindsight | None:
     """Return the stored segmentation in hindsight; None where there is none of this stream."""
     partition = context.gateway.partition(stream)
-    found = await from_store(context.store.hindsight(partition, stream))
-    return found if found is not None and found.usable(head) else None
+    hindsight = await from_store(context.store.hindsight(partition, stream))
+    return hindsight if hindsight is not None and hindsight.usable(head) else None
 
 
 async def history(

@@ -30,7 +30,9 @@ class Connections:
     """Counts the connections of one kind, which errors name."""
 
     def __init__(self, gauge: Gauge, limit: int, kind: str) -> None:
-        self._gauge, self._limit, self._kind = gauge, limit, kind
+        self._gauge = gauge
+        self._limit = limit
+        self._kind = kind
         self._open = 0
         self._empty = asyncio.Event()
         self.closing = False
@@ -86,8 +88,10 @@ class EventStream(StreamingResponse):
         send_timeout_s: float,
         dropped: Counter,
     ) -> None:
-        self._chunks, self._leave = chunks, leave
-        self._send_timeout_s, self._dropped = send_timeout_s, dropped
+        self._chunks = chunks
+        self._leave = leave
+        self._send_timeout_s = send_timeout_s
+        self._dropped = dropped
         super().__init__(chunks, headers=HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -50,7 +50,8 @@ class EventHub:
         self.count = 0  # entries read by this process
         self.failure: BaseException | None = None
         self._recent: deque[FeedEntry] = deque(maxlen=BUFFER_ENTRIES)
-        self._ready, self._moved = asyncio.Event(), asyncio.Event()
+        self._ready = asyncio.Event()
+        self._moved = asyncio.Event()
         self.connections = Connections(
             metrics.EVENT_STREAMS, settings.max_event_streams, "event-stream"
         )
@@ -125,7 +126,8 @@ class EventHub:
             self._wake()
 
     def _wake(self) -> None:
-        moved, self._moved = self._moved, asyncio.Event()
+        moved = self._moved
+        self._moved = asyncio.Event()
         moved.set()
 
     def _report(self, task: asyncio.Task[None]) -> None:
@@ -141,9 +143,12 @@ class Subscription:
     """
 
     def __init__(self, hub: EventHub, filter_: Filter, positions: Positions, whole: bool) -> None:
-        self._hub, self._filter, self._positions = hub, filter_, positions
+        self._hub = hub
+        self._filter = filter_
+        self._positions = positions
         self._whole = whole
-        self._sent_cursor, self._sent_s = "", 0.0  # last cursor sent; time of the last chunk
+        self._sent_cursor = ""  # last cursor sent
+        self._sent_s = 0.0  # time of the last chunk
 
     async def chunks(self, heartbeat_s: float) -> AsyncGenerator[bytes]:
         """Yield messages until the service stops."""
@@ -223,7 +228,8 @@ class Subscription:
 
     def _beat(self) -> str:
         """A comment; with the cursor if it moved past events that the filter excludes."""
-        cursor, before = self._positions.text(), self._sent_cursor
+        cursor = self._positions.text()
+        before = self._sent_cursor
         self._sent_cursor = cursor
         return ":\n\n" if cursor == before else f":\nid: {cursor}\n\n"
 

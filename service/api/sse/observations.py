@@ -50,7 +50,8 @@ class Watched:
     """One stream and its last known head; `count` increases when it changes."""
 
     def __init__(self, stream: str, partition: int, head: wire.Head, store: AsyncStore) -> None:
-        self.stream, self.partition = stream, partition
+        self.stream = stream
+        self.partition = partition
         self.head: wire.Head | None = head
         self.count = 0
         self.followers = 0
@@ -64,7 +65,8 @@ class Watched:
         """Update the head from its stored form."""
         if blob == self._blob:
             return
-        self._blob, self._corrupt = blob, None
+        self._blob = blob
+        self._corrupt = None
         try:
             self.head = (
                 None if blob is None else decoded(wire.decode_head, blob, "head", self.stream)
@@ -76,7 +78,8 @@ class Watched:
     def wake(self) -> None:
         """Wake all followers."""
         self.count += 1
-        moved, self._moved = self._moved, asyncio.Event()
+        moved = self._moved
+        self._moved = asyncio.Event()
         moved.set()
 
     async def moved(self, count: int, timeout_s: float) -> None:
@@ -129,7 +132,8 @@ class ObservationHub:
         self.connections = Connections(
             metrics.LIVE_STREAMS, settings.max_live_streams, "live-observation"
         )
-        self._store, self._partitions = store, settings.partitions
+        self._store = store
+        self._partitions = settings.partitions
         self._watched: dict[str, Watched] = {}
         self._wanted = asyncio.Event()
 
@@ -192,8 +196,11 @@ class Follower:
     def __init__(
         self, hub: ObservationHub, watched: Watched, generation: int, at: int, state: bool
     ) -> None:
-        self._hub, self._watched = hub, watched
-        self._generation, self._at, self._state = generation, at, state
+        self._hub = hub
+        self._watched = watched
+        self._generation = generation
+        self._at = at
+        self._state = state
         self._sent_head: wire.Head | None = None  # the head of the last summary sent
         self._sent_s = 0.0
 
@@ -285,7 +292,10 @@ def cursor_of(seq: int, generation: int) -> str:
 def _messages(generation: int, records: Sequence[wire.Record], start: int, stop: int) -> Page:
     """Messages of the records of [start, stop), and of the gaps among them."""
     parts: list[bytes] = []
-    size, at, gaps, sent = 0, start, 0, 0
+    size = 0
+    at = start
+    gaps = 0
+    sent = 0
     for record in records:
         if size > PAGE_BYTES:
             return Page(b"".join(parts), at, sent, gaps)
@@ -294,7 +304,9 @@ def _messages(generation: int, records: Sequence[wire.Record], start: int, stop:
             gaps += 1
         id_ = cursor_of(record.seq, generation)
         parts.append(message("observation", rendering.record(record), id_))
-        size, at, sent = size + len(parts[-1]), record.seq + 1, sent + 1
+        size += len(parts[-1])
+        at = record.seq + 1
+        sent += 1
     if at < stop:
         parts.append(_gap(at, stop, generation))
         gaps += 1

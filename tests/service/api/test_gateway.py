@@ -320,7 +320,7 @@ async def test_an_outage_counts_once_for_all_commands_of_a_request(api, worker, 
 
 
 def test_commands_that_are_answered_as_they_should_be_may_take_any_time():
-    patience = gateway.Patience(30.0)
+    patience = gateway.RequestPatience(30.0)
     for _ in range(100):
         patience.spend(7.5)
     assert patience.left_s == 30.0
@@ -328,7 +328,7 @@ def test_commands_that_are_answered_as_they_should_be_may_take_any_time():
     assert patience.left_s == 18.0
     patience.spend(40.0)
     assert patience.left_s == gateway.LEAST_PATIENCE_S
-    assert gateway.Patience(0.5)._least_s == 0.5
+    assert gateway.RequestPatience(0.5)._least_s == 0.5
 
 
 async def test_unknown_outcomes(proxy, worker, start, store, clock):
