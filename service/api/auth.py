@@ -20,8 +20,7 @@ from service.problems import MissingScope, RateExceeded, RedisUnavailable, Unaut
 from service.runtime.access_policy import is_own_name, names_of
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring
-from service.store.script import Script, ScriptCall
-from service.store.shards import AsyncStoreClient
+from service.store.shards import AsyncStoreClient, Script, ScriptCall
 from service.tasks import bounded
 
 log = logging.getLogger(__name__)

@@ -24,8 +24,7 @@ from service.store import keys
 from service.store.api_keys import KEYS, USED, VERSION
 from service.store.health import PARTITIONS, RESTORING, stored_partitions
 from service.store.log import Commit, Effect, Lease, Log, index_effects
-from service.store.script import Argument
-from service.store.shards import StoreClient
+from service.store.shards import Argument, StoreClient
 from service.store.streams import decoded
 from service.worker.leases import Leases
 

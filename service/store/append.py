@@ -12,8 +12,7 @@ import redis
 
 from service import wire
 from service.store import keys
-from service.store.script import Argument, Script, ScriptCall
-from service.store.shards import AsyncStoreClient
+from service.store.shards import Argument, AsyncStoreClient, Script, ScriptCall
 
 REMEMBER_MS = 3_600_000
 MAX_ENTRY_BYTES = 262_144  # of a log entry; a worker reads 64 of a partition at a time, 16 MiB

@@ -1,8 +1,7 @@
-"""Connections to the store."""
+"""Clients of the store, by its URL."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import socket
 import threading
@@ -15,14 +14,21 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
-from redis.sentinel import SentinelConnectionPool as SentinelPool
 
 from service.store import address
-from service.store.shards import AsyncStoreClient, ClusterShards, Shards, StoreClient
+from service.store.shards import (
+    AsyncMasterPool,
+    AsyncServerPool,
+    AsyncStoreClient,
+    ClusterShards,
+    MasterPool,
+    ServerPool,
+    Shards,
+    StoreClient,
+)
 
 # A call that got no answer leaves its connection: it may be one that never answers again, and the
 # kernel sends again ever later what a broken network dropped. So this bounds the recovery.
@@ -51,13 +57,13 @@ def connect(url: str, timeout_s: float = READ_TIMEOUT_S) -> StoreClient:
     looked at right away, and raises a RedisError where no node answers.
     """
     options = {"retry": Retry(NoBackoff(), 0), **_options(timeout_s), **_kept_alive(url)}
-    return StoreClient(_shards(url, _Pool, _sentinels_pool, options))
+    return StoreClient(_shards(url, ServerPool, _sentinels_pool, options))
 
 
 def connect_async(url: str) -> AsyncStoreClient:
     """Return the asyncio counterpart of `connect`; it connects when it is first used."""
     options = {"retry": AsyncRetry(NoBackoff(), 0), **_options(READ_TIMEOUT_S)}
-    return AsyncStoreClient(_shards(url, _AsyncPool, _async_sentinels_pool, options))
+    return AsyncStoreClient(_shards(url, AsyncServerPool, _async_sentinels_pool, options))
 
 
 def _shards(url: str, pool: Any, sentinels_pool: Any, options: dict[str, Any]) -> Shards:
@@ -92,95 +98,16 @@ def _kept_alive(url: str) -> dict[str, Any]:
     return {"socket_keepalive": True, "socket_keepalive_options": options}
 
 
-class _Forgetful:
-    """A pool that closes what lies idle when a connection is lost: it went the same way."""
-
-    def release(self, connection: Any) -> None:
-        lost = not connection.is_connected
-        pool = cast(Any, super())
-        pool.release(connection)
-        if lost:
-            pool.disconnect(inuse_connections=False)
-
-
-class _AsyncForgetful:
-    """The same for asyncio."""
-
-    connection_class: type[Any]
-    _available_connections: list[Any]
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.connection_class = _closing(cast(Any, self.connection_class))
-
-    async def ensure_connection(self, connection: Any) -> None:
-        # What the kernel closed meanwhile is made anew here: a command over it would be lost.
-        if connection.is_connected and connection._writer.is_closing():
-            await connection.disconnect(nowait=True)
-        await cast(Any, super()).ensure_connection(connection)
-
-    async def release(self, connection: Any) -> None:
-        lost = not connection.is_connected
-        await cast(Any, super()).release(connection)
-        if lost:
-            # Taken out first: nobody else gets one while it is being closed.
-            idle = self._available_connections
-            self._available_connections = []
-            for lost_too in idle:
-                await lost_too.disconnect(nowait=True)
-
-
-@functools.cache
-def _closing(kind: type[Any]) -> type[Any]:
-    """Return a kind of asyncio connection that raises a redis error wherever it is closed.
-
-    Where the kernel has closed what is written to, uvloop raises a RuntimeError, even while the
-    library is still greeting the server.
-    """
-
-    async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
-        try:
-            await kind.send_packed_command(self, command, check_health)
-        except RuntimeError as error:
-            raise redis.ConnectionError(f"the connection is closed: {error}") from error
-
-    return type(kind.__name__, (kind,), {"send_packed_command": send_packed_command})
-
-
-class _Pool(_Forgetful, redis.ConnectionPool):
-    secure = redis.SSLConnection
-
-
-class _MasterPool(_Forgetful, SentinelPool):
-    def close(self) -> None:
-        """Close the connections to the sentinels, too."""
-        cast(Any, super()).close()
-        for sentinel in cast(Any, self).sentinel_manager.sentinels:
-            sentinel.close()
-
-
-class _AsyncPool(_AsyncForgetful, redis.asyncio.ConnectionPool):
-    secure = redis.asyncio.SSLConnection
-
-
-class _AsyncMasterPool(_AsyncForgetful, AsyncSentinelPool):
-    async def aclose(self) -> None:
-        """Close the connections to the sentinels, too."""
-        await super().aclose()
-        for sentinel in cast(Any, self).sentinel_manager.sentinels:
-            await sentinel.aclose()
-
-
 def _sentinels_pool(place: address.Address, options: dict[str, Any]) -> Any:
     kind: Any = Sentinel
     watchers = kind(place.places, sentinel_kwargs=_sentinel_options(place))
-    return cast(Any, _MasterPool)(place.name, watchers, **options)
+    return cast(Any, MasterPool)(place.name, watchers, **options)
 
 
 def _async_sentinels_pool(place: address.Address, options: dict[str, Any]) -> Any:
     kind: Any = AsyncSentinel
     watchers = kind(place.places, sentinel_kwargs=_sentinel_options(place))
-    return cast(Any, _AsyncMasterPool)(place.name, watchers, **options)
+    return cast(Any, AsyncMasterPool)(place.name, watchers, **options)
 
 
 def _sentinel_options(place: address.Address) -> dict[str, Any]:

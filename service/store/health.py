@@ -8,8 +8,7 @@ import redis
 
 from service import wire
 from service.store import keys
-from service.store.script import Script, ScriptCall
-from service.store.shards import LOST, AsyncStoreClient, StoreClient
+from service.store.shards import LOST, AsyncStoreClient, Script, ScriptCall, StoreClient
 
 OLDEST_SERVER = (7, 0)
 RESTORING = "restoring"  # field of the configuration while a backup is being put in

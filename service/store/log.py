@@ -19,8 +19,15 @@ from redis.exceptions import ResponseError
 from service.observability import metrics
 from service.store import keys
 from service.store.pipe import Pipe, Waits
-from service.store.script import Argument, Script, ScriptCall
-from service.store.shards import LOST, StoreClient, entries_of, read_of
+from service.store.shards import (
+    LOST,
+    Argument,
+    Script,
+    ScriptCall,
+    StoreClient,
+    entries_of,
+    read_of,
+)
 from service.wire import FORMAT, Head, StreamSettings
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The servers of a store: which of them has a key, and commands sent there.
+"""The servers of a store: which of them has a key, and commands and scripts sent there.
 
 A store is a list of shards. One server is one shard, and so is the master that sentinels name; each
 master of a cluster is one, and all keys of a partition are at one of them.
@@ -13,16 +13,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from typing import Any, NamedTuple, cast
 
 import redis
 import redis.asyncio
 from hiredis import pack_command
+from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.crc import key_slot
-from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    MovedError,
+    NoScriptError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.sentinel import SentinelConnectionPool as SentinelPool
 
 from service.store import keys
 
@@ -34,6 +45,7 @@ LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 EVERYWHERE = ("CLIENT", "CONFIG", "FLUSHALL", "SCRIPT")  # without a key, and for each shard
 
 Words = Sequence[Any]  # a command
+Argument = str | bytes | int | float  # of a script
 
 
 class Sending(NamedTuple):
@@ -190,7 +202,95 @@ def _pairs(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
     return dict(zip(pairs, pairs, strict=True))
 
 
-# --- one connection ------------------------------------------------------------------------------
+# --- connections ---------------------------------------------------------------------------------
+
+
+class _Forgetful:
+    """A pool that closes what lies idle when a connection is lost: it went the same way."""
+
+    def release(self, connection: Any) -> None:
+        lost = not connection.is_connected
+        pool = cast(Any, super())
+        pool.release(connection)
+        if lost:
+            pool.disconnect(inuse_connections=False)
+
+
+class _AsyncForgetful:
+    """The same for asyncio."""
+
+    connection_class: type[Any]
+    _available_connections: list[Any]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.connection_class = _closing(cast(Any, self.connection_class))
+
+    async def ensure_connection(self, connection: Any) -> None:
+        # What the kernel closed meanwhile is made anew here: a command over it would be lost.
+        if connection.is_connected and connection._writer.is_closing():
+            await connection.disconnect(nowait=True)
+        await cast(Any, super()).ensure_connection(connection)
+
+    async def release(self, connection: Any) -> None:
+        lost = not connection.is_connected
+        await cast(Any, super()).release(connection)
+        if lost:
+            # Taken out first: nobody else gets one while it is being closed.
+            idle = self._available_connections
+            self._available_connections = []
+            for lost_too in idle:
+                await lost_too.disconnect(nowait=True)
+
+
+@functools.cache
+def _closing(kind: type[Any]) -> type[Any]:
+    """Return a kind of asyncio connection that raises a redis error wherever it is closed.
+
+    Where the kernel has closed what is written to, uvloop raises a RuntimeError, even while the
+    library is still greeting the server.
+    """
+
+    async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
+        try:
+            await kind.send_packed_command(self, command, check_health)
+        except RuntimeError as error:
+            raise redis.ConnectionError(f"the connection is closed: {error}") from error
+
+    return type(kind.__name__, (kind,), {"send_packed_command": send_packed_command})
+
+
+class ServerPool(_Forgetful, redis.ConnectionPool):
+    """Connections to one server."""
+
+    secure = redis.SSLConnection
+
+
+class MasterPool(_Forgetful, SentinelPool):
+    """Connections to the master that sentinels name."""
+
+    def close(self) -> None:
+        """Close the connections to the sentinels, too."""
+        cast(Any, super()).close()
+        for sentinel in cast(Any, self).sentinel_manager.sentinels:
+            sentinel.close()
+
+
+class AsyncServerPool(_AsyncForgetful, redis.asyncio.ConnectionPool):
+    """Connections to one server."""
+
+    secure = redis.asyncio.SSLConnection
+
+
+class AsyncMasterPool(_AsyncForgetful, AsyncSentinelPool):
+    """Connections to the master that sentinels name."""
+
+    async def aclose(self) -> None:
+        """Close the connections to the sentinels, too."""
+        await super().aclose()
+        for sentinel in cast(Any, self).sentinel_manager.sentinels:
+            await sentinel.aclose()
+
 
 # Each part that is sent has the connection's timeout for itself, and so has each reply: a slow link
 # may take long over many bytes.
@@ -668,3 +768,70 @@ def fullest(infos: Iterable[dict[str, Any]]) -> dict[str, Any]:
         return info["used_memory"] / info["maxmemory"] if info.get("maxmemory") else 0.0
 
     return max(infos, key=share)
+
+
+# --- scripts --------------------------------------------------------------------------------------
+
+
+class ScriptCall(NamedTuple):
+    """One run of a script."""
+
+    keys: Sequence[str]
+    arguments: Sequence[Argument]
+
+
+class Script:
+    """A script of `scripts/`. Its digest names its text, so versions never mix."""
+
+    def __init__(self, name: str) -> None:
+        self.source = files("service.store").joinpath(f"scripts/{name}.lua").read_bytes()
+        self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+
+    def run(self, client: StoreClient, call: ScriptCall) -> Any:
+        """Run once; raises what the server answers."""
+        result = self.run_all(client, [call])[0]
+        if isinstance(result, ResponseError):
+            raise result
+        return result
+
+    def run_all(self, client: StoreClient, calls: Sequence[ScriptCall]) -> list[Any]:
+        """Run each call in one round trip; an error of the server is that call's result.
+
+        A lost connection raises: the outcome of all calls is then unknown.
+        """
+        return self.run_unknown(client, calls, client.run(self.commands(calls)))
+
+    def run_unknown(
+        self, client: StoreClient, calls: Sequence[ScriptCall], results: list[Any]
+    ) -> list[Any]:
+        """Return the results of calls, after running again those that got NOSCRIPT."""
+        if unknown := _unknown(results):
+            again = client.run(self._texts([calls[i] for i in unknown]))
+            for i, result in zip(unknown, again, strict=True):
+                results[i] = result
+        return results
+
+    async def run_all_async(
+        self, client: AsyncStoreClient, calls: Sequence[ScriptCall]
+    ) -> list[Any]:
+        """Run each call in one round trip, as `run_all` does.
+
+        But a lost connection is the result of the calls that went over it.
+        """
+        results = await client.run(self.commands(calls))
+        if unknown := _unknown(results):
+            again = await client.run(self._texts([calls[i] for i in unknown]))
+            for i, result in zip(unknown, again, strict=True):
+                results[i] = result
+        return results
+
+    def commands(self, calls: Sequence[ScriptCall]) -> list[Words]:
+        """Return the commands that run the script where the server knows it."""
+        return [("EVALSHA", self.digest, len(c.keys), *c.keys, *c.arguments) for c in calls]
+
+    def _texts(self, calls: Sequence[ScriptCall]) -> list[Words]:
+        return [("EVAL", self.source, len(c.keys), *c.keys, *c.arguments) for c in calls]
+
+
+def _unknown(results: Sequence[Any]) -> list[int]:
+    return [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]

@@ -157,7 +157,7 @@ class _Link:
         try:
             self._connection = await self.pool.get_connection()
             await self._send()
-            while not is_cancelled():
+            while not self.task.cancelling():  # the library may drop a cancellation
                 await self._take(await self._next())
         except (redis.RedisError, OSError) as error:
             self.error = error

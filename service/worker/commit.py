@@ -15,7 +15,7 @@ from service.observability import metrics
 from service.problems import Quarantined
 from service.store import keys
 from service.store.log import Commit, Effect, Lease, Log, Offset
-from service.store.script import Argument
+from service.store.shards import Argument
 from service.store.streams import Store, UnreadablePart
 from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker.filtering import events

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from model_core import events
 from model_core.events import Reading, Track
 from service.store import keys
-from service.store.script import Argument
+from service.store.shards import Argument
 from service.wire import Head, Record, StoredEvent, event_entries
 from service.worker.filtering.warmup import filtered
 from service.worker.streams.answers import PredictiveRow, moments

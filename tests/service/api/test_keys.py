@@ -13,7 +13,7 @@ from service.runtime.access_policy import ANY, names_of
 from service.settings import Settings
 from service.store.api_keys import USED, Keyring
 from service.store.connection import connect
-from service.store.script import Script, ScriptCall
+from service.store.shards import Script, ScriptCall
 from tests.service.api.conftest import make_key, slug
 from tests.waiting import Clock, until_async
 

@@ -20,7 +20,7 @@ from service.store import feed, keys
 from service.store.append import Queued, entry_of
 from service.store.connection import connect, connect_async
 from service.store.reads import AsyncStore
-from service.store.script import Script, ScriptCall
+from service.store.shards import Script, ScriptCall
 from service.store.streams import all_decoded, decoded, unseal
 from service.wire import Import, Observation, Observe, RunLength, snapshot
 from service.worker import worker as loop
