@@ -382,10 +382,8 @@ async def read_json(
 
     The second value is whether it is NDJSON.
     """
-    context = context_of(request)
+    body = await read_body(request, context_of(request).settings.max_body_bytes)
     kind: bytes = header(request.scope, b"content-type") or b""
-    limit = context.settings.max_body_bytes
-    body = await read_body(request, context.thread, limit, BODY_TIMEOUT_S)
     if _json_type(kind) or (not body and not required):
         return body, False
     if lines and _ndjson_type(kind):
@@ -401,21 +399,10 @@ async def read_snapshot(request: Request) -> bytes:
     if kind.partition(b";")[0].strip().lower() != BYTES.encode():
         detail = f"Content-Type: expected {BYTES}, got {kind.decode('latin-1')!r}"
         raise UnsupportedMediaType(detail)
-    context = context_of(request)
-    limit = context.settings.max_snapshot_bytes
-    return await read_body(request, context.thread, limit, BODY_TIMEOUT_S)
+    return await read_body(request, context_of(request).settings.max_snapshot_bytes)
 
 
-async def read_as_sent(request: Request) -> bytes:
-    """Return the body of a request as it was sent, bounded in size, whatever its encoding."""
-    context = context_of(request)
-    limit = context.settings.max_body_bytes
-    return await read_body(request, context.thread, limit, BODY_TIMEOUT_S, as_sent=True)
-
-
-async def read_body(
-    request: Request, thread: Executor, limit: int, timeout_s: float, as_sent: bool = False
-) -> bytes:
+async def read_body(request: Request, limit: int, as_sent: bool = False) -> bytes:
     """Return a body of at most `limit` bytes, unpacked; large ones are unpacked in the thread.
 
     as_sent: do not unpack it, whatever its encoding. Raises BodyTooLarge as soon as the limit is
@@ -426,10 +413,11 @@ async def read_body(
     if length is not None and length.isdigit() and int(length) > limit:
         raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             chunks = await _received(request, limit)
     except TimeoutError:
-        raise SlowBody(f"the body did not arrive within {timeout_s:g} s") from None
+        raise SlowBody(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+    thread = context_of(request).thread
     size = sum(map(len, chunks))
     if size > LIGHT_COPY:
         body = await apart(thread, lambda: b"".join(chunks))
@@ -514,13 +502,13 @@ async def apart(thread: Executor, work: Callable[[], T]) -> T:
 # --- answers --------------------------------------------------------------------------------------
 
 
-class Bytes(Response):
+class BinaryResponse(Response):
     """A binary answer."""
 
     media_type = BYTES
 
 
-class Listed(Response):
+class ListResponse(Response):
     """Answers one after the other; sent in pieces, as they can be hundreds of megabytes."""
 
     def __init__(

@@ -206,13 +206,13 @@ class Gateway:
         trace = None if request_trace is None else tracing.Sent(request_trace, command, partition)
         payload = wire.encode(
             wire.Envelope(
-                number,
-                now_ms,
-                now_ms + int(deadline_s * 1000) if read_only else 0,
-                self._settings.default_model,
-                command,
-                self._canary_version(command) if self._monitor.canaries else None,
-                None if trace is None else trace.place,
+                number=number,
+                time_ms=now_ms,
+                deadline_ms=now_ms + int(deadline_s * 1000) if read_only else 0,
+                default_model=self._settings.default_model,
+                command=command,
+                chosen=self._canary_version(command) if self._monitor.canaries else None,
+                trace=None if trace is None else trace.place,
             )
         )
         if len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD:

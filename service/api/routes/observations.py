@@ -17,7 +17,7 @@ from service import wire
 from service.api.gateway.gateway import RequestPatience
 from service.api.http import (
     Context,
-    Listed,
+    ListResponse,
     checked_stream,
     context_of,
     key_of,
@@ -77,8 +77,8 @@ async def observe_many(request: Request) -> Response:
     items = await parse_body(context, partial(context.observation_parser.items, lines=lines), body)
     rendered = await Bulk(context, items, template).run()
     if lines:
-        return Listed(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
-    return Listed(rendered)
+        return ListResponse(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
+    return ListResponse(rendered)
 
 
 def _template(request: Request) -> wire.Observe:
@@ -113,7 +113,7 @@ async def _observe_list(
             return _stopped(outcome.status, msgspec.json.decode(outcome.body[-1]), answers, {})
         answers += outcome.body
         await asyncio.sleep(0)
-    return Listed(answers)
+    return ListResponse(answers)
 
 
 def _stopped(
@@ -122,7 +122,7 @@ def _stopped(
     """Return the response for a list applied in part: the answers so far, and the error."""
     document["applied"] = len(answers)
     before = _encode(document)[:-1] + b',"answers":['
-    return Listed(answers, (before, b",", b"]}"), status, headers, PROBLEM_JSON)
+    return ListResponse(answers, (before, b",", b"]}"), status, headers, PROBLEM_JSON)
 
 
 # --- observations of many streams -----------------------------------------------------------------

@@ -21,7 +21,7 @@ from service import wire
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
-from service.api.http import Context, apart, context_of, header, problem, raw, read_as_sent
+from service.api.http import Context, apart, context_of, header, problem, raw, read_body
 from service.api.parsing.remote_write import StreamAssignment, Version, parse, version_of
 from service.observability import metrics
 from service.problems import (
@@ -75,7 +75,7 @@ async def write_samples(request: Request) -> Response:
         for name in (b"content-type", b"content-encoding")
     )
     version = version_of(kind, encoding or "snappy")
-    body = await read_as_sent(request)
+    body = await read_body(request, context.settings.max_body_bytes, as_sent=True)
     limits = context.settings.max_body_bytes, context.settings.max_observations
 
     def assignment_of_body() -> StreamAssignment:

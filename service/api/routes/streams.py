@@ -17,7 +17,7 @@ from service import wire
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import select
 from service.api.http import (
-    Bytes,
+    BinaryResponse,
     Context,
     EventPath,
     StreamPath,
@@ -97,7 +97,7 @@ async def get_snapshot(request: Request, stream: StreamPath) -> Response:
     digest = parts.head.digest or await asyncio.to_thread(catalogue.digest, *place)
     exported = snapshot.StreamSnapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
     blob = await asyncio.to_thread(snapshot.dump, exported)
-    return Bytes(blob)
+    return BinaryResponse(blob)
 
 
 async def put_snapshot(

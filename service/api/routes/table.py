@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from moca_client import responses
 from service import problems
 from service.api import openapi
-from service.api.http import Bytes, Route
+from service.api.http import BinaryResponse, Route
 from service.api.routes import (
     console,
     events,
@@ -230,7 +230,7 @@ CALLS = (
         streams.get_snapshot,
         None,
         STORED,
-        response=Bytes,
+        response=BinaryResponse,
         described=openapi.BLOB,
     ),
     ApiCall(
