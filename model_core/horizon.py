@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs, Prior, grow, leaves, predict, rebuild, step
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel, tree_map
@@ -44,6 +45,7 @@ def paths(
     generator: torch.Generator,
 ) -> Tensor:
     """Draws (B, steps, d) of the next labels, one path for each row; inputs as in `mixtures`."""
+    state = ordered(state)
     found = []
     inputs = inputs._replace(labelled=torch.ones_like(inputs.labelled))
     for _ in range(steps):
@@ -53,6 +55,23 @@ def paths(
         state, _ = step(model, state, prior, inputs._replace(y=y))
         inputs = later(inputs)
     return torch.stack(found, 1)
+
+
+def ordered(state: FilterState) -> FilterState:
+    """Hypotheses with the shortest run first, empty slots last.
+
+    So that a seed means the same draws whatever slots they are in: a state that was stored and
+    loaded has others.
+    """
+    belief = state.belief
+    last = torch.iinfo(belief.run_length.dtype).max
+    order = torch.where(torch.isfinite(belief.log_prob), belief.run_length, last).argsort(-1)
+    rows = torch.arange(len(order), device=order.device).unsqueeze(-1)
+    return state._replace(
+        belief=Belief(*(numbers[rows, order] for numbers in belief)),
+        totals_at_start=state.totals_at_start[rows, order],
+        stats=tree_map(lambda numbers: numbers[rows, order], state.stats),
+    )
 
 
 def later(inputs: Inputs) -> Inputs:

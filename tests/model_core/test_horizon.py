@@ -88,6 +88,18 @@ def test_a_seed_means_the_same_paths_and_what_feeds_back_has_no_exact_marginals(
         next(horizon.mixtures(*case, inputs(1), 2))
 
 
+@pytest.mark.parametrize("name", ["averaged", "poisson"])
+def test_a_seed_means_the_same_paths_whatever_slots_hypotheses_are_in(name):
+    model, state, prior = filtered(name, [3.0, 1.0, 4.0, 1.0, 5.0])
+    slots = state.belief.log_prob.shape[1]
+    turned = torch.randperm(slots, generator=torch.Generator().manual_seed(3))
+    per_slot = {id(each) for each in (*state.belief, state.totals_at_start, *state.stats)}
+    leaves = moca.leaves(state)
+    other = [each[:, turned] if id(each) in per_slot else each for each in leaves]
+    expected = drawn(model, state, prior, 4, 20)
+    assert torch.equal(drawn(model, moca.rebuild(state, other), prior, 4, 20), expected)
+
+
 def test_the_first_marginal_is_the_next_predictive_and_the_state_stays_as_it_is():
     model, state, prior = filtered("gaussian", [0.1, 0.5, 2.0])
     before = [each.clone() for each in moca.leaves(state)]

@@ -116,17 +116,16 @@ def _mixture(
     records = [step_inputs.coming(slab.model, head, command.elapsed, x or None) for x in points]
     state = slab.state(delayed_labels.newest(engine, stream))
     prior = slab.row_prior(stream.row)
-    grown, _ = moca.grow(state, prior, slab.inputs(records[:1]))
+    grown = horizon.ordered(moca.grow(state, prior, slab.inputs(records[:1]))[0])
     states, priors = horizon.repeated(grown, prior, len(points))
     mixture = moca.predict(slab.model, states, priors, slab.inputs(records)).mixture
-    lengths = grown.belief.run_length[0].tolist()
-    alive = torch.isfinite(grown.belief.log_prob[0]).tolist()
-    slots = sorted((i for i, there in enumerate(alive) if there), key=lengths.__getitem__)
-    slots += range(len(lengths), mixture.log_weight.shape[1])  # the outliers' component
-    at = torch.tensor(slots, device=mixture.log_weight.device)
+    slots = grown.belief.log_prob.shape[1]
+    alive = int(torch.isfinite(grown.belief.log_prob[0]).sum())
+    outliers = mixture.log_weight.shape[1] - slots  # their component, if any
+    at = torch.tensor([*range(alive), *range(slots, slots + outliers)], device=slab.device)
     parts = [parameter.index_select(1, at) for parameter in mixture.components.parameters()]
     ordered = Mixture(mixture.log_weight.index_select(1, at), mixture.components.rebuilt(*parts))
-    return ordered, [lengths[i] if i < len(lengths) else None for i in slots]
+    return ordered, [*grown.belief.run_length[0, :alive].tolist(), *[None] * outliers]
 
 
 def _described(mixture: Mixture, run_lengths: list[Any], command: Predict) -> list[Prediction]:
