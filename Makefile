@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed-to-run
 STAMP := $(VENV)/.installed
+KERNELS_STAMP := $(VENV)/.kernels-compiled
 TEST_STAMP := $(VENV)/.installed-for-tests
 ALL_TESTS_STAMP := $(VENV)/.installed-for-all-tests
 # Files keep their order: the long ones, of whole processes, begin first.
@@ -19,7 +20,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist l
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-install: $(STAMP)  ## what tests, checks and training need, too
+install: $(STAMP) $(KERNELS_STAMP)  ## what tests, checks and training need, too
 
 # Pinned, with pip's own progress. Python compiles what it imports; all of torch would take longer than
 # its download.
@@ -28,11 +29,15 @@ PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check -c 
 $(RUN_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo '1 of 3: torch, 0.75 GB (on Linux several GB with CUDA, unless TORCH_INDEX has builds for the CPU)'
+	@echo '1 of 2: torch, 0.75 GB (on Linux several GB with CUDA, unless TORCH_INDEX has builds for the CPU)'
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
-	@echo '2 of 3: the service with console and plots, 0.5 GB'
+	@echo '2 of 2: the service with console and plots, 0.5 GB'
 	$(PIP) -e '.[console,plots]'
-	@echo '3 of 3: kernels of the models, compiled for this processor: a minute or two of all cores'
+	@touch $@
+
+# Those of sources that did not change are in the cache.
+$(KERNELS_STAMP): $(RUN_STAMP) $(shell find model_core -name '*.py')
+	@echo 'kernels of the models, compiled for this processor: a minute or two of all cores'
 	$(BIN)/python -m model_core.compiled
 	@touch $@
 
@@ -51,18 +56,16 @@ $(ALL_TESTS_STAMP): $(STAMP)
 	$(PIP) -e '.[console,plots,train,test,test-all,dev]'
 	@touch $@
 
-run: $(RUN_STAMP)  ## start the service, stream both samples through it, keep serving
+run: $(RUN_STAMP) $(KERNELS_STAMP)  ## start the service, stream both samples through it, keep serving
 	$(BIN)/moca demo
 
-test: $(TEST_STAMP)  ## the tests, but for the slow ones: eight to ten minutes on two cores
-	$(BIN)/python -m model_core.compiled
+test: $(TEST_STAMP) $(KERNELS_STAMP)  ## the tests, but for the slow ones: five minutes or so on two cores
 	$(PYTEST) -m "not slow"
 
-test-all: $(ALL_TESTS_STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like: an hour or so
-	$(BIN)/python -m model_core.compiled
+test-all: $(ALL_TESTS_STAMP) $(KERNELS_STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like: an hour or so
 	$(PYTEST)
 
-referees: $(ALL_TESTS_STAMP)  ## what must not change, measured beside what was frozen: half an hour
+referees: $(ALL_TESTS_STAMP) $(KERNELS_STAMP)  ## what must not change, measured beside what was frozen: half an hour
 	$(BIN)/python -m tests.referees $(REFEREES)
 
 mutations: $(TEST_STAMP)  ## whether the tests catch 40 defects, one at a time: an hour
@@ -74,7 +77,7 @@ check: install  ## what CI checks besides the tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(RUN_STAMP)  ## step time early and late; throughput beside a bare echo endpoint
+bench: $(RUN_STAMP) $(KERNELS_STAMP)  ## step time early and late; throughput beside a bare echo endpoint
 	$(BIN)/moca bench step
 	$(BIN)/moca bench serve
 
