@@ -21,13 +21,13 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from model_core.upm.builtin import BUILTIN
-from service.api import openapi as document
+from service.api import openapi
 from service.api.auth import Authenticator, Rates
 from service.api.gateway.changes import ChangePages, Explanations
 from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import Calibrations, Expiry, HindsightRequests
-from service.api.gateway.store_monitor import Monitor
+from service.api.gateway.store_monitor import StoreMonitor
 from service.api.gateway.stream_pages import Ranking
 from service.api.http import Admission, Context, RequestMiddleware, checked_stream, problem
 from service.api.parsing.commands import CommandParser
@@ -123,7 +123,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.overload = Overload(settings)
     app.state.admission = Admission(app.state.overload)
     kinds = [call.answer for call in CALLS if call.answer is not None]
-    app.openapi = lambda: document.document(app, kinds)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.document(app, kinds)  # type: ignore[method-assign]
     _add_middleware(app, settings)
     add_routes(app, settings)
     return app
@@ -174,7 +174,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     incarnation = secrets.token_hex(8)
     store = AsyncStore(reads, settings.partitions)
     replies = Replies(listening, store, incarnation, settings.partitions)
-    monitor = Monitor(store, settings)
+    monitor = StoreMonitor(store, settings)
     appender = Appender(appends, incarnation, settings.max_pending)
     catalogue = Catalogue(settings.models_dir)
     _check_default_model(settings, catalogue)

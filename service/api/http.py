@@ -30,7 +30,7 @@ from service.api.gateway.changes import ChangePages, Explanations
 from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import HindsightRequests
-from service.api.gateway.store_monitor import Monitor
+from service.api.gateway.store_monitor import StoreMonitor
 from service.api.gateway.stream_pages import Ranking
 from service.api.parsing.bodies import BYTES, JSON, LIGHT_BYTES, NDJSON, field_errors
 from service.api.parsing.commands import CommandParser
@@ -122,7 +122,7 @@ class Context(NamedTuple):
     replies: Replies
     hindsight: HindsightRequests
     store: AsyncStore
-    monitor: Monitor
+    monitor: StoreMonitor
     catalogue: Catalogue
     authenticator: Authenticator
     event_hub: EventHub

@@ -27,7 +27,7 @@ import redis
 
 from service import wire
 from service.api.gateway.load_shedding import Overload, shed
-from service.api.gateway.store_monitor import Monitor
+from service.api.gateway.store_monitor import StoreMonitor
 from service.models.canary import chosen
 from service.models.catalogue import Catalogue
 from service.observability import metrics, tracing
@@ -72,7 +72,7 @@ _ingest = metrics.STAGE_DURATION.labels("ingest")
 _reply = metrics.STAGE_DURATION.labels("reply")
 
 
-class Pending:
+class PendingCommand:
     """A command in flight: queued, sent, acknowledged, answered."""
 
     __slots__ = (
@@ -140,7 +140,7 @@ class Gateway:
         settings: Settings,
         appender: Appender,
         replies: Replies,
-        monitor: Monitor,
+        monitor: StoreMonitor,
         catalogue: Catalogue,
         overload: Overload,
     ) -> None:
@@ -219,7 +219,9 @@ class Gateway:
             raise BodyTooLarge(
                 f"the command is too large: {len(payload)} bytes, at most {append.MAX_ENTRY_BYTES}"
             )
-        pending = Pending(number, partition, payload, wire.units(command), deadline_s, read_only)
+        pending = PendingCommand(
+            number, partition, payload, wire.units(command), deadline_s, read_only
+        )
         self._replies.pending[number] = pending
         self._queues[partition].put(pending)
         counted = not isinstance(command, wire.BACKGROUND)  # which do not delay other commands
@@ -293,7 +295,7 @@ class Gateway:
                 pending.fail(_unanswered(pending, waited))
 
 
-def _unanswered(pending: Pending, why: str) -> Exception:
+def _unanswered(pending: PendingCommand, why: str) -> Exception:
     """Map a timed-out command to an error by its delivery stage."""
     if not pending.sent:
         return RedisUnavailable(f"{why}; nothing was accepted")
@@ -314,14 +316,14 @@ class PartitionQueue:
         self._partition = partition
         self._appender = appender
         self._max_pending = max_pending
-        self._waiting: deque[Pending] = deque()
-        self._batch: list[Pending] = []
+        self._waiting: deque[PendingCommand] = deque()
+        self._batch: list[PendingCommand] = []
         self._batch_no = 0
         # Owns the connection while an append is under way; no request ever cancels it.
         self._task: asyncio.Task[None] | None = None
         self.failing_since = 0.0  # 0: not failing
 
-    def put(self, pending: Pending) -> None:
+    def put(self, pending: PendingCommand) -> None:
         """Queue a command; it is sent with the next append."""
         self._waiting.append(pending)
         if self._task is None:
@@ -373,9 +375,9 @@ class PartitionQueue:
         elif self._waiting:  # queued after the last batch was taken
             self._begin()
 
-    def _take(self) -> list[Pending]:
+    def _take(self) -> list[PendingCommand]:
         """Take the commands that fit in one entry, without those that were cancelled."""
-        batch: list[Pending] = []
+        batch: list[PendingCommand] = []
         room = append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
         while self._waiting:
             pending = self._waiting[0]
@@ -429,7 +431,7 @@ class PartitionQueue:
     def _shed(self, waiting: int) -> None:
         """Keep the commands for which a full partition still has room; refuse the rest."""
         room = self._max_pending - waiting
-        accepted: list[Pending] = []
+        accepted: list[PendingCommand] = []
         for i, pending in enumerate(self._batch):
             room -= pending.count
             if room < 0 or i == len(self._batch) - 1:  # refuse at least one, or _run never ends
@@ -439,7 +441,7 @@ class PartitionQueue:
             accepted.append(pending)
         self._batch = accepted
 
-    def _refuse(self, refused: list[Pending], error: MemoryShort | PartitionFull) -> None:
+    def _refuse(self, refused: list[PendingCommand], error: MemoryShort | PartitionFull) -> None:
         for pending in refused:
             metrics.LOAD_SHED.labels(error.reason).inc()
             pending.fail(error)
@@ -453,8 +455,8 @@ class Replies:
     ) -> None:
         self._store = store
         self._incarnation = incarnation
-        self.pending: dict[int, Pending] = {}
-        self._unread: dict[int, Pending] = {}  # their outcomes are in the store
+        self.pending: dict[int, PendingCommand] = {}
+        self._unread: dict[int, PendingCommand] = {}  # their outcomes are in the store
         self._some_unread = asyncio.Event()
         self._partitions = {keys.reply_channel(p, incarnation): p for p in range(partitions)}
         channels = [*self._partitions]
@@ -472,11 +474,11 @@ class Replies:
         pending.future.set_result(outcome)
         return True
 
-    async def recover(self, wanted: Iterable[Pending]) -> None:
+    async def recover(self, wanted: Iterable[PendingCommand]) -> None:
         """Read the outcomes of these commands from the store, as their messages may be lost."""
         metrics.RECOVERED_REPLIES.inc(await self._read(wanted))
 
-    async def _read(self, wanted: Iterable[Pending]) -> int:
+    async def _read(self, wanted: Iterable[PendingCommand]) -> int:
         """Resolve commands that have an outcome in the store; return their number."""
         resolved = 0
         missing = [pending for pending in wanted if pending.sent and not pending.future.done()]

@@ -25,7 +25,7 @@ LONGEST_S = 5.0
 AGAIN_S = 0.2  # between polls of an unreachable store: requests are refused meanwhile
 
 
-class Monitor:
+class StoreMonitor:
     """The store's health as last seen."""
 
     def __init__(self, store: AsyncStore, settings: Settings) -> None:

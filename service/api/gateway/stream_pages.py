@@ -38,7 +38,7 @@ class SelectedStream(NamedTuple):
     head: bytes | None
 
 
-class Selected(NamedTuple):
+class SelectedPage(NamedTuple):
     """Streams in the order of their ids; `cursor` is None where there are no more."""
 
     rows: list[SelectedStream]
@@ -53,7 +53,7 @@ async def select(
     match: Sequence[str],
     cursor: str | None,
     limit: int,
-) -> Selected:
+) -> SelectedPage:
     """Return up to `limit` streams after `cursor` that fit a selector at least, or all.
 
     At most MOST_READ streams are looked at: there may be fewer, or none, and yet a cursor.
@@ -74,11 +74,11 @@ async def select(
                     stream_tags = None if match else {}
             if stream_tags is not None and (not match or tags.selected(match, name, stream_tags)):
                 if len(rows) == limit:
-                    return Selected(rows, rows[-1].stream, unreadable)
+                    return SelectedPage(rows, rows[-1].stream, unreadable)
                 rows.append(SelectedStream(name, stream_tags, blob))
         if cursor is None or len(rows) == limit:
             break
-    return Selected(rows, cursor, unreadable)
+    return SelectedPage(rows, cursor, unreadable)
 
 
 class RankedPage(NamedTuple):

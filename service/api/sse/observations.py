@@ -37,7 +37,7 @@ ENDS = {
 }
 
 
-class Page(NamedTuple):
+class ObservationPage(NamedTuple):
     """Messages with observations, and the `seq` of the one to come after them."""
 
     chunk: bytes
@@ -46,7 +46,7 @@ class Page(NamedTuple):
     gaps: int
 
 
-class Watched:
+class LiveStream:
     """One stream and its last known head; `count` increases when it changes."""
 
     def __init__(self, stream: str, partition: int, head: wire.Head, store: AsyncStore) -> None:
@@ -59,7 +59,7 @@ class Watched:
         self._blob: bytes | None = b""
         self._corrupt: CorruptState | None = None
         self._moved = asyncio.Event()
-        self._page: tuple[tuple[int, int], asyncio.Future[Page]] | None = None
+        self._page: tuple[tuple[int, int], asyncio.Future[ObservationPage]] | None = None
 
     def saw(self, blob: bytes | None) -> None:
         """Update the head from its stored form."""
@@ -99,7 +99,7 @@ class Watched:
         if self._corrupt is not None:
             raise self._corrupt
 
-    async def page(self, start: int) -> Page:
+    async def page(self, start: int) -> ObservationPage:
         """Return the page from `start`; followers at the same place share one read.
 
         Raises RedisUnavailable and CorruptState.
@@ -111,7 +111,7 @@ class Watched:
             self._page = key, read
         return await asyncio.shield(self._page[1])
 
-    async def _read(self, start: int) -> Page:
+    async def _read(self, start: int) -> ObservationPage:
         head = self.head
         assert head is not None
         # Observations no longer retained are one gap.
@@ -121,7 +121,7 @@ class Watched:
         blob, records = await from_store(read)
         self.saw(blob)
         if self.head is None or self.head.deleted or self.head.generation != head.generation:
-            return Page(b"", start, 0, 0)
+            return ObservationPage(b"", start, 0, 0)
         return _messages(head.generation, records, start, stop)
 
 
@@ -134,21 +134,21 @@ class ObservationHub:
         )
         self._store = store
         self._partitions = settings.partitions
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, LiveStream] = {}
         self._wanted = asyncio.Event()
 
-    def enter(self, stream: str, head: wire.Head) -> Watched:
+    def enter(self, stream: str, head: wire.Head) -> LiveStream:
         """Follow a stream whose head was just read; TooManyEventStreams over the limit."""
         self.connections.enter()
         watched = self._watched.get(stream)
         if watched is None:
             partition = partition_of(stream, self._partitions)
-            watched = self._watched[stream] = Watched(stream, partition, head, self._store)
+            watched = self._watched[stream] = LiveStream(stream, partition, head, self._store)
             self._wanted.set()
         watched.followers += 1
         return watched
 
-    def leave(self, watched: Watched) -> None:
+    def leave(self, watched: LiveStream) -> None:
         """Stop following a stream."""
         self.connections.leave()
         watched.followers -= 1
@@ -194,7 +194,7 @@ class Follower:
     """
 
     def __init__(
-        self, hub: ObservationHub, watched: Watched, generation: int, at: int, state: bool
+        self, hub: ObservationHub, watched: LiveStream, generation: int, at: int, state: bool
     ) -> None:
         self._hub = hub
         self._watched = watched
@@ -289,7 +289,9 @@ def cursor_of(seq: int, generation: int) -> str:
     return f"{seq}@{generation}"
 
 
-def _messages(generation: int, records: Sequence[wire.Record], start: int, stop: int) -> Page:
+def _messages(
+    generation: int, records: Sequence[wire.Record], start: int, stop: int
+) -> ObservationPage:
     """Messages of the records of [start, stop), and of the gaps among them."""
     parts: list[bytes] = []
     size = 0
@@ -298,7 +300,7 @@ def _messages(generation: int, records: Sequence[wire.Record], start: int, stop:
     sent = 0
     for record in records:
         if size > PAGE_BYTES:
-            return Page(b"".join(parts), at, sent, gaps)
+            return ObservationPage(b"".join(parts), at, sent, gaps)
         if record.seq > at:
             parts.append(_gap(at, record.seq, generation))
             gaps += 1
@@ -310,7 +312,7 @@ def _messages(generation: int, records: Sequence[wire.Record], start: int, stop:
     if at < stop:
         parts.append(_gap(at, stop, generation))
         gaps += 1
-    return Page(b"".join(parts), stop, sent, gaps)
+    return ObservationPage(b"".join(parts), stop, sent, gaps)
 
 
 def _gap(start: int, end: int, generation: int) -> bytes:

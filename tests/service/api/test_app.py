@@ -9,7 +9,7 @@ import pytest
 from service.api import app as app_module
 from service.api.app import check_store, create_app
 from service.api.gateway.gateway import Replies
-from service.api.sse import events as event_hub
+from service.api.sse import events as sse_events
 from service.store import subscription
 from service.store.connection import connect_async
 from service.store.feed import Feeds
@@ -165,11 +165,11 @@ async def turns(count):
 async def test_what_listens_ends_in_whatever_turn_it_is_cancelled(settings, monkeypatch):
     """The library drops a cancellation in the turn in which a command was sent."""
     monkeypatch.setattr(subscription, "IDLE_S", 0.02)
-    monkeypatch.setattr(event_hub, "BLOCK_MS", 20)
+    monkeypatch.setattr(sse_events, "BLOCK_MS", 20)
     clients = [connect_async(settings.redis_url) for _ in range(2)]
     for turn in range(TURNS):
         replies = Replies(clients[0], AsyncStore(clients[1], PARTITIONS), f"i{turn}", 4)
-        hub = event_hub.EventHub(Feeds(*clients, PARTITIONS), settings)
+        hub = sse_events.EventHub(Feeds(*clients, PARTITIONS), settings)
         hub.start()
         tasks = [asyncio.create_task(replies.listen()), hub._task]
         await turns(turn)

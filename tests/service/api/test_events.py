@@ -7,8 +7,8 @@ import threading
 import httpx
 import pytest
 
-from service.api.routes import events as subscriptions
-from service.api.sse import events as event_hub
+from service.api.routes import events as event_routes
+from service.api.sse import events as sse_events
 from service.store.connection import connect
 from service.wire.event_cursor import Positions
 from service.wire.event_entries import Id
@@ -34,7 +34,7 @@ def writer(valkey_url):
 @pytest.fixture
 def start(served, monkeypatch):
     """Serve the application, with heartbeats that do not let one wait."""
-    monkeypatch.setattr(subscriptions, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(event_routes, "HEARTBEAT_S", 0.05)
     return served
 
 
@@ -181,7 +181,7 @@ def test_what_was_trimmed_away_is_told_first_and_once(start, valkey_url):
 
 def test_catching_up_meets_following_without_a_loss_or_a_doubling(start, writer, monkeypatch):
     """The newest 8 entries are kept in the process: consumers fall back to the store often."""
-    monkeypatch.setattr(event_hub, "BUFFER_ENTRIES", 8)
+    monkeypatch.setattr(sse_events, "BUFFER_ENTRIES", 8)
     url = start().url
     fill(writer, 10)
     writing = threading.Thread(target=fill, args=(writer, 30, 11))
@@ -257,7 +257,7 @@ def stalled(api, path):
 
 
 def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(start, writer, monkeypatch):
-    monkeypatch.setattr(subscriptions, "SEND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(event_routes, "SEND_TIMEOUT_S", 0.2)
     api = start()
     for i in range(1, 126):
         writer.raise_("s1", i, pad=[0.5] * 8000)

@@ -14,7 +14,7 @@ from service import wire
 from service.api.gateway import stream_pages
 from service.api.gateway.changes import ChangePages, Explanations
 from service.api.gateway.stream_pages import Ranking
-from service.api.routes import prometheus as results
+from service.api.routes import prometheus
 from service.observability import metrics
 from service.problems import InvalidField, RedisUnavailable
 from service.schema.commands import OverviewQuery
@@ -330,7 +330,7 @@ async def test_pages_by_probability_are_those_of_a_sort_of_all(store, reads, mon
 def tagged(store, monkeypatch):
     """Streams with one record each, of which every fifth is in the south; groups are small."""
     monkeypatch.setattr(stream_pages, "TAGS_AT_ONCE", 10)
-    monkeypatch.setattr(results, "READ_AT_ONCE", 4)
+    monkeypatch.setattr(prometheus, "READ_AT_ONCE", 4)
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     for i in range(25):
         name = f"s{i:02}"
@@ -364,7 +364,7 @@ def head_reads(store):
 async def test_results_read_each_head_once(tagged, reads, head_reads):
     head_reads()
     for match, expected in (([], range(25)), (['{site="south"}'], range(0, 25, 5))):
-        found = await results.results(reads, GATEWAY, match, 25)
+        found = await prometheus.results(reads, GATEWAY, match, 25)
         assert head_reads() == dict.fromkeys(tagged, 1)
         assert [(name, labels["stream"], value) for name, labels, value in found] == [
             ("moca_anomaly", f"s{i:02}", i / 100) for i in expected
@@ -395,5 +395,5 @@ async def test_results_leave_out_streams_deleted_after_their_names_were_read(
         return await read_heads(streams)
 
     monkeypatch.setattr(reads, "heads", heads)
-    found = await results.results(reads, GATEWAY, [], 25)
+    found = await prometheus.results(reads, GATEWAY, [], 25)
     assert [labels["stream"] for _, labels, _ in found] == ["s00", *tagged[3:]]

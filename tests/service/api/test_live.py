@@ -7,8 +7,8 @@ import pytest
 
 from moca_client import Client as MocaClient
 from moca_client.errors import Problem
-from service.api.routes import events as subscriptions
-from service.api.sse import observations as observation_hub
+from service.api.routes import events as event_routes
+from service.api.sse import observations as sse_observations
 from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect
@@ -22,8 +22,8 @@ PATH = "/v1/streams/a/observations/live"
 @pytest.fixture
 def start(served, monkeypatch):
     """Serve the application, with heartbeats and looks that do not let one wait."""
-    monkeypatch.setattr(subscriptions, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(observation_hub, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(event_routes, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(sse_observations, "INTERVAL_S", 0.02)
     return served
 
 
@@ -109,7 +109,7 @@ def test_bad_places_are_refused_by_name(api):
 
 def test_many_who_follow_cost_one_look(start, settings, monkeypatch):
     """Ten who follow one stream: the store is asked as often as for one."""
-    monkeypatch.setattr(observation_hub, "INTERVAL_S", 0.1)
+    monkeypatch.setattr(sse_observations, "INTERVAL_S", 0.1)
     api = start()
     post(api, range(5))
     at_once, changed = [], threading.Event()

@@ -14,7 +14,7 @@ from service.api.parsing import remote_write, series_rules
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.remote_write import Version, parse
 from service.api.parsing.series_rules import SeriesRules
-from service.api.routes import prometheus as gateway
+from service.api.routes import prometheus
 from service.api.routes.prometheus import StreamWrite, WriteTally
 from service.problems import (
     BodyTooLarge,
@@ -103,7 +103,7 @@ async def test_labels_that_a_worker_left_out_or_that_were_not_tried_are_counted(
     def fail(command):
         raise NumericalFault("not finite")
 
-    monkeypatch.setattr(gateway, "MAX_REFUSED", 1)
+    monkeypatch.setattr(prometheus, "MAX_REFUSED", 1)
     answer = await write(fail)
     assert (answer.status_code, answer.headers[WRITTEN]) == (400, "0")
     assert (answer.json()["rejected"], answer.json()["untried"]) == (3, 3)
@@ -159,7 +159,7 @@ class Worker:
 async def counts_of(worker, values, size=1000):
     seen = [wire.Observation(y, None, f"{i:05}") for i, y in enumerate(values)]
     tally = WriteTally()
-    await gateway.apply_writes(worker, [StreamWrite("s", {}, seen, size)], tally)
+    await prometheus.apply_writes(worker, [StreamWrite("s", {}, seen, size)], tally)
     assert sum(tally.counts.values()) == len(values)
     return tally.counts
 

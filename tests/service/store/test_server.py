@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as Lost
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from service.api.gateway import store_monitor
-from service.api.gateway.store_monitor import Monitor
+from service.api.gateway.store_monitor import StoreMonitor
 from service.settings import Settings
 from service.store import keys, pipe
 from service.store.address import kind_of, parse, shown, with_password
@@ -280,7 +280,7 @@ async def test_a_store_that_does_not_answer_is_soon_looked_at_again(monkeypatch)
             raise asyncio.CancelledError
 
     monkeypatch.setattr(store_monitor, "asyncio", SimpleNamespace(sleep=pause))
-    watched = Monitor(Store(), Settings(partitions=1))
+    watched = StoreMonitor(Store(), Settings(partitions=1))
     with pytest.raises(asyncio.CancelledError):
         await watched.watch()
     assert pauses == [store_monitor.AGAIN_S, store_monitor.AGAIN_S, store_monitor.PERIOD_S]
