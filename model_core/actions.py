@@ -106,7 +106,8 @@ def draw(
     generators: Sequence[torch.Generator],
 ) -> Tensor:
     """Values (B, D, A) of `count` functions drawn from the mixture."""
-    phi, like = _encoded(model, held, candidates), held.log_prob
+    phi = _encoded(model, held, candidates)
+    like = held.log_prob
     uniform = torch.stack(
         [
             torch.rand(count, generator=each, dtype=like.dtype, device=like.device)

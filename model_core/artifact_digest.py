@@ -9,7 +9,8 @@ import json
 from hashlib import blake2b
 from pathlib import Path
 
-DESCRIPTION, TENSORS = "model.json", "model.safetensors"
+DESCRIPTION = "model.json"
+TENSORS = "model.safetensors"
 DESCRIPTIVE = ("description", "regimes", "sensitivity", "training")  # fields that no number needs
 
 

@@ -31,7 +31,8 @@ VERSION = 1
 _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": torch.float64, "i64": torch.int64}
-_RANKS, _SEASON = "anomaly", "season"
+_RANKS = "anomaly"
+_SEASON = "season"
 _NAMES = {np.dtype("<f8"): "f64", np.dtype("<i8"): "i64"}
 
 
@@ -53,7 +54,8 @@ def encode(
     for name, each in zip(state.stats._fields, state.stats, strict=True):
         kept = _numbers(each)[alive]
         arrays[f"stats.{name}"] = _lower(kept) if name in model.symmetric else kept
-    arrays["seq"], arrays["totals"] = _numbers(state.seq), _numbers(state.totals)
+    arrays["seq"] = _numbers(state.seq)
+    arrays["totals"] = _numbers(state.totals)
     if state.context.shape[-1]:
         arrays["context"] = _numbers(state.context)
     if ranks is not None:
@@ -145,7 +147,8 @@ def _checked(blob: bytes, expected: bytes, latest: int) -> tuple[bytes, int]:
     """All but the checksum, and where the arrays begin."""
     if len(blob) < _PREFIX.size + _CHECKSUM.size:
         raise BadState(f"state of {len(blob)} bytes is truncated")
-    body, (checksum,) = blob[: -_CHECKSUM.size], _CHECKSUM.unpack(blob[-_CHECKSUM.size :])
+    body = blob[: -_CHECKSUM.size]
+    (checksum,) = _CHECKSUM.unpack(blob[-_CHECKSUM.size :])
     magic, version, length = _PREFIX.unpack_from(body)
     if magic != expected:
         raise BadState(f"state begins with {magic!r}, expected {expected!r}")

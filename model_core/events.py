@@ -132,7 +132,8 @@ def _suspect(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
 
 def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
     """Confirm the open event, or, where it replaces the last confirmed one, relocate that."""
-    event, last = state.event, state.last_event
+    event = state.event
+    last = state.last_event
     if event is None:
         return state, []
     changed = []
@@ -169,7 +170,9 @@ def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
 
 def _fate(state: Track, reading: Reading) -> Fate:
     """What the best path of a newly confirmed start says of the event confirmed before it."""
-    last, confirmed, previous = state.last_event, state.confirmed_start, reading.previous_start
+    last = state.last_event
+    confirmed = state.confirmed_start
+    previous = reading.previous_start
     if last is None or previous == confirmed or previous > last.suspected_at:
         # One after the suspicion is a short regime of its own, never confirmed.
         return Fate.KEPT
@@ -188,18 +191,21 @@ def _step(
     The direction is that of the output that moved most; where that was constant within the
     regimes there is no size.
     """
-    totals, middle = reading.totals, reading.start_totals
+    totals = reading.totals
+    middle = reading.start_totals
     if totals is None or middle is None:
         return None, None
     first = before if before is not None else [0.0] * len(totals)
     outputs = (len(totals) - 1) // 2
-    old, new = middle[0] - first[0], totals[0] - middle[0]
+    old = middle[0] - first[0]
+    new = totals[0] - middle[0]
     if old < 1 or new < 1 or old + new <= 2:
         return None, None
     sizes = []
     for i in range(1, outputs + 1):
         j = i + outputs
-        mean_old, mean_new = (middle[i] - first[i]) / old, (totals[i] - middle[i]) / new
+        mean_old = (middle[i] - first[i]) / old
+        mean_new = (totals[i] - middle[i]) / new
         squares = (middle[j] - first[j]) - old * mean_old**2
         squares += (totals[j] - middle[j]) - new * mean_new**2
         size = _ratio(mean_new - mean_old, squares, old + new, totals[j] - first[j])

@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Labels = Literal["numbers", "counts", "durations", "classes"]
 
-BEFORE, AFTER = 200, 100  # labels that are looked at: the last before a change, the first after it
+# Labels that are looked at: the last before a change, the first after it.
+BEFORE = 200
+AFTER = 100
 FEWEST = 4  # labels of a regime that is explained
 OUTPUTS = 8  # that are explained at most
 PHI = np.linspace(-0.6, 0.95, 12)  # autocorrelations
@@ -34,8 +36,13 @@ OUTLIER = 6.0  # robust standard deviations from the median of its neighbours
 # Prior standard deviations, in those of the innovations: of the level, of what a trend adds over
 # all labels, of a step (more where the means are further apart), and of what a change of slope
 # adds until the last label.
-LEVEL, TREND, STEP, BEND = 10.0, 3.0, 3.0, 6.0
-SHAPE, RATE = 1.0, 0.5  # of the inverse gamma prior of their variance, of standardised labels
+LEVEL = 10.0
+TREND = 3.0
+STEP = 3.0
+BEND = 6.0
+# Of the inverse gamma prior of the variance of innovations, of standardised labels.
+SHAPE = 1.0
+RATE = 0.5
 ROUNDING = 1e-13  # as a share of the labels: what is less is no spread, and no change
 CLEAR = log(3.0)  # of a log Bayes factor, from which a second change is mentioned
 
@@ -87,10 +94,12 @@ def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanat
         raise ValueError(
             f"expected regimes of as many outputs, got {before.shape[1]} and {after.shape[1]}"
         )
-    before, after = before[-BEFORE:], after[:AFTER]
+    before = before[-BEFORE:]
+    after = after[:AFTER]
     found: list[tuple[float, Explanation]] = []
     for i in _candidates(before, after):
-        old, new = before[~np.isnan(before[:, i]), i], after[~np.isnan(after[:, i]), i]
+        old = before[~np.isnan(before[:, i]), i]
+        new = after[~np.isnan(after[:, i]), i]
         if min(len(old), len(new)) >= FEWEST:
             with np.errstate(over="ignore", invalid="ignore"):
                 clear, one = _RULES[labels](old, new)
@@ -104,7 +113,8 @@ def _candidates(before: Array, after: Array) -> list[int]:
     """Outputs to explain: of many those whose mean and spread moved most."""
     if before.shape[1] <= OUTPUTS:
         return list(range(before.shape[1]))
-    old, new = moments(before), moments(after)
+    old = moments(before)
+    new = moments(after)
     moved = [0.0] * before.shape[1]
     for i, (a, b, c, d) in enumerate(zip(old.mean, new.mean, old.sd, new.sd, strict=True)):
         if a is not None and b is not None and c and d:
@@ -120,9 +130,11 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     largest = max(float(np.abs(old).max()), float(np.abs(new).max()))
     # Less what both share, before anything is squared: large labels with a small spread.
     centre = float(np.median(np.concatenate([old, new])))
-    old, new = old - centre, new - centre
+    old = old - centre
+    new = new - centre
     usual = [_without_outliers(old), _without_outliers(new)]
-    cleaned, scale = np.concatenate(usual), _within(*usual)
+    cleaned = np.concatenate(usual)
+    scale = _within(*usual)
     if not isfinite(scale):
         return -inf, Explanation("labels too large to compare")
     if scale <= ROUNDING * largest:  # constant within both regimes
@@ -146,7 +158,8 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     both = _mean(step[_SPREAD])
     clearly = both - max(evidence["mean"], evidence["spread"]) > CLEAR
     more = "mean" if clearly or evidence["mean"] > evidence["spread"] else "spread"
-    alone, evidence[more] = evidence[more], float(np.logaddexp(evidence[more], both)) - log(2)
+    alone = evidence[more]
+    evidence[more] = float(np.logaddexp(evidence[more], both)) - log(2)
     kind = max(evidence, key=lambda each: evidence[each])
     clear = evidence[kind] - nothing
     total = float(np.logaddexp.reduce([nothing, *evidence.values()]))
@@ -157,7 +170,8 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     means = centre + float(old.mean()), centre + float(new.mean())
     spreads = _sd(old), _sd(new)
     if kind == "mean":
-        ends, size = means, f" by {_size(abs(means[1] - means[0]) / _within(old, new))} sd"
+        ends = means
+        size = f" by {_size(abs(means[1] - means[0]) / _within(old, new))} sd"
         text = f"mean {_moved(*ends, size)}; {_also('spread', spreads, both - alone)}"
     elif kind == "spread":
         ends = spreads
@@ -319,7 +333,8 @@ def _counts(old: Array, new: Array) -> tuple[float, Explanation]:
         return 0.0, Explanation("no change: all zero", probability=1.0)
 
     def evidence(*parts: Array) -> float:
-        total, count = sum(float(part.sum()) for part in parts), sum(map(len, parts))
+        total = sum(float(part.sum()) for part in parts)
+        count = sum(map(len, parts))
         prior = 0.5 / mean
         ends = (prior + count) ** -1
         return 0.5 * log(prior) - lgamma(0.5) + lgamma(0.5 + total) + (0.5 + total) * log(ends)
@@ -335,7 +350,8 @@ def _durations(old: Array, new: Array) -> tuple[float, Explanation]:
         return 0.0, Explanation("no change: all zero", probability=1.0)
 
     def evidence(*parts: Array) -> float:
-        total, count = sum(float(part.sum()) for part in parts), sum(map(len, parts))
+        total = sum(float(part.sum()) for part in parts)
+        count = sum(map(len, parts))
         return log(prior) + lgamma(1 + count) - (1 + count) * log(prior + total)
 
     return _rated(evidence(old) + evidence(new) - evidence(old, new), means, "mean")
@@ -347,7 +363,8 @@ def _classes(old: Array, new: Array) -> tuple[float, Explanation]:
     tables = [np.array([(part == name).sum() for name in names]) for part in (old, new)]
 
     def evidence(table: Array) -> float:
-        total, count = float(table.sum()), len(table)
+        total = float(table.sum())
+        count = len(table)
         known = sum(lgamma(0.5 + each) - lgamma(0.5) for each in table.tolist())
         return known + lgamma(0.5 * count) - lgamma(0.5 * count + total)
 

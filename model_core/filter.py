@@ -100,14 +100,16 @@ class Info(NamedTuple):
 
 def make_prior(model: UnderlyingModel, location: Tensor, scale: Tensor) -> Prior:
     """Prior of streams with the given location and scale, both (B, model.scaled)."""
-    stats, context = model.prior(location, scale), model.context(location, scale)
+    stats = model.prior(location, scale)
+    context = model.context(location, scale)
     return Prior(stats, location[:, : model.y_dim], context)
 
 
 def init(prior: Prior, max_hypotheses: int) -> FilterState:
     """State before any observation."""
     batch, outputs = prior.location.shape
-    slots, device = max_hypotheses + 1, prior.location.device
+    slots = max_hypotheses + 1
+    device = prior.location.device
     stats = tree_map(lambda t: t.expand(-1, slots, *t.shape[2:]).clone(), prior.stats)
     totals = torch.zeros(batch, 1 + 2 * outputs, dtype=torch.float64, device=device)
     at_start = totals.unsqueeze(1).repeat(1, slots, 1)
@@ -136,8 +138,10 @@ def predict(model: UnderlyingModel, state: FilterState, prior: Prior, inputs: In
     With an outlier rate `e` each hypothesis's density is `(1-e) p(x, y | eta[r]) + e p_out(x, y)`;
     after theirs the mixture has the outlier's component, then that of what is beside them.
     """
-    phi, rate = model.encode(inputs.x, state.context), inputs.outlier_rate.unsqueeze(-1)
-    outlier, belief = model.outlier(prior.stats, phi), state.belief
+    phi = model.encode(inputs.x, state.context)
+    rate = inputs.outlier_rate.unsqueeze(-1)
+    outlier = model.outlier(prior.stats, phi)
+    belief = state.belief
     log_input, log_inlier, log_outlier = input_likelihood(
         model, state.stats, prior, phi, rate, outlier is not None
     )
@@ -175,7 +179,8 @@ def step(
         (torch.ones_like(y[:, :1]), *_moments(model, prediction.mixture, prior, y)), -1
     )
     totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
-    known, expected = y, y
+    known = y
+    expected = y
     if model.believes:
         share = model.share(grown.stats, prediction.phi, y, inlier)
         known, expected = _believed(prediction, posterior, share, y)
@@ -206,7 +211,8 @@ def _moments(
     missing = torch.isnan(y)
     if not model.partial or (on_host(missing) and not bool(missing.any())):
         return centred, centred.square()
-    mean, variance = mixture.components.mean(), mixture.components.variance()
+    mean = mixture.components.mean()
+    variance = mixture.components.variance()
     off = mean - prior.location.unsqueeze(1)
     first = average(mixture.log_weight, off)
     second = average(mixture.log_weight, variance + off.square())
@@ -231,7 +237,8 @@ def _believed(
 
     Both (B, d); share: (B, S, d).
     """
-    before, slots = prediction.belief.log_prob.exp(), share.shape[1]
+    before = prediction.belief.log_prob.exp()
+    slots = share.shape[1]
     expected = prediction.mixture.components.mean()[:, :slots]
     forecast = (before.unsqueeze(-1) * expected).sum(1) / before.sum(-1, keepdim=True)
     believed = (posterior.log_prob.exp().unsqueeze(-1) * share).sum(1)
@@ -251,14 +258,17 @@ def input_likelihood(
     Then `log_inlier` and `log_outlier` of a Prediction. rate: (B, 1), of outliers, if there are
     `outliers` at all.
     """
-    log_inlier, log_outlier = torch.log1p(-rate), torch.log(rate)
+    log_inlier = torch.log1p(-rate)
+    log_outlier = torch.log(rate)
     log_input = model.input_log_prob(stats, phi)
     if log_input is not None and outliers:
         strange = model.outlier_input_log_prob(prior.stats, phi)
         if strange is not None:
-            inside, outside = log_inlier + log_input, log_outlier + strange
+            inside = log_inlier + log_input
+            outside = log_outlier + strange
             log_input = torch.logaddexp(inside, outside)
-            log_inlier, log_outlier = inside - log_input, outside - log_input
+            log_inlier = inside - log_input
+            log_outlier = outside - log_input
     return log_input, log_inlier, log_outlier
 
 
@@ -345,7 +355,9 @@ def leaves(state: FilterState) -> list[Tensor]:
 
 def rebuild(like: FilterState, tensors: list[Tensor]) -> FilterState:
     """State of the same model from the tensors of `leaves`."""
-    first, last = len(Belief._fields), -len(like.stats)
-    belief, stats = Belief(*tensors[:first]), type(like.stats)(*tensors[last:])
+    first = len(Belief._fields)
+    last = -len(like.stats)
+    belief = Belief(*tensors[:first])
+    stats = type(like.stats)(*tensors[last:])
     seq, totals, at_start, context = tensors[first:last]
     return FilterState(belief, seq, totals, at_start, context, stats)

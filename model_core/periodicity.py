@@ -107,7 +107,8 @@ def _forecasts(y: Floats, period: int) -> bool:
 def _held_out(rows: Floats) -> tuple[Floats, float]:
     """Share of each row's squares that the mean of the others explains, and of all of them."""
     errors = (rows - rows.mean(0)) * (len(rows) / (len(rows) - 1))
-    missed, squares = (errors**2).sum(1), (rows**2).sum(1) + 1e-300
+    missed = (errors**2).sum(1)
+    squares = (rows**2).sum(1) + 1e-300
     return 1 - missed / squares, float(1 - missed.sum() / squares.sum())
 
 
@@ -197,7 +198,8 @@ def _variation(
     mean: NDArray[np.complex128], squares: Floats, total: float
 ) -> tuple[Floats, Floats]:
     """Variation of harmonics within (never 0) and between phases."""
-    within, between = total * squares, total * np.abs(mean) ** 2
+    within = total * squares
+    between = total * np.abs(mean) ** 2
     return within + FLOOR * (within + between).sum() + 1e-300, between
 
 

@@ -59,7 +59,8 @@ def position(position: int, base: int, joined: int) -> int:
 def _moved(state: FilterState, base: int, joined: int) -> FilterState:
     """State of a filter that began at `base` of a series, in positions of the series."""
     belief = state.belief
-    length, previous = belief.run_length, belief.previous_start
+    length = belief.run_length
+    previous = belief.previous_start
     eldest = state.seq.unsqueeze(-1) - 1
     length = torch.where(length == eldest, length + base - joined, length)
     there = torch.where(previous == 0, joined, previous + base)

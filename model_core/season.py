@@ -122,7 +122,8 @@ def observe(state: Floats, y: float) -> bool:
     season should begin anew; `recent` has what it can begin with.
     """
     # Numbers are read one by one: most observations end here.
-    seen, capacity = int(state.item(0)), _capacity(state)
+    seen = int(state.item(0))
+    capacity = _capacity(state)
     state[NUMBERS + seen % capacity] = y
     state[0] = seen + 1
     state[1] = min(state.item(1) + 1, capacity)
@@ -187,7 +188,8 @@ def periods(state: Floats) -> list[int]:
 
 def layers(state: Floats) -> list[Layer]:
     """Seasons that are believed."""
-    first, size = FIRST_LAYER, len(Layer._fields)
+    first = FIRST_LAYER
+    size = len(Layer._fields)
     rows = state[first:NUMBERS].reshape(LAYERS, size).tolist()
     return [Layer(int(row[0]), int(row[1]), row[2]) for row in rows if row[0] > 0]
 
@@ -205,7 +207,8 @@ def _put_head(state: Floats, head: _Head) -> None:
 
 
 def _put_layers(state: Floats, kept: list[Layer]) -> None:
-    first, size = FIRST_LAYER, len(Layer._fields)
+    first = FIRST_LAYER
+    size = len(Layer._fields)
     state[first:NUMBERS] = 0.0
     for i, layer in enumerate(kept):
         state[first + i * size : first + (i + 1) * size] = layer
@@ -221,7 +224,8 @@ def _profile(state: Floats, layer: int) -> Floats:
 
 def _labels(state: Floats, count: int) -> Floats:
     """The last labels, oldest first."""
-    seen, capacity = int(state[0]), _capacity(state)
+    seen = int(state[0])
+    capacity = _capacity(state)
     return state[NUMBERS + np.arange(seen - count, seen) % capacity]
 
 
@@ -307,7 +311,8 @@ def _learn(state: Floats, index: int, y: Floats, period: int, worth: float, scal
 
 def _search(state: Floats) -> bool:
     """Look for a further season; returns whether there is one."""
-    head, kept = _head(state), layers(state)
+    head = _head(state)
+    kept = layers(state)
     wait = min(int((GROWTH - 1) * head.known), _capacity(state) // SEARCHES)
     _put_head(state, head._replace(search=head.seen + max(wait, FEWEST)))
     if len(kept) == LAYERS:

@@ -88,14 +88,19 @@ def _in_blocks(
 ) -> Segments:
     """In memory at once: statistics of the starts that the present block needs."""
     absorb = _block if at_once else _one_by_one
-    steps, stats, labels, inputs, oldest = rows.y.shape[1], None, [], [], 0
+    steps = rows.y.shape[1]
+    stats = None
+    labels = []
+    inputs = []
+    oldest = 0
     for first in range(0, steps, chunk):
         part = rows.part(slice(first, first + chunk))
         count = part.y.shape[1]
         born = tree_map(lambda t, c=count: t.expand(-1, c, *t.shape[2:]), prior.stats)
         if stats is not None and longest is not None:
             gone = max(0, first - longest - oldest)
-            oldest, stats = oldest + gone, tree_map(lambda t, g=gone: t[:, g:], stats)
+            oldest = oldest + gone
+            stats = tree_map(lambda t, g=gone: t[:, g:], stats)
         stats = born if stats is None else tree_map(lambda a, b: torch.cat((a, b), 1), stats, born)
         each = torch.arange(oldest, first + count, device=part.y.device)
         seen = _seen(each, each[first - oldest :], longest)
@@ -155,10 +160,12 @@ def _one_by_one(
     model: UnderlyingModel, prior: Prior, stats: Stats, rows: Rows, seen: Tensor
 ) -> tuple[Tensor, Tensor | None, Stats]:
     """With outliers: how much a row counts depends on the rows before it, as in `filter.step`."""
-    labels, inputs = [], []
+    labels = []
+    inputs = []
     for i in range(rows.y.shape[1]):
         phi, y, labelled, rate = rows.part(i)
-        rate, labelled = rate[:, None], labelled[:, None]
+        rate = rate[:, None]
+        labelled = labelled[:, None]
         wide = model.outlier(prior.stats, phi)
         log_input, *logs = moca.input_likelihood(model, stats, prior, phi, rate, wide is not None)
         inside = model.predictive(stats, phi).joint_log_density(y[:, None])

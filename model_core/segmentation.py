@@ -29,7 +29,8 @@ def best(previous: Callable[[int], int | None], start: int, first: int, end: int
         if before is None:
             break
         segments.append(Segment(start, end))
-        end, start = start, before
+        end = start
+        start = before
     segments.append(Segment(max(start, first), end))
     return segments[::-1]
 
@@ -46,7 +47,8 @@ def in_hindsight(
     """
     if not online:
         return []
-    begin, end = online[0].start, online[-1].end
+    begin = online[0].start
+    end = online[-1].end
     settled = seq if now == seq else seq - NEAR
     known = [start for start in starts if start > max(begin, first)]
     kept = [start for start in known if start < settled]

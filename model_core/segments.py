@@ -102,7 +102,9 @@ def forward(segments: Segments, changes: Changes, override: Tensor | None = None
     evidence = None if segments.input is None else by_run_length(segments.input).unbind(1)
     steps = len(label)
     change, survival = (each.unbind(1) for each in _transitions(changes, len(label[0]), steps))
-    scores, beliefs, after = [], [], label[0].new_zeros(len(label[0]), 0)
+    scores = []
+    beliefs = []
+    after = label[0].new_zeros(len(label[0]), 0)
     for t in range(steps):
         before = _grow(after, change[t][:, :t], survival[t][:, :t])
         given = before
@@ -139,14 +141,16 @@ def smooth(segments: Segments, changes: Changes) -> Tensor:
 
     `[:, t, 0]` is the posterior log probability that a regime starts at `t`.
     """
-    each, filtered = _observed(segments), forward(segments, changes).log_posterior
+    each = _observed(segments)
+    filtered = forward(segments, changes).log_posterior
     change, survival = _transitions(changes, *each.shape[:2])
     steps = each.shape[1]
     later = torch.zeros_like(each[:, 0])  # log p(what follows t | run length at t)
     found = [filtered[:, -1]]
     for t in range(steps - 1, 0, -1):
         reach = each[:, t, : t + 1] + later[:, : t + 1]
-        stay, leave = survival[:, t, :t] + reach[:, 1:], change[:, t, :t] + reach[:, :1]
+        stay = survival[:, t, :t] + reach[:, 1:]
+        leave = change[:, t, :t] + reach[:, :1]
         later = torch.logaddexp(stay, leave)
         later = later - later.amax(-1, keepdim=True)
         belief, _ = _condition(filtered[:, t - 1, :t], later)
@@ -158,7 +162,9 @@ def best_segmentation(segments: Segments, changes: Changes) -> Segmentation:
     """The most probable segmentation given all observations: Viterbi."""
     each = _observed(segments)
     change, survival = _transitions(changes, *each.shape[:2])
-    steps, score, came_from = each.shape[1], each[:, 0, :1], []
+    steps = each.shape[1]
+    score = each[:, 0, :1]
+    came_from = []
     for t in range(1, steps):
         path = score + change[:, t, :t]
         best = path.amax(-1, keepdim=True)
@@ -221,7 +227,8 @@ def _transitions(changes: Changes, batch: int, steps: int) -> tuple[Tensor, Tens
     table = changes.hazard.expand(batch, -1)
     run_length = torch.arange(steps, device=table.device).expand(batch, -1)
     hazard = hazards.at(table, run_length).unsqueeze(1)
-    elapsed, told = changes.elapsed, changes.changepoint
+    elapsed = changes.elapsed
+    told = changes.changepoint
     elapsed = table.new_ones(batch, steps) if elapsed is None else elapsed
     told = torch.full_like(elapsed, torch.nan) if told is None else told
     logs = hazards.log_change(hazard, elapsed.unsqueeze(-1), told.unsqueeze(-1))

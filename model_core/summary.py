@@ -26,7 +26,9 @@ class Summary:
 
     def __init__(self, numbers: Floats, outputs: int, support: str) -> None:
         """support: what labels are, as of `Components`."""
-        self.numbers, self.outputs, self.support = numbers, outputs, support
+        self.numbers = numbers
+        self.outputs = outputs
+        self.support = support
 
     @property
     def row_bytes(self) -> int:

@@ -74,7 +74,8 @@ def estimate(values: Values, model: UnderlyingModel) -> Moments:
     The median is not moved by outliers, and keeps to one side of a change among the first labels.
     A column without any number has location 0 (of counts 1) and scale 1.
     """
-    location, scale = [], []
+    location = []
+    scale = []
     for each in _columns(values) or [[]] * model.scaled:
         if not each:
             location.append(float(model.label in SCALE_FREE))

@@ -25,7 +25,8 @@ def alpaca(parts: Parts) -> Alpaca:
     With `"noise": "unknown"` there are `log_noise_alpha` and `log_noise_beta` (y,) instead of the
     last: shape and scale of the inverse gamma that the variances come from.
     """
-    y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
+    y_dim = parts.size("y_dim")
+    n = parts.size("feature_dim")
     cov = _prior_cov(parts, n)
     variance, noise_prior = _noise(parts, y_dim)
     return Alpaca(
@@ -46,7 +47,8 @@ def alpaca_mixture(parts: Parts) -> AlpacaMixture:
     `{"name": "1", "probability": 0.4}`, whose names differ; where it is left out names are numbers
     from 1. Its probabilities are for readers: the tensor decides.
     """
-    y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
+    y_dim = parts.size("y_dim")
+    n = parts.size("feature_dim")
     (size,) = parts.shape("prior_logits", 1)
     factor = parts.tensor("prior_covariance_factor", size, n, n)
     cov = parts.derived("prior_covariance_factor", factor @ factor.mT)
@@ -85,7 +87,8 @@ def fleet(parts: Parts) -> Fleet:
     the stream's own units. `chance` is the prior probability of the learned part in a regime, 0.5
     by default. There is no output scaling: every stream has its own.
     """
-    y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
+    y_dim = parts.size("y_dim")
+    n = parts.size("feature_dim")
     if parts.description.get("output_scaling") is not None:
         raise BadArtifact(f"{DESCRIPTION}: output_scaling: remove it, every stream has its own")
     cov = _prior_cov(parts, n)
@@ -128,7 +131,8 @@ def pcoc(parts: Parts) -> Pcoc:
 
     `y_dim` is J, the number of classes; there is no output scaling.
     """
-    x_dim, n = parts.size("x_dim"), parts.size("feature_dim")
+    x_dim = parts.size("x_dim")
+    n = parts.size("feature_dim")
     classes = parts.size("y_dim", least=2)
     if parts.description.get("output_scaling") is not None:
         raise BadArtifact(f"{DESCRIPTION}: output_scaling is given, but labels are class indices")
@@ -157,7 +161,8 @@ def lstm(parts: Parts) -> Lstm:
     h + n numbers, hidden state first, to 2 y, means and then log variances. Sizes are those of the
     tensors; `"decoder": {"activation": "relu"}` in the description may name another activation.
     """
-    y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
+    y_dim = parts.size("y_dim")
+    n = parts.size("feature_dim")
     encoding = _encoder(parts, y_dim, n)
     hidden = parts.shape("lstm.weight_hh", 2)[1]
     return Lstm(

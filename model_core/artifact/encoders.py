@@ -71,7 +71,8 @@ def _identity(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Identit
 
 
 def _mlp(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Mlp:
-    layers, linear = spec.get("layers"), spec.get("linear", 0)
+    layers = spec.get("layers")
+    linear = spec.get("linear", 0)
     if linear != 0 and not (_is_size(linear) and linear < feature_dim):
         raise BadArtifact(
             f"{WHERE}.linear is {linear!r}, expected a whole number below {feature_dim}"
@@ -134,7 +135,8 @@ def _block(parts: Parts, name: str, out: int, into: int, *, last: bool) -> Block
 
 
 def _time(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Time:
-    periods, trend = spec.get("periods", []), spec.get("trend", False)
+    periods = spec.get("periods", [])
+    trend = spec.get("trend", False)
     if not isinstance(periods, list) or not all(map(_is_period, periods)):
         raise BadArtifact(f"{WHERE}.periods is {periods!r}, expected a list of numbers above 0")
     if not isinstance(trend, bool):

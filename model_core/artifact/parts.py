@@ -30,8 +30,10 @@ class Parts:
         device: str | torch.device = "cpu",
         folder: Path | None = None,
     ) -> None:
-        self.description, self.tensors = description, tensors
-        self.device, self.folder = torch.device(device), folder
+        self.description = description
+        self.tensors = tensors
+        self.device = torch.device(device)
+        self.folder = folder
 
     def field(self, name: str, kind: type) -> Any:
         """Value of a field, which must be a `kind`; a bool is not an int here."""
@@ -160,7 +162,8 @@ def _table(spec: list[Any] | dict[str, Any]) -> tuple[float, ...]:
         if not all(map(is_number, spec)):
             raise ValueError("expected a table of numbers")
         return hazards.checked(spec)
-    mean, shape = spec.get("mean"), spec.get("shape")
+    mean = spec.get("mean")
+    shape = spec.get("shape")
     if spec.keys() != {"mean", "shape"} or not is_number(mean) or not is_number(shape):
         raise ValueError(f"got {spec!r}, expected mean and shape of durations, both numbers")
     return hazards.negative_binomial(mean, shape)

@@ -12,7 +12,8 @@ from model_core.maths.families import EXACT_COUNTS
 from model_core.tensor_ops import maths
 from model_core.transfer import on_host
 
-_FAMILIES, _SPECIAL = maths("families"), maths("special")
+_FAMILIES = maths("families")
+_SPECIAL = maths("special")
 
 
 class _NegativeBinomial(NamedTuple):
@@ -51,7 +52,8 @@ class NegativeBinomial(_NegativeBinomial, Family):
         """Cumulative probabilities (..., counts) of 0, 1, ..., by the recurrence of the masses."""
         k = torch.arange(1, counts, dtype=self.shape.dtype, device=self.shape.device)
         zero = 0 * (self.shape + self.rate)  # of the shape of both
-        shape, rate = (self.shape + zero).unsqueeze(-1), (self.rate + zero).unsqueeze(-1)
+        shape = (self.shape + zero).unsqueeze(-1)
+        rate = (self.rate + zero).unsqueeze(-1)
         grow = torch.log(_FAMILIES.negative_binomial_growth(k, shape, rate / (shape + rate)))
         first = _FAMILIES.negative_binomial_log_zero(shape, rate)
         log_mass = torch.cat((first, first + grow.cumsum(-1)), -1)

@@ -64,7 +64,8 @@ class Either(_Either, Family):
         one = torch.ones_like(loc)
         pairs = ((own.df, df), (own.loc, loc), (own.scale, scale), (own.skew, one))
         parts = (torch.cat((a.expand(shape), b), -1) for a, b in pairs)
-        first, rest = self.log_choice[..., None, :1], self.log_choice[..., None, 1:]
+        first = self.log_choice[..., None, :1]
+        rest = self.log_choice[..., None, 1:]
         weights = torch.cat((first + self.alone.log_weight, rest.expand_as(loc)), -1)
         return Blend(SkewedT(*parts), weights)
 
@@ -92,7 +93,8 @@ class Either(_Either, Family):
 
     def covariance(self) -> Tensor:
         """Covariance within plus covariance between; inf where a variance does not exist."""
-        choice, mean = self.log_choice.exp(), self.mean()
+        choice = self.log_choice.exp()
+        mean = self.mean()
         means = torch.cat((self.alone.mean().unsqueeze(-2), self.together.loc), -2)
         centred = means - mean.unsqueeze(-2)
         between = torch.einsum("bmj,bmjx,bmjy->bmxy", choice, centred, centred)

@@ -13,7 +13,8 @@ from model_core.components.base import Family
 from model_core.tensor_ops import maths
 from model_core.transfer import on_host
 
-_FAMILIES, _SPECIAL = maths("families"), maths("special")
+_FAMILIES = maths("families")
+_SPECIAL = maths("special")
 
 
 def _log_norm(df: Tensor) -> Tensor:
@@ -52,7 +53,9 @@ class StudentT(_StudentT, Family):
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each dimension."""
-        error, precision, half = value - self.loc, 1 / self.scale.square(), 0.5 * self.df
+        error = value - self.loc
+        precision = 1 / self.scale.square()
+        half = 0.5 * self.df
         density: Tensor = _FAMILIES.student_t_log_density(
             error, precision, half, self._log_norm, 1.0, 1 / self.df
         )
@@ -113,7 +116,9 @@ class SkewedT(_SkewedT, Family):
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each dimension."""
-        error, precision, half = value - self.loc, 1 / self.scale.square(), 0.5 * self.df
+        error = value - self.loc
+        precision = 1 / self.scale.square()
+        half = 0.5 * self.df
         density: Tensor = _FAMILIES.skewed_t_log_density(
             error, precision, self.skew, half, self._log_norm, 1.0, 1 / self.df
         )
@@ -149,7 +154,8 @@ class SkewedT(_SkewedT, Family):
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """The size of a Student-t, on either side of the mode."""
-        zero, one = torch.zeros_like(self.loc), torch.ones_like(self.loc)
+        zero = torch.zeros_like(self.loc)
+        one = torch.ones_like(self.loc)
         size = StudentT(self.df, zero, one).sample(generator).abs()
         chance = torch.rand(
             self.loc.shape, generator=generator, dtype=self.loc.dtype, device=self.loc.device
@@ -247,7 +253,8 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
 
         A missing one counts as independent of the others, with a scale of 1 and no error.
         """
-        missing, error = torch.isnan(value), value - self.loc
+        missing = torch.isnan(value)
+        error = value - self.loc
         if on_host(missing) and not bool(missing.any()):
             return self.factor, error
         missing = missing.expand_as(error)
@@ -282,7 +289,8 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
 
     def within(self, log_weight: Tensor) -> Tensor:
         """One product of all factors; inf on the diagonal where one does not exist."""
-        exists, weight = self.df > 2, log_weight.exp().unsqueeze(-1)
+        exists = self.df > 2
+        weight = log_weight.exp().unsqueeze(-1)
         share = torch.where(exists, weight * self.df / (self.df - 2), 0.0).sqrt()
         scaled = (self.factor * share.unsqueeze(-1)).transpose(1, 2).flatten(2)
         missing = (~exists & (weight > 0)).any(1)

@@ -123,8 +123,11 @@ class Answer:
         name: str,
         levels: Sequence[float],
     ) -> None:
-        self._taken, self._model, self._levels = taken, model, levels
-        self.seq, self.model = taken.seq, name
+        self._taken = taken
+        self._model = model
+        self._levels = levels
+        self.seq = taken.seq
+        self.model = name
 
     @property
     def warming_up(self) -> bool:
@@ -206,7 +209,8 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """As the REST interface answers, without the name of a stream."""
-        line, event = self.run_length, self.event
+        line = self.run_length
+        event = self.event
         found: dict[str, Any] = {
             "seq": self.seq,
             "model": self.model,

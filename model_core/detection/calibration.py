@@ -26,7 +26,9 @@ def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None
             f"sensitivity: expected at least {quiet.FEWEST} labels, and that two differ, which is "
             "not so yet"
         )
-    model, rules, series = pipeline.model, pipeline.rules, pipeline.series[row]
+    model = pipeline.model
+    rules = pipeline.rules
+    series = pipeline.series[row]
     if not own.fits(model):
         raise BadInput(
             "sensitivity: expected a model of one real label without inputs to calibrate, got one "
@@ -43,7 +45,8 @@ def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None
         first = series.seq - len(known)
         starts = hindsight.starts(pipeline, known, first) if series.warm else []
         regime = own.learned(labels, there.nonzero()[0] + first, starts)
-        state, prior = pipeline.filters.state(row), pipeline.filters.prior(row)
+        state = pipeline.filters.state(row)
+        prior = pipeline.filters.prior(row)
         y = own.continuations(regime, name, GENERATION, series.seq)
         *_, counts = own.confirmations(model, state, prior, y, rules.hazard, rules.outlier_rate)
         found = own.calibrated(counts, y.size, rate)

@@ -200,7 +200,8 @@ class Detector:
             "quantiles": found._levels,
             **found._given,
         }
-        made._all, made._last = found, None
+        made._all = found
+        made._last = None
         return made
 
     def plot(self, last: int | None = None) -> Figure:

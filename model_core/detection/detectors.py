@@ -57,7 +57,8 @@ class Detectors:
         seasons by default. Raises BadInput and BadArtifact.
         """
         names = parsing.names(streams)
-        self._names, self._asked = names, model
+        self._names = names
+        self._asked = model
         self._levels = parsing.levels(quantiles)
         self._settings = options.checked(settings)
         self._given = dict(settings)
@@ -118,7 +119,8 @@ class Detectors:
         BadInput: of what does not fit before any is taken; where the filter refuses one, those
         before it are, and their answers are the error's `answers`.
         """
-        stream, found = self._at(stream), parsing.elements(rows)
+        stream = self._at(stream)
+        found = parsing.elements(rows)
         given = [None] * len(found) if x is None else parsing.elements(x)
         steps = list(elapsed) if isinstance(elapsed, Iterable) else [elapsed] * len(found)
         told = [None] * len(found) if changepoint is None else parsing.elements(changepoint)
@@ -144,7 +146,8 @@ class Detectors:
 
     def score(self, stream: int, y: Label, x: Any = None) -> float:
         """Anomaly that a label would have if it came next, from 0 to 1; 0 where none is known."""
-        stream, found = self._at(stream), math.nan
+        stream = self._at(stream)
+        found = math.nan
         with self._undone(always=True):
             (seen,) = self._checked([stream], [y], [x], [None], [None])
             if self._pipeline is not None:
@@ -203,13 +206,16 @@ class Detectors:
 
     def calibrate(self, stream: int) -> Calibrated:
         """Calibrate the threshold of a series' `sensitivity`; see `Detector.calibrate`."""
-        stream, requested = self._at(stream), self._settings.sensitivity
+        stream = self._at(stream)
+        requested = self._settings.sensitivity
         rate = None if requested is None else requested["false_alarms_per_1000"]
         return calibration.calibrate(self._pipeline, stream, self._names[stream], rate)
 
     def predict(self, stream: int, x: Any = None, elapsed: float = 1.0) -> Predictive | None:
         """Predictive distribution of the next label, at an input; None before two labels differ."""
-        stream, elapsed, pipeline = self._at(stream), parsing.time(elapsed), self._pipeline
+        stream = self._at(stream)
+        elapsed = parsing.time(elapsed)
+        pipeline = self._pipeline
         if pipeline is None:
             return None
         with self._undone(always=True):
@@ -218,7 +224,8 @@ class Detectors:
         if self.warming_up(stream):
             _, mixture = pipeline.predicted([stream], [given])
         else:
-            state, prior = pipeline.filters.state(stream), pipeline.filters.prior(stream)
+            state = pipeline.filters.state(stream)
+            prior = pipeline.filters.prior(stream)
             inputs = pipeline.coming(stream, 1, given, elapsed)
             grown, _ = moca.grow(state, prior, inputs)
             mixture = moca.predict(pipeline.model, grown, prior, inputs).mixture
@@ -239,7 +246,8 @@ class Detectors:
             at = torch.from_numpy(drawn)
             return [of_draws(pipeline.model, at[:, i], self._levels) for i in range(horizon)]
         offsets = pipeline.offsets_ahead(stream, horizon)
-        state, prior = pipeline.filters.state(stream), pipeline.filters.prior(stream)
+        state = pipeline.filters.state(stream)
+        prior = pipeline.filters.prior(stream)
         coming = pipeline.coming(stream)
         found = []
         for i, each in enumerate(ahead.mixtures(pipeline.model, state, prior, coming, horizon)):
@@ -250,7 +258,8 @@ class Detectors:
     def paths(self, stream: int, horizon: int, count: int, seed: int = 0) -> NDArray[np.float64]:
         """Draws (count, horizon, d) of the next labels: samples of their joint predictive."""
         pipeline = self._ahead(stream, horizon)
-        state, prior = pipeline.filters.state(stream), pipeline.filters.prior(stream)
+        state = pipeline.filters.state(stream)
+        prior = pipeline.filters.prior(stream)
         rows = ahead.repeated(state, prior, count)
         coming = pipeline.coming(stream, count)
         generator = torch.Generator().manual_seed(seed)
@@ -309,7 +318,8 @@ class Detectors:
         }
 
     def _resume(self, header: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
-        stored_digest, reference = header["model"]["digest"], header["model"]["reference"]
+        stored_digest = header["model"]["digest"]
+        reference = header["model"]["reference"]
         if self._asked is None and reference is not None:
             self._chosen = options.chosen(reference)  # the default of the time
         digest = None if self._chosen is None else self._chosen.digest
@@ -375,7 +385,8 @@ class Detectors:
         Raises BadInput, and then nothing has changed.
         """
         with self._undone():
-            inputs, found = self._inputs(x), [self._label(each) for each in y]
+            inputs = self._inputs(x)
+            found = [self._label(each) for each in y]
             if self._pipeline is None:
                 self._decide(rows, found, inputs)
             told = map(parsing.time, elapsed), map(parsing.probability, changepoint)
@@ -399,7 +410,8 @@ class Detectors:
         assert self._chosen is not None
         y_dim = options.dimensions(self._chosen)[1]
         self._build(outputs if y_dim is None else y_dim, len(inputs[0]))
-        early, self._early = self._early, [[] for _ in self._names]
+        early = self._early
+        self._early = [[] for _ in self._names]
         assert self._pipeline is not None
         blank = (math.nan,) * self._pipeline.model.y_dim
         try:

@@ -45,13 +45,17 @@ class Filters:
         levels: Sequence[float],
     ) -> None:
         """levels: of the quantiles in summaries; without any there are no summaries."""
-        self.model, self.rows, self.max_hypotheses = model, rows, max_hypotheses
+        self.model = model
+        self.rows = rows
+        self.max_hypotheses = max_hypotheses
         unit = torch.ones(1, model.scaled, dtype=torch.float64)
         prior = moca.make_prior(model, unit, unit)
-        self._blank, self._stats = moca.init(prior, max_hypotheses), type(prior.stats)
+        self._blank = moca.init(prior, max_hypotheses)
+        self._stats = type(prior.stats)
         self._leaves = [_rows(each, rows) for each in moca.leaves(self._blank)]
         self._prior = [_rows(each, rows) for each in (*prior.stats, *prior[1:])]
-        self._levels, self._normal = list(levels), with_normal(levels)
+        self._levels = list(levels)
+        self._normal = with_normal(levels)
         self._kernel = columns.kernel_of(model)
         if self._kernel is not None:
             self._views = self._kernel.views([*self._leaves, *self._prior])
@@ -125,7 +129,8 @@ class Filters:
         was, those after it are stepped anew: their numbers are about another start. The row is
         only that of the last step once all were taken.
         """
-        inputs, at = inputs.copy(), 0
+        inputs = inputs.copy()
+        at = 0
         while at < len(inputs):
             inputs[at:, columns.CONFIRMED] = confirmed()
             part = slice(at, at + max(1, self._ready(inputs[at : at + AT_ONCE])))
@@ -141,7 +146,9 @@ class Filters:
         confirmed: Callable[[], int],
     ) -> Generator[Step, None, int]:
         """Step a row; returns how many of the observations were stepped, one at least."""
-        count, used, start = len(inputs), 0, confirmed()
+        count = len(inputs)
+        used = 0
+        start = confirmed()
         if count > 1:
             before = [each[row].clone() for each in self._leaves]
             repeated = np.full(count, row, dtype=np.int64)
@@ -212,12 +219,14 @@ class Filters:
                 own[at] = new
             numbers = np.empty((len(rows), 0))
             if self._levels:
-                mixture, by = info.predictive, torch.from_numpy(offsets)
+                mixture = info.predictive
+                by = torch.from_numpy(offsets)
                 y = told[:, columns.LABEL : columns.LABEL + self.model.y_dim]
                 labelled = told[:, columns.LABELLED : columns.LABELLED + 1] > 0
                 y = torch.where(labelled, y, torch.nan)
                 if offsets.any():
-                    mixture, y = mixture.shifted(by), y + by.unsqueeze(-1)
+                    mixture = mixture.shifted(by)
+                    y = y + by.unsqueeze(-1)
                 numbers = summary.of(mixture, y, self._levels)
             lines = readout.rows(table)
             if self.model.typical:
@@ -232,7 +241,8 @@ class Filters:
 
 def inputs_of(model: UnderlyingModel, told: Tensor, hazard: Floats) -> Inputs:
     """Inputs of the filter from rows (B, 6 + d + x), as kernels take them; hazard: (H,) of all."""
-    label, x = columns.LABEL, columns.LABEL + model.y_dim
+    label = columns.LABEL
+    x = columns.LABEL + model.y_dim
     return Inputs(
         told[:, x:] if model.x_dim else None,
         told[:, label:x],

@@ -19,7 +19,8 @@ def segments(pipeline: Pipeline, row: int) -> list[Segment]:
 
     Of a model without a kernel only the last `UNCOMPILED` are segmented anew.
     """
-    online, series = pipeline.segments(row), pipeline.series[row]
+    online = pipeline.segments(row)
+    series = pipeline.series[row]
     if not online:
         return []
     history = pipeline.rules.history

@@ -15,9 +15,15 @@ from model_core.events import Event
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INK, BAND, MIDDLE, CHANGE, QUIET = "#1f2933", "#9ec5e8", "#1f6fb2", "#c8102e", "#7b8794"
+INK = "#1f2933"
+BAND = "#9ec5e8"
+MIDDLE = "#1f6fb2"
+CHANGE = "#c8102e"
 PANELS = 6  # outputs shown, at most
-POINTS, WIDE, HIGH = 240, 320.0, 48.0  # labels of a sparkline, and its size in pixels
+# Labels of a sparkline, and its size in pixels.
+POINTS = 240
+WIDE = 320.0
+HIGH = 48.0
 
 
 class Pictured(Protocol):
@@ -65,7 +71,8 @@ def draw(detector: Pictured, last: int | None = None) -> Figure:
     rows = None if kept is None else kept[1][-(last or len(kept[1])) :]
     if kept is None or rows is None or not len(rows):
         raise BadInput("plot: nothing is retained; update first, with a `history` above 0")
-    places, outputs = kept[0], min(kept[0].model.y_dim, PANELS)
+    places = kept[0]
+    outputs = min(kept[0].model.y_dim, PANELS)
     first = detector.seq - len(rows)
     at = np.arange(first, detector.seq)
     figure = Figure(figsize=(10, 1.5 + 2.0 * outputs), dpi=100, layout="constrained")
@@ -76,7 +83,8 @@ def draw(detector: Pictured, last: int | None = None) -> Figure:
     ]
     answers = rows[:, places.answer].reshape(len(rows), 3, -1)
     for i in range(outputs):
-        label, answer = rows[:, places.y][:, i], answers[:, :, i]
+        label = rows[:, places.y][:, i]
+        answer = answers[:, :, i]
         panels[i].fill_between(at, answer[:, 1], answer[:, 2], color=BAND, alpha=0.5, lw=0)
         panels[i].plot(at, answer[:, 0], color=MIDDLE, lw=1.2)
         panels[i].plot(at, label, ".", color=INK, ms=3)
@@ -110,7 +118,8 @@ def _limits(label: Floats) -> tuple[float, float]:
 
 def html(detector: Pictured) -> str:
     """A small table: model, observations, last change, what is expected next; and a sparkline."""
-    kept, changes = detector.retained(), confirmed(detector)
+    kept = detector.retained()
+    changes = confirmed(detector)
     inputs = kept is not None and kept[0].model.x_dim > 0
     expected = None if inputs else detector.predict()
     state = "warming up" if detector.warming_up else f"{len(changes)} changes confirmed"
@@ -144,7 +153,8 @@ def _sparkline(detector: Pictured, changes: list[int]) -> str:
     known = np.flatnonzero(np.isfinite(y))
     if len(known) < 2:
         return ""
-    step, first = WIDE / max(len(y) - 1, 1), detector.seq - len(y)
+    step = WIDE / max(len(y) - 1, 1)
+    first = detector.seq - len(y)
     span = float(np.ptp(y[known])) or 1.0
     heights = HIGH - 2 - (y[known] - y[known].min()) / span * (HIGH - 4)
     points = " ".join(f"{i * step:.1f},{each:.1f}" for i, each in zip(known, heights, strict=True))

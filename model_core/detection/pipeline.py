@@ -55,7 +55,8 @@ class Pipeline:
         levels: of quantiles; without any predictives are left out. provisional: whether labels of
         the warm-up are predicted. answers: whether answers are retained, too.
         """
-        self.model, self.rules = model, rules
+        self.model = model
+        self.rules = rules
         self.layout = Layout(model, answers)
         self.series = [Series(self.layout.width, phase) for phase in phases]
         self.filters = Filters(model, len(phases), rules.max_hypotheses, levels)
@@ -95,7 +96,8 @@ class Pipeline:
                 found[i] = self._warm_up(rows[i], observations[i], each)
         if not warm:
             return found
-        chosen, seen = [rows[i] for i in warm], [observations[i] for i in warm]
+        chosen = [rows[i] for i in warm]
+        seen = [observations[i] for i in warm]
         offsets = np.array([self._offset(row) for row in chosen])
         packed = self._packed(chosen, seen, offsets)
         steps = self.filters.step(chosen, packed, self.rules.hazard, offsets)
@@ -113,7 +115,8 @@ class Pipeline:
 
         To be taken to the end; those before a Refused one are.
         """
-        series, at = self.series[row], 0
+        series = self.series[row]
+        at = 0
         while at < len(observations):
             if not series.warm:
                 (foretold,) = self._foretold([row], [observations[at]])
@@ -193,7 +196,8 @@ class Pipeline:
 
     def _track(self, row: int, line: Readout, ahead: int = 0) -> tuple[Moved, ...]:
         """Follow the events; returns those that changed. ahead: observations not yet entered."""
-        series, rules = self.series[row], self.rules
+        series = self.series[row]
+        rules = self.rules
         seq = series.seq + ahead
         known = seq - line.event_run_length <= series.track.confirmed_start
         if known and series.track.event is None:
@@ -227,7 +231,8 @@ class Pipeline:
         moved: tuple[Moved, ...],
     ) -> Taken:
         """Enter a step into its series; rank: its anomaly. moved: what it did to events."""
-        series, line = self.series[row], step.line
+        series = self.series[row]
+        line = step.line
         seq = series.seq
         alarm = self._alarm(series, seen, step.numbers, rank)
         series.seq += 1
@@ -235,7 +240,8 @@ class Pipeline:
         series.changed_probability = line.changed_probability
         kept = self.layout.row(seen, offset, step.numbers)
         kept[PREVIOUS] = line.born_previous_start
-        kept[CHANGED], kept[ANOMALY] = line.changed_probability, rank
+        kept[CHANGED] = line.changed_probability
+        kept[ANOMALY] = rank
         series.retained.append(kept)
         if self._learn(row, seen):
             self._begin_anew(row)
@@ -254,7 +260,8 @@ class Pipeline:
     def _alarm(
         self, series: Series, seen: Observation, numbers: Floats, rank: float
     ) -> Event | None:
-        threshold, last = self.rules.anomaly_alarm, series.last_anomaly
+        threshold = self.rules.anomaly_alarm
+        last = series.last_anomaly
         if math.isnan(rank) or not events.alarming(threshold, rank, series.seq, last):
             return None
         series.last_anomaly = series.seq
@@ -297,7 +304,8 @@ class Pipeline:
             due = self._next_search(series, series.seq)
             count = len(observations)
             return np.zeros(count if due is None else min(count, due - series.seq))
-        state, found = series.season.copy(), []
+        state = series.season.copy()
+        found = []
         for each in observations:
             found.append(season.offset(state))
             if season.observe(state, each.y[0]):
@@ -334,7 +342,8 @@ class Pipeline:
         base = series.seq - len(known)
         joined = max(int(known[0, PREVIOUS]), 0) if base else 0
         values = self.layout.values(known)
-        before, moments = self.filters.state(row), (series.location, series.scale)
+        before = self.filters.state(row)
+        moments = (series.location, series.scale)
         if self.given() is None and warmup.varied(values, self.model.y_dim):
             series.location, series.scale = self.estimated(values)
         self.filters.begin(row, series.location, series.scale)
@@ -348,7 +357,8 @@ class Pipeline:
             return
         for each, line in zip(known, lines, strict=True):
             each[PREVIOUS] = restart.position(line.born_previous_start, base, joined)
-        state, confirmed = self.filters.state(row), series.track.confirmed_start
+        state = self.filters.state(row)
+        confirmed = series.track.confirmed_start
         now = restart.restarted(state, lines[-1], base, joined, confirmed)
         self.filters.put(row, now.state)
         series.track = series.track._replace(
@@ -366,7 +376,8 @@ class Pipeline:
         where it takes no observation, of a model whose numbers are not finite.
         """
         lines: list[Readout] = []
-        offsets, seen = known[:, OFFSET].copy(), self.layout.observations(known)
+        offsets = known[:, OFFSET].copy()
+        seen = self.layout.observations(known)
         rules = self.rules
         while len(lines) < len(known):
             rest = slice(len(lines), None)
@@ -400,7 +411,9 @@ class Pipeline:
 
         inputs: of the labels. Returns which of the rows have one, and a mixture of so many rows.
         """
-        chosen, histories, moments = [], [], []
+        chosen = []
+        histories = []
+        moments = []
         for i, row in enumerate(rows):
             known = self.series[row].retained.rows
             values = self.layout.values(known)
@@ -424,7 +437,8 @@ class Pipeline:
         if mixture is None:
             return found
         offsets = np.array([self._offset(rows[i]) for i in at])
-        y, by = np.array([seen[i].y for i in at]), torch.from_numpy(offsets)
+        y = np.array([seen[i].y for i in at])
+        by = torch.from_numpy(offsets)
         labelled = self.layout.labelled(y)
         known = np.where(labelled[:, None], y - offsets[:, None], 0.0)
         scores = mixture.log_prob(torch.from_numpy(known)).numpy()
@@ -439,7 +453,8 @@ class Pipeline:
     def _warm_up(self, row: int, seen: Observation, foretold: tuple[float, Floats, float]) -> Taken:
         """Answer from one regime, and begin where enough labels are there; raises Refused."""
         series = self.series[row]
-        seq, (offset, numbers, score) = series.seq, foretold
+        seq = series.seq
+        offset, numbers, score = foretold
         before = None if series.season is None else series.season.copy()
         series.seq += 1
         series.retained.append(self.layout.row(seen, offset, numbers))
@@ -470,7 +485,8 @@ class Pipeline:
         rows = series.retained.rows
         seen = self.layout.observations(rows)
         offsets = rows[:, OFFSET].copy()
-        count, series.seq = series.seq, 0
+        count = series.seq
+        series.seq = 0
         while series.seq < count:
             at = series.seq
             for step in self._through(row, seen[at:], offsets[at:]):

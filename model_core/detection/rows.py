@@ -46,7 +46,9 @@ class Layout:
     def row(self, seen: Observation, offset: float, numbers: Floats) -> Floats:
         """Row of an observation; offset: its season. numbers: of its predictive's `Summary`."""
         row = np.full(self.width, math.nan)
-        row[ELAPSED], row[CHANGEPOINT], row[OFFSET] = seen.elapsed, seen.changepoint, offset
+        row[ELAPSED] = seen.elapsed
+        row[CHANGEPOINT] = seen.changepoint
+        row[OFFSET] = offset
         row[PREVIOUS] = -1
         row[self.y] = seen.y
         if seen.x:
@@ -94,7 +96,9 @@ class Layout:
         y = self.filtered(rows)
         labelled = self.labelled(y)
         if not remembers:
-            rows, y, labelled = rows[labelled], y[labelled], labelled[labelled]
+            rows = rows[labelled]
+            y = y[labelled]
+            labelled = labelled[labelled]
         columns = y.tolist(), rows[:, self.x].tolist(), labelled.tolist()
         return [
             (label if there else None, x or None) for label, x, there in zip(*columns, strict=True)
@@ -155,7 +159,9 @@ class Retained:
             if 2 * count > len(room):
                 room = np.empty((2 * len(room), room.shape[1]))
             room[:count] = self.rows
-            self._rows, self._start, self._end = room, 0, count
+            self._rows = room
+            self._start = 0
+            self._end = count
         self._rows[self._end] = row
         self._end += 1
 
@@ -163,7 +169,9 @@ class Retained:
         """Hold these rows, the first of which is at position `first`."""
         self._rows = np.empty((max(16, 2 * len(rows)), rows.shape[1]))
         self._rows[: len(rows)] = rows
-        self._start, self._end, self.first = 0, len(rows), first
+        self._start = 0
+        self._end = len(rows)
+        self.first = first
 
     def trim(self, most: int) -> None:
         """Forget the oldest beyond `most`."""

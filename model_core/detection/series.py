@@ -118,7 +118,10 @@ class Series:
 
     def take_back(self, seq: int, season: Floats | None) -> None:
         """Be before observation `seq` of the warm-up again, which had this season."""
-        self.seq, self.warm, self.season, self.track = seq, False, season, Track()
+        self.seq = seq
+        self.warm = False
+        self.season = season
+        self.track = Track()
         self.events.clear()
         self.retained.pop()
 

@@ -16,7 +16,8 @@ from model_core import codec, season
 from model_core.detection.pipeline import Pipeline
 from model_core.errors import BadState, ModelCoreError
 
-MAGIC, VERSION = b"MOCD", 1
+MAGIC = b"MOCD"
+VERSION = 1
 T = TypeVar("T")
 # What a header that says something else than it should may raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError)

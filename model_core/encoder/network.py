@@ -48,7 +48,8 @@ class Mlp:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Features of a batch of inputs."""
-        last, inputs = len(self.weights) - 1, x
+        last = len(self.weights) - 1
+        inputs = x
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             name = self.output_activation if i == last else self.activation
             x = ACTIVATIONS[name](torch.nn.functional.linear(x, weight, bias))

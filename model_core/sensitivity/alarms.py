@@ -108,7 +108,8 @@ class Watch:
         self._tracks[which][row] = after
         self._starts[which, row] = after.confirmed_start
         self._open[which, row] = after.event is not None
-        last, new = before.last_event, after.last_event
+        last = before.last_event
+        new = after.last_event
         if new is None or new.confirmed_at != reading.seq:
             return
         found = self.confirmed[which][row]

@@ -15,8 +15,13 @@ from model_core.sensitivity.regimes import Inputs, check, draw, shifted
 from model_core.upm.base import UnderlyingModel
 
 SHIFTS = (1.0, 2.0, 3.0)  # predictive standard deviations
-LOWEST, HIGHEST, STEP = 2.5, 14.0, 1.0  # log odds of thresholds; the lowest beside the hazard's
-BATCH_BYTES, MOST_SERIES = 24 << 20, 256  # of what is filtered at once
+# Log odds of thresholds; the lowest beside the hazard's.
+LOWEST = 2.5
+HIGHEST = 14.0
+STEP = 1.0
+# Of what is filtered at once.
+BATCH_BYTES = 24 << 20
+MOST_SERIES = 256
 UNORDERED = ("class", "binary")  # labels that cannot be moved up
 FORMAT = 1
 
@@ -105,7 +110,8 @@ def _curve(
     inputs: Inputs | None,
     tick: Tick,
 ) -> Curve:
-    streams, thresholds = Streams(hazard=part.hazard), _thresholds(model, part.hazard)
+    streams = Streams(hazard=part.hazard)
+    thresholds = _thresholds(model, part.hazard)
     generator = torch.Generator().manual_seed(plan.seed)
     counts = [0] * len(thresholds)
     series = max(1, part.observations // plan.length)

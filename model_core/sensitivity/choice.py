@@ -52,7 +52,8 @@ def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> Choice
         return _beyond(known[max(0, above - 1)], rate, hazard)
     span = places[above - 1], places[above]
     share = math.log(hazard / span[0]) / math.log(span[1] / span[0])
-    first, second = known[above - 1].at(rate), known[above].at(rate)
+    first = known[above - 1].at(rate)
+    second = known[above].at(rate)
     nearer = (first if share < 0.5 else second)[1]
     return Choice(probability_of(first[0] + (second[0] - first[0]) * share), nearer, False)
 

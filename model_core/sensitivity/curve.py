@@ -17,7 +17,9 @@ from model_core.errors import OutOfRange
 
 PRIOR_COUNT = 10.0  # alarms that the straight line counts for beside those that were counted
 FITTED = 50.0  # per 1,000: rates beyond it have no part in the line
-BEYOND, SPREAD = 1.5, 3.0  # times what the line says, and deviations: there it does not hold
+# Times what the line says, and deviations: there it does not hold.
+BEYOND = 1.5
+SPREAD = 3.0
 FEWEST = 3  # alarms counted at the quietest threshold of a curve
 RATES = ("false_alarms_per_1000", "low", "high")
 NORMAL = 1.96  # of a 95 % interval
@@ -66,7 +68,8 @@ class Curve(NamedTuple):
             )
         rates = [-each.false_alarms_per_1000 for each in self.points]
         upper = max(1, bisect_left(rates, -rate))
-        quiet, loud = self.points[upper], self.points[upper - 1]
+        quiet = self.points[upper]
+        loud = self.points[upper - 1]
         span = math.log(loud.false_alarms_per_1000 / quiet.false_alarms_per_1000)
         share = math.log(loud.false_alarms_per_1000 / rate) / span if span else 1.0
         odds = _between(log_odds(loud.threshold), log_odds(quiet.threshold), share)

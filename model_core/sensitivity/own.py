@@ -26,7 +26,9 @@ from model_core.sensitivity.curve import probability_of
 from model_core.upm.base import UnderlyingModel
 
 MOST = 2000  # last observations that are learned from
-SERIES, STEPS = 16, 1000  # continuations, and observations of each
+# Continuations, and observations of each.
+SERIES = 16
+STEPS = 1000
 # Log odds of thresholds. The highest is a probability of 1 - 2e-9.
 LOG_ODDS = tuple(float(each) for each in range(-2, 21))
 QUIET = 1.1  # rates up to this multiple of the lowest one count as equal to it
@@ -146,7 +148,8 @@ class Filters:
         self._state = moca.rebuild(state, leaves)
         stats = type(prior.stats)(*(each.contiguous() for each in prior.stats))
         self._prior = Prior(stats, *(each.contiguous() for each in prior[1:]))
-        self._model, self._rate = model, outlier_rate
+        self._model = model
+        self._rate = outlier_rate
         self._hazard = np.ascontiguousarray(np.tile(hazard, (series, 1)))
         self._rows = np.arange(series)
         self._kernel = compiled.kernel_of(model)

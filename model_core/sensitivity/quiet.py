@@ -103,7 +103,8 @@ def _fitted(parts: Sequence[Floats], line: bool, regimes: int) -> tuple[float, Q
 
 def _burg(rest: Floats) -> tuple[float, Floats]:
     """Akaike's criterion by label, and coefficients: of the order for which it is least."""
-    forward, backward = rest[1:].copy(), rest[:-1].copy()
+    forward = rest[1:].copy()
+    backward = rest[:-1].copy()
     coefficients: Floats = np.zeros(0)
     variance = float(rest @ rest) / len(rest)
     least = math.log(variance), coefficients

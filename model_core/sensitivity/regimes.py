@@ -19,7 +19,9 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.learned import Learned
 
 COUNT = 10.0  # location that rates of counts are drawn around
-EARLY, FARTHEST = 50, 100.0  # labels of which the deviation is taken; how many of it labels go
+# Labels of which the deviation is taken; how many of it labels go.
+EARLY = 50
+FARTHEST = 100.0
 ATTEMPTS = 20
 
 Inputs = Callable[[int, int, torch.Generator], Tensor]  # series, observations: (B, T, x_dim)
@@ -97,7 +99,8 @@ def _draw(
 ) -> Drawn:
     where = torch.full((series, model.scaled), location_of(model), dtype=torch.float64)
     prior = make_prior(model, where, torch.ones_like(where))
-    stats, context = prior.stats, prior.context
+    stats = prior.stats
+    context = prior.context
     one = torch.ones(series, 1, dtype=torch.float64)
     x = (inputs or normal_inputs(model))(series, steps, generator) if model.x_dim else None
     columns = []
@@ -160,7 +163,8 @@ def shifted(drawn: Drawn, label: str, at: int, size: float, generator: torch.Gen
     Counts stay counts and durations positive: to a count one of such a mean is added, a duration
     is stretched.
     """
-    y, later = drawn.y.clone(), slice(at, None)
+    y = drawn.y.clone()
+    later = slice(at, None)
     by = size * drawn.deviation[:, later]
     if label == "count":
         y[:, later] += torch.poisson(by, generator=generator)
