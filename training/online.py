@@ -152,7 +152,8 @@ def follow(
 def _rules(model: UnderlyingModel, settings: Settings) -> Rules:
     """Settings as the pipeline has them."""
     hazard = model.hazard if settings.hazard is None else settings.hazard
-    rate, defaults = settings.outlier_rate, settings.defaults
+    rate = settings.outlier_rate
+    defaults = settings.defaults
     alone = model.label == "real" and model.y_dim == 1
     return Rules(
         hazard=np.atleast_1d(np.array(hazard, dtype=np.float64)),

@@ -112,7 +112,8 @@ class AlpacaMixtureLearner(AlpacaLearner):
     def __init__(self, encoder: Encoder, scaling: Scaling, *, priors: int, **options: Any) -> None:
         """options: as of `AlpacaLearner`."""
         super().__init__(encoder, scaling, **options)
-        mean, factor = self.prior_mean.detach(), self.prior_covariance_factor.detach()
+        mean = self.prior_mean.detach()
+        factor = self.prior_covariance_factor.detach()
         drawn = mean + factor @ torch.randn(priors, *mean.shape)
         self.prior_mean = nn.Parameter(drawn)
         self.prior_covariance_factor = nn.Parameter(factor.repeat(priors, 1, 1))
@@ -162,7 +163,9 @@ class FleetLearner(AlpacaLearner):
         """encoder: with as many linear features as outputs. options: as of `AlpacaLearner`."""
         super().__init__(encoder, scaling, **{**options, "student": True})
         assert isinstance(encoder, MlpEncoder)
-        outputs, linear, first = len(scaling.y_offset), encoder.linear, len(scaling.x_offset)
+        outputs = len(scaling.y_offset)
+        linear = encoder.linear
+        first = len(scaling.x_offset)
         assert linear is not None
         with torch.no_grad():
             linear.weight.zero_()

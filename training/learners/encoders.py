@@ -46,7 +46,8 @@ class MlpEncoder(nn.ModuleList):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (..., n) of inputs (..., x_dim)."""
-        inputs, last = x, len(self.layers) - 2
+        inputs = x
+        last = len(self.layers) - 2
         for i in range(last + 1):
             name = self.output_activation if i == last else self.activation
             x = ACTIVATIONS[name](self[i](x))

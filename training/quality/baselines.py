@@ -31,7 +31,9 @@ PAGE_START = 30  # observations before its first alarm
 RUN_LENGTHS = 200  # of fast-bocpd
 REGIME = 250.0  # mean length of its regimes
 # Of NAB's windowed Gaussian: its window, how far it moves, and its least deviation.
-NAB_WINDOW, NAB_STEP, NAB_LEAST_SD = 6400, 100, 1e-6
+NAB_WINDOW = 6400
+NAB_STEP = 100
+NAB_LEAST_SD = 1e-6
 
 NOTHING = "no change"
 EVEN = "evenly spaced"
@@ -90,7 +92,12 @@ def rolling_z(y: Floats) -> list[int]:
 def page_hinkley(y: Floats) -> list[int]:
     """Page's test in both directions, started anew after each alarm (Page 1954; Hinkley 1971)."""
     alarms = []
-    count, mean, up, down, least, most = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    count = 0
+    mean = 0.0
+    up = 0.0
+    down = 0.0
+    least = 0.0
+    most = 0.0
     for t, value in enumerate(y.tolist()):
         count += 1
         mean += (value - mean) / count
@@ -100,7 +107,12 @@ def page_hinkley(y: Floats) -> list[int]:
         most = max(most, down)
         if count >= PAGE_START and max(up - least, most - down) > PAGE_LIMIT:
             alarms.append(t)
-            count, mean, up, down, least, most = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+            count = 0
+            mean = 0.0
+            up = 0.0
+            down = 0.0
+            least = 0.0
+            most = 0.0
     return alarms
 
 
@@ -187,7 +199,9 @@ def windowed_gaussian(y: Floats) -> Floats:
     """
     strange = np.zeros(len(y))
     total = square = 0.0
-    mean, sd, window_end = 0.0, 1.0, min(NAB_WINDOW, len(y))
+    mean = 0.0
+    sd = 1.0
+    window_end = min(NAB_WINDOW, len(y))
     for t in range(window_end):
         if t:
             strange[t] = _tail(y[t], mean, sd)
@@ -199,7 +213,8 @@ def windowed_gaussian(y: Floats) -> Floats:
         end = min(first + NAB_STEP, len(y))
         strange[first:end] = [_tail(value, mean, sd) for value in y[first:end]]
         recent = y[end - NAB_WINDOW : end]
-        mean, sd = float(recent.mean()), float(recent.std()) or NAB_LEAST_SD
+        mean = float(recent.mean())
+        sd = float(recent.std()) or NAB_LEAST_SD
     return strange
 
 

@@ -495,7 +495,8 @@ def _choice(output: str, table: Floats, halves: Sequence[NDArray[np.int64]]) -> 
 
     def spread(values: Sequence[Floats]) -> tuple[tuple[float, float], tuple[float, float]]:
         """Mean and standard deviation of both measures."""
-        (f1, cover), (f1_sd, cover_sd) = np.mean(values, 0).tolist(), np.std(values, 0).tolist()
+        f1, cover = np.mean(values, 0).tolist()
+        f1_sd, cover_sd = np.std(values, 0).tolist()
         return (f1, f1_sd), (cover, cover_sd)
 
     sums = table.mean(1).sum(-1)

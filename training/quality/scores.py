@@ -43,7 +43,10 @@ REPETITIONS = 20  # of choosing on one half of the series and scoring the other
 
 MARGIN = 5  # observations by which a detection of TCPD may be off
 
-HIT, FALSE, MISS = 1.0, 0.11, 1.0  # weights of the standard profile
+# Weights of the standard profile.
+HIT = 1.0
+FALSE = 0.11
+MISS = 1.0
 PROBATION = 0.15  # share of a series that is not scored, of at most
 PROBATION_LENGTH = 5000  # observations
 SILENCE = ALARM_SILENCE  # observations after an alarm in which no other is raised

@@ -105,7 +105,8 @@ def _family(
     sizes: Sizes,
 ) -> Iterator[SensitivityRow]:
     y = np.stack([family.draw(rng, sizes.learned + sizes.scored) for _ in range(sizes.streams)])
-    known, rest = y[:, : sizes.learned], y[:, sizes.learned :]
+    known = y[:, : sizes.learned]
+    rest = y[:, sizes.learned :]
     prior = _warmed(model, known)
     state = moca.init(prior, DEFAULTS.max_hypotheses)
     filters = own.Filters(model, state, prior, _hazard(model), model.outlier_rate)
