@@ -49,11 +49,11 @@ class Predictive(NamedTuple):
         if self.probabilities is not None:
             return {"probabilities": self.probabilities}
         assert self.covariance is not None
-        exists = all(math.isfinite(each) for row in self.covariance for each in row)
+        exists = all(math.isfinite(value) for row in self.covariance for value in row)
         return {
             "mean": _listed(self.mean),
             "variance": self.covariance if exists else None,
-            "quantiles": {str(q): _listed(each) for q, each in (self.quantiles or {}).items()},
+            "quantiles": {str(q): _listed(value) for q, value in (self.quantiles or {}).items()},
         }
 
 
@@ -63,14 +63,14 @@ def _listed(value: Number | None) -> list[float]:
 
 def predictive(model: UnderlyingModel, numbers: Floats, levels: Sequence[float]) -> Predictive:
     """Predictive of the numbers of a `Summary`."""
-    found = Summary(numbers[None], model.y_dim, model.label)
+    predicted = Summary(numbers[None], model.y_dim, model.label)
     if model.label == "class":
-        return Predictive(probabilities=found.mean[0].tolist())
+        return Predictive(probabilities=predicted.mean[0].tolist())
     if model.label == "binary":
-        p = float(found.mean[0, 0])
+        p = float(predicted.mean[0, 0])
         return Predictive(probabilities=[1 - p, p])
-    quantiles = np.maximum.accumulate(found.quantiles[0], 0).tolist()
-    return _of_numbers(found.mean[0].tolist(), found.covariance[0], quantiles, levels)
+    quantiles = np.maximum.accumulate(predicted.quantiles[0], 0).tolist()
+    return _of_numbers(predicted.mean[0].tolist(), predicted.covariance[0], quantiles, levels)
 
 
 def of_mixture(model: UnderlyingModel, mixture: Mixture, levels: Sequence[float]) -> Predictive:
@@ -95,7 +95,7 @@ def _of_numbers(
 ) -> Predictive:
     sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0)).tolist()
     alone = len(mean) == 1
-    by_level = {q: each[0] if alone else each for q, each in zip(levels, quantiles, strict=True)}
+    by_level = {q: value[0] if alone else value for q, value in zip(levels, quantiles, strict=True)}
     if alone:
         return Predictive(mean[0], sd[0], by_level, covariance.tolist())
     return Predictive(mean, sd, by_level, covariance.tolist())
@@ -194,8 +194,8 @@ class Answer:
     def events(self) -> list[Event]:
         """All events whose state this observation changed."""
         alarm = self._taken.alarm
-        found = [moved.event for moved in self._taken.moved]
-        return found if alarm is None else [*found, alarm]
+        events = [moved.event for moved in self._taken.moved]
+        return events if alarm is None else [*events, alarm]
 
     @property
     def season(self) -> list[int]:
@@ -211,7 +211,7 @@ class Answer:
         """As the REST interface answers, without the name of a stream."""
         line = self.run_length
         event = self.event
-        found: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "seq": self.seq,
             "model": self.model,
             "predictive": None if self.predictive is None else self.predictive.to_dict(),
@@ -225,17 +225,17 @@ class Answer:
             "warming_up": self.warming_up,
         }
         if self.regime is not None:
-            found["regime"] = self.regime._asdict()
-        return found | ({"season": {"periods": self.season}} if self.season else {})
+            answer["regime"] = self.regime._asdict()
+        return answer | ({"season": {"periods": self.season}} if self.season else {})
 
     def __repr__(self) -> str:
         if self.warming_up:
             return f"Answer(seq={self.seq}, warming_up=True)"
         changed = self.changed_probability
         anomaly = self.anomaly
-        told = "" if anomaly is None else f", anomaly={anomaly:.3f}"
+        unusual = "" if anomaly is None else f", anomaly={anomaly:.3f}"
         state = "" if self.event is None else f", event={self.event.state} at {self.event.start}"
-        return f"Answer(seq={self.seq}, changed_probability={changed:.3f}{told}{state})"
+        return f"Answer(seq={self.seq}, changed_probability={changed:.3f}{unusual}{state})"
 
 
 def _known(value: float) -> float | None:
@@ -248,20 +248,20 @@ class Answers:
     Numbers are arrays (n,), nan where there is none; None stands for series that were refused.
     """
 
-    def __init__(self, each: Sequence[Answer | None]) -> None:
-        self._each = list(each)
+    def __init__(self, answers: Sequence[Answer | None]) -> None:
+        self._answers = list(answers)
 
     def __len__(self) -> int:
-        return len(self._each)
+        return len(self._answers)
 
     def __getitem__(self, index: int) -> Answer | None:
-        return self._each[index]
+        return self._answers[index]
 
     def __iter__(self) -> Iterator[Answer | None]:
-        return iter(self._each)
+        return iter(self._answers)
 
     def _column(self, name: str) -> Floats:
-        values = [None if each is None else getattr(each, name) for each in self._each]
+        values = [None if answer is None else getattr(answer, name) for answer in self._answers]
         return np.array([math.nan if value is None else value for value in values], np.float64)
 
     @property
@@ -282,9 +282,9 @@ class Answers:
     @property
     def drift_detected(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which of the observations confirmed a change."""
-        return np.array([each is not None and each.drift_detected for each in self._each])
+        return np.array([answer is not None and answer.drift_detected for answer in self._answers])
 
     @property
     def refused(self) -> list[int]:
         """Indices of observations that the filter could not take; these were not applied."""
-        return [i for i, each in enumerate(self._each) if each is None]
+        return [i for i, answer in enumerate(self._answers) if answer is None]

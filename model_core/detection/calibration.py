@@ -34,21 +34,21 @@ def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None
             "sensitivity: expected a model of one real label without inputs to calibrate, got one "
             f"of {model.y_dim} {model.label} labels and {model.x_dim} inputs"
         )
-    known = hindsight.known_now(series, min(own.MOST, rules.history))
-    there = pipeline.layout.labelled(known[:, pipeline.layout.y])
-    labels = (known[:, pipeline.layout.y.start] - known[:, OFFSET])[there]
+    rows = hindsight.known_now(series, min(own.MOST, rules.history))
+    there = pipeline.layout.labelled(rows[:, pipeline.layout.y])
+    labels = (rows[:, pipeline.layout.y.start] - rows[:, OFFSET])[there]
     try:
         quiet.check(labels)
     except ValueError as error:
         raise BadInput(f"sensitivity: {error}") from error
     with one_thread():
-        first = series.seq - len(known)
-        starts = hindsight.starts(pipeline, known, first) if series.warm else []
+        first = series.seq - len(rows)
+        starts = hindsight.starts(pipeline, rows, first) if series.warm else []
         regime = own.learned(labels, there.nonzero()[0] + first, starts)
         state = pipeline.filters.state(row)
         prior = pipeline.filters.prior(row)
         y = own.continuations(regime, name, GENERATION, series.seq)
         *_, counts = own.confirmations(model, state, prior, y, rules.hazard, rules.outlier_rate)
-        found = own.calibrated(counts, y.size, rate)
-    series.threshold = found.threshold
-    return found
+        calibrated = own.calibrated(counts, y.size, rate)
+    series.threshold = calibrated.threshold
+    return calibrated

@@ -188,19 +188,19 @@ class Detector:
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: Model | None = None) -> Detector:
         """What was saved; see `Detectors.load`."""
-        found = Detectors.load(path, model)
-        if len(found) != 1:
+        detectors = Detectors.load(path, model)
+        if len(detectors) != 1:
             raise BadInput(
-                f"{os.fspath(path)}: expected one series, got {len(found)}; use Detectors"
+                f"{os.fspath(path)}: expected one series, got {len(detectors)}; use Detectors"
             )
         made = cls.__new__(cls)
         made._given = {
-            "model": found._asked,
-            "name": found._names[0],
-            "quantiles": found._levels,
-            **found._given,
+            "model": detectors._asked,
+            "name": detectors._names[0],
+            "quantiles": detectors._levels,
+            **detectors._given,
         }
-        made._all = found
+        made._all = detectors
         made._last = None
         return made
 
@@ -219,5 +219,5 @@ class Detector:
         return picture.html(self)
 
     def __repr__(self) -> str:
-        known = repr(self.model) if self.model else "no model yet"
-        return f"Detector({known}, seq={self.seq})"
+        model = repr(self.model) if self.model else "no model yet"
+        return f"Detector({model}, seq={self.seq})"

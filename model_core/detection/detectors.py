@@ -89,21 +89,23 @@ class Detectors:
         are of; None: all. What the filter of a series cannot take is not applied, and its answer is
         None. Raises BadInput, and then no series has moved.
         """
-        found = parsing.elements(y)
-        rows = [self._at(each) for each in (range(len(self)) if streams is None else streams)]
+        labels = parsing.elements(y)
+        rows = [self._at(stream) for stream in (range(len(self)) if streams is None else streams)]
         given = [None] * len(rows) if x is None else parsing.elements(x)
-        if not len(found) == len(given) == len(rows):
-            raise BadInput(f"y: expected {len(rows)} labels, got {len(found)}; x: {len(given)}")
+        if not len(labels) == len(given) == len(rows):
+            raise BadInput(f"y: expected {len(rows)} labels, got {len(labels)}; x: {len(given)}")
         if len(set(rows)) < len(rows):
             raise BadInput(
                 "streams: expected distinct indices; update one that is named twice twice"
             )
         nothing = [None] * len(rows)
-        seen = self._checked(rows, found, given, [elapsed] * len(rows), nothing)
+        seen = self._checked(rows, labels, given, [elapsed] * len(rows), nothing)
         if self._pipeline is None:
-            return Answers([self._wait(*each) for each in zip(rows, seen, strict=True)])
-        taken = self._pipeline.observe(rows, seen)
-        return Answers([None if each is None else self._answer(each) for each in taken])
+            return Answers(
+                [self._wait(row, observation) for row, observation in zip(rows, seen, strict=True)]
+            )
+        steps = self._pipeline.observe(rows, seen)
+        return Answers([None if taken is None else self._answer(taken) for taken in steps])
 
     def update_many(
         self,
@@ -120,25 +122,25 @@ class Detectors:
         before it are, and their answers are the error's `answers`.
         """
         stream = self._at(stream)
-        found = parsing.elements(rows)
-        given = [None] * len(found) if x is None else parsing.elements(x)
-        steps = list(elapsed) if isinstance(elapsed, Iterable) else [elapsed] * len(found)
-        told = [None] * len(found) if changepoint is None else parsing.elements(changepoint)
-        for name, each in (("x", given), ("elapsed", steps), ("changepoint", told)):
-            if len(each) != len(found):
+        labels = parsing.elements(rows)
+        given = [None] * len(labels) if x is None else parsing.elements(x)
+        steps = list(elapsed) if isinstance(elapsed, Iterable) else [elapsed] * len(labels)
+        supervision = [None] * len(labels) if changepoint is None else parsing.elements(changepoint)
+        for name, values in (("x", given), ("elapsed", steps), ("changepoint", supervision)):
+            if len(values) != len(labels):
                 raise BadInput(
-                    f"{name}: expected one for each of {len(found)} labels, got {len(each)}"
+                    f"{name}: expected one for each of {len(labels)} labels, got {len(values)}"
                 )
-        seen = self._checked([stream] * len(found), found, given, steps, told)
+        seen = self._checked([stream] * len(labels), labels, given, steps, supervision)
         if self._pipeline is None:
-            return [self._wait(stream, each) for each in seen]
+            return [self._wait(stream, observation) for observation in seen]
         answers: list[Answer] = []
         try:
             for taken in self._pipeline.observe_series(stream, seen):
                 answers.append(self._answer(taken))
         except Refused as refusal:
             raise BadInput(
-                f"y: the filter's step on {found[len(answers)]!r} was not finite; it was not "
+                f"y: the filter's step on {labels[len(answers)]!r} was not finite; it was not "
                 f"applied, the {len(answers)} before it were",
                 answers,
             ) from refusal
@@ -147,12 +149,12 @@ class Detectors:
     def score(self, stream: int, y: Label, x: Any = None) -> float:
         """Anomaly that a label would have if it came next, from 0 to 1; 0 where none is known."""
         stream = self._at(stream)
-        found = math.nan
+        anomaly = math.nan
         with self._undone(always=True):
             (seen,) = self._checked([stream], [y], [x], [None], [None])
             if self._pipeline is not None:
-                found = self._pipeline.score(stream, seen)
-        return 0.0 if math.isnan(found) else found
+                anomaly = self._pipeline.score(stream, seen)
+        return 0.0 if math.isnan(anomaly) else anomaly
 
     # --- what is known ------------------------------------------------------------------------
 
@@ -249,21 +251,23 @@ class Detectors:
         state = pipeline.filters.state(stream)
         prior = pipeline.filters.prior(stream)
         coming = pipeline.coming(stream)
-        found = []
-        for i, each in enumerate(ahead.mixtures(pipeline.model, state, prior, coming, horizon)):
-            moved = each.shifted(torch.from_numpy(offsets[i : i + 1])) if offsets.any() else each
-            found.append(of_mixture(pipeline.model, moved, self._levels))
-        return found
+        predictives = []
+        for i, mixture in enumerate(ahead.mixtures(pipeline.model, state, prior, coming, horizon)):
+            moved = (
+                mixture.shifted(torch.from_numpy(offsets[i : i + 1])) if offsets.any() else mixture
+            )
+            predictives.append(of_mixture(pipeline.model, moved, self._levels))
+        return predictives
 
     def paths(self, stream: int, horizon: int, count: int, seed: int = 0) -> NDArray[np.float64]:
         """Draws (count, horizon, d) of the next labels: samples of their joint predictive."""
         pipeline = self._ahead(stream, horizon)
         state = pipeline.filters.state(stream)
         prior = pipeline.filters.prior(stream)
-        rows = ahead.repeated(state, prior, count)
+        states, priors = ahead.repeated(state, prior, count)
         coming = pipeline.coming(stream, count)
         generator = torch.Generator().manual_seed(seed)
-        drawn = ahead.paths(pipeline.model, *rows, coming, horizon, generator).numpy()
+        drawn = ahead.paths(pipeline.model, states, priors, coming, horizon, generator).numpy()
         return np.asarray(drawn + pipeline.offsets_ahead(stream, horizon)[:, None])
 
     # --- files --------------------------------------------------------------------------------
@@ -281,9 +285,9 @@ class Detectors:
         Raises BadState for a file that is damaged, of another format, or of another model.
         """
         header, stored = storage.read(path)
-        found = storage.restored(path, lambda: cls._of(header, model))
-        storage.restored(path, lambda: found._resume(header, stored))
-        return found
+        detectors = storage.restored(path, lambda: cls._of(header, model))
+        storage.restored(path, lambda: detectors._resume(header, stored))
+        return detectors
 
     @classmethod
     def _of(cls, header: Mapping[str, Any], model: Model | None) -> Detectors:
@@ -293,12 +297,12 @@ class Detectors:
                 f"model: the file is of a model of one's own, of kind {stored['own']!r}; give it "
                 "as `load(path, model=...)`"
             )
-        known = model
+        reference = model
         if model is None and stored["named"]:
-            known = stored["reference"] or stored["folder"]
+            reference = stored["reference"] or stored["folder"]
         return cls(
             header["names"],
-            known,
+            reference,
             quantiles=header["quantiles"],
             **header["settings"],
         )
@@ -311,10 +315,10 @@ class Detectors:
             "quantiles": self._levels,
             "settings": storage.plain(self._given),
             "fields": self._fields,
-            "early": [[list(seen) for seen in each] for each in self._early],
+            "early": [[list(seen) for seen in observations] for observations in self._early],
             "shape": None if pipeline is None else [pipeline.model.y_dim, pipeline.model.x_dim],
             "kind": None if pipeline is None else pipeline.model.kind,
-            "series": [] if pipeline is None else [each.numbers() for each in pipeline.series],
+            "series": [] if pipeline is None else [series.numbers() for series in pipeline.series],
         }
 
     def _resume(self, header: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
@@ -330,8 +334,11 @@ class Detectors:
             )
         self._fields = dict(header["fields"])
         self._early = [
-            [Observation(tuple(y), tuple(x), *rest) for y, x, *rest in each]
-            for each in header["early"]
+            [
+                Observation(tuple(y), tuple(x), elapsed, changepoint)
+                for y, x, elapsed, changepoint in observations
+            ]
+            for observations in header["early"]
         ]
         if header["shape"] is None:
             return
@@ -386,21 +393,27 @@ class Detectors:
         """
         with self._undone():
             inputs = self._inputs(x)
-            found = [self._label(each) for each in y]
+            labels = [self._label(label) for label in y]
             if self._pipeline is None:
-                self._decide(rows, found, inputs)
-            told = map(parsing.time, elapsed), map(parsing.probability, changepoint)
-            columns = map(self._fitting, found), inputs, *told
-            return list(map(Observation, *columns))
+                self._decide(rows, labels, inputs)
+            return list(
+                map(
+                    Observation,
+                    map(self._fitting, labels),
+                    inputs,
+                    map(parsing.time, elapsed),
+                    map(parsing.probability, changepoint),
+                )
+            )
 
     def _decide(
         self,
         rows: Sequence[int],
-        found: Sequence[tuple[float, ...] | None],
+        labels: Sequence[tuple[float, ...] | None],
         inputs: Sequence[tuple[float, ...]],
     ) -> None:
         """Choose and build the model by the first label there is, and take what came before."""
-        first = next((each for each in found if each is not None), None)
+        first = next((label for label in labels if label is not None), None)
         waited = [len(self._early[row]) + count for row, count in Counter(rows).items()]
         if first is None and max(waited, default=0) < warmup.LONGEST_WAIT:
             return
@@ -415,8 +428,10 @@ class Detectors:
         assert self._pipeline is not None
         blank = (math.nan,) * self._pipeline.model.y_dim
         try:
-            for row, each in enumerate(early):
-                for _ in self._pipeline.observe_series(row, [o._replace(y=blank) for o in each]):
+            for row, observations in enumerate(early):
+                for _ in self._pipeline.observe_series(
+                    row, [o._replace(y=blank) for o in observations]
+                ):
                     pass
         except Refused as refusal:
             raise BadInput(
@@ -449,29 +464,29 @@ class Detectors:
 
     def _label(self, y: Label) -> tuple[float, ...] | None:
         """Numbers of a label, nan where missing; None where all are."""
-        found = self._numbers("y", y)
-        return None if all(map(math.isnan, found)) else found
+        numbers = self._numbers("y", y)
+        return None if all(map(math.isnan, numbers)) else numbers
 
-    def _fitting(self, found: tuple[float, ...] | None) -> tuple[float, ...]:
+    def _fitting(self, label: tuple[float, ...] | None) -> tuple[float, ...]:
         """A label as the model takes it, none before there is one; raises BadInput."""
         if self._pipeline is None:
             return ()
-        if found is None:
+        if label is None:
             return (math.nan,) * self._pipeline.model.y_dim
-        parsing.check_label(found, self._pipeline.model)
-        return found
+        parsing.check_label(label, self._pipeline.model)
+        return label
 
     def _inputs(self, given: Sequence[Any]) -> list[tuple[float, ...]]:
         """Inputs, all of the length that the model or else the first has; raises BadInput."""
-        found = [() if each is None else self._numbers("x", each) for each in given]
+        inputs = [() if value is None else self._numbers("x", value) for value in given]
         x_dim = self._x_dim()
-        if x_dim is None and found:
-            x_dim = len(found[0])
+        if x_dim is None and inputs:
+            x_dim = len(inputs[0])
             if not x_dim:
                 raise BadInput(f"x: model {self.model} takes an input, got none")
-        for each in found:
-            parsing.check_input(each, x_dim or 0, self.model or "a model of labels alone")
-        return found
+        for numbers in inputs:
+            parsing.check_input(numbers, x_dim or 0, self.model or "a model of labels alone")
+        return inputs
 
     def _x_dim(self) -> int | None:
         """Numbers in an input; None where the first one decides."""
@@ -480,7 +495,7 @@ class Detectors:
         if self._chosen is None:
             return 0  # as the models that are chosen by labels
         x_dim, _ = options.dimensions(self._chosen)
-        early = (len(seen.x) for each in self._early for seen in each)
+        early = (len(seen.x) for observations in self._early for seen in observations)
         return next(early, None) if x_dim is None else x_dim
 
     def _ahead(self, stream: int, horizon: int) -> Pipeline:

@@ -52,8 +52,8 @@ class Filters:
         prior = moca.make_prior(model, unit, unit)
         self._blank = moca.init(prior, max_hypotheses)
         self._stats = type(prior.stats)
-        self._leaves = [_rows(each, rows) for each in moca.leaves(self._blank)]
-        self._prior = [_rows(each, rows) for each in (*prior.stats, *prior[1:])]
+        self._leaves = [_rows(leaf, rows) for leaf in moca.leaves(self._blank)]
+        self._prior = [_rows(tensor, rows) for tensor in (*prior.stats, *prior[1:])]
         self._levels = list(levels)
         self._normal = with_normal(levels)
         self._kernel = columns.kernel_of(model)
@@ -72,15 +72,18 @@ class Filters:
 
     def begin(self, row: int, location: Sequence[float], scale: Sequence[float]) -> None:
         """Put a row before its first observation."""
-        units = [torch.tensor([each], dtype=torch.float64) for each in (location, scale)]
-        prior = moca.make_prior(self.model, *units)
-        for own, each in zip(self._prior, (*prior.stats, *prior[1:]), strict=True):
-            own[row] = each[0]
+        prior = moca.make_prior(
+            self.model,
+            torch.tensor([location], dtype=torch.float64),
+            torch.tensor([scale], dtype=torch.float64),
+        )
+        for own, new in zip(self._prior, (*prior.stats, *prior[1:]), strict=True):
+            own[row] = new[0]
         self.put(row, moca.init(prior, self.max_hypotheses))
 
     def state(self, row: int) -> FilterState:
         """State of a row (batch 1), a copy."""
-        return moca.rebuild(self._blank, [each[row : row + 1].clone() for each in self._leaves])
+        return moca.rebuild(self._blank, [leaf[row : row + 1].clone() for leaf in self._leaves])
 
     def prior(self, row: int) -> Prior:
         """Prior of a row (batch 1)."""
@@ -88,8 +91,8 @@ class Filters:
 
     def put(self, row: int, state: FilterState) -> None:
         """Put a state (batch 1) in place of a row's."""
-        for own, each in zip(self._leaves, moca.leaves(state), strict=True):
-            own[row] = each[0]
+        for own, new in zip(self._leaves, moca.leaves(state), strict=True):
+            own[row] = new[0]
 
     def step(
         self, rows: Sequence[int], inputs: Floats, hazard: Floats, offsets: Floats
@@ -99,20 +102,20 @@ class Filters:
         inputs: (B, 6 + d + x), see `compiled.kernel.Kernel.advance`, labels less their seasons.
         hazard: (H,) by run length, of all. offsets: (B,) seasons, which predictives are moved by.
         """
-        found: dict[int, Step] = {}
+        stepped: dict[int, Step] = {}
         if self._kernel is not None:
             whole = np.flatnonzero(self._whole(inputs))
             if len(whole):
                 at = np.array(rows, dtype=np.int64)[whole]
                 steps = self._advance(at, inputs[whole], hazard, offsets[whole])
                 pairs = zip(whole.tolist(), steps, strict=True)
-                found = {i: each for i, each in pairs if each is not None}
-        left = [i for i in range(len(rows)) if i not in found]
+                stepped = {i: step for i, step in pairs if step is not None}
+        left = [i for i in range(len(rows)) if i not in stepped]
         if left:
             chosen = [rows[i] for i in left]
             again = self._step_eagerly(chosen, inputs[left], hazard, offsets[left])
-            found.update(zip(left, again, strict=True))
-        return [found[i] for i in range(len(rows))]
+            stepped.update(zip(left, again, strict=True))
+        return [stepped[i] for i in range(len(rows))]
 
     def through(
         self,
@@ -134,8 +137,7 @@ class Filters:
         while at < len(inputs):
             inputs[at:, columns.CONFIRMED] = confirmed()
             part = slice(at, at + max(1, self._ready(inputs[at : at + AT_ONCE])))
-            told = row, inputs[part], hazard, offsets[part]
-            at += yield from self._in_one_call(*told, confirmed)
+            at += yield from self._in_one_call(row, inputs[part], hazard, offsets[part], confirmed)
 
     def _in_one_call(
         self,
@@ -150,7 +152,7 @@ class Filters:
         used = 0
         start = confirmed()
         if count > 1:
-            before = [each[row].clone() for each in self._leaves]
+            before = [leaf[row].clone() for leaf in self._leaves]
             repeated = np.full(count, row, dtype=np.int64)
             steps = self._advance(repeated, inputs, hazard, offsets)
             while used < count and confirmed() == start:
@@ -186,7 +188,7 @@ class Filters:
     ) -> list[Step | None]:
         """Steps by the kernel, in order; None for what it leaves to the eager filter."""
         assert self._kernel is not None
-        table, found = self._kernel.advance(
+        table, predicted = self._kernel.advance(
             self._views,
             rows,
             np.ascontiguousarray(inputs),
@@ -196,10 +198,10 @@ class Filters:
             bool(self._levels),
         )
         if self._levels and offsets.any():
-            found = found.shifted(offsets)
+            predicted = predicted.shifted(offsets)
         fine = table[:, OK_COLUMN] > 0
         lines = iter(readout.rows(table[fine]) if fine.any() else [])
-        pairs = zip(fine.tolist(), found.numbers, strict=True)
+        pairs = zip(fine.tolist(), predicted.numbers, strict=True)
         return [Step(next(lines), numbers) if ok else None for ok, numbers in pairs]
 
     def _step_eagerly(
@@ -207,13 +209,13 @@ class Filters:
     ) -> list[Step]:
         with torch.inference_mode():
             at = torch.tensor(rows)
-            state = moca.rebuild(self._blank, [each[at] for each in self._leaves])
-            told = torch.from_numpy(np.ascontiguousarray(inputs))
+            state = moca.rebuild(self._blank, [leaf[at] for leaf in self._leaves])
+            packed = torch.from_numpy(np.ascontiguousarray(inputs))
             state, info = moca.step(
-                self.model, state, self._prior_of(at), inputs_of(self.model, told, hazard)
+                self.model, state, self._prior_of(at), inputs_of(self.model, packed, hazard)
             )
-            starts = told[:, columns.CONFIRMED].long()
-            thresholds = told[:, columns.THRESHOLD]
+            starts = packed[:, columns.CONFIRMED].long()
+            thresholds = packed[:, columns.THRESHOLD]
             table = readout.table(state, info, starts, thresholds, RECENT_RUN_LENGTHS)
             for own, new in zip(self._leaves, moca.leaves(state), strict=True):
                 own[at] = new
@@ -221,8 +223,8 @@ class Filters:
             if self._levels:
                 mixture = info.predictive
                 by = torch.from_numpy(offsets)
-                y = told[:, columns.LABEL : columns.LABEL + self.model.y_dim]
-                labelled = told[:, columns.LABELLED : columns.LABELLED + 1] > 0
+                y = packed[:, columns.LABEL : columns.LABEL + self.model.y_dim]
+                labelled = packed[:, columns.LABELLED : columns.LABELLED + 1] > 0
                 y = torch.where(labelled, y, torch.nan)
                 if offsets.any():
                     mixture = mixture.shifted(by)
@@ -230,27 +232,27 @@ class Filters:
                 numbers = summary.of(mixture, y, self._levels)
             lines = readout.rows(table)
             if self.model.typical:
-                known = zip(lines, readout.typical_regimes(self.model, state), strict=True)
-                lines = [line._replace(regime=regime) for line, regime in known]
+                pairs = zip(lines, readout.typical_regimes(self.model, state), strict=True)
+                lines = [line._replace(regime=regime) for line, regime in pairs]
         return list(map(Step, lines, numbers))
 
     def _prior_of(self, rows: slice | Tensor) -> Prior:
-        *stats, location, context = (each[rows] for each in self._prior)
+        *stats, location, context = (tensor[rows] for tensor in self._prior)
         return Prior(self._stats(*stats), location, context)
 
 
-def inputs_of(model: UnderlyingModel, told: Tensor, hazard: Floats) -> Inputs:
+def inputs_of(model: UnderlyingModel, packed: Tensor, hazard: Floats) -> Inputs:
     """Inputs of the filter from rows (B, 6 + d + x), as kernels take them; hazard: (H,) of all."""
     label = columns.LABEL
     x = columns.LABEL + model.y_dim
     return Inputs(
-        told[:, x:] if model.x_dim else None,
-        told[:, label:x],
-        told[:, columns.LABELLED] > 0,
-        torch.from_numpy(np.array(hazard)).expand(len(told), -1),
-        told[:, columns.ELAPSED],
-        told[:, columns.CHANGEPOINT],
-        told[:, columns.OUTLIER_RATE],
+        packed[:, x:] if model.x_dim else None,
+        packed[:, label:x],
+        packed[:, columns.LABELLED] > 0,
+        torch.from_numpy(np.array(hazard)).expand(len(packed), -1),
+        packed[:, columns.ELAPSED],
+        packed[:, columns.CHANGEPOINT],
+        packed[:, columns.OUTLIER_RATE],
     )
 
 

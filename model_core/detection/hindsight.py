@@ -25,25 +25,25 @@ def segments(pipeline: Pipeline, row: int) -> list[Segment]:
         return []
     history = pipeline.rules.history
     most = history if pipeline.filters.in_series else min(UNCOMPILED, history)
-    known = known_now(series, most)
-    first = series.seq - len(known)
-    return in_hindsight(online, first, series.seq, starts(pipeline, known, first), series.seq)
+    rows = known_now(series, most)
+    first = series.seq - len(rows)
+    return in_hindsight(online, first, series.seq, starts(pipeline, rows, first), series.seq)
 
 
-def starts(pipeline: Pipeline, known: Floats, first: int = 0) -> list[int]:
+def starts(pipeline: Pipeline, rows: Floats, first: int = 0) -> list[int]:
     """Starts of the best segmentation of rows by a filter of them alone, the first included.
 
     first: position of the first of them.
     """
     filters = Filters(pipeline.model, 1, pipeline.rules.max_hypotheses, ())
-    filters.begin(0, *(pipeline.given() or pipeline.estimated(pipeline.layout.values(known))))
-    lines = pipeline.replayed(filters, known[:1], 0)
+    filters.begin(0, *(pipeline.given() or pipeline.estimated(pipeline.layout.values(rows))))
+    lines = pipeline.replayed(filters, rows[:1], 0)
     state = filters.state(0)  # which learns that it was not the first of its series
     filters.put(0, state._replace(seq=torch.full_like(state.seq, first + 1)))
-    lines += pipeline.replayed(filters, known[1:], 0)
+    lines += pipeline.replayed(filters, rows[1:], 0)
     pointers = {first + i: line.born_previous_start for i, line in enumerate(lines)}
     start = lines[-1].best_start if len(lines) > 1 else first
-    return [each.start for each in best(pointers.get, start, first, first + len(known))]
+    return [segment.start for segment in best(pointers.get, start, first, first + len(rows))]
 
 
 def known_now(series: Series, most: int) -> Floats:

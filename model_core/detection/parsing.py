@@ -19,10 +19,14 @@ Label = Any  # a number, a sequence of numbers, a mapping of them, or None or na
 
 def levels(quantiles: Sequence[float]) -> list[float]:
     """Levels of quantiles in rising order; raises BadInput."""
-    found = sorted(numbers("quantiles", quantiles))
-    if not found or not all(0 < each < 1 for each in found) or len(set(found)) < len(found):
+    ordered = sorted(numbers("quantiles", quantiles))
+    if (
+        not ordered
+        or not all(0 < level < 1 for level in ordered)
+        or len(set(ordered)) < len(ordered)
+    ):
         raise BadInput(f"quantiles: expected distinct levels between 0 and 1, got {quantiles!r}")
-    return found
+    return ordered
 
 
 def elements(values: Any) -> list[Any]:
@@ -33,10 +37,10 @@ def elements(values: Any) -> list[Any]:
         return values
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
-    found = values.tolist() if isinstance(values, np.ndarray | Tensor) else values
-    if not isinstance(found, Iterable):
+    listed = values.tolist() if isinstance(values, np.ndarray | Tensor) else values
+    if not isinstance(listed, Iterable):
         raise BadInput(f"expected a list or an array of observations, got {values!r}")
-    return list(found)
+    return list(listed)
 
 
 def numbers(name: str, value: Any) -> tuple[float, ...]:
@@ -50,7 +54,7 @@ def numbers(name: str, value: Any) -> tuple[float, ...]:
             raise TypeError
         alone = isinstance(value, np.ndarray | Tensor) and not value.ndim
         if isinstance(value, Iterable) and not alone:
-            return tuple(math.nan if each is None else float(each) for each in value)
+            return tuple(math.nan if number is None else float(number) for number in value)
         return (float(value),)
     except (TypeError, ValueError) as error:
         raise BadInput(f"{name}: expected a number or a list of numbers, got {value!r}") from error
@@ -62,85 +66,85 @@ def numbers(name: str, value: Any) -> tuple[float, ...]:
 
 def by_name(name: str, value: Mapping[Any, Any], fields: Sequence[Any]) -> list[Any]:
     """Values of a mapping in the order of its names, None where missing; raises BadInput."""
-    unknown = [each for each in value if each not in fields]
+    unknown = [field for field in value if field not in fields]
     if unknown:
         raise BadInput(f"{name}: expected the names {list(fields)}, got {unknown} as well")
-    return [value.get(each) for each in fields]
+    return [value.get(field) for field in fields]
 
 
 def time(elapsed: Any) -> float:
     """Time since the observation before, 1 by default; raises BadInput."""
-    found = 1.0 if elapsed is None else _alone("elapsed", elapsed)
-    if not 0 < found < math.inf:
+    number = 1.0 if elapsed is None else _alone("elapsed", elapsed)
+    if not 0 < number < math.inf:
         raise BadInput(f"elapsed: expected a number above 0, got {elapsed!r}")
-    return found
+    return number
 
 
 def probability(changepoint: Any) -> float:
     """Supervision, nan where there is none; raises BadInput."""
-    found = _alone("changepoint", changepoint)
-    if changepoint is not None and not 0 <= found <= 1:
+    number = _alone("changepoint", changepoint)
+    if changepoint is not None and not 0 <= number <= 1:
         raise BadInput(f"changepoint: expected a probability, got {changepoint!r}")
-    return found
+    return number
 
 
 def _alone(name: str, value: Any) -> float:
     """One number; nan where it is none, or several."""
     try:
-        found = numbers(name, value)
+        values = numbers(name, value)
     except BadInput:
         return math.nan
-    return found[0] if len(found) == 1 else math.nan
+    return values[0] if len(values) == 1 else math.nan
 
 
 def names(streams: Any) -> list[str]:
     """Names of series, empty ones where only their number is given; raises BadInput."""
-    found: list[str] = []
+    named: list[str] = []
     if not isinstance(streams, str | bytes | bool):
         try:
-            found = [""] * operator.index(streams)
+            named = [""] * operator.index(streams)
         except TypeError:
-            found = list(map(str, streams)) if isinstance(streams, Iterable) else []
-    if not found:
+            named = list(map(str, streams)) if isinstance(streams, Iterable) else []
+    if not named:
         raise BadInput(
             "streams: expected how many series, at least one, or a list of their names, got "
             f"{streams!r}"
         )
-    return found
+    return named
 
 
 def index(stream: Any, count: int) -> int:
     """Index of one of `count` series; raises BadInput."""
     try:
-        found = -1 if isinstance(stream, bool) else operator.index(stream)
+        position = -1 if isinstance(stream, bool) else operator.index(stream)
     except TypeError:
-        found = -1
-    if not 0 <= found < count:
+        position = -1
+    if not 0 <= position < count:
         raise BadInput(f"stream: expected an index from 0 to {count - 1}, got {stream!r}")
-    return found
+    return position
 
 
-def check_input(found: tuple[float, ...], x_dim: int, model: str) -> None:
+def check_input(values: tuple[float, ...], x_dim: int, model: str) -> None:
     """Raise BadInput for an input that a model of this name cannot take."""
-    if len(found) != x_dim:
-        raise BadInput(f"x: expected {x_dim} numbers, as {model} takes, got {len(found)}")
-    if any(not abs(each) <= labels.LARGEST for each in found):
-        raise BadInput(f"x: expected numbers up to {labels.LARGEST:g}, got {list(found)}")
+    if len(values) != x_dim:
+        raise BadInput(f"x: expected {x_dim} numbers, as {model} takes, got {len(values)}")
+    if any(not abs(value) <= labels.LARGEST for value in values):
+        raise BadInput(f"x: expected numbers up to {labels.LARGEST:g}, got {list(values)}")
 
 
-def check_label(found: tuple[float, ...], model: UnderlyingModel) -> None:
+def check_label(values: tuple[float, ...], model: UnderlyingModel) -> None:
     """Raise BadInput for a label that the model cannot produce, or learn from."""
-    if len(found) != model.y_dim:
-        raise BadInput(f"y: expected {model.y_dim} numbers, got {len(found)}")
-    given = [each for each in found if not math.isnan(each)]
-    if len(given) < len(found) and not model.partial:
+    if len(values) != model.y_dim:
+        raise BadInput(f"y: expected {model.y_dim} numbers, got {len(values)}")
+    given = [value for value in values if not math.isnan(value)]
+    if len(given) < len(values) and not model.partial:
         raise BadInput(
             f"y: expected {model.y_dim} numbers, got {len(given)}: the model {model.kind} takes no "
             "labels with missing outputs; give None for the whole label, or use `joint`"
         )
-    for each in given:
-        if not abs(each) <= labels.LARGEST:
-            raise BadInput(f"y: expected numbers up to {labels.LARGEST:g}, got {each:g}")
-        expected = labels.mistake(each, model)
+    for value in given:
+        if not abs(value) <= labels.LARGEST:
+            raise BadInput(f"y: expected numbers up to {labels.LARGEST:g}, got {value:g}")
+        expected = labels.mistake(value, model)
         if expected:
-            raise BadInput(f"y: expected {expected}, got {each:g}")
+            raise BadInput(f"y: expected {expected}, got {value:g}")

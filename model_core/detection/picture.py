@@ -92,20 +92,17 @@ def draw(detector: Pictured, last: int | None = None) -> Figure:
     panels[-1].fill_between(at, 0, rows[:, CHANGED], color=CHANGE, alpha=0.25, lw=0, step="mid")
     panels[-1].set(ylim=(0, 1.05), ylabel="P(changed)", xlabel="observation")
     panels[0].set_title(detector.name or detector.model, loc="left")
-    _mark(panels, [each for each in confirmed(detector) if each > first])
-    return figure
-
-
-def _mark(panels: Any, starts: list[int]) -> None:
+    starts = [start for start in confirmed(detector) if start > first]
     for panel in panels:
         for start in starts:
             panel.axvline(start - 0.5, color=CHANGE, lw=1.1, ls=(0, (5, 2)))
         panel.spines[["top", "right"]].set_visible(False)
+    return figure
 
 
 def confirmed(detector: Pictured) -> list[int]:
     """Starts of confirmed changes."""
-    return sorted(each.start for each in detector.events if each.state == "confirmed")
+    return sorted(event.start for event in detector.events if event.state == "confirmed")
 
 
 def _limits(label: Floats) -> tuple[float, float]:
@@ -141,7 +138,7 @@ def html(detector: Pictured) -> str:
 
 
 def _shown(value: Any) -> str:
-    return ", ".join(f"{each:.4g}" for each in (value if isinstance(value, list) else [value]))
+    return ", ".join(f"{number:.4g}" for number in (value if isinstance(value, list) else [value]))
 
 
 def _sparkline(detector: Pictured, changes: list[int]) -> str:
@@ -150,14 +147,16 @@ def _sparkline(detector: Pictured, changes: list[int]) -> str:
     if kept is None:
         return ""
     y = kept[1][-POINTS:, kept[0].y.start]
-    known = np.flatnonzero(np.isfinite(y))
-    if len(known) < 2:
+    finite = np.flatnonzero(np.isfinite(y))
+    if len(finite) < 2:
         return ""
     step = WIDE / max(len(y) - 1, 1)
     first = detector.seq - len(y)
-    span = float(np.ptp(y[known])) or 1.0
-    heights = HIGH - 2 - (y[known] - y[known].min()) / span * (HIGH - 4)
-    points = " ".join(f"{i * step:.1f},{each:.1f}" for i, each in zip(known, heights, strict=True))
+    span = float(np.ptp(y[finite])) or 1.0
+    heights = HIGH - 2 - (y[finite] - y[finite].min()) / span * (HIGH - 4)
+    points = " ".join(
+        f"{i * step:.1f},{height:.1f}" for i, height in zip(finite, heights, strict=True)
+    )
     lines = "".join(
         f"<path d='M{(start - first - 0.5) * step:.1f} 0V{HIGH:g}' stroke='{CHANGE}'/>"
         for start in changes

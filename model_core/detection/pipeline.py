@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +37,17 @@ from model_core.warmup import Moments
 
 NOTHING = np.empty(0)
 TOGETHER = 1024  # observations of one series that are filtered before they are entered
+
+
+class _Forecast(NamedTuple):
+    """Of an observation in the warm-up, before its label: season, and numbers of the predictive.
+
+    log_score: of its label.
+    """
+
+    offset: float
+    numbers: Floats
+    log_score: float
 
 
 class Pipeline:
@@ -67,12 +79,12 @@ class Pipeline:
         self._remembers = self.filters.prior(0).context.shape[-1] > 0
         self._outputs = outputs
         if rules.seasonal:
-            for each in self.series:
-                each.season = season.blank()
-        known = self.given()
-        if known is not None:
+            for series in self.series:
+                series.season = season.blank()
+        moments = self.given()
+        if moments is not None:
             for row in range(len(phases)):
-                self._begin(row, known)
+                self._begin(row, moments)
 
     def given(self) -> Moments | None:
         """Location and scale that need no warm-up, if any."""
@@ -87,15 +99,15 @@ class Pipeline:
         self, rows: Sequence[int], observations: Sequence[Observation]
     ) -> list[Taken | None]:
         """Take one observation of each of several series; None for what the filter refuses."""
-        found: list[Taken | None] = [None] * len(rows)
+        taken: list[Taken | None] = [None] * len(rows)
         cold = [i for i, row in enumerate(rows) if not self.series[row].warm]
         warm = [i for i, row in enumerate(rows) if self.series[row].warm]
-        foretold = self._foretold([rows[i] for i in cold], [observations[i] for i in cold])
-        for i, each in zip(cold, foretold, strict=True):
+        forecasts = self._forecasts([rows[i] for i in cold], [observations[i] for i in cold])
+        for i, forecast in zip(cold, forecasts, strict=True):
             with suppress(Refused):
-                found[i] = self._warm_up(rows[i], observations[i], each)
+                taken[i] = self._warm_up(rows[i], observations[i], forecast)
         if not warm:
-            return found
+            return taken
         chosen = [rows[i] for i in warm]
         seen = [observations[i] for i in warm]
         offsets = np.array([self._offset(row) for row in chosen])
@@ -106,9 +118,10 @@ class Pipeline:
         moved = [self._track(chosen[j], line) for j, line in zip(fine, lines, strict=True)]
         ranked = self._ranked([chosen[j] for j in fine], [seen[j] for j in fine], lines)
         for i, j in enumerate(fine):
-            told = float(offsets[j]), steps[j], ranked[i], moved[i]
-            found[warm[j]] = self._enter(chosen[j], seen[j], *told)
-        return found
+            taken[warm[j]] = self._enter(
+                chosen[j], seen[j], float(offsets[j]), steps[j], ranked[i], moved[i]
+            )
+        return taken
 
     def observe_series(self, row: int, observations: Sequence[Observation]) -> Iterator[Taken]:
         """Take observations of one series, one after the other, in few calls of its kernel.
@@ -119,8 +132,8 @@ class Pipeline:
         at = 0
         while at < len(observations):
             if not series.warm:
-                (foretold,) = self._foretold([row], [observations[at]])
-                yield self._warm_up(row, observations[at], foretold)
+                (forecast,) = self._forecasts([row], [observations[at]])
+                yield self._warm_up(row, observations[at], forecast)
                 at += 1
                 continue
             offsets = self._foreseen(row, observations[at : at + TOGETHER])
@@ -134,8 +147,10 @@ class Pipeline:
                 moved.append(self._track(row, step.line, len(moved)))
             done = seen[: len(steps)]
             ranked = self._ranked([row] * len(done), done, [step.line for step in steps])
-            for i, each in enumerate(done):
-                yield self._enter(row, each, float(offsets[i]), steps[i], ranked[i], moved[i])
+            for i, observation in enumerate(done):
+                yield self._enter(
+                    row, observation, float(offsets[i]), steps[i], ranked[i], moved[i]
+                )
             at += len(done)
             if len(done) < len(seen):
                 raise Refused(f"observation {series.seq}")
@@ -150,9 +165,9 @@ class Pipeline:
         (step,) = self.filters.step([row], packed, self.rules.hazard, offsets)
         self.filters.put(row, before)
         ranks = self.ranks[row].copy()
-        (found,) = self._ranked([row], [seen], [step.line])
+        (rank,) = self._ranked([row], [seen], [step.line])
         self.ranks[row] = ranks
-        return found
+        return rank
 
     def coming(
         self, row: int, count: int = 1, x: tuple[float, ...] = (), elapsed: float = 1.0
@@ -179,8 +194,9 @@ class Pipeline:
     ) -> Floats:
         """Inputs of a step; offsets: (B,) seasons of the labels."""
         confirmed = [self.series[row].track.confirmed_start for row in rows]
-        told = self.rules.outlier_rate, list(map(self.threshold, rows)), confirmed
-        return self.layout.packed(observations, offsets, *told)
+        thresholds = list(map(self.threshold, rows))
+        rate = self.rules.outlier_rate
+        return self.layout.packed(observations, offsets, rate, thresholds, confirmed)
 
     def _through(
         self, row: int, observations: Sequence[Observation], offsets: Floats
@@ -199,13 +215,13 @@ class Pipeline:
         series = self.series[row]
         rules = self.rules
         seq = series.seq + ahead
-        known = seq - line.event_run_length <= series.track.confirmed_start
-        if known and series.track.event is None:
+        settled = seq - line.event_run_length <= series.track.confirmed_start
+        if settled and series.track.event is None:
             return ()
         reading = line.reading(seq, quantity=self.model.label != "class")
         threshold = self.threshold(row)
-        rule = (0, threshold) if threshold else (rules.confirm_after, 0.0)
-        series.track, changed = events.track(series.track, reading, *rule)
+        confirm_after = 0 if threshold else rules.confirm_after
+        series.track, changed = events.track(series.track, reading, confirm_after, threshold)
         return tuple(Moved(seq, event, series.keep(event)) for event in changed)
 
     def _ranked(
@@ -215,10 +231,11 @@ class Pipeline:
         if not rows:
             return []
         surprises = np.array([-line.log_score for line in lines])
-        labels = np.array([each.y for each in observations])[:, : self._outputs]
+        labels = np.array([observation.y for observation in observations])[:, : self._outputs]
         at = np.array(rows, dtype=np.int64)
-        found = anomaly.observe_rows(self.ranks, at, surprises, np.ascontiguousarray(labels))
-        ranked: list[float] = found.tolist()
+        ranked: list[float] = anomaly.observe_rows(
+            self.ranks, at, surprises, np.ascontiguousarray(labels)
+        ).tolist()
         return ranked
 
     def _enter(
@@ -247,8 +264,17 @@ class Pipeline:
             self._begin_anew(row)
         series.retained.trim(self._most)
         event = moved[-1].event if moved else None
-        told = line.log_score, rank, moved, event, alarm, self._periods(series)
-        return Taken(seq, line, step.numbers, *told)
+        return Taken(
+            seq=seq,
+            readout=line,
+            numbers=step.numbers,
+            log_score=line.log_score,
+            anomaly=rank,
+            moved=moved,
+            event=event,
+            alarm=alarm,
+            periods=self._periods(series),
+        )
 
     @property
     def _most(self) -> int:
@@ -267,9 +293,9 @@ class Pipeline:
         series.last_anomaly = series.seq
         moments = None
         if len(numbers) and self._outputs and self.model.label != "binary":
-            found = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
-            variance = np.maximum(np.diagonal(found.covariance[0]), 0.0)
-            moments = found.mean[0].tolist(), np.sqrt(variance).tolist()
+            predicted = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
+            variance = np.maximum(np.diagonal(predicted.covariance[0]), 0.0)
+            moments = predicted.mean[0].tolist(), np.sqrt(variance).tolist()
         event = events.anomaly(series.seq, rank, seen.y, moments)
         series.keep(event)
         return event
@@ -305,12 +331,12 @@ class Pipeline:
             count = len(observations)
             return np.zeros(count if due is None else min(count, due - series.seq))
         state = series.season.copy()
-        found = []
-        for each in observations:
-            found.append(season.offset(state))
-            if season.observe(state, each.y[0]):
+        offsets = []
+        for observation in observations:
+            offsets.append(season.offset(state))
+            if season.observe(state, observation.y[0]):
                 break
-        return np.array(found)
+        return np.array(offsets)
 
     def _learn(self, row: int, seen: Observation) -> bool:
         """Take in the label of an observation; returns whether seasons were found or given up."""
@@ -321,8 +347,8 @@ class Pipeline:
             due = self._next_search(series, series.seq - 1) if series.warm else None
             if due != series.seq:
                 return False
-            known = series.retained.last(min(season.CAPACITY, self.rules.history))
-            series.season = season.searched(known[:, self.layout.y.start].copy())
+            rows = series.retained.last(min(season.CAPACITY, self.rules.history))
+            series.season = season.searched(rows[:, self.layout.y.start].copy())
             moved = series.season is not None
         if moved:
             series.season_since = series.seq
@@ -337,11 +363,11 @@ class Pipeline:
         series = self.series[row]
         assert series.season is not None
         offsets = season.offsets(series.season, REPLAYED)
-        known = series.retained.last(len(offsets))
-        known[:, OFFSET] = offsets[len(offsets) - len(known) :]
-        base = series.seq - len(known)
-        joined = max(int(known[0, PREVIOUS]), 0) if base else 0
-        values = self.layout.values(known)
+        rows = series.retained.last(len(offsets))
+        rows[:, OFFSET] = offsets[len(offsets) - len(rows) :]
+        base = series.seq - len(rows)
+        joined = max(int(rows[0, PREVIOUS]), 0) if base else 0
+        values = self.layout.values(rows)
         before = self.filters.state(row)
         moments = (series.location, series.scale)
         if self.given() is None and warmup.varied(values, self.model.y_dim):
@@ -349,14 +375,14 @@ class Pipeline:
         self.filters.begin(row, series.location, series.scale)
         start = max(series.track.confirmed_start - base, 0)
         try:
-            lines = self.replayed(self.filters, known, start, row)
+            lines = self.replayed(self.filters, rows, start, row)
         except Refused:  # go on as before
             series.location, series.scale = moments
             self.filters.begin(row, *moments)
             self.filters.put(row, before)
             return
-        for each, line in zip(known, lines, strict=True):
-            each[PREVIOUS] = restart.position(line.born_previous_start, base, joined)
+        for retained, line in zip(rows, lines, strict=True):
+            retained[PREVIOUS] = restart.position(line.born_previous_start, base, joined)
         state = self.filters.state(row)
         confirmed = series.track.confirmed_start
         now = restart.restarted(state, lines[-1], base, joined, confirmed)
@@ -368,7 +394,7 @@ class Pipeline:
         series.changed_probability = now.changed_probability
 
     def replayed(
-        self, filters: Filters, known: Floats, confirmed: int, row: int = 0
+        self, filters: Filters, rows: Floats, confirmed: int, row: int = 0
     ) -> list[Readout]:
         """Step a row of filters through retained observations; what it refuses counts as missing.
 
@@ -376,14 +402,15 @@ class Pipeline:
         where it takes no observation, of a model whose numbers are not finite.
         """
         lines: list[Readout] = []
-        offsets = known[:, OFFSET].copy()
-        seen = self.layout.observations(known)
+        offsets = rows[:, OFFSET].copy()
+        seen = self.layout.observations(rows)
         rules = self.rules
-        while len(lines) < len(known):
-            rest = slice(len(lines), None)
-            told = rules.outlier_rate, self.threshold(row)
-            packed = self.layout.packed(seen[rest], offsets[rest], *told)
-            steps = filters.through(row, packed, rules.hazard, offsets[rest], lambda: confirmed)
+        while len(lines) < len(rows):
+            left = slice(len(lines), None)
+            packed = self.layout.packed(
+                seen[left], offsets[left], rules.outlier_rate, self.threshold(row)
+            )
+            steps = filters.through(row, packed, rules.hazard, offsets[left], lambda: confirmed)
             for step in steps:
                 if not step.line.ok:
                     seen[len(lines)] = self.unlabelled(seen[len(lines)])
@@ -415,49 +442,45 @@ class Pipeline:
         histories = []
         moments = []
         for i, row in enumerate(rows):
-            known = self.series[row].retained.rows
-            values = self.layout.values(known)
+            retained = self.series[row].retained.rows
+            values = self.layout.values(retained)
             if warmup.varied(values, self.model.y_dim):
                 chosen.append(i)
-                histories.append(self.layout.history(known, self._remembers))
+                histories.append(self.layout.history(retained, self._remembers))
                 moments.append(self.estimated(values))
         if not chosen:
             return [], None
         coming = [inputs[i] or None for i in chosen]
         return chosen, warmup.provisional(self.model, histories, moments, coming)
 
-    def _foretold(
-        self, rows: Sequence[int], seen: Sequence[Observation]
-    ) -> list[tuple[float, Floats, float]]:
-        """Of observations of warm-ups season, numbers of the predictive, and log score."""
+    def _forecasts(self, rows: Sequence[int], seen: Sequence[Observation]) -> list[_Forecast]:
+        """Provisional forecasts of observations of warm-ups."""
         if not self._provisional:
-            return [(self._offset(row), NOTHING, math.nan) for row in rows]
-        found = [(0.0, NOTHING, math.nan)] * len(rows)
-        at, mixture = self.predicted(rows, [each.x for each in seen])
+            return [_Forecast(self._offset(row), NOTHING, math.nan) for row in rows]
+        forecasts = [_Forecast(0.0, NOTHING, math.nan)] * len(rows)
+        at, mixture = self.predicted(rows, [observation.x for observation in seen])
         if mixture is None:
-            return found
+            return forecasts
         offsets = np.array([self._offset(rows[i]) for i in at])
         y = np.array([seen[i].y for i in at])
         by = torch.from_numpy(offsets)
         labelled = self.layout.labelled(y)
-        known = np.where(labelled[:, None], y - offsets[:, None], 0.0)
-        scores = mixture.log_prob(torch.from_numpy(known)).numpy()
+        filled = np.where(labelled[:, None], y - offsets[:, None], 0.0)
+        scores = mixture.log_prob(torch.from_numpy(filled)).numpy()
         scores = np.where(labelled & np.isfinite(scores), scores, math.nan)
         mixture = mixture.shifted(by) if offsets.any() else mixture
         numbers = summary.of(mixture, torch.from_numpy(y), self.levels)
-        told = zip(offsets.tolist(), numbers, scores.tolist(), strict=True)
-        for i, each in zip(at, told, strict=True):
-            found[i] = each
-        return found
+        for j, i in enumerate(at):
+            forecasts[i] = _Forecast(float(offsets[j]), numbers[j], float(scores[j]))
+        return forecasts
 
-    def _warm_up(self, row: int, seen: Observation, foretold: tuple[float, Floats, float]) -> Taken:
+    def _warm_up(self, row: int, seen: Observation, forecast: _Forecast) -> Taken:
         """Answer from one regime, and begin where enough labels are there; raises Refused."""
         series = self.series[row]
         seq = series.seq
-        offset, numbers, score = foretold
         before = None if series.season is None else series.season.copy()
         series.seq += 1
-        series.retained.append(self.layout.row(seen, offset, numbers))
+        series.retained.append(self.layout.row(seen, forecast.offset, forecast.numbers))
         rows = series.retained.rows
         if series.season is not None and self._learn(row, seen):
             offsets = season.offsets(series.season, len(rows))
@@ -471,8 +494,16 @@ class Pipeline:
                 series.take_back(seq, before)
                 raise
         event = series.track.event or series.track.last_event
-        periods = self._periods(series)
-        return Taken(seq, None, numbers, score, math.nan, moved, event, None, periods)
+        return Taken(
+            seq=seq,
+            readout=None,
+            numbers=forecast.numbers,
+            log_score=forecast.log_score,
+            anomaly=math.nan,
+            moved=moved,
+            event=event,
+            periods=self._periods(series),
+        )
 
     def _begin(self, row: int, moments: Moments) -> tuple[Moved, ...]:
         """Start the filter with a known location and scale, through the retained observations."""

@@ -55,10 +55,10 @@ class Layout:
             row[self.x] = seen.x
         kept = self.answer.stop > self.answer.start
         if kept and len(numbers) and self.model.label != "class":
-            found = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
-            shown = [found.mean[0]]
+            predicted = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
+            shown = [predicted.mean[0]]
             if self.model.label != "binary":
-                shown += [found.quantiles[0, 0], found.quantiles[0, -1]]
+                shown += [predicted.quantiles[0, 0], predicted.quantiles[0, -1]]
             row[self.answer][: len(shown) * self.model.y_dim] = np.concatenate(shown)
         return row
 
@@ -81,15 +81,15 @@ class Layout:
 
     def labelled(self, y: Floats) -> NDArray[np.bool_]:
         """Which labels (n, d) are some that the model learns from."""
-        known = np.isfinite(y)
-        return np.asarray(known.any(1) if self.model.partial else known.all(1))
+        present = np.isfinite(y)
+        return np.asarray(present.any(1) if self.model.partial else present.all(1))
 
     def values(self, rows: Floats) -> list[list[float]]:
         """What location and scale are taken from: labels there are, with inputs if they count."""
         y = self.filtered(rows)
         values = np.hstack((y, rows[:, self.x])) if self.model.scales_inputs else y
-        found: list[list[float]] = values[self.labelled(y)].tolist()
-        return found
+        listed: list[list[float]] = values[self.labelled(y)].tolist()
+        return listed
 
     def history(self, rows: Floats, remembers: bool) -> list[Labelled]:
         """Labels and inputs of one regime. remembers: whether a missing label changes a model."""
@@ -99,9 +99,11 @@ class Layout:
             rows = rows[labelled]
             y = y[labelled]
             labelled = labelled[labelled]
-        columns = y.tolist(), rows[:, self.x].tolist(), labelled.tolist()
         return [
-            (label if there else None, x or None) for label, x, there in zip(*columns, strict=True)
+            (label if there else None, x or None)
+            for label, x, there in zip(
+                y.tolist(), rows[:, self.x].tolist(), labelled.tolist(), strict=True
+            )
         ]
 
     def packed(
@@ -118,11 +120,11 @@ class Layout:
         """
         x = places.LABEL + self.model.y_dim
         packed = np.empty((len(observations), x + self.model.x_dim))
-        y = np.array([each.y for each in observations])
+        y = np.array([observation.y for observation in observations])
         labelled = self.labelled(y)
         packed[:, places.LABELLED] = labelled
-        packed[:, places.ELAPSED] = [each.elapsed for each in observations]
-        packed[:, places.CHANGEPOINT] = [each.changepoint for each in observations]
+        packed[:, places.ELAPSED] = [observation.elapsed for observation in observations]
+        packed[:, places.CHANGEPOINT] = [observation.changepoint for observation in observations]
         packed[:, places.OUTLIER_RATE] = outlier_rate
         packed[:, places.CONFIRMED] = confirmed
         packed[:, places.THRESHOLD] = threshold
@@ -131,7 +133,7 @@ class Layout:
             packed[:, places.LABEL : x] -= offsets[:, None]
         if self.model.x_dim:
             blank = (0.0,) * self.model.x_dim
-            packed[:, x:] = [each.x or blank for each in observations]
+            packed[:, x:] = [observation.x or blank for observation in observations]
         return packed
 
 

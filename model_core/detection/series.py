@@ -111,10 +111,10 @@ class Series:
         for name in self.NUMBERS:
             setattr(self, name, numbers[name])
         track = dict(zip(Track._fields, numbers["track"], strict=True))
-        known = {name: _event(track[name]) for name in ("event", "last_event")}
-        self.track = Track(**{**track, **known})
-        self.events = {each[0]: Event(*each) for each in numbers["events"]}
-        self.anomalies = {each[0]: Event(*each) for each in numbers["anomalies"]}
+        events = {name: _event(track[name]) for name in ("event", "last_event")}
+        self.track = Track(**{**track, **events})
+        self.events = {fields[0]: Event(*fields) for fields in numbers["events"]}
+        self.anomalies = {fields[0]: Event(*fields) for fields in numbers["anomalies"]}
 
     def take_back(self, seq: int, season: Floats | None) -> None:
         """Be before observation `seq` of the warm-up again, which had this season."""
@@ -136,9 +136,9 @@ class Series:
         kept[event.id] = event
         if len(kept) > EVENTS:
             del kept[next(iter(kept))]
-        known = before is not None and before.confirmed_at is not None
+        was_confirmed = before is not None and before.confirmed_at is not None
         later = before is not None and event.start > (before.confirmed_at or 0)
-        return event.state == "confirmed" and (not known or later)
+        return event.state == "confirmed" and (not was_confirmed or later)
 
 
 def _event(fields: list[Any] | None) -> Event | None:

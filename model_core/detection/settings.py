@@ -256,7 +256,11 @@ def _table(model: UnderlyingModel, hazard: Hazard | None) -> np.ndarray[Any, np.
 
 def _calibrated(choice: Chosen, settings: StreamSettings) -> float:
     """Threshold of a sensitivity, from the curves of the model."""
-    stored = curves().get(choice.reference or "") if choice.folder is None else _described(choice)
+    if choice.folder is None:
+        stored = curves().get(choice.reference or "")
+    else:
+        description = json.loads((Path(choice.folder) / DESCRIPTION).read_text())
+        stored = description.get("sensitivity")
     if stored is None:
         raise BadInput(
             f"sensitivity: {choice.name} is not calibrated; give `confirm_probability` instead"
@@ -275,9 +279,3 @@ def _calibrated(choice: Chosen, settings: StreamSettings) -> float:
         raise BadInput(f"sensitivity: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise BadArtifact(f"cannot read the calibration of {choice.name}: {error!r}") from error
-
-
-def _described(choice: Chosen) -> dict[str, Any] | None:
-    text = (Path(choice.folder or "") / DESCRIPTION).read_text()
-    sensitivity: dict[str, Any] | None = json.loads(text).get("sensitivity")
-    return sensitivity

@@ -54,15 +54,15 @@ def restored(path: str | os.PathLike[str], make: Callable[[], T]) -> T:
 
 def arrays(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
     """All arrays of a pipeline, by name; what is not in them are the numbers of the series."""
-    found: dict[str, NDArray[Any]] = {
-        f"filter {i}": each.numpy() for i, each in enumerate(pipeline.filters.tensors)
+    stored: dict[str, NDArray[Any]] = {
+        f"filter {i}": tensor.numpy() for i, tensor in enumerate(pipeline.filters.tensors)
     }
-    found["ranks"] = pipeline.ranks
+    stored["ranks"] = pipeline.ranks
     for row, series in enumerate(pipeline.series):
-        found[f"retained {row}"] = series.retained.rows
+        stored[f"retained {row}"] = series.retained.rows
         if series.season is not None:
-            found[f"season {row}"] = series.season
-    return found
+            stored[f"season {row}"] = series.season
+    return stored
 
 
 def restore(
@@ -72,12 +72,12 @@ def restore(
     for i, own in enumerate(pipeline.filters.tensors):
         _fill(own, stored[f"filter {i}"], f"filter {i}")
     _fill(torch.from_numpy(pipeline.ranks), stored["ranks"], "ranks")
-    for row, (series, each) in enumerate(zip(pipeline.series, numbers, strict=True)):
-        series.restore(each)
+    for row, (series, fields) in enumerate(zip(pipeline.series, numbers, strict=True)):
+        series.restore(fields)
         rows = stored[f"retained {row}"].numpy()
         if rows.ndim != 2 or rows.shape[1] != pipeline.layout.width:
             raise ValueError(f"array 'retained {row}' is of shape {list(rows.shape)}")
-        series.retained.fill(rows, each["first"])
+        series.retained.fill(rows, fields["first"])
         kept = stored.get(f"season {row}")
         series.season = None if kept is None else kept.numpy().copy()
         if series.season is not None and not season.valid(series.season):
@@ -95,14 +95,14 @@ def _fill(own: Tensor, stored: Tensor, name: str) -> None:
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as JSON has them."""
-    return {name: _plain(each) for name, each in settings.items()}
+    return {name: _plain(value) for name, value in settings.items()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value
