@@ -5,12 +5,12 @@ one is confirmed in a series that has one regime.
 """
 
 from model_core.sensitivity.calibrate import FORMAT, Plan, calibrate
-from model_core.sensitivity.choice import Choice, choose
+from model_core.sensitivity.choice import ChosenThreshold, choose
 from model_core.sensitivity.curve import Curve, Delay, Point, read
 
 __all__ = [
     "FORMAT",
-    "Choice",
+    "ChosenThreshold",
     "Curve",
     "Delay",
     "Plan",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from model_core import belief as beliefs
 from model_core import filter as moca
@@ -84,23 +83,33 @@ class Watch:
         start = t - belief.run_length.gather(-1, slot).squeeze(-1)
         busy = (start > self._starts) | self._open | (common >= self._thresholds)
         at = busy.nonzero()
-        if len(at):
-            self._each(belief, t, at)
-
-    def _each(self, belief: Belief, t: int, at: Tensor) -> None:
+        if not len(at):
+            return
         which, rows = at.unbind(-1)
-        picked = Belief(*(each[rows] for each in belief))
-        told = t - self._starts[which, rows], self._thresholds[which, rows]
-        mass, slot = beliefs.suspected(picked, *told)
+        picked = Belief(*(values[rows] for values in belief))
+        below = t - self._starts[which, rows]
+        mass, slot = beliefs.suspected(picked, below, self._thresholds[which, rows])
         here = torch.arange(len(rows)), slot
-        columns = (
+        readings = zip(
+            at.tolist(),
             (t - picked.run_length[here]).tolist(),
             picked.log_prob[here].exp().tolist(),
             picked.previous_start[here].tolist(),
+            mass.tolist(),
+            strict=True,
         )
-        pairs = zip(at.tolist(), mass.tolist(), zip(*columns, strict=True), strict=True)
-        for (threshold, row), changed, said in pairs:
-            self._follow(threshold, row, Reading(t, None, *said, None, None, changed))
+        for (threshold, row), likely, probability, previous, changed in readings:
+            reading = Reading(
+                seq=t,
+                time=None,
+                start=likely,
+                probability=probability,
+                previous_start=previous,
+                totals=None,
+                start_totals=None,
+                changed_probability=changed,
+            )
+            self._follow(threshold, row, reading)
 
     def _follow(self, which: int, row: int, reading: Reading) -> None:
         before = self._tracks[which][row]
@@ -112,9 +121,9 @@ class Watch:
         new = after.last_event
         if new is None or new.confirmed_at != reading.seq:
             return
-        found = self.confirmed[which][row]
-        if last is None or last.id != new.id or new.start > found[-1]:
-            found.append(reading.seq)
+        confirmed = self.confirmed[which][row]
+        if last is None or last.id != new.id or new.start > confirmed[-1]:
+            confirmed.append(reading.seq)
 
 
 def _prior(model: UnderlyingModel, drawn: Drawn, streams: Streams) -> Prior:
@@ -122,9 +131,16 @@ def _prior(model: UnderlyingModel, drawn: Drawn, streams: Streams) -> Prior:
     if streams.located or not model.needs_scale:
         where = torch.full((len(drawn.y), model.scaled), location_of(model), dtype=torch.float64)
         return moca.make_prior(model, where, torch.ones_like(where))
-    found = [_located(model, rows, streams.warmup) for rows in _values(model, drawn)]
-    location, scale = (torch.tensor(each, dtype=torch.float64) for each in zip(*found, strict=True))
-    return moca.make_prior(model, location, scale)
+    first = drawn.y[:, : warmup.LONGEST]
+    if model.scales_inputs and drawn.x is not None:
+        first = torch.cat((first, drawn.x[:, : warmup.LONGEST]), -1)
+    moments = [_located(model, rows, streams.warmup) for rows in first.tolist()]
+    location, scale = zip(*moments, strict=True)
+    return moca.make_prior(
+        model,
+        torch.tensor(location, dtype=torch.float64),
+        torch.tensor(scale, dtype=torch.float64),
+    )
 
 
 def _located(
@@ -134,14 +150,6 @@ def _located(
         if warmup.complete(rows[:count], model.y_dim, labels, count):
             return warmup.estimate(rows[:count], model)
     return warmup.estimate(rows, model)
-
-
-def _values(model: UnderlyingModel, drawn: Drawn) -> list[list[list[float]]]:
-    first = drawn.y[:, : warmup.LONGEST]
-    if model.scales_inputs and drawn.x is not None:
-        first = torch.cat((first, drawn.x[:, : warmup.LONGEST]), -1)
-    found: list[list[list[float]]] = first.tolist()
-    return found
 
 
 def _inputs(model: UnderlyingModel, drawn: Drawn, t: int, streams: Streams) -> Inputs:

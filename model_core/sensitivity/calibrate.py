@@ -53,14 +53,17 @@ class Plan(NamedTuple):
     def parts(self, model: UnderlyingModel) -> list[Part]:
         """The curves, that of the model's own hazard first."""
         own = model.hazard if isinstance(model.hazard, float) else None
-        half = self.observations // 2, self.shifted // 2
-        others = [Part(each, *half) for each in self.hazards if each != own]
+        others = [
+            Part(hazard, self.observations // 2, self.shifted // 2)
+            for hazard in self.hazards
+            if hazard != own
+        ]
         return [Part(own, self.observations, self.shifted), *others]
 
     def amount(self, model: UnderlyingModel) -> int:
         """Observations that are filtered altogether, about."""
-        each = len(SHIFTS) * (self.before + self.horizon) * (model.label not in UNORDERED)
-        return sum(part.observations + part.shifted * each for part in self.parts(model))
+        waited = len(SHIFTS) * (self.before + self.horizon) * (model.label not in UNORDERED)
+        return sum(part.observations + part.shifted * waited for part in self.parts(model))
 
 
 Tick = Callable[[int], None]
@@ -83,7 +86,6 @@ def calibrate(
     told of observations as they are done. Raises CannotSimulate.
     """
     check(model)
-    found = [_curve(model, plan, part, inputs, tick) for part in plan.parts(model)]
     defaults = Streams()
     simulated = {
         "observations": plan.observations,
@@ -99,7 +101,9 @@ def calibrate(
     return {
         "format": FORMAT,
         "simulated": simulated,
-        "curves": [curves.written(each) for each in found],
+        "curves": [
+            curves.written(_curve(model, plan, part, inputs, tick)) for part in plan.parts(model)
+        ],
     }
 
 
@@ -117,18 +121,18 @@ def _curve(
     series = max(1, part.observations // plan.length)
     for size in _batches(model, series):
         drawn = draw(model, size, plan.length, generator, inputs)
-        for i, each in enumerate(watch(model, drawn, streams, thresholds, tick)):
-            counts[i] += sum(map(len, each))
+        for i, confirmed in enumerate(watch(model, drawn, streams, thresholds, tick)):
+            counts[i] += sum(map(len, confirmed))
     used = curves.usable(counts)
     delays = _delays(
         model, plan._replace(shifted=part.shifted), streams, thresholds[:used], inputs, tick
     )
-    told = curves.rates(thresholds, counts, series * plan.length)[:used]
+    rates = curves.rates(thresholds, counts, series * plan.length)[:used]
     points: list[Point] = []
-    for threshold, rate, late in zip(thresholds, told, delays, strict=False):
+    for threshold, (rate, low, high), late in zip(thresholds, rates, delays, strict=False):
         # Of thresholds that are alike in their alarms the first is the quickest.
-        if not points or rate[0] < points[-1].false_alarms_per_1000:
-            points.append(Point(threshold, *rate, late))
+        if not points or rate < points[-1].false_alarms_per_1000:
+            points.append(Point(threshold, rate, low, high, late))
     return Curve(part.hazard, tuple(points))
 
 
@@ -149,10 +153,10 @@ def _delays(
         drawn = draw(model, size, plan.before + plan.horizon, generator, inputs)
         for s, shift in enumerate(SHIFTS):
             moved = shifted(drawn, model.label, plan.before, shift, generator)
-            for i, each in enumerate(watch(model, moved, streams, thresholds, tick)):
-                waits[i][s] += [_wait(found, plan.before) for found in each]
+            for i, confirmed in enumerate(watch(model, moved, streams, thresholds, tick)):
+                waits[i][s] += [_wait(alarms, plan.before) for alarms in confirmed]
     return [
-        tuple(_delay(shift, each) for shift, each in zip(SHIFTS, by_shift, strict=True))
+        tuple(_delay(shift, waited) for shift, waited in zip(SHIFTS, by_shift, strict=True))
         for by_shift in waits
     ]
 
@@ -163,11 +167,11 @@ def _wait(confirmed: Sequence[int], at: int) -> int | None:
 
 
 def _delay(shift: float, waits: Sequence[int | None]) -> Delay:
-    found = sorted(each for each in waits if each is not None)
+    detected = sorted(wait for wait in waits if wait is not None)
     half = (len(waits) + 1) // 2
-    median = float(found[half - 1]) if len(found) >= half else None
-    mean = sum(found) / len(found) if found else None
-    return Delay(shift, median, mean, len(found) / len(waits))
+    median = float(detected[half - 1]) if len(detected) >= half else None
+    mean = sum(detected) / len(detected) if detected else None
+    return Delay(shift, median, mean, len(detected) / len(waits))
 
 
 def _thresholds(model: UnderlyingModel, hazard: float | None) -> list[float]:
@@ -184,6 +188,6 @@ def _batches(model: UnderlyingModel, series: int) -> list[int]:
     """Series that are filtered at once, as many as a processor's memory is quick with."""
     one = torch.ones(1, model.scaled, dtype=torch.float64)
     state = moca.init(moca.make_prior(model, one, one), Streams().max_hypotheses)
-    fit = BATCH_BYTES // sum(each.nbytes for each in moca.leaves(state))
+    fit = BATCH_BYTES // sum(leaf.nbytes for leaf in moca.leaves(state))
     size = max(1, min(MOST_SERIES, fit))
     return [min(size, series - i) for i in range(0, series, size)]

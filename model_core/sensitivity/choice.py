@@ -12,7 +12,7 @@ from model_core.sensitivity.curve import Curve, Delay, log_odds, probability_of
 REACH = 1.2  # times the largest hazard of the curves that a stream's may be
 
 
-class Choice(NamedTuple):
+class ChosenThreshold(NamedTuple):
     """A threshold of `changed_probability`, what delays to expect, and whether it is exact.
 
     exact: whether the hazard is one that was simulated; between two, and below all, it is not.
@@ -23,7 +23,7 @@ class Choice(NamedTuple):
     exact: bool
 
 
-def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> Choice:
+def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> ChosenThreshold:
     """Threshold that gives `rate` false alarms per 1,000; hazard: None is the model's own.
 
     Between two hazards that were simulated the log odds of the threshold are linear in the log
@@ -36,26 +36,26 @@ def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> Choice
         return _on(curves[0], rate)
     if own is None:
         raise OutOfRange("hazard: false alarms are calibrated only at the model's own hazard")
-    known = sorted(
-        (each for each in curves if (each.hazard or 0.0) >= own or _reaches(each, rate)),
-        key=lambda each: each.hazard or 0.0,
+    usable = sorted(
+        (curve for curve in curves if (curve.hazard or 0.0) >= own or _reaches(curve, rate)),
+        key=lambda curve: curve.hazard or 0.0,
     )
-    places = [each.hazard or 0.0 for each in known]
+    places = [curve.hazard or 0.0 for curve in usable]
     if hazard in places:
-        return _on(known[places.index(hazard)], rate)
+        return _on(usable[places.index(hazard)], rate)
     if hazard > REACH * places[-1]:
         raise OutOfRange(
             f"hazard: false alarms are calibrated up to {REACH * places[-1]:g}, got {hazard:g}"
         )
     above = next((i for i, place in enumerate(places) if place > hazard), len(places))
     if above in (0, len(places)):
-        return _beyond(known[max(0, above - 1)], rate, hazard)
+        return _beyond(usable[max(0, above - 1)], rate, hazard)
     span = places[above - 1], places[above]
     share = math.log(hazard / span[0]) / math.log(span[1] / span[0])
-    first = known[above - 1].at(rate)
-    second = known[above].at(rate)
+    first = usable[above - 1].at(rate)
+    second = usable[above].at(rate)
     nearer = (first if share < 0.5 else second)[1]
-    return Choice(probability_of(first[0] + (second[0] - first[0]) * share), nearer, False)
+    return ChosenThreshold(probability_of(first[0] + (second[0] - first[0]) * share), nearer, False)
 
 
 def _reaches(curve: Curve, rate: float) -> bool:
@@ -63,12 +63,12 @@ def _reaches(curve: Curve, rate: float) -> bool:
     return least <= rate <= most
 
 
-def _on(curve: Curve, rate: float) -> Choice:
+def _on(curve: Curve, rate: float) -> ChosenThreshold:
     odds, delays = curve.at(rate)
-    return Choice(probability_of(odds), delays, True)
+    return ChosenThreshold(probability_of(odds), delays, True)
 
 
-def _beyond(curve: Curve, rate: float, hazard: float) -> Choice:
+def _beyond(curve: Curve, rate: float, hazard: float) -> ChosenThreshold:
     odds, delays = curve.at(rate)
     moved = odds + log_odds(hazard) - log_odds(curve.hazard or hazard)
-    return Choice(probability_of(moved), delays, False)
+    return ChosenThreshold(probability_of(moved), delays, False)

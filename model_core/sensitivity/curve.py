@@ -66,7 +66,7 @@ class Curve(NamedTuple):
             raise OutOfRange(
                 f"false_alarms_per_1000: expected {least:.3g} to {most:.3g}, got {rate:g}"
             )
-        rates = [-each.false_alarms_per_1000 for each in self.points]
+        rates = [-point.false_alarms_per_1000 for point in self.points]
         upper = max(1, bisect_left(rates, -rate))
         quiet = self.points[upper]
         loud = self.points[upper - 1]
@@ -97,19 +97,19 @@ def rates(
     the many at sensitive ones.
     """
     thousands = observations / 1000
-    line = _line([log_odds(each) for each in thresholds], counts, thousands)
+    line = _line([log_odds(threshold) for threshold in thresholds], counts, thousands)
     used = usable(counts)
     share = PRIOR_COUNT * _holds(line[:used], counts[:used], thousands)
-    exposures = [thousands + (share / each if share else 0.0) for each in line]
-    found = [(count + share) / each for count, each in zip(counts, exposures, strict=True)]
-    pairs = zip(_falling(found, exposures), exposures, strict=True)
-    return [(each, *_interval(each * exposure, exposure)) for each, exposure in pairs]
+    exposures = [thousands + (share / rate if share else 0.0) for rate in line]
+    means = [(count + share) / exposure for count, exposure in zip(counts, exposures, strict=True)]
+    pairs = zip(_falling(means, exposures), exposures, strict=True)
+    return [(rate, *_interval(rate * exposure, exposure)) for rate, exposure in pairs]
 
 
 def _holds(line: Sequence[float], counts: Sequence[int], thousands: float) -> bool:
     """Whether a line is not far below what is counted: a few series may alarm at any threshold."""
-    expected = [each * thousands for each in line]
-    most = [1 + BEYOND * each + SPREAD * math.sqrt(each) for each in expected]
+    expected = [rate * thousands for rate in line]
+    most = [1 + BEYOND * count + SPREAD * math.sqrt(count) for count in expected]
     return min(line, default=0.0) > 0 and all(map(le, counts, most))
 
 
@@ -165,22 +165,26 @@ def _delay(a: Delay, b: Delay, share: float) -> Delay:
     def between(first: float | None, second: float | None) -> float | None:
         return None if first is None or second is None else _between(first, second, share)
 
-    middle = between(a.median, b.median), between(a.mean, b.mean)
-    return Delay(a.shift, *middle, _between(a.detected, b.detected, share))
+    return Delay(
+        shift=a.shift,
+        median=between(a.median, b.median),
+        mean=between(a.mean, b.mean),
+        detected=_between(a.detected, b.detected, share),
+    )
 
 
 def written(curve: Curve) -> dict[str, Any]:
     """A curve as JSON has it."""
     points = [
         {
-            "threshold": each.threshold,
-            **{name: _short(value) for name, value in each._asdict().items() if name in RATES},
+            "threshold": point.threshold,
+            **{name: _short(value) for name, value in point._asdict().items() if name in RATES},
             "delays": [
                 {name: _short(value) for name, value in delay._asdict().items()}
-                for delay in each.delays
+                for delay in point.delays
             ],
         }
-        for each in curve.points
+        for point in curve.points
     ]
     return {"hazard": curve.hazard, "points": points}
 
@@ -189,11 +193,11 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def read(found: dict[str, Any]) -> Curve:
+def read(stored: dict[str, Any]) -> Curve:
     """A curve from JSON; raises KeyError, TypeError or ValueError for one that is none."""
     points = tuple(
-        Point(**{**each, "delays": tuple(Delay(**delay) for delay in each["delays"])})
-        for each in found["points"]
+        Point(**{**point, "delays": tuple(Delay(**delay) for delay in point["delays"])})
+        for point in stored["points"]
     )
     falling = all(
         a.threshold < b.threshold and a.false_alarms_per_1000 >= b.false_alarms_per_1000 > 0
@@ -201,4 +205,4 @@ def read(found: dict[str, Any]) -> Curve:
     )
     if len(points) < 2 or not falling or not 0 < points[0].threshold < points[-1].threshold < 1:
         raise ValueError("expected at least two points, with rates that fall as thresholds rise")
-    return Curve(found["hazard"], points)
+    return Curve(stored["hazard"], points)

@@ -30,7 +30,7 @@ MOST = 2000  # last observations that are learned from
 SERIES = 16
 STEPS = 1000
 # Log odds of thresholds. The highest is a probability of 1 - 2e-9.
-LOG_ODDS = tuple(float(each) for each in range(-2, 21))
+LOG_ODDS = tuple(float(odds) for odds in range(-2, 21))
 QUIET = 1.1  # rates up to this multiple of the lowest one count as equal to it
 EVERY = 4  # observations of each series between signs of life
 RECENT_RUN_LENGTHS = 5  # that a kernel sums up, which is not read here
@@ -74,13 +74,13 @@ def continuations(regime: quiet.Quiet, name: str, generation: int, seq: int) -> 
 
 def calibrated(counts: Sequence[int], observations: int, rate: float) -> Calibrated:
     """Threshold with `rate` false alarms per 1,000; counts: by threshold of LOG_ODDS."""
-    thresholds = [probability_of(each) for each in LOG_ODDS]
-    rates = [each for each, *_ in curves.rates(thresholds, counts, observations)]
+    thresholds = [probability_of(odds) for odds in LOG_ODDS]
+    rates = [mean for mean, *_ in curves.rates(thresholds, counts, observations)]
     if rate >= rates[0]:
         return Calibrated(thresholds[0], rates[0])
-    quiet = next((i for i, each in enumerate(rates) if each <= rate), None)
+    quiet = next((i for i, expected in enumerate(rates) if expected <= rate), None)
     if quiet is None:
-        floor = next(i for i, each in enumerate(rates) if each <= QUIET * rates[-1])
+        floor = next(i for i, expected in enumerate(rates) if expected <= QUIET * rates[-1])
         return Calibrated(thresholds[floor], rates[floor])
     loud = quiet - 1
     if not rates[quiet] > 0:  # none were counted there
@@ -106,13 +106,14 @@ def confirmations(
     """
     series, steps = y.shape
     begin = int(state.seq)
-    filters = Filters(model, *_copies(state, prior, series), hazard, outlier_rate)
-    thresholds = [probability_of(each) for each in LOG_ODDS]
+    states, priors = _copies(state, prior, series)
+    filters = ContinuationFilters(model, states, priors, hazard, outlier_rate)
+    thresholds = [probability_of(odds) for odds in LOG_ODDS]
     watch = Watch(series, thresholds, [regime_start(state)] * series)
     for t in range(steps):
         watch.take(filters.step(y[:, t]), begin + t)
         if t % EVERY == 0 or t == steps - 1:
-            yield [sum(map(len, each)) for each in watch.confirmed]
+            yield [sum(map(len, confirmed)) for confirmed in watch.confirmed]
 
 
 def regime_start(state: FilterState) -> int:
@@ -127,11 +128,11 @@ def _copies(state: FilterState, prior: Prior, count: int) -> tuple[FilterState, 
         return leaf.repeat(count, *[1] * (leaf.dim() - 1))
 
     stats = type(prior.stats)(*map(repeated, prior.stats))
-    leaves = [repeated(each) for each in moca.leaves(state)]
+    leaves = [repeated(leaf) for leaf in moca.leaves(state)]
     return moca.rebuild(state, leaves), Prior(stats, *map(repeated, prior[1:]))
 
 
-class Filters:
+class ContinuationFilters:
     """Filters of streams with one output and no inputs."""
 
     def __init__(
@@ -144,10 +145,10 @@ class Filters:
     ) -> None:
         """state, prior: of B streams, copied. hazard: (H,) by run length."""
         series = len(state.seq)
-        leaves = [each.clone().contiguous() for each in moca.leaves(state)]
+        leaves = [leaf.clone().contiguous() for leaf in moca.leaves(state)]
         self._state = moca.rebuild(state, leaves)
-        stats = type(prior.stats)(*(each.contiguous() for each in prior.stats))
-        self._prior = Prior(stats, *(each.contiguous() for each in prior[1:]))
+        stats = type(prior.stats)(*(leaf.contiguous() for leaf in prior.stats))
+        self._prior = Prior(stats, *(leaf.contiguous() for leaf in prior[1:]))
         self._model = model
         self._rate = outlier_rate
         self._hazard = np.ascontiguousarray(np.tile(hazard, (series, 1)))
@@ -171,7 +172,7 @@ class Filters:
         inputs[:, compiled.CHANGEPOINT] = math.nan
         inputs[:, compiled.OUTLIER_RATE] = self._rate
         inputs[:, compiled.LABEL] = y
-        before = [each.clone() for each in moca.leaves(self._state)]
+        before = [leaf.clone() for leaf in moca.leaves(self._state)]
         table, _ = self._kernel.advance(
             self._views, self._rows, inputs, self._hazard, RECENT_RUN_LENGTHS, summarised=False
         )

@@ -41,12 +41,12 @@ class Quiet(NamedTuple):
         """Continuations (series, steps) of the labels."""
         drawn = rng.choice(self.innovations, (series, steps))
         order = len(self.coefficients)
-        found = np.empty((series, order + steps))
-        found[:, :order] = self.past[::-1]
+        labels = np.empty((series, order + steps))
+        labels[:, :order] = self.past[::-1]
         backwards = self.coefficients[::-1]
         for t in range(steps):
-            found[:, order + t] = found[:, t : order + t] @ backwards + drawn[:, t]
-        return found[:, order:] + self.level + self.slope * np.arange(1, steps + 1)
+            labels[:, order + t] = labels[:, t : order + t] @ backwards + drawn[:, t]
+        return labels[:, order:] + self.level + self.slope * np.arange(1, steps + 1)
 
 
 def check(y: Floats) -> None:
@@ -85,28 +85,28 @@ def _fitted(parts: Sequence[Floats], line: bool, regimes: int) -> tuple[float, Q
         slope = float(place @ part / (place @ place)) if line else 0.0
         level = float(part.mean() + slope * place[-1])
         rests.append(part - part.mean() - slope * place)
-    rest = np.concatenate(rests)
-    criterion, coefficients = _burg(rest)
+    residuals = np.concatenate(rests)
+    criterion, coefficients = _burg(residuals)
     constants = (1 + line) * regimes + regimes - 1  # with the places of the changes
-    criterion += constants * math.log(len(rest)) / len(rest)
+    criterion += constants * math.log(len(residuals)) / len(residuals)
     if len(rests) > 1:
         last = rests[-1].std()
-        rest = np.concatenate([each * (last / each.std()) for each in rests])
+        residuals = np.concatenate([part * (last / part.std()) for part in rests])
     order = len(coefficients)
-    innovations = rest[order:].copy()
+    innovations = residuals[order:].copy()
     for lag, coefficient in enumerate(coefficients, 1):
-        innovations -= coefficient * rest[order - lag : len(rest) - lag]
+        innovations -= coefficient * residuals[order - lag : len(residuals) - lag]
     innovations -= innovations.mean()
-    past = rest[len(rest) - order :][::-1]
+    past = residuals[len(residuals) - order :][::-1]
     return criterion, Quiet(coefficients, innovations, past, level, slope)
 
 
-def _burg(rest: Floats) -> tuple[float, Floats]:
+def _burg(residuals: Floats) -> tuple[float, Floats]:
     """Akaike's criterion by label, and coefficients: of the order for which it is least."""
-    forward = rest[1:].copy()
-    backward = rest[:-1].copy()
+    forward = residuals[1:].copy()
+    backward = residuals[:-1].copy()
     coefficients: Floats = np.zeros(0)
-    variance = float(rest @ rest) / len(rest)
+    variance = float(residuals @ residuals) / len(residuals)
     least = math.log(variance), coefficients
     for order in range(1, LONGEST + 1):
         power = float(forward @ forward + backward @ backward)
@@ -121,7 +121,7 @@ def _burg(rest: Floats) -> tuple[float, Floats]:
             (forward - reflection * backward)[1:],
             (backward - reflection * forward)[:-1],
         )
-        criterion = math.log(variance) + 2 * order / len(rest)
+        criterion = math.log(variance) + 2 * order / len(residuals)
         if criterion < least[0]:
             least = criterion, coefficients
     return least

@@ -75,15 +75,15 @@ def draw(
     autoregression with a root beyond one does, are drawn anew: no stream of a user's does.
     """
     check(model)
-    found: list[Drawn] = []
+    parts: list[Drawn] = []
     count = 0
     for _ in range(ATTEMPTS):
-        each = _draw(model, series, steps, generator, inputs)
-        each = each.at(_stays(each.y, model.label))
-        found.append(each)
-        count += len(each.y)
+        part = _draw(model, series, steps, generator, inputs)
+        part = part.at(_stays(part.y, model.label))
+        parts.append(part)
+        count += len(part.y)
         if count >= series:
-            return _joined(found).at(torch.arange(series))
+            return _joined(parts).at(torch.arange(series))
     raise CannotSimulate(
         f"cannot simulate quiet data: {count} of {ATTEMPTS * series} regimes drawn from the "
         f"prior stay within {FARTHEST:g} deviations"
@@ -103,19 +103,23 @@ def _draw(
     context = prior.context
     one = torch.ones(series, 1, dtype=torch.float64)
     x = (inputs or normal_inputs(model))(series, steps, generator) if model.x_dim else None
-    columns = []
+    labels = []
+    means = []
+    deviations = []
     for t in range(steps):
         phi = model.encode(None if x is None else x[:, t], context)
-        each = model.predictive(stats, phi)
-        y = each.sample(generator).squeeze(1)
-        nothing = torch.full_like(y, torch.nan)
-        moments = nothing, nothing
+        predictive = model.predictive(stats, phi)
+        y = predictive.sample(generator).squeeze(1)
+        mean = deviation = torch.full_like(y, torch.nan)
         if model.label != "class":
-            moments = each.mean().squeeze(1), each.variance().squeeze(1).sqrt()
-        columns.append((y, *moments))
+            mean = predictive.mean().squeeze(1)
+            deviation = predictive.variance().squeeze(1).sqrt()
+        labels.append(y)
+        means.append(mean)
+        deviations.append(deviation)
         stats = model.update(stats, phi, y, one)
         context = model.remember(context, y, one.squeeze(-1) > 0)
-    return Drawn(x, *(torch.stack(each, 1) for each in zip(*columns, strict=True)))
+    return Drawn(x, torch.stack(labels, 1), torch.stack(means, 1), torch.stack(deviations, 1))
 
 
 def _stays(y: Tensor, label: str) -> Tensor:
@@ -129,19 +133,23 @@ def _stays(y: Tensor, label: str) -> Tensor:
 
 
 def _joined(parts: list[Drawn]) -> Drawn:
-    xs = [each.x for each in parts if each.x is not None]
-    columns = zip(*(each[1:] for each in parts), strict=True)
-    return Drawn(torch.cat(xs) if xs else None, *(torch.cat(list(each)) for each in columns))
+    xs = [part.x for part in parts if part.x is not None]
+    return Drawn(
+        x=torch.cat(xs) if xs else None,
+        y=torch.cat([part.y for part in parts]),
+        mean=torch.cat([part.mean for part in parts]),
+        deviation=torch.cat([part.deviation for part in parts]),
+    )
 
 
 def normal_inputs(model: UnderlyingModel) -> Inputs:
     """Inputs that are independent and standard normal, as the model has them scaled."""
 
     def drawn(series: int, steps: int, generator: torch.Generator) -> Tensor:
-        each = torch.randn(series, steps, model.x_dim, generator=generator, dtype=torch.float64)
+        x = torch.randn(series, steps, model.x_dim, generator=generator, dtype=torch.float64)
         if isinstance(model, Learned):
-            return model.x_offset + model.x_scale * each
-        return each
+            return model.x_offset + model.x_scale * x
+        return x
 
     return drawn
 

@@ -109,7 +109,7 @@ def _family(
     rest = y[:, sizes.learned :]
     prior = _warmed(model, known)
     state = moca.init(prior, DEFAULTS.max_hypotheses)
-    filters = own.Filters(model, state, prior, _hazard(model), model.outlier_rate)
+    filters = own.ContinuationFilters(model, state, prior, _hazard(model), model.outlier_rate)
     for t in range(sizes.learned):
         state = filters.step(known[:, t])
     own_counts = [
@@ -169,7 +169,7 @@ def _alarms(
     starts: Sequence[int],
 ) -> list[list[list[int]]]:
     """Positions at which events were confirmed, [threshold][stream]; see `Watch`."""
-    filters = own.Filters(model, state, prior, _hazard(model), model.outlier_rate)
+    filters = own.ContinuationFilters(model, state, prior, _hazard(model), model.outlier_rate)
     watch = Watch(len(y), thresholds, starts)
     begin = int(state.seq[0])
     for t in range(y.shape[1]):

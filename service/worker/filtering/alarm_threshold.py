@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model_core.errors import CannotSimulate, OutOfRange
-from model_core.sensitivity import Choice, choose, own, read
+from model_core.sensitivity import ChosenThreshold, choose, own, read
 from model_core.sensitivity.quiet import FEWEST
 from model_core.sensitivity.regimes import check
 from model_core.stream_settings import DEFAULTS, StreamSettings
@@ -76,7 +76,7 @@ def uncalibrated(head: Head, slab: Slab) -> bool:
     return min(head.scored, settings.history) >= FEWEST and head.scored >= 2 * calibrated
 
 
-def _chosen(curves: list[Any], settings: StreamSettings) -> Choice:
+def _chosen(curves: list[Any], settings: StreamSettings) -> ChosenThreshold:
     hazard = settings.hazard
     if not (hazard is None or isinstance(hazard, float)):
         raise _refusal("the hazard must be a number, or the model's own: others are not calibrated")
@@ -87,7 +87,9 @@ def _chosen(curves: list[Any], settings: StreamSettings) -> Choice:
         raise _refusal(str(error)) from error
 
 
-def _differs(settings: StreamSettings, simulated: dict[str, Any], choice: Choice) -> list[str]:
+def _differs(
+    settings: StreamSettings, simulated: dict[str, Any], choice: ChosenThreshold
+) -> list[str]:
     """Settings other than those that the curves are of."""
     differing = [] if choice.exact else ["hazard"]
     given = settings.outlier_rate
