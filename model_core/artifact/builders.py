@@ -71,7 +71,7 @@ def _names(parts: Parts, size: int) -> tuple[str, ...]:
     if parts.description.get("regimes") is None:
         return ()
     given: list[Any] = parts.field("regimes", list)
-    names = [each.get("name") if isinstance(each, dict) else None for each in given]
+    names = [regime.get("name") if isinstance(regime, dict) else None for regime in given]
     texts = all(isinstance(name, str) and name.strip() for name in names)
     if not texts or not len(set(names)) == len(names) == size:
         raise BadArtifact(
@@ -178,8 +178,8 @@ def lstm(parts: Parts) -> Lstm:
 
 
 def _decoder(parts: Parts, into: int, out: int) -> Mlp:
-    found = [re.fullmatch(r"decoder\.(\d{1,3})\.(weight|bias)", name) for name in parts.tensors]
-    last = max((int(each[1]) for each in found if each), default=-1)
+    layers = [re.fullmatch(r"decoder\.(\d{1,3})\.(weight|bias)", name) for name in parts.tensors]
+    last = max((int(layer[1]) for layer in layers if layer), default=-1)
     if last < 0:
         raise BadArtifact(f"{TENSORS}: tensor 'decoder.0.weight' is missing")
     inner = [parts.shape(f"decoder.{i}.weight", 2)[0] for i in range(last)]

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from model_core.artifact.parts import Parts
-from model_core.encoder import ACTIVATIONS, Block, Conv, Encoder, Identity, Mlp, Time
+from model_core.encoder import ACTIVATIONS, Conv, ConvBlock, Encoder, Identity, Mlp, Time
 from model_core.errors import BadArtifact
 
 Spec = dict[str, Any]
@@ -90,11 +90,11 @@ def _mlp(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Mlp:
         activation(spec, "activation", "relu"),
         activation(spec, "output_activation", "identity"),
     )
-    found = mlp(parts, "encoder", layers, names)
+    network = mlp(parts, "encoder", layers, names)
     if linear == 0:
-        return found
+        return network
     weight = parts.tensor("encoder.linear.weight", linear, x_dim)
-    return replace(found, linear=(weight, parts.tensor("encoder.linear.bias", linear)))
+    return replace(network, linear=(weight, parts.tensor("encoder.linear.bias", linear)))
 
 
 def _conv(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Conv:
@@ -120,18 +120,18 @@ def _conv(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Conv:
     return Conv(channels, height, width, tuple(blocks))
 
 
-def _block(parts: Parts, name: str, out: int, into: int, *, last: bool) -> Block:
+def _block(parts: Parts, name: str, out: int, into: int, *, last: bool) -> ConvBlock:
     weight = parts.tensor(f"{name}.conv.weight", out, into, 3, 3)
     bias = parts.tensor(f"{name}.conv.bias", out)
     if last:
-        return Block(weight, bias, None)
+        return ConvBlock(weight, bias, None)
     scale, shift, mean, variance = (
-        parts.tensor(f"{name}.norm.{each}", out)
-        for each in ("weight", "bias", "running_mean", "running_var")
+        parts.tensor(f"{name}.norm.{tensor}", out)
+        for tensor in ("weight", "bias", "running_mean", "running_var")
     )
     if (variance < 0).any():
         raise BadArtifact(f"model.safetensors: '{name}.norm.running_var' has a negative number")
-    return Block(weight, bias, (scale, shift, mean, variance))
+    return ConvBlock(weight, bias, (scale, shift, mean, variance))
 
 
 def _time(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Time:
@@ -141,13 +141,13 @@ def _time(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Time:
         raise BadArtifact(f"{WHERE}.periods is {periods!r}, expected a list of numbers above 0")
     if not isinstance(trend, bool):
         raise BadArtifact(f"{WHERE}.trend is {trend!r}, expected true or false")
-    found = Time(tuple(map(float, periods)), trend)
-    if x_dim != 1 or feature_dim != found.features:
+    time = Time(tuple(map(float, periods)), trend)
+    if x_dim != 1 or feature_dim != time.features:
         raise BadArtifact(
             f"{WHERE}: time encoder of {len(periods)} periods needs x_dim 1 and feature_dim "
-            f"{found.features}, not {x_dim} and {feature_dim}"
+            f"{time.features}, not {x_dim} and {feature_dim}"
         )
-    return found
+    return time
 
 
 def _whole(spec: Spec, name: str) -> int:

@@ -52,7 +52,7 @@ def save(folder: Path, description: dict[str, Any], tensors: dict[str, Tensor]) 
     """
     folder.mkdir(parents=True, exist_ok=True)
     if tensors:
-        save_file({name: each.contiguous() for name, each in tensors.items()}, folder / TENSORS)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / TENSORS)
     else:
         (folder / TENSORS).unlink(missing_ok=True)
     text = json.dumps({"format": FORMAT, **description}, indent=2)
@@ -101,10 +101,10 @@ def load(folder: Path, device: str | torch.device = "cpu") -> UnderlyingModel:
 def _tensors(path: Path, device: str | torch.device) -> dict[str, Tensor]:
     """Tensors of a file; empty without a file, for a kind that needs no tensors."""
     try:
-        found = load_file(path) if path.exists() else {}
+        tensors = load_file(path) if path.exists() else {}
     except (OSError, ValueError, SafetensorError) as error:
         raise BadArtifact(f"{TENSORS}: {error}") from error
-    return {name: each.to(device) for name, each in found.items()}
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def _built(kind: str, parts: Parts) -> UnderlyingModel:

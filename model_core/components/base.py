@@ -117,8 +117,8 @@ class Family:
     def named(self) -> dict[str, Tensor]:
         """The fields of the tuple."""
         own: Any = self
-        found: dict[str, Tensor] = own._asdict()
-        return found
+        fields: dict[str, Tensor] = own._asdict()
+        return fields
 
     def joint_log_density(self, value: Tensor) -> Tensor:
         """Sum over independent outputs, of those that are not missing."""

@@ -24,8 +24,8 @@ class Blend(_Blend, Family):
     @property
     def support(self) -> str:
         """That of the family."""
-        found: str = self.each.support
-        return found
+        support: str = self.each.support
+        return support
 
     @property
     def family(self) -> str:
@@ -47,8 +47,8 @@ class Blend(_Blend, Family):
     def named(self) -> dict[str, Tensor]:
         """Those of the family, of the shape of the weights, and the weights."""
         shape = self.log_weight.shape
-        each = {name: value.expand(shape) for name, value in self.each.named().items()}
-        return {**each, "weight": self.log_weight.exp()}
+        parameters = {name: value.expand(shape) for name, value in self.each.named().items()}
+        return {**parameters, "weight": self.log_weight.exp()}
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density or mass of each dimension."""

@@ -27,8 +27,8 @@ class Choice(_Choice, Family):
     @property
     def support(self) -> str:
         """That of the family."""
-        found: str = self.each.support
-        return found
+        support: str = self.each.support
+        return support
 
     @property
     def family(self) -> str:
@@ -71,8 +71,8 @@ class Choice(_Choice, Family):
 
     def log_densities(self, value: Tensor) -> Tensor:
         """Log density (B, M, k) of all outputs together under each k."""
-        found: Tensor = self.each.joint_log_density(value.unsqueeze(-2))
-        return found
+        densities: Tensor = self.each.joint_log_density(value.unsqueeze(-2))
+        return densities
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each output alone."""

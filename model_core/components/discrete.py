@@ -128,8 +128,8 @@ class Categorical(_Categorical, Family):
         """Log probability of the class; -inf of an index that is none."""
         classes = torch.arange(self.log_probability.shape[-1], device=value.device)
         chosen = value == classes
-        found = torch.where(chosen, self.log_probability, 0.0).sum(-1, keepdim=True)
-        return torch.where(chosen.any(-1, keepdim=True), found, -torch.inf)
+        density = torch.where(chosen, self.log_probability, 0.0).sum(-1, keepdim=True)
+        return torch.where(chosen.any(-1, keepdim=True), density, -torch.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Probability of the classes up to an index."""

@@ -62,12 +62,20 @@ class Either(_Either, Family):
         scale = torch.linalg.vector_norm(together.factor, dim=-1).mT
         df = together.df.squeeze(-1).unsqueeze(-2).expand_as(loc)
         one = torch.ones_like(loc)
-        pairs = ((own.df, df), (own.loc, loc), (own.scale, scale), (own.skew, one))
-        parts = (torch.cat((a.expand(shape), b), -1) for a, b in pairs)
+
+        def joined(alone: Tensor, joint: Tensor) -> Tensor:
+            return torch.cat((alone.expand(shape), joint), -1)
+
         first = self.log_choice[..., None, :1]
-        rest = self.log_choice[..., None, 1:]
-        weights = torch.cat((first + self.alone.log_weight, rest.expand_as(loc)), -1)
-        return Blend(SkewedT(*parts), weights)
+        others = self.log_choice[..., None, 1:]
+        weights = torch.cat((first + self.alone.log_weight, others.expand_as(loc)), -1)
+        marginals = SkewedT(
+            joined(own.df, df),
+            joined(own.loc, loc),
+            joined(own.scale, scale),
+            joined(own.skew, one),
+        )
+        return Blend(marginals, weights)
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each output alone."""
@@ -98,9 +106,9 @@ class Either(_Either, Family):
         means = torch.cat((self.alone.mean().unsqueeze(-2), self.together.loc), -2)
         centred = means - mean.unsqueeze(-2)
         between = torch.einsum("bmj,bmjx,bmjy->bmxy", choice, centred, centred)
-        rest = choice[..., 1:, None, None]
+        shared = choice[..., 1:, None, None]
         # What has no weight may have no variance; it must not make a nan.
-        parts = torch.where(rest > 0, rest * self.together.covariance(), 0.0).sum(-3)
+        parts = torch.where(shared > 0, shared * self.together.covariance(), 0.0).sum(-3)
         own = choice[..., :1]
         diagonal = torch.where(own > 0, own * self.alone.variance(), 0.0)
         return between + parts + torch.diag_embed(diagonal)

@@ -71,8 +71,8 @@ class StudentT(_StudentT, Family):
 
     def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """CDF and density at values."""
-        loc, scale, *rest = table
-        cdf, density, _ = _SPECIAL.student_t((value - loc) / scale, *rest)
+        loc, scale, *by_df = table
+        cdf, density, _ = _SPECIAL.student_t((value - loc) / scale, *by_df)
         return cdf, density / scale
 
     def mean(self) -> Tensor:
@@ -134,9 +134,9 @@ class SkewedT(_SkewedT, Family):
 
     def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """CDF and density at values."""
-        loc, scale, skew, *rest = table
+        loc, scale, skew, *by_df = table
         z = (value - loc) / scale
-        tail, density, _ = _SPECIAL.student_t(-_one_sided(z, skew).abs(), *rest)
+        tail, density, _ = _SPECIAL.student_t(-_one_sided(z, skew).abs(), *by_df)
         below = 2 / (1 + skew.square())  # twice the probability below the mode
         cdf = torch.where(z < 0, below * tail, 1 - (2 - below) * tail)
         return cdf, density * (2 / (skew + 1 / skew) / scale)
@@ -245,8 +245,8 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
         solved = torch.linalg.solve_triangular(factor.mT, z, upper=True)
         error = torch.where(missing, across @ solved, error.unsqueeze(-1)).squeeze(-1)
         root = torch.linalg.solve_triangular(factor, across.mT, upper=False)
-        rest = (scale - root.mT @ root).masked_fill(~(missing & missing.mT), 0.0)
-        return ConditionalError(error, square, rest)
+        left = (scale - root.mT @ root).masked_fill(~(missing & missing.mT), 0.0)
+        return ConditionalError(error, square, left)
 
     def _observed(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Factor of the scale matrix of the outputs that are there, and errors.

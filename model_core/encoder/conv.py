@@ -16,7 +16,7 @@ from torch.nn import functional
 EPSILON = 1e-5  # added to running variances, as torch.nn.BatchNorm2d does
 
 
-class Block(NamedTuple):
+class ConvBlock(NamedTuple):
     """One block: 3 x 3 convolution with padding 1, norm, ReLU, 2 x 2 max pooling.
 
     weight: (out, in, 3, 3). bias: (out,). norm: weight, bias, running mean and running variance of
@@ -38,7 +38,7 @@ class Conv:
     channels: int
     height: int
     width: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[ConvBlock, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Features (..., n) of images (..., channels * height * width)."""

@@ -27,9 +27,9 @@ class Time:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Features (..., n) of times (..., 1)."""
-        each = [torch.ones_like(x), x] if self.trend else [torch.ones_like(x)]
+        features = [torch.ones_like(x), x] if self.trend else [torch.ones_like(x)]
         for period in self.periods:
             # The remainder is exact where the angle of a late time would not be.
             angle = 2 * math.pi * torch.remainder(x, period) / period
-            each += [torch.sin(angle), torch.cos(angle)]
-        return torch.cat(each, -1)
+            features += [torch.sin(angle), torch.cos(angle)]
+        return torch.cat(features, -1)
