@@ -49,7 +49,7 @@ class Hypotheses(NamedTuple):
     context: Tensor
 
 
-class Choice(NamedTuple):
+class ChosenCandidate(NamedTuple):
     """chosen: (B,) int64 index of a candidate. values: (B, A) what it was the best of.
 
     Those are the drawn function at each candidate, the largest of the `samples` drawn ones, or the
@@ -77,7 +77,7 @@ def choose(
     candidates: Tensor,
     strategy: Strategy,
     generators: Sequence[torch.Generator],
-) -> Choice:
+) -> ChosenCandidate:
     """The best of each stream's candidates (B, A, x_dim); `generators` (B,) move on.
 
     For regressions draws are of the function, without noise, jointly over the candidates. For all
@@ -89,13 +89,13 @@ def choose(
     else:
         count = 1 if strategy.name == "thompson" else strategy.samples
         values = draw(model, held, candidates, count, generators).amax(1)
-    return Choice(values.argmax(-1), values)
+    return ChosenCandidate(values.argmax(-1), values)
 
 
 def mean(model: UnderlyingModel, held: Hypotheses, candidates: Tensor) -> Tensor:
     """Mean (B, A) of the mixture at each candidate."""
-    each = model.means(held.stats, _encoded(model, held, candidates)).squeeze(-1)
-    return average(held.log_prob, each)
+    means = model.means(held.stats, _encoded(model, held, candidates)).squeeze(-1)
+    return average(held.log_prob, means)
 
 
 def draw(
@@ -110,13 +110,13 @@ def draw(
     like = held.log_prob
     uniform = torch.stack(
         [
-            torch.rand(count, generator=each, dtype=like.dtype, device=like.device)
-            for each in generators
+            torch.rand(count, generator=generator, dtype=like.dtype, device=like.device)
+            for generator in generators
         ]
     )
     slots = draw_slots(like, held.run_length, uniform)
     rows = torch.arange(len(slots), device=slots.device).unsqueeze(-1)
-    drawn = tree_map(lambda each: each[rows, slots], held.stats)
+    drawn = tree_map(lambda leaf: leaf[rows, slots], held.stats)
     return model.draw(drawn, phi, generators).squeeze(-1)
 
 
@@ -127,8 +127,8 @@ def draw_slots(log_prob: Tensor, run_length: Tensor, uniform: Tensor) -> Tensor:
     order = torch.where(there, run_length, last).argsort(-1)
     cumulative = log_prob.exp().gather(-1, order).cumsum(-1)
     # Scaled by the sum, or rounding could draw an empty slot.
-    found = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
-    return order.gather(-1, torch.minimum(found, there.sum(-1, keepdim=True) - 1))
+    place = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    return order.gather(-1, torch.minimum(place, there.sum(-1, keepdim=True) - 1))
 
 
 def _encoded(model: UnderlyingModel, held: Hypotheses, candidates: Tensor) -> Tensor:
@@ -139,8 +139,8 @@ def _encoded(model: UnderlyingModel, held: Hypotheses, candidates: Tensor) -> Te
             f"x_dim {model.x_dim}, y_dim {model.y_dim}, label {model.label!r}"
         )
     if candidates.dim() != 3 or candidates.shape[-1] != model.x_dim or not candidates.shape[1]:
-        found = tuple(candidates.shape)
-        raise ValueError(f"expected candidates (B, A, {model.x_dim}), got {found}")
+        shape = tuple(candidates.shape)
+        raise ValueError(f"expected candidates (B, A, {model.x_dim}), got {shape}")
     batch, count = candidates.shape[:2]
     context = held.context.repeat_interleave(count, 0)
     phi = model.required(model.encode(candidates.flatten(0, 1), context))

@@ -25,10 +25,10 @@ def essential(description: bytes) -> bytes:
 
 def digest(folder: Path) -> str:
     """Digest of all that the numbers of an artifact depend on; raises OSError or ValueError."""
-    found = blake2b(essential((folder / DESCRIPTION).read_bytes()), digest_size=16)
+    hashed = blake2b(essential((folder / DESCRIPTION).read_bytes()), digest_size=16)
     tensors = folder / TENSORS
     if tensors.exists():  # some kinds need none
         with tensors.open("rb") as opened:
             while part := opened.read(1 << 20):
-                found.update(part)
-    return found.hexdigest()
+                hashed.update(part)
+    return hashed.hexdigest()

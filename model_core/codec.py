@@ -46,13 +46,13 @@ def encode(
 
     ranks, seasons: its states of `anomaly` and `season`.
     """
-    state = rebuild(state, to_host([each.detach() for each in leaves(state)]))
+    state = rebuild(state, to_host([leaf.detach() for leaf in leaves(state)]))
     alive = np.flatnonzero(np.isfinite(_numbers(state.belief.log_prob)))
     belief = zip(Belief._fields, state.belief, strict=True)
-    arrays = {name: _numbers(each)[alive] for name, each in belief}
+    arrays = {name: _numbers(tensor)[alive] for name, tensor in belief}
     arrays["totals_at_start"] = _numbers(state.totals_at_start)[alive]
-    for name, each in zip(state.stats._fields, state.stats, strict=True):
-        kept = _numbers(each)[alive]
+    for name, tensor in zip(state.stats._fields, state.stats, strict=True):
+        kept = _numbers(tensor)[alive]
         arrays[f"stats.{name}"] = _lower(kept) if name in model.symmetric else kept
     arrays["seq"] = _numbers(state.seq)
     arrays["totals"] = _numbers(state.totals)
@@ -69,9 +69,9 @@ def pack(
     magic: bytes, version: int, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> bytes:
     """Bytes of named arrays of float64 and int64, and of a header (JSON), with a checksum."""
-    table = [[name, _NAMES[each.dtype], list(each.shape)] for name, each in arrays.items()]
+    table = [[name, _NAMES[array.dtype], list(array.shape)] for name, array in arrays.items()]
     text = json.dumps({**header, "arrays": table}, separators=(",", ":")).encode()
-    payload = b"".join(each.tobytes() for each in arrays.values())
+    payload = b"".join(array.tobytes() for array in arrays.values())
     body = _PREFIX.pack(magic, version, len(text)) + text + payload
     return body + _CHECKSUM.pack(crc32(body))
 
@@ -134,10 +134,10 @@ def decode_ranks(model: UnderlyingModel, blob: bytes, size: int) -> NDArray[np.f
 
 def decode_season(model: UnderlyingModel, blob: bytes) -> NDArray[np.float64]:
     """State of `season` from bytes. Raises BadState, also where there is none."""
-    found = _arrays(blob, model.kind).get(_SEASON)
-    if found is None:
+    stored = _arrays(blob, model.kind).get(_SEASON)
+    if stored is None:
         raise BadState(f"state has no array {_SEASON!r}")
-    values = np.asarray(found.numpy())
+    values = np.asarray(stored.numpy())
     if values.dtype != np.float64 or values.ndim != 1 or not season.valid(values):
         raise BadState(f"state's array {_SEASON!r} is no state of a season")
     return values

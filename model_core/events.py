@@ -242,10 +242,10 @@ def anomaly(
         None if isnan(y) else (y - mean) / sd if 0 < sd < inf else nan
         for y, mean, sd in zip(label, *moments, strict=True)
     ]
-    known = [size for size in sizes if size is not None]
-    if not all(map(isfinite, known)):
+    measured = [size for size in sizes if size is not None]
+    if not all(map(isfinite, measured)):
         return event
-    most = max(known, key=abs)
+    most = max(measured, key=abs)
     direction = None if most == 0 else "up" if most > 0 else "down"
     return event._replace(direction=direction, size=sizes[0] if len(sizes) == 1 else sizes)
 

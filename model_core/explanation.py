@@ -78,9 +78,9 @@ def moments(labels: Array) -> Moments:
     sd: list[float | None] = []
     with np.errstate(over="ignore", invalid="ignore"):
         for column in labels.T:
-            known = column[~np.isnan(column)]
-            mean.append(float(known.mean()) if len(known) else None)
-            sd.append(float(known.std(ddof=1)) if len(known) > 1 else None)
+            present = column[~np.isnan(column)]
+            mean.append(float(present.mean()) if len(present) else None)
+            sd.append(float(present.std(ddof=1)) if len(present) > 1 else None)
     return Moments(len(labels), mean, sd)
 
 
@@ -96,7 +96,7 @@ def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanat
         )
     before = before[-BEFORE:]
     after = after[:AFTER]
-    found: list[tuple[float, Explanation]] = []
+    explanations: list[tuple[float, Explanation]] = []
     for i in _candidates(before, after):
         old = before[~np.isnan(before[:, i]), i]
         new = after[~np.isnan(after[:, i]), i]
@@ -105,8 +105,8 @@ def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanat
                 clear, one = _RULES[labels](old, new)
             if before.shape[1] > 1:
                 one = one._replace(text=f"output {i + 1}: {one.text}", place=i)
-            found.append((clear, one))
-    return max(found, key=lambda each: each[0])[1] if found else None
+            explanations.append((clear, one))
+    return max(explanations, key=lambda rated: rated[0])[1] if explanations else None
 
 
 def _candidates(before: Array, after: Array) -> list[int]:
@@ -134,11 +134,11 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     new = new - centre
     usual = [_without_outliers(old), _without_outliers(new)]
     cleaned = np.concatenate(usual)
-    scale = _within(*usual)
+    scale = _within(usual[0], usual[1])
     if not isfinite(scale):
         return -inf, Explanation("labels too large to compare")
     if scale <= ROUNDING * largest:  # constant within both regimes
-        return _constant(*(centre + float(side.mean()) for side in usual))
+        return _constant(centre + float(usual[0].mean()), centre + float(usual[1].mean()))
     # The smaller spread is the unit: in one of both a regime that is quiet beside the other would
     # be less than the priors of its noise and of a step.
     unit = max(min(float(usual[0].std()), float(usual[1].std())), scale / RATIO[-1])
@@ -160,7 +160,7 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     more = "mean" if clearly or evidence["mean"] > evidence["spread"] else "spread"
     alone = evidence[more]
     evidence[more] = float(np.logaddexp(evidence[more], both)) - log(2)
-    kind = max(evidence, key=lambda each: evidence[each])
+    kind = max(evidence, key=lambda name: evidence[name])
     clear = evidence[kind] - nothing
     total = float(np.logaddexp.reduce([nothing, *evidence.values()]))
     probability = exp(max(evidence[kind], nothing) - total)
@@ -172,47 +172,48 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     if kind == "mean":
         ends = means
         size = f" by {_size(abs(means[1] - means[0]) / _within(old, new))} sd"
-        text = f"mean {_moved(*ends, size)}; {_also('spread', spreads, both - alone)}"
+        text = f"mean {_moved(ends, size)}; {_also('spread', spreads, both - alone)}"
     elif kind == "spread":
         ends = spreads
-        text = f"spread {_moved(*ends)}; {_also('mean', means, both - alone)}"
+        text = f"spread {_moved(ends)}; {_also('mean', means, both - alone)}"
     elif kind == "slope":
         ends = _slope(usual[0]), _slope(usual[1])
-        text = f"slope {_moved(*ends)} per observation"
+        text = f"slope {_moved(ends)} per observation"
     else:
         ends = _autocorrelations(shared[_PHIS])
-        text = f"autocorrelation {_moved(*ends)}"
-    return clear, Explanation(text, kind, *ends, probability)
+        text = f"autocorrelation {_moved(ends)}"
+    return clear, Explanation(text, kind, ends[0], ends[1], probability)
 
 
 def _constant(old: float, new: float) -> tuple[float, Explanation]:
     if abs(new - old) <= ROUNDING * max(abs(old), abs(new)):
         return 0.0, Explanation("no change: constant", probability=1.0)
-    return 1e9, Explanation(f"mean {_moved(old, new)}; constant within", "mean", old, new, 1.0)
+    return 1e9, Explanation(f"mean {_moved((old, new))}; constant within", "mean", old, new, 1.0)
 
 
 class _Grid(NamedTuple):
     """Points of phi before and after, and of the ratio of the spreads of the innovations.
 
     before, after: (3, G) factors of `_products` in the sums of products of x_t - phi x_{t-1}.
-    known: (2, G) 0.5 log(1 - phi^2) of the first label, and log ratio of those after the change.
+    log_scale: (2, G) 0.5 log(1 - phi^2) of the first label, and log ratio of those after the
+    change.
     """
 
     phi: tuple[Array, Array]
     before: Array
     after: Array
-    known: Array
+    log_scale: Array
 
     @classmethod
     def of(cls, first: Array, last: Array, ratio: Array) -> _Grid:
         """Return the grid of these points."""
         powers = [np.stack([np.ones_like(phi), -phi, phi**2]) for phi in (first, last)]
-        known = np.stack([0.5 * np.log(1 - first**2), np.log(ratio)])
-        return cls((first, last), powers[0], powers[1] / ratio**2, known)
+        log_scale = np.stack([0.5 * np.log(1 - first**2), np.log(ratio)])
+        return cls((first, last), powers[0], powers[1] / ratio**2, log_scale)
 
 
 def _crossed(*axes: Array) -> list[Array]:
-    return [each.ravel() for each in np.meshgrid(*axes, indexing="ij")]
+    return [axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")]
 
 
 def _whole_grid() -> _Grid:
@@ -267,16 +268,16 @@ class _Pair:
         places = np.ix_([*chosen, len(self.COLUMNS)], [*chosen, len(self.COLUMNS)])
         sums = self._old[places] @ _GRID.before[:, points]
         sums += self._new[places] @ _GRID.after[:, points]
-        known = self._counts @ _GRID.known[:, points]
+        log_scale = self._counts @ _GRID.log_scale[:, points]
         logs: list[Array] = []
         for i in range(len(chosen)):  # integrate out one after the other, at every point at once
             if i == len(own) + 1:
-                logs.append(known - self._shape * np.log(RATE + sums[-1, -1] / 2))
+                logs.append(log_scale - self._shape * np.log(RATE + sums[-1, -1] / 2))
             pivot = sums[i, i] + 1.0
-            known = known - 0.5 * np.log(pivot)
-            rest = sums[i, i + 1 :]
-            sums[i + 1 :, i + 1 :] -= rest[:, None] * (rest / pivot)
-        logs.append(known - self._shape * np.log(RATE + sums[-1, -1] / 2))
+            log_scale = log_scale - 0.5 * np.log(pivot)
+            others = sums[i, i + 1 :]
+            sums[i + 1 :, i + 1 :] -= others[:, None] * (others / pivot)
+        logs.append(log_scale - self._shape * np.log(RATE + sums[-1, -1] / 2))
         averaged: Array = np.logaddexp(*logs) - log(2)
         return averaged
 
@@ -365,20 +366,20 @@ def _classes(old: Array, new: Array) -> tuple[float, Explanation]:
     def evidence(table: Array) -> float:
         total = float(table.sum())
         count = len(table)
-        known = sum(lgamma(0.5 + each) - lgamma(0.5) for each in table.tolist())
-        return known + lgamma(0.5 * count) - lgamma(0.5 * count + total)
+        logs = sum(lgamma(0.5 + count) - lgamma(0.5) for count in table.tolist())
+        return logs + lgamma(0.5 * count) - lgamma(0.5 * count + total)
 
     clear = evidence(tables[0]) + evidence(tables[1]) - evidence(tables[0] + tables[1])
     shares = [table / table.sum() for table in tables]
     most = len(names) - 1 - int(np.argmax(np.abs(shares[1] - shares[0])[::-1]))  # 1 before 0
     name = int(names[most])
     ends = float(shares[0][most]), float(shares[1][most])
-    clear, found = _rated(clear, ends, "share")
-    if found.kind is None:
-        return clear, found
+    clear, explanation = _rated(clear, ends, "share")
+    if explanation.kind is None:
+        return clear, explanation
     verb = "rose" if ends[1] > ends[0] else "fell"
     text = f"share of class {name} {verb} from {100 * ends[0]:.0f} % to {100 * ends[1]:.0f} %"
-    return clear, found._replace(text=text, place=name)
+    return clear, explanation._replace(text=text, place=name)
 
 
 def _rated(clear: float, ends: tuple[float, float], kind: str) -> tuple[float, Explanation]:
@@ -389,7 +390,8 @@ def _rated(clear: float, ends: tuple[float, float], kind: str) -> tuple[float, E
         return clear, Explanation(text, probability=probability)
     low, high = sorted(ends)
     size = f" {_size(high / low)}-fold" if low > 0 else ""
-    return clear, Explanation(f"{kind} {_moved(*ends, size)}", kind, *ends, probability)
+    text = f"{kind} {_moved(ends, size)}"
+    return clear, Explanation(text, kind, ends[0], ends[1], probability)
 
 
 _RULES: dict[str, Any] = {
@@ -403,13 +405,14 @@ _RULES: dict[str, Any] = {
 # --- words -----------------------------------------------------------------------------------
 
 
-def _moved(old: float, new: float, size: str = "") -> str:
+def _moved(ends: tuple[float, float], size: str = "") -> str:
+    old, new = ends
     verb = "rose" if new > old else "fell"
     return f"{verb}{size} from {_number(old, new - old)} to {_number(new, new - old)}"
 
 
 def _also(name: str, ends: tuple[float, float], clear: float) -> str:
-    return f"{name} {_moved(*ends)}" if clear > CLEAR else f"{name} unchanged"
+    return f"{name} {_moved(ends)}" if clear > CLEAR else f"{name} unchanged"
 
 
 def _number(value: float, difference: float) -> str:

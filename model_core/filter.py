@@ -121,8 +121,8 @@ def init(prior: Prior, max_hypotheses: int) -> FilterState:
 def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState, Growth]:
     """Make room for the hypothesis that the coming observation starts a regime."""
     hazard = hazards.at(inputs.hazard, state.belief.run_length)
-    told = inputs.elapsed.unsqueeze(-1), inputs.changepoint.unsqueeze(-1)
-    change, survival = hazards.log_change(hazard, *told)
+    elapsed = inputs.elapsed.unsqueeze(-1)
+    change, survival = hazards.log_change(hazard, elapsed, inputs.changepoint.unsqueeze(-1))
     grown, growth = beliefs.grow(state.belief, state.seq, change, survival)
     born = growth.born
     at_start = torch.where(
@@ -179,17 +179,18 @@ def step(
         (torch.ones_like(y[:, :1]), *_moments(model, prediction.mixture, prior, y)), -1
     )
     totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
-    known = y
+    believed = y
     expected = y
     if model.believes:
         share = model.share(grown.stats, prediction.phi, y, inlier)
-        known, expected = _believed(prediction, posterior, share, y)
+        believed, expected = _believed(prediction, posterior, share, y)
     context = grown.context
     if prediction.beside is not None:
         context = model.judge(context, y, inputs.labelled, log_beside - log_score, expected)
-        weights = torch.log1p(-prediction.beside), torch.log(prediction.beside)
-        log_score = torch.logaddexp(weights[0][:, 0] + log_score, weights[1][:, 0] + log_beside)
-    context = model.remember(context, known, inputs.labelled)
+        log_own = torch.log1p(-prediction.beside)[:, 0]
+        log_other = torch.log(prediction.beside)[:, 0]
+        log_score = torch.logaddexp(log_own + log_score, log_other + log_beside)
+    context = model.remember(context, believed, inputs.labelled)
     new = FilterState(kept, grown.seq + 1, totals, grown.totals_at_start, context, stats)
     ok = torch.isfinite(log_score) & finite(new)
     score = torch.where(inputs.labelled, log_score, torch.nan)
@@ -221,13 +222,18 @@ def _moments(
 
 def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     """As `label_likelihood`, then the log density (B,) of what is last in the mixture."""
-    each = prediction.mixture.components.joint_log_density(y.unsqueeze(1))
+    densities = prediction.mixture.components.joint_log_density(y.unsqueeze(1))
     slots = prediction.belief.log_prob.shape[-1]
-    others = each[:, slots:] if prediction.beside is None else each[:, slots:-1]
-    told = inputs.outlier_rate.unsqueeze(-1), inputs.labelled.unsqueeze(-1)
-    logs = prediction.log_inlier, prediction.log_outlier
-    outlier = others if others.shape[-1] else None
-    return *label_likelihood(each[:, :slots], outlier, logs, *told), each[:, -1]
+    others = densities[:, slots:] if prediction.beside is None else densities[:, slots:-1]
+    likelihood, inlier = label_likelihood(
+        densities[:, :slots],
+        others if others.shape[-1] else None,
+        prediction.log_inlier,
+        prediction.log_outlier,
+        inputs.outlier_rate.unsqueeze(-1),
+        inputs.labelled.unsqueeze(-1),
+    )
+    return likelihood, inlier, densities[:, -1]
 
 
 def _believed(
@@ -275,19 +281,20 @@ def input_likelihood(
 def label_likelihood(
     inside: Tensor,
     outside: Tensor | None,
-    logs: tuple[Tensor, Tensor],
+    log_inlier: Tensor,
+    log_outlier: Tensor,
     rate: Tensor,
     labelled: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Each hypothesis's log likelihood and the inlier responsibility of a label, both (B, S).
 
     inside: (B, S) log densities; outside: (B, 1) that of an outlier, None where there are none.
-    logs: `log_inlier`, `log_outlier` of a Prediction. rate, labelled: (B, 1).
+    log_inlier, log_outlier: as of a Prediction. rate, labelled: (B, 1).
     """
     weight = torch.ones_like(inside)
     if outside is not None:
-        log_in = logs[0] + inside
-        inside = torch.logaddexp(log_in, logs[1] + outside)
+        log_in = log_inlier + inside
+        inside = torch.logaddexp(log_in, log_outlier + outside)
         weight = torch.where(rate > 0, torch.exp(log_in - inside), weight)
     return torch.where(labelled, inside, 0.0), torch.where(labelled, weight, 0.0)
 
@@ -298,8 +305,8 @@ def finite(state: FilterState) -> Tensor:
     if on_host(present) and _finite_sums(state):
         return present.any(-1)
     fine = torch.isfinite(state.belief.log_prob) | ~present
-    for each in state.stats:
-        fine = fine & (torch.isfinite(each).flatten(2).all(-1) | ~present)
+    for leaf in state.stats:
+        fine = fine & (torch.isfinite(leaf).flatten(2).all(-1) | ~present)
     alone = torch.cat((state.totals, state.context), -1)
     return fine.all(-1) & present.any(-1) & torch.isfinite(alone).all(-1)
 
@@ -310,8 +317,8 @@ def _finite_sums(state: FilterState) -> bool:
     Those of finite numbers may overflow.
     """
     total = state.totals.sum(-1) + state.context.sum(-1) + state.belief.log_prob.exp().sum(-1)
-    for each in state.stats:
-        total = total + each.flatten(1).sum(-1)
+    for leaf in state.stats:
+        total = total + leaf.flatten(1).sum(-1)
     return bool(torch.isfinite(total).all())
 
 
@@ -331,11 +338,11 @@ def resize(state: FilterState, prior: Prior, max_hypotheses: int) -> FilterState
     keep = min(max_hypotheses, state.belief.log_prob.shape[-1])
     slots = state.belief.log_prob.topk(keep, -1).indices
 
-    def moved(target: Tensor, each: Tensor) -> Tensor:
-        picked = slots.reshape(slots.shape + (1,) * (each.dim() - 2)).expand(
-            -1, -1, *each.shape[2:]
+    def moved(target: Tensor, source: Tensor) -> Tensor:
+        picked = slots.reshape(slots.shape + (1,) * (source.dim() - 2)).expand(
+            -1, -1, *source.shape[2:]
         )
-        return torch.cat((each.gather(1, picked), target[:, keep:]), 1)
+        return torch.cat((source.gather(1, picked), target[:, keep:]), 1)
 
     belief = Belief(*map(moved, new.belief, state.belief))
     total = torch.logsumexp(belief.log_prob, -1, keepdim=True)

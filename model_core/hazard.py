@@ -80,9 +80,9 @@ def _odds(r: int, shape: float, q: float) -> float:
 def _length(hazard: list[float], limit: float) -> int:
     """Entries worth keeping."""
     left = 1.0
-    for r, each in enumerate(hazard):
-        left *= 1 - each
-        if left <= NEGLIGIBLE or abs(each - limit) <= NEGLIGIBLE * limit:
+    for r, chance in enumerate(hazard):
+        left *= 1 - chance
+        if left <= NEGLIGIBLE or abs(chance - limit) <= NEGLIGIBLE * limit:
             return r + 1
     return len(hazard)
 
@@ -106,8 +106,8 @@ def log_change(hazard: Tensor, elapsed: Tensor, changepoint: Tensor) -> tuple[Te
     still = log_survival == 0
     log_hazard = torch.log(-torch.expm1(torch.where(still, -1.0, log_survival)))
     log_hazard = torch.where(still, -torch.inf, log_hazard)
-    told = ~torch.isnan(changepoint)
+    supervised = ~torch.isnan(changepoint)
     return (
-        torch.where(told, torch.log(changepoint), log_hazard),
-        torch.where(told, torch.log1p(-changepoint), log_survival),
+        torch.where(supervised, torch.log(changepoint), log_hazard),
+        torch.where(supervised, torch.log1p(-changepoint), log_survival),
     )

@@ -46,15 +46,15 @@ def paths(
 ) -> Tensor:
     """Draws (B, steps, d) of the next labels, one path for each row; inputs as in `mixtures`."""
     state = ordered(state)
-    found = []
+    drawn = []
     inputs = inputs._replace(labelled=torch.ones_like(inputs.labelled))
     for _ in range(steps):
         grown, _ = grow(state, prior, inputs)
         y = predict(model, grown, prior, inputs).mixture.sample(1, generator).squeeze(1)
-        found.append(y)
+        drawn.append(y)
         state, _ = step(model, state, prior, inputs._replace(y=y))
         inputs = later(inputs)
-    return torch.stack(found, 1)
+    return torch.stack(drawn, 1)
 
 
 def ordered(state: FilterState) -> FilterState:
@@ -84,6 +84,6 @@ def later(inputs: Inputs) -> Inputs:
 
 def repeated(state: FilterState, prior: Prior, count: int) -> tuple[FilterState, Prior]:
     """One stream (batch 1) as `count` rows."""
-    rows = rebuild(state, [each.expand(count, *each.shape[1:]) for each in leaves(state)])
-    stats = tree_map(lambda each: each.expand(count, *each.shape[1:]), prior.stats)
-    return rows, Prior(stats, *(each.expand(count, -1) for each in prior[1:]))
+    rows = rebuild(state, [leaf.expand(count, *leaf.shape[1:]) for leaf in leaves(state)])
+    stats = tree_map(lambda leaf: leaf.expand(count, *leaf.shape[1:]), prior.stats)
+    return rows, Prior(stats, *(leaf.expand(count, -1) for leaf in prior[1:]))

@@ -43,8 +43,10 @@ def found(y: Floats, shortest: int = SHORTEST) -> int:
         return 0
     y = y / size
     peaks = {*_peaks(y, shortest, longest), *_peaks(np.diff(y), shortest, longest)}
-    candidates = sorted({_climbed(y, each, shortest, longest) for each in peaks})
-    scored = [(evidence(y, each), each) for each in candidates if _explained(y, each) >= PLAUSIBLE]
+    candidates = sorted({_climbed(y, peak, shortest, longest) for peak in peaks})
+    scored = [
+        (evidence(y, period), period) for period in candidates if _explained(y, period) >= PLAUSIBLE
+    ]
     most, best = max(scored, default=(0.0, 0))
     return best if most >= EVIDENCE and _forecasts(y, best) else 0
 
@@ -177,9 +179,9 @@ def _whitened(y: Floats, period: int) -> Floats:
     rows = _folded(y, period)
     if len(rows) < 2:
         return rows[:0]
-    rest = rows - rows.mean(0)
-    squares = float((rest**2).sum())
-    lag = float((rest[:, 1:] * rest[:, :-1]).sum()) / squares if squares > 0 else 0.0
+    deviations = rows - rows.mean(0)
+    squares = float((deviations**2).sum())
+    lag = float((deviations[:, 1:] * deviations[:, :-1]).sum()) / squares if squares > 0 else 0.0
     lag += (1 + 3 * lag) / period  # bias of short rows about their mean
     lag = min(max(lag, 0.0), 1.0)
     return _folded(y[1:] - lag * y[:-1], period)
@@ -207,8 +209,8 @@ def detrended(y: Floats) -> Floats:
     """Labels about the least-squares line through them; 0 where only rounding is left."""
     at = np.arange(len(y)) - (len(y) - 1) / 2
     slope = float(at @ y) / float(at @ at)
-    rest = y - float(y.mean()) - slope * at
-    return np.where(np.abs(rest) > ROUNDING * np.abs(y).max(), rest, 0.0)
+    deviations = y - float(y.mean()) - slope * at
+    return np.where(np.abs(deviations) > ROUNDING * np.abs(y).max(), deviations, 0.0)
 
 
 def without(y: Floats, period: int) -> Floats:
@@ -237,10 +239,12 @@ def _climbed(y: Floats, period: int, shortest: int, longest: int) -> int:
     """Period near another one that explains most, by steps that are halved."""
     shares: dict[int, float] = {}
 
-    def share(each: int) -> float:
-        if each not in shares:
-            shares[each] = _explained(y, each) if shortest <= each <= longest else -1.0
-        return shares[each]
+    def share(candidate: int) -> float:
+        if candidate not in shares:
+            shares[candidate] = (
+                _explained(y, candidate) if shortest <= candidate <= longest else -1.0
+            )
+        return shares[candidate]
 
     step = max(1, period // 16)
     while step:

@@ -24,8 +24,8 @@ class Mixture(NamedTuple):
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log density (B,) of labels (B, d), over all outputs jointly."""
-        each = self.components.joint_log_density(y.unsqueeze(1))
-        return torch.logsumexp(self.log_weight + each, -1)
+        densities = self.components.joint_log_density(y.unsqueeze(1))
+        return torch.logsumexp(self.log_weight + densities, -1)
 
     def mean(self) -> Tensor:
         """Mean (B, d); of classes their probabilities (B, J)."""
@@ -43,7 +43,7 @@ class Mixture(NamedTuple):
         """Marginal cumulative probabilities (B, d) at values (B, d)."""
         if on_host(value) and self._large:
             rows = zip(self._heavy(NEGLIGIBLE), value.unsqueeze(1), strict=True)
-            return torch.cat([each._cdf(at) for each, at in rows])
+            return torch.cat([row._cdf(at) for row, at in rows])
         return self._cdf(value)
 
     def _cdf(self, value: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Mixture(NamedTuple):
             raise ValueError("classes have no order, hence no quantiles")
         if waits and self._large:
             least = NEGLIGIBLE * float(torch.minimum(levels, 1 - levels).min())
-            rows = [each._quantile(levels, tolerance, waits) for each in self._heavy(least)]
+            rows = [row._quantile(levels, tolerance, waits) for row in self._heavy(least)]
             return torch.cat(rows)
         return self._quantile(levels, tolerance, waits)
 
@@ -83,7 +83,7 @@ class Mixture(NamedTuple):
         """
         for row, log_weight in enumerate(self.log_weight):
             at = (log_weight.exp() > least).nonzero().squeeze(-1)
-            kept = (each[row : row + 1, at] for each in self.components.parameters())
+            kept = (parameter[row : row + 1, at] for parameter in self.components.parameters())
             yield Mixture(log_weight[at].unsqueeze(0), self.components.rebuilt(*kept))
 
     def shifted(self, by: Tensor) -> Mixture:
@@ -94,5 +94,5 @@ class Mixture(NamedTuple):
         """Draws (B, draws, d)."""
         chosen = torch.multinomial(self.log_weight.exp(), draws, True, generator=generator)
         rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(-1)
-        picked = [each[rows, chosen] for each in self.components.parameters()]
+        picked = [parameter[rows, chosen] for parameter in self.components.parameters()]
         return self.components.rebuilt(*picked).sample(generator)

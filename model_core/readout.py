@@ -118,7 +118,7 @@ def rows(table: Tensor | NDArray[np.float64]) -> list[Readout]:
     columns = zip(NUMBERS.values(), zip(*lines, strict=True), strict=False)
     numbers = [values if kind is float else map(kind, values) for kind, values in columns]
     totals = ((line[first:middle], line[middle:]) for line in lines)
-    return [Readout(*each, *sums) for *each, sums in zip(*numbers, totals, strict=True)]
+    return [Readout(*line, *sums) for *line, sums in zip(*numbers, totals, strict=True)]
 
 
 def typical_regimes(model: UnderlyingModel, state: FilterState) -> list[TypicalRegime]:

@@ -52,12 +52,12 @@ class Layer(NamedTuple):
 class _Head(NamedTuple):
     """Numbers before the ring.
 
-    seen: observations so far. known: the last of them that the seasons are taken from.
+    seen: observations so far. usable: the last of them that the seasons are taken from.
     search, update: positions of the next search and the next update.
     """
 
     seen: int
-    known: int
+    usable: int
     search: int
     update: int
 
@@ -158,9 +158,9 @@ def valid(state: Floats) -> bool:
     kept = layers(state)
     profiles = [_profile(state, i)[: layer.period] for i, layer in enumerate(kept)]
     return (
-        0 <= _head(state).known <= min(_head(state).seen, _capacity(state))
+        0 <= _head(state).usable <= min(_head(state).seen, _capacity(state))
         and all(SHORTEST <= layer.period <= longest for layer in kept)
-        and all(np.isfinite(each).all() for each in profiles)
+        and all(np.isfinite(profile).all() for profile in profiles)
     )
 
 
@@ -169,7 +169,7 @@ def recent(state: Floats, count: int) -> Floats:
 
     Labels from before a season was given up are left out.
     """
-    count = min(count, _head(state).known)
+    count = min(count, _head(state).usable)
     return _labels(state, count) - _seasons(state, count, LAYERS)
 
 
@@ -178,7 +178,7 @@ def offsets(state: Floats, count: int) -> Floats:
 
     Of labels from before a season was given up there are none.
     """
-    return _seasons(state, min(count, _head(state).known), LAYERS)
+    return _seasons(state, min(count, _head(state).usable), LAYERS)
 
 
 def periods(state: Floats) -> list[int]:
@@ -254,24 +254,24 @@ def _update(state: Floats) -> bool:
     Each is first judged by the labels since it was last learned.
     """
     head = _head(state)
-    y = _filled(_labels(state, head.known))
+    y = _filled(_labels(state, head.usable))
     kept = layers(state)
     locked = len(kept) == LAYERS and kept[1].period % kept[0].period == 0
     block = min(_block(kept), len(y))
     for i, layer in enumerate(kept):
-        rest = y - _seasons(state, len(y), i)
+        deseasoned = y - _seasons(state, len(y), i)
         season = _seasons(state, block, i + 1) - _seasons(state, block, i)
-        worth = _worth(layer.worth, rest[-block:], season)
+        worth = _worth(layer.worth, deseasoned[-block:], season)
         if worth < 0:
             _put_layers(state, kept[:i])
             search = head.seen + max(block // SEARCHES, FEWEST)
-            _put_head(state, head._replace(known=block, search=search))
+            _put_head(state, head._replace(usable=block, search=search))
             _plan_update(state)
             return True
         period = layer.period
-        if not locked and len(rest) >= PERIODS * (period + 1):
-            period = periodicity.nearby(periodicity.detrended(rest), period)
-        kept[i] = _learn(state, i, rest, period, worth, len(kept) == 1)
+        if not locked and len(deseasoned) >= PERIODS * (period + 1):
+            period = periodicity.nearby(periodicity.detrended(deseasoned), period)
+        kept[i] = _learn(state, i, deseasoned, period, worth, len(kept) == 1)
         _put_layers(state, kept)
     _plan_update(state)
     return False
@@ -313,25 +313,25 @@ def _search(state: Floats) -> bool:
     """Look for a further season; returns whether there is one."""
     head = _head(state)
     kept = layers(state)
-    wait = min(int((GROWTH - 1) * head.known), _capacity(state) // SEARCHES)
+    wait = min(int((GROWTH - 1) * head.usable), _capacity(state) // SEARCHES)
     _put_head(state, head._replace(search=head.seen + max(wait, FEWEST)))
     if len(kept) == LAYERS:
         return False
-    y = _filled(_labels(state, head.known))
-    rest = periodicity.detrended(y)
+    y = _filled(_labels(state, head.usable))
+    deseasoned = periodicity.detrended(y)
     if kept:
-        rest = periodicity.without(rest, kept[0].period)
-    period = periodicity.found(rest, 2 * kept[0].period if kept else SHORTEST)
+        deseasoned = periodicity.without(deseasoned, kept[0].period)
+    period = periodicity.found(deseasoned, 2 * kept[0].period if kept else SHORTEST)
     if not period:
         return False
     if not kept:
-        period = periodicity.fundamental(rest, period)
+        period = periodicity.fundamental(deseasoned, period)
     else:
         multiple = round(period / kept[0].period) * kept[0].period
         near = abs(multiple - period) <= MULTIPLE * period
         period = multiple if near and multiple * PERIODS <= len(y) else period
-    rest = y - _seasons(state, len(y), LAYERS)
-    kept.append(_learn(state, len(kept), rest, period, WORTH, False))
+    deseasoned = y - _seasons(state, len(y), LAYERS)
+    kept.append(_learn(state, len(kept), deseasoned, period, WORTH, False))
     _put_layers(state, kept)
     _plan_update(state)
     return True

@@ -67,14 +67,15 @@ def segment_matrix(
     rows = observed_rows(model, prior, data)
     if chunk is None and data.outlier_rate is None:
         weight = rows.labelled.to(rows.y.dtype)
-        found = model.every_start(prior.stats, rows.phi, rows.y, weight, longest)
-        if found is not None:
+        densities = model.every_start(prior.stats, rows.phi, rows.y, weight, longest)
+        if densities is not None:
             steps = torch.arange(rows.y.shape[1], device=rows.y.device)
             unseen = ~_seen(steps, steps, longest)
-            label = found.log_label.masked_fill(~rows.labelled.unsqueeze(1), 0.0)
-            known = found.log_input
-            each = None if known is None else known.masked_fill(unseen, NEG_INF)
-            return Segments(label.masked_fill(unseen, NEG_INF), each, rows.labelled)
+            label = densities.log_label.masked_fill(~rows.labelled.unsqueeze(1), 0.0)
+            log_input = densities.log_input
+            if log_input is not None:
+                log_input = log_input.masked_fill(unseen, NEG_INF)
+            return Segments(label.masked_fill(unseen, NEG_INF), log_input, rows.labelled)
     return _in_blocks(model, prior, rows, data.outlier_rate is None, chunk or CHUNK, longest)
 
 
@@ -102,8 +103,8 @@ def _in_blocks(
             oldest = oldest + gone
             stats = tree_map(lambda t, g=gone: t[:, g:], stats)
         stats = born if stats is None else tree_map(lambda a, b: torch.cat((a, b), 1), stats, born)
-        each = torch.arange(oldest, first + count, device=part.y.device)
-        seen = _seen(each, each[first - oldest :], longest)
+        starts = torch.arange(oldest, first + count, device=part.y.device)
+        seen = _seen(starts, starts[first - oldest :], longest)
         label, log_input, stats = absorb(model, prior, stats, part, seen)
         missing = ~part.labelled.unsqueeze(1)
         labels.append(_column(label.masked_fill(missing, 0.0), seen, oldest, steps))
@@ -129,8 +130,8 @@ def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> Rows
             f"a model of kind {model.kind!r} remembers labels as its filter believes them: step "
             "it through the sequence by filter.step"
         )
-    known = ~torch.isnan(data.y)
-    labelled = known.any(-1) if model.partial else known.all(-1)
+    present = ~torch.isnan(data.y)
+    labelled = present.any(-1) if model.partial else present.all(-1)
     y = torch.where(labelled.unsqueeze(-1), data.y, prior.location.unsqueeze(1))
     batch, steps = labelled.shape
     contexts = [prior.context]
@@ -145,8 +146,8 @@ def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> Rows
 
 def _column(value: Tensor, seen: Tensor, oldest: int, steps: int) -> Tensor:
     """Columns of the matrix (B, T, c) from values (B, starts, c), the first of them `oldest`."""
-    known = value.masked_fill(~seen, NEG_INF)
-    return pad(known, (0, 0, oldest, steps - oldest - len(seen)), value=NEG_INF)
+    masked = value.masked_fill(~seen, NEG_INF)
+    return pad(masked, (0, 0, oldest, steps - oldest - len(seen)), value=NEG_INF)
 
 
 def _block(
@@ -167,10 +168,14 @@ def _one_by_one(
         rate = rate[:, None]
         labelled = labelled[:, None]
         wide = model.outlier(prior.stats, phi)
-        log_input, *logs = moca.input_likelihood(model, stats, prior, phi, rate, wide is not None)
+        log_input, log_inlier, log_outlier = moca.input_likelihood(
+            model, stats, prior, phi, rate, wide is not None
+        )
         inside = model.predictive(stats, phi).joint_log_density(y[:, None])
         outside = None if wide is None else wide.joint_log_density(y[:, None])
-        label, weight = moca.label_likelihood(inside, outside, (logs[0], logs[1]), rate, labelled)
+        label, weight = moca.label_likelihood(
+            inside, outside, log_inlier, log_outlier, rate, labelled
+        )
         stats = model.update(stats, phi, y, torch.where(seen[:, i], weight, 0.0))
         labels.append(label)
         inputs += [] if log_input is None else [log_input]

@@ -50,13 +50,13 @@ def in_hindsight(
     begin = online[0].start
     end = online[-1].end
     settled = seq if now == seq else seq - NEAR
-    known = [start for start in starts if start > max(begin, first)]
-    kept = [start for start in known if start < settled]
-    open_ = [start for start in known if start >= settled]
+    later = [start for start in starts if start > max(begin, first)]
+    kept = [start for start in later if start < settled]
+    open_ = [start for start in later if start >= settled]
     inner = [segment.start for segment in online[1:]]
     outside = [s for s in inner if not first <= s < settled or _near(s, open_)]
     joined = sorted([begin, *kept, *(s for s in outside if not _near(s, kept))])
-    return [Segment(*each) for each in pairwise([*joined, end])]
+    return [Segment(start, stop) for start, stop in pairwise([*joined, end])]
 
 
 def _near(start: int, others: Sequence[int]) -> bool:

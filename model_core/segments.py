@@ -101,9 +101,11 @@ def forward(segments: Segments, changes: Changes, override: Tensor | None = None
     label = by_run_length(segments.label).unbind(1)
     evidence = None if segments.input is None else by_run_length(segments.input).unbind(1)
     steps = len(label)
-    change, survival = (each.unbind(1) for each in _transitions(changes, len(label[0]), steps))
+    change, survival = (logs.unbind(1) for logs in _transitions(changes, len(label[0]), steps))
     scores = []
-    beliefs = []
+    priors = []
+    given_input = []
+    posteriors = []
     after = label[0].new_zeros(len(label[0]), 0)
     for t in range(steps):
         before = _grow(after, change[t][:, :t], survival[t][:, :t])
@@ -114,9 +116,17 @@ def forward(segments: Segments, changes: Changes, override: Tensor | None = None
             given = _replaced(given, override[:, t, : t + 1])
         after, score = _condition(given, label[t][:, : t + 1])
         scores.append(score)
-        beliefs.append([pad(b, (0, steps - t - 1), value=NEG_INF) for b in (before, given, after)])
+        room = (0, steps - t - 1)
+        priors.append(pad(before, room, value=NEG_INF))
+        given_input.append(pad(given, room, value=NEG_INF))
+        posteriors.append(pad(after, room, value=NEG_INF))
     score = torch.stack(scores, 1).masked_fill(~segments.labelled, torch.nan)
-    return Forward(score, *(torch.stack(each, 1) for each in zip(*beliefs, strict=True)))
+    return Forward(
+        log_score=score,
+        log_prior=torch.stack(priors, 1),
+        log_given_input=torch.stack(given_input, 1),
+        log_posterior=torch.stack(posteriors, 1),
+    )
 
 
 def loss(
@@ -141,35 +151,35 @@ def smooth(segments: Segments, changes: Changes) -> Tensor:
 
     `[:, t, 0]` is the posterior log probability that a regime starts at `t`.
     """
-    each = _observed(segments)
+    densities = _observed(segments)
     filtered = forward(segments, changes).log_posterior
-    change, survival = _transitions(changes, *each.shape[:2])
-    steps = each.shape[1]
-    later = torch.zeros_like(each[:, 0])  # log p(what follows t | run length at t)
-    found = [filtered[:, -1]]
+    change, survival = _transitions(changes, *densities.shape[:2])
+    steps = densities.shape[1]
+    later = torch.zeros_like(densities[:, 0])  # log p(what follows t | run length at t)
+    smoothed = [filtered[:, -1]]
     for t in range(steps - 1, 0, -1):
-        reach = each[:, t, : t + 1] + later[:, : t + 1]
+        reach = densities[:, t, : t + 1] + later[:, : t + 1]
         stay = survival[:, t, :t] + reach[:, 1:]
         leave = change[:, t, :t] + reach[:, :1]
         later = torch.logaddexp(stay, leave)
         later = later - later.amax(-1, keepdim=True)
         belief, _ = _condition(filtered[:, t - 1, :t], later)
-        found.append(pad(belief, (0, steps - t), value=NEG_INF))
-    return torch.stack(found[::-1], 1)
+        smoothed.append(pad(belief, (0, steps - t), value=NEG_INF))
+    return torch.stack(smoothed[::-1], 1)
 
 
 def best_segmentation(segments: Segments, changes: Changes) -> Segmentation:
     """The most probable segmentation given all observations: Viterbi."""
-    each = _observed(segments)
-    change, survival = _transitions(changes, *each.shape[:2])
-    steps = each.shape[1]
-    score = each[:, 0, :1]
+    densities = _observed(segments)
+    change, survival = _transitions(changes, *densities.shape[:2])
+    steps = densities.shape[1]
+    score = densities[:, 0, :1]
     came_from = []
     for t in range(1, steps):
         path = score + change[:, t, :t]
         best = path.amax(-1, keepdim=True)
         came_from.append(likeliest(path, torch.arange(t, device=path.device).expand_as(path)))
-        score = torch.cat((best, score + survival[:, t, :t]), -1) + each[:, t, : t + 1]
+        score = torch.cat((best, score + survival[:, t, :t]), -1) + densities[:, t, : t + 1]
     log_prob = score.amax(-1)
     length = likeliest(score, torch.arange(steps, device=score.device).expand_as(score))
     starts = []
@@ -228,11 +238,11 @@ def _transitions(changes: Changes, batch: int, steps: int) -> tuple[Tensor, Tens
     run_length = torch.arange(steps, device=table.device).expand(batch, -1)
     hazard = hazards.at(table, run_length).unsqueeze(1)
     elapsed = changes.elapsed
-    told = changes.changepoint
+    changepoint = changes.changepoint
     elapsed = table.new_ones(batch, steps) if elapsed is None else elapsed
-    told = torch.full_like(elapsed, torch.nan) if told is None else told
-    logs = hazards.log_change(hazard, elapsed.unsqueeze(-1), told.unsqueeze(-1))
-    return logs[0].expand(-1, -1, steps), logs[1].expand(-1, -1, steps)
+    changepoint = torch.full_like(elapsed, torch.nan) if changepoint is None else changepoint
+    change, survival = hazards.log_change(hazard, elapsed.unsqueeze(-1), changepoint.unsqueeze(-1))
+    return change.expand(-1, -1, steps), survival.expand(-1, -1, steps)
 
 
 def _grow(after: Tensor, change: Tensor, survival: Tensor) -> Tensor:
@@ -252,8 +262,8 @@ def _condition(belief: Tensor, log_likelihood: Tensor) -> tuple[Tensor, Tensor]:
 def _replaced(belief: Tensor, override: Tensor) -> Tensor:
     """The override, normalised, where there is one."""
     gone = torch.isnan(override)
-    told, _ = _condition(override.masked_fill(gone, NEG_INF), torch.zeros_like(override))
-    return torch.where(gone.all(-1, keepdim=True), belief, told)
+    replaced, _ = _condition(override.masked_fill(gone, NEG_INF), torch.zeros_like(override))
+    return torch.where(gone.all(-1, keepdim=True), belief, replaced)
 
 
 def _total(log_value: Tensor) -> Tensor:

@@ -88,13 +88,12 @@ def of(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Floats:
         return np.asarray(mixture.mean().numpy())
     missing = ~torch.isfinite(y)
     at = torch.where(missing, 0.0, y)
-    cdf, below = (
-        torch.where(missing, torch.nan, mixture.cdf(each))
-        for each in (at, at - float(mixture.components.support in ("count", "binary")))
-    )
+    step = float(mixture.components.support in ("count", "binary"))
+    cdf = torch.where(missing, torch.nan, mixture.cdf(at))
+    below = torch.where(missing, torch.nan, mixture.cdf(at - step))
     quantiles = mixture.mean()[:, :0]
     if mixture.components.support != "binary":
-        found = mixture.quantile(torch.tensor(levels, dtype=torch.float64), PRECISION)
-        quantiles = found.cummax(1).values.transpose(1, 2)
+        rising = mixture.quantile(torch.tensor(levels, dtype=torch.float64), PRECISION)
+        quantiles = rising.cummax(1).values.transpose(1, 2)
     parts = (mixture.mean(), mixture.covariance(), cdf, below, quantiles)
-    return np.asarray(torch.cat([each.flatten(1) for each in parts], 1).numpy())
+    return np.asarray(torch.cat([part.flatten(1) for part in parts], 1).numpy())

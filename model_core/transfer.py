@@ -21,11 +21,11 @@ def moved(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, tuple):
-        parts = [moved(each, device) for each in value]
+        parts = [moved(part, device) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        changed = {name: moved(each, device) for name, each in fields.items()}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        changed = {name: moved(part, device) for name, part in fields.items()}
         return dataclasses.replace(value, **changed)
     return value
 
@@ -42,16 +42,16 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """
     if all(map(on_host, tensors)):
         return list(tensors)
-    packed = torch.cat([each.reshape(-1).view(torch.float64) for each in tensors])
+    packed = torch.cat([tensor.reshape(-1).view(torch.float64) for tensor in tensors])
     # Pinned memory alone is copied to while the host goes on.
     pinned = packed.device.type == "cuda"
     host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=pinned)
     host.copy_(packed, non_blocking=pinned)
     if pinned:
         torch.cuda.current_stream(packed.device).synchronize()
-    parts = torch.split(host, [prod(each.shape) for each in tensors])
+    parts = torch.split(host, [prod(tensor.shape) for tensor in tensors])
     pairs = zip(parts, tensors, strict=True)
-    return [part.view(each.dtype).reshape(each.shape) for part, each in pairs]
+    return [part.view(tensor.dtype).reshape(tensor.shape) for part, tensor in pairs]
 
 
 def to_device(values: NDArray[Any] | Sequence[int] | Tensor, device: torch.device | str) -> Tensor:

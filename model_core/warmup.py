@@ -29,12 +29,14 @@ Labelled = tuple[Sequence[float] | None, Sequence[float] | None]
 
 def varied(values: Values, y_dim: int) -> bool:
     """Whether two labels differ in each output."""
-    return bool(values) and all(len(set(each)) > 1 for each in _columns(values)[:y_dim])
+    return bool(values) and all(len(set(column)) > 1 for column in _columns(values)[:y_dim])
 
 
 def _columns(values: Values) -> list[list[float]]:
     """Numbers of each column, without those that are missing."""
-    return [[each for each in column if each == each] for column in zip(*values, strict=True)]
+    return [
+        [number for number in column if number == number] for column in zip(*values, strict=True)
+    ]
 
 
 def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
@@ -48,7 +50,7 @@ def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
         return False
     if len(values) >= LONGEST:
         return True
-    fewest = min(len(each) for each in _columns(values)[:y_dim])
+    fewest = min(len(column) for column in _columns(values)[:y_dim])
     return fewest >= warmup and varied(values, y_dim)
 
 
@@ -76,19 +78,19 @@ def estimate(values: Values, model: UnderlyingModel) -> Moments:
     """
     location = []
     scale = []
-    for each in _columns(values) or [[]] * model.scaled:
-        if not each:
+    for column in _columns(values) or [[]] * model.scaled:
+        if not column:
             location.append(float(model.label in SCALE_FREE))
             scale.append(1.0)
             continue
-        mean = math.fsum(each) / len(each)
-        squares = math.fsum((value - mean) ** 2 for value in each)
-        deviation = math.sqrt(squares / max(len(each) - 1, 1))
+        mean = math.fsum(column) / len(column)
+        squares = math.fsum((value - mean) ** 2 for value in column)
+        deviation = math.sqrt(squares / max(len(column) - 1, 1))
         if model.label in SCALE_FREE:
             # No count yet: half of one spread over all observations.
-            location.append(mean or 0.5 / len(each))
+            location.append(mean or 0.5 / len(column))
         else:
-            location.append(statistics.median(each))
+            location.append(statistics.median(column))
         scale.append(max(deviation or FLAT_SCALE * abs(mean) or 1.0, SMALLEST_SCALE))
     return location, scale
 
@@ -117,7 +119,7 @@ def provisional(
     (stats, _, context) = make_prior(model, tensor(locations), tensor(scales))
     nothing = [0.0] * model.y_dim
     for i in range(max(map(len, histories))):
-        rows = [each[i] if i < len(each) else None for each in histories]
+        rows = [history[i] if i < len(history) else None for history in histories]
         phi = encoded([None if row is None else row[1] for row in rows])
         y = tensor([nothing if row is None else row[0] or nothing for row in rows])
         labelled = tensor([float(row is not None and row[0] is not None) for row in rows])
@@ -125,7 +127,7 @@ def provisional(
         there = tensor([float(row is not None) for row in rows]).unsqueeze(-1) > 0
         context = torch.where(there, model.remember(context, y, labelled > 0), context)
     if len(histories) == 1:
-        stats = tree_map(lambda each: each.expand(len(coming), *each.shape[1:]), stats)
+        stats = tree_map(lambda leaf: leaf.expand(len(coming), *leaf.shape[1:]), stats)
         context = context.expand(len(coming), -1)
     components = model.predictive(stats, encoded(coming))
     return Mixture(torch.zeros(len(coming), 1, dtype=torch.float64, device=device), components)

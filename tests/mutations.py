@@ -67,7 +67,7 @@ MUTATIONS = [
     Mutation(
         "hazard: supervision keeps the hazard's survival",
         "model_core/hazard.py",
-        "torch.where(told, torch.log1p(-changepoint), log_survival)",
+        "torch.where(supervised, torch.log1p(-changepoint), log_survival)",
         "log_survival",
         FILTER,
     ),
