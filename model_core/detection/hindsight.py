@@ -8,7 +8,7 @@ from model_core import season
 from model_core.detection.filters import Filters
 from model_core.detection.pipeline import Pipeline
 from model_core.detection.rows import OFFSET, Floats
-from model_core.detection.series import Series
+from model_core.detection.series import SeriesState
 from model_core.segmentation import Segment, best, in_hindsight
 
 UNCOMPILED = 512  # observations that are segmented of a model without a kernel: about a second
@@ -46,7 +46,7 @@ def starts(pipeline: Pipeline, rows: Floats, first: int = 0) -> list[int]:
     return [segment.start for segment in best(pointers.get, start, first, first + len(rows))]
 
 
-def known_now(series: Series, most: int) -> Floats:
+def known_now(series: SeriesState, most: int) -> Floats:
     """The last retained rows, less the seasons that are known now.
 
     Observations since the filter last began anew are as they were met.

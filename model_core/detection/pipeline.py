@@ -25,7 +25,7 @@ from model_core.detection.rows import (
     Layout,
     Observation,
 )
-from model_core.detection.series import Moved, Refused, Rules, Series, Taken
+from model_core.detection.series import Moved, Refused, Rules, SeriesState, Taken
 from model_core.events import Event
 from model_core.filter import Inputs
 from model_core.predictive import Mixture
@@ -70,7 +70,7 @@ class Pipeline:
         self.model = model
         self.rules = rules
         self.layout = Layout(model, answers)
-        self.series = [Series(self.layout.width, phase) for phase in phases]
+        self.series = [SeriesState(self.layout.width, phase) for phase in phases]
         self.filters = Filters(model, len(phases), rules.max_hypotheses, levels)
         outputs = anomaly.outputs(model)
         self.ranks = np.zeros((len(phases), anomaly.size(outputs)))
@@ -284,7 +284,7 @@ class Pipeline:
         return max(self.rules.history, REPLAYED) if looks else self.rules.history
 
     def _alarm(
-        self, series: Series, seen: Observation, numbers: Floats, rank: float
+        self, series: SeriesState, seen: Observation, numbers: Floats, rank: float
     ) -> Event | None:
         threshold = self.rules.anomaly_alarm
         last = series.last_anomaly
@@ -314,10 +314,10 @@ class Pipeline:
             return np.zeros(count)
         return np.array([season.offset(state, ahead) for ahead in range(count)])
 
-    def _periods(self, series: Series) -> tuple[int, ...]:
+    def _periods(self, series: SeriesState) -> tuple[int, ...]:
         return () if series.season is None else tuple(season.periods(series.season))
 
-    def _next_search(self, series: Series, seq: int) -> int | None:
+    def _next_search(self, series: SeriesState, seq: int) -> int | None:
         """Observations, more than `seq`, after which a series without seasons looks for one."""
         if self.rules.seasonal is not None or not self.model.seasonal:
             return None

@@ -70,7 +70,7 @@ class Taken(NamedTuple):
     periods: tuple[int, ...] = ()
 
 
-class Series:
+class SeriesState:
     """Position, events and seasons of one series, and what is retained of it."""
 
     def __init__(self, width: int, phase: float) -> None:
