@@ -176,8 +176,8 @@ def test_blocks_of_code_are_code():
 def test_the_settings_of_the_page_of_training_are_the_defaults():
     (text,) = (text for where, text in blocks("toml") if where.startswith("docs/training.md"))
     said = tomllib.loads(text)
-    data = own.Source.model_validate({"path": "a.csv", **said.pop("data")})
-    assert data == own.Source(path=Path("a.csv"))
+    data = own.DataSource.model_validate({"path": "a.csv", **said.pop("data")})
+    assert data == own.DataSource(path=Path("a.csv"))
     assert preset("data", "quick", said) == preset("data", "quick")
     changed = merged(said, {"model": {"features": 33}})
     assert preset("data", "quick", changed) != preset("data", "quick")

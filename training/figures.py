@@ -111,8 +111,8 @@ def look(method: str) -> Look:
 
 def ordered(methods: Iterable[str]) -> list[str]:
     """In the order of the paper; others after them, in their own order."""
-    known = list(METHODS)
-    return sorted(methods, key=lambda name: known.index(name) if name in METHODS else len(known))
+    places = {name: place for place, name in enumerate(METHODS)}
+    return sorted(methods, key=lambda name: places.get(name, len(places)))
 
 
 class Chart(NamedTuple):
@@ -206,7 +206,7 @@ def literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-class Curve(NamedTuple):
+class PlottedCurve(NamedTuple):
     """A method's mean with its interval at each x; all (n,)."""
 
     method: str
@@ -216,20 +216,20 @@ class Curve(NamedTuple):
     high: Floats
 
 
-def curve(method: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Curve:
+def curve(method: str, x: Sequence[float], estimates: Sequence[Estimate]) -> PlottedCurve:
     """A curve of one estimate at each x."""
     numbers = np.array([(one.mean, one.low, one.high) for one in estimates], np.float64)
-    return Curve(method, np.asarray(x, np.float64), *numbers.T)
+    return PlottedCurve(method, np.asarray(x, np.float64), *numbers.T)
 
 
-def _by_method(curves: Sequence[Curve]) -> list[Curve]:
+def _by_method(curves: Sequence[PlottedCurve]) -> list[PlottedCurve]:
     by_name = {one.method: one for one in curves}
     return [by_name[name] for name in ordered(by_name)]
 
 
 @styled
 def against(
-    curves: Sequence[Curve],
+    curves: Sequence[PlottedCurve],
     measure: str,
     title: str = "Performance against hazard",
     setting: str = HAZARD,
@@ -265,7 +265,7 @@ def against(
 
 
 @styled
-def over_time(panels: Mapping[str, Sequence[Curve]], measure: str, title: str) -> Chart:
+def over_time(panels: Mapping[str, Sequence[PlottedCurve]], measure: str, title: str) -> Chart:
     """Methods over time with bands of 95 %; a panel for each problem, by its name."""
     across = min(ACROSS, len(panels))
     down = math.ceil(len(panels) / across)
@@ -308,7 +308,7 @@ def value_map(
 
 
 @styled
-def grouped(curves: Sequence[Curve], measure: str, title: str) -> Chart:
+def grouped(curves: Sequence[PlottedCurve], measure: str, title: str) -> Chart:
     """Bars of methods side by side at each hazard; all curves have the same x."""
     figure, (axes,) = row(8, 4.3, 1)
     places = np.arange(len(curves[0].x))

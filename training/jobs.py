@@ -50,7 +50,7 @@ class Axes(NamedTuple):
     seeds: Sequence[int] = ()
 
 
-class Task(NamedTuple):
+class TrainingTask(NamedTuple):
     """A run: its displayed name, its configuration, and its folder."""
 
     name: str
@@ -93,7 +93,7 @@ def train(wanted: Training, common: Options, place: catalogue.Place, axes: Axes)
         cells = [cell._replace(settings=merged(common, cell.settings)) for cell in cells]
     kept = wanted.ablation or wanted.preset
     tasks = [
-        Task(
+        TrainingTask(
             cell.name,
             catalogue.preset(wanted.experiment, wanted.preset, cell.settings),
             Run(catalogue.folder(wanted.runs, wanted.experiment, kept, cell)),
@@ -121,7 +121,7 @@ def train_own(
     for cell in catalogue.cells(*axes, settings):
         config = catalogue.preset(OWN, "quick", cell.settings)
         run = Run(catalogue.folder(wanted.runs, OWN, wanted.preset, cell))
-        tasks.append(Task(cell.name, config, run))
+        tasks.append(TrainingTask(cell.name, config, run))
     # The axes do not change the data, but those of an oracle are checked for switches.
     *_, data = [own.split(source, series, task.config) for task in tasks]
     own.check_scaling(data.scaling, tasks[0].config)
@@ -147,7 +147,7 @@ def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
     return {"model": {"lags": LAGS}}
 
 
-def fit(wanted: Training, tasks: Sequence[Task], sources: Sources) -> list[Run]:
+def fit(wanted: Training, tasks: Sequence[TrainingTask], sources: Sources) -> list[Run]:
     """Train every task that is not done; raises TrainingError."""
     torch.set_num_threads(wanted.threads)
     try:
@@ -176,7 +176,7 @@ def _no_denormals() -> Iterator[None]:
 
 
 def _fit_one(
-    wanted: Training, task: Task, sources: Sources, processes: World, console: Console
+    wanted: Training, task: TrainingTask, sources: Sources, processes: World, console: Console
 ) -> None:
     name, config, run = task
     if run.done:

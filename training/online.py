@@ -50,7 +50,7 @@ class Settings(NamedTuple):
         return self.defaults.confirm_probability or 0.0
 
 
-class Answers(NamedTuple):
+class SeriesAnswers(NamedTuple):
     """Numbers that the service answers of each observation of a series; nan while warming up.
 
     log_score, changed, recent, anomaly: (T,) log score (nan without a label, as the anomaly),
@@ -79,7 +79,7 @@ class Followed(NamedTuple):
     events: list[tuple[int, Event]]
     changed: list[float]
     served: Sequence[int] = ()
-    answers: Answers | None = None
+    answers: SeriesAnswers | None = None
     seasons: Sequence[tuple[int, tuple[int, ...]]] = ()
 
     def confirmed(self) -> list[int]:
@@ -113,8 +113,8 @@ def _inputs(model: UnderlyingModel, y: Tensor, t: int, settings: Settings) -> In
 def observed(model: UnderlyingModel, batch: Batch, t: int) -> Inputs:
     """Observation `t` of every sequence."""
     y = batch.y[:, t]
-    known = torch.isfinite(y)
-    labelled = known.any(-1) if model.partial else known.all(-1)
+    present = torch.isfinite(y)
+    labelled = present.any(-1) if model.partial else present.all(-1)
     hazard = model.hazard
     table = [hazard] if isinstance(hazard, float) else list(hazard)
     ones = torch.ones(len(y), dtype=torch.float64)
@@ -143,10 +143,10 @@ def follow(
     pipeline = Pipeline(model, _rules(model, settings), phases, levels, provisional=False)
     observed = [[Observation(tuple(map(float, row))) for row in rows] for rows in series]
     if pipeline.filters.in_series:
-        taken = [_through(pipeline, row, each) for row, each in enumerate(observed)]
+        taken = [_through(pipeline, row, observations) for row, observations in enumerate(observed)]
     else:
         taken = _together(pipeline, observed)
-    return [_followed(pipeline, row, each) for row, each in enumerate(taken)]
+    return [_followed(pipeline, row, steps) for row, steps in enumerate(taken)]
 
 
 def _rules(model: UnderlyingModel, settings: Settings) -> Rules:
@@ -173,8 +173,8 @@ def _through(pipeline: Pipeline, row: int, observed: list[Observation]) -> list[
     taken: list[Taken] = []
     while len(taken) < len(observed):
         try:
-            for each in pipeline.observe_series(row, observed[len(taken) :]):
-                taken.append(each)
+            for step in pipeline.observe_series(row, observed[len(taken) :]):
+                taken.append(step)
         except Refused:
             observed[len(taken)] = pipeline.unlabelled(observed[len(taken)])
     return taken
@@ -185,39 +185,42 @@ def _together(pipeline: Pipeline, observed: list[list[Observation]]) -> list[lis
     taken: list[list[Taken]] = [[] for _ in observed]
     rows = range(len(observed))
     for seen in zip(*observed, strict=True):
-        for row, each in zip(rows, pipeline.observe(rows, seen), strict=True):
-            found = each
-            if found is None:
-                (found,) = pipeline.observe([row], [pipeline.unlabelled(seen[row])])
-            if found is None:
+        for row, step in zip(rows, pipeline.observe(rows, seen), strict=True):
+            if step is None:
+                (step,) = pipeline.observe([row], [pipeline.unlabelled(seen[row])])
+            if step is None:
                 raise Refused("an observation without a label: the model's numbers are not finite")
-            taken[row].append(found)
+            taken[row].append(step)
     return taken
 
 
 def _followed(pipeline: Pipeline, row: int, taken: Sequence[Taken]) -> Followed:
     """What came of one series."""
     numbers = np.full((4, len(taken)), np.nan)
-    for t, each in enumerate(taken):
-        if each.readout is not None:
-            line = each.readout
-            beliefs = line.changed_probability, line.recent_change_probability
-            numbers[:, t] = (each.log_score, *beliefs, each.anomaly)
+    for t, step in enumerate(taken):
+        if step.readout is not None:
+            line = step.readout
+            numbers[:, t] = (
+                step.log_score,
+                line.changed_probability,
+                line.recent_change_probability,
+                step.anomaly,
+            )
     log_score, changed, recent, strange = numbers
-    width = max((len(each.numbers) for each in taken), default=0)
-    rows = [each.numbers if len(each.numbers) else np.full(width, np.nan) for each in taken]
+    width = max((len(step.numbers) for step in taken), default=0)
+    rows = [step.numbers if len(step.numbers) else np.full(width, np.nan) for step in taken]
     model = pipeline.model
     summary = Summary(np.array(rows).reshape(len(taken), width), model.y_dim, model.label)
-    warmup = sum(each.readout is None for each in taken)
-    answers = Answers(log_score, changed, recent, strange, summary, warmup)
+    warmup = sum(step.readout is None for step in taken)
+    answers = SeriesAnswers(log_score, changed, recent, strange, summary, warmup)
     if warmup == len(taken):
         # A stream that never finished its warm-up has no events, and is one segment.
         return Followed([], changed.tolist(), answers=answers)
-    known = [(moved.seq, moved.event) for each in taken for moved in each.moved]
+    events = [(moved.seq, moved.event) for step in taken for moved in step.moved]
     served = [segment.start for segment in pipeline.segments(row)[1:]]
-    pairs = pairwise([(), *(each.periods for each in taken)])
+    pairs = pairwise([(), *(step.periods for step in taken)])
     seasons = [(t + 1, new) for t, (old, new) in enumerate(pairs) if new != old]
-    return Followed(known, changed.tolist(), served, answers, seasons)
+    return Followed(events, changed.tolist(), served, answers, seasons)
 
 
 def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list[int]:
@@ -227,8 +230,8 @@ def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list
     """
     pipeline = Pipeline(model, _rules(model, settings), [0.0])
     seen = [Observation(tuple(map(float, row))) for row in rows]
-    known = [pipeline.layout.row(each, 0.0, NOTHING) for each in seen]
-    return hindsight.starts(pipeline, np.array(known))[1:]
+    retained = [pipeline.layout.row(observation, 0.0, NOTHING) for observation in seen]
+    return hindsight.starts(pipeline, np.array(retained))[1:]
 
 
 def warm(model: UnderlyingModel, rows: Iterable[Sequence[float]], warmup_labels: int) -> Warmed:
@@ -236,8 +239,8 @@ def warm(model: UnderlyingModel, rows: Iterable[Sequence[float]], warmup_labels:
     values: list[Sequence[float]] = []
     t = -1
     for t, row in enumerate(rows):
-        known = list(map(math.isfinite, row))
-        if any(known) if model.partial else all(known):
+        present = list(map(math.isfinite, row))
+        if any(present) if model.partial else all(present):
             values.append(row)
         if warmup.complete(values, model.y_dim, warmup_labels, t + 1):
             return *warmup.estimate(values, model), t + 1

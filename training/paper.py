@@ -20,7 +20,7 @@ from training.catalogue import Place
 from training.config import Objective
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
-from training.figures import Chart, Curve
+from training.figures import Chart, PlottedCurve
 from training.meta_training.objective import class_log_probabilities, start
 from training.meta_training.runs import Run
 from training.results import Table
@@ -92,7 +92,7 @@ class Comparison(NamedTuple):
         best = max(present, key=lambda name: self.better * self.values[setting, name].mean())
         return best, self.ahead((setting, ours), (setting, best))
 
-    def curves(self) -> list[Curve]:
+    def curves(self) -> list[PlottedCurve]:
         """Means of each method by setting, which are numbers."""
         curves = []
         for method in self.methods():

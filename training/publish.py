@@ -30,7 +30,7 @@ from training.data.windows import Batch, Splits
 from training.errors import BadConfig, BadData, BadRun, Behind
 from training.experiments import own
 from training.meta_training.objective import start
-from training.report import Comparison, Report
+from training.report import MethodComparison, Report
 from training.statistics import estimate, formatted
 from training.trained import DTYPE, PROTOCOLS, Protocol, Trained
 
@@ -136,7 +136,7 @@ def publish(
 
 def _untrained(
     wanted: Publication, run: Trained, splits: Splits, console: Console | None
-) -> tuple[Comparison, ...]:
+) -> tuple[MethodComparison, ...]:
     """Built-in models on the run's held-out data; raises Behind where one is clearly ahead."""
     if run.config.experiment != OWN:
         return ()
@@ -163,7 +163,7 @@ def _untrained(
             )
         console.print(f"Warning: {text}.", style="yellow")
     return tuple(
-        Comparison(name, "log score", estimate(scores.values[name]), lead)
+        MethodComparison(name, "log score", estimate(scores.values[name]), lead)
         for name, lead in leads.items()
     )
 

@@ -53,7 +53,7 @@ class Metric(NamedTuple):
     unit: str = ""
 
 
-class Comparison(NamedTuple):
+class MethodComparison(NamedTuple):
     """Another method on the same sequences; difference: the model less the method, paired."""
 
     method: str
@@ -88,8 +88,8 @@ class Report(NamedTuple):
     configuration: Mapping[str, Any]
     environment: Environment
     metrics: tuple[Metric, ...]
-    comparisons: tuple[Comparison, ...] = ()
-    untrained: tuple[Comparison, ...] = ()
+    comparisons: tuple[MethodComparison, ...] = ()
+    untrained: tuple[MethodComparison, ...] = ()
     calibration: Calibration | None = None
     figures: tuple[Chart, ...] = ()
     history: tuple[Mapping[str, float], ...] = ()
@@ -139,7 +139,7 @@ def _estimate(values: NDArray[np.float64]) -> Estimate:
 
 def _comparisons(
     run: Trained, splits: Splits, protocol: Protocol, ours: NDArray[np.float64]
-) -> tuple[Comparison, ...]:
+) -> tuple[MethodComparison, ...]:
     """Other methods trained on the same data, of each the run with the best validation."""
 
     def comparable(one: Trained) -> tuple[Any, ...]:
@@ -162,7 +162,7 @@ def _comparisons(
         present = ~(np.isnan(ours) | np.isnan(theirs))
         difference = paired(ours[present], theirs[present])
         comparisons.append(
-            Comparison(method, MEASURES[protocol.metric][0], _estimate(theirs), difference)
+            MethodComparison(method, MEASURES[protocol.metric][0], _estimate(theirs), difference)
         )
     return tuple(comparisons)
 
@@ -218,7 +218,7 @@ def write_numbers(folder: Path, report: Report) -> Path:
     return numbers
 
 
-def _compared(comparisons: Iterable[Comparison]) -> list[tuple[Any, ...]]:
+def _compared(comparisons: Iterable[MethodComparison]) -> list[tuple[Any, ...]]:
     return [
         (
             one.method,

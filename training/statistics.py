@@ -135,11 +135,11 @@ def reliability(probability: Floats, label: Floats, bins: int = BINS) -> Reliabi
 
     probability: (..., J). label: (...) class indices; those that are nan or negative are missing.
     """
-    known = np.isfinite(label) & (label >= 0)
-    if not known.any():
+    present = np.isfinite(label) & (label >= 0)
+    if not present.any():
         raise ValueError("expected labels, got none")
-    confidence = probability[known].max(-1)
-    right = probability[known].argmax(-1) == label[known]
+    confidence = probability[present].max(-1)
+    right = probability[present].argmax(-1) == label[present]
     at = np.minimum((confidence * bins).astype(np.int64), bins - 1)
     count = np.bincount(at, minlength=bins)
     with np.errstate(invalid="ignore"):

@@ -62,7 +62,7 @@ def dots():
 def densities():
     x, y = np.linspace(-5, 5, 9), np.linspace(-3, 3, 7)
     density = np.exp(-np.abs(np.subtract.outer(y, np.sin(x))))
-    shown = [sinusoid.Density(time, x, y, density) for time in (5, 12)]
+    shown = [sinusoid.PredictiveDensity(time, x, y, density) for time in (5, 12)]
     data = sinusoid.Data(np.linspace(-5, 5, STEPS), np.arange(STEPS) / 10, SWITCH)
     return sinusoid.densities_chart(data, shown, beliefs(), "Predictive")
 
@@ -71,7 +71,9 @@ def disc():
     states, reward = torch.rand(30, 2).double() - 0.5, torch.linspace(-1, 1, 30).double()
     axis = torch.linspace(-1, 1, 11)
     belief = torch.tensor(beliefs()), torch.tensor(SWITCH), None, axis, axis + axis[:, None]
-    return bandit.disc_chart(states, reward, bandit.Belief(None, *belief), STEPS // 2, "Wheel")
+    return bandit.disc_chart(
+        states, reward, bandit.RewardBelief(None, *belief), STEPS // 2, "Wheel"
+    )
 
 
 FIGURES = {
@@ -166,8 +168,8 @@ def measured(charts):
         environment=report.Environment("2.13.0", "cpu", 7, 12.34),
         metrics=(report.Metric("NLL", Estimate(-3.291, -3.365, -3.217, 200), "nats"),),
         comparisons=(
-            report.Comparison("SW5", "NLL", Estimate(-3.0, -3.1, -2.9, 200)),
-            report.Comparison(EVIL, "NLL", Estimate(1.0, math.nan, math.nan, 1)),
+            report.MethodComparison("SW5", "NLL", Estimate(-3.0, -3.1, -2.9, 200)),
+            report.MethodComparison(EVIL, "NLL", Estimate(1.0, math.nan, math.nan, 1)),
         ),
         calibration=report.Calibration(0.021, ((0.5, 0.493), (0.9, 0.907))),
         figures=(charts["validation"], charts["pit"]),

@@ -7,7 +7,7 @@ from U[0, 1]. Inputs are the state and the action as one-hot, labels the reward.
 
 `moca evaluate bandit`: an agent holds a posterior of the reward, MOCA's or a baseline's; it learns
 one reward at a time and gives the hypotheses that the next action is chosen from. Agents meet the
-same states, switches and noise of the reward (`World`), so that they may be compared trial by
+same states, switches and noise of the reward (`BanditWorld`), so that they may be compared trial by
 trial. All choose by `model_core.actions` from their hypotheses: MOCA from its mixture, the others
 from one. Regret is that of Garivier and Moulines (2011): the mean reward of the best action, with
 switches and radius known, less that of the action taken.
@@ -39,7 +39,7 @@ from training import catalogue, figures, paper, trained
 from training.catalogue import Place
 from training.data.windows import Batch, Series, Splits, Windows
 from training.errors import BadConfig, BadRun
-from training.figures import CHOSEN, VALUE, Chart, Curve
+from training.figures import CHOSEN, VALUE, Chart, PlottedCurve
 from training.paper import Charts, Comparison, Study, method_table, save_table
 from training.statistics import estimate
 from training.trained import Trained
@@ -74,7 +74,7 @@ POINTS = 101  # of the disc, along each axis
 EVERY = 5  # steps between points of a regret curve
 
 
-class World(NamedTuple):
+class BanditWorld(NamedTuple):
     """Environment of B agents over T steps, independent of their actions.
 
     states: (B, T, 2). delta: (B, T). switch: (B, T) whether the radius was drawn anew; at the first
@@ -86,16 +86,16 @@ class World(NamedTuple):
     switch: Tensor
     noise: Tensor
 
-    def part(self, trials: slice) -> World:
+    def part(self, trials: slice) -> BanditWorld:
         """Some of the trials."""
-        return World(*(field[trials] for field in self))
+        return BanditWorld(*(field[trials] for field in self))
 
-    def to(self, device: torch.device | str) -> World:
+    def to(self, device: torch.device | str) -> BanditWorld:
         """The world on another device."""
-        return World(*(field.to(device) for field in self))
+        return BanditWorld(*(field.to(device) for field in self))
 
 
-def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> World:
+def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> BanditWorld:
     """`count` independent runs of the process, in float64."""
 
     def uniform() -> Tensor:
@@ -109,7 +109,7 @@ def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> 
     last = torch.where(switch, torch.arange(steps), 0).cummax(-1).values
     delta = uniform().gather(-1, last)
     noise = torch.randn(count, steps, generator=generator, dtype=torch.float64)
-    return World(states, delta, switch, NOISE * noise)
+    return BanditWorld(states, delta, switch, NOISE * noise)
 
 
 def quadrant(states: Tensor) -> Tensor:
@@ -327,7 +327,7 @@ class Trials(NamedTuple):
         return 100 * self.regret.sum(-1) / other.regret.sum(-1)
 
 
-class Belief(NamedTuple):
+class RewardBelief(NamedTuple):
     """One trial of MOCA, for a figure.
 
     belief: (T, T) by [t, r], `b_t(r | x_t, y_t)`, float32. switch: (T,) true switches. delta: (T,).
@@ -346,7 +346,7 @@ class Belief(NamedTuple):
 def simulate(
     agent: Agent,
     model: Alpaca,
-    world: World,
+    world: BanditWorld,
     strategy: Strategy,
     generator: torch.Generator,
 ) -> Trials:
@@ -373,8 +373,8 @@ def simulate(
 
 
 def follow(
-    model: Alpaca, world: World, strategy: Strategy, generator: torch.Generator, at: int
-) -> Belief:
+    model: Alpaca, world: BanditWorld, strategy: Strategy, generator: torch.Generator, at: int
+) -> RewardBelief:
     """The first trial of a world as in `simulate`, with MOCA's belief; `at` is a step of it."""
     one = world.part(slice(0, 1))
     steps = one.delta.shape[1]
@@ -395,7 +395,7 @@ def follow(
     chance = _generators(generator, world)[:1]
     trials = _play(Filtered, model, one, strategy, chance, watch)
     mean = mean.masked_fill(grid.norm(dim=-1) > 1, torch.nan)
-    return Belief(trials, belief, one.switch[0], one.delta[0], axis, mean)
+    return RewardBelief(trials, belief, one.switch[0], one.delta[0], axis, mean)
 
 
 # Called with a step, and the hypotheses before its action or after its reward.
@@ -406,7 +406,7 @@ Watch = Callable[[int, Hypotheses | None, Hypotheses | None], None]
 def _play(
     begin: Callable[[Alpaca, Prior], Holder],
     model: Alpaca,
-    world: World,
+    world: BanditWorld,
     strategy: Strategy,
     chance: list[torch.Generator],
     watch: Watch = lambda t, before, after: None,
@@ -430,12 +430,12 @@ def _play(
     return _score(world, torch.stack(taken, 1))
 
 
-def _score(world: World, action: Tensor) -> Trials:
+def _score(world: BanditWorld, action: Tensor) -> Trials:
     mean = reward_mean(world.states, action, world.delta)
     return Trials(action, mean + world.noise, best_mean(world.states, world.delta) - mean)
 
 
-def _generators(generator: torch.Generator, world: World) -> list[torch.Generator]:
+def _generators(generator: torch.Generator, world: BanditWorld) -> list[torch.Generator]:
     """A generator for each trial, on the world's device."""
     seeds = torch.randint(2**62, (len(world.delta),), generator=generator).tolist()
     return actions.seeded(seeds, world.delta.device)
@@ -548,7 +548,7 @@ def draw(wanted: Study, runs: Runs, results: Results, strategies: Sequence[str])
     return charts
 
 
-def _regret(method: str, cumulative: NDArray[np.float32]) -> Curve:
+def _regret(method: str, cumulative: NDArray[np.float32]) -> PlottedCurve:
     """Regret so far (trials, T), at some of the steps."""
     steps = np.arange(0, cumulative.shape[1], EVERY)
     estimates = [estimate(cumulative[:, t]) for t in steps]
@@ -558,7 +558,7 @@ def _regret(method: str, cumulative: NDArray[np.float32]) -> Curve:
 def _paper_chart(wanted: Study, runs: Runs) -> Chart:
     """The paper's figure of the bandit: rewards, their posterior mean at t = 135, the belief."""
     whole = world(seeded(), 1, STEPS, float(PAPER_HAZARD))
-    short = World(*(value[:, :PAPER_LENGTH] for value in whole))
+    short = BanditWorld(*(value[:, :PAPER_LENGTH] for value in whole))
     chance = seeded()
     with torch.no_grad():
         best = model(runs[PAPER_HAZARD, "MOCA"], wanted)
@@ -572,7 +572,7 @@ def _paper_chart(wanted: Study, runs: Runs) -> Chart:
 
 
 @figures.styled
-def disc_chart(states: Tensor, reward: Tensor, belief: Belief, at: int, title: str) -> Chart:
+def disc_chart(states: Tensor, reward: Tensor, belief: RewardBelief, at: int, title: str) -> Chart:
     """Samples of rewards (N,) at states (N, 2), the posterior mean at step `at`, and the belief."""
     figure = figures.canvas(8, 7)
     grid = figure.add_gridspec(2, 2, height_ratios=(4, 3))

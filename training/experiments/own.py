@@ -32,8 +32,7 @@ from training import catalogue, trained
 from training.catalogue import Place
 from training.config import OWN, Config, Options, Section, checked
 from training.data import tables
-from training.data.windows import Batch, InUnits, Series, Splits, Windows, consecutive
-from training.data.windows import Source as WindowSource
+from training.data.windows import Batch, InUnits, Series, Source, Splits, Windows, consecutive
 from training.errors import BadConfig, BadData, BadRun
 from training.learners.base import Scaling
 from training.meta_training.runs import Run
@@ -52,7 +51,7 @@ GENERATED = 50  # test sequences of an experiment with generated data
 Values = NDArray[np.float64]
 
 
-class Source(Section):
+class DataSource(Section):
     """The section `data` of a run on own series.
 
     digest: of the file's bytes; a run can only be resumed with the same bytes.
@@ -93,7 +92,7 @@ class Opened(NamedTuple):
 
 def opened(config: Config) -> Opened:
     """Data of a run; raises BadData if they are not what it was trained on."""
-    source = checked(Source, config.data)
+    source = checked(DataSource, config.data)
     if source.digest and (now := digest(source.path)) != source.digest:
         raise BadData(
             f"{source.path}: {now} is not {source.digest}, the digest of the training data"
@@ -127,12 +126,12 @@ def digest(path: Path) -> str:
     return f"sha256:{content.hexdigest()}"
 
 
-def source_of(settings: Options) -> Source:
+def source_of(settings: Options) -> DataSource:
     """The section `data` of settings, without a digest; raises BadConfig."""
-    return checked(Source, {**settings.get("data", {}), "digest": ""})
+    return checked(DataSource, {**settings.get("data", {}), "digest": ""})
 
 
-def read(source: Source, config: Config) -> list[Series]:
+def read(source: DataSource, config: Config) -> list[Series]:
     """Every series; raises BadData, naming file, row and column."""
     return tables.read(
         source.path,
@@ -143,7 +142,7 @@ def read(source: Source, config: Config) -> list[Series]:
     )
 
 
-def split(source: Source, series: Sequence[Series], config: Config) -> Opened:
+def split(source: DataSource, series: Sequence[Series], config: Config) -> Opened:
     """Split and scale series; raises BadData, or BadConfig where switches are needed.
 
     By time, the first share `train` of every series is for training, the next `validation`, the
@@ -179,9 +178,9 @@ def split(source: Source, series: Sequence[Series], config: Config) -> Opened:
                     f"no row for {name} by {source.by} has a label; name other columns with --y, "
                     "or change the shares"
                 )
-        train: WindowSource = Windows(padded[0])
-        validation: WindowSource = consecutive(padded[1], warmup + length)
-        test: WindowSource = consecutive(padded[2], warmup + length)
+        train: Source = Windows(padded[0])
+        validation: Source = consecutive(padded[1], warmup + length)
+        test: Source = consecutive(padded[2], warmup + length)
     except BadData as error:
         raise BadData(f"{source.path}: {error}") from error
     x_dim = 0 if series[0].x is None else series[0].x.shape[1]

@@ -54,7 +54,7 @@ _SPLITS = {
 }
 
 
-class Task(NamedTuple):
+class RainbowTask(NamedTuple):
     """One transformation of the digits; `split` is train, val or test."""
 
     task: int
@@ -65,10 +65,10 @@ class Task(NamedTuple):
     split: str
 
 
-def tasks() -> list[Task]:
+def tasks() -> list[RainbowTask]:
     """Return the 56 transformations: 7 colours x 2 scales x 4 rotations."""
     return [
-        Task(place, color, COLOURS[color], scale, rotation, _SPLITS.get(place, "train"))
+        RainbowTask(place, color, COLOURS[color], scale, rotation, _SPLITS.get(place, "train"))
         for place, (color, scale, rotation) in enumerate(product(COLOURS, SCALES, ROTATIONS))
     ]
 
@@ -107,7 +107,7 @@ def prepare(source: Path, out: Path, images: int = 900, seed: int = 0) -> list[P
     return [*written, listed]
 
 
-def transformed(digits: NDArray[np.uint8], task: Task) -> NDArray[np.uint8]:
+def transformed(digits: NDArray[np.uint8], task: RainbowTask) -> NDArray[np.uint8]:
     """Scale and turn digits (n, 28, 28): at half size they are averaged 2 x 2 and centred."""
     if task.scale == 0.5:
         wide = digits.astype(np.int32)

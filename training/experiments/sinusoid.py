@@ -114,7 +114,9 @@ def _predicted(run: Trained, source: Splits) -> Chart:
     y = torch.linspace(-HEIGHT, HEIGHT, 2 * GRID - 1, dtype=DTYPE)
     prior = start(model, batch)
     densities = [
-        Density(t, x[:, 0].numpy(), y.numpy(), trained.density(model, state, prior, x, y).numpy())
+        PredictiveDensity(
+            t, x[:, 0].numpy(), y.numpy(), trained.density(model, state, prior, x, y).numpy()
+        )
         for t, state in traced.states.items()
     ]
     data = Data(batch.x[0, :, 0].numpy(), batch.y[0, :, 0].numpy(), batch.switch[0].numpy())
@@ -148,7 +150,7 @@ class Data(NamedTuple):
     switch: NDArray[np.bool_]
 
 
-class Density(NamedTuple):
+class PredictiveDensity(NamedTuple):
     """The predictive at `time`, given the data before: density (len(y), len(x)) on a grid."""
 
     time: int
@@ -158,7 +160,9 @@ class Density(NamedTuple):
 
 
 @figures.styled
-def densities_chart(data: Data, densities: Sequence[Density], belief: Floats, title: str) -> Chart:
+def densities_chart(
+    data: Data, densities: Sequence[PredictiveDensity], belief: Floats, title: str
+) -> Chart:
     """Predictive densities in a row above the run-length belief, lettered by time.
 
     Darker is denser, each panel by its own largest density.
@@ -185,7 +189,7 @@ def densities_chart(data: Data, densities: Sequence[Density], belief: Floats, ti
     return figures.finished(figure, title, text + figures.belief_text(data.switch))
 
 
-def _draw_density(axes: Axes, data: Data, one: Density) -> None:
+def _draw_density(axes: Axes, data: Data, one: PredictiveDensity) -> None:
     """The density as an image; data of the current task, fading data of those before."""
     now = one.time
     begin = int(np.flatnonzero(data.switch[: now + 1]).max(initial=0))

@@ -12,7 +12,7 @@ from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.alpaca_mixture import AlpacaMixture
 from model_core.upm.fleet import Fleet
 from training.learners.base import Learner, Scaling
-from training.learners.encoders import Encoder, MlpEncoder
+from training.learners.encoders import EncoderModule, MlpEncoder
 
 
 class AlpacaLearner(Learner):
@@ -27,7 +27,7 @@ class AlpacaLearner(Learner):
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: EncoderModule,
         scaling: Scaling,
         *,
         hazard: float,
@@ -57,17 +57,17 @@ class AlpacaLearner(Learner):
         """Model of the current parameters."""
         factor = self.prior_covariance_factor
         cov = factor @ factor.T
-        known = None
+        noise_variance = None
         noise = None
         if self.student:
             noise = NoisePrior(self._alpha(), self.log_noise_beta.exp())
         else:
-            known = self.log_noise_variance.exp()
+            noise_variance = self.log_noise_variance.exp()
         return Alpaca(
             encoder=self.encoder,
             prior_mean=self.prior_mean,
             prior_cov=0.5 * (cov + cov.T),
-            noise_variance=known,
+            noise_variance=noise_variance,
             noise_prior=noise,
             lags=self.lags,
             partial=self.partial,
@@ -109,7 +109,9 @@ class AlpacaMixtureLearner(AlpacaLearner):
 
     kind = "alpaca-mixture"
 
-    def __init__(self, encoder: Encoder, scaling: Scaling, *, priors: int, **options: Any) -> None:
+    def __init__(
+        self, encoder: EncoderModule, scaling: Scaling, *, priors: int, **options: Any
+    ) -> None:
         """options: as of `AlpacaLearner`."""
         super().__init__(encoder, scaling, **options)
         mean = self.prior_mean.detach()
@@ -159,7 +161,7 @@ class FleetLearner(AlpacaLearner):
     kind = "fleet"
     partial = True
 
-    def __init__(self, encoder: Encoder, scaling: Scaling, **options: Any) -> None:
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, **options: Any) -> None:
         """encoder: with as many linear features as outputs. options: as of `AlpacaLearner`."""
         super().__init__(encoder, scaling, **{**options, "student": True})
         assert isinstance(encoder, MlpEncoder)
@@ -177,17 +179,17 @@ class FleetLearner(AlpacaLearner):
 
     def served(self) -> Fleet:
         """The whole model."""
-        found = self.model()
-        assert found.noise_prior is not None
+        model = self.model()
+        assert model.noise_prior is not None
         return Fleet(
             y_dim=len(self.y_offset),
             encoder=self.encoder,
             x_offset=self.x_offset,
             x_scale=self.x_scale,
-            prior_mean=found.prior_mean,
-            prior_cov=found.prior_cov,
-            noise_alpha=found.noise_prior.alpha,
-            noise_beta=found.noise_prior.beta,
+            prior_mean=model.prior_mean,
+            prior_cov=model.prior_cov,
+            noise_alpha=model.noise_prior.alpha,
+            noise_beta=model.noise_prior.beta,
             lags=self.lags,
         )
 

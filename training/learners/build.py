@@ -13,7 +13,7 @@ from training.errors import BadConfig
 from training.learners.alpaca import AlpacaLearner, AlpacaMixtureLearner, FleetLearner
 from training.learners.base import Learner, Scaling
 from training.learners.classes import Classifier, PcocLearner
-from training.learners.encoders import ConvEncoder, Encoder, MlpEncoder, NoEncoder
+from training.learners.encoders import ConvEncoder, EncoderModule, MlpEncoder, NoEncoder
 from training.learners.lstm import LstmLearner
 
 
@@ -59,7 +59,9 @@ def build(
         return _learner(config, encoder, scaling, classes)
 
 
-def _learner(config: ModelConfig, encoder: Encoder, scaling: Scaling, classes: int) -> Learner:
+def _learner(
+    config: ModelConfig, encoder: EncoderModule, scaling: Scaling, classes: int
+) -> Learner:
     if config.kind == "pcoc":
         return PcocLearner(
             encoder,
@@ -96,7 +98,7 @@ def _learner(config: ModelConfig, encoder: Encoder, scaling: Scaling, classes: i
     return learner(encoder, scaling, **options)
 
 
-def _encoder(config: ModelConfig, scaling: Scaling) -> Encoder:
+def _encoder(config: ModelConfig, scaling: Scaling) -> EncoderModule:
     if config.image is not None:
         return ConvEncoder(*config.image, list(config.blocks), mixed=config.mixed_precision)
     into = len(scaling.x_offset) + config.lags * len(scaling.y_offset)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.pcoc import Pcoc
 from training.learners.base import Learner, Scaling
-from training.learners.encoders import Encoder
+from training.learners.encoders import EncoderModule
 
 
 class PcocLearner(Learner):
@@ -25,7 +25,7 @@ class PcocLearner(Learner):
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: EncoderModule,
         scaling: Scaling,
         classes: int,
         *,
@@ -80,7 +80,7 @@ class Classifier(Learner):
 
     kind = "classifier"
 
-    def __init__(self, encoder: Encoder, scaling: Scaling, classes: int) -> None:
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, classes: int) -> None:
         super().__init__(scaling, 0.5, learn_hazard=False)
         self.encoder = encoder
         self.last = nn.Linear(encoder.features, classes)

@@ -13,7 +13,7 @@ from model_core.encoder import ACTIVATIONS
 IMAGES = 32  # evaluated together: intermediate results stay in the processor's cache
 
 
-class Encoder(Protocol):
+class EncoderModule(Protocol):
     """A module with its description for an artifact."""
 
     features: int

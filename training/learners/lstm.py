@@ -9,7 +9,7 @@ from torch import nn
 from model_core.encoder import Mlp
 from model_core.upm.lstm import Lstm
 from training.learners.base import Learner, Scaling
-from training.learners.encoders import Encoder
+from training.learners.encoders import EncoderModule
 
 
 class LstmLearner(Learner):
@@ -22,7 +22,7 @@ class LstmLearner(Learner):
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: EncoderModule,
         scaling: Scaling,
         *,
         hazard: float,

@@ -40,7 +40,7 @@ class Job(NamedTuple):
     device: str = "cpu"
 
 
-class Objective(nn.Module):
+class TrainingLoss(nn.Module):
     """Sum and number of `-log p` of a batch; processes share its gradient."""
 
     def __init__(self, learner: Learner, config: Config) -> None:
@@ -51,8 +51,8 @@ class Objective(nn.Module):
     def forward(self, batch: Batch, supervision: Tensor | None) -> tuple[Tensor, Tensor]:
         """Both scalars."""
         score = log_scores(self.learner, batch, self.config, supervision)
-        known = labelled(self.learner, batch.y)
-        return -torch.where(known, score, 0.0).sum(), known.sum()
+        present = labelled(self.learner, batch.y)
+        return -torch.where(present, score, 0.0).sum(), present.sum()
 
 
 def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Progress:
@@ -80,7 +80,7 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     progress = _begun(job, optimiser, generator, world, resume)
     feed = Feed(job.splits.train, config, share, generator, device)
     skipped = torch.full((), float(progress.skipped), device=device)
-    objective: nn.Module = Objective(learner, config)
+    objective: nn.Module = TrainingLoss(learner, config)
     if world.size > 1:
         objective = DistributedDataParallel(objective)
     validation = Validation(config, job.splits, job.device)

@@ -57,8 +57,8 @@ def labelled(learner: Learner, y: Tensor) -> Tensor:
     By the labels, not their scores: a failed score must spoil what it is part of, not pass for a
     missing label.
     """
-    known = ~torch.isnan(y)
-    return known.any(-1) if learner.partial else known.all(-1)
+    present = ~torch.isnan(y)
+    return present.any(-1) if learner.partial else present.all(-1)
 
 
 def start(model: UnderlyingModel, batch: Batch) -> Prior:
@@ -106,11 +106,11 @@ def _oracle(matrix: Segments, batch: Batch, prior_weight: float) -> Tensor:
     """Scores given the true regimes; mixed with the prior's predictive where that has a weight."""
     if batch.switch is None:
         raise ValueError("mode oracle needs the true switches: those of the data are unknown")
-    known = segments.select(matrix, segments.oracle(batch.switch))
+    scores = segments.select(matrix, segments.oracle(batch.switch))
     if prior_weight == 0:
-        return known
-    prior = segments.select(matrix, segments.window(known.shape[1], 0))
-    return torch.logaddexp(known + math.log1p(-prior_weight), prior + math.log(prior_weight))
+        return scores
+    prior = segments.select(matrix, segments.window(scores.shape[1], 0))
+    return torch.logaddexp(scores + math.log1p(-prior_weight), prior + math.log(prior_weight))
 
 
 def _classifier_scores(learner: Classifier, batch: Batch) -> Tensor:

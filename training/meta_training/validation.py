@@ -49,8 +49,8 @@ class Validation:
             classes=self.classes,
         )
         learner.train()
-        known = labelled(learner, self.batch.y).to(self.device)
-        return {name: value[known].mean().item() for name, value in metrics.items()}
+        present = labelled(learner, self.batch.y).to(self.device)
+        return {name: value[present].mean().item() for name, value in metrics.items()}
 
 
 @torch.no_grad()
@@ -82,7 +82,7 @@ def _class_metrics(
     learner: Learner, batch: Batch, objective: Objective, supervision: Tensor | None
 ) -> dict[str, Tensor]:
     log_probability = class_log_probabilities(learner, batch, objective, supervision)
-    known = ~torch.isnan(batch.y)
-    index = torch.where(known, batch.y, 0.0).long()
-    score = torch.where(known, log_probability.gather(-1, index), torch.nan).squeeze(-1)
+    present = ~torch.isnan(batch.y)
+    index = torch.where(present, batch.y, 0.0).long()
+    score = torch.where(present, log_probability.gather(-1, index), torch.nan).squeeze(-1)
     return {"nll": -score, "accuracy": accuracy(log_probability, batch.y)}

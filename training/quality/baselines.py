@@ -39,29 +39,29 @@ NOTHING = "no change"
 EVEN = "evenly spaced"
 
 
-class Normal(NamedTuple):
+class NormalForecast(NamedTuple):
     """Normal forecasts of each observation from those before it: (T,) each, nan where none."""
 
     mean: Floats
     sd: Floats
 
 
-def last_value(y: Floats) -> Normal:
+def last_value(y: Floats) -> NormalForecast:
     """The last value, with the root mean square of the last differences; y: (T,), nan: missing."""
     at = np.maximum.accumulate(np.where(np.isnan(y), 0, np.arange(len(y))))
     mean = np.append(np.nan, y[at][:-1])  # of missing values the last before them
     difference = y - mean
     _, _, square = _rolling(difference)
-    return Normal(mean, np.maximum(np.sqrt(square), LEAST_SD))
+    return NormalForecast(mean, np.maximum(np.sqrt(square), LEAST_SD))
 
 
-def rolling(y: Floats) -> Normal:
+def rolling(y: Floats) -> NormalForecast:
     """Mean and standard deviation of the last observations; y: (T,), nan: missing."""
     mean, sd, _ = _rolling(y)
-    return Normal(mean, np.maximum(sd, LEAST_SD))
+    return NormalForecast(mean, np.maximum(sd, LEAST_SD))
 
 
-FORECASTERS: dict[str, Callable[[Floats], Normal]] = {
+FORECASTERS: dict[str, Callable[[Floats], NormalForecast]] = {
     "last value": last_value,
     "rolling mean": rolling,
 }

@@ -43,8 +43,8 @@ from training.quality.series import (
     MARGINS,
     Annotated,
     Corpora,
-    Family,
     Scalars,
+    SeriesFamily,
     Vectors,
     load,
 )
@@ -77,7 +77,7 @@ class Sizes(NamedTuple):
     candidates: int = 24  # random settings to choose from, beside the defaults
 
 
-class Study(NamedTuple):
+class QualityStudy(NamedTuple):
     """What is measured, and on what.
 
     names: of the models; models: by name, at the default settings, and less seasons where wanted.
@@ -89,7 +89,7 @@ class Study(NamedTuple):
     detectors: Mapping[str, Detector]
     data: Corpora
     sizes: Sizes
-    sensitivity: sensitivities.Sizes
+    sensitivity: sensitivities.SensitivitySizes
     seed: int
     rng: np.random.Generator
     progress: Progress
@@ -124,7 +124,7 @@ class ChangeRow(NamedTuple):
     detections: int = 0
 
 
-class Choice(NamedTuple):
+class SelectedSettings(NamedTuple):
     """F1 and covering of one way to a segmentation, mean and standard deviation over halves.
 
     chosen: of what was best on the other half. default: of the defaults. beaten: share of the
@@ -141,7 +141,7 @@ class SelectionRow(NamedTuple):
     """One model on TCPD."""
 
     method: str
-    row: Choice
+    row: SelectedSettings
 
 
 class ForecastRow(NamedTuple):
@@ -187,7 +187,7 @@ def evaluate(
     sizes: Sizes | None = None,
     console: Console | None = None,
     seasons: bool = False,
-    sensitivity_sizes: sensitivities.Sizes | None = None,
+    sensitivity_sizes: sensitivities.SensitivitySizes | None = None,
 ) -> Results:
     """Measure models at the service's default settings; raises FileNotFoundError, BadData.
 
@@ -203,13 +203,13 @@ def evaluate(
         built |= {f"{name} {LESS_SEASONS}": (built[name][0], seasonal) for name in models}
     rows: dict[str, list[Any]] = {}
     with Progress(console=console, transient=True) as progress:
-        study = Study(
+        study = QualityStudy(
             names=models,
             models=built,
             detectors=detectors,
             data=data,
             sizes=sizes or Sizes(),
-            sensitivity=sensitivity_sizes or sensitivities.Sizes(),
+            sensitivity=sensitivity_sizes or sensitivities.SensitivitySizes(),
             seed=seed,
             rng=np.random.default_rng(seed),
             progress=progress,
@@ -232,7 +232,7 @@ def evaluate(
 Watch = Callable[[Floats], Mapping[str, list[list[int]]]]
 
 
-def families(study: Study) -> dict[str, list[Any]]:
+def families(study: QualityStudy) -> dict[str, list[Any]]:
     """False alarms and delays of every method on every family."""
     watches = [watch_model(name, *candidate) for name, candidate in study.models.items()]
     watches += [watch_baseline(name, detector) for name, detector in study.detectors.items()]
@@ -245,7 +245,7 @@ def families(study: Study) -> dict[str, list[Any]]:
 
 
 def simulate(
-    family: Family,
+    family: SeriesFamily,
     watches: Sequence[Watch],
     rng: np.random.Generator,
     seed: int,
@@ -330,7 +330,7 @@ def watch_baseline(name: str, detector: Detector) -> Watch:
     return watch
 
 
-def sensitivity(study: Study) -> dict[str, list[Any]]:
+def sensitivity(study: QualityStudy) -> dict[str, list[Any]]:
     """Of the models whose streams calibrate their sensitivity on their own labels."""
     models = {name: build(name, Options()) for name in study.names}
     models = {name: m for name, m in models.items() if m.label == "real" and not m.x_dim}
@@ -344,7 +344,7 @@ def sensitivity(study: Study) -> dict[str, list[Any]]:
     }
 
 
-def changes(study: Study) -> dict[str, list[Any]]:
+def changes(study: QualityStudy) -> dict[str, list[Any]]:
     """Changes found on TCPD and on corpora of vectors."""
     rows = []
     if study.data.tcpd:
@@ -357,7 +357,7 @@ def changes(study: Study) -> dict[str, list[Any]]:
     return {"changes": rows}
 
 
-def _on_tcpd(study: Study) -> list[ChangeRow]:
+def _on_tcpd(study: QualityStudy) -> list[ChangeRow]:
     """F1 and covering of univariate series, by the benchmark's scorer."""
     advance = study.part("TCPD", len(study.data.tcpd))
     by_method: dict[str, list[tuple[scores.ChangeScore, int]]] = {}
@@ -400,7 +400,7 @@ def segmentations(
     return ways
 
 
-def _on_vectors(study: Study, corpus: str, series: Sequence[Vectors]) -> list[ChangeRow]:
+def _on_vectors(study: QualityStudy, corpus: str, series: Sequence[Vectors]) -> list[ChangeRow]:
     """F1 on a corpus of series with several outputs."""
     margin = MARGINS[corpus]
     detections: dict[str, list[list[int]]] = {}
@@ -426,7 +426,7 @@ def _on_vectors(study: Study, corpus: str, series: Sequence[Vectors]) -> list[Ch
     return rows
 
 
-def selection(study: Study) -> dict[str, list[Any]]:
+def selection(study: QualityStudy) -> dict[str, list[Any]]:
     """What choosing a model's constants on TCPD is worth: chosen on one half, scored on the other.
 
     Candidates are the default settings and random ones around them: every constant of the model,
@@ -482,7 +482,7 @@ def candidates(model: UnderlyingModel, count: int, rng: np.random.Generator) -> 
     return drawn
 
 
-def _choice(output: str, table: Floats, halves: Sequence[NDArray[np.int64]]) -> Choice:
+def _choice(output: str, table: Floats, halves: Sequence[NDArray[np.int64]]) -> SelectedSettings:
     """table: [candidate, series, measure]."""
     chosen = []
     default = []
@@ -500,10 +500,12 @@ def _choice(output: str, table: Floats, halves: Sequence[NDArray[np.int64]]) -> 
         return (f1, f1_sd), (cover, cover_sd)
 
     sums = table.mean(1).sum(-1)
-    return Choice(output, spread(chosen), spread(default), float((sums[1:] < sums[0]).mean()))
+    return SelectedSettings(
+        output, spread(chosen), spread(default), float((sums[1:] < sums[0]).mean())
+    )
 
 
-def forecasts(study: Study) -> dict[str, list[Any]]:
+def forecasts(study: QualityStudy) -> dict[str, list[Any]]:
     """Scores of one-step forecasts on every corpus, and of anomaly scores made of them on NAB."""
     rows: list[ForecastRow] = []
     nab: list[NabRow] = []
@@ -529,7 +531,7 @@ def forecasts(study: Study) -> dict[str, list[Any]]:
 
 
 def _forecast_scores(
-    study: Study, one: Scalars, strange: dict[str, list[Floats]]
+    study: QualityStudy, one: Scalars, strange: dict[str, list[Floats]]
 ) -> dict[str, SeriesScore]:
     """Scores of every forecaster on one series; strange: gains the probabilities answered."""
     (location,), (scale,) = scaled(one.y[:, None])
@@ -578,7 +580,7 @@ def _anomalies(
 
 
 # Each returns rows of results by their field; in this order they take their chance from `rng`.
-MEASURES: Mapping[str, Callable[[Study], dict[str, list[Any]]]] = {
+MEASURES: Mapping[str, Callable[[QualityStudy], dict[str, list[Any]]]] = {
     "families": families,
     "sensitivity": sensitivity,
     "changes": changes,

@@ -34,7 +34,7 @@ from scipy import special
 from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
 from model_core.upm.conjugate import Gaussian
 from training.online import warm
-from training.quality.baselines import Normal
+from training.quality.baselines import NormalForecast
 from training.statistics import Estimate, bootstrap, coverage, distance
 
 Floats = NDArray[np.float64]
@@ -147,7 +147,7 @@ class Weights(NamedTuple):
     windows: int
 
 
-class Curve(NamedTuple):
+class ScoreCurve(NamedTuple):
     """Score (k,) at thresholds (k,), descending from one that nothing reaches."""
 
     threshold: Floats
@@ -178,7 +178,7 @@ class AnomalyScore(NamedTuple):
 
 
 # Scores of each series (n,), more is stranger, nan never counts; and their weights.
-Sweep = Callable[[Sequence[Floats], Sequence[Weights]], Curve]
+Sweep = Callable[[Sequence[Floats], Sequence[Weights]], ScoreCurve]
 
 
 def window_weights(window: NDArray[np.bool_]) -> Weights:
@@ -206,7 +206,7 @@ def _sigmoid(distance: float | Floats) -> Floats:
     return np.where(np.asarray(distance) > 3.0, -1.0, 2 / (1 + np.exp(5 * near)) - 1)
 
 
-def detection_curve(scores: Sequence[Floats], weights: Sequence[Weights]) -> Curve:
+def detection_curve(scores: Sequence[Floats], weights: Sequence[Weights]) -> ScoreCurve:
     """Score at every threshold where every observation that reaches it is a detection."""
     values = []
     gains = []
@@ -235,7 +235,7 @@ def detection_curve(scores: Sequence[Floats], weights: Sequence[Weights]) -> Cur
     return _normalised(value[last], gain.cumsum()[last], windows)
 
 
-def alarm_curve(scores: Sequence[Floats], weights: Sequence[Weights]) -> Curve:
+def alarm_curve(scores: Sequence[Floats], weights: Sequence[Weights]) -> ScoreCurve:
     """Score at `THRESHOLDS` and `ALARM` where alarms alone are detections."""
     thresholds = np.sort([*THRESHOLDS, ALARM])[::-1]
     gains = [
@@ -259,11 +259,11 @@ def _gain(raised: Sequence[int], weights: Weights) -> float:
     return gain + sum(best.values()) + MISS * len(best)
 
 
-def _normalised(threshold: Floats, gain: Floats, windows: int) -> Curve:
+def _normalised(threshold: Floats, gain: Floats, windows: int) -> ScoreCurve:
     if not windows:
         raise ValueError("expected at least one labelled window, got none")
     score = 100 * gain / (windows * (HIT + MISS))
-    return Curve(np.append(np.inf, threshold), np.append(0.0, score))
+    return ScoreCurve(np.append(np.inf, threshold), np.append(0.0, score))
 
 
 def alarms(score: Floats, threshold: float) -> list[int]:
@@ -286,7 +286,7 @@ def anomaly_score(
     curve: of detections, or `alarm_curve`, which also scores the threshold `ALARM`.
     """
 
-    def half(part: NDArray[np.int64]) -> Curve | None:
+    def half(part: NDArray[np.int64]) -> ScoreCurve | None:
         """None where the series have no window."""
         if not any(weights[i].windows for i in part):
             return None
@@ -353,7 +353,7 @@ class ForecastScore(NamedTuple):
     pit: Floats
 
 
-def of_normal(y: Floats, normal: Normal) -> Forecast:
+def of_normal(y: Floats, normal: NormalForecast) -> Forecast:
     """Forecasts of a baseline; y: (T,), nan where missing."""
     z = (y - normal.mean) / normal.sd
     log_score = -0.5 * z**2 - np.log(normal.sd) - 0.5 * math.log(2 * math.pi)

@@ -23,12 +23,12 @@ from model_core.sensitivity.regimes import draw
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 from training.online import Settings, prior_of, segmentation, warm
-from training.quality.series import FAMILIES, Family
+from training.quality.series import FAMILIES, SeriesFamily
 
 Floats = NDArray[np.float64]
 
 
-class Sizes(NamedTuple):
+class SensitivitySizes(NamedTuple):
     """Sizes of the simulations.
 
     learned: labels of each stream that its threshold is calibrated on; scored: those after them.
@@ -67,7 +67,7 @@ def simulate(
     name: str,
     model: UnderlyingModel,
     seed: int,
-    sizes: Sizes,
+    sizes: SensitivitySizes,
     advance: Callable[[], None],
 ) -> Iterator[SensitivityRow]:
     """A model with one output and no inputs on every family; `advance` is called after each."""
@@ -78,15 +78,15 @@ def simulate(
         advance()
 
 
-def _by_prior(model: UnderlyingModel, seed: int, sizes: Sizes) -> list[float]:
+def _by_prior(model: UnderlyingModel, seed: int, sizes: SensitivitySizes) -> list[float]:
     """Thresholds of the requested rates, as on series from the prior."""
     generator = torch.Generator().manual_seed(seed)
     y = draw(model, sizes.drawn, sizes.length, generator).y[:, :, 0].numpy()
     prior = _warmed(model, y)
     state = moca.init(prior, DEFAULTS.max_hypotheses)
-    thresholds = [probability_of(each) for each in own.LOG_ODDS]
+    thresholds = [probability_of(odds) for odds in own.LOG_ODDS]
     confirmed = _alarms(model, state, prior, y, thresholds, [0] * len(y))
-    counts = [sum(map(len, each)) for each in confirmed]
+    counts = [sum(map(len, alarms)) for alarms in confirmed]
     return [own.calibrated(counts, y.size, rate).threshold for rate in sizes.requested]
 
 
@@ -100,21 +100,21 @@ def _family(
     name: str,
     model: UnderlyingModel,
     by_prior: Sequence[float],
-    family: Family,
+    family: SeriesFamily,
     rng: np.random.Generator,
-    sizes: Sizes,
+    sizes: SensitivitySizes,
 ) -> Iterator[SensitivityRow]:
     y = np.stack([family.draw(rng, sizes.learned + sizes.scored) for _ in range(sizes.streams)])
-    known = y[:, : sizes.learned]
-    rest = y[:, sizes.learned :]
-    prior = _warmed(model, known)
+    learned = y[:, : sizes.learned]
+    scored = y[:, sizes.learned :]
+    prior = _warmed(model, learned)
     state = moca.init(prior, DEFAULTS.max_hypotheses)
     filters = own.ContinuationFilters(model, state, prior, _hazard(model), model.outlier_rate)
     for t in range(sizes.learned):
-        state = filters.step(known[:, t])
+        state = filters.step(learned[:, t])
     own_counts = [
         _counts(model, _row(state, b), _row_prior(prior, b), row, rng, sizes)
-        for b, row in enumerate(known)
+        for b, row in enumerate(learned)
     ]
     observations = sizes.continuations * sizes.steps
     calibrated = [
@@ -122,17 +122,17 @@ def _family(
         for rate in sizes.requested
     ]
     every = [[threshold] * sizes.streams for threshold in by_prior]
-    every += [[each.threshold for each in rate] for rate in calibrated]
+    every += [[stream.threshold for stream in rate] for rate in calibrated]
     starts = _starts(state)
-    quiet_alarms = _alarms(model, state, prior, rest, every, starts)
+    quiet_alarms = _alarms(model, state, prior, scored, every, starts)
     shifted = [
-        _alarms(model, state, prior, rest[:, : sizes.within] + by * family.sd, every, starts)
+        _alarms(model, state, prior, scored[:, : sizes.within] + by * family.sd, every, starts)
         for by in sizes.shifts
     ]
     rates = len(sizes.requested)
     for i, rate in enumerate(sizes.requested):
         ways = i, rates + i
-        false = [sum(map(len, quiet_alarms[way])) * 1000 / rest.size for way in ways]
+        false = [sum(map(len, quiet_alarms[way])) * 1000 / scored.size for way in ways]
         delays = [
             tuple(
                 statistics.median(_delay(times, sizes.learned) for times in alarms[way])
@@ -140,7 +140,7 @@ def _family(
             )
             for way in ways
         ]
-        expected = statistics.mean(each.false_alarms_per_1000 for each in calibrated[i])
+        expected = statistics.mean(stream.false_alarms_per_1000 for stream in calibrated[i])
         yield SensitivityRow(
             family.name, name, rate, (false[0], false[1]), expected, (delays[0], delays[1])
         )
@@ -152,7 +152,7 @@ def _counts(
     prior: Prior,
     y: Floats,
     rng: np.random.Generator,
-    sizes: Sizes,
+    sizes: SensitivitySizes,
 ) -> list[int]:
     regime = quiet.learn(y, segmentation(model, y[:, None].tolist(), Settings()))
     drawn = regime.draw(rng, sizes.continuations, sizes.steps)
@@ -191,11 +191,11 @@ def _starts(state: FilterState) -> list[int]:
 
 
 def _row(state: FilterState, b: int) -> FilterState:
-    return moca.rebuild(state, [each[b : b + 1].clone() for each in moca.leaves(state)])
+    return moca.rebuild(state, [leaf[b : b + 1].clone() for leaf in moca.leaves(state)])
 
 
 def _row_prior(prior: Prior, b: int) -> Prior:
-    def row(each: torch.Tensor) -> torch.Tensor:
-        return each[b : b + 1]
+    def row(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf[b : b + 1]
 
     return Prior(type(prior.stats)(*map(row, prior.stats)), *map(row, prior[1:]))

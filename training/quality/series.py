@@ -177,7 +177,7 @@ _READERS: dict[str, Callable[[Path, Corpora], None]] = {
 }
 
 
-class Family(NamedTuple):
+class SeriesFamily(NamedTuple):
     """A kind of quiet series.
 
     draw: (n,) values of one series. sd: the marginal standard deviation, which shifts are measured
@@ -241,15 +241,15 @@ def _outliers(rng: np.random.Generator, n: int) -> Floats:
 
 
 FAMILIES = (
-    Family("normal", _normal),
-    Family("1 % outliers", _outliers),
-    Family("Student-t3", _t3),
-    Family("lognormal", _lognormal),
-    Family("counts", _counts, math.sqrt(RATE)),
-    Family("AR(0.5)", partial(_autoregression, 0.5)),
-    Family("AR(0.9)", partial(_autoregression, 0.9)),
-    Family("random walk", _walk, math.sqrt(WALK_LENGTH / 6)),
-    Family("slow drift", _drift),
-    Family("season of 24", partial(_season, 24)),
-    Family("season of 288", partial(_season, 288)),
+    SeriesFamily("normal", _normal),
+    SeriesFamily("1 % outliers", _outliers),
+    SeriesFamily("Student-t3", _t3),
+    SeriesFamily("lognormal", _lognormal),
+    SeriesFamily("counts", _counts, math.sqrt(RATE)),
+    SeriesFamily("AR(0.5)", partial(_autoregression, 0.5)),
+    SeriesFamily("AR(0.9)", partial(_autoregression, 0.9)),
+    SeriesFamily("random walk", _walk, math.sqrt(WALK_LENGTH / 6)),
+    SeriesFamily("slow drift", _drift),
+    SeriesFamily("season of 24", partial(_season, 24)),
+    SeriesFamily("season of 288", partial(_season, 288)),
 )

@@ -133,7 +133,7 @@ def test_what_cannot_be_scored_is_refused(run, tmp_path, monkeypatch):
 def split(series, length, kind="alpaca", **source):
     settings = {"model": {"kind": kind}, "optimiser": {"length": length}}
     config = catalogue.preset("data", "quick", settings)
-    return own.split(own.Source(path="own.csv", **source), series, config)
+    return own.split(own.DataSource(path="own.csv", **source), series, config)
 
 
 def counted(sizes, classes=2):

@@ -68,7 +68,7 @@ def test_mnist_becomes_tasks_that_the_source_reads(tmp_path):
 def test_digits_are_halved_in_the_middle_and_turned_counter_clockwise():
     digit = np.zeros((1, 28, 28), np.uint8)
     digit[0, 0, 26:] = 200  # upper right corner
-    half = rainbow.Task(0, "red", (255, 0, 0), 0.5, 0, "train")
+    half = rainbow.RainbowTask(0, "red", (255, 0, 0), 0.5, 0, "train")
     image = rainbow.transformed(digit, half)[0]
     assert (image[7, 20], image.sum()) == (100, 100)
     turned = rainbow.transformed(digit, half._replace(rotation=90))[0]

@@ -16,7 +16,7 @@ from training.data.windows import Batch
 from training.learners import build
 from training.learners import learner as new_learner
 from training.learners.base import Scaling
-from training.meta_training.loop import Objective as Loss
+from training.meta_training.loop import TrainingLoss
 from training.meta_training.objective import (
     accuracy,
     class_log_probabilities,
@@ -213,5 +213,5 @@ def test_a_score_that_fails_does_not_pass_for_a_label_that_is_missing(tmp_path):
         expected = math.nan if fails else score[known].mean().item()
         nll = validation.measure(made)["nll"]
         assert nll == pytest.approx(expected, rel=1e-6, nan_ok=True)
-        total, count = Loss(made, wanted)(batch, None)
+        total, count = TrainingLoss(made, wanted)(batch, None)
         assert (math.isnan(total.item()), count) == (fails, known.sum())

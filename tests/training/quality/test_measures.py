@@ -14,7 +14,7 @@ from training.quality.measures import Sizes, evaluate
 from training.quality.page import show, write, write_numbers
 
 SMALL = Sizes(2, 120, 2, 40, 30, candidates=2)
-FEW = sensitivities.Sizes(1, 500, 60, 2, 60, 2, 40, within=30, requested=(2.0,))
+FEW = sensitivities.SensitivitySizes(1, 500, 60, 2, 60, 2, 40, within=30, requested=(2.0,))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from training.quality import measures, scores, series
-from training.quality.baselines import Normal, windowed_gaussian
+from training.quality.baselines import NormalForecast, windowed_gaussian
 from training.quality.measures import Sizes
 from training.quality.scores import (
     SeriesScore,
@@ -20,7 +20,7 @@ from training.quality.scores import (
     detection_curve,
     window_weights,
 )
-from training.quality.series import Family
+from training.quality.series import SeriesFamily
 
 
 def test_series_are_rows_by_name(tmp_path):
@@ -72,7 +72,7 @@ def test_alarms_are_false_on_quiet_series_and_delays_count_the_first():
         quiet = y.shape[1] == sizes.quiet_length
         return {"tests": [[7] if quiet else [10, *np.flatnonzero(one > 4)[:1]] for one in y]}
 
-    family, rng = Family("zero", lambda rng, n: np.zeros(n)), np.random.default_rng(0)
+    family, rng = SeriesFamily("zero", lambda rng, n: np.zeros(n)), np.random.default_rng(0)
     (row,) = measures.simulate(family, [watch], rng, 0, sizes, lambda: None)
     assert (row.family, row.method) == ("zero", "tests")
     assert row.false.mean == pytest.approx(2.0)
@@ -180,7 +180,7 @@ def test_the_windowed_gaussian_by_hand():
 
 def standard(n):
     y = np.random.default_rng(0).normal(size=n)
-    return y, scores.of_normal(y, Normal(np.zeros(n), np.ones(n)))
+    return y, scores.of_normal(y, NormalForecast(np.zeros(n), np.ones(n)))
 
 
 def test_crps_of_a_normal_and_of_a_point():
