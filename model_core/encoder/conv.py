@@ -46,11 +46,11 @@ class Conv:
         for block in self.blocks:
             image = functional.conv2d(image, block.weight, block.bias, padding=1)
             if block.norm is not None:
-                image = torch.relu(_normed(image, *block.norm))
+                weight, bias, mean, variance = block.norm
+                # Never of the batch's own moments: no observation depends on its batch mates.
+                normed = functional.batch_norm(
+                    image, mean, variance, weight, bias, False, eps=EPSILON
+                )
+                image = torch.relu(normed)
             image = functional.max_pool2d(image, 2)
         return image.reshape(*x.shape[:-1], -1)
-
-
-def _normed(image: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    # Never of the batch's own moments: an observation must not depend on its batch mates.
-    return functional.batch_norm(image, mean, variance, weight, bias, False, eps=EPSILON)

@@ -49,7 +49,10 @@ def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> Chosen
         )
     above = next((i for i, place in enumerate(places) if place > hazard), len(places))
     if above in (0, len(places)):
-        return _beyond(usable[max(0, above - 1)], rate, hazard)
+        nearest = usable[max(0, above - 1)]
+        odds, delays = nearest.at(rate)
+        moved = odds + log_odds(hazard) - log_odds(nearest.hazard or hazard)
+        return ChosenThreshold(probability_of(moved), delays, False)
     span = places[above - 1], places[above]
     share = math.log(hazard / span[0]) / math.log(span[1] / span[0])
     first = usable[above - 1].at(rate)
@@ -66,9 +69,3 @@ def _reaches(curve: Curve, rate: float) -> bool:
 def _on(curve: Curve, rate: float) -> ChosenThreshold:
     odds, delays = curve.at(rate)
     return ChosenThreshold(probability_of(odds), delays, True)
-
-
-def _beyond(curve: Curve, rate: float, hazard: float) -> ChosenThreshold:
-    odds, delays = curve.at(rate)
-    moved = odds + log_odds(hazard) - log_odds(curve.hazard or hazard)
-    return ChosenThreshold(probability_of(moved), delays, False)

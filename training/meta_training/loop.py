@@ -70,7 +70,8 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     share = world.share(wanted.batch)
     device = torch.device(job.device)
     on_host = device.type == "cpu"
-    clock = _clock(job.device)
+    # On a CPU the process's own time, which other processes do not affect.
+    clock = time.process_time if on_host else time.monotonic
     dtype: torch.dtype = getattr(torch, wanted.dtype)
     learner = job.learner.to(device, dtype)
     parameters = [value for value in learner.parameters() if value.requires_grad]
@@ -147,11 +148,6 @@ def _save(
     if world.leads:
         parts = {"learner": learner.state_dict(), "optimiser": optimiser.state_dict()}
         job.run.save(progress, parts)
-
-
-def _clock(device: str) -> Callable[[], float]:
-    """Clock in seconds; on a CPU the process's own time, which other processes do not affect."""
-    return time.process_time if device == "cpu" else time.monotonic
 
 
 def rate(config: Config, progress: Progress) -> float:

@@ -123,7 +123,7 @@ def _family(
     ]
     every = [[threshold] * sizes.streams for threshold in by_prior]
     every += [[stream.threshold for stream in rate] for rate in calibrated]
-    starts = _starts(state)
+    starts = [own.regime_start(_row(state, b)) for b in range(sizes.streams)]
     quiet_alarms = _alarms(model, state, prior, scored, every, starts)
     shifted = [
         _alarms(model, state, prior, scored[:, : sizes.within] + by * family.sd, every, starts)
@@ -183,11 +183,6 @@ def _delay(alarms: Sequence[int], first: int) -> float:
 
 def _hazard(model: UnderlyingModel) -> Floats:
     return np.atleast_1d(np.asarray(model.hazard, dtype=np.float64))
-
-
-def _starts(state: FilterState) -> list[int]:
-    """Start of the most probable regime of each stream."""
-    return [own.regime_start(_row(state, b)) for b in range(len(state.seq))]
 
 
 def _row(state: FilterState, b: int) -> FilterState:
