@@ -42,7 +42,12 @@ RUN rm -rf torch/include torch/share torch/test torch/lib/*.a torch/lib/lib*test
 
 FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="moca-service" org.opencontainers.image.licenses="Apache-2.0"
-RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin moca \
+# A container's first process ignores signals that it has no handler for, so a stop during the start would be
+# waited out: tini is that process, and passes them on.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends tini \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin moca \
     && install --directory --owner moca /data /models
 COPY --from=build /opt/moca /opt/moca
 COPY deploy/healthcheck.py /opt/moca/
@@ -55,5 +60,5 @@ USER 10001:10001
 EXPOSE 8000 9464
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-I", "/opt/moca/healthcheck.py"]
-ENTRYPOINT ["moca"]
+ENTRYPOINT ["tini", "--", "moca"]
 CMD ["serve"]

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from pathlib import Path
 
@@ -202,3 +203,11 @@ def test_the_image_that_was_built_serves_on_a_read_only_root():
     confined = ("--read-only", "--tmpfs", "/tmp", "--volume", "/data", "--cap-drop", "ALL")
     demo = ("demo", "--once", "--plots-dir", "/tmp/plots", "--host", "127.0.0.1", "--port", "0")
     assert "nile: confirmed change in 18" in run(engine, "run", "--rm", *confined, image, *demo)
+    # A worker that waits for its store handles no signals yet; it stops at once all the same.
+    store = ("--env", "MOCA_REDIS_URL=redis://127.0.0.1:1/0")
+    container = run(engine, "run", "--detach", *confined, *store, image, "worker").strip()
+    began = time.monotonic()
+    run(engine, "stop", "-t", "60", container)
+    assert time.monotonic() - began < 20
+    assert run(engine, "wait", container).strip() == str(128 + signal.SIGTERM)
+    run(engine, "rm", "--volumes", container)
