@@ -1,8 +1,6 @@
 """Observations kept until the service has applied them, once: in memory, or in a file."""
 
-from moca_client.outbox.asynchronous import AsyncOutbox
-from moca_client.outbox.blocking import Outbox
-from moca_client.outbox.box import Bounds
+from moca_client.outbox.box import AsyncOutbox, Bounds, Outbox
 from moca_client.outbox.sending import Delivered, Failed
 from moca_client.outbox.store import OutboxError, OutboxFull
 

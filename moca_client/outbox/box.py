@@ -1,25 +1,42 @@
-"""What both outboxes have in common: taking observations, and what was set aside."""
+"""The outboxes: observations are taken at once, and a thread sends them.
+
+Both are one. That of an asynchronous client has its thread wait for the event loop, which makes
+the requests and calls the owner back; what is written to the file holds up no loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import operator
+import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from moca_client import bodies
+from moca_client.asynchronous import AsyncClient
 from moca_client.bodies import Observed
 from moca_client.errors import InvalidRequest, problem_of
-from moca_client.outbox.sending import Delivered, Failed, Notice, Sender, Step
+from moca_client.outbox.sending import Delivered, Failed, Notice, Sender
 from moca_client.outbox.store import OutboxError, OutboxStore
+from moca_client.retry import ONCE, Call
+from moca_client.sync import Client
 
 log = logging.getLogger("moca_client.outbox")
 RESERVED = ("stream", "key", "seq")
+STOP_S = 0.5  # for which a closed outbox waits for a request under way
+CANCEL_S = 0.1  # after which one is cancelled again
+T = TypeVar("T")
 
 
 class Bounds(NamedTuple):
@@ -34,17 +51,16 @@ class Bounds(NamedTuple):
     keep_answers: int = 0
 
 
-class Done(NamedTuple):
-    """A round ended; seconds to wait before the next, None: until something is added."""
-
-    wait_s: float | None
-
-
-class Box:
-    """An outbox without its sender's thread or task."""
+class Box(ABC):
+    """An outbox but for how its thread makes calls, and how its owner waits for it."""
 
     def __init__(
-        self, path: str | Path | None, exclusive: bool, bounds: Bounds, notify: Callable[[], None]
+        self,
+        path: str | Path | None,
+        exclusive: bool,
+        on_answer: Callable[[Delivered], object] | None,
+        on_failed: Callable[[Failed], object] | None,
+        bounds: Bounds,
     ) -> None:
         if min(bounds.max_items, bounds.batch) < 1 or bounds.keep_answers < 0:
             raise InvalidRequest(
@@ -52,11 +68,28 @@ class Box:
             )
         self._in_memory = path is None
         self._store = OutboxStore(path, bounds.max_items)
-        self._sender = Sender(self._store, bounds.batch, exclusive)
+        self._sender = Sender(self._store, bounds.batch, exclusive, self._call, self._handle)
+        self._on_answer = on_answer
+        self._on_failed = on_failed
         self._answers: deque[Delivered] = deque(maxlen=bounds.keep_answers)
-        self._notify = notify
-        self._closed = False
-        self._broken: BaseException | None = None
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False  # takes nothing more; the thread ends when nothing waits
+        self._stop = False  # the thread ends even so
+        self._ended = False  # the thread has ended
+        self._broken: Exception | None = None
+
+    @abstractmethod
+    def _call(self, call: Call[T], /) -> T:
+        """Carry out a call for the thread, once."""
+
+    @abstractmethod
+    def _call_back(self, callback: Callable[[Any], object], notice: Notice) -> None:
+        """Call the owner for the thread."""
+
+    @abstractmethod
+    def _changed(self) -> None:
+        """Have those of the owner look again who wait for the thread, which calls this."""
 
     def add(self, stream: str, observation: Observed) -> int:
         """Take an observation, to be sent soon; returns its ticket at once.
@@ -66,7 +99,7 @@ class Box:
         """
         self._check_open()
         ticket = self._store.add(stream, _encoded(stream, observation))
-        self._notify()
+        self._wake.set()
         return ticket
 
     def add_once(self, stream: str, observation: Observed, *, source: str, offset: int) -> bool:
@@ -84,7 +117,7 @@ class Box:
         position = _whole(offset)
         added = self._store.add_once(stream, body, source, position)
         if added:
-            self._notify()
+            self._wake.set()
         return added
 
     @property
@@ -119,7 +152,7 @@ class Box:
         """Send what was set aside again, as new observations; returns their new tickets."""
         self._check_open()
         made = self._store.put_back(tickets)
-        self._notify()
+        self._wake.set()
         return made
 
     def discard_failed(self, tickets: Collection[int]) -> int:
@@ -134,27 +167,11 @@ class Box:
             taken.append(self._answers.popleft())
         return taken
 
-    @contextmanager
-    def _contained(self, what: str, fatal: bool = False) -> Iterator[None]:
-        """Log what goes wrong in a callback, or in the sender; a fatal one is raised by `add`."""
-        try:
-            yield
-        except Exception as error:
-            log.exception("%s", what)
-            if fatal:
-                self._broken = error
-
     def _check_open(self) -> None:
         if self._broken is not None:
             raise OutboxError(f"the outbox stopped sending: {self._broken}") from self._broken
         if self._closed:
             raise OutboxError("the outbox is closed")
-
-    def _kept(self, notice: Notice) -> None:
-        if isinstance(notice, Delivered):
-            self._answers.append(notice)
-        else:
-            log.warning("set aside an observation of %s: %s", notice.stream, notice.problem)
 
     def _left(self) -> None:
         """Say what is lost, or waits for another time."""
@@ -164,15 +181,230 @@ class Box:
             raise OutboxError(f"{self.pending} unsent observations are lost")
         log.warning("%d observations stay in the file until the next start", self.pending)
 
+    def _idle(self) -> bool:
+        """Whether there is nothing to wait for any more."""
+        return not self.pending or self._ended
 
-def advance(
-    plan: Generator[Step, Any, float | None], value: Any, error: Exception | None
-) -> Step | Done:
-    """Go on to a round's next step. An end is a value: StopIteration does not cross threads."""
+    # --- the sender's thread -----------------------------------------------------------------
+
+    def _start(self) -> None:
+        # In the context of its owner, for callbacks that look at it.
+        run = copy_context().run
+        self._thread = threading.Thread(
+            target=run, args=(self._run,), name="moca-outbox", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._send()
+        except CancelledError:  # a request, by `close` or with its loop; it is sent the next time
+            pass
+        except Exception as error:
+            log.exception("the outbox stopped")
+            self._broken = error
+        finally:
+            self._store.close()
+            self._ended = True
+            self._changed()
+
+    def _send(self) -> None:
+        while True:
+            self._wake.clear()
+            if self._stop:
+                return
+            wait_s = self._sender.round()
+            self._changed()
+            if self._closed and not self.pending:
+                return
+            if wait_s != 0:
+                self._wake.wait(wait_s)
+
+    def _handle(self, notice: Notice) -> None:
+        """Note what became of an observation, and call the owner back."""
+        callback: Callable[[Any], object] | None
+        if isinstance(notice, Delivered):
+            self._answers.append(notice)
+            callback = self._on_answer
+        else:
+            log.warning("set aside an observation of %s: %s", notice.stream, notice.problem)
+            callback = self._on_failed
+        if callback is not None:
+            self._call_back(callback, notice)
+
+
+class Outbox(Box):
+    """Takes observations at once, and sends them in the background, in order for each stream.
+
+    client: must stay open as long as the outbox. path: a file that keeps them across restarts of
+    this process; None: in memory. exclusive: no one else writes to these streams, so that the
+    position decides what was applied however long ago it was sent; otherwise what has an
+    unknown outcome after nine minutes is set aside. on_answer, on_failed: called in the
+    sender's thread, at least once for each. bounds: see Bounds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        path: str | Path | None = None,
+        *,
+        exclusive: bool = True,
+        on_answer: Callable[[Delivered], object] | None = None,
+        on_failed: Callable[[Failed], object] | None = None,
+        bounds: Bounds = Bounds(),  # noqa: B008 (immutable)
+    ) -> None:
+        """Open the outbox, and go on with what its file holds."""
+        super().__init__(path, exclusive, on_answer, on_failed, bounds)
+        self._client = client
+        self._change = threading.Condition()
+        self._start()
+
+    def __enter__(self) -> Self:
+        """Return the outbox itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Send what waits and close; OutboxError when some of it is lost."""
+        self.close()
+        if error is None:
+            self._left()
+
+    def flush(self, timeout_s: float = 30.0) -> bool:
+        """Wait until nothing waits any more; False when it took too long."""
+        self._check_open()
+        with self._change:
+            self._change.wait_for(self._idle, timeout_s)
+        self._check_open()
+        return not self.pending
+
+    def close(self, timeout_s: float = 30.0) -> int:
+        """Send what waits for at most `timeout_s`, and stop; returns how many are left."""
+        assert self._thread is not None
+        self._closed = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        self._stop = True
+        self._wake.set()
+        self._thread.join(STOP_S)  # a request under way ends by itself; its items stay
+        return self.pending
+
+    def _call(self, call: Call[T], /) -> T:
+        return self._client.call(call, ONCE)
+
+    def _call_back(self, callback: Callable[[Any], object], notice: Notice) -> None:
+        with _contained():
+            callback(notice)
+
+    def _changed(self) -> None:
+        with self._change:
+            self._change.notify_all()
+
+
+class AsyncOutbox(Box):
+    """The outbox of an asynchronous client, to be used as an asynchronous context manager.
+
+    The arguments are those of Outbox; callbacks are called in the event loop, and may be
+    coroutine functions.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        path: str | Path | None = None,
+        *,
+        exclusive: bool = True,
+        on_answer: Callable[[Delivered], object] | None = None,
+        on_failed: Callable[[Failed], object] | None = None,
+        bounds: Bounds = Bounds(),  # noqa: B008 (immutable)
+    ) -> None:
+        """Open the outbox; it sends from `async with` on."""
+        super().__init__(path, exclusive, on_answer, on_failed, bounds)
+        self._client = client
+        self._change = asyncio.Event()
+        self._under_way: Future[Any] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin to send."""
+        self._loop = asyncio.get_running_loop()
+        self._start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Send what waits and close; OutboxError when some of it is lost."""
+        await self.close()
+        if error is None:
+            self._left()
+
+    async def flush(self, timeout_s: float = 30.0) -> bool:
+        """Wait until nothing waits any more; False when it took too long."""
+        self._check_open()
+        await self._wait_for(self._idle, timeout_s)
+        self._check_open()
+        return not self.pending
+
+    async def close(self, timeout_s: float = 30.0) -> int:
+        """Send what waits for at most `timeout_s`, and stop; returns how many are left."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is None:
+            self._store.close()
+            return self.pending
+        await self._wait_for(lambda: self._ended, timeout_s)
+        self._stop = True
+        self._wake.set()
+        while not self._ended:
+            if self._under_way is not None:
+                self._under_way.cancel()  # its items stay, and are sent again the next time
+            await self._wait_for(lambda: self._ended, CANCEL_S)
+        return self.pending
+
+    async def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._change.clear()
+                    await self._change.wait()
+
+    def _in_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the owner's loop, and wait for it in the thread."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        self._under_way = future
+        return future.result()
+
+    def _call(self, call: Call[T], /) -> T:
+        return self._in_loop(self._client.call(call, ONCE))
+
+    def _call_back(self, callback: Callable[[Any], object], notice: Notice) -> None:
+        async def contained() -> None:
+            with _contained():
+                result = callback(notice)
+                if inspect.isawaitable(result):
+                    await result
+
+        self._in_loop(contained())
+
+    def _changed(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            self._loop.call_soon_threadsafe(self._change.set)
+
+
+@contextmanager
+def _contained() -> Iterator[None]:
+    """Log what a callback raises; it holds up nothing."""
     try:
-        return plan.send(value) if error is None else plan.throw(error)
-    except StopIteration as end:
-        return Done(end.value)
+        yield
+    except Exception:
+        log.exception("a callback of the outbox failed")
 
 
 def _encoded(stream: str, observation: Observed) -> bytes:

@@ -1,4 +1,4 @@
-"""How an outbox sends: a plan that decides, for each item, whether it was applied.
+"""How an outbox sends: for each item it finds out whether it was applied, whatever is lost.
 
 An item is sent with its key and, by an outbox that is the only writer of its streams, for one
 position. While the service remembers the key, a repeat is answered from memory. Later the position
@@ -11,10 +11,11 @@ aside, never sent again.
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -32,14 +33,14 @@ from moca_client.errors import (
     Temporary,
     Unavailable,
 )
-from moca_client.outbox.pauses import Pauses
 from moca_client.outbox.store import OutboxItem, OutboxStore
 from moca_client.plans import Result
-from moca_client.responses import Answer, HistoryPage, Recorded
-from moca_client.retry import KEY_MEMORY_S, Call
+from moca_client.responses import Answer, Recorded
+from moca_client.retry import FIRST_PAUSE_S, KEY_MEMORY_S, LONGEST_PAUSE_S, Call
 
 BATCH_BYTES = 1 << 20
 FAULT_TRIES = 5  # of an item that the service fails at, before it is set aside
+T = TypeVar("T")
 
 
 class Delivered(NamedTuple):
@@ -60,61 +61,114 @@ class Failed(NamedTuple):
 
 
 Notice = Delivered | Failed
-Step = Call[Any] | Notice
+
+
+class Caller(Protocol):
+    """How an outbox makes its requests."""
+
+    def __call__(self, call: Call[T], /) -> T:
+        """Carry out a call, once; raises ClientError."""
+
+
+class Pauses:
+    """Growing pauses with jitter, before streams are tried again; `""` is the whole service."""
+
+    def __init__(self) -> None:
+        self._pause_s: dict[str, float] = {}
+        self._until: dict[str, float] = {}
+
+    def fail(self, stream: str, problem: Problem | None) -> None:
+        """Wait longer than the last time before this stream is tried again."""
+        pause_s = self._pause_s.get(stream, FIRST_PAUSE_S)
+        self._pause_s[stream] = min(2 * pause_s, LONGEST_PAUSE_S)
+        wait_s = pause_s * random.uniform(0.8, 1.2)
+        if problem is not None and problem.retry_after_s is not None:
+            wait_s = max(wait_s, problem.retry_after_s)
+        self._until[stream] = time.monotonic() + wait_s
+
+    def work(self, stream: str) -> None:
+        """Begin with short pauses again."""
+        self._pause_s.pop(stream, None)
+        self._until.pop(stream, None)
+
+    def blocked(self) -> list[str]:
+        """Return the streams that are not to be tried now."""
+        now = time.monotonic()
+        return [stream for stream, until in self._until.items() if stream and until > now]
+
+    def all_s(self) -> float:
+        """Return the seconds for which nothing at all is to be tried."""
+        return max(0.0, self._until.get("", 0.0) - time.monotonic())
+
+    def next_s(self) -> float | None:
+        """Return the seconds until the first stream may be tried again; None: none is blocked."""
+        now = time.monotonic()
+        left = [until - now for stream, until in self._until.items() if stream and until > now]
+        return min(left, default=None)
 
 
 class Sender:
-    """Sends the items of a store, in rounds."""
+    """Sends the items of a store, in rounds, by `call`; `notify` gets what became of each."""
 
-    def __init__(self, store: OutboxStore, batch: int, exclusive: bool) -> None:
+    def __init__(
+        self,
+        store: OutboxStore,
+        batch: int,
+        exclusive: bool,
+        call: Caller,
+        notify: Callable[[Notice], None],
+    ) -> None:
         self._store = store
         self._exclusive = exclusive
-        self._most = self._size = batch
+        self._largest_batch = batch
+        self._batch = batch
+        self._call = call
+        self._notify = notify
         self._pauses = Pauses()
         self.error: str | None = None  # why the service takes nothing at the moment
 
-    def round(self) -> Generator[Step, Any, float | None]:
+    def round(self) -> float | None:
         """Send the oldest items once. Returns seconds to wait; None: until something is added."""
         if wait_s := self._pauses.all_s():
             return wait_s
-        batch = self._store.waiting(self._pauses.blocked(), self._size, BATCH_BYTES)
+        batch = self._store.waiting(self._pauses.blocked(), self._batch, BATCH_BYTES)
         if not batch:
             return self._pauses.next_s()
         try:
-            yield from self._find_positions(batch)
-            batch = yield from self._without_lapsed(batch)
+            self._find_positions(batch)
+            batch = self._without_lapsed(batch)
             if not batch:
                 return 0.0
             batch = self._store.mark([item for g in _by_stream(batch) for item in self._placed(g)])
-            results = yield self._call(batch)
-            self._size = min(2 * self._size, self._most)
+            results = self._post(batch)
+            self._batch = min(2 * self._batch, self._largest_batch)
             for group in _by_stream(list(zip(batch, results, strict=True))):
-                yield from self._settle(group)
+                self._settle(group)
         except ClientError as error:
-            yield from self._failed(batch, error)
+            self._failed(batch, error)
         else:
             self._pauses.work("")
             self.error = None
         return 0.0
 
-    def _call(self, batch: Sequence[OutboxItem]) -> Call[list[Result]]:
+    def _post(self, batch: Sequence[OutboxItem]) -> list[Result]:
         items = []
         for item in batch:
             body = {**msgspec.json.decode(item.body), "stream": item.stream}
             body["key"] = self._store.key(item)
             items.append(body if item.seq is None else {**body, "seq": item.seq})
-        return calls.observe_many(items, calls.AnswerOptions())
+        return self._call(calls.observe_many(items, calls.AnswerOptions()))
 
-    def _find_positions(self, batch: Sequence[OutboxItem]) -> Generator[Step, Any, None]:
+    def _find_positions(self, batch: Sequence[OutboxItem]) -> None:
         for stream in dict.fromkeys(item.stream for item in batch):
             if self._exclusive and self._store.position(stream) is None:
                 try:
-                    position = (yield calls.stream(stream)).seq
+                    position = self._call(calls.stream(stream)).seq
                 except (NotFound, Invalid):  # its errors are reported when the stream is created
                     position = 0
                 self._store.set_position(stream, position)
 
-    def _without_lapsed(self, batch: list[OutboxItem]) -> Generator[Step, Any, list[OutboxItem]]:
+    def _without_lapsed(self, batch: list[OutboxItem]) -> list[OutboxItem]:
         """Set aside items that may have been applied, once their keys are forgotten."""
         if self._exclusive:
             return batch
@@ -129,7 +183,7 @@ class Sender:
                 f"sent more than {KEY_MEMORY_S:g} s ago without an answer; may have been applied"
             )
             document = {"type": "outcome-unknown", "title": "Outcome unknown", "detail": detail}
-            yield from self._set_aside(item, Temporary(503, {**document, "status": 503}))
+            self._set_aside(item, Temporary(503, {**document, "status": 503}))
         return kept
 
     def _placed(self, items: Sequence[OutboxItem]) -> Iterator[OutboxItem]:
@@ -147,7 +201,7 @@ class Sender:
             else:
                 yield item._replace(seq=seq, sent=0, first_sent=None)
 
-    def _settle(self, group: Sequence[tuple[OutboxItem, Result]]) -> Generator[Step, Any, None]:
+    def _settle(self, group: Sequence[tuple[OutboxItem, Result]]) -> None:
         """Record the results of one stream's items; none is attempted after the first error."""
         done: list[OutboxItem] = []
         position = None
@@ -155,7 +209,7 @@ class Sender:
             for item, result in group:
                 if not isinstance(result, Answer):
                     break
-                yield Delivered(item.id, item.stream, result)
+                self._notify(Delivered(item.id, item.stream, result))
                 done.append(item)
                 position = result.seq + 1 if self._exclusive else None
         finally:
@@ -165,70 +219,73 @@ class Sender:
         if len(done) < len(group):
             item, result = group[len(done)]
             assert isinstance(result, Problem)
-            yield from self._refused(item, result)
+            self._refused(item, result)
 
-    def _refused(self, item: OutboxItem, problem: Problem) -> Generator[Step, Any, None]:
+    def _refused(self, item: OutboxItem, problem: Problem) -> None:
+        """Try the item again later, or set it aside, unless an earlier try got through."""
         if isinstance(problem, SeqConflict) and item.seq is not None:
-            yield from self._conflict(item, problem.seq)
+            earlier = problem.seq > item.seq and item.sent > 1
+            if not (earlier and self._deliver_recorded(item)):
+                # Not applied: somebody else writes, too, or the stream began again.
+                self._store.renew(item, problem.seq)
             return
         certain = isinstance(problem, NumericalFault | Quarantined)
         fault = isinstance(problem, Fault) and not certain and item.sent < FAULT_TRIES
         if fault or isinstance(problem, Temporary | EarlierItemFailed):
             self._pauses.fail(item.stream, problem)
             return
-        if item.sent > 1 and item.seq is not None:  # an earlier try may have got through
-            recorded = yield from self._recorded(item)
-            if recorded is not None:
-                yield from self._found(item, recorded)
-                return
-        yield from self._set_aside(item, problem)
+        if item.sent > 1 and item.seq is not None and self._deliver_recorded(item):
+            return
+        self._set_aside(item, problem)
 
-    def _conflict(self, item: OutboxItem, current: int) -> Generator[Step, Any, None]:
-        """The stream is not where the item belongs: was it applied there by an earlier try?"""
-        if item.seq is not None and current > item.seq and item.sent > 1:
-            recorded = yield from self._recorded(item)
-            if recorded is not None:
-                yield from self._found(item, recorded)
-                return
-        # Not applied: somebody else writes, too, or the stream began again.
-        self._store.renew(item, current)
-
-    def _found(self, item: OutboxItem, answer: Answer) -> Generator[Step, Any, None]:
-        yield Delivered(item.id, item.stream, answer)
+    def _deliver_recorded(self, item: OutboxItem) -> bool:
+        """Deliver the history's record of an item, if an earlier try was applied."""
+        answer = self._recorded(item)
+        if answer is None:
+            return False
+        self._notify(Delivered(item.id, item.stream, answer))
         self._store.applied([item], answer.seq + 1)
+        return True
 
-    def _recorded(self, item: OutboxItem) -> Generator[Step, Any, Answer | None]:
+    def _recorded(self, item: OutboxItem) -> Answer | None:
         """Return the history's record of an item; None when it was not applied."""
         assert item.seq is not None
         try:
-            page: HistoryPage = yield calls.history(item.stream, item.seq, 1)
+            page = self._call(calls.history(item.stream, item.seq, 1))
         except NotFound:
             return None
         if page.seq <= item.seq:
             return None
-        bare = Answer(item.stream, item.seq, page.model, duplicate=True)
+        answer = Answer(item.stream, item.seq, page.model, duplicate=True)
         for record in page.observations:
             if record.seq == item.seq:
-                posted = msgspec.json.decode(item.body)
-                return _answer(bare, record) if _same(posted, record) else None
-        return bare  # no longer retained; the stream has no other writer
+                if not _same(msgspec.json.decode(item.body), record):
+                    return None
+                answer.predictive = record.predictive
+                answer.time = record.time
+                answer.log_score = record.log_score
+                answer.changed_probability = record.changed_probability
+                answer.changepoint_probability = record.changepoint_probability
+                answer.recent_change_probability = record.recent_change_probability
+                answer.anomaly = record.anomaly
+                answer.regime = record.regime
+                return answer
+        return answer  # no longer retained; the stream has no other writer
 
-    def _failed(
-        self, batch: Sequence[OutboxItem], error: ClientError
-    ) -> Generator[Step, Any, None]:
+    def _failed(self, batch: Sequence[OutboxItem], error: ClientError) -> None:
         """A request failed as a whole: smaller, later, or not at all."""
         problem = error.problem if isinstance(error, Unavailable) else error
         if isinstance(problem, Invalid) and batch:
             if len(batch) > 1:
-                self._size = max(1, len(batch) // 2)
+                self._batch = max(1, len(batch) // 2)
             else:
-                yield from self._set_aside(batch[0], problem)
+                self._set_aside(batch[0], problem)
             return
         self.error = str(error)
         self._pauses.fail("", problem if isinstance(problem, Problem) else None)
 
-    def _set_aside(self, item: OutboxItem, problem: Problem) -> Generator[Step, Any, None]:
-        yield Failed(item.id, item.stream, msgspec.json.decode(item.body), problem)
+    def _set_aside(self, item: OutboxItem, problem: Problem) -> None:
+        self._notify(Failed(item.id, item.stream, msgspec.json.decode(item.body), problem))
         kept = {"status": problem.status, "document": problem.document}
         self._store.set_aside(item, {**kept, "request_id": problem.request_id})
         self._pauses.work(item.stream)
@@ -257,16 +314,3 @@ def _numbers(y: Any) -> list[float | None] | None:
     """A label as a list; None where it is missing, and so are all of its outputs."""
     numbers = list(y) if isinstance(y, list) else [y]
     return None if all(number is None for number in numbers) else numbers
-
-
-def _answer(bare: Answer, record: Recorded) -> Answer:
-    """Return the recorded part of an answer."""
-    bare.predictive = record.predictive
-    bare.time = record.time
-    bare.log_score = record.log_score
-    bare.changed_probability = record.changed_probability
-    bare.changepoint_probability = record.changepoint_probability
-    bare.recent_change_probability = record.recent_change_probability
-    bare.anomaly = record.anomaly
-    bare.regime = record.regime
-    return bare

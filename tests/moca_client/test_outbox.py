@@ -1,15 +1,18 @@
 """The outbox's decisions against a model of the service that loses whatever can be lost."""
 
+import asyncio
 import random
+import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
+import httpx
 import msgspec
 import pytest
 
-from moca_client import errors
+from moca_client import AsyncClient, AsyncOutbox
 from moca_client.errors import OutcomeUnknown, Unavailable, problem_of
-from moca_client.outbox import pauses
-from moca_client.outbox.box import Done, advance
+from moca_client.outbox import sending
 from moca_client.outbox.sending import Delivered, Failed, Sender
 from moca_client.outbox.store import OutboxFull, OutboxStore
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
@@ -91,41 +94,52 @@ class Service:
         return result
 
 
+class Died(BaseException):
+    """The end of the outbox's process."""
+
+
 class Driver:
     """Carries out an outbox's rounds, and may die at any step of them."""
 
     def __init__(self, service, path, batch=8, exclusive=True):
         self.service, self.path, self.batch, self.exclusive = service, path, batch, exclusive
-        self.pending_supervision: list = []
+        self.notices: list = []
+        self.die = 0.0
         self.open()
 
     def open(self):
+        self.dead = False
         self.store = OutboxStore(self.path, 10_000)
-        self.sender = Sender(self.store, self.batch, self.exclusive)
+        self.sender = Sender(self.store, self.batch, self.exclusive, self.call, self.notify)
 
-    def restart(self):
-        self.store.close()
-        self.open()
+    def live(self):
+        """Maybe die: nothing is written after that."""
+        if self.service.rng.random() < self.die:
+            self.dead = True
+            self.store.close()
+            raise Died
+
+    def call(self, call):
+        self.live()
+        result = self.service.answer(call)
+        self.live()
+        return result
+
+    def notify(self, notice):
+        self.live()
+        self.notices.append(notice)
+        self.live()
 
     def round(self, die=0.0) -> bool:
         """Whether the round came to its end."""
-        plan, value, error = self.sender.round(), None, None
-        while True:
-            if self.service.rng.random() < die:
-                self.restart()
-                return False
-            step = advance(plan, value, error)
-            value = error = None
-            if isinstance(step, Done):
-                self.sender._pauses._until.clear()  # nobody waits here
-                return True
-            if isinstance(step, Call):
-                try:
-                    value = self.service.answer(step)
-                except errors.ClientError as caught:
-                    error = caught
-            else:
-                self.pending_supervision.append(step)
+        self.die = die
+        with suppress(Died):
+            self.sender.round()
+        if self.dead:
+            self.open()
+            return False
+        self.sender._pauses._until.clear()  # nobody waits here
+        return True
 
     def add(self, stream, y, **rest):
         return self.store.add(stream, msgspec.json.encode({"y": y, **rest}))
@@ -204,16 +218,16 @@ def test_without_positions_nothing_is_sent_again_that_may_be_forgotten(
     shared.round()
     (found,) = {item.first_sent for item in shared.store.waiting([], 9, 10**6)}
     clock = Clock(found + KEY_MEMORY_S - 0.001)
-    monkeypatch.setattr("moca_client.outbox.sending.time", SimpleNamespace(time=clock))
+    monkeypatch.setattr(sending, "time", SimpleNamespace(time=clock, monotonic=clock))
     shared.round()
-    assert shared.pending_supervision == []  # sent once more, in vain
+    assert shared.notices == []  # sent once more, in vain
     service.wreck = 0.0
     service.seen.clear()
     clock.advance(0.002)
     shared.round()
     assert service.seen == []
-    assert [type(each) for each in shared.pending_supervision] == [Failed, Failed]
-    assert shared.pending_supervision[0].problem.type == "outcome-unknown"
+    assert [type(each) for each in shared.notices] == [Failed, Failed]
+    assert shared.notices[0].problem.type == "outcome-unknown"
     shared.add("s", 3.0)
     shared.round()
     assert labels(service, "s") == [3.0]
@@ -315,7 +329,7 @@ def test_an_answer_found_in_the_history_is_delivered(service, driver, y):
     if y == [None, None]:
         service.log["s"][0]["y"] = None  # as the service keeps it
     driver.round()
-    (told,) = driver.pending_supervision
+    (told,) = driver.notices
     assert isinstance(told, Delivered)
     assert (told.answer.seq, told.answer.duplicate) == (0, True)
     assert len(service.log["s"]) == 1
@@ -323,9 +337,9 @@ def test_an_answer_found_in_the_history_is_delivered(service, driver, y):
 
 def test_pauses_double_for_each_stream_until_it_works(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(pauses, "time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr(pauses, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
-    found = pauses.Pauses()
+    monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(sending, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
+    found = sending.Pauses()
     assert (found.next_s(), found.all_s()) == (None, 0.0)
     waits = []
     for _ in range(8):
@@ -362,3 +376,55 @@ def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path
     assert not store.add_once("s", b"{}", "topic", 5)
     assert store.add_once("s", b"{}", "topic", 6)
     store.close()
+
+
+@pytest.mark.parametrize("abandoned", [False, True], ids=["closed", "abandoned"])
+def test_a_request_under_way_does_not_hold_up_the_end_of_an_asynchronous_outbox(
+    tmp_path, abandoned
+):
+    async def send():
+        begun = asyncio.Event()
+
+        async def hang(request):
+            begun.set()
+            await asyncio.sleep(3600)
+
+        client = AsyncClient(transport=httpx.MockTransport(hang))
+        box = await AsyncOutbox(client, tmp_path / "box").__aenter__()
+        box.add("s", 1.0)
+        await begun.wait()
+        if not abandoned:  # else its loop ends without it
+            assert await box.close(0.01) == box.pending
+            await client.close()
+        return box
+
+    for count in (1, 2):  # the file can be opened again, and has what was not sent
+        box = asyncio.run(asyncio.wait_for(send(), 10))
+        box._thread.join(10)
+        assert box.pending == count
+
+
+async def test_an_asynchronous_outbox_calls_back_in_the_loop():
+    threads = []
+
+    async def note(delivered):
+        threads.append(threading.get_ident())
+        raise RuntimeError("no")
+
+    def answer(request):
+        if request.method == "GET":
+            return httpx.Response(404)
+        items = msgspec.json.decode(request.content)
+        return httpx.Response(
+            200,
+            json=[
+                {"stream": "s", "seq": item["seq"], "model": "m", "status": 200} for item in items
+            ],
+        )
+
+    client = AsyncClient(transport=httpx.MockTransport(answer))
+    async with client, AsyncOutbox(client, on_answer=note) as box:
+        for y in (1.0, 2.0):
+            box.add("s", y)
+            assert await box.flush()
+    assert threads == [threading.get_ident()] * 2
