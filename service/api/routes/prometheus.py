@@ -70,16 +70,16 @@ async def write_samples(request: Request) -> Response:
     again.
     """
     context = context_of(request)
+    settings = context.settings
     kind, encoding = (
         (header(request.scope, name) or b"").decode("latin-1")
         for name in (b"content-type", b"content-encoding")
     )
     version = version_of(kind, encoding or "snappy")
-    body = await read_body(request, context.settings.max_body_bytes, as_sent=True)
-    limits = context.settings.max_body_bytes, context.settings.max_observations
+    body = await read_body(request, settings.max_body_bytes, as_sent=True)
 
     def assignment_of_body() -> StreamAssignment:
-        write = parse(body, version, *limits)
+        write = parse(body, version, settings.max_body_bytes, settings.max_observations)
         for ignored, count in (("histogram", write.histograms), ("exemplar", write.exemplars)):
             metrics.REMOTE_WRITE_IGNORED.labels(ignored).inc(count)
         return StreamAssignment(write, context.series_rules, time.time_ns() // 1_000_000)

@@ -93,8 +93,9 @@ async def get_snapshot(request: Request, stream: StreamPath) -> Response:
     parts = await from_store(context.store.parts(context.gateway.partition(stream), stream))
     if parts is None:
         raise UnknownStream(f"there is no stream {stream!r}")
-    place = context.settings.models_dir, parts.head.settings.model
-    digest = parts.head.digest or await asyncio.to_thread(catalogue.digest, *place)
+    digest = parts.head.digest or await asyncio.to_thread(
+        catalogue.digest, context.settings.models_dir, parts.head.settings.model
+    )
     exported = snapshot.StreamSnapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
     blob = await asyncio.to_thread(snapshot.dump, exported)
     return BinaryResponse(blob)
