@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from moca_client import calls
 from moca_client.errors import ClientError, InvalidRequest, PartlyObserved
@@ -21,9 +21,8 @@ from moca_client.responses import (
     Recorded,
     StreamChange,
 )
-
-if TYPE_CHECKING:
-    from moca_client.tables.series import Series
+from moca_client.series import Series, SeriesError, series_of
+from moca_client.tables import columns_of
 
 BACKENDS = ("pandas", "polars", "pyarrow")
 
@@ -60,7 +59,7 @@ def to_frame(
     if chosen not in BACKENDS:
         raise InvalidRequest(f"backend: expected one of {', '.join(BACKENDS)}, got {chosen!r}")
     items, kind_of_rows = _rows(rows)
-    columns = _columns(items, kind or kind_of_rows)
+    columns = columns_of(items, kind or kind_of_rows)
     return nw.from_dict(columns, backend=cast(Any, chosen)).to_native()
 
 
@@ -122,8 +121,6 @@ def read_frame(
     import_narwhals()
     import narwhals as nw
 
-    from moca_client.tables.series import SeriesError, series_of
-
     try:
         table = nw.from_native(frame, eager_only=True)
     except TypeError as error:
@@ -146,64 +143,3 @@ def _cells(column: Any) -> list[Any]:
 
 def _names(columns: str | Sequence[str] | None) -> list[str] | None:
     return None if columns is None else [columns] if isinstance(columns, str) else list(columns)
-
-
-def _columns(rows: list[Any], kind: type) -> dict[str, list[Any]]:
-    if issubclass(kind, Answer):
-        from moca_client.tables.answers import answer_columns
-
-        columns = {"seq": [answer.seq for answer in rows], "time": [row.time for row in rows]}
-        return columns | answer_columns(rows)
-    if issubclass(kind, Recorded):
-        return _recorded(rows)
-    if issubclass(kind, StreamChange):
-        from moca_client.tables import changes
-
-        table = [changes.row(row) for row in rows]
-        columns = {}
-        for name in changes.COLUMNS:
-            values = [row[name] for row in table]
-            columns |= _spread(name, values) if name in changes.NUMBERS else {name: values}
-        return columns
-    names = [name for name in Event.__struct_fields__ if name != "size"]
-    columns = {name: [getattr(event, name) for event in rows] for name in names}
-    columns |= _spread("size", [event.size for event in rows])
-    return columns | _explained(rows) if issubclass(kind, ExplainedEvent) else columns
-
-
-def _explained(rows: list[ExplainedEvent]) -> dict[str, list[Any]]:
-    from moca_client.tables import changes
-
-    cells = [changes.explained(row) for row in rows]
-    columns: dict[str, list[Any]] = {}
-    for name in changes.EXPLAINED:
-        values = [row[name] for row in cells]
-        columns |= _spread(name, values) if name in changes.NUMBERS else {name: values}
-    return columns
-
-
-def _recorded(rows: list[Recorded]) -> dict[str, list[Any]]:
-    from moca_client.tables.answers import predictive_columns, regime_columns
-
-    columns: dict[str, list[Any]] = {"seq": [row.seq for row in rows]}
-    columns["time"] = [row.time for row in rows]
-    columns |= _spread("x", [row.x for row in rows]) if any(e.x for e in rows) else {}
-    columns |= _spread("y", [row.y for row in rows])
-    columns |= predictive_columns(rows)
-    for name in ("log_score", "changed_probability", "changepoint_probability"):
-        columns[name] = [getattr(row, name) for row in rows]
-    for name in ("recent_change_probability", "anomaly"):
-        columns[name] = [getattr(row, name) for row in rows]
-    columns["run_length_map"] = [e.run_length.map if e.run_length else None for e in rows]
-    columns |= regime_columns(rows)
-    return columns
-
-
-def _spread(name: str, values: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return numbers as one column, vectors as one for each dimension."""
-    lists = [v if isinstance(v, list) else [] if v is None else [v] for v in values]
-    width = max((len(values) for values in lists), default=1)
-    return {
-        name if width <= 1 else f"{name}{k + 1}": [v[k] if k < len(v) else None for v in lists]
-        for k in range(max(width, 1))
-    }

@@ -18,7 +18,7 @@ from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM, CONFIRM_PR
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from moca_client.tables.answers import BeliefRow, Replayed
+    from moca_client.replay import BeliefRow, Replayed
 
 MAX_DATA_PANELS = 6
 MAX_CELLS = (1600, 500)  # time x run length of the heat map; more is invisible

@@ -5,15 +5,18 @@ Its tables on the console need rich, its pictures matplotlib: extras of the whee
 
 from __future__ import annotations
 
+import csv
 import gc
 import re
 import threading
 import time
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from rich.box import SIMPLE_HEAD
@@ -22,16 +25,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from moca_client import Client, ClientError, Problem
-from moca_client.responses import Changepoints, Event
-from moca_client.tables.answers import (
-    Replayed,
+from moca_client.responses import Answer, Changepoints, Event, Hindsight, Segment
+from moca_client.series import Series, read_series
+from moca_client.tables import (
+    answer_columns,
     describe_regime,
     describe_season,
     describe_segmentation,
-    import_writer,
-    write_answers,
 )
-from moca_client.tables.series import Series, read_series
 
 READY_WAIT_S = 10.0
 BATCH = 1000  # observations in a request
@@ -43,6 +44,58 @@ _NEEDS = {".parquet": ("pyarrow", "parquet"), ".png": ("matplotlib", "plots")}
 
 class ReplayError(RuntimeError):
     """The replay cannot go on; the message says why and what to do."""
+
+
+class BeliefRow(NamedTuple):
+    """The run-length belief after one observation; far smaller than two lists of numbers."""
+
+    run_length: array[int]
+    probability: array[float]
+
+
+@dataclass
+class Replayed:
+    """A series and everything the service said about it."""
+
+    stream: str
+    series: Series
+    answers: list[Answer] = field(default_factory=list)
+    beliefs: list[BeliefRow | None] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    segmentation: list[Segment] = field(default_factory=list)
+    hindsight: Hindsight | None = None  # how far the segmentation is one in hindsight
+
+    def add(self, answers: Sequence[Answer]) -> None:
+        """Keep the next answers; their beliefs go into arrays."""
+        for answer in answers:
+            row = None
+            if answer.run_length is not None and answer.run_length.belief is not None:
+                belief = answer.run_length.belief
+                row = BeliefRow(array("i", belief.run_length), array("f", belief.probability))
+                answer.run_length.belief = None
+            self.beliefs.append(row)
+            self.answers.append(answer)
+
+    @property
+    def model(self) -> str:
+        """Return the model that gave the last answer."""
+        return self.answers[-1].model if self.answers else ""
+
+    @property
+    def first_seq(self) -> int:
+        """`seq` of the first row of the file; not 0 when the stream had observations before."""
+        return self.answers[0].seq if self.answers else 0
+
+    def row(self, seq: int) -> int | None:
+        """Row of the file that became observation `seq`, if any did."""
+        row = seq - self.first_seq
+        return row if 0 <= row < len(self.answers) else None
+
+    def when(self, seq: int) -> str:
+        """How people read the time of observation `seq`."""
+        row = self.row(seq)
+        axis = self.series.axis
+        return str(seq) if row is None or axis is None else axis.label[row]
 
 
 def replay(
@@ -96,7 +149,8 @@ def replay(
     with _collecting_nothing():
         _write(replayed, files)
     console.print(events_table(replayed))
-    console.print(describe_segmentation(replayed), highlight=False)
+    regimes = describe_segmentation(replayed.segmentation, replayed.hindsight)
+    console.print(regimes, highlight=False)
     if replayed.answers and (season := replayed.answers[-1].season) is not None:
         console.print(f"season: {describe_season(season)}", highlight=False)
     if replayed.answers and (regime := replayed.answers[-1].regime) is not None:
@@ -133,12 +187,76 @@ def _writable(files: list[Path], console: Console) -> list[Path]:
 
 
 def _write(replayed: Replayed, files: Sequence[Path]) -> None:
-    write_answers(replayed, [path for path in files if path.suffix.lower() != ".png"])
+    _write_answers(replayed, [path for path in files if path.suffix.lower() != ".png"])
     for path in files:
         if path.suffix.lower() == ".png":
             from moca_client.plots import plot_replay  # matplotlib is optional
 
             plot_replay(replayed, path)
+
+
+def _columns(replayed: Replayed) -> dict[str, list[Any]]:
+    """Lay the answers out as columns; a label with several dimensions gets numbered columns."""
+    series = replayed.series
+    answers = replayed.answers
+    rows = len(answers)
+    columns: dict[str, list[Any]] = {"seq": [answer.seq for answer in answers]}
+    if series.axis is not None:
+        columns[series.axis.name] = (series.axis.rfc3339 or series.axis.value)[:rows]
+    for place, name in enumerate(series.x_names):
+        columns[name] = [x[place] for x in (series.x or [])[:rows]]
+    for place, name in enumerate(series.y_names):
+        columns[name] = [None if y is None else y[place] for y in series.y[:rows]]
+    columns.update(answer_columns(answers))
+    return columns
+
+
+def _write_answers(replayed: Replayed, files: Sequence[Path]) -> None:
+    """Write the answers to each file, as its suffix says.
+
+    Parquet also holds each row's run-length belief and, for several dimensions, the whole
+    covariance; a CSV cell cannot hold a list.
+    """
+    columns = _columns(replayed)
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix.lower() == ".csv":
+            _write_csv(columns, file)
+        else:
+            import pyarrow as pa
+            from pyarrow import parquet
+
+            parquet.write_table(pa.table({**columns, **_lists(replayed)}), file)
+
+
+def _import_writer() -> None:
+    """Import what Parquet files are written by, and what that imports with its first array."""
+    import pyarrow as pa
+    from pyarrow import parquet  # noqa: F401
+
+    pa.array([])
+
+
+def _write_csv(columns: dict[str, list[Any]], file: Path) -> None:
+    with file.open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(columns)
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow([str(v).lower() if isinstance(v, bool) else v for v in row])
+
+
+def _lists(replayed: Replayed) -> dict[str, list[Any]]:
+    lists: dict[str, list[Any]] = {}
+    if any(belief is not None for belief in replayed.beliefs):
+        for name in BeliefRow._fields:
+            lists[f"belief_{name}"] = [
+                None if belief is None else getattr(belief, name).tolist()
+                for belief in replayed.beliefs
+            ]
+    predictives = [answer.predictive for answer in replayed.answers]
+    if any(p is not None and p.mean is not None and len(p.mean) > 1 for p in predictives):
+        lists["covariance"] = [None if p is None else p.variance for p in predictives]
+    return lists
 
 
 def _import_soon(files: Sequence[Path]) -> None:
@@ -147,7 +265,7 @@ def _import_soon(files: Sequence[Path]) -> None:
 
     def load() -> None:
         if ".parquet" in suffixes:
-            import_writer()
+            _import_writer()
         if ".png" in suffixes:
             from moca_client import plots  # noqa: F401
 

@@ -117,9 +117,9 @@ def changes(
     if as_json:
         print_json(rows)
     elif as_csv or not on_terminal():
-        from moca_client.tables.changes import lines
+        from moca_client.tables import change_lines
 
-        typer.echo(lines(rows), nl=False)
+        typer.echo(change_lines(rows), nl=False)
     else:
         _show(rows)
 

@@ -17,7 +17,7 @@ from service.runtime.process import log_to_stderr
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from moca_client.tables.answers import Replayed
+    from moca_client.replay import Replayed
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from moca_client.responses import Answer, ExplainedEvent, Gap, Prediction, StreamEvent
-from moca_client.tables.answers import describe_regime, describe_segmentation
+from moca_client.tables import describe_regime, describe_segmentation
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -234,7 +234,7 @@ def changepoints(
     made.columns[-1].justify = "left"
     made.columns[-1].no_wrap = False
     Console().print(made)
-    typer.echo(describe_segmentation(answer))
+    typer.echo(describe_segmentation(answer.segmentation, answer.hindsight))
 
 
 def _row(event: ExplainedEvent) -> list[str]:

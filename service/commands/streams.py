@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from moca_client.responses import Sensitivity, StreamSummary
-from moca_client.tables.answers import describe_regime, describe_season
+from moca_client.tables import describe_regime, describe_season
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,

@@ -19,7 +19,7 @@ from service.commands.options import fail, input_file, with_settings
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from moca_client.tables.series import Series
+    from moca_client.series import Series
 
 bench = typer.Typer(no_args_is_help=True, help="Measure the service on this machine.")
 
@@ -101,7 +101,7 @@ def replay(
     from moca_client import ClientError
     from moca_client.replay import ReplayError
     from moca_client.replay import replay as run
-    from moca_client.tables.series import SeriesError, read_columns, read_series, read_streams
+    from moca_client.series import SeriesError, read_columns, read_series, read_streams
 
     if append and replace:
         fail("--append and --replace exclude each other")

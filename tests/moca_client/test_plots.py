@@ -6,6 +6,7 @@ import matplotlib.image
 import pytest
 
 from moca_client import plots
+from moca_client.replay import BeliefRow, Replayed
 from moca_client.responses import (
     Answer,
     BeliefColumns,
@@ -15,9 +16,7 @@ from moca_client.responses import (
     RunLengthSummary,
     Segment,
 )
-from moca_client.tables.answers import BeliefRow, Replayed
-from moca_client.tables.series import Series
-from moca_client.tables.times import time_axis
+from moca_client.series import Series, time_axis
 
 LEVELS = ("0.05", "0.5", "0.95")
 

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from moca_client.replay import ReplayError, replay
 from moca_client.responses import Hindsight
-from moca_client.tables.series import SeriesError, read_series, read_streams
-from moca_client.tables.times import time_axis
+from moca_client.series import SeriesError, read_series, read_streams, time_axis
 
 
 def written(tmp_path, text, name="series.csv"):

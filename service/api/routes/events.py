@@ -12,7 +12,7 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.tables.changes import lines
+from moca_client.tables import change_lines
 from service import wire
 from service.api.http import Context, LastEventId, StreamPath, context_of, json_response
 from service.api.parsing.bodies import CSV
@@ -51,7 +51,7 @@ async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]
     if page.cursor is not None:
         following = URL(scope=request.scope).include_query_params(cursor=page.cursor)
         headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
-    return Response(lines(page.changes), headers=headers, media_type=CSV)
+    return Response(change_lines(page.changes), headers=headers, media_type=CSV)
 
 
 async def events(

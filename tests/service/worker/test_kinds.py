@@ -11,7 +11,7 @@ import torch
 
 from moca_client.frames import to_frame
 from moca_client.responses import Answer, Recorded
-from moca_client.tables.answers import answer_columns
+from moca_client.tables import answer_columns
 from model_core import artifact
 from model_core.upm.builtin import BUILTIN
 from service import wire

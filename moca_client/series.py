@@ -1,4 +1,7 @@
-"""A series read from a CSV or Parquet file, every bad cell named by row and column."""
+"""A series read from a file or a frame, every bad cell named by row and column.
+
+Times are read twice: as the service takes them (RFC 3339), and as a plot places them.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,28 @@ import csv
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from moca_client.tables.times import Axis, time_axis
+from typing import Any, Literal, NamedTuple
 
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SeriesError(ValueError):
     """A file that cannot be replayed as it is; the message says where and why."""
+
+
+class Axis(NamedTuple):
+    """A time column, one entry per observation."""
+
+    name: str
+    kind: Literal["year", "datetime", "number"]
+    value: list[float]  # years; days since 1970-01-01 UTC; the numbers themselves
+    label: list[str]  # how people read it
+    rfc3339: list[str] | None  # None for plain numbers, which are no points in time
 
 
 class Series(NamedTuple):
@@ -188,7 +201,7 @@ def _read_csv(file: Path) -> _Table:
     if not lines:
         return _Table({}, None)
     names = [cell.strip() for cell in lines[0][1]]
-    if all(_is_number(cell) for cell in names):
+    if all(_finite(cell) is not None for cell in names):
         # No header: a single column of numbers is the label, several get their positions.
         names = ["y"] if len(names) == 1 else [str(place + 1) for place in range(len(names))]
         body = lines
@@ -244,11 +257,13 @@ def _is_missing(cell: Any) -> bool:
     return isinstance(cell, str) and cell.lower() in MISSING
 
 
-def _is_number(cell: Any) -> bool:
+def _finite(cell: Any) -> float | None:
+    """A cell as a number; None if it is none, or not finite."""
     try:
-        return math.isfinite(float(cell))
+        value = float(cell)
     except (TypeError, ValueError):
-        return False
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _number(table: _Table, row: int, name: str) -> float | None:
@@ -256,10 +271,11 @@ def _number(table: _Table, row: int, name: str) -> float | None:
     cell = table.columns[name][row]
     if _is_missing(cell):
         return None
-    if not _is_number(cell):
+    value = _finite(cell)
+    if value is None:
         problem = "not finite" if str(cell).lower().lstrip("+-")[:3] == "inf" else "not a number"
         raise SeriesError(f"{table.where(row, name)}: {str(cell)!r} is {problem}")
-    return float(cell)
+    return value
 
 
 def _labels(table: _Table, names: Sequence[str]) -> list[list[float | None] | None]:
@@ -314,7 +330,7 @@ def _numeric(table: _Table, taken: set[str | None]) -> list[str]:
 
     def fits(cells: Sequence[Any]) -> bool:
         present = [cell for cell in cells if not _is_missing(cell)]
-        return bool(present) and all(map(_is_number, present))
+        return bool(present) and all(_finite(cell) is not None for cell in present)
 
     return [name for name, cells in table.columns.items() if name not in taken and fits(cells)]
 
@@ -333,3 +349,85 @@ def _find_labels(source: str, table: _Table, taken: set[str | None]) -> list[str
 
 def _listed(names: Sequence[str] | dict[str, Any]) -> str:
     return ", ".join(repr(name) for name in names)
+
+
+# --- times ------------------------------------------------------------------------------------
+
+
+def time_axis(cells: Sequence[Any], name: str) -> Axis | int:
+    """Read a whole column; the answer is the index of a bad cell when there is one.
+
+    In order of preference: plain years (1000 to 2999), dates and times (without an offset they
+    are UTC), seconds or milliseconds since 1970, plain numbers.
+    """
+    numbers = [None if isinstance(cell, bool) else _finite(cell) for cell in cells]
+    if all(value is not None for value in numbers):
+        return _numeric_axis([value for value in numbers if value is not None], name)
+    moments: list[datetime] = []
+    for row, cell in enumerate(cells):
+        moment = _moment(cell)
+        if moment is None:
+            return row
+        moments.append(moment)
+    return _datetime_axis(moments, name)
+
+
+def _numeric_axis(numbers: list[float], name: str) -> Axis:
+    def all_within(low: float, high: float) -> bool:
+        return all(low <= value < high for value in numbers)
+
+    if all_within(1000, 3000) and all(value == int(value) for value in numbers):
+        years = [f"{int(value):04d}" for value in numbers]
+        return Axis(name, "year", numbers, years, [f"{year}-01-01T00:00:00Z" for year in years])
+    for low, unit_s in ((1e8, 1.0), (1e11, 1e-3)):
+        if all_within(low, low * 1e3 / 2):
+            return _datetime_axis([EPOCH + timedelta(seconds=v * unit_s) for v in numbers], name)
+    return Axis(name, "number", numbers, [f"{value:g}" for value in numbers], None)
+
+
+def _datetime_axis(moments: list[datetime], name: str) -> Axis:
+    return Axis(
+        name,
+        "datetime",
+        [(moment - EPOCH) / timedelta(days=1) for moment in moments],
+        [_written(moment) for moment in moments],
+        [moment.isoformat().replace("+00:00", "Z") for moment in moments],
+    )
+
+
+def _written(moment: datetime) -> str:
+    """Write a moment as short as it goes: no clock at midnight, no seconds on the minute."""
+    if moment.time() == datetime.min.time():
+        return moment.strftime("%Y-%m-%d")
+    return moment.strftime("%Y-%m-%d %H:%M" + (":%S" if moment.second else ""))
+
+
+def _moment(cell: Any) -> datetime | None:
+    """Read a date or time; without an offset it is UTC."""
+    if isinstance(cell, datetime):
+        moment = cell
+    elif isinstance(cell, date):
+        moment = datetime(cell.year, cell.month, cell.day, tzinfo=UTC)
+    elif isinstance(cell, str):
+        parsed = next((m for parse in _PARSERS if (m := _tried(parse, cell)) is not None), None)
+        if parsed is None:
+            return None
+        moment = parsed
+    else:
+        return None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _tried(parse: Callable[[str], datetime], text: str) -> datetime | None:
+    try:
+        return parse(text.strip())
+    except ValueError:
+        return None
+
+
+# A naive result of either means UTC; `_moment` says so in one place.
+_PARSERS: tuple[Callable[[str], datetime], ...] = (
+    datetime.fromisoformat,
+    lambda text: datetime.strptime(text, "%Y-%m"),  # noqa: DTZ007
+    lambda text: datetime.strptime(text, "%Y/%m/%d"),  # noqa: DTZ007
+)

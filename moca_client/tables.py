@@ -1,0 +1,233 @@
+"""Answers, history and changes as columns, as lines of CSV, and in words."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from moca_client.responses import (
+    Answer,
+    Event,
+    ExplainedEvent,
+    Hindsight,
+    Recorded,
+    RegimeStatistics,
+    Season,
+    Segment,
+    StreamChange,
+    TypicalRegime,
+)
+
+_SCORES = (
+    "log_score",
+    "changed_probability",
+    "changepoint_probability",
+    "recent_change_probability",
+    "anomaly",
+)
+_CHANGE = (
+    "stream",
+    "model",
+    "id",
+    "state",
+    "start",
+    "suspected_at",
+    "confirmed_at",
+    "start_time",
+    "suspected_time",
+    "confirmed_time",
+    "direction",
+    "size",
+    "probability",
+    "verdict",
+)
+_EXPLAINED = (
+    "explanation",
+    *(f"{side}_{name}" for side in ("before", "after") for name in ("mean", "sd", "count")),
+)
+_COLUMNS = (*_CHANGE, "kind", *_EXPLAINED, "link", "tags")
+# One for each output, where there are several.
+_VECTORS = ("size", "before_mean", "before_sd", "after_mean", "after_sd")
+Columns = dict[str, list[Any]]
+
+
+def columns_of(rows: Sequence[Any], kind: type) -> Columns:
+    """Lay out answers, a history's observations, changes or events, which are of one kind."""
+    if issubclass(kind, Answer):
+        return _members(rows, ("seq", "time")) | answer_columns(rows)
+    if issubclass(kind, Recorded):
+        return _recorded_columns(rows)
+    if issubclass(kind, StreamChange):
+        return _turned([_change_row(change) for change in rows], _COLUMNS)
+    columns = _members(rows, [name for name in Event.__struct_fields__ if name != "size"])
+    columns |= _spread("size", [event.size for event in rows])
+    if issubclass(kind, ExplainedEvent):
+        columns |= _turned([_explained(event) for event in rows], _EXPLAINED)
+    return columns
+
+
+def answer_columns(answers: Sequence[Answer]) -> Columns:
+    """Lay out what was answered, without what was posted."""
+    columns = _predictive_columns(answers) | _members(answers, _SCORES)
+    for name in ("map", "mean", "hypotheses", "pruned_mass"):
+        title = name if name in {"hypotheses", "pruned_mass"} else f"run_length_{name}"
+        columns[title] = [
+            None if a.run_length is None else getattr(a.run_length, name) for a in answers
+        ]
+    for name in ("id", "state", "start"):
+        columns[f"event_{name}"] = [
+            None if a.event is None else getattr(a.event, name) for a in answers
+        ]
+    columns["season"] = [
+        None if a.season is None else " ".join(map(str, a.season.periods)) for a in answers
+    ]
+    columns |= _regime_columns(answers)
+    columns["warming_up"] = [answer.warming_up for answer in answers]
+    return columns
+
+
+def _recorded_columns(rows: Sequence[Recorded]) -> Columns:
+    columns = _members(rows, ("seq", "time"))
+    if any(row.x for row in rows):
+        columns |= _spread("x", [row.x for row in rows])
+    columns |= _spread("y", [row.y for row in rows])
+    columns |= _predictive_columns(rows) | _members(rows, _SCORES)
+    columns["run_length_map"] = [
+        None if row.run_length is None else row.run_length.map for row in rows
+    ]
+    return columns | _regime_columns(rows)
+
+
+def _regime_columns(answers: Sequence[Answer | Recorded]) -> Columns:
+    """Lay out typical regimes; no columns where there are none."""
+    regimes = [answer.regime for answer in answers]
+    if not any(regimes):
+        return {}
+    names = {"regime": "name", "regime_probability": "probability"}
+    return {
+        column: [None if regime is None else getattr(regime, name) for regime in regimes]
+        for column, name in names.items()
+    }
+
+
+def _predictive_columns(answers: Sequence[Answer | Recorded]) -> Columns:
+    """Lay out predictive distributions; one of several dimensions gets numbered columns."""
+    predictives = [answer.predictive for answer in answers]
+    one = next((p for p in predictives if p is not None), None)
+    if one is None:
+        return {}
+    if one.probabilities is not None:
+        return {
+            f"probability{place}": [
+                _at(None if p is None else p.probabilities, place) for p in predictives
+            ]
+            for place in range(len(one.probabilities))
+        }
+    dimensions = len(one.mean or [])
+    columns: Columns = {}
+    for place in range(dimensions):
+        suffix = str(place + 1) if dimensions > 1 else ""
+        columns["mean" + suffix] = [_at(None if p is None else p.mean, place) for p in predictives]
+        columns["variance" + suffix] = [
+            _at(_at(None if p is None else p.variance, place), place) for p in predictives
+        ]
+        for level in one.quantiles or {}:
+            columns[f"quantile_{level}{'_' + suffix if suffix else ''}"] = [
+                _at(None if p is None else (p.quantiles or {}).get(level), place)
+                for p in predictives
+            ]
+    return columns
+
+
+def _at(values: Sequence[Any] | None, place: int) -> Any:
+    return None if values is None or place >= len(values) else values[place]
+
+
+def _members(rows: Sequence[Any], names: Iterable[str]) -> Columns:
+    return {name: [getattr(row, name) for row in rows] for name in names}
+
+
+def _turned(rows: Sequence[dict[str, Any]], names: Iterable[str]) -> Columns:
+    """Turn rows into columns."""
+    columns: Columns = {}
+    for name in names:
+        values = [row[name] for row in rows]
+        columns |= _spread(name, values) if name in _VECTORS else {name: values}
+    return columns
+
+
+def _spread(name: str, values: Sequence[Any]) -> Columns:
+    """Return numbers as one column, vectors as one for each dimension."""
+    lists = [v if isinstance(v, list) else [] if v is None else [v] for v in values]
+    width = max((len(values) for values in lists), default=1)
+    return {
+        name if width <= 1 else f"{name}{k + 1}": [v[k] if k < len(v) else None for v in lists]
+        for k in range(max(width, 1))
+    }
+
+
+# --- changes of all streams ------------------------------------------------------------------
+
+
+def _change_row(change: StreamChange) -> dict[str, Any]:
+    """Return a change as one row; those of _VECTORS are lists where there are several outputs."""
+    cells: dict[str, Any] = {name: getattr(change, name) for name in _CHANGE}
+    cells["kind"] = None if change.explanation is None else change.explanation.kind
+    cells |= _explained(change)
+    cells["link"] = change.link
+    cells["tags"] = json.dumps(change.tags, ensure_ascii=False, sort_keys=True)
+    return cells
+
+
+def _explained(change: StreamChange | ExplainedEvent) -> dict[str, Any]:
+    """Return the columns _EXPLAINED of a change."""
+    text = None if change.explanation is None else change.explanation.text
+    cells: dict[str, Any] = {"explanation": text}
+    for side, regime in (("before", change.before), ("after", change.after)):
+        statistics = RegimeStatistics(0) if regime is None else regime
+        cells[f"{side}_mean"] = statistics.mean
+        cells[f"{side}_sd"] = statistics.sd
+        cells[f"{side}_count"] = None if regime is None else regime.count
+    return cells
+
+
+def change_lines(changes: Iterable[StreamChange], heading: bool = True) -> str:
+    """Return changes as CSV, by default with a line of headings; lists as JSON."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    if heading:
+        writer.writeheader()
+    for change in changes:
+        cells = _change_row(change)
+        listed = {name: json.dumps(cells[name]) for name in _VECTORS if type(cells[name]) is list}
+        writer.writerow(cells | listed)
+    return text.getvalue()
+
+
+# --- in words --------------------------------------------------------------------------------
+
+
+def describe_segmentation(segmentation: Sequence[Segment], hindsight: Hindsight | None) -> str:
+    """Return a line with the regimes by seq, and how far they are known in hindsight."""
+    regimes = ", ".join(f"{segment.start}-{segment.end - 1}" for segment in segmentation)
+    line = f"best segmentation, by seq: {regimes or 'not known yet'}"
+    if not regimes or hindsight is None:
+        return line
+    reach = "online"
+    if hindsight.first is not None and hindsight.seq is not None:
+        reach = f"in hindsight for {hindsight.first}-{hindsight.seq - 1}"
+    later = {"pending": "; hindsight is being computed", "unavailable": "; no hindsight now"}
+    return f"{line} ({reach}{later.get(hindsight.status, '')})"
+
+
+def describe_season(season: Season) -> str:
+    """Return how often the season of a stream recurs."""
+    return f"every {' and '.join(map(str, season.periods))} observations"
+
+
+def describe_regime(regime: TypicalRegime) -> str:
+    """Return the name of a typical regime and its probability."""
+    return f"{regime.name} ({regime.probability:.2f})"

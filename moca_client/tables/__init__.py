@@ -1,1 +1,0 @@
-"""Series and answers as tables: CSV, JSON lines and data frames."""
