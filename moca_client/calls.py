@@ -64,7 +64,7 @@ def path_of(stream: str, suffix: str = "") -> str:
 
 
 def _get(path: str, read: Callable[[httpx.Response], T], **params: Any) -> Call[T]:
-    return Call(Request("GET", path, _params(params)), read)
+    return Call(Request("GET", path, query_params(params)), read)
 
 
 def _read_only(path: str, body: Any, read: Callable[[httpx.Response], T]) -> Call[T]:
@@ -87,7 +87,7 @@ def _change(
     return Call(Request(method, path, list(params), headers, content), read, repeat, changes=True)
 
 
-def _params(named: Mapping[str, Any]) -> list[tuple[str, str]]:
+def query_params(named: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return query parameters; those that are None are left out, lists repeated."""
     params: list[tuple[str, str]] = []
     for name, value in named.items():
@@ -125,6 +125,22 @@ def streams(
     return _get("/v1/streams", _page, prefix=prefix, limit=limit, match=match, cursor=cursor)
 
 
+class OverviewPage(NamedTuple):
+    """Query of GET overview: one page of streams, with last labels."""
+
+    prefix: str
+    limit: int
+    labels: int
+    cursor: str | None
+    contains: str | None = None
+    sort: str = "id"
+
+
+def overview(page: OverviewPage) -> Call[responses.Overview]:
+    """One page of streams at a glance."""
+    return _get("/v1/overview", _overview, **page._asdict())
+
+
 def delete_stream(stream: str) -> Call[None]:
     """Delete a stream; a repeat that finds none has done it."""
     call = _change("DELETE", path_of(stream), None, lambda _: None, Repeat.HARMLESS)
@@ -145,7 +161,7 @@ class AnswerOptions(NamedTuple):
         """Query parameters."""
         levels = None if self.quantiles is None else ",".join(map(str, self.quantiles))
         named = {"belief": self.belief or None, "components": self.components or None}
-        return _params({**named, "quantiles": levels})
+        return query_params({**named, "quantiles": levels})
 
 
 def observe_one(
@@ -329,7 +345,7 @@ def put_snapshot(
     stream: str, snapshot: responses.Snapshot, replace: bool
 ) -> Call[responses.StreamSummary]:
     """Create the stream from a snapshot. Not retried: that could undo later changes."""
-    params = _params({"replace": replace or None})
+    params = query_params({"replace": replace or None})
     call = _change("PUT", path_of(stream, "/snapshot"), None, _state, Repeat.UNSAFE, None, params)
     headers = {**call.request.headers, "Content-Type": snapshot.content_type}
     request = call.request._replace(headers=headers, content=snapshot.content)
@@ -351,19 +367,3 @@ def model(name: str) -> Call[responses.ModelDetail]:
 def move_model(stream: str, model: str) -> Call[responses.StreamSummary]:
     """Move a stream to another model by replay."""
     return _change("POST", path_of(stream, "/model"), {"model": model}, _state, Repeat.UNSAFE)
-
-
-class OverviewPage(NamedTuple):
-    """Query of GET overview: one page of streams, with last labels."""
-
-    prefix: str
-    limit: int
-    labels: int
-    cursor: str | None
-    contains: str | None = None
-    sort: str = "id"
-
-
-def overview(page: OverviewPage) -> Call[responses.Overview]:
-    """One page of streams at a glance."""
-    return _get("/v1/overview", _overview, **page._asdict())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
@@ -21,15 +20,7 @@ from moca_client.errors import (
     Temporary,
     Unavailable,
 )
-from moca_client.retry import (
-    FIRST_PAUSE_S,
-    KEY_MEMORY_S,
-    LONGEST_PAUSE_S,
-    Call,
-    Pause,
-    Policy,
-    Request,
-)
+from moca_client.retry import KEY_MEMORY_S, Backoff, Call, Pause, Policy, Request
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_S = 5.0
@@ -156,7 +147,7 @@ def observe_many(
     """
     by_index: dict[int, Result] = {}
     unsent = list(range(len(items)))
-    pause_s = FIRST_PAUSE_S
+    backoff = Backoff()
     end = time.monotonic() + min(policy.retry_for_s, KEY_MEMORY_S)
     for _ in range(policy.retries + 1):
         try:
@@ -168,10 +159,12 @@ def observe_many(
             return [_doubtful(by_index[i], error) if i in unsent else by_index[i] for i in by_index]
         by_index |= dict(zip(unsent, results, strict=True))
         unsent = list(_unfinished(items, by_index))
-        if not unsent or time.monotonic() + pause_s > end:
+        if not unsent:
             break
-        yield Pause(pause_s * random.uniform(0.8, 1.2))
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        pause_s = backoff.next_s()
+        if time.monotonic() + pause_s > end:
+            break
+        yield Pause(pause_s)
     return [by_index[i] for i in range(len(items))]
 
 

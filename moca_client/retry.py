@@ -76,6 +76,22 @@ class Policy(NamedTuple):
 ONCE = Policy(0, 0.0)
 
 
+class Backoff:
+    """Pauses that double up to the longest, with jitter."""
+
+    def __init__(self, first_s: float = FIRST_PAUSE_S) -> None:
+        self._pause_s = first_s
+
+    def next_s(self, problem: Problem | None = None) -> float:
+        """Return the seconds of the next pause, no fewer than the problem asks for."""
+        # Jitter, so that clients cut off together do not come back together.
+        wait_s = self._pause_s * random.uniform(0.8, 1.2)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        if problem is not None and problem.retry_after_s is not None:
+            wait_s = max(wait_s, problem.retry_after_s * random.uniform(1.0, 1.2))
+        return wait_s
+
+
 def plan(call: Call[T], policy: Policy) -> Plan[T]:
     """Send a call until it is answered, as often as is safe and allowed."""
     budget = _Budget(call, policy)
@@ -112,18 +128,14 @@ class _Budget:
         if call.repeat is Repeat.KEYED:
             most_s = min(most_s, KEY_MEMORY_S)
         self._end = time.monotonic() + most_s
-        self._pause_s = FIRST_PAUSE_S
+        self._backoff = Backoff()
 
     def pause(self, problem: Problem | None, unsure: bool) -> float | None:
         """Return the seconds until the next try; None when there is to be none."""
         if self._left < 1 or (unsure and self._repeat is Repeat.UNSAFE):
             return None
         self._left -= 1
-        # Jitter, so that clients cut off together do not come back together.
-        wait_s = self._pause_s * random.uniform(0.8, 1.2)
-        if problem is not None and problem.retry_after_s is not None:
-            wait_s = max(wait_s, problem.retry_after_s * random.uniform(1.0, 1.2))
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        wait_s = self._backoff.next_s(problem)
         return wait_s if time.monotonic() + wait_s <= self._end else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,10 @@ import msgspec
 from httpx_sse import ServerSentEvent, SSEError
 from msgspec import Struct
 
-from moca_client.calls import Match, _params, path_of
+from moca_client.calls import Match, path_of, query_params
 from moca_client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer, problem_in
 from moca_client.responses import MESSAGES, Gap, GapPlaces, Recorded, StreamEvent
-from moca_client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED
+from moca_client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED, Backoff
 
 T = TypeVar("T")
 _event = msgspec.json.Decoder(StreamEvent).decode
@@ -41,7 +40,7 @@ class Feed(ABC, Generic[T]):
         self, path: str, query: Mapping[str, Any], after: str | None, patience: Patience
     ) -> None:
         self._path = path
-        self._query = _params(query)
+        self._query = query_params(query)
         self.cursor = after
         self.over = False  # whether the service has ended the subscription
         self._retry_for_s = patience.retry_for_s
@@ -49,7 +48,8 @@ class Feed(ABC, Generic[T]):
         connect_s = min(5.0, timeout_s)
         self._timeout = httpx.Timeout(timeout_s, connect=connect_s, read=patience.silence_s)
         self._failing_since: float | None = None
-        self._first_pause_s = self._pause_s = FIRST_PAUSE_S
+        self._first_pause_s = FIRST_PAUSE_S
+        self._backoff = Backoff()
 
     @abstractmethod
     def read(self, message: ServerSentEvent) -> T | None:
@@ -80,18 +80,18 @@ class Feed(ABC, Generic[T]):
         Returns the final item of the subscription, if the response is one.
         """
         if response.status_code in RETRIED:
-            problem = problem_in(response)
-            raise _Again(str(problem), problem.retry_after_s)
+            raise _Again(problem_in(response))
         if not response.is_success:
             raise problem_in(response)
         self._failing_since = None
-        self._pause_s = self._first_pause_s
+        self._backoff = Backoff(self._first_pause_s)
         return None
 
     def message(self, message: ServerSentEvent) -> T | None:
         """Handle a message; return its item, or None."""
         if message.retry is not None:
-            self._first_pause_s = self._pause_s = min(message.retry / 1000, LONGEST_PAUSE_S)
+            self._first_pause_s = min(message.retry / 1000, LONGEST_PAUSE_S)
+            self._backoff = Backoff(self._first_pause_s)
         try:
             item = self.read(message)
         except msgspec.DecodeError as error:
@@ -111,10 +111,7 @@ class Feed(ABC, Generic[T]):
             raise UnexpectedAnswer(f"GET {self._path}: {error}") from error
         now = time.monotonic()
         self._failing_since = self._failing_since or now
-        wait_s = self._pause_s * random.uniform(0.8, 1.2)
-        if isinstance(error, _Again) and error.retry_after_s is not None:
-            wait_s = max(wait_s, error.retry_after_s)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        wait_s = self._backoff.next_s(error.problem if isinstance(error, _Again) else None)
         limit_s = self._retry_for_s
         if limit_s is not None and now + wait_s - self._failing_since > limit_s:
             raise Unavailable(
@@ -165,9 +162,9 @@ class Events(Feed[StreamEvent | Gap]):
 class _Again(Exception):
     """The service refuses for the time being."""
 
-    def __init__(self, reason: str, retry_after_s: float | None) -> None:
-        super().__init__(reason)
-        self.retry_after_s = retry_after_s
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
 
 
 ENDS = (httpx.TransportError, SSEError, _Again)

@@ -11,7 +11,6 @@ aside, never sent again.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -36,7 +35,7 @@ from moca_client.errors import (
 from moca_client.outbox.store import OutboxItem, OutboxStore
 from moca_client.plans import Result
 from moca_client.responses import Answer, Recorded
-from moca_client.retry import FIRST_PAUSE_S, KEY_MEMORY_S, LONGEST_PAUSE_S, Call
+from moca_client.retry import KEY_MEMORY_S, Backoff, Call
 
 BATCH_BYTES = 1 << 20
 FAULT_TRIES = 5  # of an item that the service fails at, before it is set aside
@@ -71,24 +70,20 @@ class Caller(Protocol):
 
 
 class Pauses:
-    """Growing pauses with jitter, before streams are tried again; `""` is the whole service."""
+    """Pauses before streams are tried again; `""` is the whole service."""
 
     def __init__(self) -> None:
-        self._pause_s: dict[str, float] = {}
+        self._backoff: dict[str, Backoff] = {}
         self._until: dict[str, float] = {}
 
     def fail(self, stream: str, problem: Problem | None) -> None:
         """Wait longer than the last time before this stream is tried again."""
-        pause_s = self._pause_s.get(stream, FIRST_PAUSE_S)
-        self._pause_s[stream] = min(2 * pause_s, LONGEST_PAUSE_S)
-        wait_s = pause_s * random.uniform(0.8, 1.2)
-        if problem is not None and problem.retry_after_s is not None:
-            wait_s = max(wait_s, problem.retry_after_s)
-        self._until[stream] = time.monotonic() + wait_s
+        backoff = self._backoff.setdefault(stream, Backoff())
+        self._until[stream] = time.monotonic() + backoff.next_s(problem)
 
     def work(self, stream: str) -> None:
         """Begin with short pauses again."""
-        self._pause_s.pop(stream, None)
+        self._backoff.pop(stream, None)
         self._until.pop(stream, None)
 
     def blocked(self) -> list[str]:

@@ -225,8 +225,8 @@ class OutboxStore:
         with self._transaction() as db:
             update = "UPDATE items SET problem = ? WHERE id = ?"
             db.execute(update, (json.dumps(problem), item.id))
-            self.waiting_count = self.waiting_count - 1
-            self.aside_count = self.aside_count + 1
+            self.waiting_count -= 1
+            self.aside_count += 1
 
     def aside(self) -> list[Aside]:
         """Return all items that were set aside, oldest first."""

@@ -80,8 +80,7 @@ def _outcome(monkeypatch, kind, answers, use, options):
                 f"moca_client.{module}.time", SimpleNamespace(monotonic=clock, sleep=pause)
             )
         patch.setattr("moca_client.asynchronous.asyncio", SimpleNamespace(sleep=pause_async))
-        for module in ("retry", "plans", "subscriptions"):
-            patch.setattr(f"moca_client.{module}.random", SimpleNamespace(uniform=uniform))
+        patch.setattr("moca_client.retry.random", SimpleNamespace(uniform=uniform))
         transport = httpx.MockTransport(found)
         try:
             if kind is Client:

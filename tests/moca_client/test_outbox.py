@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from moca_client import AsyncClient, AsyncOutbox
+from moca_client import AsyncClient, AsyncOutbox, retry
 from moca_client.errors import OutcomeUnknown, Unavailable, problem_of
 from moca_client.outbox import sending
 from moca_client.outbox.sending import Delivered, Failed, Sender
@@ -338,7 +338,7 @@ def test_an_answer_found_in_the_history_is_delivered(service, driver, y):
 def test_pauses_double_for_each_stream_until_it_works(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr(sending, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
+    monkeypatch.setattr(retry, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
     found = sending.Pauses()
     assert (found.next_s(), found.all_s()) == (None, 0.0)
     waits = []
