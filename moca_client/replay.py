@@ -39,7 +39,7 @@ BATCH = 1000  # observations in a request
 HINDSIGHT_WAIT_S = 10.0
 HINDSIGHT_POLL_S = 0.2
 # The package that writes a kind of file, and the extra that installs it.
-_NEEDS = {".parquet": ("pyarrow", "parquet"), ".png": ("matplotlib", "plots")}
+_NEEDS = {".parquet": ("pyarrow", "replay"), ".png": ("matplotlib", "plots")}
 
 
 class ReplayError(RuntimeError):

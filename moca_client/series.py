@@ -242,7 +242,7 @@ def _read_parquet(file: Path) -> _Table:
         from pyarrow import parquet
     except ImportError as error:
         raise SeriesError(
-            f"reading {file} needs pyarrow: pip install 'moca-service[parquet]'"
+            f"reading {file} needs pyarrow: pip install 'moca-client[replay]'"
         ) from error
     try:
         table = parquet.read_table(file)
