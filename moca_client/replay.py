@@ -133,8 +133,8 @@ def replay(
     files = _writable(output_files(out or Path(), stream), console)
     if file.resolve() in {path.resolve() for path in files}:
         raise ReplayError(f"the answers would overwrite {file}: choose another output")
-    read = series or read_series(file, y_columns, x_columns, time_column)
-    replayed = Replayed(stream, read)
+    series = series or read_series(file, y_columns, x_columns, time_column)
+    replayed = Replayed(stream, series)
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
@@ -144,7 +144,10 @@ def replay(
             with _collecting_nothing():
                 _stream(client, replayed, batch, belief, console)
         except (ReplayError, KeyboardInterrupt):
-            _write_partial(replayed, files, console)
+            if replayed.answers:  # keep what the service has applied and answered
+                _write(replayed, files)
+                rows = len(replayed.answers)
+                console.print(f"interrupted: wrote the answers to the first {rows} rows")
             raise
     with _collecting_nothing():
         _write(replayed, files)
@@ -287,13 +290,6 @@ def _collecting_nothing() -> Iterator[None]:
             gc.enable()
 
 
-def _write_partial(replayed: Replayed, files: Sequence[Path], console: Console) -> None:
-    """Keep what the service has already applied and answered."""
-    if replayed.answers:
-        _write(replayed, files)
-        console.print(f"interrupted: wrote the answers to the first {len(replayed.answers)} rows")
-
-
 def _prepare(client: Client, stream: str, settings: Mapping[str, Any], existing: str) -> None:
     """Create the stream, or do with an existing one what was asked."""
     try:
@@ -314,7 +310,15 @@ def _prepare(client: Client, stream: str, settings: Mapping[str, Any], existing:
 def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, console: Console) -> None:
     """Send every row, then ask for the events; `replayed` holds whatever was answered."""
     rows = len(replayed.series.y)
-    with _progress(console) as progress:
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("observations"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    with progress:
         task = progress.add_task(replayed.stream, total=rows)
         for start in range(0, rows, batch):
             observations = replayed.series.observations(start, start + batch)
@@ -349,17 +353,6 @@ def _changepoints(client: Client, stream: str) -> Changepoints:
         time.sleep(HINDSIGHT_POLL_S)
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("observations"),
-        TimeRemainingColumn(),
-        console=console,
-    )
-
-
 def events_table(replayed: Replayed) -> Table:
     """Return the table of changepoint events of the replayed rows."""
     axis = replayed.series.axis
@@ -376,23 +369,19 @@ def events_table(replayed: Replayed) -> Table:
     for heading in [*headings, "delay", "prob.", "size (sd)"]:
         table.add_column(heading, justify="left" if heading == "state" else "right", no_wrap=True)
     for event in events:
-        when = [replayed.when(event.start)] if axis else []
-        style = "bold" if event.state == "confirmed" else "dim"
         table.add_row(
-            str(event.id), event.state, *when, *_cells(event, replayed.series.y_names), style=style
+            str(event.id),
+            event.state,
+            *([replayed.when(event.start)] if axis else []),
+            str(event.start),
+            str(event.suspected_at),
+            "" if event.confirmed_at is None else str(event.confirmed_at),
+            str(event.delay),
+            f"{event.probability:.3f}",
+            _size(event.size, replayed.series.y_names),
+            style="bold" if event.state == "confirmed" else "dim",
         )
     return table
-
-
-def _cells(event: Event, names: Sequence[str]) -> list[str]:
-    return [
-        str(event.start),
-        str(event.suspected_at),
-        "" if event.confirmed_at is None else str(event.confirmed_at),
-        str(event.delay),
-        f"{event.probability:.3f}",
-        _size(event.size, names),
-    ]
 
 
 def _size(size: float | list[float | None] | None, names: Sequence[str]) -> str:

@@ -114,7 +114,7 @@ class Season(Response):
     periods: Annotated[list[int], doc("in observations, shorter ones first")]
 
 
-Found = Annotated[Season | None, doc("once a season was found; see the setting `seasonal`")]
+FoundSeason = Annotated[Season | None, doc("once a season was found; see the setting `seasonal`")]
 
 
 class TypicalRegime(Response):
@@ -167,7 +167,7 @@ class Answer(Response):
     provisional: Annotated[bool, doc("true: computed before earlier pending labels arrived")] = (
         False
     )
-    season: Found = None
+    season: FoundSeason = None
     regime: Typical = None
 
 
@@ -261,7 +261,7 @@ class StreamSummary(Response):
     ] = sent(None)
     mean_log_score: float | None = sent(None)
     pruned_mass: float = sent(0.0)
-    season: Found = None
+    season: FoundSeason = None
     regime: Typical = None
 
 
