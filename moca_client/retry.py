@@ -94,7 +94,11 @@ class Backoff:
 
 def plan(call: Call[T], policy: Policy) -> Plan[T]:
     """Send a call until it is answered, as often as is safe and allowed."""
-    budget = _Budget(call, policy)
+    left = policy.retries
+    keyed = call.repeat is Repeat.KEYED
+    limit_s = min(policy.retry_for_s, KEY_MEMORY_S) if keyed else policy.retry_for_s
+    end = time.monotonic() + limit_s
+    backoff = Backoff()
     doubtful = False
     while True:
         try:
@@ -110,38 +114,16 @@ def plan(call: Call[T], policy: Policy) -> Plan[T]:
                 return _answer(call, response, repeated=doubtful)
             problem = problem_in(response)
             reason = str(problem)
-            unsure = _unsure(problem)
+            # Whether the refusal leaves open if the request was applied.
+            unsure = problem.status != 429 and problem.type not in NOT_ACCEPTED
         doubtful = doubtful or unsure
-        wait_s = budget.pause(problem, unsure)
-        if wait_s is None:
-            raise _given_up(call, doubtful, reason, problem)
-        yield Pause(wait_s)
-
-
-class _Budget:
-    """How long a call may go on."""
-
-    def __init__(self, call: Call[Any], policy: Policy) -> None:
-        self._repeat = call.repeat
-        self._left = policy.retries
-        most_s = policy.retry_for_s
-        if call.repeat is Repeat.KEYED:
-            most_s = min(most_s, KEY_MEMORY_S)
-        self._end = time.monotonic() + most_s
-        self._backoff = Backoff()
-
-    def pause(self, problem: Problem | None, unsure: bool) -> float | None:
-        """Return the seconds until the next try; None when there is to be none."""
-        if self._left < 1 or (unsure and self._repeat is Repeat.UNSAFE):
-            return None
-        self._left -= 1
-        wait_s = self._backoff.next_s(problem)
-        return wait_s if time.monotonic() + wait_s <= self._end else None
-
-
-def _unsure(problem: Problem) -> bool:
-    """Whether a refusal leaves open if the request was applied."""
-    return problem.status != 429 and problem.type not in NOT_ACCEPTED
+        if left > 0 and not (unsure and call.repeat is Repeat.UNSAFE):
+            left -= 1
+            wait_s = backoff.next_s(problem)
+            if time.monotonic() + wait_s <= end:
+                yield Pause(wait_s)
+                continue
+        raise _given_up(call, doubtful, reason, problem)
 
 
 def _answer(call: Call[T], response: httpx.Response, repeated: bool) -> T:

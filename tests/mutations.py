@@ -316,8 +316,8 @@ MUTATIONS = [
     Mutation(
         "client: an unsafe request is repeated when unsure",
         "moca_client/retry.py",
-        "if self._left < 1 or (unsure and self._repeat is Repeat.UNSAFE):",
-        "if self._left < 1:",
+        "if left > 0 and not (unsure and call.repeat is Repeat.UNSAFE):",
+        "if left > 0:",
         "tests/moca_client",
     ),
     # --- training --------------------------------------------------------------------------------
