@@ -60,5 +60,6 @@ USER 10001:10001
 EXPOSE 8000 9464
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-I", "/opt/moca/healthcheck.py"]
-ENTRYPOINT ["tini", "--", "moca"]
+# 143: ended by SIGTERM, as an API does once all is answered.
+ENTRYPOINT ["tini", "-e", "143", "--", "moca"]
 CMD ["serve"]

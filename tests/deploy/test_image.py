@@ -209,5 +209,5 @@ def test_the_image_that_was_built_serves_on_a_read_only_root():
     began = time.monotonic()
     run(engine, "stop", "-t", "60", container)
     assert time.monotonic() - began < 20
-    assert run(engine, "wait", container).strip() == str(128 + signal.SIGTERM)
+    assert run(engine, "wait", container).strip() == "0"
     run(engine, "rm", "--volumes", container)
