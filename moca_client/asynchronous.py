@@ -118,7 +118,7 @@ class AsyncClient:
 
         match: selector of streams by tags, such as `{job="node"}`, or several: of any of them.
         """
-        return self._pages(plans.StreamPages(prefix, limit, match))
+        return self._pages(plans.stream_pages(prefix, limit, match))
 
     async def overview(
         self,
@@ -325,7 +325,7 @@ class AsyncClient:
             explain=explain,
             match=match,
         )
-        return self._pages(plans.ChangePages(request))
+        return self._pages(plans.change_pages(request))
 
     async def judge(self, stream: str, event: int, change: bool) -> Verdict:
         """Give feedback on an event: whether it was a change. The stream is rerun with it."""
@@ -339,7 +339,7 @@ class AsyncClient:
         self, stream: str, *, start: int | None = 0, limit: int = 500
     ) -> AsyncIterator[HistoryPage]:
         """Iterate over the pages of the history, oldest first; `start` None: the latest page."""
-        return self._pages(plans.HistoryPages(stream, start, limit))
+        return self._pages(plans.history_pages(stream, start, limit))
 
     # --- snapshots, models, events -----------------------------------------------------------
 
@@ -456,8 +456,11 @@ class AsyncClient:
             return outcome
 
     async def _pages(self, pages: plans.Pages[P, T]) -> AsyncIterator[T]:
-        while pages.call is not None:
-            for item in pages.take(await self.call(pages.call)):
+        call: Call[P] | None = pages.first
+        while call is not None:
+            page = await self.call(call)
+            call = pages.following(page)
+            for item in pages.items(page):
                 yield item
 
     async def _messages(self, feed: Feed[T]) -> AsyncMessages[T]:

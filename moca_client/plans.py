@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -78,61 +77,49 @@ class Core:
         }
 
 
-class Pages(ABC, Generic[P, T]):
-    """A paginated list: the next call, and the items of a page."""
+class Pages(NamedTuple, Generic[P, T]):
+    """A list in pages: the call of the first, a page's items, and the call of the one after it."""
 
-    call: Call[P] | None
-
-    @abstractmethod
-    def take(self, page: P) -> list[T]:
-        """Return the items of a page, and set the next call."""
+    first: Call[P]
+    items: Callable[[P], list[T]]
+    following: Callable[[P], Call[P] | None]
 
 
-class StreamPages(Pages[responses.StreamPage, str]):
+def stream_pages(prefix: str, limit: int, match: calls.Match) -> Pages[responses.StreamPage, str]:
     """The ids of streams."""
 
-    def __init__(self, prefix: str, limit: int, match: calls.Match) -> None:
-        self._query = prefix, limit, match
-        self.call: Call[responses.StreamPage] | None = calls.streams(*self._query)
+    def following(page: responses.StreamPage) -> Call[responses.StreamPage] | None:
+        if page.cursor is None:
+            return None
+        return calls.streams(prefix, limit, match, page.cursor)
 
-    def take(self, page: responses.StreamPage) -> list[str]:
-        """Return the ids of a page."""
-        following = page.cursor
-        self.call = None
-        if following is not None:
-            self.call = calls.streams(*self._query, following)
-        return [row.stream for row in page.streams]
+    first = calls.streams(prefix, limit, match)
+    return Pages(first, lambda page: [row.stream for row in page.streams], following)
 
 
-class ChangePages(Pages[responses.ChangesPage, responses.StreamChange]):
+def change_pages(
+    request: calls.ChangesRequest,
+) -> Pages[responses.ChangesPage, responses.StreamChange]:
     """Changes of all streams."""
 
-    def __init__(self, request: calls.ChangesRequest) -> None:
-        self._request = request
-        self.call: Call[responses.ChangesPage] | None = calls.changes(request)
+    def following(page: responses.ChangesPage) -> Call[responses.ChangesPage] | None:
+        if page.cursor is None:
+            return None
+        return calls.changes(request._replace(cursor=page.cursor))
 
-    def take(self, page: responses.ChangesPage) -> list[responses.StreamChange]:
-        """Return the changes of a page."""
-        self.call = None
-        if page.cursor is not None:
-            self.call = calls.changes(self._request._replace(cursor=page.cursor))
-        return page.changes
+    return Pages(calls.changes(request), lambda page: page.changes, following)
 
 
-class HistoryPages(Pages[responses.HistoryPage, responses.HistoryPage]):
-    """The pages of a history."""
+def history_pages(
+    stream: str, start: int | None, limit: int
+) -> Pages[responses.HistoryPage, responses.HistoryPage]:
+    """The pages of a history that have anything on them."""
 
-    def __init__(self, stream: str, start: int | None, limit: int) -> None:
-        self._stream = stream
-        self._limit = limit
-        self.call: Call[responses.HistoryPage] | None = calls.history(stream, start, limit)
+    def following(page: responses.HistoryPage) -> Call[responses.HistoryPage] | None:
+        return None if page.next is None else calls.history(stream, page.next, limit)
 
-    def take(self, page: responses.HistoryPage) -> list[responses.HistoryPage]:
-        """Return the page, if there is anything on it."""
-        self.call = None
-        if page.next is not None:
-            self.call = calls.history(self._stream, page.next, self._limit)
-        return [page] if page.observations else []
+    first = calls.history(stream, start, limit)
+    return Pages(first, lambda page: [page] if page.observations else [], following)
 
 
 Result = responses.Answer | Problem

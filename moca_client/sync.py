@@ -115,7 +115,7 @@ class Client:
 
         match: selector of streams by tags, such as `{job="node"}`, or several: of any of them.
         """
-        return self._pages(plans.StreamPages(prefix, limit, match))
+        return self._pages(plans.stream_pages(prefix, limit, match))
 
     def overview(
         self,
@@ -322,7 +322,7 @@ class Client:
             explain=explain,
             match=match,
         )
-        return self._pages(plans.ChangePages(request))
+        return self._pages(plans.change_pages(request))
 
     def judge(self, stream: str, event: int, change: bool) -> Verdict:
         """Give feedback on an event: whether it was a change. The stream is rerun with it."""
@@ -336,7 +336,7 @@ class Client:
         self, stream: str, *, start: int | None = 0, limit: int = 500
     ) -> Iterator[HistoryPage]:
         """Iterate over the pages of the history, oldest first; `start` None: the latest page."""
-        return self._pages(plans.HistoryPages(stream, start, limit))
+        return self._pages(plans.history_pages(stream, start, limit))
 
     # --- snapshots, models, events -----------------------------------------------------------
 
@@ -453,8 +453,11 @@ class Client:
             return outcome
 
     def _pages(self, pages: plans.Pages[P, T]) -> Iterator[T]:
-        while pages.call is not None:
-            for item in pages.take(self.call(pages.call)):
+        call: Call[P] | None = pages.first
+        while call is not None:
+            page = self.call(call)
+            call = pages.following(page)
+            for item in pages.items(page):
                 yield item
 
     def _messages(self, feed: Feed[T]) -> Messages[T]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from moca_client.responses import StreamChange
+from moca_client.responses import ChangesPage, StreamChange
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -87,7 +87,8 @@ def changes(
     """Print the changes of all streams: which, when, how big, how sure, and what changed."""
     with connected(url, api_key) as client:
         from moca_client.calls import ChangesRequest
-        from moca_client.plans import ChangePages
+        from moca_client.plans import change_pages
+        from moca_client.retry import Call
 
         request = ChangesRequest(
             since=since,
@@ -102,13 +103,15 @@ def changes(
             limit=min(limit, PAGE),
             match=match or (),
         )
-        pages = ChangePages(request)
+        pages = change_pages(request)
+        call: Call[ChangesPage] | None = pages.first
         rows: list[StreamChange] = []
         unreadable: set[str] = set()
-        while pages.call is not None and len(rows) < limit:
-            page = client.call(pages.call)
+        while call is not None and len(rows) < limit:
+            page = client.call(call)
             unreadable.update(page.unreadable)
-            rows += pages.take(page)
+            rows += page.changes
+            call = pages.following(page)
         del rows[limit:]
     if unreadable:
         names = ", ".join(sorted(unreadable))
