@@ -429,7 +429,13 @@ class AsyncClient:
         return await self._carry_out(plan, self.call, ClientError)
 
     async def _request(self, request: retry.Request) -> httpx.Response:
-        return await self._http.request(**self._core.arguments(request))
+        return await self._http.request(
+            request.method,
+            request.path,
+            params=tuple(request.params) or None,
+            headers=request.headers,
+            content=request.content,
+        )
 
     async def _carry_out(
         self,

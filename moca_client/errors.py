@@ -300,6 +300,12 @@ def problem_of(
     )
 
 
+def outcome_unknown(detail: str) -> Temporary:
+    """Return the problem of an item that may or may not have been applied."""
+    document = {"type": "outcome-unknown", "title": "Outcome unknown", "status": 503}
+    return Temporary(503, {**document, "detail": detail})
+
+
 def problem_in(response: httpx.Response) -> Problem:
     """Return an error response as an exception; a body that is no document becomes its detail."""
     try:

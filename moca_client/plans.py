@@ -18,8 +18,9 @@ from moca_client.errors import (
     Problem,
     Temporary,
     Unavailable,
+    outcome_unknown,
 )
-from moca_client.retry import KEY_MEMORY_S, Backoff, Call, Pause, Policy, Request
+from moca_client.retry import KEY_MEMORY_S, Backoff, Call, Pause, Policy
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_S = 5.0
@@ -47,16 +48,6 @@ class Core:
         self.policy = Policy(retries, retry_for_s)
         self._api_key = os.environ.get("MOCA_API_KEY") if api_key is None else api_key
         self.timeout_s = timeout_s
-
-    def arguments(self, request: Request) -> dict[str, Any]:
-        """Return a request as the HTTP client takes it."""
-        return {
-            "method": request.method,
-            "url": request.path,
-            "params": request.params or None,
-            "headers": request.headers,
-            "content": request.content,
-        }
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of the HTTP client."""
@@ -171,5 +162,4 @@ def _unfinished(
 def _doubtful(result: Result, error: Unavailable) -> Result:
     if not isinstance(error, OutcomeUnknown) or isinstance(result, responses.Answer):
         return result
-    document = {"type": "outcome-unknown", "title": "Outcome unknown", "detail": str(error)}
-    return Temporary(503, {**document, "status": 503})
+    return outcome_unknown(str(error))

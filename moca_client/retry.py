@@ -22,9 +22,8 @@ KEY_MEMORY_S = 540.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-NOT_ACCEPTED = frozenset(
-    {"redis-unavailable", "not-ready", "too-many-connections"}
-)  # of what 503 can mean
+# Of what 503 can mean: the request was certainly not applied.
+NOT_ACCEPTED = frozenset({"redis-unavailable", "not-ready", "too-many-connections"})
 T = TypeVar("T")
 
 

@@ -426,7 +426,13 @@ class Client:
         return self._carry_out(plan, self.call, ClientError)
 
     def _request(self, request: retry.Request) -> httpx.Response:
-        return self._http.request(**self._core.arguments(request))
+        return self._http.request(
+            request.method,
+            request.path,
+            params=tuple(request.params) or None,
+            headers=request.headers,
+            content=request.content,
+        )
 
     def _carry_out(
         self,

@@ -173,8 +173,8 @@ class Box(ABC):
         if self._closed:
             raise OutboxError("the outbox is closed")
 
-    def _left(self) -> None:
-        """Say what is lost, or waits for another time."""
+    def _check_sent(self) -> None:
+        """Raise OutboxError if what was not sent is lost."""
         if not self.pending:
             return
         if self._in_memory:
@@ -272,7 +272,7 @@ class Outbox(Box):
         """Send what waits and close; OutboxError when some of it is lost."""
         self.close()
         if error is None:
-            self._left()
+            self._check_sent()
 
     def flush(self, timeout_s: float = 30.0) -> bool:
         """Wait until nothing waits any more; False when it took too long."""
@@ -343,7 +343,7 @@ class AsyncOutbox(Box):
         """Send what waits and close; OutboxError when some of it is lost."""
         await self.close()
         if error is None:
-            self._left()
+            self._check_sent()
 
     async def flush(self, timeout_s: float = 30.0) -> bool:
         """Wait until nothing waits any more; False when it took too long."""

@@ -31,6 +31,7 @@ from moca_client.errors import (
     SeqConflict,
     Temporary,
     Unavailable,
+    outcome_unknown,
 )
 from moca_client.outbox.store import OutboxItem, OutboxStore
 from moca_client.plans import Result
@@ -177,8 +178,7 @@ class Sender:
             detail = (
                 f"sent more than {KEY_MEMORY_S:g} s ago without an answer; may have been applied"
             )
-            document = {"type": "outcome-unknown", "title": "Outcome unknown", "detail": detail}
-            self._set_aside(item, Temporary(503, {**document, "status": 503}))
+            self._set_aside(item, outcome_unknown(detail))
         return kept
 
     def _placed(self, items: Sequence[OutboxItem]) -> Iterator[OutboxItem]:
