@@ -25,12 +25,12 @@ class Outcome:
 
     def __call__(self, request):
         self.requests.append(request)
-        found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(found, type) and issubclass(found, Exception):
-            raise found("cut", request=request)
-        if callable(found):
-            return found(request)
-        return httpx.Response(found.status_code, headers=found.headers, content=found.content)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, type) and issubclass(answer, Exception):
+            raise answer("cut", request=request)
+        if callable(answer):
+            return answer(request)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
 
     def headers(self, name):
         return [request.headers.get(name) for request in self.requests]
@@ -50,28 +50,30 @@ def ask(monkeypatch):
     """
 
     def asked(answers, use, **options):
-        found = [_outcome(monkeypatch, kind, answers, use, options) for kind in (Client, None)]
-        assert found[0].alike() == found[1].alike()
-        if found[0].error is not None:
-            found[0].error.outcome = found[0]
-            raise found[0].error
-        return found[0]
+        outcomes = [_outcome(monkeypatch, kind, answers, use, options) for kind in (Client, None)]
+        outcome, asynchronous = outcomes
+        assert outcome.alike() == asynchronous.alike()
+        if outcome.error is not None:
+            outcome.error.outcome = outcome
+            raise outcome.error
+        return outcome
 
     return asked
 
 
 def _outcome(monkeypatch, kind, answers, use, options):
-    clock, found = Clock(), Outcome(answers)
+    clock = Clock()
+    outcome = Outcome(answers)
 
     def pause(seconds):
-        found.pauses.append(seconds)
+        outcome.pauses.append(seconds)
         clock.advance(seconds)
 
     async def pause_async(seconds):
         pause(seconds)
 
     def uniform(low, high):
-        found.jitter.append((low, high))
+        outcome.jitter.append((low, high))
         return 1.0
 
     with monkeypatch.context() as patch:
@@ -81,17 +83,17 @@ def _outcome(monkeypatch, kind, answers, use, options):
             )
         patch.setattr("moca_client.asynchronous.asyncio", SimpleNamespace(sleep=pause_async))
         patch.setattr("moca_client.retry.random", SimpleNamespace(uniform=uniform))
-        transport = httpx.MockTransport(found)
+        transport = httpx.MockTransport(outcome)
         try:
             if kind is Client:
                 with Client(transport=transport, **options) as client:
                     value = use(client)
-                    found.value = list(value) if hasattr(value, "__next__") else value
+                    outcome.value = list(value) if hasattr(value, "__next__") else value
             else:
-                found.value = asyncio.run(_use(transport, use, options))
+                outcome.value = asyncio.run(_use(transport, use, options))
         except (errors.ClientError, httpx.HTTPError) as error:
-            found.error = error
-    return found
+            outcome.error = error
+    return outcome
 
 
 async def _use(transport, use, options):

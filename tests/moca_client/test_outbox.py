@@ -152,17 +152,17 @@ def service():
 
 @pytest.fixture
 def driver(service):
-    found = Driver(service, None)
-    yield found
-    found.store.close()
+    driver = Driver(service, None)
+    yield driver
+    driver.store.close()
 
 
 @pytest.fixture
 def shared(service):
     """A driver of an outbox that is not the only writer of its streams."""
-    found = Driver(service, None, exclusive=False)
-    yield found
-    found.store.close()
+    driver = Driver(service, None, exclusive=False)
+    yield driver
+    driver.store.close()
 
 
 def labels(service, stream):
@@ -216,8 +216,8 @@ def test_without_positions_nothing_is_sent_again_that_may_be_forgotten(
     shared.add("s", 2.0)
     service.wreck = 1.0
     shared.round()
-    (found,) = {item.first_sent for item in shared.store.waiting([], 9, 10**6)}
-    clock = Clock(found + KEY_MEMORY_S - 0.001)
+    (first_sent,) = {item.first_sent for item in shared.store.waiting([], 9, 10**6)}
+    clock = Clock(first_sent + KEY_MEMORY_S - 0.001)
     monkeypatch.setattr(sending, "time", SimpleNamespace(time=clock, monotonic=clock))
     shared.round()
     assert shared.notices == []  # sent once more, in vain
@@ -226,7 +226,7 @@ def test_without_positions_nothing_is_sent_again_that_may_be_forgotten(
     clock.advance(0.002)
     shared.round()
     assert service.seen == []
-    assert [type(each) for each in shared.notices] == [Failed, Failed]
+    assert [type(notice) for notice in shared.notices] == [Failed, Failed]
     assert shared.notices[0].problem.type == "outcome-unknown"
     shared.add("s", 3.0)
     shared.round()
@@ -246,15 +246,15 @@ def test_without_positions_keys_are_repeated_as_long_as_they_are_remembered(serv
     assert "seq" not in service.seen[0][0]
 
 
-@pytest.mark.parametrize("found", [[1.0, 99.0], []], ids=["written to", "begun again"])
-def test_a_stream_that_somebody_else_changed_gets_what_comes_next(service, driver, found):
+@pytest.mark.parametrize("present", [[1.0, 99.0], []], ids=["written to", "begun again"])
+def test_a_stream_that_somebody_else_changed_gets_what_comes_next(service, driver, present):
     driver.add("s", 1.0)
     driver.round()
-    service.log["s"] = [{"y": y} for y in found]
+    service.log["s"] = [{"y": y} for y in present]
     driver.add("s", 2.0)
     driver.round()
     driver.round()
-    assert labels(service, "s") == [*found, 2.0]
+    assert labels(service, "s") == [*present, 2.0]
 
 
 def test_too_large_a_batch_is_halved_and_a_single_one_set_aside(service, driver):
@@ -317,10 +317,10 @@ def test_an_answer_found_in_the_history_is_delivered(service, driver, y):
     answer = service.answer
 
     def lose(call):
-        found = answer(call)
+        result = answer(call)
         if call.request.method == "POST":
             raise Unavailable("lost")
-        return found
+        return result
 
     service.answer = lose
     driver.round()
@@ -329,9 +329,9 @@ def test_an_answer_found_in_the_history_is_delivered(service, driver, y):
     if y == [None, None]:
         service.log["s"][0]["y"] = None  # as the service keeps it
     driver.round()
-    (told,) = driver.notices
-    assert isinstance(told, Delivered)
-    assert (told.answer.seq, told.answer.duplicate) == (0, True)
+    (notice,) = driver.notices
+    assert isinstance(notice, Delivered)
+    assert (notice.answer.seq, notice.answer.duplicate) == (0, True)
     assert len(service.log["s"]) == 1
 
 
@@ -339,24 +339,24 @@ def test_pauses_double_for_each_stream_until_it_works(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(retry, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
-    found = sending.Pauses()
-    assert (found.next_s(), found.all_s()) == (None, 0.0)
+    pauses = sending.Pauses()
+    assert (pauses.next_s(), pauses.all_s()) == (None, 0.0)
     waits = []
     for _ in range(8):
-        found.fail("a", None)
-        waits.append(found.next_s())
+        pauses.fail("a", None)
+        waits.append(pauses.next_s())
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
-    found.fail("b", problem_of(429, {}, {"retry-after": "9"}))
-    assert found.blocked() == ["a", "b"]
-    assert found.next_s() == pytest.approx(5.0)
-    assert found.all_s() == 0.0
+    pauses.fail("b", problem_of(429, {}, {"retry-after": "9"}))
+    assert pauses.blocked() == ["a", "b"]
+    assert pauses.next_s() == pytest.approx(5.0)
+    assert pauses.all_s() == 0.0
     clock.advance(5.001)
-    assert found.blocked() == ["b"]
-    found.work("b")
-    found.fail("b", None)
-    assert found.next_s() == pytest.approx(0.1)
-    found.fail("", None)
-    assert found.all_s() == pytest.approx(0.1)
+    assert pauses.blocked() == ["b"]
+    pauses.work("b")
+    pauses.fail("b", None)
+    assert pauses.next_s() == pytest.approx(0.1)
+    pauses.fail("", None)
+    assert pauses.all_s() == pytest.approx(0.1)
 
 
 def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path):

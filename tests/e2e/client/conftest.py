@@ -8,8 +8,8 @@ from moca_client import Client
 @pytest.fixture
 def client(url):
     """A client of the shared service."""
-    with Client(url) as found:
-        yield found
+    with Client(url) as client:
+        yield client
 
 
 @pytest.fixture

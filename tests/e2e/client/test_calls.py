@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
 
 
 def labels(client, stream):
-    return [each.y for page in client.history(stream) for each in page.observations]
+    return [record.y for page in client.history(stream) for record in page.observations]
 
 
 def test_a_stream_from_its_making_to_its_end(client, stream):
@@ -54,16 +54,16 @@ def test_observing_one_many_and_items_of_many_streams(client, stream):
     assert client.observe(stream, []) == []
     other = stream + "-other"
     client.put_stream(other, KNOWN)
-    found = client.observe_many([
+    results = client.observe_many([
         {"stream": stream, "y": 1.0},
         {"stream": other, "y": 5.0, "key": "k"},
         {"stream": stream, "y": [1.0, 2.0]},
         {"stream": stream, "y": 2.0},
         {"stream": other, "y": 5.0, "key": "k"},
     ])  # fmt: skip
-    kinds = [type(each).__name__ for each in found]
+    kinds = [type(result).__name__ for result in results]
     assert kinds == ["Answer", "Answer", "DimensionMismatch", "EarlierItemFailed", "Answer"]
-    assert [found[1].seq, found[4].seq, found[4].duplicate] == [0, 0, True]
+    assert [results[1].seq, results[4].seq, results[4].duplicate] == [0, 0, True]
     again = client.observe(other, 1.0, key="mine")
     assert (client.observe(other, 1.0, key="mine")).seq == again.seq
     with pytest.raises(errors.KeyReused):
@@ -75,21 +75,21 @@ def test_what_a_stream_answers_when_it_is_asked(client, stream):
     observed = [(0.5, -0.5)[i % 2] + (6.0 if i >= 30 else 0.0) for i in range(60)]
     client.observe(stream, observed)
     asked = {"quantiles": [0.1, 0.9], "samples": 3, "seed": 0, "components": True}
-    found = client.predict(stream, **asked)
-    (forecast,) = found.predictions
+    predicted = client.predict(stream, **asked)
+    (forecast,) = predicted.predictions
     assert list(forecast.predictive.quantiles) == ["0.1", "0.9"]
     assert len(forecast.samples) == 3
-    assert sum(each.weight for each in forecast.components) == pytest.approx(1)
-    assert client.predict(stream, **asked) == found
+    assert sum(component.weight for component in forecast.components) == pytest.approx(1)
+    assert client.predict(stream, **asked) == predicted
     belief = client.run_length(stream)
     assert belief.seq == 59
-    assert sum(each.probability for each in belief.belief) == pytest.approx(1)
+    assert sum(hypothesis.probability for hypothesis in belief.belief) == pytest.approx(1)
     changes = client.changepoints(stream)
     assert changes.events[-1].state == "confirmed"
     assert changes.segmentation[-1].end == 60
     pages = list(client.history(stream, limit=25))
     assert [len(page.observations) for page in pages] == [25, 25, 10]
-    assert [each.y for page in pages for each in page.observations] == observed
+    assert [record.y for page in pages for record in page.observations] == observed
     latest = list(client.history(stream, start=None, limit=10))
     assert [len(page.observations) for page in latest] == [10]
     tried = client.what_if(stream, {"settings": {"hazard": 0.05}, "series": True})
@@ -106,8 +106,10 @@ def test_inputs_and_models(client, stream):
     client.put_stream(stream, {"model": "linear"})
     rows = [{"x": [float(i % 7)], "y": 2.0 * (i % 7) + i % 2 / 10} for i in range(40)]
     client.observe(stream, rows)
-    found = client.predict(stream, [[1.0], [3.0]])
-    assert [each.predictive.mean[0] for each in found.predictions] == pytest.approx([2, 6], abs=0.3)
+    predictions = client.predict(stream, [[1.0], [3.0]]).predictions
+    assert [prediction.predictive.mean[0] for prediction in predictions] == pytest.approx(
+        [2, 6], abs=0.3
+    )
     with pytest.raises(errors.DimensionMismatch):
         client.predict(stream, [[1.0, 2.0]])
     assert {"gaussian", "averaged", "regimes"} <= {model.name for model in client.models()}
@@ -120,7 +122,7 @@ def test_inputs_and_models(client, stream):
 def test_refusals_have_types_and_say_what_was_applied(client, stream):
     with pytest.raises(errors.InvalidField) as caught:
         client.observe(stream, {"y": "high", "why": 1})
-    assert [each.loc for each in caught.value.errors] == ["body.y"]
+    assert [error.loc for error in caught.value.errors] == ["body.y"]
     with pytest.raises(errors.UnknownModel):
         client.put_stream(stream, {"model": "nonesuch"})
     client.put_stream(stream, {"model": "bernoulli"})
@@ -209,20 +211,20 @@ def test_rows_of_an_array_are_labels_of_several_outputs_of_which_some_are_missin
 def test_a_stream_is_followed_to_its_end_and_a_cursor_knows_its_stream(client, stream):
     client.put_stream(stream, KNOWN)
     client.observe(stream, [1.0, 2.0])
-    found = []
+    messages = []
     for message in client.follow(stream, after=-1):
-        found.append(message)
-        if len(found) == 2:
+        messages.append(message)
+        if len(messages) == 2:
             client.observe(stream, [3.0, {"y": 4.0, "time": "2024-05-01T12:00:00Z"}])
-        if len(found) == 4:
+        if len(messages) == 4:
             client.delete_stream(stream)
-    assert [each.seq for each in found[:4]] == [0, 1, 2, 3]
-    assert all(isinstance(each, Followed) for each in found[:4])
-    assert (found[3].y, found[3].time) == (4.0, "2024-05-01T12:00:00Z")
-    assert found[4:] == [Ended("deleted", found[4].detail)]
+    assert [message.seq for message in messages[:4]] == [0, 1, 2, 3]
+    assert all(isinstance(message, Followed) for message in messages[:4])
+    assert (messages[3].y, messages[3].time) == (4.0, "2024-05-01T12:00:00Z")
+    assert messages[4:] == [Ended("deleted", messages[4].detail)]
     client.observe(stream, [1.0, 2.0, 3.0])
     with pytest.raises(errors.Conflict):
-        for _ in client.follow(stream, after=found[1].cursor):
+        for _ in client.follow(stream, after=messages[1].cursor):
             pass
 
 

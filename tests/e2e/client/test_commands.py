@@ -23,9 +23,9 @@ def moca(url):
 
     def run(*arguments, stdin="", at=url, status=0):
         environment = {"MOCA_URL": at, "COLUMNS": "120", "TERMINAL_WIDTH": "120"}
-        found = CliRunner().invoke(app, arguments, input=stdin, env=environment)
-        assert found.exit_code == status, found.output
-        return found
+        result = CliRunner().invoke(app, arguments, input=stdin, env=environment)
+        assert result.exit_code == status, result.output
+        return result
 
     return run
 
@@ -92,7 +92,7 @@ def test_observing_words_lines_and_missing_outputs(moca, client, prefix):
     moca("observe", two, stdin='[null, 3]\n{"y": [4, null]}\n[NaN, 5]\n')
     moca("observe", two, stdin="1.5, 2\n3,nan\nnull, 5\n")
     (page,) = client.history(two)
-    assert [each.y for each in page.observations] == [
+    assert [record.y for record in page.observations] == [
         [1.0, None], [None, 2.5], None, [1.5, 2.0], [None, 3.0], [4.0, None], [None, 5.0],
         [1.5, 2.0], [3.0, None], [None, 5.0],
     ]  # fmt: skip
@@ -113,8 +113,8 @@ def test_changepoints_as_text_and_with_all_fields_of_the_service(moca, shifted, 
 
 def test_changes_of_all_streams(moca, shifted):
     asked = ("changes", "--prefix", shifted, "--state", "confirmed")
-    (found,) = json.loads(moca(*asked, "--json").stdout)
-    assert (found["stream"], found["start"]) == (shifted, 30)
+    (change,) = json.loads(moca(*asked, "--json").stdout)
+    assert (change["stream"], change["start"]) == (shifted, 30)
     table = list(csv.DictReader(moca(*asked, "--csv").stdout.splitlines()))
     assert [(row["stream"], row["start"]) for row in table] == [(shifted, "30")]
     assert len(moca(*asked, "--min-size", "1000").stdout.splitlines()) == 1
@@ -173,7 +173,7 @@ def test_files_of_many_streams_become_them(moca, client, url, prefix, tmp_path, 
     }
     for name, y in expected.items():
         (page,) = client.history(f"{prefix}{name}")
-        assert [each.y for each in page.observations] == y, name
+        assert [record.y for record in page.observations] == y, name
     names = sorted(path.name for path in out.glob("*.csv"))
     assert names == [f"{prefix}{name}-answers.csv" for name in sorted(expected)]
     long.write_text("sensor,y\na,1\n,2\n")
@@ -189,6 +189,6 @@ def test_files_of_many_streams_become_them(moca, client, url, prefix, tmp_path, 
 
 
 def test_nobody_there(moca):
-    found = moca("observe", "s", "1", "--retry-for", "0.2", at="http://127.0.0.1:1", status=1)
-    assert "moca serve" in found.stderr
-    assert len(found.stderr.splitlines()) == 1
+    result = moca("observe", "s", "1", "--retry-for", "0.2", at="http://127.0.0.1:1", status=1)
+    assert "moca serve" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -37,10 +37,10 @@ class Threaded:
         self.outbox = Outbox(self.client, *arguments, **options)
 
     def __getattr__(self, name):
-        found = getattr(self.outbox, name)
+        member = getattr(self.outbox, name)
         if name in ("flush", "close"):
-            return lambda *arguments: asyncio.to_thread(found, *arguments)
-        return found
+            return lambda *arguments: asyncio.to_thread(member, *arguments)
+        return member
 
     async def __aenter__(self):
         return self
@@ -77,24 +77,24 @@ def stream(url, prefix):
 
 def labels(url, stream):
     with Client(url) as client:
-        return [each.y for page in client.history(stream) for each in page.observations]
+        return [record.y for page in client.history(stream) for record in page.observations]
 
 
 async def test_answers_come_back_by_callback_and_by_asking(outbox, url, stream):
     """A callback that fails holds up nothing."""
-    told = []
+    delivered = []
 
-    def tell(answered):
-        told.append(answered)
+    def note(answered):
+        delivered.append(answered)
         raise RuntimeError("no")
 
     bounds = Bounds(batch=3, keep_answers=4)
-    async with outbox(url, on_answer=tell, bounds=bounds) as box:
+    async with outbox(url, on_answer=note, bounds=bounds) as box:
         tickets = [box.add(stream, float(y)) for y in range(10)]
         assert await box.flush()
-        assert [each.ticket for each in told] == tickets
-        assert [each.answer.seq for each in told] == list(range(10))
-        assert [each.answer.seq for each in box.answers()] == [6, 7, 8, 9]
+        assert [notice.ticket for notice in delivered] == tickets
+        assert [notice.answer.seq for notice in delivered] == list(range(10))
+        assert [notice.answer.seq for notice in box.answers()] == [6, 7, 8, 9]
         assert box.answers() == []
         assert (box.pending, box.error) == (0, None)
         with Client(url) as client:
@@ -105,14 +105,14 @@ async def test_answers_come_back_by_callback_and_by_asking(outbox, url, stream):
 
 
 async def test_what_is_refused_is_kept_aside_in_the_file(outbox, url, stream, tmp_path):
-    told = []
-    async with outbox(url, tmp_path / "box", on_failed=told.append) as box:
+    refused = []
+    async with outbox(url, tmp_path / "box", on_failed=refused.append) as box:
         for y in (1.0, [1.0, 2.0], 2.0, [3.0, 4.0], 3.0):
             box.add(stream, {"y": y})
         box.add("not an id", 1.0)
         assert await box.flush()
-        assert [each.ticket for each in box.failed()] == [2, 4, 6]
-        assert sorted(each.ticket for each in told) == [2, 4, 6]
+        assert [notice.ticket for notice in box.failed()] == [2, 4, 6]
+        assert sorted(notice.ticket for notice in refused) == [2, 4, 6]
         with pytest.raises(OutboxError, match="in use"):
             outbox(NOBODY, tmp_path / "box")
     async with outbox(url, tmp_path / "box") as box:
@@ -124,7 +124,7 @@ async def test_what_is_refused_is_kept_aside_in_the_file(outbox, url, stream, tm
         assert box.retry_failed([first.ticket]) == [7]
         box.add(stream, 4.0)
         assert await box.flush()
-        assert [each.ticket for each in box.failed()] == [7]
+        assert [notice.ticket for notice in box.failed()] == [7]
     assert labels(url, stream) == [1.0, 2.0, 3.0, 4.0]
 
 
@@ -183,8 +183,9 @@ def check(url, length):
     with Client(url) as client:
         for i in range(STREAMS):
             posted = [observation(at) for at in range(i, length, STREAMS)]
-            found = [each for page in client.history(f"box-{i}") for each in page.observations]
-            assert [{"y": each.y, "time": each.time} for each in found] == posted
+            pages = client.history(f"box-{i}")
+            records = [record for page in pages for record in page.observations]
+            assert [{"y": record.y, "time": record.time} for record in records] == posted
             assert client.stream(f"box-{i}").seq == len(posted)
 
 
@@ -195,8 +196,8 @@ async def test_the_service_is_killed_and_an_outbox_loses_nothing(
     """Three times, with all its processes."""
     url, length, answered = serve(), 1200, {}
 
-    def note(told):
-        answered[told.ticket] = told.answer.seq
+    def note(delivered):
+        answered[delivered.ticket] = delivered.answer.seq
 
     def kill():
         for part in (1, 2, 3):
