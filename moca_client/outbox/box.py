@@ -204,9 +204,11 @@ class Box(ABC):
             log.exception("the outbox stopped")
             self._broken = error
         finally:
-            self._store.close()
-            self._ended = True
-            self._changed()
+            try:
+                self._store.close()
+            finally:  # whatever that raises: its owner waits for this
+                self._ended = True
+                self._changed()
 
     def _send(self) -> None:
         while True:
