@@ -31,7 +31,8 @@ Numbers = MutableSequence[float]  # or an array, compiled
 POINTS = 48  # values of a full sketch; ranks are within about n ** (1 / POINTS), as a factor
 MOVING = 0.125  # share of the newest label in the moving mean
 # Of a surprise: scores of a filter that was stored and replayed differ by rounding, ranks may not.
-RESOLUTION, LARGEST_ROUNDED = 2.0**30, 1e8
+RESOLUTION = 2.0**30
+LARGEST_ROUNDED = 1e8
 FARTHEST = 1e100  # scales, beyond which a label counts as that far: squares stay finite
 UNIT_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # of a normal of scale 1
 LEAST_VARIANCE = 1e-12  # in scales, squared
@@ -137,7 +138,9 @@ def distance(state: Numbers, label: Sequence[float]) -> float:
         if y != y:  # this output is missing
             continue
         y = min(max(y, -FARTHEST), FARTHEST)
-        count, mean, squares = state[at + _COUNT], state[at + _MEAN], state[at + _SQUARES]
+        count = state[at + _COUNT]
+        mean = state[at + _MEAN]
+        squares = state[at + _SQUARES]
         moving = y
         if count > 0.0:
             moving = state[at + _MOVING] + MOVING * (y - state[at + _MOVING])

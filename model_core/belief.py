@@ -64,7 +64,8 @@ def grow(
     best = path.amax(-1, keepdim=True)
     came_from = likeliest(path, belief.run_length).unsqueeze(-1)
     zero = torch.zeros_like(change)
-    change, best = torch.where(first, zero, change), torch.where(first, zero, best)
+    change = torch.where(first, zero, change)
+    best = torch.where(first, zero, best)
     starts = seq.unsqueeze(-1) - 1 - belief.run_length
     previous = torch.where(first, -1, starts.gather(-1, came_from))
     grown = Belief(

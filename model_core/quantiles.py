@@ -49,10 +49,11 @@ def continuous(
         x = torch.where(done, x, torch.nan)
     elif not bool(done.all()):
         left = (~done).flatten().nonzero().squeeze(-1)
-        row, goal = left // wanted, levels[left % wanted].reshape(-1, 1, 1, 1)
+        row = left // wanted
+        goal = levels[left % wanted].reshape(-1, 1, 1, 1)
         fixed = [spread, tolerance * narrowest, *table]
         again = start.reshape(-1, 1, 1, 1)[left]
-        far = _bracketed(components, again, [goal, *(each[row] for each in fixed)])
+        far = _bracketed(components, again, [goal, *(numbers[row] for numbers in fixed)])
         x.view(-1)[left] = far.flatten()
     return x.reshape(batch, outputs, wanted).transpose(1, 2)
 
@@ -77,7 +78,8 @@ def _plain(
 
     What they solve is `ndtri(F(x)) = normal`: of a mixture close to a normal it is almost a line.
     """
-    done, least = torch.zeros_like(x, dtype=torch.bool), _least(family)
+    done = torch.zeros_like(x, dtype=torch.bool)
+    least = _least(family)
     for _ in range(PLAIN_STEPS if waits else FIXED_STEPS):
         cdf, density = family.evaluate(x, table)
         at = torch.special.ndtri(_total(weight * cdf))
@@ -99,9 +101,11 @@ def _total(value: Tensor) -> Tensor:
 
 def _bracketed(family: Components, x: Tensor, fixed: list[Tensor]) -> Tensor:
     """Newton's method kept inside a bracket, which is halved where it does not get on."""
-    low, high = torch.full_like(x, _least(family)), torch.full_like(x, torch.inf)
+    low = torch.full_like(x, _least(family))
+    high = torch.full_like(x, torch.inf)
     work = [x, low, high, *fixed]
-    answer, left = x.clone(), torch.arange(len(x), device=x.device)
+    answer = x.clone()
+    left = torch.arange(len(x), device=x.device)
     for step in range(STEPS):
         work[:3], done = _newton(family, step, *work)
         answer[left] = work[0]
@@ -109,7 +113,8 @@ def _bracketed(family: Components, x: Tensor, fixed: list[Tensor]) -> Tensor:
         if len(keep) == 0:
             break
         if len(keep) < len(left):
-            left, work = left[keep], [each[keep] for each in work]
+            left = left[keep]
+            work = [numbers[keep] for numbers in work]
     return answer
 
 
@@ -129,7 +134,8 @@ def _newton(
     cdf, density = family.evaluate(x, table)
     excess = _total(weight * cdf) - goal
     density = _total(weight * density)
-    low, high = torch.where(excess < 0, x, low), torch.where(excess > 0, x, high)
+    low = torch.where(excess < 0, x, low)
+    high = torch.where(excess > 0, x, high)
     move = -excess / density.clamp(min=1e-300)
     limit = 4 * spread * 2.0**step  # far quantiles of heavy tails are found by doubling
     new = x + torch.maximum(torch.minimum(move, limit), -limit)
@@ -137,7 +143,8 @@ def _newton(
     middle = 0.5 * (low + high)
     bounded = torch.isfinite(middle)
     bisect = ((new <= low) | (new >= high) | (step >= NEWTON_STEPS)) & bounded
-    met, shut = excess.abs() < 2e-15 * goal, bounded & ((middle == low) | (middle == high))
+    met = excess.abs() < 2e-15 * goal
+    shut = bounded & ((middle == low) | (middle == high))
     near = move.abs() < small
     new = torch.where(shut, high, torch.where(bisect, middle, new))
     new = torch.where(met, x, torch.where(near, x + move, new))
@@ -154,11 +161,13 @@ def _centre(weight: Tensor, components: Components) -> tuple[Tensor, Tensor, Ten
 
     A component's scale is taken from the height of its peak: its variance may not exist.
     """
-    each, present, over = components.mean(), weight > 0, (1, 3)
-    peak = torch.zeros_like(each) if components.support == "positive" else each
+    means = components.mean()
+    present = weight > 0
+    over = (1, 3)
+    peak = torch.zeros_like(means) if components.support == "positive" else means
     scale = torch.exp(-components.log_density(peak)) / ROOT_2_PI
-    mean = torch.where(present, weight * each, 0.0).sum(over, keepdim=True)
-    between = torch.where(present, weight * (each - mean).square(), 0.0).sum(over, keepdim=True)
+    mean = torch.where(present, weight * means, 0.0).sum(over, keepdim=True)
+    between = torch.where(present, weight * (means - mean).square(), 0.0).sum(over, keepdim=True)
     # The average scale, not its square's: one wide component of little weight hardly moves it.
     within = torch.where(present, weight * scale, 0.0).sum(over, keepdim=True)
     narrowest = torch.where(present, scale, torch.inf).amin(over, keepdim=True)
@@ -174,18 +183,22 @@ def count(weight: Tensor, components: Components, levels: Tensor, waits: bool = 
     """
     goal = levels.reshape(1, -1, 1)
     mean, spread, _ = (value.squeeze(-1) for value in _centre(weight, components))
-    each = components.mapped(lambda p: p.unsqueeze(2))
+    widened = components.mapped(lambda p: p.unsqueeze(2))
     x = (mean + spread * torch.special.ndtri(levels).reshape(1, -1, 1)).floor().clamp(min=0)
     # Each end of the bracket with the probability by which it exceeds the level.
-    low, high = torch.full_like(x, -1.0), torch.full_like(x, torch.inf)
-    below, above = -goal.expand_as(x), 1 - goal.expand_as(x)
+    low = torch.full_like(x, -1.0)
+    high = torch.full_like(x, torch.inf)
+    below = -goal.expand_as(x)
+    above = 1 - goal.expand_as(x)
     for step in range(COUNT_STEPS if waits else FIXED_STEPS):
         # Sums of masses may end a rounding error below a level that they meet.
-        cdf = weight.unsqueeze(2) * each.cdf(x[:, None, ..., None])
+        cdf = weight.unsqueeze(2) * widened.cdf(x[:, None, ..., None])
         excess = cdf.sum((1, 4)) - goal + 1e-12
         reached = excess >= 0
-        low, below = torch.where(reached, low, x), torch.where(reached, below, excess)
-        high, above = torch.where(reached, x, high), torch.where(reached, excess, above)
+        low = torch.where(reached, low, x)
+        below = torch.where(reached, below, excess)
+        high = torch.where(reached, x, high)
+        above = torch.where(reached, excess, above)
         part = below / (below - above) if step % 2 else 0.5
         inside = (low + part * (high - low)).floor()
         inside = torch.minimum(torch.maximum(inside, low + 1), high - 1)

@@ -55,7 +55,7 @@ class Either(_Either, Family):
 
     def each_output(self) -> Blend:
         """Each output alone."""
-        own: SkewedT = self.alone.each
+        own: SkewedT = self.alone.parts
         together = self.together
         shape = self.alone.log_weight.shape
         loc = together.loc.mT

@@ -180,13 +180,13 @@ class ConditionalError(NamedTuple):
     """What a label says of all outputs together.
 
     error: (B, M, d) label less location, the expected error of a missing output. square: (B, M)
-    squared distance of the observed outputs, in scales. rest: (B, M, d, d) scale matrix of the
-    missing outputs given the observed ones, 0 elsewhere; None: no output is missing.
+    squared distance of the observed outputs, in scales. missing_scale: (B, M, d, d) scale matrix of
+    the missing outputs given the observed ones, 0 elsewhere; None: no output is missing.
     """
 
     error: Tensor
     square: Tensor
-    rest: Tensor | None
+    missing_scale: Tensor | None
 
 
 class _MultivariateStudentT(NamedTuple):

@@ -58,7 +58,7 @@ class Alpaca(Learned, Regression):
         cov = self.prior_cov.expand(batch, 1, -1, -1)
         if self.noise_prior is None:
             return AlpacaStats(mean, cov)
-        alpha, beta = (each.expand(batch, 1, -1) for each in self.noise_prior)
+        alpha, beta = (number.expand(batch, 1, -1) for number in self.noise_prior)
         return NoisyStats(mean, cov, alpha, beta)
 
     def every_start(
@@ -66,34 +66,39 @@ class Alpaca(Learned, Regression):
     ) -> Starts:
         """By lattice steps of both ends of a window: `O(T^2 n)`, times outputs where one lacks."""
         label = (y - self.y_offset) / self.y_scale
-        known = ~torch.isnan(label)
-        label = torch.where(known, label, 0.0)
+        present = ~torch.isnan(label)
+        label = torch.where(present, label, 0.0)
         weight = weight.unsqueeze(-1)
-        mean, cov, phi = prior.mean.squeeze(1), prior.cov.squeeze(1), self.required(phi)
+        mean = prior.mean.squeeze(1)
+        cov = prior.cov.squeeze(1)
+        phi = self.required(phi)
         # On a device not even a look at whether one lacks is worth the wait.
-        if self.partial and not (on_host(known) and bool(known.all())):
-            weight = weight * known
-            found = _by_output(mean, cov, phi, label, weight, longest)
+        if self.partial and not (on_host(present) and bool(present.all())):
+            weight = weight * present
+            predicted = _by_output(mean, cov, phi, label, weight, longest)
         else:
-            found = lattice.predict(mean, cov, phi, label, weight.squeeze(-1), longest)
-            found = found._replace(spread=found.spread.unsqueeze(-1))
+            predicted = lattice.predict(mean, cov, phi, label, weight.squeeze(-1), longest)
+            predicted = predicted._replace(spread=predicted.spread.unsqueeze(-1))
         stats = prior
         if self.noise_prior is not None:
-            past = found.spread.new_ones(y.shape[1], y.shape[1]).triu().unsqueeze(-1)
+            past = predicted.spread.new_ones(y.shape[1], y.shape[1]).triu().unsqueeze(-1)
             absorbed = weight.unsqueeze(1) * past
-            squares = absorbed * found.residual.square()
-            stats = noise_before(prior, absorbed, squares / found.spread)
-        each = self._components(label.unsqueeze(1) - found.residual, found.spread, stats)
-        density = each.log_density(torch.where(known, y, 0.0).unsqueeze(1))
-        return Starts(density.masked_fill(~known.unsqueeze(1), 0.0).sum(-1))
+            squares = absorbed * predicted.residual.square()
+            stats = noise_before(prior, absorbed, squares / predicted.spread)
+        predictive = self._components(
+            label.unsqueeze(1) - predicted.residual, predicted.spread, stats
+        )
+        density = predictive.log_density(torch.where(present, y, 0.0).unsqueeze(1))
+        return Starts(density.masked_fill(~present.unsqueeze(1), 0.0).sum(-1))
 
 
 def _by_output(
     mean: Tensor, cov: Tensor, phi: Tensor, y: Tensor, weight: Tensor, longest: int | None
 ) -> lattice.Predicted:
     """`lattice.predict` with weights (B, T, y), and spreads (B, T, T, y), by output."""
-    batch, outputs = len(y), y.shape[-1]
-    found = lattice.predict(
+    batch = len(y)
+    outputs = y.shape[-1]
+    predicted = lattice.predict(
         mean.mT.flatten(0, 1).unsqueeze(-1),
         cov.repeat_interleave(outputs, 0),
         phi.repeat_interleave(outputs, 0),
@@ -102,6 +107,6 @@ def _by_output(
         longest,
     )
     residual, spread = (
-        each.reshape(batch, outputs, *each.shape[1:3]).movedim(1, -1) for each in found
+        folded.reshape(batch, outputs, *folded.shape[1:3]).movedim(1, -1) for folded in predicted
     )
     return lattice.Predicted(residual, spread)

@@ -87,8 +87,8 @@ class AlpacaMixture(Learned):
 
     def types(self, stats: Stats) -> Tensor:
         """Log probabilities (B, S, M) of the typical regimes."""
-        found: Tensor = stats.log_weight
-        return found
+        log_weight: Tensor = stats.log_weight
+        return log_weight
 
     def alone(self, m: int) -> Alpaca:
         """The regression of one type."""
@@ -108,10 +108,17 @@ class AlpacaMixture(Learned):
 
     def prior(self, location: Tensor, scale: Tensor) -> MixtureStats | NoisyMixtureStats:
         """The meta-learned prior, the same for every stream."""
-        each = self.log_weight, self.prior_mean, self.prior_cov
-        noise = self.noise_prior or ()
-        found = [p.expand(len(location), 1, *p.shape) for p in (*each, *noise)]
-        return NoisyMixtureStats(*found) if noise else MixtureStats(*found)
+
+        def shared(parameter: Tensor) -> Tensor:
+            return parameter.expand(len(location), 1, *parameter.shape)
+
+        log_weight = shared(self.log_weight)
+        mean = shared(self.prior_mean)
+        cov = shared(self.prior_cov)
+        if self.noise_prior is None:
+            return MixtureStats(log_weight, mean, cov)
+        alpha = shared(self.noise_prior.alpha)
+        return NoisyMixtureStats(log_weight, mean, cov, alpha, shared(self.noise_prior.beta))
 
     def predictive(self, stats: Stats, phi: Tensor | None) -> Choice:
         """Mixture of Gaussians (paper, app. A), or of Student-t."""
@@ -119,13 +126,13 @@ class AlpacaMixture(Learned):
         location = torch.einsum("bsmny,bn->bsmy", stats.mean, phi)
         projected = torch.einsum("bsmij,bj->bsmi", stats.cov, phi)
         spread = 1 + torch.einsum("bsmi,bi->bsm", projected, phi)
-        return Choice(self._each(location, spread, stats), stats.log_weight)
+        return Choice(self._of_types(location, spread, stats), stats.log_weight)
 
     def outlier(self, prior: Stats, phi: Tensor | None) -> Choice:
         """The prior predictive with ten times its squared scales."""
         wide = self.predictive(prior, phi)
-        each = wide.each._replace(scale=wide.each.scale * OUTLIER_SPREAD**0.5)
-        return wide._replace(each=each)
+        widened = wide.parts._replace(scale=wide.parts.scale * OUTLIER_SPREAD**0.5)
+        return wide._replace(parts=widened)
 
     def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
         """Absorb one row in every regression, and weigh them by how well they forecast it."""
@@ -138,13 +145,13 @@ class AlpacaMixture(Learned):
             folded.mean, folded.cov, rows, label.unsqueeze(1), share.flatten(1).unsqueeze(-1)
         )
         location, spread, error, mean, cov = (
-            each.reshape(len(y), *types, *each.shape[2:]) for each in read
+            value.reshape(len(y), *types, *value.shape[2:]) for value in read
         )
-        each = self._each(location.squeeze(-2), spread.squeeze(-1), stats)
-        density = each.joint_log_density(y[:, None, None])
-        told = torch.log_softmax(stats.log_weight + density, -1)
+        predictives = self._of_types(location.squeeze(-2), spread.squeeze(-1), stats)
+        density = predictives.joint_log_density(y[:, None, None])
+        log_posterior = torch.log_softmax(stats.log_weight + density, -1)
         log_weight = torch.logaddexp(
-            torch.log(share) + told, torch.log1p(-share) + stats.log_weight
+            torch.log(share) + log_posterior, torch.log1p(-share) + stats.log_weight
         )
         new = stats._replace(log_weight=log_weight, mean=mean, cov=cov)
         if self.noise_prior is None:
@@ -162,14 +169,14 @@ class AlpacaMixture(Learned):
         parts = []
         for m in range(0, self.parts, together):
             some = tree_map(lambda t, m=m: t[:, :, m : m + together], prior)
-            known = self.noise_variance
-            noise = None if known is None else known[m : m + together]
+            variances = self.noise_variance
+            noise = None if variances is None else variances[m : m + together]
             parts.append(self._densities(some, noise, phi, y, weight, longest))
         density = torch.cat(parts, 1)
         # Beside the best type, so that sums of many stay exact.
         lead = density - density.detach().amax(1, keepdim=True)
-        told = (weight[:, None, None] * lead).triu()
-        weights = prior.log_weight.mT.unsqueeze(-1) + told.cumsum(-1) - told
+        evidence = (weight[:, None, None] * lead).triu()
+        weights = prior.log_weight.mT.unsqueeze(-1) + evidence.cumsum(-1) - evidence
         return Starts(torch.logsumexp(torch.log_softmax(weights, 1) + density, 1))
 
     def _densities(
@@ -189,36 +196,41 @@ class AlpacaMixture(Learned):
             return value.repeat_interleave(size, 0)
 
         first = tree_map(lambda t: t.flatten(0, 2), prior)
-        label, absorbed = repeated((y - self.y_offset) / self.y_scale), repeated(weight)
-        rows = repeated(self.required(phi)), label, absorbed
-        found = lattice.predict(first.mean, first.cov, *rows, longest)
-        location, alpha = label.unsqueeze(1) - found.residual, None
+        label = repeated((y - self.y_offset) / self.y_scale)
+        absorbed = repeated(weight)
+        features = repeated(self.required(phi))
+        predicted = lattice.predict(first.mean, first.cov, features, label, absorbed, longest)
+        location = label.unsqueeze(1) - predicted.residual
+        alpha = None
         if noise is not None:
             variance = noise.repeat(len(y), 1)[:, None, None]
         else:
-            share = absorbed.unsqueeze(1).expand_as(found.spread).triu().unsqueeze(-1)
-            squares = share * found.residual.square() / found.spread.unsqueeze(-1)
+            share = absorbed.unsqueeze(1).expand_as(predicted.spread).triu().unsqueeze(-1)
+            squares = share * predicted.residual.square() / predicted.spread.unsqueeze(-1)
             alone = NoisyStats(*(part.unsqueeze(1) for part in first[1:]))
             stats = noise_before(alone, share, squares)
-            variance, alpha = stats.beta / stats.alpha, stats.alpha
-        each = self._components(location, found.spread, variance, alpha)
-        density = each.joint_log_density(repeated(y).unsqueeze(1))
+            variance = stats.beta / stats.alpha
+            alpha = stats.alpha
+        predictives = self._components(location, predicted.spread, variance, alpha)
+        density = predictives.joint_log_density(repeated(y).unsqueeze(1))
         return density.reshape(len(y), size, *density.shape[1:])
 
     def draw(self, stats: Stats, phi: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """One function of each hypothesis: of a type drawn first (see `Regression.draw`)."""
         chances = zip(stats.log_weight.exp(), generators, strict=True)
-        chosen = torch.stack([torch.multinomial(p, 1, generator=each) for p, each in chances])
-        found = []
+        chosen = torch.stack(
+            [torch.multinomial(p, 1, generator=generator) for p, generator in chances]
+        )
+        functions = []
         for m in range(self.parts):
             mean, cov, *noise = (part[:, :, m] for part in stats[1:])
             one = NoisyStats(mean, cov, *noise) if noise else AlpacaStats(mean, cov)
-            found.append(self.alone(m).draw(one, phi, generators))
-        drawn = torch.stack(found, 2)
+            functions.append(self.alone(m).draw(one, phi, generators))
+        drawn = torch.stack(functions, 2)
         at = chosen[..., None, None].expand(-1, -1, -1, *drawn.shape[3:])
         return drawn.gather(2, at).squeeze(2)
 
-    def _each(self, location: Tensor, spread: Tensor, stats: Stats) -> Normal | StudentT:
+    def _of_types(self, location: Tensor, spread: Tensor, stats: Stats) -> Normal | StudentT:
         """Predictives of the types; location: (B, S, M, y), spread: (B, S, M)."""
         if self.noise_variance is not None:
             return self._components(location, spread, self.noise_variance, None)

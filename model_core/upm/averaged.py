@@ -96,16 +96,16 @@ class AveragedStats(NamedTuple):
     origin: Tensor
 
 
-class Reading(NamedTuple):
+class PartsReading(NamedTuple):
     """What the parts say of a label; all (B, S, d, P).
 
-    error: of their forecasts. variance: `f' Lambda^-1 f`. told: log probabilities given the label.
-    shares: of it that they learn.
+    error: of their forecasts. variance: `f' Lambda^-1 f`. log_posterior: log probabilities given
+    the label. shares: of it that they learn.
     """
 
     error: Tensor
     variance: Tensor
-    told: Tensor
+    log_posterior: Tensor
     shares: Tensor
 
 
@@ -139,10 +139,11 @@ class Averaged(UnderlyingModel):
     def prior(self, location: Tensor, scale: Tensor) -> AveragedStats:
         """Prior centred on the location."""
         level = location[:, None, :, None].expand(-1, -1, -1, len(self.kinds))
-        each = 1.0, self.slope, self.autoregression
-        second = level.new_tensor([each[kind] for kind in self.kinds]).expand_as(level)
+        variances = 1.0, self.slope, self.autoregression
+        second = level.new_tensor([variances[kind] for kind in self.kinds]).expand_as(level)
         log_weight = level.new_tensor(self._log_weights())
-        first, nothing = torch.full_like(level, self.kappa), torch.zeros_like(level)
+        first = torch.full_like(level, self.kappa)
+        nothing = torch.zeros_like(level)
         beta = self.beta * scale[:, None, :, None].square().expand_as(level)
         one = torch.ones_like(location[:, None, :1])
         return AveragedStats(
@@ -160,52 +161,60 @@ class Averaged(UnderlyingModel):
         (B, 3 + 10 d); from the least label on in the stream's units.
         """
         batch, outputs = location.shape
-        rest = location.new_zeros(batch, 3 * outputs)
+        nothing = location.new_zeros(batch, 3 * outputs)
         time = location.new_zeros(batch, 1)
-        return torch.cat((time, location, scale, rest, walk.begin(location)), -1)
+        return torch.cat((time, location, scale, nothing, walk.begin(location)), -1)
 
     def beside(self, context: Tensor) -> Beside:
         """The random walk."""
         _, location, scale, *_, kept = self._parts(context)
-        found = walk.forecast(kept)
-        df, loc, width = found.df[:, :1], location + scale * found.loc, scale * found.scale
-        one = torch.ones_like(df)
-        each = [t[:, None, :, None].expand(-1, -1, -1, self.parts) for t in (df, loc, width, one)]
-        equal = torch.full_like(each[1], -math.log(self.parts))
-        return Beside(walk.weight(kept), Blend(SkewedT(*each), equal))
+        forecast = walk.forecast(kept)
+        df = forecast.df[:, :1]
+        loc = location + scale * forecast.loc
+        width = scale * forecast.scale
+        skew = torch.ones_like(df)
+
+        def of_parts(value: Tensor) -> Tensor:
+            return value[:, None, :, None].expand(-1, -1, -1, self.parts)
+
+        alike = SkewedT(of_parts(df), of_parts(loc), of_parts(width), of_parts(skew))
+        equal = torch.full_like(alike.loc, -math.log(self.parts))
+        return Beside(walk.weight(kept), Blend(alike, equal))
 
     def judge(
         self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor, expected: Tensor
     ) -> Tensor:
         """The walk one label later."""
-        *rest, kept = self._parts(context)
-        value = in_units(y, rest[1], rest[2])
-        return torch.cat((*rest, walk.advance(kept, value, labelled, lead)), -1)
+        *before, kept = self._parts(context)
+        value = in_units(y, before[1], before[2])
+        return torch.cat((*before, walk.advance(kept, value, labelled, lead)), -1)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """One observation later; y: the label as it is believed."""
         time, location, scale, least, most, lag, kept = self._parts(context)
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
         value = torch.where(there, in_units(y, location, scale), lag)
-        range_ = torch.minimum(least, value), torch.maximum(most, value)
-        return torch.cat((time + 1, location, scale, *range_, value, kept), -1)
+        least = torch.minimum(least, value)
+        most = torch.maximum(most, value)
+        return torch.cat((time + 1, location, scale, least, most, value, kept), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """Time, the lag, least and greatest forecast."""
         time, location, scale, least, most, lag, _ = self._parts(context)
-        bounds = location + scale * (least - REACH), location + scale * (most + REACH)
-        return torch.cat((time, lag, *bounds), -1)
+        lowest = location + scale * (least - REACH)
+        highest = location + scale * (most + REACH)
+        return torch.cat((time, lag, lowest, highest), -1)
 
     def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
         """Average of the parts' forecasts."""
-        found, scale, _ = self._forecast(stats, self.required(phi))
-        return Blend(self._components(stats, found, scale), stats.log_weight)
+        location, scale, _ = self._forecast(stats, self.required(phi))
+        return Blend(self._components(stats, location, scale), stats.log_weight)
 
     def outlier(self, prior: AveragedStats, phi: Tensor | None) -> Blend:
         """The level's prior predictive with ten times its squared scale."""
-        found, variance = _regression(prior, torch.zeros_like(prior.beta))
+        location, variance = _regression(prior, torch.zeros_like(prior.beta))
         scale = _scale(prior, variance) * OUTLIER_SPREAD**0.5
-        return Blend(self._components(prior, found, scale), prior.log_weight)
+        return Blend(self._components(prior, location, scale), prior.log_weight)
 
     def update(
         self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor
@@ -219,52 +228,53 @@ class Averaged(UnderlyingModel):
         """By the parts that explain the label: (B, S, d)."""
         w = weight[..., None, None]
         read = self._explained(stats, self.required(phi), y, w)
-        return (read.told.exp() * read.shares.clamp(max=1)).sum(-1)
+        return (read.log_posterior.exp() * read.shares.clamp(max=1)).sum(-1)
 
     def _learned(
-        self, stats: AveragedStats, phi: Tensor, y: Tensor, weight: Tensor, read: Reading
+        self, stats: AveragedStats, phi: Tensor, y: Tensor, weight: Tensor, read: PartsReading
     ) -> AveragedStats:
-        u, w = self._second(stats, phi), weight[..., None, None]
-        error, variance, told, each = read
+        u = self._second(stats, phi)
+        w = weight[..., None, None]
+        error, variance, log_posterior, shares = read
         square = torch.stack((torch.ones_like(u), u, u.square()), -1)
-        precision = stats.precision + each.unsqueeze(-1) * square
+        precision = stats.precision + shares.unsqueeze(-1) * square
         gain = torch.stack(_solve(precision, u), -1)
         fresh = (stats.origin < 0) & (weight.unsqueeze(-1) > 0)
-        grown = each * error.square() / (1 + each * variance)
+        grown = shares * error.square() / (1 + shares * variance)
         # Outputs share alpha; of a missing one the expected variance stays as it is.
         grown = torch.where(_missing(y), w * stats.beta / stats.alpha.unsqueeze(-1), grown)
         return AveragedStats(
-            stats.mean + (each * error).unsqueeze(-1) * gain,
+            stats.mean + (shares * error).unsqueeze(-1) * gain,
             precision,
             stats.alpha + 0.5 * weight.unsqueeze(-1),
             stats.beta + 0.5 * grown,
-            torch.logaddexp(torch.log(w) + told, torch.log1p(-w) + stats.log_weight),
+            torch.logaddexp(torch.log(w) + log_posterior, torch.log1p(-w) + stats.log_weight),
             torch.where(fresh, phi[:, None, :1], stats.origin),
         )
 
     def _forecast(self, stats: AveragedStats, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Location and scale of the predictives, and `f' Lambda^-1 f`; all (B, S, d, parts)."""
-        found, variance = _regression(stats, self._second(stats, phi))
-        return self._bounded(found, phi), _scale(stats, variance), variance
+        location, variance = _regression(stats, self._second(stats, phi))
+        return self._bounded(location, phi), _scale(stats, variance), variance
 
-    def _explained(self, stats: AveragedStats, phi: Tensor, y: Tensor, w: Tensor) -> Reading:
+    def _explained(self, stats: AveragedStats, phi: Tensor, y: Tensor, w: Tensor) -> PartsReading:
         """What the parts say of labels; w: (B, S, 1, 1) inlier responsibility.
 
         A missing output tells nothing, and nothing is learned from it.
         """
-        found, scale, variance = self._forecast(stats, phi)
+        location, scale, variance = self._forecast(stats, phi)
         missing = _missing(y)
-        value = torch.where(missing, found, y[:, None, :, None])
-        density = self._components(stats, found, scale).log_density(value)
-        told = torch.log_softmax(stats.log_weight + density.masked_fill(missing, 0.0), -1)
-        error = value - found
-        each = self._shares(w, told - stats.log_weight, error / scale)
-        return Reading(error, variance, told, torch.where(missing, 0.0, each))
+        value = torch.where(missing, location, y[:, None, :, None])
+        density = self._components(stats, location, scale).log_density(value)
+        log_posterior = torch.log_softmax(stats.log_weight + density.masked_fill(missing, 0.0), -1)
+        error = value - location
+        shares = self._shares(w, log_posterior - stats.log_weight, error / scale)
+        return PartsReading(error, variance, log_posterior, torch.where(missing, 0.0, shares))
 
-    def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
+    def _bounded(self, location: Tensor, phi: Tensor) -> Tensor:
         """Locations that are believed; phi: (B, n)."""
         least, most = phi[:, None, 1 + self.y_dim :, None].chunk(2, 2)
-        return torch.maximum(least, torch.minimum(most, found))
+        return torch.maximum(least, torch.minimum(most, location))
 
     def _shares(self, w: Tensor, lead: Tensor, z: Tensor) -> Tensor:
         """Of a label, of which each part learns.
@@ -282,15 +292,15 @@ class Averaged(UnderlyingModel):
     def _log_weights(self) -> list[float]:
         """Log prior probabilities of the parts."""
         skews = self.skews[: len(self.kinds)]
-        each = [1.0 if skew == 1 else ONE_SIDED for skew in skews]
-        return [math.log(weight / sum(each)) for weight in each]
+        chances = [1.0 if skew == 1 else ONE_SIDED for skew in skews]
+        return [math.log(weight / sum(chances)) for weight in chances]
 
-    def _components(self, stats: AveragedStats, found: Tensor, scale: Tensor) -> SkewedT:
+    def _components(self, stats: AveragedStats, location: Tensor, scale: Tensor) -> SkewedT:
         """Forecasts of the parts at locations and scales (B, S, d, parts)."""
-        tails = torch.tensor(self.heavy, device=found.device)
+        tails = torch.tensor(self.heavy, device=location.device)
         df = self._freedom(stats)
         df = torch.where(tails, df.clamp(max=TAILS), df)
-        return SkewedT(df, found, scale, df.new_tensor(self.skews).expand_as(df))
+        return SkewedT(df, location, scale, df.new_tensor(self.skews).expand_as(df))
 
     def _freedom(self, stats: AveragedStats) -> Tensor:
         """Degrees of freedom of the parts with normal noise, (B, S, 1 or d, 1 or parts)."""
@@ -298,11 +308,12 @@ class Averaged(UnderlyingModel):
 
     def _second(self, stats: AveragedStats, phi: Tensor) -> Tensor:
         """The features besides the constant (B, S, d, parts)."""
-        time, last = phi[:, None, :1], phi[:, None, 1 : 1 + self.y_dim]
+        time = phi[:, None, :1]
+        last = phi[:, None, 1 : 1 + self.y_dim]
         age = torch.where(stats.origin < 0, 0.0, (time - stats.origin) / UNIT)
         full = stats.beta[..., 0]
-        each = torch.zeros_like(full), age.expand_as(full), last.expand_as(full)
-        return torch.stack([each[kind] for kind in self.kinds], -1)
+        regressors = torch.zeros_like(full), age.expand_as(full), last.expand_as(full)
+        return torch.stack([regressors[kind] for kind in self.kinds], -1)
 
     def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
         d = self.y_dim

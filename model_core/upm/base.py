@@ -157,15 +157,18 @@ class UnderlyingModel(ABC):
         weight: (B, S, c), 0 or 1: whether a hypothesis absorbs a row. Row by row unless a model
         knows better.
         """
-        labels, inputs = [], []
+        labels = []
+        inputs = []
         for i in range(y.shape[1]):
             features = None if phi is None else phi[:, i]
-            each = self.predictive(stats, features)
-            labels.append(each.joint_log_density(y[:, i].unsqueeze(1)))
+            predictive = self.predictive(stats, features)
+            labels.append(predictive.joint_log_density(y[:, i].unsqueeze(1)))
             inputs.append(self.input_log_prob(stats, features))
             stats = self.update(stats, features, y[:, i], weight[..., i])
-        known = [each for each in inputs if each is not None]
-        return Block(torch.stack(labels, -1), torch.stack(known, -1) if known else None, stats)
+        evidence = [log_prob for log_prob in inputs if log_prob is not None]
+        return Block(
+            torch.stack(labels, -1), torch.stack(evidence, -1) if evidence else None, stats
+        )
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
@@ -183,8 +186,8 @@ class UnderlyingModel(ABC):
 
     def means(self, stats: Stats, phi: Tensor) -> Tensor:
         """Predictive means (B, S, A, d) of the label at A inputs of each stream, phi (B, A, n)."""
-        each = [self.predictive(stats, phi[:, a]).mean() for a in range(phi.shape[1])]
-        return torch.stack(each, 2)
+        means = [self.predictive(stats, phi[:, a]).mean() for a in range(phi.shape[1])]
+        return torch.stack(means, 2)
 
     def draw(self, stats: Stats, phi: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draws (B, S, A, d), one for each hypothesis, at A inputs, phi (B, A, n).
@@ -192,15 +195,17 @@ class UnderlyingModel(ABC):
         generators: one for each stream. Without a function to draw, these are labels, drawn from
         the predictive at each input independently: noise included, and no function through them.
         """
-        found = []
+        draws = []
         for a in range(phi.shape[1]):
-            each = self.predictive(stats, phi[:, a])
+            predictive = self.predictive(stats, phi[:, a])
             parts = [
-                each.rebuilt(*(p[b : b + 1] for p in each.parameters())).sample(generator)
+                predictive.rebuilt(*(p[b : b + 1] for p in predictive.parameters())).sample(
+                    generator
+                )
                 for b, generator in enumerate(generators)
             ]
-            found.append(torch.cat(parts))
-        return torch.stack(found, 2)
+            draws.append(torch.cat(parts))
+        return torch.stack(draws, 2)
 
     def required(self, x: Tensor | None) -> Tensor:
         """Inputs, or features, of a model that cannot do without; raises ValueError."""
@@ -224,7 +229,8 @@ def in_units(value: Tensor, location: Tensor, scale: Tensor) -> Tensor:
 
 def tree_map(function: Callable[..., Tensor], stats: S, *others: S) -> S:
     """Apply a function to each tensor of a NamedTuple (and its mates); returns the same type."""
-    return type(stats)(*(function(*each) for each in zip(stats, *others, strict=True)))  # type: ignore[call-overload]
+    rows = zip(stats, *others, strict=True)  # type: ignore[call-overload]
+    return type(stats)(*(function(*tensors) for tensors in rows))
 
 
 def over(mask: Tensor, like: Tensor) -> Tensor:

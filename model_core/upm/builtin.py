@@ -50,7 +50,7 @@ class BuiltIn(NamedTuple):
         module, _, name = self.path.partition(":")
         made = getattr(import_module(f"model_core.upm.{module}"), name)
         return cast(
-            "UnderlyingModel", made(**{each: getattr(options, each) for each in self.takes})
+            "UnderlyingModel", made(**{option: getattr(options, option) for option in self.takes})
         )
 
 
@@ -104,7 +104,7 @@ _TABLE = (
     ),
 )  # fmt: skip
 
-BUILTIN = {each.name: each for each in _TABLE}
+BUILTIN = {entry.name: entry for entry in _TABLE}
 # Settings that change what a model looks at, beside its dimensions.
 SHAPES = tuple(name for name in Options._fields if name not in ("y_dim", "x_dim", "classes"))
 
@@ -118,5 +118,5 @@ def build(name: str, options: Options) -> UnderlyingModel:
 def curves() -> dict[str, dict[str, Any]]:
     """What was simulated of false alarms, by name; see `model_core.sensitivity`."""
     stored = Path(__file__).with_name("sensitivity.json")
-    found: dict[str, dict[str, Any]] = json.loads(stored.read_text())
-    return found
+    sensitivities: dict[str, dict[str, Any]] = json.loads(stored.read_text())
+    return sensitivities

@@ -75,9 +75,10 @@ class Conjugate(UnderlyingModel):
         more: tuple[Any, ...] = ()
         of_part: tuple[Any, ...] = ()
         if self.mixture:
-            stats = tuple(each.unsqueeze(-1) for each in stats)
+            stats = tuple(statistic.unsqueeze(-1) for statistic in stats)
             part = stats[0].new_tensor(self.mixture).unbind(-1)
-            of_part, more = (part,), (part, self.required(phi)[:, None, :, None])
+            of_part = (part,)
+            more = (part, self.required(phi)[:, None, :, None])
         parameters = self._equation()(stats, *more)
         if widen is not None:
             parameters = widen(parameters, *of_part)
@@ -250,7 +251,7 @@ class Poisson(Conjugate):
     def mixture(self) -> tuple[tuple[float, ...], ...]:
         """Of each gamma; see `maths.conjugate.poisson`."""
         least = self.shape / self.factors[-1]
-        each = zip(self.factors, self.weights, self.outlier_weights, strict=True)
+        gammas = zip(self.factors, self.weights, self.outlier_weights, strict=True)
         return tuple(
             (
                 self.shape / factor,
@@ -258,7 +259,7 @@ class Poisson(Conjugate):
                 math.log(weight) - self.shape * math.log(factor),
                 math.log(strange) - math.log(weight),
             )
-            for factor, weight, strange in each
+            for factor, weight, strange in gammas
         )
 
     def prior(self, location: Tensor, scale: Tensor) -> CountStats:

@@ -50,15 +50,17 @@ class Density(NamedTuple):
         batch, steps, classes = self.following.shape
         first = self.following.unsqueeze(-1)
         index = first.clamp(max=steps - 1).flatten(1, 2).expand(-1, -1, len(t))
-        found = self.row[..., part].gather(1, index).reshape(batch, steps, classes, -1)
+        numbers = self.row[..., part].gather(1, index).reshape(batch, steps, classes, -1)
         # A window that does not count, as it is too long, has no row either.
-        row = torch.where((first < t) & (found >= 0), found, self.unseen[..., part].unsqueeze(1))
+        row = torch.where(
+            (first < t) & (numbers >= 0), numbers, self.unseen[..., part].unsqueeze(1)
+        )
         return self.value.gather(0, row.flatten()).reshape(row.shape)
 
     def counts(self, part: slice) -> Tensor:
         """How often each class was seen by [s, j, t]: (B, T, J, c), 0 where `s > t`."""
-        each = self.before
-        return (each[..., part].unsqueeze(1) - each.mT.unsqueeze(-1)).clamp(min=0)
+        seen = self.before
+        return (seen[..., part].unsqueeze(1) - seen.mT.unsqueeze(-1)).clamp(min=0)
 
 
 class _Pairs(NamedTuple):
@@ -83,23 +85,23 @@ class _Squares(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, phi: Tensor, mean: Tensor, inverse: Tensor, asked: Tensor, known: Tensor
+        ctx: Any, phi: Tensor, mean: Tensor, inverse: Tensor, asked: Tensor, condition: Tensor
     ) -> Tensor:
-        """phi: (M, n). mean, inverse: (P, n). asked, known: (Q,) rows of phi and of mean."""
-        ctx.save_for_backward(phi, mean, inverse, asked, known)
-        found = phi.new_empty(len(asked))
-        parts = _parts(found, asked, known)
+        """phi: (M, n). mean, inverse: (P, n). asked, condition: (Q,) rows of phi and of mean."""
+        ctx.save_for_backward(phi, mean, inverse, asked, condition)
+        squares = phi.new_empty(len(asked))
+        parts = _parts(squares, asked, condition)
         for part, which, of in parts:
             error = phi.index_select(0, which).sub_(mean.index_select(0, of))
             torch.sum(error.square_().mul_(inverse.index_select(0, of)), -1, out=part)
-        return found
+        return squares
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of phi, mean and inverse."""
-        phi, mean, inverse, asked, known = ctx.saved_tensors
-        d_phi, d_mean, d_inverse = (torch.zeros_like(each) for each in (phi, mean, inverse))
-        parts = _parts(grad, asked, known)
+        phi, mean, inverse, asked, condition = ctx.saved_tensors
+        d_phi, d_mean, d_inverse = (torch.zeros_like(tensor) for tensor in (phi, mean, inverse))
+        parts = _parts(grad, asked, condition)
         for part, which, of in parts:
             error = phi.index_select(0, which).sub_(mean.index_select(0, of))
             weighted = part.unsqueeze(-1) * error
@@ -111,34 +113,36 @@ class _Squares(torch.autograd.Function):
 
 
 def _parts(*rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    return zip(*(torch.split(each, ROWS) for each in rows), strict=True)
+    return zip(*(torch.split(row, ROWS) for row in rows), strict=True)
 
 
 def densities(
-    classes: Classes, phi: Tensor, label: Tensor, known: Tensor, longest: int | None = None
+    classes: Classes, phi: Tensor, label: Tensor, present: Tensor, longest: int | None = None
 ) -> Density:
-    """Of features (B, T, n) with class indices (B, T) where `known` (B, T).
+    """Of features (B, T, n) with class indices (B, T) where `present` (B, T).
 
     longest: windows of at most as many observations are enough.
     """
-    batch, steps, size = *label.shape, len(classes.mean)
+    batch, steps = label.shape
+    size = len(classes.mean)
     t = torch.arange(steps, device=phi.device)
-    chosen = (label.unsqueeze(-1) == torch.arange(size, device=phi.device)) & known.unsqueeze(-1)
+    chosen = (label.unsqueeze(-1) == torch.arange(size, device=phi.device)) & present.unsqueeze(-1)
     following = torch.where(chosen, t.unsqueeze(-1), steps).flip(1).cummin(1).values.flip(1)
     latest = torch.where(chosen, t.unsqueeze(-1), 0).cummax(1).values
     before = chosen.long().cumsum(1) - chosen.long()
     length = t - t.unsqueeze(-1)
     near = (length >= 0) if longest is None else (length >= 0) & (length <= longest)
-    same = (label.unsqueeze(2) == label.unsqueeze(1)) & known.unsqueeze(2) & known.unsqueeze(1)
+    same = (label.unsqueeze(2) == label.unsqueeze(1)) & present.unsqueeze(2) & present.unsqueeze(1)
     pairs = _pairs(same & near, label, before)
     # Each observation of a class, and each input after it.
-    sequence, first, at = (known.unsqueeze(-1) & near & (length > 0)).nonzero(as_tuple=True)
+    sequence, first, at = (present.unsqueeze(-1) & near & (length > 0)).nonzero(as_tuple=True)
     pair = pairs.number[sequence, first, latest[sequence, at - 1, label[sequence, first]]]
     row = torch.full_like(pairs.number, -1)
     row[sequence, first, at] = torch.arange(len(at), device=phi.device)
     # Each input under each class that was not seen.
     unseen = torch.arange(batch * size * steps, device=phi.device).reshape(batch, size, steps)
-    of_class, at_time = unseen // steps % size, unseen // (size * steps) * steps + t
+    of_class = unseen // steps % size
+    at_time = unseen // (size * steps) * steps + t
     asked = torch.cat((sequence * steps + at, at_time.flatten()))
     known_of = torch.cat((pair, len(pairs.first) + of_class.flatten()))
     deviation = phi - classes.mean[label]
@@ -160,7 +164,7 @@ def _sums(deviation: Tensor, same: Tensor, pairs: _Pairs) -> Tensor:
     """Sums (P, n) of the deviations that each pair has seen."""
     earlier = (same.tril(-1).to(deviation.dtype) @ deviation).flatten(0, 1)
     steps = deviation.shape[1]
-    first, last = (pairs.sequence * steps + each for each in (pairs.first, pairs.last))
+    first, last = (pairs.sequence * steps + place for place in (pairs.first, pairs.last))
     moved = earlier.index_select(0, last) - earlier.index_select(0, first)
     return moved + deviation.flatten(0, 1).index_select(0, last)
 
@@ -175,11 +179,11 @@ def _values(
     gain = (classes.precision * classes.noise + number).reciprocal()
     variance = classes.noise * (1 + gain)
     logs = (variance.log() + math.log(2 * math.pi)).sum(-1).flatten()
-    each = torch.arange(len(classes.mean), device=phi.device)
-    of_class = torch.cat((pairs.label, each))
-    entry = torch.cat((pairs.count, torch.zeros_like(each))) * len(each) + of_class
+    every = torch.arange(len(classes.mean), device=phi.device)
+    of_class = torch.cat((pairs.label, every))
+    entry = torch.cat((pairs.count, torch.zeros_like(every))) * len(every) + of_class
     seen = gain.flatten(0, 1).index_select(0, entry[: len(sums)]) * sums
-    mean = classes.mean.index_select(0, of_class) + pad(seen, (0, 0, 0, len(each)))
+    mean = classes.mean.index_select(0, of_class) + pad(seen, (0, 0, 0, len(every)))
     inverse = variance.reciprocal().flatten(0, 1).index_select(0, entry)
     squares: Tensor = _Squares.apply(  # type: ignore[no-untyped-call]
         phi.flatten(0, 1), mean, inverse, *rows

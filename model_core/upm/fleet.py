@@ -29,7 +29,7 @@ from torch import Tensor
 
 from model_core.components import Blend, SkewedT
 from model_core.encoder import Encoder
-from model_core.upm.averaged import Averaged, AveragedStats, Reading
+from model_core.upm.averaged import Averaged, AveragedStats, PartsReading
 from model_core.upm.base import Beside
 
 
@@ -112,11 +112,11 @@ class Fleet(Averaged):
 
     def beside(self, context: Tensor) -> Beside:
         """The random walk."""
-        weight, found = super().beside(self._split(context)[0])
-        assert isinstance(found, Blend)
+        weight, components = super().beside(self._split(context)[0])
+        assert isinstance(components, Blend)
         # Each output has its own degrees of freedom.
-        each = SkewedT(*(p.expand_as(found.log_weight) for p in found.each))
-        return Beside(weight, Blend(each, found.log_weight))
+        expanded = SkewedT(*(p.expand_as(components.log_weight) for p in components.parts))
+        return Beside(weight, Blend(expanded, components.log_weight))
 
     def judge(
         self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor, expected: Tensor
@@ -150,22 +150,22 @@ class Fleet(Averaged):
         """As in `averaged`, of which the learned part is none."""
         alone = Averaged(self.y_dim).outlier(prior.alone, phi)
         shape = alone.log_weight.shape
-        each = [p.expand(shape) for p in alone.each]
-        padded = [torch.cat((p, p[..., :1]), -1) for p in each]
-        never = torch.full_like(each[0][..., :1], -torch.inf)
+        expanded = [p.expand(shape) for p in alone.parts]
+        padded = [torch.cat((p, p[..., :1]), -1) for p in expanded]
+        never = torch.full_like(expanded[0][..., :1], -torch.inf)
         others = alone.log_weight - math.log1p(-self.chance)  # they have all of the weight
         return Blend(SkewedT(*padded), torch.cat((others, never), -1))
 
     def _learned(  # type: ignore[override]
-        self, stats: FleetStats, phi: Tensor, y: Tensor, weight: Tensor, read: Reading
+        self, stats: FleetStats, phi: Tensor, y: Tensor, weight: Tensor, read: PartsReading
     ) -> FleetStats:
-        others, last = zip(*((each[..., :-1], each[..., -1]) for each in read), strict=True)
-        alone = super()._learned(stats.alone, phi, y, weight, Reading(*others))
-        error, gram, told, share = last
+        others, last = zip(*((values[..., :-1], values[..., -1]) for values in read), strict=True)
+        alone = super()._learned(stats.alone, phi, y, weight, PartsReading(*others))
+        error, gram, log_posterior, share = last
         error = error / self._units(phi)[1].unsqueeze(1)
         w = weight.unsqueeze(-1)
         log_weight = torch.logaddexp(
-            torch.log(w) + told, torch.log1p(-w) + stats.log_weight[..., -1]
+            torch.log(w) + log_posterior, torch.log1p(-w) + stats.log_weight[..., -1]
         )
         average = share.mean(-1)
         projected = _project(stats.cov, self._units(phi)[2])
@@ -188,19 +188,19 @@ class Fleet(Averaged):
         location, scale, features = self._units(phi)
         gram = (_project(stats.cov, features) * features.unsqueeze(1)).sum(-1).clamp(min=0)
         fitted = torch.einsum("bsny,bn->bsy", stats.weights, features)
-        found = location.unsqueeze(1) + scale.unsqueeze(1) * fitted
-        variance = gram.unsqueeze(-1).expand_as(found)
+        mean = location.unsqueeze(1) + scale.unsqueeze(1) * fitted
+        variance = gram.unsqueeze(-1).expand_as(mean)
         spread = (stats.rate / stats.shape * (1 + variance)).sqrt()
         learned = (
-            self._bounded(found.unsqueeze(-1), phi),
+            self._bounded(mean.unsqueeze(-1), phi),
             (scale.unsqueeze(1) * spread).unsqueeze(-1),
             variance.unsqueeze(-1),
         )
         location, scale, variance = (torch.cat(pair, -1) for pair in zip(own, learned, strict=True))
         return location, scale, variance
 
-    def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
-        return super()._bounded(found, phi[:, : 1 + 3 * self.y_dim])
+    def _bounded(self, location: Tensor, phi: Tensor) -> Tensor:
+        return super()._bounded(location, phi[:, : 1 + 3 * self.y_dim])
 
     def _freedom(self, stats: FleetStats) -> Tensor:  # type: ignore[override]
         own = super()._freedom(stats.alone).expand(-1, -1, self.y_dim, self.parts - 1)

@@ -84,21 +84,21 @@ class JointStats(NamedTuple):
         return AveragedStats(*self[:6])
 
 
-class _Reading(NamedTuple):
+class _JointReading(NamedTuple):
     """What the three say of a label.
 
-    errors: (B, S, V, d) of the vector autoregressions, expected ones of missing outputs. rest:
-    (B, S, V, d, d) scale matrix of the missing outputs given the others; None: none is missing.
-    solved: (B, S, V, p) `Lambda^-1 f`. variance: (B, S, V) `f' Lambda^-1 f`. told: (B, S, 1 + V)
-    log probabilities of the three given the label. shares: (B, S, 1 + V) of the label that each
-    learns; within the first its parts have their own.
+    errors: (B, S, V, d) of the vector autoregressions, expected ones of missing outputs.
+    missing_scale: (B, S, V, d, d) scale matrix of the missing outputs given the others; None: none
+    is missing. solved: (B, S, V, p) `Lambda^-1 f`. variance: (B, S, V) `f' Lambda^-1 f`.
+    log_posterior: (B, S, 1 + V) log probabilities of the three given the label. shares:
+    (B, S, 1 + V) of the label that each learns; within the first its parts have their own.
     """
 
     errors: Tensor
-    rest: Tensor | None
+    missing_scale: Tensor | None
     solved: Tensor
     variance: Tensor
-    told: Tensor
+    log_posterior: Tensor
     shares: Tensor
 
 
@@ -133,7 +133,8 @@ class Joint(Averaged):
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
         """That of `averaged`, then `WATCHED` numbers of each output: (B, 3 + 14 d)."""
-        one, nothing = torch.ones_like(location), torch.zeros_like(location)
+        one = torch.ones_like(location)
+        nothing = torch.zeros_like(location)
         watched = one, BEFORE * one, nothing, nothing
         return torch.cat((super().context(location, scale), *watched), -1)
 
@@ -155,9 +156,9 @@ class Joint(Averaged):
         moved = (torch.minimum(error.square(), FAR**2 * variance) - variance) / (BEFORE + time)
         learned = torch.cat((variance + moved, squares + z.square(), products + z * last, z), -1)
         # What follows a missing label has no neighbour.
-        rest = torch.cat((variance, squares, products, torch.zeros_like(last)), -1)
+        unlearned = torch.cat((variance, squares, products, torch.zeros_like(last)), -1)
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
-        watched = torch.where(there.repeat(1, WATCHED), learned, rest)
+        watched = torch.where(there.repeat(1, WATCHED), learned, unlearned)
         return torch.cat((super().judge(own, y, labelled, lead, expected), watched), -1)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
@@ -191,7 +192,7 @@ class Joint(Averaged):
         """By the parts that explain the label: (B, S, d)."""
         read = self._read(stats, self.required(phi), y, weight)
         alone = self._alone.share(stats.alone, phi, y, read.shares[..., 0])
-        chances = read.told.exp()
+        chances = read.log_posterior.exp()
         together = (chances[..., 1:] * read.shares[..., 1:]).sum(-1, keepdim=True)
         return chances[..., :1] * alone + together
 
@@ -202,12 +203,14 @@ class Joint(Averaged):
         phi = self.required(phi)
         read = self._read(stats, phi, y, weight)
         alone = self._alone.update(stats.alone, phi, y, read.shares[..., 0])
-        share, f, error = read.shares[..., 1:], _features(phi, self.y_dim), read.errors
+        share = read.shares[..., 1:]
+        f = _features(phi, self.y_dim)
+        error = read.errors
         gain = (share / (1 + share * read.variance))[..., None, None]
         rounding = self.y_dim * (self.y_dim + 3) * torch.finfo(error.dtype).eps
         psi = stats.psi + gain * (error.unsqueeze(-1) * error.unsqueeze(-2))
-        if read.rest is not None:
-            psi = psi + (share / (1 + read.variance))[..., None, None] * read.rest
+        if read.missing_scale is not None:
+            psi = psi + (share / (1 + read.variance))[..., None, None] * read.missing_scale
         # See `Multivariate.update`: a few eps of the diagonal keep it positive definite.
         grown = psi + rounding * torch.diag_embed(psi.diagonal(dim1=-2, dim2=-1))
         w = weight.unsqueeze(-1)
@@ -218,7 +221,7 @@ class Joint(Averaged):
             stats.inverse + share[..., None, None] * (f.unsqueeze(-1) * f.unsqueeze(-2)),
             torch.where(gain > 0, grown, psi),
             stats.nu + share,
-            torch.logaddexp(torch.log(w) + read.told, kept),
+            torch.logaddexp(torch.log(w) + read.log_posterior, kept),
         )
 
     @property
@@ -236,7 +239,7 @@ class Joint(Averaged):
         factor, failed = torch.linalg.cholesky_ex(stats.inverse)
         solved = torch.cholesky_solve(f.unsqueeze(-1), factor).squeeze(-1)
         variance = (f * solved).sum(-1).clamp(min=0)
-        found = self._bounded((f.unsqueeze(-2) @ stats.matrix).squeeze(-2).mT, phi).mT
+        location = self._bounded((f.unsqueeze(-2) @ stats.matrix).squeeze(-2).mT, phi).mT
         df = stats.nu - (self.y_dim - 1)
         root, wrong = torch.linalg.cholesky_ex(stats.psi)
         # A row that is not positive definite is nan, so that its step is refused and no other's.
@@ -244,26 +247,26 @@ class Joint(Averaged):
         heavy = df[..., 1:].clamp(max=TAILS)
         df = torch.cat((df[..., :1], heavy), -1).unsqueeze(-1)
         scaled = root * spread.sqrt()[..., None, None]
-        return MultivariateStudentT(df, found, scaled), solved, variance
+        return MultivariateStudentT(df, location, scaled), solved, variance
 
-    def _read(self, stats: JointStats, phi: Tensor, y: Tensor, weight: Tensor) -> _Reading:
+    def _read(self, stats: JointStats, phi: Tensor, y: Tensor, weight: Tensor) -> _JointReading:
         together, solved, variance = self._together(stats, phi)
         value = y[:, None, None]
         independent = self._alone.predictive(stats.alone, phi).joint_log_density(y.unsqueeze(1))
-        each = together.joint_log_density(value)
-        density = torch.cat((independent.unsqueeze(-1), each), -1)
-        told = torch.log_softmax(stats.log_choice + density, -1)
-        error, square, rest = together.explain(value)
+        vectors = together.joint_log_density(value)
+        density = torch.cat((independent.unsqueeze(-1), vectors), -1)
+        log_posterior = torch.log_softmax(stats.log_choice + density, -1)
+        error, square, missing_scale = together.explain(value)
         outputs = (~torch.isnan(value)).sum(-1)
         heavy = ((TAILS + outputs) / (TAILS + square[..., 1:])).clamp(max=1)
-        lead = (told - stats.log_choice).clamp(max=FAR_AHEAD)
+        lead = (log_posterior - stats.log_choice).clamp(max=FAR_AHEAD)
         w = weight.unsqueeze(-1)
         odds = ((w / (1 - w)).clamp(max=MOST_ODDS) * lead.exp()).clamp(max=CERTAIN)
         one = torch.ones_like(heavy)
         shares = odds / (1 + odds) * torch.cat((one, one, heavy), -1)
         # Gradients of what nothing is learned from are zero, whatever is made of the zero.
         shares = torch.where(odds > 0, shares, 0.0)
-        return _Reading(error, rest, solved, variance, told, shares)
+        return _JointReading(error, missing_scale, solved, variance, log_posterior, shares)
 
     def _independent(self, alone: Blend) -> Either:
         """Either of which the outputs are independent, for certain."""

@@ -38,19 +38,20 @@ def read(context: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
     return time, lags
 
 
-def push(recent: Tensor, lags: Tensor, value: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+def push(recent: Tensor, lags: Tensor, value: Tensor, labelled: Tensor) -> tuple[Tensor, Tensor]:
     """Take in a label; all in scales of the stream.
 
     recent: (B, 2 d) the two last labels, the latest first. lags: (B, p d) the features, the latest
-    first. value: (B, d). known: (B,) or (B, d); where it is not, the latest lag stands in for it.
+    first. value: (B, d). labelled: (B,) or (B, d); where it is not, the latest lag stands in.
 
     A lag follows its label no farther than `REACH` beyond the two before it. A single outlier,
     which no hypothesis learns from, would else be a lever on the forecast of the next label; a jump
     that lasts is followed in full one label later.
     """
     one, two = recent.chunk(2, -1)
-    low, high = torch.minimum(one, two) - REACH, torch.maximum(one, two) + REACH
-    there = known if known.dim() > 1 else known.unsqueeze(-1)
+    low = torch.minimum(one, two) - REACH
+    high = torch.maximum(one, two) + REACH
+    there = labelled if labelled.dim() > 1 else labelled.unsqueeze(-1)
     d = value.shape[-1]
     latest = torch.where(there, torch.maximum(low, torch.minimum(high, value)), lags[:, :d])
     recent = torch.cat((torch.where(there, value, one), torch.where(there, one, two)), -1)

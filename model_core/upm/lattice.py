@@ -31,7 +31,7 @@ class Predicted(NamedTuple):
     spread: Tensor
 
 
-class _Step(NamedTuple):
+class _LatticeStep(NamedTuple):
     """Windows of one length before they grew: what the gradient needs of them.
 
     ahead, back: (B, windows, n + y) `(g, residual)` and `(h, residual)`. excess_ahead, excess_back:
@@ -75,23 +75,33 @@ class _Lattice(torch.autograd.Function):
         ctx: Any, first: Tensor, spread: Tensor, phi: Tensor, weight: Tensor, lengths: int
     ) -> tuple[Tensor, Tensor]:
         """first: (B, T, n + y) `(P phi_t, residual)`. spread: (B, T) `phi' P phi`."""
-        n, steps = phi.shape[-1], phi.shape[1]
+        n = phi.shape[-1]
+        steps = phi.shape[1]
         saved: list[Tensor] = []
-        ahead, back, q, p = first.clone(), first.clone(), spread.clone(), spread.clone()
+        ahead = first.clone()
+        back = first.clone()
+        q = spread.clone()
+        p = spread.clone()
         residual = first.new_zeros(len(first), lengths, steps, first.shape[-1] - n)
         excess = spread.new_zeros(len(first), lengths, steps)
-        residual[:, 0], excess[:, 0] = first[..., n:], spread
+        residual[:, 0] = first[..., n:]
+        excess[:, 0] = spread
         for m in range(1, lengths):
             # By [t] ahead and by [s] back: the window of s and t = s + m loses both its ends.
-            a, b, left = ahead[:, m:], back[:, : steps - m], phi[:, : steps - m]
+            a = ahead[:, m:]
+            b = back[:, : steps - m]
+            left = phi[:, : steps - m]
             shared = (left * a[..., :n]).sum(-1)
-            old = _Step(a.clone(), b.clone(), q[:, m:].clone(), p[:, : steps - m].clone(), shared)
+            old = _LatticeStep(
+                a.clone(), b.clone(), q[:, m:].clone(), p[:, : steps - m].clone(), shared
+            )
             u, v = _gains(old, weight, m)
             a.addcmul_(old.back, u.unsqueeze(-1), value=-1)
             b.addcmul_(old.ahead, v.unsqueeze(-1), value=-1)
             q[:, m:].addcmul_(shared, u, value=-1)
             p[:, : steps - m].addcmul_(shared, v, value=-1)
-            residual[:, m, m:], excess[:, m, m:] = a[..., n:], q[:, m:]
+            residual[:, m, m:] = a[..., n:]
+            excess[:, m, m:] = q[:, m:]
             saved += old
         ctx.save_for_backward(phi, weight, *saved)
         return residual, excess
@@ -100,13 +110,16 @@ class _Lattice(torch.autograd.Function):
     def backward(ctx: Any, d_residual: Tensor, d_excess: Tensor) -> tuple[Tensor | None, ...]:
         """The steps in reverse; weights have no gradient."""
         phi, weight, *saved = ctx.saved_tensors
-        n, steps, lengths = phi.shape[-1], phi.shape[1], d_excess.shape[1]
+        n = phi.shape[-1]
+        steps = phi.shape[1]
+        lengths = d_excess.shape[1]
         d_phi = torch.zeros_like(phi)
         d_ahead = phi.new_zeros(*phi.shape[:2], n + d_residual.shape[-1])
         d_back = torch.zeros_like(d_ahead)
-        d_q, d_p = torch.zeros_like(phi[..., 0]), torch.zeros_like(phi[..., 0])
+        d_q = torch.zeros_like(phi[..., 0])
+        d_p = torch.zeros_like(phi[..., 0])
         for m in range(lengths - 1, 0, -1):
-            old = _Step(*saved[5 * (m - 1) : 5 * m])
+            old = _LatticeStep(*saved[5 * (m - 1) : 5 * m])
             d_ahead[:, m:, n:] += d_residual[:, m, m:]
             d_q[:, m:] += d_excess[:, m, m:]
             end = steps - m
@@ -118,21 +131,25 @@ class _Lattice(torch.autograd.Function):
         return d_ahead + d_back, d_q + d_p + d_excess[:, 0], d_phi, None, None
 
 
-def _gains(old: _Step, weight: Tensor, m: int) -> tuple[Tensor, Tensor]:
+def _gains(old: _LatticeStep, weight: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """Gains (B, windows) of the observation at the start and of that at the end."""
-    first, last = weight[:, : weight.shape[1] - m], weight[:, m:]
+    first = weight[:, : weight.shape[1] - m]
+    last = weight[:, m:]
     return (
         first * old.shared / (1 + first * old.excess_back),
         last * old.shared / (1 + last * old.excess_ahead),
     )
 
 
-def _reverse(old: _Step, weight: Tensor, m: int, grads: tuple[Tensor, ...]) -> Tensor:
+def _reverse(old: _LatticeStep, weight: Tensor, m: int, grads: tuple[Tensor, ...]) -> Tensor:
     """Gradients of a step's outcome, in place, to those of what went in; that of `d` (..., 1)."""
     d_ahead, d_back, d_q, d_p = grads
-    first, last = weight[:, : weight.shape[1] - m], weight[:, m:]
-    at_start, at_end = first / (1 + first * old.excess_back), last / (1 + last * old.excess_ahead)
-    u, v = at_start * old.shared, at_end * old.shared
+    first = weight[:, : weight.shape[1] - m]
+    last = weight[:, m:]
+    at_start = first / (1 + first * old.excess_back)
+    at_end = last / (1 + last * old.excess_ahead)
+    u = at_start * old.shared
+    v = at_end * old.shared
     d_u = -(old.back * d_ahead).sum(-1) - old.shared * d_q
     d_v = -(old.ahead * d_back).sum(-1) - old.shared * d_p
     d_shared = d_u * at_start + d_v * at_end - u * d_q - v * d_p
@@ -144,11 +161,11 @@ def _reverse(old: _Step, weight: Tensor, m: int, grads: tuple[Tensor, ...]) -> T
     return d_shared.unsqueeze(-1)
 
 
-def _by_start(each: Tensor) -> Tensor:
+def _by_start(by_length: Tensor) -> Tensor:
     """From (B, length, t, d) to [s, t], 0 where there is no such length; (B, T, T, d)."""
-    lengths, steps = each.shape[1:3]
-    t = torch.arange(steps, device=each.device)
+    lengths, steps = by_length.shape[1:3]
+    t = torch.arange(steps, device=by_length.device)
     length = t - t.unsqueeze(-1)  # [s, t]
-    known = (length >= 0) & (length < lengths)
-    found = each[:, length.clamp(0, lengths - 1), t.expand(steps, -1)]
-    return found.masked_fill(~known.unsqueeze(-1), 0.0)
+    exists = (length >= 0) & (length < lengths)
+    values = by_length[:, length.clamp(0, lengths - 1), t.expand(steps, -1)]
+    return values.masked_fill(~exists.unsqueeze(-1), 0.0)

@@ -43,8 +43,8 @@ class Learned(UnderlyingModel):
         """The labels before, none yet."""
         if self.lags == 0:
             return super().context(location, scale)
-        offset, each = (own.expand(len(location), -1) for own in (self.y_offset, self.y_scale))
-        return memory.begin(offset, each, self.lags)
+        offset, unit = (own.expand(len(location), -1) for own in (self.y_offset, self.y_scale))
+        return memory.begin(offset, unit, self.lags)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """Labels before, one later; an outlier does not count in full, nor a missing output."""

@@ -50,7 +50,8 @@ class ZeroTraining(Regression):
 
     def _prior(self, variances: Sequence[float], location: Tensor, scale: Tensor) -> NoisyStats:
         """Independent coefficients of the given variances after the intercept."""
-        batch, size = len(location), 1 + len(variances)
+        batch = len(location)
+        size = 1 + len(variances)
         mean = location.new_zeros(batch, 1, size, self.y_dim)
         mean[:, 0, 0] = location[:, : self.y_dim]
         cov = torch.diag(location.new_tensor([self.level, *variances]))
@@ -152,7 +153,8 @@ class Autoregressive(ZeroTraining):
         """Time relative to each hypothesis's first label; features (B, S, c, n) if a trend."""
         if not self.trend:
             return phi.unsqueeze(1), stats
-        time, absorbs = phi[:, None, :, -1], weight > 0
+        time = phi[:, None, :, -1]
+        absorbs = weight > 0
         first = torch.where(absorbs, time, torch.inf).amin(-1, keepdim=True)
         begins = (stats.origin < 0) & absorbs.any(-1, keepdim=True)
         origin = torch.where(begins, first, stats.origin)
@@ -162,9 +164,9 @@ class Autoregressive(ZeroTraining):
 
     def _sines(self) -> list[tuple[float, float]]:
         """Rate and phase of each; a sine that is 0 at every whole time is left out."""
-        found = []
+        sines = []
         for k in range(1, min(HARMONICS, self.season // 2) + 1):
             rate = 2 * math.pi * k / self.season
-            found += [(rate, math.pi / 2)] if 2 * k == self.season else []
-            found += [(rate, math.pi / 2), (rate, 0.0)] if 2 * k != self.season else []
-        return found
+            sines += [(rate, math.pi / 2)] if 2 * k == self.season else []
+            sines += [(rate, math.pi / 2), (rate, 0.0)] if 2 * k != self.season else []
+        return sines

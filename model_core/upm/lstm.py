@@ -97,7 +97,8 @@ class Lstm(Learned):
 
         The cell is the same for predicting and for learning.
         """
-        features, states = self.required(phi), []
+        features = self.required(phi)
+        states = []
         certain = bool((weight == 1).all())
         for i, share in enumerate(self._share(features).unsqueeze(2).unbind(1)):
             new = self._cell(stats, share)
@@ -119,27 +120,31 @@ class Lstm(Learned):
             return None
         steps = y.shape[1]
         lengths = steps if longest is None else min(steps, longest + 1)
-        features, label = (each.transpose(0, 1).contiguous() for each in (self.required(phi), y))
+        features, label = (
+            sequence.transpose(0, 1).contiguous() for sequence in (self.required(phi), y)
+        )
         first = self._share(features) + self.bias_hh
         before = pad((label[:-1] - self.y_offset) / self.y_scale, (0, 0, 0, 0, 1, 0))
         later = first + linear(before, self.weight_ih[:, -self.y_dim :])
         states = recurrent.hidden(first, later, self.weight_hh, lengths)
         predictive = self._normal(self._decoded(states, features, lengths))
-        each = predictive.joint_log_density(torch.cat([label[r:] for r in range(lengths)]))
-        return Starts(recurrent.by_start(each, steps, lengths))
+        densities = predictive.joint_log_density(torch.cat([label[r:] for r in range(lengths)]))
+        return Starts(recurrent.by_start(densities, steps, lengths))
 
     def _decoded(self, states: Iterable[Tensor], features: Tensor, lengths: int) -> Tensor:
         """Answers of the decoder, one length after the other; features: (T, B, n)."""
-        layers, size = self.decoder, self.weight_hh.shape[1]
-        weight, deeper = layers.weights[0], len(layers.weights) > 1
+        layers = self.decoder
+        size = self.weight_hh.shape[1]
+        weight = layers.weights[0]
+        deeper = len(layers.weights) > 1
         share = recurrent.tails(linear(features, weight[:, size:], layers.biases[0]), lengths)
         activate = ACTIVATIONS[layers.activation if deeper else layers.output_activation]
-        rest = replace(layers, weights=layers.weights[1:], biases=layers.biases[1:])
-        each = []
+        deeper_layers = replace(layers, weights=layers.weights[1:], biases=layers.biases[1:])
+        answers = []
         for hidden, tail in zip(states, share, strict=True):
             into = torch.addmm(tail.flatten(0, 1), hidden.flatten(0, 1), weight[:, :size].T)
-            each.append(rest(activate(into.view_as(tail))))
-        return torch.cat(each)
+            answers.append(deeper_layers(activate(into.view_as(tail))))
+        return torch.cat(answers)
 
     def _normal(self, answers: Tensor) -> Normal:
         """Predictive of a decoder's answers (..., 2 y)."""

@@ -65,7 +65,8 @@ class Pcoc(UnderlyingModel):
 
     def prior(self, location: Tensor, scale: Tensor) -> PcocStats:
         """Nothing seen, the same for every stream."""
-        batch, (classes, features) = len(location), self.prior_mean.shape
+        batch = len(location)
+        classes, features = self.prior_mean.shape
         like = self.prior_mean
         return PcocStats(
             like.new_zeros(batch, 1, classes), like.new_zeros(batch, 1, classes, features)
@@ -80,15 +81,16 @@ class Pcoc(UnderlyingModel):
 
         phi: (..., n), which broadcasts over `stats.counts` (..., J) less its last axis.
         """
-        inverse, natural = 1 / self.noise_variance, self.prior_precision * self.prior_mean
+        inverse = 1 / self.noise_variance
+        natural = self.prior_precision * self.prior_mean
         cov = torch.addcmul(self.prior_precision, stats.counts.unsqueeze(-1), inverse).reciprocal()
         variance = cov + self.noise_variance
         variance = variance if spread == 1 else spread * variance
         natural = torch.addcmul(natural, stats.sums, inverse)
         error = torch.addcmul(phi.unsqueeze(-2), natural, cov, value=-1)
-        each = error.square() / variance + variance.log()
+        terms = error.square() / variance + variance.log()
         size = math.log(2 * math.pi) * phi.shape[-1]
-        return self._log_class(stats) - 0.5 * (each.sum(-1) + size)
+        return self._log_class(stats) - 0.5 * (terms.sum(-1) + size)
 
     def _log_class(self, stats: PcocStats) -> Tensor:
         """`log p(y | eta)` (..., J), without the input."""
@@ -120,21 +122,23 @@ class Pcoc(UnderlyingModel):
 
     def block(self, stats: PcocStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
         """All rows at once: the sums before each row are products with a triangle of weights."""
-        features, chosen = self.required(phi), self.chosen(y)
-        shape, (batch, starts, length) = self.prior_mean.shape, weight.shape
+        features = self.required(phi)
+        chosen = self.chosen(y)
+        shape = self.prior_mean.shape
+        batch, starts, length = weight.shape
         earlier = torch.ones(length, length, dtype=weight.dtype, device=weight.device).tril(-1)
         # Rows before each, and then all of them: (B, S * (c + 1), c).
-        each = torch.cat((weight.unsqueeze(2) * earlier, weight.unsqueeze(2)), 2).flatten(1, 2)
+        absorbed = torch.cat((weight.unsqueeze(2) * earlier, weight.unsqueeze(2)), 2).flatten(1, 2)
         moved = (chosen.unsqueeze(-1) * features.unsqueeze(2)).flatten(2)
-        counts = (each @ chosen).reshape(batch, starts, length + 1, -1)
-        sums = (each @ moved).reshape(batch, starts, length + 1, *shape)
+        counts = (absorbed @ chosen).reshape(batch, starts, length + 1, -1)
+        sums = (absorbed @ moved).reshape(batch, starts, length + 1, *shape)
         before = PcocStats(
             stats.counts.unsqueeze(2) + counts[:, :, :-1], stats.sums.unsqueeze(2) + sums[:, :, :-1]
         )
         joint = self.log_joint(before, features.unsqueeze(1))
-        told = Categorical(joint.log_softmax(-1)).joint_log_density(y.unsqueeze(1))
+        log_class = Categorical(joint.log_softmax(-1)).joint_log_density(y.unsqueeze(1))
         after = PcocStats(stats.counts + counts[:, :, -1], stats.sums + sums[:, :, -1])
-        return Block(told, joint.logsumexp(-1), after)
+        return Block(log_class, joint.logsumexp(-1), after)
 
     def every_joint(
         self, phi: Tensor, y: Tensor, weight: Tensor, longest: int | None = None
@@ -145,21 +149,23 @@ class Pcoc(UnderlyingModel):
         windows of at most `longest` rows are asked for; anything stands elsewhere.
         """
         classes = Classes(self.prior_mean, self.prior_precision, self.noise_variance)
-        known = weight > 0
-        label = torch.where(known, y.squeeze(-1), 0.0).long()
-        found = densities(classes, phi, label, known, longest)
+        present = weight > 0
+        label = torch.where(present, y.squeeze(-1), 0.0).long()
+        log_densities = densities(classes, phi, label, present, longest)
         for first in range(0, y.shape[1], COLUMNS):
             part = slice(first, first + COLUMNS)
-            concentration = self.dirichlet.unsqueeze(-1) + found.counts(part)
+            concentration = self.dirichlet.unsqueeze(-1) + log_densities.counts(part)
             log_class = concentration.log() - concentration.sum(2, keepdim=True).log()
-            yield found.columns(part) + log_class
+            yield log_densities.columns(part) + log_class
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
     ) -> Starts:
         """Every density that differs from all others once: the prior knows of no observation."""
         label = torch.where(weight > 0, y.squeeze(-1), 0.0).long()
-        labels, inputs, first = [], [], 0
+        labels = []
+        inputs = []
+        first = 0
         for joint in self.every_joint(self.required(phi), y, weight, longest):
             evidence = joint.logsumexp(2)
             shape = evidence.shape

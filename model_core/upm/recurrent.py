@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 
-class _Step(NamedTuple):
+class _CellStep(NamedTuple):
     """Hidden state, cell (starts, B, h) and gates (starts, B, 4h) of one length."""
 
     state: Tensor
@@ -33,16 +33,16 @@ def hidden(first: Tensor, later: Tensor, weight_hh: Tensor, lengths: int) -> Ite
     """
     if not torch.is_grad_enabled():
         return (step.state for step in _steps(first, later, weight_hh, lengths))
-    found: tuple[Tensor, ...] = _Cells.apply(  # type: ignore[no-untyped-call]
+    states: tuple[Tensor, ...] = _Cells.apply(  # type: ignore[no-untyped-call]
         first, later, weight_hh, lengths
     )
-    return found
+    return states
 
 
 def tails(value: Tensor, lengths: int) -> tuple[Tensor, ...]:
     """`value[r:]` for `r < lengths`; their gradients are added in place."""
-    found: tuple[Tensor, ...] = _Tails.apply(value, lengths)  # type: ignore[no-untyped-call]
-    return found
+    parts: tuple[Tensor, ...] = _Tails.apply(value, lengths)  # type: ignore[no-untyped-call]
+    return parts
 
 
 def by_start(packed: Tensor, steps: int, lengths: int) -> Tensor:
@@ -75,7 +75,8 @@ class _Cells(torch.autograd.Function):
         weight_hh, *saved = ctx.saved_tensors
         lengths = len(d_states)
         states, cells, gates = (saved[k * lengths : (k + 1) * lengths] for k in range(3))
-        steps, d_weight = len(gates[0]), torch.zeros_like(weight_hh)
+        steps = len(gates[0])
+        d_weight = torch.zeros_like(weight_hh)
         d_later = torch.zeros_like(gates[0])
         d_state = d_cell = cells[0][:0]
         for r in range(lengths - 1, -1, -1):
@@ -99,14 +100,14 @@ class _Tails(torch.autograd.Function):
         return tuple(value[r:] for r in range(lengths))
 
     @staticmethod
-    def backward(ctx: Any, *each: Tensor) -> tuple[Tensor, None]:
-        total = each[0].new_zeros(ctx.size)
-        for r, part in enumerate(each):
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        total = grads[0].new_zeros(ctx.size)
+        for r, part in enumerate(grads):
             total[r:] += part
         return total, None
 
 
-def _steps(first: Tensor, later: Tensor, weight_hh: Tensor, lengths: int) -> Iterator[_Step]:
+def _steps(first: Tensor, later: Tensor, weight_hh: Tensor, lengths: int) -> Iterator[_CellStep]:
     """One length after the other."""
     size = weight_hh.shape[1]
     gates = first.clone()
@@ -114,7 +115,7 @@ def _steps(first: Tensor, later: Tensor, weight_hh: Tensor, lengths: int) -> Ite
     write, _, new, read = gates.chunk(4, -1)
     cell = write * new
     state = torch.tanh(cell).mul_(read)
-    yield _Step(state, cell, gates)
+    yield _CellStep(state, cell, gates)
     for r in range(1, lengths):
         rows = later[r:]
         behind = state[: len(rows)].flatten(0, 1)
@@ -123,7 +124,7 @@ def _steps(first: Tensor, later: Tensor, weight_hh: Tensor, lengths: int) -> Ite
         write, keep, new, read = gates.chunk(4, -1)
         cell = (write * new).addcmul_(keep, cell[: len(rows)])
         state = torch.tanh(cell).mul_(read)
-        yield _Step(state, cell, gates)
+        yield _CellStep(state, cell, gates)
 
 
 def _activate(gates: Tensor, size: int) -> None:

@@ -59,15 +59,17 @@ def absorb(mean: Tensor, cov: Tensor, features: Tensor, y: Tensor, weight: Tenso
     `1 + f_i' P f_i - sum_{j<i} U_ji^2` for its spread and `f_i' K + sum_{j<i} U_ji Z_j` for mean.
     """
     root = _root(weight).unsqueeze(-1)
-    projected, fitted = _project(features, cov), _fit(features, mean)
+    projected = _project(features, cov)
+    fitted = _fit(features, mean)
     gram = projected @ features.mT
     error = y.unsqueeze(1) - fitted
     if weight.shape[-1] == 1:  # no factorisation, no rows before
         scaled = root / (1 + weight.unsqueeze(-1) * gram).sqrt()
-        v, z = scaled * projected, scaled * error
+        v = scaled * projected
+        z = scaled * error
         return Absorbed(fitted, 1 + gram.squeeze(-1), z, mean + v.mT * z, cov - v.mT * v)
-    each = root * torch.cat((gram, error, projected), -1)
-    u, z, v = torch.linalg.solve_triangular(_factor(root, gram), each, upper=False).split(
+    sides = root * torch.cat((gram, error, projected), -1)
+    u, z, v = torch.linalg.solve_triangular(_factor(root, gram), sides, upper=False).split(
         (gram.shape[-1], error.shape[-1], projected.shape[-1]), -1
     )
     before = u.triu(1)
@@ -177,8 +179,8 @@ class Regression(UnderlyingModel):
 
     def block(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
         """All rows at once."""
-        each, stats = self.forecasts(stats, phi, y, weight)
-        return Block(each.joint_log_density(y.unsqueeze(1)), None, stats)
+        predictive, stats = self.forecasts(stats, phi, y, weight)
+        return Block(predictive.joint_log_density(y.unsqueeze(1)), None, stats)
 
     def forecasts(
         self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor
@@ -187,10 +189,10 @@ class Regression(UnderlyingModel):
 
         phi: (B, c, m). y: (B, c, y). weight: (B, S, c) in [0, 1].
         """
-        found, after = self._absorb(stats, self.required(phi), y, weight)
+        absorbed, after = self._absorb(stats, self.required(phi), y, weight)
         if self.noise_variance is None:
-            stats = noise_before(stats, weight.unsqueeze(-1), found.whitened.square())
-        return self._components(found.location, found.spread.unsqueeze(-1), stats), after
+            stats = noise_before(stats, weight.unsqueeze(-1), absorbed.whitened.square())
+        return self._components(absorbed.location, absorbed.spread.unsqueeze(-1), stats), after
 
     def means(self, stats: Stats, phi: Tensor) -> Tensor:
         """Posterior means `K' phi` (B, S, A, y) of the function at inputs phi (B, A, m)."""
@@ -204,13 +206,18 @@ class Regression(UnderlyingModel):
         where it is unknown. A generator's state decides the function, whatever it is asked at.
         """
         features, stats = self._at(stats, phi)
-        noise, like = self.noise_variance, stats.mean[0]
+        noise = self.noise_variance
+        like = stats.mean[0]
         if noise is None:
             chance = zip(stats.alpha, generators, strict=True)
-            gamma = [torch._standard_gamma(alpha, generator=each) for alpha, each in chance]
+            gamma = [
+                torch._standard_gamma(alpha, generator=generator) for alpha, generator in chance
+            ]
             noise = (stats.beta / torch.stack(gamma)).unsqueeze(-2)
-        told = {"dtype": like.dtype, "device": like.device}
-        normal = [torch.randn(like.shape, generator=each, **told) for each in generators]
+        normal = [
+            torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+            for generator in generators
+        ]
         spread = covariance_root(stats.cov) @ torch.stack(normal) * noise.sqrt()
         return _fit(features, stats.mean + spread) * self.y_scale + self.y_offset
 
@@ -225,21 +232,21 @@ class Regression(UnderlyingModel):
         """The noise counts as `weight` of an observation (Murphy 2007, sec. 7, for a power)."""
         features, stats = self.design(stats, phi, weight)
         label = (y - self.y_offset) / self.y_scale
-        found = absorb(stats.mean, stats.cov, features, label, weight)
-        stats = stats._replace(mean=found.mean, cov=found.cov)
+        absorbed = absorb(stats.mean, stats.cov, features, label, weight)
+        stats = stats._replace(mean=absorbed.mean, cov=absorbed.cov)
         if self.noise_variance is None:
             stats = stats._replace(
                 alpha=stats.alpha + 0.5 * weight.sum(-1, keepdim=True),
-                beta=stats.beta + 0.5 * found.whitened.square().sum(-2),
+                beta=stats.beta + 0.5 * absorbed.whitened.square().sum(-2),
             )
-        return found, stats
+        return absorbed, stats
 
     def _components(self, location: Tensor, spread: Tensor, stats: Stats) -> Normal | StudentT:
         """Predictives in the units of the labels; location: (..., y), spread: (..., 1 or y)."""
-        known = self.noise_variance
-        noise = stats.beta / stats.alpha if known is None else known
+        variance = self.noise_variance
+        noise = stats.beta / stats.alpha if variance is None else variance
         scale = (spread * noise).sqrt() * self.y_scale
         location = location * self.y_scale + self.y_offset
-        if known is None:
+        if variance is None:
             return StudentT((2 * stats.alpha).expand_as(location), location, scale)
         return Normal(location, scale)

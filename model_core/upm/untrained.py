@@ -15,7 +15,8 @@ from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.fleet import Fleet
 from model_core.upm.pcoc import Pcoc
 
-NOISE_ALPHA, NOISE_BETA = 3.0, 2.0
+NOISE_ALPHA = 3.0
+NOISE_BETA = 2.0
 
 
 def alpaca(

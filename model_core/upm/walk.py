@@ -27,7 +27,8 @@ from torch import Tensor
 from model_core.components import StudentT
 
 TAILS = 3.0  # degrees of freedom
-FORGET, FORGET_MOMENTUM = 0.98, 0.99  # `F`, `G`
+FORGET = 0.98  # `F`
+FORGET_MOMENTUM = 0.99  # `G`
 SHARE = 0.01
 FLOOR = 1e-8  # of a squared scale, of the stream's: constant labels leave no noise
 COLUMNS = 5  # for each output
@@ -60,8 +61,11 @@ def advance(kept: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
     label there is no change that could go on; of a missing output, nan, nothing else is learned.
     """
     share, count, last, change, square, a, b = _parts(kept)
-    missing, y = torch.isnan(y), torch.where(torch.isnan(y), last, y)
-    error, precision, moved = y - forecast(kept).loc, count / square, y - last
+    missing = torch.isnan(y)
+    y = torch.where(torch.isnan(y), last, y)
+    error = y - forecast(kept).loc
+    precision = count / square
+    moved = y - last
     g = (TAILS + 1) / (TAILS + precision * error.square())
     pull = g * precision * change
     won = torch.sigmoid(torch.logit(share) + lead.unsqueeze(-1))
@@ -73,11 +77,11 @@ def advance(kept: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
     )
     # The labels are counted for all outputs; without one its scale stays as it is.
     old = square / count * counted, a, b
-    each = [torch.where(missing, *pair) for pair in zip(old, new, strict=True)]
+    sums = [torch.where(missing, a, b) for a, b in zip(old, new, strict=True)]
     weight_ = (1 - SHARE) * won + SHARE / 2
-    learned = torch.cat((weight_, counted, y, g.clamp(max=1) * moved, *each), -1)
-    rest = torch.cat((share, count, last, torch.zeros_like(change), square, a, b), -1)
-    return torch.where(labelled.unsqueeze(-1), learned, rest)
+    learned = torch.cat((weight_, counted, y, g.clamp(max=1) * moved, *sums), -1)
+    unlearned = torch.cat((share, count, last, torch.zeros_like(change), square, a, b), -1)
+    return torch.where(labelled.unsqueeze(-1), learned, unlearned)
 
 
 def _parts(kept: Tensor) -> tuple[Tensor, ...]:

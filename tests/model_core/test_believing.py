@@ -183,8 +183,8 @@ def test_the_learned_part_alone_learns_as_alpaca(name, weight):
         expected = location + scale * theirs.mean()[:, 0]
         least, most = (each[..., 0] for each in phi[:, None, 1 + d : 1 + 3 * d, None].chunk(2, 2))
         bounded = torch.maximum(least, torch.minimum(most, expected[:, None]))
-        torch.testing.assert_close(ours.each.loc[..., -1], bounded, **close)
-        torch.testing.assert_close(ours.each.scale[..., -1] / scale, theirs.scale, **close)
+        torch.testing.assert_close(ours.parts.loc[..., -1], bounded, **close)
+        torch.testing.assert_close(ours.parts.scale[..., -1] / scale, theirs.scale, **close)
         if (bounded == expected[:, None]).all():  # beyond, it learns from less of an error
             stats = model.update(stats, phi, y[None], tensor([[weight]]))
             other = alpaca.update(other, features, (y[None] - location) / scale, share)
@@ -294,9 +294,9 @@ def test_what_a_student_t_says_of_missing_outputs():
         np.testing.assert_allclose(found.error[0, 0], expected, atol=1e-12)
         assert found.square.item() == pytest.approx(error @ inner @ error, rel=1e-12)
         if gone.any():
-            np.testing.assert_allclose(found.rest[0, 0], rest, atol=1e-12)
+            np.testing.assert_allclose(found.missing_scale[0, 0], rest, atol=1e-12)
         else:
-            assert found.rest is None
+            assert found.missing_scale is None
         marginal = distributions.multivariate_t(loc[~gone], scale[np.ix_(~gone, ~gone)], df)
         density = one.joint_log_density(tensor(y)[None, None])
         assert density.item() == pytest.approx(marginal.logpdf(y[~gone]), abs=1e-12)

@@ -270,7 +270,7 @@ def test_moments_and_marginals_of_a_component_are_those_of_its_draws(name, kind)
     one = each.rebuilt(*(p[:, best : best + 1] for p in each.parameters()))
     if kind is Either:  # weights and tails that draws can tell
         df = [torch.full_like(one.parameters()[k], 30.0) for k in (0, 5)]
-        alone = one.alone._replace(each=one.alone.each._replace(df=df[0]))
+        alone = one.alone._replace(parts=one.alone.parts._replace(df=df[0]))
         together = one.together._replace(df=df[1])
         choice = tensor([[[0.5, 0.3, 0.2]]]).log()
         one = one._replace(alone=alone, together=together, log_choice=choice)
