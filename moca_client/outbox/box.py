@@ -334,6 +334,7 @@ class AsyncOutbox(Box):
         """Begin to send."""
         self._loop = asyncio.get_running_loop()
         self._start()
+        self._guard = self._loop.create_task(self._end_with_loop(), name="moca-outbox")
         return self
 
     async def __aexit__(
@@ -362,13 +363,24 @@ class AsyncOutbox(Box):
             self._store.close()
             return self.pending
         await self._wait_for(lambda: self._ended, timeout_s)
+        await self._end()
+        self._guard.cancel()
+        return self.pending
+
+    async def _end(self) -> None:
         self._stop = True
         self._wake.set()
         while not self._ended:
             if self._under_way is not None:
                 self._under_way.cancel()  # its items stay, and are sent again the next time
             await self._wait_for(lambda: self._ended, CANCEL_S)
-        return self.pending
+
+    async def _end_with_loop(self) -> None:
+        """End the thread if the loop ends first: it would keep the file, and could send nothing."""
+        try:
+            await self._loop.create_future()
+        finally:
+            await self._end()
 
     async def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
         with suppress(TimeoutError):

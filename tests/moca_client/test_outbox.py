@@ -379,20 +379,24 @@ def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path
 
 
 @pytest.mark.parametrize("abandoned", [False, True], ids=["closed", "abandoned"])
-def test_a_request_under_way_does_not_hold_up_the_end_of_an_asynchronous_outbox(
-    tmp_path, abandoned
-):
+@pytest.mark.parametrize("state", ["asks", "pauses", "idle"])
+def test_nothing_holds_up_the_end_of_an_asynchronous_outbox(tmp_path, state, abandoned, caplog):
+    """Neither a request under way, nor a service that is away, nor that there is nothing to do."""
+
     async def send():
         begun = asyncio.Event()
 
         async def hang(request):
             begun.set()
+            if state == "pauses":
+                raise httpx.ConnectError("away")
             await asyncio.sleep(3600)
 
         client = AsyncClient(transport=httpx.MockTransport(hang))
         box = await AsyncOutbox(client, tmp_path / "box").__aenter__()
-        box.add("s", 1.0)
-        await begun.wait()
+        if state != "idle":
+            box.add("s", 1.0)
+            await begun.wait()
         if not abandoned:  # else its loop ends without it
             assert await box.close(0.01) == box.pending
             await client.close()
@@ -400,8 +404,9 @@ def test_a_request_under_way_does_not_hold_up_the_end_of_an_asynchronous_outbox(
 
     for count in (1, 2):  # the file can be opened again, and has what was not sent
         box = asyncio.run(asyncio.wait_for(send(), 10))
-        box._thread.join(10)
-        assert box.pending == count
+        assert box._ended
+        assert box.pending == (0 if state == "idle" else count)
+    assert "stopped" not in caplog.text
 
 
 async def test_an_asynchronous_outbox_calls_back_in_the_loop():
