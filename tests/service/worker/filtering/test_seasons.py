@@ -1,5 +1,6 @@
 """Seasons: found when asked for, or by default once there are many labels, and never lost."""
 
+import json
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from service.wire import (
     EventFeedback,
     Move,
     Observation,
+    Observe,
     Predict,
     SegmentHistory,
     WhatIf,
@@ -110,6 +112,35 @@ def test_nothing_is_lost_with_a_worker(pair, close, settings):
     assert [(r.offset, r.previous_start) for r in troubled.records("a")] == [
         (r.offset, r.previous_start) for r in quiet.records("a")
     ]
+
+
+def test_a_search_that_is_done_again_in_other_batches_finds_the_same(pair, close, monkeypatch):
+    """Two workers end before they commit it; what is retained was trimmed after other commits."""
+    searches = []
+    searched = season.searched
+    monkeypatch.setattr(season, "searched", lambda y: searches.append(y.copy()) or searched(y))
+    quiet, troubled = pair
+    first = FIRST - 32
+    y = day(first + 64, 230)
+    for bench in pair:
+        made(bench, history=100)
+        bench.observe("a", y[:first])
+    expected = quiet.observe("a", y[first:], part=1)
+    numbers = troubled.append(Observe("a", [Observation(y=value) for value in y[first:]]))
+
+    def lost(*_):
+        raise ConnectionError("gone before the commit")
+
+    while len(searches) < 3:
+        monkeypatch.setattr(troubled.worker._committer, "submit", lost)
+        troubled.turn()
+        troubled.crash()
+    (outcome,) = troubled.outcomes(numbers)
+    close([json.loads(body) for body in outcome.body], expected)
+    assert len(searches) == 4
+    for again in searches[1:]:
+        np.testing.assert_array_equal(again, searches[0])
+    assert troubled.head("a").season == quiet.head("a").season
 
 
 def test_forecasts_and_details_are_of_the_labels(bench):
