@@ -401,9 +401,15 @@ class AsyncOutbox(Box):
     def _call_back(self, callback: Callable[[Any], object], notice: Notice) -> None:
         async def contained() -> None:
             with _contained():
-                result = callback(notice)
-                if inspect.isawaitable(result):
-                    await result
+                try:
+                    result = callback(notice)
+                    if inspect.isawaitable(result):
+                        await result
+                except asyncio.CancelledError as error:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise
+                    raise RuntimeError("what it waited for was cancelled") from error
 
         self._in_loop(contained())
 

@@ -409,12 +409,14 @@ def test_nothing_holds_up_the_end_of_an_asynchronous_outbox(tmp_path, state, aba
     assert "stopped" not in caplog.text
 
 
-async def test_an_asynchronous_outbox_calls_back_in_the_loop():
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
+async def test_an_asynchronous_outbox_calls_back_in_the_loop(error):
+    """What the callback raises holds up nothing, be it that what it waited for was cancelled."""
     threads = []
 
     async def note(delivered):
         threads.append(threading.get_ident())
-        raise RuntimeError("no")
+        raise error
 
     def answer(request):
         if request.method == "GET":
