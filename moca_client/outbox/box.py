@@ -364,7 +364,7 @@ class AsyncOutbox(Box):
             return self.pending
         await self._wait_for(lambda: self._ended, timeout_s)
         await self._end()
-        self._guard.cancel()
+        await asyncio.wait([self._guard])
         return self.pending
 
     async def _end(self) -> None:
@@ -378,11 +378,11 @@ class AsyncOutbox(Box):
     async def _end_with_loop(self) -> None:
         """End the thread if the loop ends first: it would keep the file, and could send nothing."""
         try:
-            await self._loop.create_future()
+            await self._wait_for(lambda: self._ended, None)
         finally:
             await self._end()
 
-    async def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
+    async def _wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not condition():

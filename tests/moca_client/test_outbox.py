@@ -400,6 +400,7 @@ def test_nothing_holds_up_the_end_of_an_asynchronous_outbox(tmp_path, state, aba
         if not abandoned:  # else its loop ends without it
             assert await box.close(0.01) == box.pending
             await client.close()
+            assert "moca-outbox" not in {task.get_name() for task in asyncio.all_tasks()}
         return box
 
     for count in (1, 2):  # the file can be opened again, and has what was not sent
