@@ -201,11 +201,12 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
     def save_overload(self, signature: Any, data: Any) -> None:
         """Keep what was compiled, where that can be written."""
-        lock = Path(self.cache_path) / "kernels.lock"
-        with contextlib.suppress(OSError), lock.open("w") as file:
+        with contextlib.suppress(OSError):
+            self._impl.locator.ensure_cache_path()
             # Two processes that add to an index at once would give two kernels one name.
-            fcntl.flock(file, fcntl.LOCK_EX)
-            super().save_overload(signature, data)
+            with Path(self.cache_path, "kernels.lock").open("w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                super().save_overload(signature, data)
 
 
 @intrinsic
