@@ -134,7 +134,7 @@ def test_modules_of_the_client_are_there_at_first_use():
 @pytest.mark.slow
 def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
     core = installed(empty_environment(tmp_path / "core"), wheels["moca-core"])
-    _, every = json.loads(run(core, "-I", "-c", IMPORTS, "model_core", "compiled"))
+    _, every = json.loads(run(core, "-I", "-c", IMPORTS, "model_core"))
     assert {"model_core", "numba", "numpy", "safetensors", "torch"} <= set(every)
     _, code, shown = DETECTOR
     assert run(core, "-I", "-c", code) == shown

@@ -84,16 +84,17 @@ def test_a_stopped_worker_comes_back_too_late(separate, processes):
 
 DEADLY = """
 import os
-from model_core.upm.conjugate import Gaussian
+from model_core.compiled import LABEL
+from model_core.compiled.kernel import Kernel
 
-update = Gaussian.update
+advance = Kernel.advance
 
-def deadly(self, stats, phi, y, weight):
-    if (y == 13.0).any():
+def deadly(self, views, rows, inputs, *more, **options):
+    if (inputs[:, LABEL] == 13.0).any():
         os._exit(9)
-    return update(self, stats, phi, y, weight)
+    return advance(self, views, rows, inputs, *more, **options)
 
-Gaussian.update = deadly
+Kernel.advance = deadly
 """
 
 
