@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from model_core.belief import by_run_length
 from model_core.components import average
 from model_core.filter import FilterState
 from model_core.upm.base import Stats, UnderlyingModel, tree_map
@@ -123,8 +124,7 @@ def draw(
 def draw_slots(log_prob: Tensor, run_length: Tensor, uniform: Tensor) -> Tensor:
     """Slots (B, D) of hypotheses drawn by numbers (B, D) in [0, 1): inverse CDF, shortest first."""
     there = torch.isfinite(log_prob)
-    last = torch.iinfo(run_length.dtype).max
-    order = torch.where(there, run_length, last).argsort(-1)
+    order = by_run_length(log_prob, run_length)
     cumulative = log_prob.exp().gather(-1, order).cumsum(-1)
     # Scaled by the sum, or rounding could draw an empty slot.
     place = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)

@@ -155,6 +155,12 @@ def evidence_bound(log_score: Tensor, pruned_mass: Tensor) -> Tensor:
     return torch.nan_to_num(log_score, nan=0.0).cumsum(-1) + before
 
 
+def by_run_length(log_prob: Tensor, run_length: Tensor) -> Tensor:
+    """Slots (B, S) in the order of their run lengths, the shortest first, empty ones last."""
+    last = torch.iinfo(run_length.dtype).max
+    return torch.where(torch.isfinite(log_prob), run_length, last).argsort(-1)
+
+
 def likeliest(log_prob: Tensor, run_length: Tensor) -> Tensor:
     """Slot (...) of the largest of `log_prob` (..., S); of equal ones that of the earliest start.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from model_core.belief import Belief
+from model_core.belief import Belief, by_run_length
 from model_core.filter import FilterState, Inputs, Prior, grow, leaves, predict, rebuild, step
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel, tree_map
@@ -64,8 +64,7 @@ def ordered(state: FilterState) -> FilterState:
     loaded has others.
     """
     belief = state.belief
-    last = torch.iinfo(belief.run_length.dtype).max
-    order = torch.where(torch.isfinite(belief.log_prob), belief.run_length, last).argsort(-1)
+    order = by_run_length(belief.log_prob, belief.run_length)
     rows = torch.arange(len(order), device=order.device).unsqueeze(-1)
     return state._replace(
         belief=Belief(*(numbers[rows, order] for numbers in belief)),
