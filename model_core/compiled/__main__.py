@@ -27,9 +27,9 @@ LEARNED: dict[str, Callable[[], UnderlyingModel]] = {
 ANOMALIES = "anomalies"
 # The longest first. Processes that compile what they share at the same time compile it twice: what
 # joint and fleet have of averaged is there once they begin, and autoregressive is as linear.
-ORDER = ("averaged", "gaussian", "alpaca", "linear", "joint", "fleet")
-_others = [name for name in (*LEARNED, *BUILTIN) if name not in ORDER]
-NAMES = (*ORDER, *sorted(_others, key="autoregressive".__eq__), ANOMALIES)
+FIRST = ("averaged", "gaussian", "alpaca", "linear", "joint", "fleet")
+LAST = ("autoregressive", ANOMALIES)
+NAMES = (*FIRST, *(n for n in (*LEARNED, *BUILTIN) if n not in FIRST + LAST), *LAST)
 
 
 def compile_kernel(name: str) -> float:
