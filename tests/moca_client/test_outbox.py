@@ -381,7 +381,7 @@ def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path
 @pytest.mark.parametrize("abandoned", [False, True], ids=["closed", "abandoned"])
 @pytest.mark.parametrize("state", ["asks", "pauses", "idle"])
 def test_nothing_holds_up_the_end_of_an_asynchronous_outbox(tmp_path, state, abandoned, caplog):
-    """Neither a request under way, nor a service that is away, nor that there is nothing to do."""
+    """With a request under way, with a service that is away, with nothing to do."""
 
     async def send():
         begun = asyncio.Event()

@@ -32,7 +32,7 @@ def series(
 
 
 def of_labels(y: np.ndarray, x=None, hazard: float = 0.1, outlier_rate: float = 0.0) -> Series:
-    """A stream of given labels (T, d), one unit of time apart, of whose changes nothing is told."""
+    """A stream of labels (T, d), one unit of time apart, without stated changes."""
     ones, x = np.ones(len(y)), np.zeros((len(y), 0)) if x is None else x
     return Series(x, y, ones > 0, hazard * ones, ones, np.nan * ones, outlier_rate * ones)
 

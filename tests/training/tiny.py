@@ -72,7 +72,7 @@ class Gaps:
 
 
 class Untold:
-    """Nobody knows where regimes change."""
+    """A source that does not say where its regimes switch."""
 
     def __init__(self, source):
         self.source = source
