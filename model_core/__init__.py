@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from model_core.detection.detector import Detector
-    from model_core.detection.detectors import Detectors
+    from model_core.stream.detector import Detector
+    from model_core.stream.detectors import Detectors
 
 __all__ = ["Detector", "Detectors"]
 
@@ -15,6 +15,6 @@ def __getattr__(name: str) -> Any:
     """Import detectors, and torch with them, at their first use alone."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from model_core.detection import detector
+    from model_core.stream import detector
 
     return getattr(detector, name)

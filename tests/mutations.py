@@ -158,7 +158,7 @@ MUTATIONS = [
     ),
     Mutation(
         "pipeline: a refused step ends the series silently",
-        "model_core/detection/pipeline.py",
+        "model_core/stream/pipeline.py",
         "            if len(done) < len(seen):\n                raise Refused",
         "            if len(done) + 1 < len(seen):\n                raise Refused",
         "tests/service/worker/test_detector.py tests/training/test_online.py",

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from model_core import filter as moca
 from model_core import warmup
-from model_core.detection import hindsight
-from model_core.detection.pipeline import NOTHING, Pipeline
-from model_core.detection.rows import Observation
-from model_core.detection.series import Refused, Rules, Taken
 from model_core.events import Event
 from model_core.filter import FilterState, Info, Inputs, Prior
+from model_core.stream import hindsight
+from model_core.stream.pipeline import NOTHING, Pipeline
+from model_core.stream.rows import Observation
+from model_core.stream.series import Refused, Rules, Taken
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel

@@ -7,11 +7,11 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from model_core.detection.filters import Filters
-from model_core.detection.pipeline import Pipeline
-from model_core.detection.rows import Observation
-from model_core.detection.series import Refused
 from model_core.events import Event
+from model_core.stream.filters import Filters
+from model_core.stream.pipeline import Pipeline
+from model_core.stream.rows import Observation
+from model_core.stream.series import Refused
 from model_core.stream_settings import StreamSettings
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from model_core import season
-from model_core.detection.filters import Filters
-from model_core.detection.pipeline import Pipeline
-from model_core.detection.rows import OFFSET, Floats
-from model_core.detection.series import SeriesState
 from model_core.segmentation import Segment, best, in_hindsight
+from model_core.stream.filters import Filters
+from model_core.stream.pipeline import Pipeline
+from model_core.stream.rows import OFFSET, Floats
+from model_core.stream.series import SeriesState
 
 UNCOMPILED = 512  # observations that are segmented of a model without a kernel: about a second
 

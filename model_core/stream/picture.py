@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from model_core.detection.answers import Predictive
-from model_core.detection.rows import CHANGED, Floats, Layout
 from model_core.errors import BadInput
 from model_core.events import Event
+from model_core.stream.answers import Predictive
+from model_core.stream.rows import CHANGED, Floats, Layout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

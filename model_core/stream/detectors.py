@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from model_core import filter as moca
 from model_core import horizon as ahead
 from model_core import season, warmup
-from model_core.detection import calibration, hindsight, parsing, storage
-from model_core.detection import settings as options
-from model_core.detection.answers import Answer, Answers, Predictive, of_draws, of_mixture
-from model_core.detection.parsing import Label
-from model_core.detection.pipeline import NOTHING, Pipeline
-from model_core.detection.rows import Observation
-from model_core.detection.series import Refused, Taken
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.events import Event
 from model_core.segmentation import Segment
 from model_core.sensitivity.own import Calibrated
+from model_core.stream import calibration, hindsight, parsing, storage
+from model_core.stream import settings as options
+from model_core.stream.answers import Answer, Answers, Predictive, of_draws, of_mixture
+from model_core.stream.parsing import Label
+from model_core.stream.pipeline import NOTHING, Pipeline
+from model_core.stream.rows import Observation
+from model_core.stream.series import Refused, Taken
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from model_core import hazard as hazards
 from model_core.artifact_digest import DESCRIPTION, digest
-from model_core.detection.series import Rules
 from model_core.errors import BadArtifact, BadInput, OutOfRange
 from model_core.labels import LARGEST
 from model_core.sensitivity import choose, read
+from model_core.stream.series import Rules
 from model_core.stream_settings import (
     DEFAULT_MODEL,
     DEFAULT_VECTOR_MODEL,

@@ -15,8 +15,14 @@ import numpy as np
 import torch
 
 from model_core import anomaly, events, restart, season, summary, warmup
-from model_core.detection.filters import Filters, Step, inputs_of
-from model_core.detection.rows import (
+from model_core.events import Event
+from model_core.filter import Inputs
+from model_core.predictive import Mixture
+from model_core.readout import Readout
+from model_core.season import REPLAYED
+from model_core.segmentation import Segment, best
+from model_core.stream.filters import Filters, Step, inputs_of
+from model_core.stream.rows import (
     ANOMALY,
     CHANGED,
     OFFSET,
@@ -25,13 +31,7 @@ from model_core.detection.rows import (
     Layout,
     Observation,
 )
-from model_core.detection.series import Moved, Refused, Rules, SeriesState, Taken
-from model_core.events import Event
-from model_core.filter import Inputs
-from model_core.predictive import Mixture
-from model_core.readout import Readout
-from model_core.season import REPLAYED
-from model_core.segmentation import Segment, best
+from model_core.stream.series import Moved, Refused, Rules, SeriesState, Taken
 from model_core.upm.base import UnderlyingModel
 from model_core.warmup import Moments
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from model_core.detection import hindsight
-from model_core.detection.pipeline import Pipeline
-from model_core.detection.rows import OFFSET
 from model_core.errors import BadInput
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.own import Calibrated
+from model_core.stream import hindsight
+from model_core.stream.pipeline import Pipeline
+from model_core.stream.rows import OFFSET
 from model_core.threads import one_thread
 
 GENERATION = 1  # as of a stream that was never deleted: continuations are drawn by it

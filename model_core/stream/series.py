@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.detection.rows import Retained
 from model_core.events import Event, Track
 from model_core.readout import Readout
+from model_core.stream.rows import Retained
 
 Floats = NDArray[np.float64]
 EVENTS = 1000  # last events of a series that are kept

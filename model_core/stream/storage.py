@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core import codec, season
-from model_core.detection.pipeline import Pipeline
 from model_core.errors import BadState, ModelCoreError
+from model_core.stream.pipeline import Pipeline
 
 MAGIC = b"MOCD"
 VERSION = 1

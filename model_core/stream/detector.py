@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.detection.answers import Answer, Predictive
-from model_core.detection.detectors import LEVELS, Detectors, Model
-from model_core.detection.parsing import Label
-from model_core.detection.rows import Floats, Layout
 from model_core.errors import BadInput
 from model_core.events import Event
 from model_core.segmentation import Segment
 from model_core.sensitivity.own import Calibrated
+from model_core.stream.answers import Answer, Predictive
+from model_core.stream.detectors import LEVELS, Detectors, Model
+from model_core.stream.parsing import Label
+from model_core.stream.rows import Floats, Layout
 from model_core.stream_settings import StreamSettings
 
 if TYPE_CHECKING:
@@ -209,12 +209,12 @@ class Detector:
 
         Needs matplotlib; BadInput says so where it is missing.
         """
-        from model_core.detection import picture
+        from model_core.stream import picture
 
         return picture.draw(self, last)
 
     def _repr_html_(self) -> str:
-        from model_core.detection import picture
+        from model_core.stream import picture
 
         return picture.html(self)
 
