@@ -1,7 +1,7 @@
 """The life of changepoint events: suspected, confirmed, withdrawn, relocated (DESIGN, section 2).
 
 An event is suspected when the MAP run start moves past the last confirmed one, confirmed when it
-has stayed there for `confirm_after` observations and a change is as probable as a threshold asks,
+has stayed there for `confirm_after` observations or a change is as probable as a threshold asks,
 withdrawn when it does not. Meanwhile the start may move: that is a better estimate of it, unless it
 moves past the suspicion itself.
 """
@@ -29,7 +29,8 @@ class Fate(Enum):
 class Event(NamedTuple):
     """A changepoint's life, or an anomaly, which is confirmed at once.
 
-    `start` and the `_at` fields are positions in the series. The id of an anomaly is its position.
+    `start` and the `_at` fields are positions in the series. Changes are numbered from 1; the id of
+    an anomaly is its position.
     """
 
     id: int
@@ -43,6 +44,7 @@ class Event(NamedTuple):
     # In standard deviations within the regimes; of an anomaly None where an output is missing.
     size: float | list[float | None] | None = None
     time: str | None = None  # of the observation that raised this state
+    verdict: bool | None = None  # a person's word: whether it was a change
     kind: str = "change"  # or anomaly
 
 
@@ -85,14 +87,18 @@ def track(
 ) -> tuple[Track, list[Event]]:
     """Move the event state by one observation; returns it and the events that changed.
 
-    threshold: of `changed_probability`, below which nothing is confirmed; 0 asks for nothing.
+    threshold: of `changed_probability`, at which a change is confirmed; 0: it is once it was kept
+    for `confirm_after` observations.
     """
     if reading.start <= state.confirmed_start:
         return _withdraw(state, reading)
     state, changed = _suspect(state, reading)
     event = state.event
-    kept = event is not None and reading.seq - event.suspected_at >= confirm_after
-    if kept and reading.changed_probability >= threshold:
+    if threshold:
+        confirmed = reading.changed_probability >= threshold
+    else:
+        confirmed = event is not None and reading.seq - event.suspected_at >= confirm_after
+    if confirmed:
         state, more = _confirm(state, reading)
         changed = [*changed, *more]
     return state, changed
@@ -228,6 +234,7 @@ def anomaly(
     probability: float,
     label: Sequence[float],
     moments: tuple[Sequence[float], Sequence[float]] | None,
+    time: str | None = None,
 ) -> Event:
     """Anomaly event at `seq`, with the label's distance from its predictive mean, in its sd.
 
@@ -235,7 +242,9 @@ def anomaly(
     the output that is farthest off; a missing output has no size. There is none at all where the
     predictive distribution of another has no variance.
     """
-    event = Event(seq, "confirmed", seq, seq, seq, probability=probability, kind="anomaly")
+    event = Event(
+        seq, "confirmed", seq, seq, seq, probability=probability, time=time, kind="anomaly"
+    )
     if moments is None or len(label) != len(moments[0]):
         return event
     sizes = [

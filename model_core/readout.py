@@ -12,15 +12,9 @@ from torch import Tensor
 from model_core import belief as beliefs
 from model_core.events import Reading
 from model_core.filter import FilterState, Info
+from model_core.stream.state import TypicalRegime
 from model_core.transfer import to_host
 from model_core.upm.base import UnderlyingModel
-
-
-class TypicalRegime(NamedTuple):
-    """The most probable typical regime that the current regime is one of."""
-
-    name: str
-    probability: float
 
 
 class Readout(NamedTuple):

@@ -10,7 +10,7 @@ import httpx
 from service.store import keys
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
-from service.wire import StoredEvent, event_entries
+from service.wire import Event, event_entries
 
 MS = 1_700_000_000_000
 
@@ -41,7 +41,7 @@ class Writer:
         """Commit one event state of a stream."""
         self.ms = max(self.ms + 1, self.clock())
         p = keys.partition_of(stream, self.partitions)
-        event = StoredEvent(id_, state, 10 * id_, 10 * id_ + 3, size=pad, kind=kind, **more)
+        event = Event(id_, state, 10 * id_, 10 * id_ + 3, size=pad, kind=kind, **more)
         raised = event_entries.Raised(stream, model, 1, event, time, self.ms, tags or {})
         entry = f"{self.ms}-0"
         blob = event_entries.encode(raised, event_entries.number_of(p, f"{self.ms}-0"))

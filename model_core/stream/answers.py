@@ -14,9 +14,9 @@ from torch import Tensor
 from model_core import summary
 from model_core.events import Event
 from model_core.predictive import Mixture
-from model_core.readout import TypicalRegime
 from model_core.stream.rows import Floats
 from model_core.stream.series import Taken
+from model_core.stream.state import TypicalRegime
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from model_core import season
 from model_core.segmentation import Segment, best, in_hindsight
+from model_core.stream import seasons
 from model_core.stream.filters import Filters
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.rows import OFFSET, Floats
@@ -47,14 +47,9 @@ def starts(pipeline: Pipeline, rows: Floats, first: int = 0) -> list[int]:
 
 
 def known_now(series: SeriesState, most: int) -> Floats:
-    """The last retained rows, less the seasons that are known now.
-
-    Observations since the filter last began anew are as they were met.
-    """
+    """The last retained rows, less the seasons that are known now."""
     rows = series.retained.last(most).copy()
-    if series.season is not None and series.season_since:
-        offsets = season.offsets(series.season, len(rows))
-        begin = len(rows) - len(offsets)
-        end = max(series.season_since - (series.seq - len(rows)), begin)
-        rows[begin:end, OFFSET] = offsets[: end - begin]
+    if series.season_state is not None:
+        met = rows[:, OFFSET]
+        rows[:, OFFSET] = seasons.known_now(series.season, series.season_state, series.seq, met)
     return rows

@@ -14,13 +14,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from model_core import anomaly, events, restart, season, summary, warmup
+from model_core import anomaly, restart, season, summary, warmup
 from model_core.events import Event
 from model_core.filter import Inputs
 from model_core.predictive import Mixture
 from model_core.readout import Readout
 from model_core.season import REPLAYED
 from model_core.segmentation import Segment, best
+from model_core.stream import seasons
 from model_core.stream.filters import Filters, Step, inputs_of
 from model_core.stream.rows import (
     ANOMALY,
@@ -32,8 +33,8 @@ from model_core.stream.rows import (
     Observation,
 )
 from model_core.stream.series import Moved, Refused, Rules, SeriesState, Taken
+from model_core.stream.step import Moments, follow, raise_alarm
 from model_core.upm.base import UnderlyingModel
-from model_core.warmup import Moments
 
 NOTHING = np.empty(0)
 TOGETHER = 1024  # observations of one series that are filtered before they are entered
@@ -80,13 +81,13 @@ class Pipeline:
         self._outputs = outputs
         if rules.seasonal:
             for series in self.series:
-                series.season = season.blank()
+                series.season_state = season.blank()
         moments = self.given()
         if moments is not None:
             for row in range(len(phases)):
                 self._begin(row, moments)
 
-    def given(self) -> Moments | None:
+    def given(self) -> warmup.Moments | None:
         """Location and scale that need no warm-up, if any."""
         return warmup.given(self.model, self.rules.location, self.rules.scale)
 
@@ -213,15 +214,10 @@ class Pipeline:
     def _track(self, row: int, line: Readout, ahead: int = 0) -> tuple[Moved, ...]:
         """Follow the events; returns those that changed. ahead: observations not yet entered."""
         series = self.series[row]
-        rules = self.rules
         seq = series.seq + ahead
-        settled = seq - line.event_run_length <= series.track.confirmed_start
-        if settled and series.track.event is None:
-            return ()
-        reading = line.reading(seq, quantity=self.model.label != "class")
+        quantity = self.model.label != "class"
         threshold = self.threshold(row)
-        confirm_after = 0 if threshold else rules.confirm_after
-        series.track, changed = events.track(series.track, reading, confirm_after, threshold)
+        changed = follow(series, line, seq, self.rules.confirm_after, threshold, quantity)
         return tuple(Moved(seq, event, series.keep(event)) for event in changed)
 
     def _ranked(
@@ -253,8 +249,6 @@ class Pipeline:
         seq = series.seq
         alarm = self._alarm(series, seen, step.numbers, rank)
         series.seq += 1
-        series.best_start = line.best_start
-        series.changed_probability = line.changed_probability
         kept = self.layout.row(seen, offset, step.numbers)
         kept[PREVIOUS] = line.born_previous_start
         kept[CHANGED] = line.changed_probability
@@ -286,73 +280,58 @@ class Pipeline:
     def _alarm(
         self, series: SeriesState, seen: Observation, numbers: Floats, rank: float
     ) -> Event | None:
-        threshold = self.rules.anomaly_alarm
-        last = series.last_anomaly
-        if math.isnan(rank) or not events.alarming(threshold, rank, series.seq, last):
-            return None
-        series.last_anomaly = series.seq
-        moments = None
-        if len(numbers) and self._outputs and self.model.label != "binary":
+        def moments() -> Moments | None:
+            if not len(numbers) or not self._outputs or self.model.label == "binary":
+                return None
             predicted = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
             variance = np.maximum(np.diagonal(predicted.covariance[0]), 0.0)
-            moments = predicted.mean[0].tolist(), np.sqrt(variance).tolist()
-        event = events.anomaly(series.seq, rank, seen.y, moments)
-        series.keep(event)
+            return predicted.mean[0].tolist(), np.sqrt(variance).tolist()
+
+        threshold = self.rules.anomaly_alarm
+        event = raise_alarm(series, threshold, series.seq, rank, seen.y, moments)
+        if event is not None:
+            series.keep(event)
         return event
 
     # --- seasons ------------------------------------------------------------------------------
 
     def _offset(self, row: int) -> float:
         """Season of the next label."""
-        state = self.series[row].season
-        return 0.0 if state is None else season.offset(state)
+        return seasons.offset(self.series[row].season_state)
 
     def offsets_ahead(self, row: int, count: int) -> Floats:
         """Seasons (count,) of the labels to come."""
-        state = self.series[row].season
-        if state is None:
-            return np.zeros(count)
-        return np.array([season.offset(state, ahead) for ahead in range(count)])
+        state = self.series[row].season_state
+        return np.array([seasons.offset(state, ahead) for ahead in range(count)])
 
     def _periods(self, series: SeriesState) -> tuple[int, ...]:
-        return () if series.season is None else tuple(season.periods(series.season))
+        return () if series.season is None else tuple(series.season.periods)
 
     def _next_search(self, series: SeriesState, seq: int) -> int | None:
         """Observations, more than `seq`, after which a series without seasons looks for one."""
-        if self.rules.seasonal is not None or not self.model.seasonal:
-            return None
-        return season.next_search(seq, series.phase)
+        return seasons.next_search(self.model, self.rules.seasonal, seq, series.phase)
 
     def _foreseen(self, row: int, observations: Sequence[Observation]) -> Floats:
         """Seasons of coming labels, up to the first after which the filter may begin anew."""
         series = self.series[row]
-        if series.season is None:
+        if series.season_state is None:
             due = self._next_search(series, series.seq)
             count = len(observations)
             return np.zeros(count if due is None else min(count, due - series.seq))
-        state = series.season.copy()
-        offsets = []
-        for observation in observations:
-            offsets.append(season.offset(state))
-            if season.observe(state, observation.y[0]):
-                break
-        return np.array(offsets)
+        labels = (observation.y[0] for observation in observations)
+        return np.array(seasons.foreseen(series.season_state, labels))
 
     def _learn(self, row: int, seen: Observation) -> bool:
         """Take in the label of an observation; returns whether seasons were found or given up."""
         series = self.series[row]
-        if series.season is not None:
-            moved = season.observe(series.season, seen.y[0])
-        else:
-            due = self._next_search(series, series.seq - 1) if series.warm else None
-            if due != series.seq:
-                return False
-            rows = series.retained.last(min(season.CAPACITY, self.rules.history))
-            series.season = season.searched(rows[:, self.layout.y.start].copy())
-            moved = series.season is not None
-        if moved:
-            series.season_since = series.seq
-        return moved
+        if series.season_state is not None:
+            return seasons.learn(series, series.season_state, seen.y[0])
+        due = self._next_search(series, series.seq - 1) if series.warm else None
+        if due != series.seq:
+            return False
+        rows = series.retained.last(min(season.CAPACITY, self.rules.history))
+        series.season_state = seasons.search(series, rows[:, self.layout.y.start].copy())
+        return series.season_state is not None
 
     def _begin_anew(self, row: int) -> None:
         """Begin the filter anew with the last labels less the seasons of now.
@@ -361,8 +340,8 @@ class Pipeline:
         before believed in goes on where the new one begins.
         """
         series = self.series[row]
-        assert series.season is not None
-        offsets = season.offsets(series.season, REPLAYED)
+        assert series.season_state is not None
+        offsets = season.offsets(series.season_state, REPLAYED)
         rows = series.retained.last(len(offsets))
         rows[:, OFFSET] = offsets[len(offsets) - len(rows) :]
         base = series.seq - len(rows)
@@ -372,13 +351,13 @@ class Pipeline:
         moments = (series.location, series.scale)
         if self.given() is None and warmup.varied(values, self.model.y_dim):
             series.location, series.scale = self.estimated(values)
-        self.filters.begin(row, series.location, series.scale)
+        self.filters.begin(row, series.location or [], series.scale or [])
         start = max(series.track.confirmed_start - base, 0)
         try:
             lines = self.replayed(self.filters, rows, start, row)
         except Refused:  # go on as before
             series.location, series.scale = moments
-            self.filters.begin(row, *moments)
+            self.filters.begin(row, series.location or [], series.scale or [])
             self.filters.put(row, before)
             return
         for retained, line in zip(rows, lines, strict=True):
@@ -426,7 +405,7 @@ class Pipeline:
 
     # --- warm-up ------------------------------------------------------------------------------
 
-    def estimated(self, values: list[list[float]]) -> Moments:
+    def estimated(self, values: list[list[float]]) -> warmup.Moments:
         """Location and scale of labels, unless they are given."""
         location, scale = warmup.estimate(values, self.model)
         return self.rules.location or location, self.rules.scale or scale
@@ -478,12 +457,13 @@ class Pipeline:
         """Answer from one regime, and begin where enough labels are there; raises Refused."""
         series = self.series[row]
         seq = series.seq
-        before = None if series.season is None else series.season.copy()
+        periods = series.season
+        before = None if series.season_state is None else series.season_state.copy()
         series.seq += 1
         series.retained.append(self.layout.row(seen, forecast.offset, forecast.numbers))
         rows = series.retained.rows
-        if series.season is not None and self._learn(row, seen):
-            offsets = season.offsets(series.season, len(rows))
+        if series.season_state is not None and self._learn(row, seen):
+            offsets = season.offsets(series.season_state, len(rows))
             rows[len(rows) - len(offsets) :, OFFSET] = offsets
         values = self.layout.values(rows)
         moved: tuple[Moved, ...] = ()
@@ -491,7 +471,7 @@ class Pipeline:
             try:
                 moved = self._begin(row, self.estimated(values))
             except Refused:
-                series.take_back(seq, before)
+                series.take_back(seq, periods, before)
                 raise
         event = series.track.event or series.track.last_event
         return Taken(
@@ -505,7 +485,7 @@ class Pipeline:
             periods=self._periods(series),
         )
 
-    def _begin(self, row: int, moments: Moments) -> tuple[Moved, ...]:
+    def _begin(self, row: int, moments: warmup.Moments) -> tuple[Moved, ...]:
         """Start the filter with a known location and scale, through the retained observations."""
         series = self.series[row]
         series.location, series.scale = moments
@@ -529,6 +509,4 @@ class Pipeline:
                 self._ranked([row], [seen[series.seq]], [line])
                 rows[series.seq, PREVIOUS] = line.born_previous_start
                 series.seq += 1
-                series.best_start = line.best_start
-                series.changed_probability = line.changed_probability
         return tuple(moved)

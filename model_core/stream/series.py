@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from model_core.events import Event, Track
 from model_core.readout import Readout
 from model_core.stream.rows import Retained
+from model_core.stream.state import SeasonPeriods
 
 Floats = NDArray[np.float64]
 EVENTS = 1000  # last events of a series that are kept
@@ -78,22 +78,23 @@ class SeriesState:
         self.phase = phase
         self.seq = 0
         self.warm = False  # location and scale are known; the filter runs
-        self.location: list[float] = []
-        self.scale: list[float] = []
+        self.location: list[float] | None = None
+        self.scale: list[float] | None = None
         self.track = Track()
         self.events: dict[int, Event] = {}  # changes, by id
         self.anomalies: dict[int, Event] = {}  # likewise, by position
         self.last_anomaly: int | None = None
         self.best_start = 0  # of the last regime on the best path
-        self.changed_probability = math.nan
+        self.map_run_length: int | None = None
+        self.changed_probability: float | None = None
         self.threshold: float | None = None  # calibrated on its own labels; None: that of the rules
-        self.season: Floats | None = None
-        self.season_since = 0  # position that the filter last began anew at
+        self.season: SeasonPeriods | None = None
+        self.season_state: Floats | None = None  # of `model_core.season`
         self.retained = Retained(width)
 
     NUMBERS = (
         "phase", "seq", "warm", "location", "scale", "last_anomaly", "best_start",
-        "changed_probability", "season_since", "threshold",
+        "map_run_length", "changed_probability", "threshold",
     )  # fmt: skip
 
     def numbers(self) -> dict[str, Any]:
@@ -101,6 +102,7 @@ class SeriesState:
         return {
             **{name: getattr(self, name) for name in self.NUMBERS},
             "first": self.retained.first,
+            "season": self.season,
             "track": list(self.track),
             "events": list(self.events.values()),
             "anomalies": list(self.anomalies.values()),
@@ -110,17 +112,21 @@ class SeriesState:
         """Take over what `numbers` gave; raises KeyError, TypeError or ValueError."""
         for name in self.NUMBERS:
             setattr(self, name, numbers[name])
+        self.season = None if numbers["season"] is None else SeasonPeriods(*numbers["season"])
         track = dict(zip(Track._fields, numbers["track"], strict=True))
         events = {name: _event(track[name]) for name in ("event", "last_event")}
         self.track = Track(**{**track, **events})
         self.events = {fields[0]: Event(*fields) for fields in numbers["events"]}
         self.anomalies = {fields[0]: Event(*fields) for fields in numbers["anomalies"]}
 
-    def take_back(self, seq: int, season: Floats | None) -> None:
+    def take_back(
+        self, seq: int, season: SeasonPeriods | None, season_state: Floats | None
+    ) -> None:
         """Be before observation `seq` of the warm-up again, which had this season."""
         self.seq = seq
         self.warm = False
         self.season = season
+        self.season_state = season_state
         self.track = Track()
         self.events.clear()
         self.retained.pop()

@@ -60,8 +60,8 @@ def arrays(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
     stored["ranks"] = pipeline.ranks
     for row, series in enumerate(pipeline.series):
         stored[f"retained {row}"] = series.retained.rows
-        if series.season is not None:
-            stored[f"season {row}"] = series.season
+        if series.season_state is not None:
+            stored[f"season {row}"] = series.season_state
     return stored
 
 
@@ -79,8 +79,8 @@ def restore(
             raise ValueError(f"array 'retained {row}' is of shape {list(rows.shape)}")
         series.retained.fill(rows, fields["first"])
         kept = stored.get(f"season {row}")
-        series.season = None if kept is None else kept.numpy().copy()
-        if series.season is not None and not season.valid(series.season):
+        series.season_state = None if kept is None else kept.numpy().copy()
+        if series.season_state is not None and not season.valid(series.season_state):
             raise ValueError(f"array 'season {row}' is no state of a season")
 
 

@@ -29,8 +29,8 @@ from prometheus_client import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
+from model_core.events import Event
 from service.problems import StartupError
-from service.wire.records import StoredEvent
 
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 STAGES = ("ingest", "queue", "compute", "commit", "reply")
@@ -379,7 +379,7 @@ def observe_all(histogram: Histogram, values: Sequence[float]) -> None:
     histogram._sum.inc(sum(values))
 
 
-def count_change(model: str, event: StoredEvent, stream: str) -> None:
+def count_change(model: str, event: Event, stream: str) -> None:
     """Count an event in its new state, with the stream as exemplar where its id is short enough."""
     exemplar = {"stream": stream, "event": str(event.id)}
     length = sum(len(name) + len(value) for name, value in exemplar.items())

@@ -37,17 +37,17 @@ from service.wire.event_entries import Raised
 
 
 @overload
-def event(stored: wire.StoredEvent) -> Event: ...
+def event(stored: wire.Event) -> Event: ...
 @overload
-def event(stored: wire.StoredEvent | None) -> Event | None: ...
-def event(stored: wire.StoredEvent | None) -> Event | None:
+def event(stored: wire.Event | None) -> Event | None: ...
+def event(stored: wire.Event | None) -> Event | None:
     """Return an event with every field, including defaults."""
     if stored is None:
         return None
     return Event(*[getattr(stored, name) for name in Event.__struct_fields__])
 
 
-def explained(stored: wire.StoredEvent) -> ExplainedEvent:
+def explained(stored: wire.Event) -> ExplainedEvent:
     """Return an event, without what is read of its stream's history."""
     return ExplainedEvent(*[getattr(stored, name) for name in Event.__struct_fields__])
 
@@ -121,8 +121,8 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
         regime_start=None if head.map_run_length is None else head.seq - 1 - head.map_run_length,
         changed_probability=head.changed_probability,
         last=head.last_label,
-        event=event(head.event),
-        last_event=event(head.last_event),
+        event=event(head.track.event),
+        last_event=event(head.track.last_event),
         last_anomaly=head.last_anomaly,
         mean_log_score=head.log_score_sum / head.scored if head.scored else None,
         pruned_mass=head.pruned_mass_sum,
@@ -131,12 +131,12 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
     )
 
 
-def season(stored: wire.StoredSeason | None) -> Season | None:
+def season(stored: wire.SeasonPeriods | None) -> Season | None:
     """Return the season of a stream, if it has one now."""
     return Season(stored.periods) if stored is not None and stored.periods else None
 
 
-def regime(stored: wire.StoredRegime | None) -> TypicalRegime | None:
+def regime(stored: wire.TypicalRegime | None) -> TypicalRegime | None:
     """Return the typical regime of a stream, where its model has any."""
     return None if stored is None else TypicalRegime(stored.name, stored.probability)
 
@@ -153,8 +153,8 @@ def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:
         regime_start=None if at is None else head.seq - 1 - at,
         regime_length=None if at is None else at + 1,
         changed_probability=head.changed_probability,
-        event=event(head.event),
-        last_event=event(head.last_event),
+        event=event(head.track.event),
+        last_event=event(head.track.last_event),
         labels=labels,
     )
 

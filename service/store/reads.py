@@ -46,10 +46,10 @@ class StreamParts(NamedTuple):
     head: wire.Head
     checkpoint: bytes | None
     records: list[wire.Record]
-    events: list[wire.StoredEvent]
+    events: list[wire.Event]
     idempotency: dict[bytes, bytes]
     changes: list[wire.SettingsChange]
-    anomalies: list[wire.StoredEvent]
+    anomalies: list[wire.Event]
 
 
 Label = float | None
@@ -117,12 +117,12 @@ class AsyncStore:
 
     async def events(
         self, partition: int, stream: str, kinds: Collection[str] = CHANGES
-    ) -> list[wire.StoredEvent]:
+    ) -> list[wire.Event]:
         """Return a stream's events of these kinds: changepoints by id, then anomalies by id.
 
         Raises UnreadablePart.
         """
-        listed: list[wire.StoredEvent] = []
+        listed: list[wire.Event] = []
         for kind, key, part in EVENTS:
             if kind in kinds:
                 blobs = await cast(Any, self._client.hgetall(key(partition, stream)))

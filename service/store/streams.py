@@ -111,7 +111,7 @@ class Store:
                 pipe.hset(keys.checkpoint(partition, stream), field, kept)
             pipe.execute()
 
-    def events(self, partition: int, stream: str) -> dict[int, wire.StoredEvent]:
+    def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
         """Read the committed events of a stream; raises UnreadablePart."""
         stored = cast(dict[bytes, bytes], self._client.hgetall(keys.events(partition, stream)))
         return {

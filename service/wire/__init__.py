@@ -13,6 +13,8 @@ from zlib import crc32
 
 import msgspec
 
+from model_core.events import Event
+from model_core.stream.state import SeasonPeriods, TypicalRegime
 from model_core.stream_settings import StreamSettings
 from service.wire.commands import (
     BACKGROUND,
@@ -51,17 +53,14 @@ from service.wire.records import (
     Record,
     SettingsChange,
     StoredCalibration,
-    StoredEvent,
     StoredHindsight,
-    StoredRegime,
-    StoredSeason,
     TaggedHead,
     updated,
 )
 
 __all__ = [
     "FORMAT",
-    "StoredSeason",
+    "SeasonPeriods",
     "Alarm",
     "StoredCalibration",
     "Act",
@@ -75,7 +74,7 @@ __all__ = [
     "Delete",
     "PendingSettings",
     "Envelope",
-    "StoredEvent",
+    "Event",
     "Expire",
     "Head",
     "StoredHindsight",
@@ -92,7 +91,7 @@ __all__ = [
     "READ_ONLY",
     "BACKGROUND",
     "Record",
-    "StoredRegime",
+    "TypicalRegime",
     "RunLength",
     "CalibrateSensitivity",
     "SegmentHistory",
@@ -145,7 +144,7 @@ decode_labelled = msgspec.msgpack.Decoder(Labelled).decode
 decode_labels = msgspec.msgpack.Decoder(list[Labelled]).decode
 decode_change = msgspec.msgpack.Decoder(SettingsChange).decode
 decode_hindsight = msgspec.msgpack.Decoder(StoredHindsight).decode
-decode_event = msgspec.msgpack.Decoder(StoredEvent).decode
+decode_event = msgspec.msgpack.Decoder(Event).decode
 decode_idempotency = msgspec.msgpack.Decoder(IdempotencyRecord).decode
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from service.wire import StoredEvent, timestamps
+from service.wire import Event, timestamps
 from service.wire.event_entries import START, FeedEntry, Id, Raised
 
 
@@ -43,7 +43,7 @@ class FoundChange(NamedTuple):
         return self.raised.generation
 
     @property
-    def event(self) -> StoredEvent:
+    def event(self) -> Event:
         """The event in its last state."""
         return self.raised.event
 
@@ -116,7 +116,7 @@ class ChangeIndex:
         return change._replace(previous=previous, following=following)
 
 
-def standing(events: Iterable[StoredEvent]) -> list[int]:
+def standing(events: Iterable[Event]) -> list[int]:
     """Return the starts of changes that were not withdrawn, ascending."""
     return sorted(event.start for event in events if event.state != "withdrawn")
 

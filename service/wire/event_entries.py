@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from service.wire import StoredEvent, checksummed, tags
+from service.wire import Event, checksummed, tags
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Raised(Struct, omit_defaults=True):
     stream: str
     model: str  # NAME@VERSION
     generation: int  # which life of the stream
-    event: StoredEvent
+    event: Event
     time: str | None = None  # of the observation that raised it, if the client sent one
     at_ms: int = 0  # the API's clock when it accepted that observation
     tags: dict[str, str] = {}  # of the stream at that time

@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct, convert
 
+from model_core.events import Track
+from model_core.stream.state import SeasonPeriods, TypicalRegime
 from model_core.stream_settings import CONFIRMATION, TABLE, Hazard, StreamSettings
 from service.wire.commands import Label, Observation
 
@@ -68,45 +70,6 @@ class Alarm(Struct, omit_defaults=True, gc=False):
     calibration: StoredCalibration | None = None
 
 
-class StoredEvent(Struct, omit_defaults=True, gc=False):
-    """A changepoint, from suspicion on, or an anomaly; `start` and the `_at` fields are `seq`s.
-
-    An anomaly is confirmed at once. Its id is the `seq` of its observation; changepoints are
-    numbered from 1.
-    """
-
-    id: int
-    state: str  # suspected | confirmed | withdrawn
-    start: int
-    suspected_at: int
-    confirmed_at: int | None = None
-    delay: int = 0  # suspected_at - start
-    probability: float = 0.0  # of an anomaly: its `anomaly`
-    direction: str | None = None  # up | down
-    # In standard deviations within the regimes; of an anomaly: of the predictive distribution.
-    size: Label = None
-    time: str | None = None  # of the observation that raised this state, if the client sent one
-    verdict: bool | None = None  # a person's word: whether it was a change
-    kind: str = "change"  # or anomaly
-
-
-class StoredSeason(Struct, array_like=True, gc=False):
-    """Season of a stream: periods in observations, none once it was given up.
-
-    since: position that the filter last began anew at, because one was found or given up.
-    """
-
-    periods: list[int]
-    since: int
-
-
-class StoredRegime(Struct, array_like=True, gc=False):
-    """Typical regime of its model that a stream's regime most probably is one of."""
-
-    name: str
-    probability: float
-
-
 class Head(Struct, omit_defaults=True, gc=False):
     """What a stream is, written with every commit that touches it."""
 
@@ -124,13 +87,7 @@ class Head(Struct, omit_defaults=True, gc=False):
     checkpoint_ms: int = 0  # when it was made
     sealed: int = 0  # records before this seq are in sealed chunks
     oldest: int = 0  # number of the oldest chunk that is retained
-    confirmed_start: int = 0
-    before_start: int = 0  # start of the regime before the confirmed one
-    confirmed_totals: list[float] | None = None  # label count, sums, squares up to that start
-    before_totals: list[float] | None = None  # the same up to the start of the regime before it
-    event: StoredEvent | None = None  # the event under suspicion
-    last_event: StoredEvent | None = None  # the last confirmed one
-    next_event: int = 1
+    track: Track = Track()  # of the events
     changes: int = 0  # of settings, so far
     best_start: int = 0  # last start of the best (max-product) path
     map_run_length: int | None = None
@@ -153,11 +110,16 @@ class Head(Struct, omit_defaults=True, gc=False):
     alarm: Alarm | None = None  # None: changes are confirmed after `confirm_after` observations
     digest: str | None = None  # of the model's artifact; None: built in
     last_anomaly: int | None = None  # seq of the last anomaly event
-    season: StoredSeason | None = None  # None: no season was found so far
-    regime: StoredRegime | None = (
+    season: SeasonPeriods | None = None  # None: no season was found so far
+    regime: TypicalRegime | None = (
         None  # after the last observation; None: the model has no typical ones
     )
     unnamed: bool = False  # the model is a default, which the first label may yet replace
+
+    @property
+    def threshold(self) -> float:
+        """Of `changed_probability`, at which changes are confirmed; 0: it takes time."""
+        return 0.0 if self.alarm is None else self.alarm.threshold
 
 
 class StreamTags(Struct, array_like=True, gc=False):
@@ -203,7 +165,7 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     belief_override: list[tuple[int, float]] | None = None  # made just before this one
     anomaly: float | None = None
     offset: float = 0.0  # season that the filter's label is less of
-    regime: StoredRegime | None = None
+    regime: TypicalRegime | None = None
 
 
 class Labelled(Struct, array_like=True, gc=False):

@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from service.wire import Head, Record, SettingsChange, StoredEvent, encode
+from service.wire import Event, Head, Record, SettingsChange, encode
 
 MAGIC = b"MOCASNAP"
 VERSION = 1
@@ -40,10 +40,10 @@ class StreamSnapshot(Struct):
     head: Head
     checkpoint: bytes | None
     records: list[Record]
-    events: list[StoredEvent]
+    events: list[Event]
     idempotency: dict[bytes, bytes]
     changes: list[SettingsChange] = []
-    anomalies: list[StoredEvent] = []
+    anomalies: list[Event] = []
 
 
 _decode = msgspec.msgpack.Decoder(StreamSnapshot).decode

@@ -102,7 +102,7 @@ async def changepoints(
 
 
 async def _explained(
-    context: Context, stream: str, head: wire.Head, stored: list[wire.StoredEvent]
+    context: Context, stream: str, head: wire.Head, stored: list[wire.Event]
 ) -> list[responses.ExplainedEvent]:
     """Return events with what the history has on them."""
     partition = context.gateway.partition(stream)

@@ -13,12 +13,13 @@ from typing import TypeVar
 import torch
 from msgspec.structs import replace
 
+from model_core.events import Track
 from model_core.segmentation import NEAR
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.schema import rendering
 from service.store.streams import Stored
-from service.wire import Head, Record, StoredEvent, StreamSettings
+from service.wire import Event, Head, Record, StreamSettings
 from service.worker.commands import set_belief
 from service.worker.filtering import warmup
 from service.worker.filtering.step import advance_head, publish_events, track_events
@@ -58,7 +59,7 @@ class Rerun:
     def __init__(self, stream: Stream, records: list[Record]) -> None:
         self.stream = stream
         self.records = records
-        self.events: dict[int, StoredEvent] = {}
+        self.events: dict[int, Event] = {}
         self.scores: list[float | None] = [None] * len(records)
         self.changed: list[float | None] = [None] * len(records)
         self.beliefs: dict[int, list[tuple[int, float]]] = {}
@@ -124,7 +125,8 @@ def _anew(old: Head) -> Head:
 def _begun(stream: Stream, head: Head, records: list[Record]) -> Stream:
     made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
     head.generation = stream.live().generation
-    head.seq = head.confirmed_start = records[0].seq if records else 0
+    head.seq = records[0].seq if records else 0
+    head.track = Track(confirmed_start=head.seq)
     made.head = head
     return made
 
@@ -224,23 +226,26 @@ def adopt(
     old = stream.live()
     head = rerun.head
     own = stream.events(engine.store)
-    needed = {event.id for event in (head.event, head.last_event) if event is not None}
-    new = _reconciled(rerun.events.values(), own, needed, old.next_event, also)
+    track = head.track
+    needed = {event.id for event in (track.event, track.last_event) if event is not None}
+    new = _reconciled(rerun.events.values(), own, needed, old.track.next_event, also)
     head.changes = old.changes
-    head.next_event = max([old.next_event, *(event.id + 1 for event in new.values())])
-    gone = old.event
+    gone = old.track.event
     if gone is not None and (
         gone.id in {event.id for event in new.values()} or own[gone.id].state == "withdrawn"
     ):
         gone = None  # it goes on, or was withdrawn by a verdict
-    head.event = new.get(head.event.id) if head.event is not None else None
-    head.last_event = new.get(head.last_event.id) if head.last_event is not None else None
+    head.track = track._replace(
+        event=None if track.event is None else new.get(track.event.id),
+        last_event=None if track.last_event is None else new.get(track.last_event.id),
+        next_event=max([old.track.next_event, *(event.id + 1 for event in new.values())]),
+    )
     for name in KEPT:
         setattr(head, name, getattr(old, name))
     head.pruned_mass_sum += old.pruned_mass_sum
     changed = [event for event in new.values() if own.get(event.id) != event]
     if gone is not None:
-        changed.append(replace(gone, state="withdrawn"))
+        changed.append(gone._replace(state="withdrawn"))
     stream.leave()
     stream.head = head
     stream.unserved = None
@@ -260,17 +265,17 @@ def adopt(
 
 
 def _reconciled(
-    events: Iterable[StoredEvent],
-    own: dict[int, StoredEvent],
+    events: Iterable[Event],
+    own: dict[int, Event],
     needed: set[int],
     following: int,
     also: int | None,
-) -> dict[int, StoredEvent]:
+) -> dict[int, Event]:
     """The rerun's events by their ids there, under the ids of the stream.
 
     own: the stream's events. needed: ids there without which the rerun could not go on.
     """
-    by_id: dict[int, StoredEvent] = {}
+    by_id: dict[int, Event] = {}
     free = [other for other in own.values() if other.state != "withdrawn"]
     after = max((other.start for other in free), default=-1)
     for event in events:
@@ -282,13 +287,13 @@ def _reconciled(
             free.remove(same)
             settled = event.state == "confirmed" and same.start == event.start
             left = same.state == event.state and (settled or event.id not in needed)
-            moved = replace(event, id=same.id, verdict=same.verdict)
+            moved = event._replace(id=same.id, verdict=same.verdict)
             by_id[event.id] = same if left else moved
         elif (
             event.id in needed
             or event.start > after
             or (also is not None and abs(event.start - also) <= NEAR)
         ):
-            by_id[event.id] = replace(event, id=following)
+            by_id[event.id] = event._replace(id=following)
             following += 1
     return by_id

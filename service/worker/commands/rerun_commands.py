@@ -14,12 +14,12 @@ from model_core.segmentation import NEAR
 from service.problems import NotRetained, UnknownEvent, WarmingUp
 from service.schema import rendering
 from service.wire import (
+    Event,
     EventFeedback,
     Head,
     Move,
     Observation,
     Record,
-    StoredEvent,
     StoredHindsight,
     WhatIf,
     updated,
@@ -81,7 +81,7 @@ def apply_feedback(
     corrected = yield from rerun.corrected(engine, stream, records)
     if event is not None and not command.change:
         # Not raised yet: `_judged` does, once the rerun is in place.
-        stream.keep_events([replace(event, state="withdrawn", verdict=False)])
+        stream.keep_events([event._replace(state="withdrawn", verdict=False)])
     rerun.adopt(engine, stream, corrected, now_ms, also=start)
     kept = _judged(engine, stream, command, event, start)
     answer = responses.Verdict(stream.name, stream.live().seq, rendering.event(kept))
@@ -89,7 +89,7 @@ def apply_feedback(
 
 
 def _supervision(
-    change: bool, start: int, event: StoredEvent | None, events: dict[int, StoredEvent], head: Head
+    change: bool, start: int, event: Event | None, events: dict[int, Event], head: Head
 ) -> dict[int, float]:
     """Supervision by `seq`."""
     if change or event is None:
@@ -101,25 +101,29 @@ def _supervision(
 
 
 def _judged(
-    engine: Engine, stream: Stream, command: EventFeedback, event: StoredEvent | None, start: int
-) -> StoredEvent:
+    engine: Engine, stream: Stream, command: EventFeedback, event: Event | None, start: int
+) -> Event:
     """The event that the verdict is on, as it is now, with the verdict."""
     events = stream.events(engine.store)
     if event is not None:
-        now = replace(events[event.id], verdict=command.change)
+        now = events[event.id]._replace(verdict=command.change)
     else:
         alive = [e for e in events.values() if e.state != "withdrawn"]
         near = [e for e in alive if abs(e.start - start) <= NEAR]
         head = stream.live()
-        made = StoredEvent(
-            head.next_event, "confirmed", start, start, head.seq - 1, probability=1.0
+        made = Event(
+            head.track.next_event, "confirmed", start, start, head.seq - 1, probability=1.0
         )
-        now = replace(min(near, key=lambda e: abs(e.start - start), default=made), verdict=True)
-        head.next_event = max(head.next_event, now.id + 1)
+        nearest = min(near, key=lambda e: abs(e.start - start), default=made)
+        now = nearest._replace(verdict=True)
+        head.track = head.track._replace(next_event=max(head.track.next_event, now.id + 1))
     head = stream.live()
-    head.event = now if head.event is not None and head.event.id == now.id else head.event
-    last = head.last_event
-    head.last_event = now if last is not None and last.id == now.id else last
+    track = head.track
+    if track.event is not None and track.event.id == now.id:
+        track = track._replace(event=now)
+    if track.last_event is not None and track.last_event.id == now.id:
+        track = track._replace(last_event=now)
+    head.track = track
     stream.raise_events([now], None)
     return now
 

@@ -12,7 +12,7 @@ import torch
 from model_core import belief as beliefs
 from model_core import readout
 from service.problems import NotAwaited, UnfitBelief, WarmingUp
-from service.wire import SetBelief, StoredRegime
+from service.wire import SetBelief
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_position
@@ -67,10 +67,10 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
     belief = slab.restate(stream.row, stated)
     if slab.model.typical:
         (regime,) = readout.typical_regimes(slab.model, slab.state(stream.row))
-        head.regime = StoredRegime(*regime)
+        head.regime = regime
     last = head.seq - 1
     lengths = belief.run_length[0]
     head.map_run_length = int(lengths[beliefs.likeliest(belief.log_prob[0], lengths)])
     head.best_start = last - int(lengths[beliefs.likeliest(belief.score[0], lengths)])
-    since = torch.tensor([last - head.confirmed_start], device=lengths.device)
+    since = torch.tensor([last - head.track.confirmed_start], device=lengths.device)
     head.changed_probability = float(beliefs.mass_below(belief, since))

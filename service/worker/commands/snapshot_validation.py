@@ -13,17 +13,19 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from model_core.events import Track
 from model_core.labels import LARGEST
 from model_core.stream_settings import TABLE, Hazard
 from service.schema import observations
 from service.settings import Settings
 from service.wire import (
+    Event,
     Head,
     Observation,
     PendingSettings,
     Record,
-    StoredEvent,
-    StoredRegime,
+    SeasonPeriods,
+    TypicalRegime,
     timestamps,
 )
 from service.wire.snapshot import BadSnapshot, StreamSnapshot
@@ -73,7 +75,7 @@ def _check_kept(snapshot: StreamSnapshot) -> None:
         _range("changes: a time", change.time_ms, 0, LAST_MS)
         _range("changes: seq", change.seq, 0, MOST)
         _range("changes: number", change.number, 0, head.changes)
-    _check_events([*snapshot.events, *filter(None, (head.event, head.last_event))], "change")
+    _check_events(snapshot.events, "change")
     _check_events(snapshot.anomalies, "anomaly")
     for record in snapshot.records:
         _check_record(record)
@@ -131,9 +133,9 @@ def _last_label(head: Head) -> list[float]:
 
 
 def _check_head(head: Head) -> None:
-    for name in ("seq", "next_event", "scored", "changes"):
+    for name in ("seq", "scored", "changes"):
         _range(name, getattr(head, name), 0, MOST)
-    for name in ("checkpoint", "confirmed_start", "before_start", "best_start"):
+    for name in ("checkpoint", "best_start"):
         _range(name, getattr(head, name), 0, head.seq)
     _range("last_anomaly", head.last_anomaly or 0, 0, head.seq)
     _range("map_run_length", head.map_run_length or 0, 0, head.seq)
@@ -143,21 +145,36 @@ def _check_head(head: Head) -> None:
         head.alarm and head.alarm.threshold,
     ):
         _range("a probability", probability or 0.0, 0, 1)
-    totals = [*(head.confirmed_totals or []), *(head.before_totals or []), *_last_label(head)]
     sums = [head.log_score_sum, head.pruned_mass, head.pruned_mass_sum, head.last_time or 0.0]
-    if not all(map(math.isfinite, [*totals, *sums])):
+    if not all(map(math.isfinite, [*_last_label(head), *sums])):
         raise BadSnapshot("a sum, or the last time, is not finite")
+    _check_track(head.track, head.seq)
     _check_override(head.belief_override, head.seq)
-    if head.season is not None:
-        _range("season: since", head.season.since, 0, head.seq)
-        for period in head.season.periods:
-            _range("season: a period", period, 1, head.seq)
+    _check_season(head.season, head.seq)
     _check_regime(head.regime)
     for settings in head.pending_settings:
         _check_rates(settings)
 
 
-def _check_events(events: Iterable[StoredEvent], kind: str) -> None:
+def _check_track(track: Track, seq: int) -> None:
+    _range("next_event", track.next_event, 0, MOST)
+    for name in ("confirmed_start", "before_start"):
+        _range(name, getattr(track, name), 0, seq)
+    totals = [*(track.confirmed_totals or []), *(track.before_totals or [])]
+    if not all(map(math.isfinite, totals)):
+        raise BadSnapshot("a total of labels is not finite")
+    _check_events(filter(None, (track.event, track.last_event)), "change")
+
+
+def _check_season(season: SeasonPeriods | None, seq: int) -> None:
+    if season is None:
+        return
+    _range("season: since", season.since, 0, seq)
+    for period in season.periods:
+        _range("season: a period", period, 1, seq)
+
+
+def _check_events(events: Iterable[Event], kind: str) -> None:
     for event in events:
         if event.kind != kind:
             raise BadSnapshot(f"events: kind is {event.kind!r:.40}, expected {kind}")
@@ -178,7 +195,7 @@ def _check_record(record: Record) -> None:
     _check_time(record.time)
 
 
-def _check_regime(stated: StoredRegime | None) -> None:
+def _check_regime(stated: TypicalRegime | None) -> None:
     if stated is not None:
         _range("regime: probability", stated.probability, 0, 1)
 

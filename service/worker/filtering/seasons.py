@@ -1,10 +1,6 @@
-"""Seasons of a stream: its filter sees labels less their season, and answers are of the labels.
+"""Seasons of a stream, as `model_core.stream.seasons` has them, and what is retained of it.
 
-Which season a label met is kept in its record. Where a season is found or given up, the filter
-begins anew with the last labels less the season that is known then.
-
-By default a stream keeps no state of seasons until one is found. It searches after set numbers of
-observations, in the labels that it retains then. These are the same when a record is applied once
+The labels that a stream is searched for seasons in are the same when a record is applied once
 more after a crash: history is trimmed in commits alone, a commit trims what is older than `history`
 before its last observation, and the search looks back no further than that from a later one. Who
 has lost the partition may find less, but cannot commit it. Only after `history` was raised what is
@@ -20,10 +16,12 @@ from msgspec.structs import replace
 
 from model_core import belief as beliefs
 from model_core import restart, season
+from model_core.events import Track
 from model_core.readout import Readout
+from model_core.stream import seasons
 from model_core.stream_settings import SEASONS_FROM
 from service.store.streams import Stored, UnreadablePart
-from service.wire import Head, Record, StoredSeason
+from service.wire import Head, Record, SeasonPeriods
 from service.worker.filtering import warmup
 from service.worker.filtering.history import labels, retained
 from service.worker.streams.registry import Engine
@@ -40,12 +38,10 @@ def foreseen(stream: Stream, records: Sequence[Record]) -> Sequence[Record]:
     if stream.season is None:
         due = _next_search(stream, stream.live().seq)
         return records if due is None else records[: due - stream.live().seq]
-    state = stream.season.copy()
-    for count, record in enumerate(records, 1):
-        record.offset = season.offset(state)
-        if season.observe(state, number(record.y)):
-            return records[:count]
-    return records
+    offsets = seasons.foreseen(stream.season, (number(record.y) for record in records))
+    for record, offset in zip(records, offsets, strict=False):
+        record.offset = offset
+    return records[: len(offsets)]
 
 
 def observe(engine: Engine, stream: Stream, record: Record) -> bool:
@@ -53,55 +49,28 @@ def observe(engine: Engine, stream: Stream, record: Record) -> bool:
 
     The head, which is after that observation, has the seasons of now.
     """
-    if stream.season is None:
-        return _search(engine, stream)
-    return _learn(stream, record)
-
-
-def _next_search(stream: Stream, seq: int) -> int | None:
-    """Observations, more than `seq`, after which a stream without seasons looks for one.
-
-    None: it never does.
-    """
-    slab = stream.slab
-    if stream.live().settings.seasonal is not None or slab is None or not slab.model.seasonal:
-        return None
-    return season.next_search(seq, season.phase_of(stream.name))
-
-
-def _search(engine: Engine, stream: Stream) -> bool:
-    """Look for seasons in the labels that are retained, if that is due; returns whether there are.
-
-    In fewer than a state holds where `history` is shorter.
-    """
+    if stream.season is not None:
+        return seasons.learn(stream.live(), stream.season, number(record.y))
     head = stream.live()
     if _next_search(stream, head.seq - 1) != head.seq:
         return False
     engine.tick()
     try:
+        # Fewer than a state holds where `history` is shorter.
         values = labels(stream, engine.store, min(season.CAPACITY, head.settings.history))
     except UnreadablePart as error:
         engine.note(stream, f"{error}; not looking for seasons")
         return False
-    stream.season = season.searched(np.array([number(y) for y in values]))
-    if stream.season is not None:
-        head.season = StoredSeason(season.periods(stream.season), head.seq)
+    stream.season = seasons.search(head, np.array([number(y) for y in values]))
     return stream.season is not None
 
 
-def _learn(stream: Stream, record: Record) -> bool:
-    """Take a label into the stream's state of seasons, if it has one."""
-    if stream.season is None:
-        return False
-    head = stream.live()
-    moved = season.observe(stream.season, number(record.y))
-    if moved:
-        head.season = StoredSeason(season.periods(stream.season), head.seq)
-    elif head.season is not None and head.season.periods:  # these may drift
-        periods = season.periods(stream.season)
-        if periods != head.season.periods:
-            head.season = replace(head.season, periods=periods)
-    return moved
+def _next_search(stream: Stream, seq: int) -> int | None:
+    """As `seasons.next_search`; None in the warm-up, too."""
+    if stream.slab is None:
+        return None
+    seasonal = stream.live().settings.seasonal
+    return seasons.next_search(stream.slab.model, seasonal, seq, season.phase_of(stream.name))
 
 
 def begin_anew(engine: Engine, stream: Stream) -> None:
@@ -137,10 +106,11 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
     stream.slab = slab
     (stream.row,) = slab.begin([head.location or []], [head.scale or []])
     last = _replayed(engine, stream, replayed, joined)
-    now = restart.restarted(slab.state(stream.row), last, base, joined, head.confirmed_start)
+    now = restart.restarted(slab.state(stream.row), last, base, joined, head.track.confirmed_start)
     slab.put(stream.row, now.state, ranks)
-    head.confirmed_start = head.before_start = now.start
-    head.confirmed_totals = now.totals
+    head.track = head.track._replace(
+        confirmed_start=now.start, before_start=now.start, confirmed_totals=now.totals
+    )
     head.best_start = now.best_start
     belief = now.state.belief
     head.map_run_length = int(
@@ -163,7 +133,7 @@ def _replayed(engine: Engine, stream: Stream, records: list[Record], joined: int
     made.slab = stream.slab
     made.row = stream.row
     made.head = Head(head.generation, head.settings, alarm=head.alarm)
-    made.head.confirmed_start = max(head.confirmed_start - base, 0)
+    made.head.track = Track(confirmed_start=max(head.track.confirmed_start - base, 0))
     for record, readout in zip(records, replay(made, records), strict=True):
         engine.tick()
         record.previous_start = restart.position(readout.born_previous_start, base, joined)
@@ -175,9 +145,10 @@ def warming_up(stream: Stream, record: Record) -> bool:
 
     Returns whether seasons were found or given up: all labels are less those of now then.
     """
-    moved = _learn(stream, record)
+    if stream.season is None:
+        return False
+    moved = seasons.learn(stream.live(), stream.season, number(record.y))
     if moved:
-        assert stream.season is not None
         offsets = season.offsets(stream.season, len(stream.buffer)).tolist()
         for buffered, offset in zip(stream.buffer[-len(offsets) :], offsets, strict=True):
             buffered.offset = offset
@@ -203,20 +174,15 @@ def known_now(stream: Stream, records: Iterable[Record], seasonal: bool | None) 
         state is None and stream.live().settings.seasonal is False and len(records) >= SEASONS_FROM
     ):
         state = season.searched(np.array([number(record.y) for record in records]))
-        present = None if state is None else StoredSeason(season.periods(state), seq)
-    if state is None or present is None:
+        present = None if state is None else SeasonPeriods(season.periods(state), seq)
+    if state is None:
         return records
-    offsets = season.offsets(state, len(records)).tolist()
-    by_seq = dict(enumerate(offsets, seq - len(offsets)))
-    return [
-        replace(record, offset=by_seq.get(record.seq, record.offset))
-        if record.seq < present.since
-        else record
-        for record in records
-    ]
+    met = np.array([record.offset for record in records])
+    offsets = seasons.known_now(present, state, seq, met).tolist()
+    return [replace(record, offset=offset) for record, offset in zip(records, offsets, strict=True)]
 
 
-def _searched(records: list[Record]) -> tuple[Floats, StoredSeason | None, list[Record]]:
+def _searched(records: list[Record]) -> tuple[Floats, SeasonPeriods | None, list[Record]]:
     """Seasons of records, as a stream of them alone would have found them."""
     state = season.blank()
     present = None
@@ -224,5 +190,5 @@ def _searched(records: list[Record]) -> tuple[Floats, StoredSeason | None, list[
     for record in records:
         met.append(replace(record, offset=season.offset(state)))
         if season.observe(state, number(record.y)):
-            present = StoredSeason(season.periods(state), record.seq + 1)
+            present = SeasonPeriods(season.periods(state), record.seq + 1)
     return state, present, met

@@ -9,10 +9,11 @@ import torch
 
 from model_core.labels import LARGEST
 from model_core.readout import Readout
+from model_core.stream.step import follow
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
-from service.wire import Head, Record, StoredEvent, StoredRegime, latest, numbers, timestamps
+from service.wire import Event, Head, Record, latest, numbers, timestamps
 from service.worker.filtering import alarm_threshold, events, seasons, warmup
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import MixtureRow, PendingAnswer
@@ -175,7 +176,7 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, PendingAnswer]]) -> None:
             warm.append((stream, answer))
     _begin(engine, [stream for stream, _ in warm])
     for stream, answer in warm:
-        answer.event = stream.live().event or stream.live().last_event
+        answer.event = stream.live().track.event or stream.live().track.last_event
 
 
 def _provisional(
@@ -206,13 +207,10 @@ def record_step(record: Record, readout: Readout, anomaly: float | None) -> None
     record.map_run_length = readout.map_run_length
     record.previous_start = readout.born_previous_start
     record.anomaly = anomaly
-    if readout.regime is not None:
-        record.regime = StoredRegime(*readout.regime)
+    record.regime = readout.regime
 
 
-def publish_events(
-    stream: Stream, moved: list[StoredEvent], time: str | None
-) -> StoredEvent | None:
+def publish_events(stream: Stream, moved: list[Event], time: str | None) -> Event | None:
     """Have events written and counted; returns the last of them. time: of the observation."""
     if not moved:
         return None
@@ -222,18 +220,13 @@ def publish_events(
     return moved[-1]
 
 
-def track_events(stream: Stream, record: Record, readout: Readout) -> list[StoredEvent]:
+def track_events(stream: Stream, record: Record, readout: Readout) -> list[Event]:
     """Enter a step's numbers into the head, and follow the events; returns those that moved."""
     head = stream.live()
-    seq = record.seq
-    moved: list[StoredEvent] = []
-    if events.concerned(head, seq - readout.event_run_length):
-        quantity = stream.slab is not None and stream.slab.model.label != "class"
-        moved = events.track(head, readout.reading(seq, record.time, quantity))
-    head.best_start = readout.best_start
-    head.map_run_length = readout.map_run_length
-    head.changed_probability = readout.changed_probability
-    head.regime = None if readout.regime is None else StoredRegime(*readout.regime)
+    quantity = stream.slab is not None and stream.slab.model.label != "class"
+    confirm_after = head.settings.confirm_after or 0
+    moved = follow(head, readout, record.seq, confirm_after, head.threshold, quantity, record.time)
+    head.regime = readout.regime
     head.pruned_mass = readout.pruned_mass
     head.pruned_mass_sum += readout.pruned_mass
     return moved

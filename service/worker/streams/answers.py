@@ -20,7 +20,7 @@ from model_core.summary import PRECISION, Summary
 from model_core.transfer import on_host, to_device, to_host
 from service.schema import rendering
 from service.schema.rendering import of_classes, of_numbers
-from service.wire import Observe, Record, StoredEvent, StoredSeason
+from service.wire import Event, Observe, Record, SeasonPeriods
 from service.worker.streams import calibration_metrics
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -72,12 +72,12 @@ class PendingAnswer(msgspec.Struct, gc=False):
     readout: Readout | None = None
     place: PredictiveRow | None = None
     predictive: Predictive | None = None
-    event: StoredEvent | None = None
+    event: Event | None = None
     belief: tuple[list[int], list[float]] | None = None  # run lengths and their probabilities
     components: list[Component] | None = None
     provisional: bool = False  # labels before it are to come
     offset: float = 0.0  # season that the place's predictive is less of
-    season: StoredSeason | None = None
+    season: SeasonPeriods | None = None
 
     @property
     def detailed(self) -> bool:

@@ -54,7 +54,7 @@ def through(
         for readout, place, anomaly, belief in rows:
             count += 1
             yield Stepped(readout, place, anomaly, belief)
-            if stream.live().confirmed_start != confirmed:
+            if stream.live().track.confirmed_start != confirmed:
                 refused = False
                 break
         if count < len(coming):

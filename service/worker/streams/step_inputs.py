@@ -68,7 +68,7 @@ def hazard_table(model: UnderlyingModel, hazards: Sequence[Hazard | None]) -> ND
 
 def alarm_inputs(heads: Iterable[Head]) -> tuple[list[int], list[float]]:
     """Start of each stream's last confirmed event, and its threshold; 0 where it has none."""
-    pairs = [(h.confirmed_start, 0.0 if h.alarm is None else h.alarm.threshold) for h in heads]
+    pairs = [(head.track.confirmed_start, head.threshold) for head in heads]
     return [start for start, _ in pairs], [threshold for _, threshold in pairs]
 
 

@@ -17,11 +17,11 @@ from service.store import keys
 from service.store.log import Effect, index_effects
 from service.store.streams import CHUNK, Store, Stored, UnreadablePart, decoded, phase_of, seal
 from service.wire import (
+    Event,
     Head,
     IdempotencyRecord,
     Record,
     SettingsChange,
-    StoredEvent,
     StoredHindsight,
 )
 from service.wire.event_entries import Id
@@ -106,10 +106,10 @@ class Stream:
         self._fresh: dict[bytes, bytes] = NOTHING
         self._effects: tuple[Effect, ...] = ()
         self._new: dict[int, Record] = NOTHING  # encoded when the answers are complete
-        self._events: dict[int, StoredEvent] = NOTHING
-        self._anomalies: dict[int, StoredEvent] = NOTHING
-        self._recent_events: dict[int, StoredEvent] = NOTHING  # not all committed yet
-        self._raised: tuple[tuple[StoredEvent, str | None], ...] = ()
+        self._events: dict[int, Event] = NOTHING
+        self._anomalies: dict[int, Event] = NOTHING
+        self._recent_events: dict[int, Event] = NOTHING  # not all committed yet
+        self._raised: tuple[tuple[Event, str | None], ...] = ()
         self.feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry, for the next commit
         self._touched = False
         self._was = DEFAULTS  # settings when they were last written
@@ -287,33 +287,33 @@ class Stream:
         else:
             self._new = {record.seq: record}
 
-    def keep_events(self, events: list[StoredEvent]) -> None:
+    def keep_events(self, events: list[Event]) -> None:
         """Queue events for the next commit without publishing them."""
         if events:
             self._events = {**self._events, **{event.id: event for event in events}}
             self._recent_events = {**self._recent_events, **self._events}
 
-    def raise_events(self, events: list[StoredEvent], time: str | None) -> None:
+    def raise_events(self, events: list[Event], time: str | None) -> None:
         """Have events written with the next commit; `time` is the observation's."""
         self.keep_events(events)
         self._raised += tuple((event, time) for event in events)
 
-    def keep_anomalies(self, events: list[StoredEvent]) -> None:
+    def keep_anomalies(self, events: list[Event]) -> None:
         """Queue anomaly events for the next commit without publishing them."""
         if events:
             self._anomalies = {**self._anomalies, **{event.id: event for event in events}}
 
-    def raise_anomaly(self, event: StoredEvent, time: str | None) -> None:
+    def raise_anomaly(self, event: Event, time: str | None) -> None:
         """Have an anomaly event written with the next commit; `time` is the observation's."""
         self.keep_anomalies([event])
         self._raised += ((event, time),)
 
-    def events(self, store: Store) -> dict[int, StoredEvent]:
+    def events(self, store: Store) -> dict[int, Event]:
         """All changepoint events of this generation, by id."""
         events = store.events(self.partition, self.name) | self._recent_events
         return dict(sorted(events.items()))
 
-    def take_raised(self) -> list[tuple[StoredEvent, str | None]]:
+    def take_raised(self) -> list[tuple[Event, str | None]]:
         """Return the events raised since the last call, in order."""
         raised = self._raised
         self._raised = ()

@@ -166,7 +166,7 @@ async def test_a_change_is_explained_anew_once_a_season_is_found(writer, changes
     before = (await listed(one)).changes[0]
     assert (await listed(one)).changes[0] == before
     known = [record(seq, offset=0.9 * (seq % 7)) for seq in range(100)]
-    keep(store, "a", known, wire.StoredSeason([7], 100))
+    keep(store, "a", known, wire.SeasonPeriods([7], 100))
     assert (await listed(one)).changes[0] == (await listed(changes())).changes[0] != before
 
 

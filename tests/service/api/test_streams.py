@@ -208,7 +208,7 @@ def put(store, seq=500, starts=(0, 250), name="s", **settings):
 )
 async def test_changepoints_follow_the_best_path_back(api, store, history, expected, counts):
     put(store, starts=(0, 100, 250), history=history)
-    event = wire.StoredEvent(1, "confirmed", 250, 255, 265, 5, 0.9, "up", 2.0)
+    event = wire.Event(1, "confirmed", 250, 255, 265, 5, 0.9, "up", 2.0)
     store.hset(keys.events(P, "s"), "1", wire.checksummed(wire.encode(event), "event", "s", 1))
     found = (await api.get(PATH)).json()
     assert [(each["start"], each["end"]) for each in found["segmentation"]] == expected
@@ -225,10 +225,10 @@ async def test_changepoints_follow_the_best_path_back(api, store, history, expec
 
 async def test_changepoints_have_the_kinds_that_are_asked_for(api, store):
     put(store, history=0)
-    event = wire.StoredEvent(1, "confirmed", 50, 55, 65)
+    event = wire.Event(1, "confirmed", 50, 55, 65)
     store.hset(keys.events(P, "s"), "1", wire.checksummed(wire.encode(event), "event", "s", 1))
     for at in (90, 1):
-        event = wire.StoredEvent(at, "confirmed", at, at, at, kind="anomaly")
+        event = wire.Event(at, "confirmed", at, at, at, kind="anomaly")
         blob = wire.checksummed(wire.encode(event), "anomaly", "s", at)
         store.hset(keys.anomalies(P, "s"), str(at), blob)
     change, anomalies = ["change 1"], ["anomaly 1", "anomaly 90"]

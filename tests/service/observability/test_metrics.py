@@ -12,10 +12,10 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
 CODE = """
 import sys
 from service.observability import metrics
-from service.wire.records import StoredEvent
+from model_core.events import Event
 metrics.OBSERVATIONS.labels("applied").inc(2)
 for name in ("pump-7", "x" * 200):
-    event = StoredEvent(4, "confirmed", 28, 31, 34, probability=0.8)
+    event = Event(4, "confirmed", 28, 31, 34, probability=0.8)
     metrics.count_change("gaussian", event, name)
 metrics.OWNED_PARTITIONS.set(3)
 for stage in metrics.STAGES:

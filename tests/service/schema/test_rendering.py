@@ -5,15 +5,16 @@ from itertools import pairwise
 import msgspec
 
 from moca_client.responses import Segment, StreamSummary
+from model_core.events import Track
 from service.schema import rendering
 from service.wire import (
+    Event,
     Head,
     Record,
-    StoredEvent,
+    SeasonPeriods,
     StoredHindsight,
-    StoredRegime,
-    StoredSeason,
     StreamSettings,
+    TypicalRegime,
 )
 
 
@@ -102,9 +103,10 @@ def test_the_summary_of_a_new_stream_and_of_one_with_observations():
     optional = ("season", "regime")
     assert list(found) == [n for n in StreamSummary.__struct_fields__ if n not in optional]
     state = head(
-        seq=10, warm=True, map_run_length=1, event=StoredEvent(3, "suspected", 8, suspected_at=9),
-        log_score_sum=-6.0, scored=4, season=StoredSeason([24, 168], 600),
-        regime=StoredRegime("idle", 0.75),
+        seq=10, warm=True, map_run_length=1,
+        track=Track(event=Event(3, "suspected", 8, suspected_at=9)),
+        log_score_sum=-6.0, scored=4, season=SeasonPeriods([24, 168], 600),
+        regime=TypicalRegime("idle", 0.75),
     )  # fmt: skip
     found = shown(rendering.summary("a", state))
     assert found["season"] == {"periods": [24, 168]}
@@ -112,6 +114,6 @@ def test_the_summary_of_a_new_stream_and_of_one_with_observations():
     assert found["run_length"] == {"map": 1}
     assert found["regime_start"] == 8
     assert found["mean_log_score"] == -1.5
-    assert list(found["event"]) == list(StoredEvent.__struct_fields__)
+    assert list(found["event"]) == list(Event._fields)
     assert (found["event"]["state"], found["event"]["confirmed_at"]) == ("suspected", None)
     assert found["last_event"] is None

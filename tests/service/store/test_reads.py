@@ -146,7 +146,7 @@ async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
 
 async def test_events_by_id(redis_client, reader):
     for id_ in (10, 2, 1):
-        event = wire.StoredEvent(id_, "confirmed", 5 * id_, 6 * id_)
+        event = wire.Event(id_, "confirmed", 5 * id_, 6 * id_)
         redis_client.hset(
             keys.events(P, "a"), str(id_), wire.checksummed(wire.encode(event), "event", "a", id_)
         )
@@ -344,7 +344,7 @@ CHANGES = [  # start, previous, following, labels before, labels after
 
 def test_labels_around_a_change_are_those_of_the_records_wherever_these_lie():
     for start, previous, following, before, after in CHANGES:
-        for season, boundary in ((None, 2), (wire.StoredSeason([24], 0), 4), (None, 6)):
+        for season, boundary in ((None, 2), (wire.SeasonPeriods([24], 0), 4), (None, 6)):
             sealed = next(s for s in range(COUNT + 64) if chunk_of("pump", s) == boundary)
             head = labelled_head(min(sealed, COUNT), season=season)
             place = ChangePlace(0, "pump", head, start, previous, following)

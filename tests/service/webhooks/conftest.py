@@ -19,7 +19,7 @@ from service.store.connection import connect, connect_async
 from service.webhooks import runner
 from service.webhooks.config import webhooks_of
 from service.webhooks.notices import Notice, line_of
-from service.wire import StoredEvent
+from service.wire import Event
 from service.wire.event_entries import Raised
 from tests.feeding import Writer
 from tests.serving import ThreadServer
@@ -31,7 +31,7 @@ SECRET = "whsec_" + base64.b64encode(KEY).decode()
 
 
 def raised(stream="pump-7", state="confirmed", tags=None, at_ms=0, **more):
-    event = StoredEvent(3, state, 39, 41, **{"confirmed_at": 41, **more})
+    event = Event(3, state, 39, 41, **{"confirmed_at": 41, **more})
     return Raised(stream, "gaussian", 2, event, None, at_ms, tags or {})
 
 

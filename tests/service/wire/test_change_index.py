@@ -2,7 +2,7 @@
 
 import random
 
-from service.wire import StoredEvent
+from service.wire import Event
 from service.wire.change_index import ChangeIndex
 from service.wire.event_entries import FeedEntry, Id, Raised
 
@@ -16,7 +16,7 @@ def entries_of(rng, partition, streams=4, count=120):
     for i in range(count):
         stream = f"s{partition}-{rng.randrange(streams)}"
         generation = rng.randrange(1, 3)
-        event = StoredEvent(
+        event = Event(
             rng.randrange(1, 4),
             rng.choice(["suspected", "confirmed", "withdrawn"]),
             start=rng.randrange(50),

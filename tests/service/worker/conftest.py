@@ -297,7 +297,7 @@ def close_to(found, expected, tolerance=1e-9, at="$"):
         assert found.keys() == expected.keys(), at
         for key in expected:
             close_to(found[key], expected[key], tolerance, f"{at}.{key}")
-    elif isinstance(expected, list):
+    elif isinstance(expected, list | tuple):
         assert len(found) == len(expected), at
         for i, (a, b) in enumerate(zip(found, expected, strict=True)):
             close_to(a, b, tolerance, f"{at}[{i}]")

@@ -100,13 +100,10 @@ def state(bench, stream):
     if found["named"]:
         records = [record.__rich_repr__() for record in bench.records(stream)]
         found["records"] = [list(map(list, record)) for record in records]
-        found["events"] = [
-            [getattr(event, name) for name in event.__struct_fields__]
-            for event in bench.events(stream)
-        ]
+        found["events"] = [list(event) for event in bench.events(stream)]
         found["run length"] = bench.ask(RunLength(stream))
         head = bench.head(stream)
-        found["head"] = [head.generation, head.seq, head.next_event]
+        found["head"] = [head.generation, head.seq, head.track.next_event]
         found["sums"] = [head.log_score_sum, head.scored, head.pruned_mass_sum]
     return found
 

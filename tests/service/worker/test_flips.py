@@ -55,7 +55,7 @@ def test_every_part_of_a_stream_is_checked_by_the_api_too(make_bench):
     bench.crash()
     head = bench.head("a")
     assert 0 < head.sealed < head.checkpoint < head.seq
-    assert head.last_event is not None
+    assert head.track.last_event is not None
 
     def read():
         try:

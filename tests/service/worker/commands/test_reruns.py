@@ -182,7 +182,7 @@ def test_feedback_stays_with_its_event(bench):
     first, second = (e for e in bench.events("b") if e.id in (first.id, second.id))
     assert (first.state, first.verdict) == ("confirmed", True)
     assert (second.state, second.verdict) == ("withdrawn", False)
-    assert bench.head("b").confirmed_start == first.start == 40
+    assert bench.head("b").track.confirmed_start == first.start == 40
 
 
 def test_feedback_on_what_is_not_there_changes_nothing(bench):

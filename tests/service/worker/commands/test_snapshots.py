@@ -14,6 +14,7 @@ from model_core import artifact, codec
 from service.wire import (
     Configure,
     Delete,
+    Event,
     Import,
     Move,
     Observation,
@@ -21,10 +22,9 @@ from service.wire import (
     PendingSettings,
     Predict,
     RunLength,
+    SeasonPeriods,
     SettingsChange,
-    StoredEvent,
-    StoredRegime,
-    StoredSeason,
+    TypicalRegime,
     WhatIf,
     snapshot,
 )
@@ -154,7 +154,6 @@ IMPOSSIBLE = {
         "location": [[NAN], [1.0, 2.0], None],
         "scale": [[0.0], None, []],
         "seq": [79, 81],
-        "confirmed_start": [HUGE, -HUGE, 81],
         "best_start": [HUGE, 81],
         "map_run_length": [81],
         "changed_probability": [1.1],
@@ -179,13 +178,19 @@ IMPOSSIBLE = {
             [PendingSettings(90, None, 0.1, 0.0)],
         ],
         "season": [
-            StoredSeason([0], 3),
-            StoredSeason([HUGE], 3),
-            StoredSeason([24], 81),
-            StoredSeason([24], -1),
+            SeasonPeriods([0], 3),
+            SeasonPeriods([HUGE], 3),
+            SeasonPeriods([24], 81),
+            SeasonPeriods([24], -1),
         ],
-        "regime": [StoredRegime("a", 1.5), StoredRegime("a", -0.1), StoredRegime("a", NAN)],
-        "event": [StoredEvent(1, "odd", 3, 3), StoredEvent(HUGE, "suspected", 3, 3)],
+        "regime": [TypicalRegime("a", 1.5), TypicalRegime("a", -0.1), TypicalRegime("a", NAN)],
+    },
+    "head.track": {
+        "confirmed_start": [HUGE, -HUGE, 81],
+        "before_start": [81, -1],
+        "confirmed_totals": [[INF], [NAN]],
+        "next_event": [HUGE, -1],
+        "event": [Event(1, "odd", 3, 3), Event(HUGE, "suspected", 3, 3)],
     },
     "records.-1": {
         "y": [[1.0, 2.0], NAN, INF],
@@ -195,7 +200,7 @@ IMPOSSIBLE = {
         "changepoint": [7.0, NAN],
         "hazard": [9.0, (), (NAN,), {"mean": 0.0, "shape": 0.0}],
         "outlier_rate": [5.0, NAN],
-        "regime": [StoredRegime("a", 1.5), StoredRegime("a", NAN)],
+        "regime": [TypicalRegime("a", 1.5), TypicalRegime("a", NAN)],
         "offset": [NAN, INF, 1e300],
         "belief_override": OVERRIDES,
     },
@@ -204,7 +209,7 @@ IMPOSSIBLE = {
         "model_digest": ["0" * 32],
         "records": [[]],
         "changes": [[SettingsChange(5, HUGE, {}, 1)], [SettingsChange(5, 1, {}, 1)]],
-        "events": [[StoredEvent(1, "\0", 3, 3)], [StoredEvent(1, "confirmed", -HUGE, 3)]],
+        "events": [[Event(1, "\0", 3, 3)], [Event(1, "confirmed", -HUGE, 3)]],
     },
 }
 
@@ -214,6 +219,15 @@ def place_of(found, path):
     for name in filter(None, path.split(".")):
         found = found[int(name)] if name.lstrip("-").isdigit() else getattr(found, name)
     return found
+
+
+def put(found, path, field, value):
+    """Put a value in place of a field of that part."""
+    place = place_of(found, path)
+    if isinstance(place, tuple):  # settings, and the track of events
+        setattr(found.head, path.removeprefix("head."), place._replace(**{field: value}))
+    else:
+        setattr(place, field, value)
 
 
 @pytest.fixture
@@ -230,10 +244,7 @@ def test_what_no_stream_can_be_is_refused(bench, blob, path):
         for value in values:
 
             def change(found, field=field, value=value):
-                if path == "head.settings":
-                    found.head.settings = found.head.settings._replace(**{field: value})
-                else:
-                    setattr(place_of(found, path), field, value)
+                put(found, path, field, value)
 
             answer = bench.put("b", altered(blob, change), status=422)
             assert answer["detail"], (field, value)
@@ -258,8 +269,8 @@ def test_contents_that_do_not_connect_are_refused(bench, blob):
 def test_what_is_taken_never_fails_its_worker(bench, blob):
     odd = [
         ("head", "generation", HUGE),
-        ("head", "next_event", 2**53),
-        ("head", "confirmed_totals", [1.0]),
+        ("head.track", "next_event", 2**53),
+        ("head.track", "confirmed_totals", [1.0]),
         ("head", "warm", False),
         ("head", "belief_override", [(80, 1.0)]),
         ("records.0", "belief_override", [(0, 1.0)]),
@@ -267,7 +278,7 @@ def test_what_is_taken_never_fails_its_worker(bench, blob):
     ]
     for i, (path, field, value) in enumerate(odd):
         name = f"b{i}"
-        taken = altered(blob, lambda s: setattr(place_of(s, path), field, value))  # noqa: B023
+        taken = altered(blob, lambda s: put(s, path, field, value))  # noqa: B023
         bench.put(name, taken)
         for command in (
             Observe(name, [Observation(y=1.0)]),

@@ -43,7 +43,7 @@ def confirmed(bench, stream):
 def check_stored(bench, stream):
     """What holds of the stored events of every stream."""
     head, events = bench.head(stream), bench.events(stream)
-    assert [event.id for event in events] == list(range(1, head.next_event))
+    assert [event.id for event in events] == list(range(1, head.track.next_event))
     starts = [event.start for event in confirmed(bench, stream)]
     assert starts == sorted(set(starts))
     for event in events:
@@ -52,9 +52,9 @@ def check_stored(bench, stream):
             assert event.confirmed_at >= event.suspected_at
             assert 0 < event.probability <= 1
     if starts:
-        assert head.last_event == confirmed(bench, stream)[-1]
-        assert head.confirmed_start == starts[-1]
-    assert (head.event is not None) == any(e.state == "suspected" for e in events)
+        assert head.track.last_event == confirmed(bench, stream)[-1]
+        assert head.track.confirmed_start == starts[-1]
+    assert (head.track.event is not None) == any(e.state == "suspected" for e in events)
 
 
 def test_answers_and_feed_say_each_state_once_in_order(bench):

@@ -93,7 +93,7 @@ def test_changes_within_it_are_found_by_the_replay(bench):
     assert event["confirmed_at"] == event["suspected_at"] + 10 < 59
     (stored,) = bench.events("a")
     assert stored.direction == "up"
-    assert bench.head("a").confirmed_start == 30
+    assert bench.head("a").track.confirmed_start == 30
 
 
 def test_restarts_and_settings_in_the_middle_of_it(bench, close):
