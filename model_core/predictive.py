@@ -22,6 +22,20 @@ class Mixture(NamedTuple):
     log_weight: Tensor
     components: Components
 
+    @property
+    def outputs(self) -> int:
+        """Numbers in a label."""
+        return 1 if self.components.support == "class" else self.components.mean().shape[-1]
+
+    def tensors(self) -> list[Tensor]:
+        """Weights and parameters (B, ...)."""
+        return [self.log_weight, *self.components.parameters()]
+
+    def rows(self, chosen: slice | Tensor) -> Mixture:
+        """Some of the streams."""
+        weight, *parameters = (tensor[chosen] for tensor in self.tensors())
+        return Mixture(weight, self.components.rebuilt(*parameters))
+
     def log_prob(self, y: Tensor) -> Tensor:
         """Log density (B,) of labels (B, d), over all outputs jointly."""
         densities = self.components.joint_log_density(y.unsqueeze(1))

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core.predictive import Mixture
+from model_core.transfer import on_host, to_device, to_host
 
+PART_BYTES = 64 << 20  # of the covariances of all components of the rows summarised at once
 # Of a quantile's last step, in standard deviations: an error of about 1e-8.
 PRECISION = 1e-4
 Floats = NDArray[np.float64]
@@ -80,20 +82,53 @@ class Summary:
 
 
 def of(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Floats:
-    """Numbers (B, columns) of the summaries of mixtures, on the host.
+    """Numbers (B, columns) of the summaries of mixtures, on the host: one copy, one wait.
 
-    y: (B, d) labels, nan where missing. levels: of quantiles, ascending.
+    y: (B, d) labels, nan where missing, on the host. levels: of quantiles, ascending.
     """
-    if mixture.components.support == "class":
-        return np.asarray(mixture.mean().numpy())
+    (columns,) = to_host([_columns(mixture, y, levels)])
+    numbers = np.asarray(columns.numpy())
+    if on_host(mixture.log_weight) or mixture.components.support in ("class", "binary"):
+        return numbers
+    quantiles = Summary(numbers, y.shape[1], mixture.components.support).quantiles
+    for row in np.flatnonzero(np.isnan(quantiles).any((1, 2))).tolist():
+        # What a device has not found in a fixed number of steps the host does.
+        at = slice(row, row + 1)
+        weight, *parameters = to_host([tensor[at] for tensor in mixture.tensors()])
+        alone = Mixture(weight, mixture.components.rebuilt(*parameters))
+        numbers[at] = of(alone, y[at], levels)
+    return numbers
+
+
+def of_mixture(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Summary:
+    """Summaries of mixtures; arguments as of `of`."""
+    return Summary(of(mixture, y, levels), mixture.outputs, mixture.components.support)
+
+
+def _columns(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Tensor:
+    """Numbers of `of`, where the mixture is; quantiles nan where a device has not found them."""
+    weight = mixture.log_weight
+    mean = mixture.mean()
+    support = mixture.components.support
+    if support == "class":
+        return mean
+    most = max(1, PART_BYTES // (8 * weight.shape[1] * mean.shape[1] ** 2))
+    if len(weight) > most:
+        parts = [slice(i, i + most) for i in range(0, len(weight), most)]
+        return torch.cat([_columns(mixture.rows(part), y[part], levels) for part in parts])
     missing = ~torch.isfinite(y)
-    at = torch.where(missing, 0.0, y)
-    step = float(mixture.components.support in ("count", "binary"))
-    cdf = torch.where(missing, torch.nan, mixture.cdf(at))
-    below = torch.where(missing, torch.nan, mixture.cdf(at - step))
-    quantiles = mixture.mean()[:, :0]
-    if mixture.components.support != "binary":
-        rising = mixture.quantile(torch.tensor(levels, dtype=torch.float64), PRECISION)
-        quantiles = rising.cummax(1).values.transpose(1, 2)
-    parts = (mixture.mean(), mixture.covariance(), cdf, below, quantiles)
-    return np.asarray(torch.cat([part.flatten(1) for part in parts], 1).numpy())
+    upper = lower = torch.full_like(mean, torch.nan)
+    if not bool(missing.all()):
+        at = to_device(torch.where(missing, 0.0, y), weight.device)
+        step = float(support in ("count", "binary"))
+        there = ~to_device(missing, weight.device)
+        upper = torch.where(there, mixture.cdf(at), torch.nan)
+        lower = torch.where(there, mixture.cdf(at - step), torch.nan)
+    quantiles = mean[:, :0]
+    if support != "binary" and levels:
+        rising = to_device(torch.tensor(levels, dtype=torch.float64), weight.device)
+        quantiles = mixture.quantile(rising, PRECISION, waits=on_host(weight))
+        # Levels may be so close that rounding decides on their order.
+        quantiles = quantiles.cummax(1).values.transpose(1, 2)
+    numbers = (mean, mixture.covariance(), upper, lower, quantiles)
+    return torch.cat([part.flatten(1) for part in numbers], 1)

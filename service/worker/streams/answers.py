@@ -14,17 +14,17 @@ from torch import Tensor
 from moca_client import responses
 from moca_client.members import ABSENT
 from moca_client.responses import BeliefColumns, Component, Predictive, RunLengthSummary
+from model_core import summary as summaries
 from model_core.predictive import Mixture
 from model_core.readout import Readout
-from model_core.summary import PRECISION, Summary
-from model_core.transfer import on_host, to_device, to_host
+from model_core.summary import Summary
+from model_core.transfer import to_device, to_host
 from service.schema import rendering
 from service.schema.rendering import of_classes, of_numbers
-from service.wire import Event, Observe, Record, SeasonPeriods
+from service.wire import Event, Observe, Record, SeasonPeriods, numbers
 from service.worker.streams import calibration_metrics
 
 LEVELS = (0.05, 0.5, 0.95)
-SUMMARY_BYTES = 64 << 20  # of the covariances of all components of the rows summarised at once
 WAITING_BYTES = 256 << 20  # of predictives that wait to be summarised together
 KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
 
@@ -41,6 +41,12 @@ class MixtureRow(NamedTuple):
     run_length: Tensor | None = None
 
     @property
+    def kind(self) -> tuple[object, ...]:
+        """Of those that can be summarised together."""
+        components = self.mixture.components
+        return (components.family, *components.parameters()[0].shape[1:])
+
+    @property
     def nbytes(self) -> int:
         """Bytes that wait for the row to be summarised."""
         parameters = self.mixture.components.parameters()
@@ -52,6 +58,11 @@ class SummaryRow(NamedTuple):
 
     summary: Summary
     row: int
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Of those that can be rendered together."""
+        return (id(self.summary),)
 
     @property
     def nbytes(self) -> int:
@@ -141,7 +152,7 @@ def moments(place: PredictiveRow) -> PredictiveMoments | None:
         mean = summary.mean[0]
         covariance = summary.covariance[0]
     else:
-        alone = _rows(place.mixture, place.row, place.row + 1)
+        alone = place.mixture.rows(slice(place.row, place.row + 1))
         if alone.components.support in ("class", "binary"):
             return None
         first, second = to_host([alone.mean(), alone.covariance()])
@@ -186,30 +197,36 @@ class Filling:
 
 def fill(answers: list[PendingAnswer]) -> None:
     """Summarise the predictive of every answer that has one, batches of a kind together."""
-    kinds: dict[tuple[str, int, int], list[PendingAnswer]] = {}
-    summarised: dict[int, list[PendingAnswer]] = {}
+    groups: dict[Any, list[PendingAnswer]] = {}
     for answer in answers:
-        if isinstance(answer.place, MixtureRow):
-            components = answer.place.mixture.components
-            shape = components.parameters()[0].shape
-            kinds.setdefault((components.family, *shape[1:]), []).append(answer)
-        elif answer.place is not None:
-            summarised.setdefault(id(answer.place.summary), []).append(answer)
-    for alike in kinds.values():
-        mixture = _with_seasons(_gather(alike), alike)
-        labels = [a.record.y if a.readout is not None else None for a in alike]
-        numbers = _numbers(mixture, LEVELS)
-        cumulative = calibration_metrics.cumulative(mixture, labels)
-        tensors = to_host([*numbers, *cumulative])
-        models = [answer.model for answer in alike]
-        calibration_metrics.measure(mixture, tensors[len(numbers) :], labels, models)
-        summaries = _rendered(mixture, tensors[: len(numbers)], LEVELS)
-        for row, (answer, summary) in enumerate(zip(alike, summaries, strict=True)):
-            _keep(answer, summary)
-            _add_details(answer, mixture, row)
+        if answer.place is not None:
+            groups.setdefault(answer.place.kind, []).append(answer)
+    for alike in groups.values():
+        summary = _summary(alike)
+        calibration_metrics.measure(summary, [answer.model for answer in alike])
+        for answer, predictive in zip(alike, predictives(summary, LEVELS), strict=True):
+            _keep(answer, predictive)
+            _add_details(answer, predictive)
             answer.place = None
-    for alike in summarised.values():
-        _fill_summarised(alike)
+
+
+def _summary(answers: list[PendingAnswer]) -> Summary:
+    """Summaries of predictives of one kind."""
+    places = [answer.place for answer in answers]
+    offsets = np.array([answer.offset for answer in answers])
+    summarised = [place for place in places if isinstance(place, SummaryRow)]
+    if summarised:
+        summary = summarised[0].summary.rows([place.row for place in summarised])
+        return summary.shifted(offsets) if offsets.any() else summary
+    mixture = _gather([place for place in places if isinstance(place, MixtureRow)])
+    if offsets.any():
+        mixture = mixture.shifted(to_device(offsets, mixture.log_weight.device))
+    labels = np.full((len(answers), mixture.outputs), math.nan)
+    for row, answer in enumerate(answers):
+        # How labels of the warm-up lie in predictives of one regime is not counted.
+        if answer.readout is not None and answer.record.y is not None:
+            labels[row] = numbers(answer.record.y)
+    return summaries.of_mixture(mixture, torch.from_numpy(labels), LEVELS)
 
 
 def _keep(answer: PendingAnswer, predictive: Predictive) -> None:
@@ -219,28 +236,19 @@ def _keep(answer: PendingAnswer, predictive: Predictive) -> None:
     if predictive.probabilities is not ABSENT:
         record.probabilities = predictive.probabilities
         return
-    numbers: Any = predictive  # None among them is for clients alone
-    kept = len(numbers.variance or []) <= KEPT_OUTPUTS
-    record.mean = numbers.mean
-    record.variance = numbers.variance if kept else None
-    record.quantiles = numbers.quantiles
-
-
-def _fill_summarised(answers: list[PendingAnswer]) -> None:
-    """Fill in answers from the summaries of one batch."""
-    places = [a.place for a in answers if isinstance(a.place, SummaryRow)]
-    chosen = places[0].summary.rows([place.row for place in places])
-    if any(answer.offset for answer in answers):
-        chosen = chosen.shifted(np.array([answer.offset for answer in answers]))
-    models = [answer.model for answer in answers]
-    calibration_metrics.measure_summary(chosen, models)
-    for answer, predictive in zip(answers, predictives(chosen, LEVELS), strict=True):
-        _keep(answer, predictive)
-        answer.place = None
+    described: Any = predictive  # None among its numbers is for clients alone
+    kept = len(described.variance or []) <= KEPT_OUTPUTS
+    record.mean = described.mean
+    record.variance = described.variance if kept else None
+    record.quantiles = described.quantiles
 
 
 def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
-    """What `summarise` makes of mixtures, from their summaries at ascending levels."""
+    """Predictives of summaries: mean, variance (null where it does not exist) and quantiles.
+
+    levels: of the quantiles, which the summaries have in rising order. For classes, zeros and ones
+    among them: their probabilities.
+    """
     if summary.support == "class":
         return [of_classes(probabilities) for probabilities in summary.mean.tolist()]
     if summary.support == "binary":
@@ -248,99 +256,52 @@ def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
     covariance = summary.covariance
     exists: Any = np.isfinite(covariance).all((1, 2)).tolist()
     values = np.maximum.accumulate(summary.quantiles, 1).tolist()
-    names = [str(level) for level in levels]
+    rising = sorted(levels)
+    places = [(str(level), rising.index(level)) for level in levels]
     rows = zip(summary.mean.tolist(), covariance.tolist(), exists, values, strict=True)
     return [
-        of_numbers(mean, variance if finite else None, dict(zip(names, at_levels, strict=True)))
+        of_numbers(mean, variance if finite else None, {name: at_levels[i] for name, i in places})
         for mean, variance, finite, at_levels in rows
     ]
 
 
-def _add_details(answer: PendingAnswer, mixture: Mixture, row: int) -> None:
+def _add_details(answer: PendingAnswer, predictive: Predictive) -> None:
     """Add what the request names beside the usual: other quantiles, the mixture's components."""
     request = answer.request
     place = answer.place
-    summary = answer.predictive
-    if request is None or not isinstance(place, MixtureRow) or summary is None:
+    if request is None or not detailed(request) or not isinstance(place, MixtureRow):
         return
-    alone = _rows(mixture, row, row + 1)
-    if request.quantiles is not None and summary.quantiles is not ABSENT:
-        (rising,) = to_host([_rising(alone, request.quantiles)])
-        rising = _complete(alone, rising, request.quantiles)
-        values: list[Any] = _in_order(rising, request.quantiles)[0]
-        summary.quantiles = dict(zip(map(str, request.quantiles), values, strict=True))
+    mixture = place.mixture.rows(slice(place.row, place.row + 1))
+    if answer.offset:
+        mixture = mixture.shifted(torch.full_like(mixture.log_weight[:, 0], answer.offset))
+    if request.quantiles is not None and predictive.quantiles is not ABSENT:
+        (at_levels,) = summarise(mixture, request.quantiles)
+        predictive.quantiles = at_levels.quantiles
     if request.components:
         lengths = None if place.run_length is None else place.run_length[place.row].tolist()
-        (answer.components,) = components(alone, lengths or [answer.record.seq])
+        (answer.components,) = components(mixture, lengths or [answer.record.seq])
 
 
-def _gather(answers: list[PendingAnswer]) -> Mixture:
+def _gather(places: list[MixtureRow]) -> Mixture:
     """Rows of several mixtures of one kind as one mixture."""
     groups: list[tuple[Mixture, list[int]]] = []
-    for answer in answers:
-        assert isinstance(answer.place, MixtureRow)
-        if not groups or groups[-1][0] is not answer.place.mixture:
-            groups.append((answer.place.mixture, []))
-        groups[-1][1].append(answer.place.row)
+    for place in places:
+        if not groups or groups[-1][0] is not place.mixture:
+            groups.append((place.mixture, []))
+        groups[-1][1].append(place.row)
     (whole, rows), *more = groups
     if not more and rows == list(range(len(whole.log_weight))):
         return whole
-    weights = [m.log_weight[rows] for m, rows in groups]
-    parts = zip(*([p[rows] for p in m.components.parameters()] for m, rows in groups), strict=True)
-    components = groups[0][0].components.rebuilt(*(torch.cat(part) for part in parts))
-    return Mixture(torch.cat(weights), components)
-
-
-def _with_seasons(mixture: Mixture, answers: list[PendingAnswer]) -> Mixture:
-    """Predictive of the labels themselves, of one of labels less their seasons."""
-    if not any(answer.offset for answer in answers):
-        return mixture
-    offsets = np.array([answer.offset for answer in answers])
-    return mixture.shifted(to_device(offsets, mixture.log_weight.device))
+    parts = [[tensor[rows] for tensor in mixture.tensors()] for mixture, rows in groups]
+    weight, *parameters = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
+    return Mixture(weight, whole.components.rebuilt(*parameters))
 
 
 def summarise(mixture: Mixture, levels: Sequence[float]) -> list[Predictive]:
-    """Predictive of each row: mean, variance (null where it does not exist) and quantiles.
-
-    For classes, zeros and ones among them: their probabilities.
-    """
-    return _rendered(mixture, to_host(_numbers(mixture, levels)), levels)
-
-
-def _numbers(mixture: Mixture, levels: Sequence[float]) -> list[Tensor]:
-    """Numbers of `summarise`, where the mixture is: probabilities of classes, or those below.
-
-    Mean (B, d), covariance (B, d, d), quantiles (B, Q, d) at the levels in rising order.
-    """
-    if mixture.components.support in ("class", "binary"):
-        return [mixture.mean()]
-    shape = mixture.components.mean().shape
-    most = max(1, SUMMARY_BYTES // (8 * shape[1] * shape[2] ** 2))
-    if shape[0] > most:
-        parts = [_numbers(_rows(mixture, i, i + most), levels) for i in range(0, shape[0], most)]
-        return [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
-    return [mixture.mean(), mixture.covariance(), _rising(mixture, levels)]
-
-
-def _rendered(
-    mixture: Mixture, numbers: Sequence[Tensor], levels: Sequence[float]
-) -> list[Predictive]:
-    """Predictives of the rows from their numbers, which are on the host."""
-    support = mixture.components.support
-    mean = numbers[0].tolist()
-    if support == "class":
-        return [of_classes(probabilities) for probabilities in mean]
-    if support == "binary":
-        return [of_classes([1 - p, p]) for (p,) in mean]
-    _, covariance, quantiles = numbers
-    exists = torch.isfinite(covariance).flatten(1).all(-1).tolist()
-    values = _in_order(_complete(mixture, quantiles, levels), levels)
-    rows = zip(mean, covariance.tolist(), exists, values, strict=True)
-    names = [str(level) for level in levels]
-    return [
-        of_numbers(mean, variance if finite else None, dict(zip(names, at_levels, strict=True)))
-        for mean, variance, finite, at_levels in rows
-    ]
+    """Predictive of each row, with quantiles at the levels."""
+    rows = len(mixture.log_weight)
+    nothing = torch.full((rows, mixture.outputs), math.nan, dtype=torch.float64)
+    return predictives(summaries.of_mixture(mixture, nothing, sorted(levels)), levels)
 
 
 def components(mixture: Mixture, run_lengths: Sequence[int | None]) -> list[list[Component]]:
@@ -378,43 +339,3 @@ def _moments(mixture: Mixture) -> list[list[dict[str, Any]]]:
         ]
         for b, row in enumerate(means)
     ]
-
-
-def _rows(mixture: Mixture, start: int, end: int) -> Mixture:
-    parameters = [parameter[start:end] for parameter in mixture.components.parameters()]
-    return Mixture(mixture.log_weight[start:end], mixture.components.rebuilt(*parameters))
-
-
-def _rising(mixture: Mixture, levels: Sequence[float]) -> Tensor:
-    """Quantiles (B, Q, d) at the levels in rising order, monotone against rounding.
-
-    On a device they are found without a look at them, and nan where that has not succeeded.
-    """
-    if not levels:
-        return torch.empty_like(mixture.mean()[:, None][:, :0])
-    weight = mixture.log_weight
-    at = to_device(np.array(sorted(levels)), weight.device)
-    quantiles = mixture.quantile(at, PRECISION, waits=on_host(weight))
-    values: Tensor = quantiles.cummax(1).values
-    return values
-
-
-def _complete(mixture: Mixture, values: Tensor, levels: Sequence[float]) -> Tensor:
-    """Fill in the rows of `_rising` that a device did not find, on the host."""
-    if on_host(mixture.log_weight):
-        return values
-    for row in values.isnan().flatten(1).any(1).nonzero().flatten().tolist():
-        alone = _rows(mixture, row, row + 1)
-        weight, *parameters = to_host([alone.log_weight, *alone.components.parameters()])
-        values[row] = _rising(Mixture(weight, alone.components.rebuilt(*parameters)), levels)[0]
-    return values
-
-
-def _in_order(values: Tensor, levels: Sequence[float]) -> list[list[list[float]]]:
-    """Quantiles (B, Q, d) of the levels in rising order as lists, in the order of the levels."""
-    rows: list[list[list[float]]] = values.tolist()
-    rising = sorted(levels)
-    if rising == list(levels):
-        return rows
-    places = [rising.index(level) for level in levels]
-    return [[row[place] for place in places] for row in rows]
