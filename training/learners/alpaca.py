@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.alpaca_mixture import AlpacaMixture
 from model_core.upm.fleet import Fleet
+from training.config import ModelConfig
 from training.learners.base import Learner, Scaling
 from training.learners.encoders import EncoderModule, MlpEncoder
 
@@ -18,40 +19,27 @@ from training.learners.encoders import EncoderModule, MlpEncoder
 class AlpacaLearner(Learner):
     """Parameters of `model_core.upm.alpaca.Alpaca`.
 
-    prior_scale: standard deviation of the initial prior factor and mean. With unit normal ones,
-    tanh features saturate and training stalls (DESIGN, sec. 2). noise_variance: initial value, of
-    scaled labels; constant without `learn_noise`. student: unknown noise.
+    With a first prior of unit scale, tanh features saturate and training stalls (DESIGN, sec. 2).
     """
 
     kind = "alpaca"
 
-    def __init__(
-        self,
-        encoder: EncoderModule,
-        scaling: Scaling,
-        *,
-        hazard: float,
-        learn_hazard: bool = False,
-        prior_scale: float = 0.18,
-        noise_variance: float = 1.0,
-        learn_noise: bool = True,
-        student: bool = False,
-        lags: int = 0,
-    ) -> None:
-        super().__init__(scaling, hazard, learn_hazard=learn_hazard)
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
+        super().__init__(scaling, config)
         n = encoder.features
         outputs = len(scaling.y_offset)
         self.encoder = encoder
-        self.lags = lags
-        self.student = student
-        self.prior_mean = nn.Parameter(prior_scale * torch.randn(n, outputs))
-        self.prior_covariance_factor = nn.Parameter(prior_scale * torch.randn(n, n))
-        level = torch.full((outputs,), math.log(noise_variance))
-        if student:
+        self.lags = config.lags
+        self.student = config.noise == "unknown"
+        scale = config.prior_scale
+        self.prior_mean = nn.Parameter(scale * torch.randn(n, outputs))
+        self.prior_covariance_factor = nn.Parameter(scale * torch.randn(n, n))
+        level = torch.full((outputs,), math.log(config.noise_variance))
+        if self.student:
             self.log_noise_alpha = nn.Parameter(torch.full((outputs,), math.log(2.0)))
-            self.log_noise_beta = nn.Parameter(level, requires_grad=learn_noise)
+            self.log_noise_beta = nn.Parameter(level, requires_grad=config.learn_noise)
         else:
-            self.log_noise_variance = nn.Parameter(level, requires_grad=learn_noise)
+            self.log_noise_variance = nn.Parameter(level, requires_grad=config.learn_noise)
 
     def model(self) -> Alpaca:
         """Model of the current parameters."""
@@ -109,11 +97,9 @@ class AlpacaMixtureLearner(AlpacaLearner):
 
     kind = "alpaca-mixture"
 
-    def __init__(
-        self, encoder: EncoderModule, scaling: Scaling, *, priors: int, **options: Any
-    ) -> None:
-        """options: as of `AlpacaLearner`."""
-        super().__init__(encoder, scaling, **options)
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
+        super().__init__(encoder, scaling, config)
+        priors = config.priors
         mean = self.prior_mean.detach()
         factor = self.prior_covariance_factor.detach()
         drawn = mean + factor @ torch.randn(priors, *mean.shape)
@@ -161,9 +147,9 @@ class FleetLearner(AlpacaLearner):
     kind = "fleet"
     partial = True
 
-    def __init__(self, encoder: EncoderModule, scaling: Scaling, **options: Any) -> None:
-        """encoder: with as many linear features as outputs. options: as of `AlpacaLearner`."""
-        super().__init__(encoder, scaling, **{**options, "student": True})
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
+        """encoder: with as many linear features as outputs."""
+        super().__init__(encoder, scaling, config)
         assert isinstance(encoder, MlpEncoder)
         outputs = len(scaling.y_offset)
         linear = encoder.linear

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from model_core import transfer
 from model_core.upm.base import UnderlyingModel
+from training.config import ModelConfig
 from training.learners.encoders import tensors
 
 
@@ -43,12 +44,12 @@ class Learner(nn.Module):
     y_scale: Tensor
     scaled = ("x_offset", "x_scale", "y_offset", "y_scale")
 
-    def __init__(self, scaling: Scaling, hazard: float, *, learn_hazard: bool) -> None:
+    def __init__(self, scaling: Scaling, config: ModelConfig) -> None:
         super().__init__()
         for name in self.scaled:
             self.register_buffer(name, getattr(scaling, name).clone())
-        logit = torch.tensor(math.log(hazard) - math.log1p(-hazard))
-        self.hazard_logit = nn.Parameter(logit, requires_grad=learn_hazard)
+        logit = torch.tensor(math.log(config.hazard) - math.log1p(-config.hazard))
+        self.hazard_logit = nn.Parameter(logit, requires_grad=config.learn_hazard)
 
     @property
     def hazard(self) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -54,48 +53,12 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         encoder = _encoder(config, scaling)
-        if config.kind == "pcoc" and not adapts:
-            return Classifier(encoder, scaling, classes)
-        return _learner(config, encoder, scaling, classes)
-
-
-def _learner(
-    config: ModelConfig, encoder: EncoderModule, scaling: Scaling, classes: int
-) -> Learner:
-    if config.kind == "pcoc":
-        return PcocLearner(
-            encoder,
-            scaling,
-            classes,
-            hazard=config.hazard,
-            learn_hazard=config.learn_hazard,
-            prior_scale=config.prior_scale,
-            noise_variance=config.noise_variance,
-            dirichlet=config.dirichlet,
-        )
-    if config.kind == "lstm":
-        return LstmLearner(
-            encoder,
-            scaling,
-            hazard=config.hazard,
-            learn_hazard=config.learn_hazard,
-            hidden=config.hidden,
-            decoder=list(config.decoder),
-            lags=config.lags,
-        )
-    options: dict[str, Any] = {
-        "hazard": config.hazard,
-        "learn_hazard": config.learn_hazard,
-        "prior_scale": config.prior_scale,
-        "noise_variance": config.noise_variance,
-        "learn_noise": config.learn_noise,
-        "student": config.noise == "unknown",
-        "lags": config.lags,
-    }
-    if config.priors > 1:
-        return AlpacaMixtureLearner(encoder, scaling, priors=config.priors, **options)
-    learner = FleetLearner if config.kind == "fleet" else AlpacaLearner
-    return learner(encoder, scaling, **options)
+        if config.kind == "pcoc":
+            of_classes = PcocLearner if adapts else Classifier
+            return of_classes(encoder, scaling, config, classes)
+        kinds = {"alpaca": AlpacaLearner, "fleet": FleetLearner, "lstm": LstmLearner}
+        of_numbers = AlpacaMixtureLearner if config.priors > 1 else kinds[config.kind]
+        return of_numbers(encoder, scaling, config)
 
 
 def _encoder(config: ModelConfig, scaling: Scaling) -> EncoderModule:

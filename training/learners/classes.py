@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.pcoc import Pcoc
+from training.config import ModelConfig
 from training.learners.base import Learner, Scaling
 from training.learners.encoders import EncoderModule
 
@@ -17,8 +18,7 @@ from training.learners.encoders import EncoderModule
 class PcocLearner(Learner):
     """Parameters of `model_core.upm.pcoc.Pcoc`.
 
-    dirichlet: concentration of each class, fixed; a large one means balanced classes (paper,
-    app. C). prior_scale: standard deviation of the initial prior means.
+    The concentration of each class is fixed; a large one means balanced classes (paper, app. C).
     """
 
     kind = "pcoc"
@@ -27,23 +27,18 @@ class PcocLearner(Learner):
         self,
         encoder: EncoderModule,
         scaling: Scaling,
+        config: ModelConfig,
         classes: int,
-        *,
-        hazard: float,
-        learn_hazard: bool = False,
-        prior_scale: float = 1.0,
-        noise_variance: float = 1.0,
-        dirichlet: float = 10_000.0,
     ) -> None:
-        super().__init__(scaling, hazard, learn_hazard=learn_hazard)
+        super().__init__(scaling, config)
         n = encoder.features
         self.encoder = encoder
         self.classes = classes
-        self.prior_mean = nn.Parameter(prior_scale * torch.randn(classes, n))
+        self.prior_mean = nn.Parameter(config.prior_scale * torch.randn(classes, n))
         self.log_prior_precision = nn.Parameter(torch.zeros(classes, n))
-        level = torch.full((classes, n), math.log(noise_variance))
+        level = torch.full((classes, n), math.log(config.noise_variance))
         self.log_noise_variance = nn.Parameter(level)
-        concentration = torch.full((classes,), math.log(dirichlet))
+        concentration = torch.full((classes,), math.log(config.dirichlet))
         self.log_dirichlet = nn.Parameter(concentration, requires_grad=False)
 
     def model(self) -> Pcoc:
@@ -80,8 +75,14 @@ class Classifier(Learner):
 
     kind = "classifier"
 
-    def __init__(self, encoder: EncoderModule, scaling: Scaling, classes: int) -> None:
-        super().__init__(scaling, 0.5, learn_hazard=False)
+    def __init__(
+        self,
+        encoder: EncoderModule,
+        scaling: Scaling,
+        config: ModelConfig,
+        classes: int,
+    ) -> None:
+        super().__init__(scaling, config)
         self.encoder = encoder
         self.last = nn.Linear(encoder.features, classes)
 

@@ -8,35 +8,23 @@ from torch import nn
 
 from model_core.encoder import Mlp
 from model_core.upm.lstm import Lstm
+from training.config import ModelConfig
 from training.learners.base import Learner, Scaling
 from training.learners.encoders import EncoderModule
 
 
 class LstmLearner(Learner):
-    """Parameters of `model_core.upm.lstm.Lstm`.
-
-    hidden: size of the state. decoder: widths of its inner layers.
-    """
+    """Parameters of `model_core.upm.lstm.Lstm`."""
 
     kind = "lstm"
 
-    def __init__(
-        self,
-        encoder: EncoderModule,
-        scaling: Scaling,
-        *,
-        hazard: float,
-        learn_hazard: bool = False,
-        hidden: int = 64,
-        decoder: list[int] | None = None,
-        lags: int = 0,
-    ) -> None:
-        super().__init__(scaling, hazard, learn_hazard=learn_hazard)
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
+        super().__init__(scaling, config)
         outputs = len(scaling.y_offset)
         self.encoder = encoder
-        self.lags = lags
-        self.lstm = nn.LSTMCell(encoder.features + outputs, hidden)
-        widths = [hidden + encoder.features, *(decoder or [128]), 2 * outputs]
+        self.lags = config.lags
+        self.lstm = nn.LSTMCell(encoder.features + outputs, config.hidden)
+        widths = [config.hidden + encoder.features, *config.decoder, 2 * outputs]
         pairs = zip(widths[:-1], widths[1:], strict=True)
         self.decoder = nn.ModuleList(nn.Linear(into, out) for into, out in pairs)
 
