@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -93,6 +93,24 @@ def estimate(values: Values, model: UnderlyingModel) -> Moments:
             location.append(statistics.median(column))
         scale.append(max(deviation or FLAT_SCALE * abs(mean) or 1.0, SMALLEST_SCALE))
     return location, scale
+
+
+def first(
+    model: UnderlyingModel, rows: Iterable[Sequence[float]], labels: int
+) -> tuple[Moments, int]:
+    """Location and scale of a whole series, and the number of observations of its warm-up.
+
+    rows: labels, nan where missing, with inputs if they count. labels: of the warm-up.
+    """
+    values: list[Sequence[float]] = []
+    count = 0
+    for count, row in enumerate(rows, 1):
+        present = list(map(math.isfinite, row))
+        if any(present) if model.partial else all(present):
+            values.append(row)
+        if complete(values, model.y_dim, labels, count):
+            return estimate(values, model), count
+    return estimate(values, model), count + 1
 
 
 def provisional(

@@ -6,20 +6,14 @@ give the same numbers but for rounding.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from model_core import filter as moca
-from model_core import warmup
 from model_core.events import Event
-from model_core.filter import FilterState, Info, Inputs, Prior
 from model_core.stream import hindsight
 from model_core.stream.pipeline import NOTHING, Pipeline
 from model_core.stream.rows import Observation
@@ -27,10 +21,8 @@ from model_core.stream.series import Refused, Rules, Taken
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
-from training.data.windows import Batch
 
 Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
-Warmed = tuple[list[float], list[float], int]  # location, scale, observations of the warm-up
 
 
 class Settings(NamedTuple):
@@ -86,47 +78,6 @@ class Followed(NamedTuple):
         """Latest starts of the events that are confirmed at the end."""
         starts = {event.id: event.start for _, event in self.events if event.state == "confirmed"}
         return sorted(set(starts.values()))
-
-
-def run(
-    model: UnderlyingModel, prior: Prior, y: Tensor, settings: Settings
-) -> Iterator[tuple[FilterState, Info]]:
-    """Filter labels (B, T, d), nan where missing, step by step."""
-    state = moca.init(prior, settings.defaults.max_hypotheses)
-    for t in range(y.shape[1]):
-        state, info = moca.step(model, state, prior, _inputs(model, y, t, settings))
-        yield state, info
-
-
-def _inputs(model: UnderlyingModel, y: Tensor, t: int, settings: Settings) -> Inputs:
-    """Observation `t` of every stream with its settings."""
-    inputs = observed(model, Batch(None, y), t)
-    if settings.hazard is not None:
-        hazard = torch.full_like(inputs.hazard[:, :1], settings.hazard)
-        inputs = inputs._replace(hazard=hazard)
-    if settings.outlier_rate is not None:
-        rate = torch.full_like(inputs.elapsed, settings.outlier_rate)
-        inputs = inputs._replace(outlier_rate=rate)
-    return inputs
-
-
-def observed(model: UnderlyingModel, batch: Batch, t: int) -> Inputs:
-    """Observation `t` of every sequence."""
-    y = batch.y[:, t]
-    present = torch.isfinite(y)
-    labelled = present.any(-1) if model.partial else present.all(-1)
-    hazard = model.hazard
-    table = [hazard] if isinstance(hazard, float) else list(hazard)
-    ones = torch.ones(len(y), dtype=torch.float64)
-    return Inputs(
-        x=None if batch.x is None else batch.x[:, t],
-        y=torch.where(labelled.unsqueeze(-1), y, 0.0),
-        labelled=labelled,
-        hazard=torch.tensor(table, dtype=torch.float64).expand(len(y), -1),
-        elapsed=ones if batch.elapsed is None else batch.elapsed[:, t].double(),
-        changepoint=ones * math.nan,
-        outlier_rate=ones * model.outlier_rate,
-    )
 
 
 def follow(
@@ -232,23 +183,3 @@ def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list
     seen = [Observation(tuple(map(float, row))) for row in rows]
     retained = [pipeline.layout.row(observation, 0.0, NOTHING) for observation in seen]
     return hindsight.starts(pipeline, np.array(retained))[1:]
-
-
-def warm(model: UnderlyingModel, rows: Iterable[Sequence[float]], warmup_labels: int) -> Warmed:
-    """Location, scale, and the number of observations of the warm-up."""
-    values: list[Sequence[float]] = []
-    t = -1
-    for t, row in enumerate(rows):
-        present = list(map(math.isfinite, row))
-        if any(present) if model.partial else all(present):
-            values.append(row)
-        if warmup.complete(values, model.y_dim, warmup_labels, t + 1):
-            return *warmup.estimate(values, model), t + 1
-    return *warmup.estimate(values, model), t + 2
-
-
-def prior_of(model: UnderlyingModel, moments: list[tuple[list[float], list[float]]]) -> Prior:
-    """Prior of streams with these locations and scales."""
-    location = torch.tensor([location for location, _ in moments], dtype=torch.float64)
-    scale = torch.tensor([scale for _, scale in moments], dtype=torch.float64)
-    return moca.make_prior(model, location, scale)

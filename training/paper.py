@@ -328,7 +328,7 @@ def calibrated(run: Trained, splits: Splits) -> Chart:
     """Calibration of real labels on the first test sequences."""
     batch = tested(run, splits, CALIBRATED)
     traced = trained.trace(trained.load(run, splits).model(), batch, max_hypotheses=100)
-    return figures.calibration(traced.pit.numpy())
+    return figures.calibration(traced.pit)
 
 
 @torch.no_grad()

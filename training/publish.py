@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
-from torch import Tensor
 
 from model_core import artifact
 from model_core.errors import CannotSimulate
@@ -29,7 +28,6 @@ from training.config import OWN, Config
 from training.data.windows import Batch, Splits
 from training.errors import BadConfig, BadData, BadRun, Behind
 from training.experiments import own
-from training.meta_training.objective import start
 from training.report import MethodComparison, Report
 from training.statistics import estimate, formatted
 from training.trained import DTYPE, PROTOCOLS, Protocol, Trained
@@ -264,19 +262,14 @@ def _check(folder: Path, model: UnderlyingModel, batch: Batch) -> None:
     """Raise BadRun unless the written artifact gives the scores of the run's parameters."""
     written = artifact.load(folder)
     batch = batch.to("cpu", DTYPE)
-    ours = _scores(model, batch)
-    theirs = _scores(written, batch)
+    ours = trained.log_scores(model, batch)
+    theirs = trained.log_scores(written, batch)
     worst = float((ours - theirs).abs()[~ours.isnan()].max())
     if not worst <= TOLERANCE:
         raise BadRun(
             f"{folder.parent.name}: scores of the written artifact differ from the run's by up to "
             f"{worst:.1e} nats, expected at most {TOLERANCE:.0e}: nothing is published"
         )
-
-
-def _scores(model: UnderlyingModel, batch: Batch) -> Tensor:
-    """`log p(y_t | x_t, past)` (B, T)."""
-    return trained.log_scores(model, start(model, batch), batch)
 
 
 def _placed(temporary: Path, folder: Path, version: str) -> Path:

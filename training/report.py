@@ -174,9 +174,9 @@ def _calibrated(run: Trained, splits: Splits, protocol: Protocol) -> tuple[Calib
     model = trained.load(run, splits).served()
     traced = trained.trace(model, batch, max_hypotheses=MAX_HYPOTHESES)
     if traced.probability is not None:
-        bins = reliability(traced.probability.numpy(), batch.y.squeeze(-1).numpy())
+        bins = reliability(traced.probability, batch.y.squeeze(-1).numpy())
         return Calibration(class_error=calibration_error(bins)), figures.classifier(bins)
-    pits = traced.pit.numpy()
+    pits = traced.pit
     inside = coverage(pits, LEVELS).tolist()
     numbers = Calibration(distance(pits), tuple(zip(LEVELS, inside, strict=True)))
     return numbers, figures.calibration(pits)

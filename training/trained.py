@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,23 +14,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core import filter as moca
-from model_core.components import Components
-from model_core.filter import FilterState, Prior
+from model_core.filter import FilterState, Inputs
+from model_core.stream.filters import Filters, Step
 from model_core.stream_settings import DEFAULTS
-from model_core.upm.base import UnderlyingModel, tree_map
+from model_core.summary import Summary
+from model_core.upm.base import UnderlyingModel
+from model_core.warmup import Moments
 from training.config import Config, Objective
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
 from training.learners import Classifier, Learner, learner
-from training.meta_training.objective import labelled, reveal, start
+from training.meta_training.objective import labelled, reveal
 from training.meta_training.runs import Run
 from training.meta_training.runs import finished as finished_runs
 from training.meta_training.validation import measured
-from training.online import observed
 
 SEED = 20_200_107  # of test sequences, whatever the seed of the run
 VERSION = 2  # of what test sequences are drawn from and how they are scored; more with each change
 DTYPE = torch.float64
+MEDIAN = (0.5,)  # without a level predictives are not summed up
 NAMES = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}
 
 
@@ -149,7 +150,7 @@ def scores(
     if served is not None and served.believes:  # what it remembers only the filter knows
         if tested.mode != "moca" or tested.supervision:
             raise BadRun(f"{folder}: a fleet is filtered, which is mode moca alone")
-        metric = -log_scores(served, start(served, batch), batch)
+        metric = -log_scores(served, batch)
     else:
         metrics = measured(
             best_learner,
@@ -171,24 +172,46 @@ class Trace(NamedTuple):
     """Outputs of the filter over a batch, step by step as in the service.
 
     belief: (B, T, T) `b_t(r | x_t, y_t)` by [t, r]. pit: (B, T, d), nan where unlabelled or of
-    classes. probability: (B, T, J) of classes, else None. states: before each chosen time.
+    classes. probability: (B, T, J) of classes, else None. states: of the first sequence, before
+    each chosen time.
     """
 
     belief: Tensor
-    pit: Tensor
-    probability: Tensor | None
+    pit: NDArray[np.float64]
+    probability: NDArray[np.float64] | None
     states: dict[int, FilterState]
 
 
+def filters_of(
+    model: UnderlyingModel,
+    rows: int,
+    max_hypotheses: int = DEFAULTS.max_hypotheses,
+    levels: Sequence[float] = (),
+    moments: Sequence[Moments] | None = None,
+) -> Filters:
+    """Filters before their first observations; moments: of each row, by default 0 and 1."""
+    filters = Filters(model, rows, max_hypotheses, levels)
+    unit = [0.0] * model.scaled, [1.0] * model.scaled
+    for row, (location, scale) in enumerate(moments or [unit] * rows):
+        filters.begin(row, location, scale)
+    return filters
+
+
+def filtered(filters: Filters, batch: Batch) -> Iterator[list[Step]]:
+    """Step filters through a batch."""
+    x = None if batch.x is None else batch.x.double().numpy()
+    elapsed = None if batch.elapsed is None else batch.elapsed.double().numpy()
+    return filters.together(batch.y.double().numpy(), x, elapsed)
+
+
 @torch.no_grad()
-def log_scores(model: UnderlyingModel, prior: Prior, batch: Batch) -> Tensor:
+def log_scores(
+    model: UnderlyingModel, batch: Batch, moments: Sequence[Moments] | None = None
+) -> Tensor:
     """`log p(y_t | x_t, past)` (B, T), nan where unlabelled; as many hypotheses as a stream has."""
-    state = moca.init(prior, DEFAULTS.max_hypotheses)
-    scores = []
-    for t in range(batch.y.shape[1]):
-        state, info = moca.step(model, state, prior, observed(model, batch, t))
-        scores.append(info.log_score)
-    return torch.stack(scores, 1)
+    steps = filtered(filters_of(model, len(batch.y), moments=moments), batch)
+    scores = [[step.line.log_score for step in taken] for taken in steps]
+    return torch.tensor(scores, dtype=torch.float64).T
 
 
 @torch.no_grad()
@@ -200,56 +223,44 @@ def trace(
 ) -> Trace:
     """Filter a batch from its first observation; by default nothing is pruned."""
     count, steps = batch.y.shape[:2]
-    prior = start(model, batch)
-    state = moca.init(prior, max_hypotheses or steps)
+    filters = filters_of(model, count, max_hypotheses or steps, MEDIAN)
     beliefs = []
     pits = []
     classes = []
     states = {}
-    for t in range(steps):
-        if t in at:
-            states[t] = state
-        inputs = observed(model, batch, t)
-        state, info = moca.step(model, state, prior, inputs)
+    for t, taken in enumerate(filtered(filters, batch)):
+        if t + 1 in at:
+            states[t + 1] = filters.state(0)
+        state = filters.states
         belief = torch.zeros(count, steps, dtype=torch.float64)
         length = state.belief.run_length.clamp(0, steps - 1)
         beliefs.append(belief.scatter_add(-1, length, state.belief.log_prob.exp()))
-        mixture = info.predictive
+        summary = Summary(np.array([step.numbers for step in taken]), model.y_dim, model.label)
         if model.label == "class":
-            classes.append(mixture.mean())
-            pits.append(torch.full_like(batch.y[:, t], math.nan))
+            classes.append(summary.mean)
+            pits.append(np.full(batch.y[:, t].shape, np.nan))
         else:
-            pits.append(pit(mixture.log_weight, mixture.components, batch.y[:, t]))
-    probability = torch.stack(classes, 1) if classes else None
-    return Trace(torch.stack(beliefs, 1), torch.stack(pits, 1), probability, states)
-
-
-def pit(log_weight: Tensor, components: Components, y: Tensor) -> Tensor:
-    """PITs (..., d) of labels y (..., d), each output alone; nan where the label is missing.
-
-    log_weight: (..., M) of the belief that the labels are predicted with, as (B, T, T) by [t, r],
-    -inf where there is no hypothesis. components: parameters (..., M, d).
-    """
-    if components.support not in ("real", "positive"):
-        raise ValueError(f"expected components of real labels, got {components.support!r}")
-    weight = log_weight.exp().unsqueeze(-1)
-    cdf = components.cdf(y.unsqueeze(-2))
-    # Parameters of an empty slot may be anything.
-    mixed = torch.where(weight > 0, weight * cdf, 0.0).sum(-2)
-    return torch.where(torch.isnan(y), torch.nan, mixed.clamp(0, 1))
+            pits.append(summary.cdf)
+    probability = np.stack(classes, 1) if classes else None
+    return Trace(torch.stack(beliefs, 1), np.stack(pits, 1), probability, states)
 
 
 @torch.no_grad()
-def density(
-    model: UnderlyingModel, state: FilterState, prior: Prior, x: Tensor, y: Tensor
-) -> Tensor:
+def density(model: UnderlyingModel, state: FilterState, x: Tensor, y: Tensor) -> Tensor:
     """Predictive density (len(y), len(x)) of one stream's next label y (Q,) at inputs x (G, 1)."""
     rows = len(x)
-    many = moca.rebuild(state, [leaf.expand(rows, *leaf.shape[1:]) for leaf in moca.leaves(state)])
-    stats = tree_map(lambda t: t.expand(rows, *t.shape[1:]), prior.stats)
-    wide = Prior(stats, prior.location.expand(rows, -1), prior.context.expand(rows, -1))
-    unlabelled = Batch(x.unsqueeze(1), torch.zeros(rows, 1, 1, dtype=x.dtype))
-    inputs = observed(model, unlabelled, 0)
-    grown, _ = moca.grow(many, wide, inputs)
-    mixture = moca.predict(model, grown, wide, inputs).mixture
+    filters = filters_of(model, rows, state.belief.log_prob.shape[-1] - 1)
+    filters.fill(state, filters.prior(0))
+    ones = torch.ones(rows, dtype=torch.float64)
+    inputs = Inputs(
+        x=x,
+        y=ones.unsqueeze(-1),
+        labelled=ones > 0,
+        hazard=torch.from_numpy(np.atleast_1d(model.hazard)).expand(rows, -1),
+        elapsed=ones,
+        changepoint=ones * torch.nan,
+        outlier_rate=ones * model.outlier_rate,
+    )
+    grown, _ = moca.grow(filters.states, filters.priors, inputs)
+    mixture = moca.predict(model, grown, filters.priors, inputs).mixture
     return torch.stack([mixture.log_prob(label.expand(rows, 1)).exp() for label in y])

@@ -8,14 +8,15 @@ from typing import NamedTuple
 import torch
 
 from model_core import belief as beliefs
-from model_core import filter as moca
 from model_core import warmup
 from model_core.belief import Belief
 from model_core.events import Reading, Track, track
-from model_core.filter import FilterState, Inputs, Prior
+from model_core.filter import FilterState
 from model_core.sensitivity.regimes import Drawn, location_of
+from model_core.stream.filters import Filters
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
+from model_core.warmup import Moments
 
 
 class Streams(NamedTuple):
@@ -43,12 +44,16 @@ def watch(
     One that is relocated is confirmed again only where its new start is after the confirmation: it
     cannot be the same change. `tick` is told of observations as they are done.
     """
+    filters = Filters(model, len(drawn.y), streams.max_hypotheses, ())
+    for row, (location, scale) in enumerate(_moments(model, drawn, streams)):
+        filters.begin(row, location, scale)
     watched = Watch(len(drawn.y), thresholds)
-    prior = _prior(model, drawn, streams)
-    state = moca.init(prior, streams.max_hypotheses)
-    for t in range(drawn.y.shape[1]):
-        state, _ = moca.step(model, state, prior, _inputs(model, drawn, t, streams))
-        watched.take(state, t)
+    x = None if drawn.x is None else drawn.x.numpy()
+    steps = filters.together(
+        drawn.y.numpy(), x, hazard=streams.hazard, outlier_rate=streams.outlier_rate
+    )
+    for t, _ in enumerate(steps):
+        watched.take(filters.states, t)
         tick(len(drawn.y))
     return watched.confirmed
 
@@ -126,44 +131,12 @@ class Watch:
             confirmed.append(reading.seq)
 
 
-def _prior(model: UnderlyingModel, drawn: Drawn, streams: Streams) -> Prior:
-    """Location and scale from the first labels, as a stream of the service has them."""
+def _moments(model: UnderlyingModel, drawn: Drawn, streams: Streams) -> list[Moments]:
+    """Location and scale of every series by its first labels, as of a stream of the service."""
     if streams.located or not model.needs_scale:
-        where = torch.full((len(drawn.y), model.scaled), location_of(model), dtype=torch.float64)
-        return moca.make_prior(model, where, torch.ones_like(where))
+        given = [location_of(model)] * model.scaled, [1.0] * model.scaled
+        return [given] * len(drawn.y)
     first = drawn.y[:, : warmup.LONGEST]
     if model.scales_inputs and drawn.x is not None:
         first = torch.cat((first, drawn.x[:, : warmup.LONGEST]), -1)
-    moments = [_located(model, rows, streams.warmup) for rows in first.tolist()]
-    location, scale = zip(*moments, strict=True)
-    return moca.make_prior(
-        model,
-        torch.tensor(location, dtype=torch.float64),
-        torch.tensor(scale, dtype=torch.float64),
-    )
-
-
-def _located(
-    model: UnderlyingModel, rows: list[list[float]], labels: int
-) -> tuple[list[float], list[float]]:
-    for count in range(labels, len(rows) + 1):
-        if warmup.complete(rows[:count], model.y_dim, labels, count):
-            return warmup.estimate(rows[:count], model)
-    return warmup.estimate(rows, model)
-
-
-def _inputs(model: UnderlyingModel, drawn: Drawn, t: int, streams: Streams) -> Inputs:
-    series = len(drawn.y)
-    hazard = model.hazard if streams.hazard is None else streams.hazard
-    rate = model.outlier_rate if streams.outlier_rate is None else streams.outlier_rate
-    table = [hazard] if isinstance(hazard, float) else list(hazard)
-    ones = torch.ones(series, dtype=torch.float64)
-    return Inputs(
-        x=None if drawn.x is None else drawn.x[:, t],
-        y=drawn.y[:, t],
-        labelled=ones > 0,
-        hazard=torch.tensor(table, dtype=torch.float64).expand(series, -1),
-        elapsed=ones,
-        changepoint=ones * torch.nan,
-        outlier_rate=ones * rate,
-    )
+    return [warmup.first(model, rows, streams.warmup)[0] for rows in first.tolist()]

@@ -12,17 +12,15 @@ from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from model_core import belief as beliefs
-from model_core import compiled, readout
-from model_core import filter as moca
-from model_core.filter import FilterState, Inputs, Prior
+from model_core.filter import FilterState, Prior
 from model_core.sensitivity import curve as curves
 from model_core.sensitivity import quiet
 from model_core.sensitivity.alarms import Watch
 from model_core.sensitivity.curve import probability_of
+from model_core.stream.filters import Filters
 from model_core.upm.base import UnderlyingModel
 
 MOST = 2000  # last observations that are learned from
@@ -33,8 +31,6 @@ STEPS = 1000
 LOG_ODDS = tuple(float(odds) for odds in range(-2, 21))
 QUIET = 1.1  # rates up to this multiple of the lowest one count as equal to it
 EVERY = 4  # observations of each series between signs of life
-RECENT_RUN_LENGTHS = 5  # that a kernel sums up, which is not read here
-OK_COLUMN = list(readout.NUMBERS).index("ok")
 
 
 class Calibrated(NamedTuple):
@@ -105,13 +101,13 @@ def confirmations(
     series, and those of all last.
     """
     series, steps = y.shape
-    begin = int(state.seq)
-    states, priors = _copies(state, prior, series)
-    filters = ContinuationFilters(model, states, priors, hazard, outlier_rate)
+    filters = Filters(model, series, state.belief.log_prob.shape[-1] - 1, ())
+    filters.fill(state, prior)
     thresholds = [probability_of(odds) for odds in LOG_ODDS]
     watch = Watch(series, thresholds, [regime_start(state)] * series)
-    for t in range(steps):
-        watch.take(filters.step(y[:, t]), begin + t)
+    passed = filters.together(y[:, :, None], hazard=hazard, outlier_rate=outlier_rate)
+    for t, _ in enumerate(passed):
+        watch.take(filters.states, int(state.seq) + t)
         if t % EVERY == 0 or t == steps - 1:
             yield [sum(map(len, confirmed)) for confirmed in watch.confirmed]
 
@@ -121,78 +117,3 @@ def regime_start(state: FilterState) -> int:
     belief = state.belief
     slot = beliefs.likeliest(belief.log_prob, belief.run_length)
     return max(0, int(state.seq) - 1 - int(belief.run_length[0, slot]))
-
-
-def _copies(state: FilterState, prior: Prior, count: int) -> tuple[FilterState, Prior]:
-    def repeated(leaf: torch.Tensor) -> torch.Tensor:
-        return leaf.repeat(count, *[1] * (leaf.dim() - 1))
-
-    stats = type(prior.stats)(*map(repeated, prior.stats))
-    leaves = [repeated(leaf) for leaf in moca.leaves(state)]
-    return moca.rebuild(state, leaves), Prior(stats, *map(repeated, prior[1:]))
-
-
-class ContinuationFilters:
-    """Filters of streams with one output and no inputs."""
-
-    def __init__(
-        self,
-        model: UnderlyingModel,
-        state: FilterState,
-        prior: Prior,
-        hazard: NDArray[np.float64],
-        outlier_rate: float,
-    ) -> None:
-        """state, prior: of B streams, copied. hazard: (H,) by run length."""
-        series = len(state.seq)
-        leaves = [leaf.clone().contiguous() for leaf in moca.leaves(state)]
-        self._state = moca.rebuild(state, leaves)
-        stats = type(prior.stats)(*(leaf.contiguous() for leaf in prior.stats))
-        self._prior = Prior(stats, *(leaf.contiguous() for leaf in prior[1:]))
-        self._model = model
-        self._rate = outlier_rate
-        self._hazard = np.ascontiguousarray(np.tile(hazard, (series, 1)))
-        self._rows = np.arange(series)
-        self._kernel = compiled.kernel_of(model)
-        if self._kernel is not None:
-            self._views = self._kernel.views([*leaves, *self._prior.stats, *self._prior[1:]])
-
-    def step(self, y: NDArray[np.float64]) -> FilterState:
-        """States after a label (B,) of each; the next call may change them."""
-        if not self._step_compiled(y):
-            self._step_eagerly(y)
-        return self._state
-
-    def _step_compiled(self, y: NDArray[np.float64]) -> bool:
-        """False where a row was refused, or there is no kernel: then none has moved."""
-        if self._kernel is None:
-            return False
-        inputs = np.zeros((len(y), compiled.LABEL + 1))
-        inputs[:, compiled.LABELLED] = inputs[:, compiled.ELAPSED] = 1.0
-        inputs[:, compiled.CHANGEPOINT] = math.nan
-        inputs[:, compiled.OUTLIER_RATE] = self._rate
-        inputs[:, compiled.LABEL] = y
-        before = [leaf.clone() for leaf in moca.leaves(self._state)]
-        table, _ = self._kernel.advance(
-            self._views, self._rows, inputs, self._hazard, RECENT_RUN_LENGTHS, summarised=False
-        )
-        if (table[:, OK_COLUMN] > 0).all():
-            return True
-        for leaf, old in zip(moca.leaves(self._state), before, strict=True):
-            leaf.copy_(old)
-        return False
-
-    def _step_eagerly(self, y: NDArray[np.float64]) -> None:
-        ones = torch.ones(len(y), dtype=torch.float64)
-        inputs = Inputs(
-            x=None,
-            y=torch.from_numpy(y.copy()).unsqueeze(-1),
-            labelled=ones > 0,
-            hazard=torch.from_numpy(self._hazard),
-            elapsed=ones,
-            changepoint=ones * math.nan,
-            outlier_rate=ones * self._rate,
-        )
-        state, _ = moca.step(self._model, self._state, self._prior, inputs)
-        for leaf, new in zip(moca.leaves(self._state), moca.leaves(state), strict=True):
-            leaf.copy_(new)

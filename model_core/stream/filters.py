@@ -94,6 +94,53 @@ class Filters:
         for own, new in zip(self._leaves, moca.leaves(state), strict=True):
             own[row] = new[0]
 
+    @property
+    def states(self) -> FilterState:
+        """States of all rows, in place: the next step changes them."""
+        return moca.rebuild(self._blank, self._leaves)
+
+    @property
+    def priors(self) -> Prior:
+        """Priors of all rows, in place."""
+        return self._prior_of(slice(None))
+
+    def fill(self, state: FilterState, prior: Prior) -> None:
+        """Put states and priors in place of all rows', or one of each (batch 1) in every row."""
+        leaves = [*moca.leaves(state), *prior.stats, *prior[1:]]
+        for own, new in zip(self.tensors, leaves, strict=True):
+            own[:] = new
+
+    def together(
+        self,
+        y: Floats,
+        x: Floats | None = None,
+        elapsed: Floats | None = None,
+        hazard: Floats | float | None = None,
+        outlier_rate: float | None = None,
+    ) -> Iterator[list[Step]]:
+        """Step all rows by one observation of each at a time.
+
+        y: (B, T, d), nan where missing. x: (B, T, x_dim). elapsed: (B, T), None for 1. hazard: by
+        run length, of all. hazard, outlier_rate: None for the model's.
+        """
+        table = np.atleast_1d(np.array(self.model.hazard if hazard is None else hazard))
+        rate = self.model.outlier_rate if outlier_rate is None else outlier_rate
+        present = np.isfinite(y)
+        labelled = np.asarray(present.any(-1) if self.model.partial else present.all(-1))
+        label = slice(columns.LABEL, columns.LABEL + self.model.y_dim)
+        packed = np.zeros((self.rows, label.stop + self.model.x_dim))
+        packed[:, columns.ELAPSED] = 1.0
+        packed[:, columns.CHANGEPOINT] = np.nan
+        packed[:, columns.OUTLIER_RATE] = rate
+        for t in range(y.shape[1]):
+            packed[:, columns.LABELLED] = labelled[:, t]
+            packed[:, label] = np.where(labelled[:, t, None], y[:, t], 0.0)
+            if x is not None:
+                packed[:, label.stop :] = x[:, t]
+            if elapsed is not None:
+                packed[:, columns.ELAPSED] = elapsed[:, t]
+            yield self.step(range(self.rows), packed, table, np.zeros(self.rows))
+
     def step(
         self, rows: Sequence[int], inputs: Floats, hazard: Floats, offsets: Floats
     ) -> list[Step]:

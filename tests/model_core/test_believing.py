@@ -12,17 +12,17 @@ import torch
 from scipy import stats as distributions
 
 from model_core import filter as moca
+from model_core import warmup
 from model_core.components.real import MultivariateStudentT
 from model_core.upm import untrained
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.averaged import MOST_ODDS, REACH, Averaged
 from model_core.upm.fleet import Fleet
 from model_core.upm.joint import Joint
-from tests.model_core.cases import belief_of, run, series
+from tests.model_core.cases import belief_of, of_labels, run, series, walk
 from tests.model_core.loops import Belief, JointBelief
+from tests.model_core.references import Series
 from tests.model_core.registry import Case, case, tensor
-from training.data.windows import Batch
-from training.online import observed, prior_of, warm
 
 TOLD = {"outlier_rate": 0.02, "labelled": [True] * 6 + [False]}
 FLEETS = pytest.mark.parametrize("name", ["fleet-2", "fleet-0"])
@@ -51,17 +51,22 @@ def test_the_whole_filter_is_that_by_loops(name, loops, rate):
         assert [found[s] for s in sorted(found)] == pytest.approx(starts.tolist(), abs=1e-9)
 
 
+def streams(model, labels: np.ndarray) -> list[Series]:
+    """Streams of labels (B, T, d) at the model's own settings."""
+    settings = {"hazard": model.hazard, "outlier_rate": model.outlier_rate}
+    return [of_labels(y, **settings) for y in labels]
+
+
 def excess(model, labels: np.ndarray) -> np.ndarray:
     """How far forecasts (B, T, d) lie outside the labels before, at most (B,); in scales."""
-    moments = [warm(model, series.tolist(), 20)[:2] for series in labels]
-    prior, batch = prior_of(model, moments), Batch(None, tensor(labels))
-    state, forecasts = moca.init(prior, 8), []
-    for t in range(labels.shape[1]):
-        state, info = moca.step(model, state, prior, observed(model, batch, t))
-        assert info.ok.all()
-        forecasts.append(info.predictive.mean())
+    moments = [warmup.first(model, series.tolist(), 20)[0] for series in labels]
+    location, scale = (tensor(parts) for parts in zip(*moments, strict=True))
+    forecasts = []
+    for step in walk(model, moca.make_prior(model, location, scale), streams(model, labels), 8):
+        assert step.info.ok.all()
+        forecasts.append(step.info.predictive.mean())
     means = torch.stack(forecasts, 1).numpy()
-    location, scale = (np.array(parts)[:, None] for parts in zip(*moments, strict=True))
+    location, scale = (part.numpy()[:, None] for part in (location, scale))
     before = np.concatenate([location, labels[:, :-1]], 1)
     least, most = np.minimum.accumulate(before, 1), np.maximum.accumulate(before, 1)
     return (np.maximum(least - means, means - most) / scale).max((1, 2))
@@ -114,10 +119,8 @@ def test_regimes_choose_what_fits_and_errors_that_follow_their_neighbours_count_
         smooth[t] = 1.8 * smooth[t - 1] - 0.9 * smooth[t - 2] + independent[t]
     mixed = independent @ np.linalg.cholesky(0.1 * np.eye(3) + 0.9).T
     y = np.stack((independent, mixed, smooth))
-    prior = prior_of(model, [([0.0] * 3, [1.0] * 3)] * 3)
-    state = moca.init(prior, 10)
-    for t in range(150):
-        state, _ = moca.step(model, state, prior, observed(model, Batch(None, tensor(y)), t))
+    zeros = torch.zeros(3, 3, dtype=torch.float64)
+    *_, (_, state, _) = walk(model, moca.make_prior(model, zeros, zeros + 1), streams(model, y), 10)
     shares, best = model.evidence_share(state.context), state.belief.log_prob.argmax(1)
     chances = state.stats.log_choice[torch.arange(3), best, 0].exp()
     assert chances[0] > 0.99

@@ -12,15 +12,16 @@ from model_core import artifact, compiled, warmup
 from model_core import filter as moca
 from model_core.errors import CannotSimulate, OutOfRange
 from model_core.events import Reading, Track, track
+from model_core.filter import Inputs
 from model_core.sensitivity import Curve, Delay, Plan, Point, calibrate, choose, own, quiet, read
-from model_core.sensitivity.alarms import Streams, _inputs, watch
+from model_core.sensitivity.alarms import Streams, watch
 from model_core.sensitivity.curve import log_odds, probability_of
-from model_core.sensitivity.regimes import Drawn, draw, shifted, windows
+from model_core.sensitivity.regimes import draw, shifted, windows
+from model_core.stream.filters import Filters
 from model_core.upm.builtin import Options, build
 from service.models import sensitivity_curves
 from service.models.catalogue import BUILT_IN, SHIPPED
 from tests.model_core.registry import case
-from training.online import Settings, prior_of, run
 
 
 def drawn(model, series, steps, seed=0):
@@ -46,12 +47,16 @@ def alarms(model, found, row, threshold):
     rows = found.y[row, :20].tolist()
     place = [torch.tensor([each], dtype=torch.float64) for each in warmup.estimate(rows, model)]
     prior = moca.make_prior(model, *place)
-    one = Drawn(None, *(each[row : row + 1] for each in found[1:]))
+    labels = found.y[row : row + 1]
+    one = torch.ones(1, dtype=torch.float64)
+    hazard = torch.tensor([[model.hazard]], dtype=torch.float64)
     state = moca.init(prior, 50)
     events = Track()
     when = []
     for t in range(found.y.shape[1]):
-        state, _ = moca.step(model, state, prior, _inputs(model, one, t, Streams()))
+        rate = one * model.outlier_rate
+        inputs = Inputs(None, labels[:, t], one > 0, hazard, one, one * math.nan, rate)
+        state, _ = moca.step(model, state, prior, inputs)
         p, starts = state.belief.log_prob[0].exp(), t - state.belief.run_length[0]
         later = starts > events.confirmed_start
         mass = float(p[later].sum())
@@ -225,8 +230,11 @@ def test_the_own_threshold_has_the_rate_or_the_nearest_that_there_is():
 
 
 def confirmed(model, y, continuations):
-    prior = prior_of(model, [([0.0], [1.0])])
-    *_, (state, _) = run(model, prior, torch.tensor(y[None, :, None]), Settings())
+    filters = Filters(model, 1, 50, ())
+    filters.begin(0, [0.0], [1.0])
+    for _ in filters.together(y[None, :, None]):
+        pass
+    state, prior = filters.state(0), filters.prior(0)
     before = [each.clone() for each in moca.leaves(state)]
     *_, found = own.confirmations(model, state, prior, continuations, np.array([0.01]), 0.01)
     assert all(map(torch.equal, before, moca.leaves(state)))  # the stream's own is left alone

@@ -7,6 +7,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from model_core import warmup
 from model_core.events import Event
 from model_core.stream.filters import Filters
 from model_core.stream.pipeline import Pipeline
@@ -40,8 +41,9 @@ def test_real_series_changed_once():
 def test_a_warm_up_has_what_is_there_of_labels():
     nan = math.nan
     rows = [[1.0, nan], [nan, 7.0], [nan, nan], [2.0, 9.0], [4.0, nan], [8.0, 8.0], [0.0, 0.0]]
-    assert online.warm(Averaged(2), rows, 3) == ([3.0, 8.0], [pytest.approx(3.095696), 1.0], 6)
-    location, _, count = online.warm(Gaussian(2), rows, 3)  # learns from whole labels alone
+    moments = [3.0, 8.0], [pytest.approx(3.095696), 1.0]
+    assert warmup.first(Averaged(2), rows, 3) == (moments, 6)
+    (location, _), count = warmup.first(Gaussian(2), rows, 3)  # learns from whole labels alone
     assert (location, count) == ([2.0, 8.0], 7)
 
 

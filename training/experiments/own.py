@@ -23,7 +23,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from model_core import filter as moca
+from model_core import warmup
 from model_core.stream_settings import DEFAULTS, VECTOR_OUTPUTS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options as ModelOptions
@@ -36,7 +36,6 @@ from training.data.windows import Batch, InUnits, Series, Source, Splits, Window
 from training.errors import BadConfig, BadData, BadRun
 from training.learners.base import Scaling
 from training.meta_training.runs import Run
-from training.online import prior_of, warm
 from training.results import Table
 from training.statistics import Estimate, estimate, formatted, paired
 from training.trained import PROTOCOLS, Trained
@@ -401,6 +400,7 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
     rows = []
     for first in range(0, len(series), BATCH):
         some = series[first : first + BATCH]
+        moments = None
         if model.needs_scale:
             # Location and scale of each series' warm-up, as of a stream of the service.
             scaled = [
@@ -409,11 +409,7 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
                 else one.y
                 for one in some
             ]
-            moments = [warm(model, map(Tensor.tolist, one), DEFAULTS.warmup)[:2] for one in scaled]
-            prior = prior_of(model, moments)
-        else:
-            zeros = torch.zeros(len(some), model.scaled, dtype=torch.float64)
-            prior = moca.make_prior(model, zeros, zeros + 1)
+            moments = [warmup.first(model, rows.tolist(), DEFAULTS.warmup)[0] for rows in scaled]
         # Padding after the end of a series is unlabelled, its scores dropped.
         inputs = [one.x for one in some if one.x is not None]
         times = [one.elapsed for one in some if one.elapsed is not None]
@@ -422,7 +418,7 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
             pad_sequence([one.y for one in some], batch_first=True, padding_value=math.nan),
             elapsed=pad_sequence(times, batch_first=True, padding_value=1.0) if times else None,
         )
-        for row, one in zip(trained.log_scores(model, prior, batch), some, strict=True):
+        for row, one in zip(trained.log_scores(model, batch, moments), some, strict=True):
             rows.append(row[: len(one.y)].masked_fill(one.y.isnan().any(-1), torch.nan))
     return rows
 

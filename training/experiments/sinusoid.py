@@ -17,7 +17,6 @@ from training import figures, paper, trained
 from training.catalogue import Place
 from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
 from training.figures import BELIEF, CHOSEN, CURRENT, EARLIER, Chart, Floats
-from training.meta_training.objective import start
 from training.paper import SUPERVISED, UNSUPERVISED, Charts, Comparison, Evaluated
 from training.statistics import estimate
 from training.trained import DTYPE, Trained
@@ -112,10 +111,9 @@ def _predicted(run: Trained, source: Splits) -> Chart:
     traced = trained.trace(model, batch, TIMES)
     x = torch.linspace(*INPUTS, GRID, dtype=DTYPE).unsqueeze(-1)
     y = torch.linspace(-HEIGHT, HEIGHT, 2 * GRID - 1, dtype=DTYPE)
-    prior = start(model, batch)
     densities = [
         PredictiveDensity(
-            t, x[:, 0].numpy(), y.numpy(), trained.density(model, state, prior, x, y).numpy()
+            t, x[:, 0].numpy(), y.numpy(), trained.density(model, state, x, y).numpy()
         )
         for t, state in traced.states.items()
     ]

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from model_core import warmup
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.conjugate import Gaussian
-from training.online import warm
 
 Floats = NDArray[np.float64]
 Detector = Callable[[Floats], list[int]]  # (T,) in scales, without gaps
@@ -171,8 +171,8 @@ def detectors() -> tuple[dict[str, Detector], list[str]]:
 def scaled(y: Floats) -> tuple[list[float], list[float]]:
     """Location and scale of each output of a series (T, d), from its own warm-up."""
     columns = (y[:, k : k + 1].tolist() for k in range(y.shape[1]))
-    moments = [warm(Gaussian(), column, DEFAULTS.warmup) for column in columns]
-    return [location[0] for location, *_ in moments], [scale[0] for _, scale, _ in moments]
+    moments = [warmup.first(Gaussian(), column, DEFAULTS.warmup)[0] for column in columns]
+    return [location[0] for location, _ in moments], [scale[0] for _, scale in moments]
 
 
 def alarms_of(detector: Detector, y: Floats, apart: int = 1) -> list[int]:

@@ -31,9 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from model_core import warmup
 from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
 from model_core.upm.conjugate import Gaussian
-from training.online import warm
 from training.quality.baselines import NormalForecast
 from training.statistics import Estimate, bootstrap, coverage, distance
 
@@ -363,7 +363,7 @@ def of_normal(y: Floats, normal: NormalForecast) -> Forecast:
 
 def first_scored(y: Floats) -> int:
     """Number of observations of the warm-up of a series (T,), nan where missing."""
-    return warm(Gaussian(), y[:, None].tolist(), DEFAULTS.warmup)[2]
+    return warmup.first(Gaussian(), y[:, None].tolist(), DEFAULTS.warmup)[1]
 
 
 def scorable(y: Floats) -> bool:

@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model_core import filter as moca
+from model_core import warmup
 from model_core.filter import FilterState, Prior
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.alarms import Watch
 from model_core.sensitivity.curve import probability_of
 from model_core.sensitivity.regimes import draw
+from model_core.stream.filters import Filters
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
-from training.online import Settings, prior_of, segmentation, warm
+from training.online import Settings, segmentation
 from training.quality.series import FAMILIES, SeriesFamily
 
 Floats = NDArray[np.float64]
@@ -82,18 +83,19 @@ def _by_prior(model: UnderlyingModel, seed: int, sizes: SensitivitySizes) -> lis
     """Thresholds of the requested rates, as on series from the prior."""
     generator = torch.Generator().manual_seed(seed)
     y = draw(model, sizes.drawn, sizes.length, generator).y[:, :, 0].numpy()
-    prior = _warmed(model, y)
-    state = moca.init(prior, DEFAULTS.max_hypotheses)
     thresholds = [probability_of(odds) for odds in own.LOG_ODDS]
-    confirmed = _alarms(model, state, prior, y, thresholds, [0] * len(y))
+    confirmed = _alarms(_begun(model, y), y, thresholds, [0] * len(y))
     counts = [sum(map(len, alarms)) for alarms in confirmed]
     return [own.calibrated(counts, y.size, rate).threshold for rate in sizes.requested]
 
 
-def _warmed(model: UnderlyingModel, y: Floats) -> Prior:
-    """Prior of streams, with location and scale of their first labels."""
-    warmups = [warm(model, row[:, None].tolist(), DEFAULTS.warmup) for row in y]
-    return prior_of(model, [(location, scale) for location, scale, _ in warmups])
+def _begun(model: UnderlyingModel, y: Floats) -> Filters:
+    """Filters of streams, with location and scale of their first labels."""
+    filters = Filters(model, len(y), DEFAULTS.max_hypotheses, ())
+    for row, labels in enumerate(y):
+        (location, scale), _ = warmup.first(model, labels[:, None].tolist(), DEFAULTS.warmup)
+        filters.begin(row, location, scale)
+    return filters
 
 
 def _family(
@@ -107,13 +109,11 @@ def _family(
     y = np.stack([family.draw(rng, sizes.learned + sizes.scored) for _ in range(sizes.streams)])
     learned = y[:, : sizes.learned]
     scored = y[:, sizes.learned :]
-    prior = _warmed(model, learned)
-    state = moca.init(prior, DEFAULTS.max_hypotheses)
-    filters = own.ContinuationFilters(model, state, prior, _hazard(model), model.outlier_rate)
-    for t in range(sizes.learned):
-        state = filters.step(learned[:, t])
+    filters = _begun(model, learned)
+    for _ in filters.together(learned[:, :, None]):
+        pass
     own_counts = [
-        _counts(model, _row(state, b), _row_prior(prior, b), row, rng, sizes)
+        _counts(model, filters.state(b), filters.prior(b), row, rng, sizes)
         for b, row in enumerate(learned)
     ]
     observations = sizes.continuations * sizes.steps
@@ -123,10 +123,10 @@ def _family(
     ]
     every = [[threshold] * sizes.streams for threshold in by_prior]
     every += [[stream.threshold for stream in rate] for rate in calibrated]
-    starts = [own.regime_start(_row(state, b)) for b in range(sizes.streams)]
-    quiet_alarms = _alarms(model, state, prior, scored, every, starts)
+    starts = [own.regime_start(filters.state(b)) for b in range(sizes.streams)]
+    quiet_alarms = _alarms(filters, scored, every, starts)
     shifted = [
-        _alarms(model, state, prior, scored[:, : sizes.within] + by * family.sd, every, starts)
+        _alarms(filters, scored[:, : sizes.within] + by * family.sd, every, starts)
         for by in sizes.shifts
     ]
     rates = len(sizes.requested)
@@ -156,41 +156,30 @@ def _counts(
 ) -> list[int]:
     regime = quiet.learn(y, segmentation(model, y[:, None].tolist(), Settings()))
     drawn = regime.draw(rng, sizes.continuations, sizes.steps)
-    *_, counts = own.confirmations(model, state, prior, drawn, _hazard(model), model.outlier_rate)
+    *_, counts = own.confirmations(
+        model, state, prior, drawn, np.atleast_1d(model.hazard), model.outlier_rate
+    )
     return counts
 
 
 def _alarms(
-    model: UnderlyingModel,
-    state: FilterState,
-    prior: Prior,
+    filters: Filters,
     y: Floats,
     thresholds: Sequence[float] | Sequence[Sequence[float]],
     starts: Sequence[int],
 ) -> list[list[list[int]]]:
-    """Positions at which events were confirmed, [threshold][stream]; see `Watch`."""
-    filters = own.ContinuationFilters(model, state, prior, _hazard(model), model.outlier_rate)
+    """Positions at which events were confirmed, [threshold][stream]; see `Watch`.
+
+    filters: of the streams, which are as before.
+    """
+    copies = Filters(filters.model, filters.rows, filters.max_hypotheses, ())
+    copies.fill(filters.states, filters.priors)
     watch = Watch(len(y), thresholds, starts)
-    begin = int(state.seq[0])
-    for t in range(y.shape[1]):
-        watch.take(filters.step(y[:, t]), begin + t)
+    begin = int(filters.states.seq[0])
+    for t, _ in enumerate(copies.together(y[:, :, None])):
+        watch.take(copies.states, begin + t)
     return watch.confirmed
 
 
 def _delay(alarms: Sequence[int], first: int) -> float:
     return alarms[0] - first + 1 if alarms else float("inf")
-
-
-def _hazard(model: UnderlyingModel) -> Floats:
-    return np.atleast_1d(np.asarray(model.hazard, dtype=np.float64))
-
-
-def _row(state: FilterState, b: int) -> FilterState:
-    return moca.rebuild(state, [leaf[b : b + 1].clone() for leaf in moca.leaves(state)])
-
-
-def _row_prior(prior: Prior, b: int) -> Prior:
-    def row(leaf: torch.Tensor) -> torch.Tensor:
-        return leaf[b : b + 1]
-
-    return Prior(type(prior.stats)(*map(row, prior.stats)), *map(row, prior[1:]))

@@ -194,9 +194,7 @@ def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
                 each.add_(0.1 * torch.randn(each.shape, generator=chance(5), dtype=each.dtype))
         artifact.save(tmp_path / str(k), *learner.artifact())
         served, loaded = learner.served(), artifact.load(tmp_path / str(k))
-        found, expected = (
-            filtered_scores(each, start(each, batch), batch) for each in (loaded, served)
-        )
+        found, expected = (filtered_scores(each, batch) for each in (loaded, served))
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=0, equal_nan=True)
         built_in = Averaged()
         for model in (served, loaded):

@@ -5,10 +5,11 @@ What is minimised is the score of the filter without pruning, of labels as of cl
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from model_core import filter as moca
+from tests.model_core.cases import of_labels, walk
 from tests.training.learners.test_learners import drawn, made
 from tests.training.tiny import Gaps, splits, tiny
 from training.config import ModelConfig, Objective
@@ -25,7 +26,6 @@ from training.meta_training.objective import (
     start,
 )
 from training.meta_training.validation import Validation, measured
-from training.online import observed
 
 KINDS = pytest.mark.parametrize("kind", ["alpaca-lags", "alpaca-mixture", "lstm-lags", "pcoc"])
 MODES = ["oracle", "toe", "coe", "sw3", "sw50"]
@@ -156,13 +156,13 @@ def test_class_probabilities_of_moca_are_the_filters_told_of_switches_or_not():
     learner, batch = made("pcoc"), drawn("pcoc", 2, 14)
     model, told = learner.model(), torch.full((2, 14), math.nan, dtype=torch.float64)
     told[0, 6], told[1, 8], told[1, 4] = 1.0, 1.0, 0.3
-    prior, found = start(model, batch), []
-    state = moca.init(prior, 14)
-    for t in range(14):
-        inputs = observed(model, batch, t)._replace(changepoint=told[:, t])
-        state, info = moca.step(model, state, prior, inputs)
-        found.append(info.predictive.mean())
-    same(class_log_probabilities(learner, batch, Objective(), told).exp(), torch.stack(found, 1))
+    streams = [
+        of_labels(y, x, model.hazard)._replace(labelled=~np.isnan(y[:, 0]), changepoint=switch)
+        for x, y, switch in zip(batch.x.numpy(), batch.y.numpy(), told.numpy(), strict=True)
+    ]
+    steps = walk(model, start(model, batch), streams, 14)
+    expected = torch.stack([step.info.predictive.mean() for step in steps], 1)
+    same(class_log_probabilities(learner, batch, Objective(), told).exp(), expected)
 
 
 @torch.no_grad()
