@@ -245,22 +245,28 @@ def trace(
     return Trace(torch.stack(beliefs, 1), np.stack(pits, 1), probability, states)
 
 
+def coming(model: UnderlyingModel, x: Tensor, hazard: float | None = None) -> Inputs:
+    """An observation of each row to come, at inputs x (B, x_dim); hazard: None for the model's."""
+    ones = torch.ones(len(x), dtype=torch.float64)
+    table = np.atleast_1d(model.hazard if hazard is None else hazard)
+    return Inputs(
+        x=x,
+        y=torch.zeros(len(x), model.y_dim, dtype=torch.float64),
+        labelled=ones < 0,
+        hazard=torch.from_numpy(table).expand(len(x), -1),
+        elapsed=ones,
+        changepoint=ones * torch.nan,
+        outlier_rate=ones * model.outlier_rate,
+    )
+
+
 @torch.no_grad()
 def density(model: UnderlyingModel, state: FilterState, x: Tensor, y: Tensor) -> Tensor:
     """Predictive density (len(y), len(x)) of one stream's next label y (Q,) at inputs x (G, 1)."""
     rows = len(x)
     filters = filters_of(model, rows, state.belief.log_prob.shape[-1] - 1)
     filters.fill(state, filters.prior(0))
-    ones = torch.ones(rows, dtype=torch.float64)
-    inputs = Inputs(
-        x=x,
-        y=ones.unsqueeze(-1),
-        labelled=ones > 0,
-        hazard=torch.from_numpy(np.atleast_1d(model.hazard)).expand(rows, -1),
-        elapsed=ones,
-        changepoint=ones * torch.nan,
-        outlier_rate=ones * model.outlier_rate,
-    )
+    inputs = coming(model, x)
     grown, _ = moca.grow(filters.states, filters.priors, inputs)
     mixture = moca.predict(model, grown, filters.priors, inputs).mixture
     return torch.stack([mixture.log_prob(label.expand(rows, 1)).exp() for label in y])

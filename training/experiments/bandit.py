@@ -32,7 +32,8 @@ from torch import Tensor
 from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Hypotheses, Strategy
-from model_core.filter import FilterState, Inputs, Prior
+from model_core.filter import FilterState, Prior
+from model_core.stream.filters import Filters
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
 from training import catalogue, figures, paper, trained
@@ -89,10 +90,6 @@ class BanditWorld(NamedTuple):
     def part(self, trials: slice) -> BanditWorld:
         """Some of the trials."""
         return BanditWorld(*(field[trials] for field in self))
-
-    def to(self, device: torch.device | str) -> BanditWorld:
-        """The world on another device."""
-        return BanditWorld(*(field.to(device) for field in self))
 
 
 def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> BanditWorld:
@@ -191,7 +188,7 @@ class Holder(Protocol):
 
 
 class Filtered:
-    """MOCA: the filter with a constant hazard, by default the model's, one reward after another.
+    """MOCA: the filter with a hazard, by default the model's, one reward after another.
 
     Nothing is pruned in the first `hypotheses` steps. Their number hardly matters: with 32
     trained features, 10 trials of 1000 steps and hazards 0.005, 0.02 and 0.1, Thompson sampling
@@ -206,42 +203,32 @@ class Filtered:
         hypotheses: int = HYPOTHESES,
     ) -> None:
         """Begin without an observation."""
-        self._model = model
-        self._prior = prior
-        self._state = moca.init(prior, hypotheses)
-        constant = model.hazard if hazard is None else hazard
-        if not isinstance(constant, float):
-            raise ValueError("expected a constant hazard, got one that depends on the run length")
-        ones = torch.ones_like(prior.location[:, 0])
-        nothing = prior.location.new_zeros(len(ones), X_DIM)
-        self._inputs = Inputs(
-            x=nothing,
-            y=nothing[:, :1],
-            labelled=ones > 0,
-            hazard=ones[:, None] * constant,
-            elapsed=ones,
-            changepoint=ones * torch.nan,
-            outlier_rate=ones * 0,
-        )
+        self._filters = Filters(model, len(prior.location), hypotheses, ())
+        self._filters.fill(moca.init(prior, hypotheses), prior)
+        self._hazard = hazard
+        anywhere = prior.location.new_zeros(len(prior.location), X_DIM)
+        self._coming = trained.coming(model, anywhere, hazard)
 
     def held(self, switch: Tensor) -> Hypotheses:
         """The mixture with the new hypothesis; MOCA does not use `switch`."""
-        grown, _ = moca.grow(self._state, self._prior, self._inputs)
+        grown, _ = moca.grow(self._filters.states, self._filters.priors, self._coming)
         return self._hypotheses(grown)
 
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses:
         """One step of the filter."""
-        inputs = self._inputs._replace(x=x, y=y)
-        self._state, info = moca.step(self._model, self._state, self._prior, inputs)
-        if not bool(info.ok.all()):
+        steps = self._filters.together(
+            y[:, None].numpy(), x[:, None].numpy(), hazard=self._hazard, outlier_rate=0.0
+        )
+        if not all(step.line.ok for step in next(steps)):
             raise FloatingPointError(
                 "a step of the filter gave a log probability that is not finite"
             )
-        return self._hypotheses(self._state)
+        return self._hypotheses(self._filters.states)
 
     def _hypotheses(self, state: FilterState) -> Hypotheses:
         belief = state.belief
-        return Hypotheses(belief.log_prob, belief.run_length, state.stats, self._prior.context)
+        context = self._filters.priors.context
+        return Hypotheses(belief.log_prob, belief.run_length, state.stats, context)
 
 
 class Sliding:
@@ -353,18 +340,15 @@ def simulate(
     """All trials of a world.
 
     The generator gives each trial a seed of its own, so a trial is the same whatever others are run
-    beside it. The model and the world are on one device, in float64.
+    beside it. The model is in float64.
     """
     chance = _generators(generator, world)
-    device = world.delta.device
     if agent is None:
         shape = (world.delta.shape[1],)
-        drawn = [torch.randint(ACTIONS, shape, generator=one, device=device) for one in chance]
+        drawn = [torch.randint(ACTIONS, shape, generator=one) for one in chance]
         return _score(world, torch.stack(drawn))
-    count = len(world.delta)
-    if device.type == "cpu":
-        trial = HYPOTHESES * model.prior_cov.numel() * model.prior_cov.element_size()
-        count = max(1, CACHED // trial)
+    trial = HYPOTHESES * model.prior_cov.numel() * model.prior_cov.element_size()
+    count = max(1, CACHED // trial)
     parts = []
     for first in range(0, len(world.delta), count):
         at = slice(first, first + count)
@@ -378,7 +362,7 @@ def follow(
     """The first trial of a world as in `simulate`, with MOCA's belief; `at` is a step of it."""
     one = world.part(slice(0, 1))
     steps = one.delta.shape[1]
-    axis = torch.linspace(-1, 1, POINTS, dtype=torch.float64, device=world.delta.device)
+    axis = torch.linspace(-1, 1, POINTS, dtype=torch.float64)
     grid = torch.stack((axis.expand(POINTS, -1), axis.unsqueeze(-1).expand(-1, POINTS)), -1)
     belief = torch.zeros(steps, steps)
     mean = torch.full_like(grid[..., 0], torch.nan)
@@ -389,8 +373,8 @@ def follow(
             points = inputs(grid, first).reshape(1, POINTS**2, X_DIM)
             mean.copy_(actions.mean(model, before, points).reshape(POINTS, POINTS))
         if after is not None:
-            probability = after.log_prob[0].exp().float().cpu()
-            belief[t].index_add_(0, after.run_length[0].clamp(0, steps - 1).cpu(), probability)
+            probability = after.log_prob[0].exp().float()
+            belief[t].index_add_(0, after.run_length[0].clamp(0, steps - 1), probability)
 
     chance = _generators(generator, world)[:1]
     trials = _play(Filtered, model, one, strategy, chance, watch)
@@ -414,8 +398,8 @@ def _play(
     count, steps = world.delta.shape
     zeros = world.delta.new_zeros(count, 1)
     holder = begin(model, moca.make_prior(model, zeros, zeros + 1))
-    every = torch.arange(ACTIONS, device=zeros.device).expand(count, -1)
-    rows = torch.arange(count, device=zeros.device)
+    every = torch.arange(ACTIONS).expand(count, -1)
+    rows = torch.arange(count)
     taken = []
     for t in range(steps):
         state = world.states[:, t]
@@ -436,9 +420,9 @@ def _score(world: BanditWorld, action: Tensor) -> Trials:
 
 
 def _generators(generator: torch.Generator, world: BanditWorld) -> list[torch.Generator]:
-    """A generator for each trial, on the world's device."""
+    """A generator for each trial."""
     seeds = torch.randint(2**62, (len(world.delta),), generator=generator).tolist()
-    return actions.seeded(seeds, world.delta.device)
+    return actions.seeded(seeds)
 
 
 def seeded(more: int = 0) -> torch.Generator:
