@@ -17,29 +17,13 @@ from model_core.events import Event
 from model_core.stream import hindsight
 from model_core.stream.pipeline import NOTHING, Pipeline
 from model_core.stream.rows import Observation
-from model_core.stream.series import Refused, Rules, Taken
+from model_core.stream.series import Refused, Taken
+from model_core.stream.settings import Chosen, rules
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
 Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
-
-
-class Settings(NamedTuple):
-    """Settings of the filter; hazard and outlier rate are by default the model's.
-
-    search_phase: of the searches for seasons by default, in [0, 1); see `season.next_search`.
-    """
-
-    defaults: StreamSettings = DEFAULTS
-    hazard: float | None = None
-    outlier_rate: float | None = None
-    search_phase: float = 0.0
-
-    @property
-    def threshold(self) -> float:
-        """Of `changed_probability`, at which a change is confirmed; 0 where it takes time."""
-        return self.defaults.confirm_probability or 0.0
 
 
 class SeriesAnswers(NamedTuple):
@@ -83,15 +67,14 @@ class Followed(NamedTuple):
 def follow(
     model: UnderlyingModel,
     series: Sequence[Rows],
-    settings: Settings,
+    settings: StreamSettings = DEFAULTS,
     levels: Sequence[float] = (),
 ) -> list[Followed]:
     """Events and answers of several series of one length, as of streams of the service.
 
     levels: of the quantiles of predictives; without any these are not summarised.
     """
-    phases = [settings.search_phase] * len(series)
-    pipeline = Pipeline(model, _rules(model, settings), phases, levels, provisional=False)
+    pipeline = _pipeline(model, settings, len(series), levels)
     observed = [[Observation(tuple(map(float, row))) for row in rows] for rows in series]
     if pipeline.filters.in_series:
         taken = [_through(pipeline, row, observations) for row, observations in enumerate(observed)]
@@ -100,23 +83,11 @@ def follow(
     return [_followed(pipeline, row, steps) for row, steps in enumerate(taken)]
 
 
-def _rules(model: UnderlyingModel, settings: Settings) -> Rules:
-    """Settings as the pipeline has them."""
-    hazard = model.hazard if settings.hazard is None else settings.hazard
-    rate = settings.outlier_rate
-    defaults = settings.defaults
-    alone = model.label == "real" and model.y_dim == 1
-    return Rules(
-        hazard=np.atleast_1d(np.array(hazard, dtype=np.float64)),
-        outlier_rate=model.outlier_rate if rate is None else rate,
-        max_hypotheses=defaults.max_hypotheses,
-        threshold=settings.threshold,
-        confirm_after=defaults.confirm_after or 0,
-        warmup=defaults.warmup,
-        history=defaults.history,
-        anomaly_alarm=None,
-        seasonal=defaults.seasonal if alone else False,
-    )
+def _pipeline(
+    model: UnderlyingModel, settings: StreamSettings, series: int, levels: Sequence[float] = ()
+) -> Pipeline:
+    wanted = rules(Chosen(None, None, model), model, settings)
+    return Pipeline(model, wanted, [0.0] * series, levels, provisional=False)
 
 
 def _through(pipeline: Pipeline, row: int, observed: list[Observation]) -> list[Taken]:
@@ -174,12 +145,14 @@ def _followed(pipeline: Pipeline, row: int, taken: Sequence[Taken]) -> Followed:
     return Followed(events, changed.tolist(), served, answers, seasons)
 
 
-def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list[int]:
+def segmentation(
+    model: UnderlyingModel, rows: Rows, settings: StreamSettings = DEFAULTS
+) -> list[int]:
     """Starts of the best segmentation of a whole series, without the first.
 
     Viterbi over the hypotheses that are not pruned; location and scale are those of all labels.
     """
-    pipeline = Pipeline(model, _rules(model, settings), [0.0])
+    pipeline = _pipeline(model, settings, 1)
     seen = [Observation(tuple(map(float, row))) for row in rows]
     retained = [pipeline.layout.row(observation, 0.0, NOTHING) for observation in seen]
     return hindsight.starts(pipeline, np.array(retained))[1:]

@@ -25,7 +25,7 @@ from rich.progress import Progress
 from model_core.stream_settings import DEFAULT_VECTOR_MODEL, DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
-from training.online import Followed, Settings, follow, segmentation
+from training.online import Followed, follow, segmentation
 from training.quality import baselines, scores, sensitivities
 from training.quality.baselines import Detector, alarms_of, scaled
 from training.quality.scores import (
@@ -62,7 +62,7 @@ NAB = "NAB"
 ANOMALY = "anomaly"
 SURPRISE = "-log_score"  # in the series' scale: one threshold serves all series
 
-Candidate = tuple[UnderlyingModel, Settings]
+Candidate = tuple[UnderlyingModel, StreamSettings]
 
 
 class Sizes(NamedTuple):
@@ -197,9 +197,9 @@ def evaluate(
     began = time.monotonic()
     data = load(folder)
     detectors, missing = baselines.detectors()
-    built = {name: (build(name, Options()), Settings()) for name in models}
+    built = {name: (build(name, Options()), DEFAULTS) for name in models}
     if seasons:
-        seasonal = Settings(StreamSettings(seasonal=True))
+        seasonal = StreamSettings(seasonal=True)
         built |= {f"{name} {LESS_SEASONS}": (built[name][0], seasonal) for name in models}
     rows: dict[str, list[Any]] = {}
     with Progress(console=console, transient=True) as progress:
@@ -286,7 +286,7 @@ def delay(alarms: Sequence[int], shift: int) -> float:
     return min((t - shift + 1 for t in alarms if t >= shift), default=math.inf)
 
 
-def watch_model(name: str, model: UnderlyingModel, settings: Settings) -> Watch:
+def watch_model(name: str, model: UnderlyingModel, settings: StreamSettings) -> Watch:
     """Alarms of a model."""
 
     def watch(y: Floats) -> dict[str, list[list[int]]]:
@@ -390,12 +390,12 @@ def _on_tcpd(study: QualityStudy) -> list[ChangeRow]:
 
 
 def segmentations(
-    one: Annotated, model: UnderlyingModel, settings: Settings
+    one: Annotated, model: UnderlyingModel, settings: StreamSettings
 ) -> list[Sequence[int]]:
     """Changes of one series by way, as in `OUTPUTS`; less seasons there is none in hindsight."""
     (followed,) = follow(model, [one.values], settings)
     ways = [followed.confirmed(), followed.served]
-    if not settings.defaults.seasonal:
+    if not settings.seasonal:
         ways.append(segmentation(model, one.values, settings))
     return ways
 
@@ -408,7 +408,7 @@ def _on_vectors(study: QualityStudy, corpus: str, series: Sequence[Vectors]) -> 
         detections[name] = []
         for one in series:
             model = build(name, Options(y_dim=one.y.shape[1]))
-            (followed,) = follow(model, [one.y.tolist()], Settings())
+            (followed,) = follow(model, [one.y.tolist()])
             detections[name].append(followed.confirmed())
     for name, detector in study.detectors.items():
         detections[name] = [alarms_of(detector, one.y, apart=margin) for one in series]
@@ -467,7 +467,7 @@ def candidates(model: UnderlyingModel, count: int, rng: np.random.Generator) -> 
         for field in fields(model)  # type: ignore[arg-type]
         if isinstance(getattr(model, field.name), float)
     ]
-    drawn = [(model, Settings())]
+    drawn = [(model, DEFAULTS)]
     probability = DEFAULTS.confirm_probability or 0.99
     for _ in range(count):
         factors = np.exp(np.log(SPREAD) * rng.uniform(-1, 1, len(constants) + 1))
@@ -478,7 +478,7 @@ def candidates(model: UnderlyingModel, count: int, rng: np.random.Generator) -> 
         odds = probability / (1 - probability) * float(factors[-1])
         defaults = DEFAULTS._replace(confirm_probability=odds / (1 + odds))
         changed: UnderlyingModel = replace(model, **values)  # type: ignore[type-var]
-        drawn.append((changed, Settings(defaults)))
+        drawn.append((changed, defaults))
     return drawn
 
 

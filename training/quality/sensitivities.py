@@ -23,7 +23,7 @@ from model_core.sensitivity.regimes import draw
 from model_core.stream.filters import Filters
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
-from training.online import Settings, segmentation
+from training.online import segmentation
 from training.quality.series import FAMILIES, SeriesFamily
 
 Floats = NDArray[np.float64]
@@ -154,7 +154,7 @@ def _counts(
     rng: np.random.Generator,
     sizes: SensitivitySizes,
 ) -> list[int]:
-    regime = quiet.learn(y, segmentation(model, y[:, None].tolist(), Settings()))
+    regime = quiet.learn(y, segmentation(model, y[:, None].tolist()))
     drawn = regime.draw(rng, sizes.continuations, sizes.steps)
     *_, counts = own.confirmations(
         model, state, prior, drawn, np.atleast_1d(model.hazard), model.outlier_rate

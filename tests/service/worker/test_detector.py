@@ -23,7 +23,7 @@ from service.wire import (
 )
 from service.worker.filtering import seasons
 from tests.service.worker.kinds import KINDS, publish, series
-from training.online import Settings, follow
+from training.online import follow
 
 # Of the JSON answer: what a detector has, too.
 MEMBERS = (
@@ -254,7 +254,7 @@ def test_an_evaluation_says_what_a_stream_says(bench, model, rule):
     segments = rendering.segmentation(bench.head("a"), bench.records("a"))
     confirmed = sorted(e.start for e in bench.events("a") if e.state == "confirmed")
     given = {"confirm_probability": None, **rule} if rule else {}
-    settings = Settings(StreamSettings(history=60, **given))
+    settings = StreamSettings(history=60, **given)
     (found,) = follow(build(model, Options()), [[[value] for value in y]], settings)
     assert list(found.served) == [segment.start for segment in segments][1:] != []
     assert found.confirmed() == confirmed != []

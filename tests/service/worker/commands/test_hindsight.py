@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from torch.utils._pytree import tree_leaves
 
 from model_core.sensitivity import own, quiet
-from model_core.stream_settings import DEFAULTS
 from model_core.upm.builtin import Options, build
 from service import wire
 from service.store import keys
@@ -27,7 +26,7 @@ from service.wire import (
 )
 from service.worker.commands import rerun
 from service.worker.filtering import alarm_threshold
-from training.online import Settings, segmentation
+from training.online import segmentation
 
 LEVELS = [0.0, 3.0, -2.0, 5.0]
 KNOWN = {"location": [0.0], "scale": [1.0]}
@@ -52,7 +51,7 @@ def segment(bench, stream="a"):
 
 def evaluated(model, y):
     """Starts that an evaluation of the labels finds, without the first."""
-    return segmentation(build(model, Options()), [[value] for value in y], Settings(DEFAULTS))
+    return segmentation(build(model, Options()), [[value] for value in y])
 
 
 @pytest.fixture
