@@ -5,8 +5,7 @@ one is confirmed in a series that has one regime.
 """
 
 from model_core.sensitivity.calibrate import FORMAT, Plan, calibrate
-from model_core.sensitivity.choice import ChosenThreshold, choose
-from model_core.sensitivity.curve import Curve, Delay, Point, read
+from model_core.sensitivity.curve import ChosenThreshold, Curve, Delay, Point, choose, read
 
 __all__ = [
     "FORMAT",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -19,40 +18,25 @@ from model_core.upm.base import UnderlyingModel
 from model_core.warmup import Moments
 
 
-class Streams(NamedTuple):
-    """How streams are filtered; None: the model's own.
-
-    located: whether location and scale are given, and there is no warm-up.
-    """
-
-    hazard: float | None = None
-    outlier_rate: float | None = None
-    max_hypotheses: int = DEFAULTS.max_hypotheses
-    warmup: int = DEFAULTS.warmup
-    located: bool = False
-
-
 def watch(
     model: UnderlyingModel,
     drawn: Drawn,
-    streams: Streams,
     thresholds: Sequence[float],
+    hazard: float | None = None,
     tick: Callable[[int], None] = lambda observations: None,
 ) -> list[list[list[int]]]:
-    """Observations at which events were confirmed, [threshold][series].
+    """Observations at which events were confirmed, [threshold][series], of streams by default.
 
     One that is relocated is confirmed again only where its new start is after the confirmation: it
-    cannot be the same change. `tick` is told of observations as they are done.
+    cannot be the same change. hazard: None for the model's. `tick` is told of observations as they
+    are done.
     """
-    filters = Filters(model, len(drawn.y), streams.max_hypotheses, ())
-    for row, (location, scale) in enumerate(_moments(model, drawn, streams)):
+    filters = Filters(model, len(drawn.y), DEFAULTS.max_hypotheses, ())
+    for row, (location, scale) in enumerate(_moments(model, drawn)):
         filters.begin(row, location, scale)
     watched = Watch(len(drawn.y), thresholds)
     x = None if drawn.x is None else drawn.x.numpy()
-    steps = filters.together(
-        drawn.y.numpy(), x, hazard=streams.hazard, outlier_rate=streams.outlier_rate
-    )
-    for t, _ in enumerate(steps):
+    for t, _ in enumerate(filters.together(drawn.y.numpy(), x, hazard=hazard)):
         watched.take(filters.states, t)
         tick(len(drawn.y))
     return watched.confirmed
@@ -131,12 +115,12 @@ class Watch:
             confirmed.append(reading.seq)
 
 
-def _moments(model: UnderlyingModel, drawn: Drawn, streams: Streams) -> list[Moments]:
+def _moments(model: UnderlyingModel, drawn: Drawn) -> list[Moments]:
     """Location and scale of every series by its first labels, as of a stream of the service."""
-    if streams.located or not model.needs_scale:
+    if not model.needs_scale:
         given = [location_of(model)] * model.scaled, [1.0] * model.scaled
         return [given] * len(drawn.y)
     first = drawn.y[:, : warmup.LONGEST]
     if model.scales_inputs and drawn.x is not None:
         first = torch.cat((first, drawn.x[:, : warmup.LONGEST]), -1)
-    return [warmup.first(model, rows, streams.warmup)[0] for rows in first.tolist()]
+    return [warmup.first(model, rows, DEFAULTS.warmup)[0] for rows in first.tolist()]

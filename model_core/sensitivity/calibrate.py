@@ -9,9 +9,10 @@ import torch
 
 from model_core import filter as moca
 from model_core.sensitivity import curve as curves
-from model_core.sensitivity.alarms import Streams, watch
+from model_core.sensitivity.alarms import watch
 from model_core.sensitivity.curve import Curve, Delay, Point, log_odds, probability_of
 from model_core.sensitivity.regimes import Inputs, check, draw, shifted
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 
 SHIFTS = (1.0, 2.0, 3.0)  # predictive standard deviations
@@ -86,15 +87,14 @@ def calibrate(
     told of observations as they are done. Raises CannotSimulate.
     """
     check(model)
-    defaults = Streams()
     simulated = {
         "observations": plan.observations,
         "length": plan.length,
         "shifted": plan.shifted,
         "seed": plan.seed,
         "outlier_rate": model.outlier_rate,
-        "max_hypotheses": defaults.max_hypotheses,
-        "warmup": defaults.warmup if model.needs_scale else None,
+        "max_hypotheses": DEFAULTS.max_hypotheses,
+        "warmup": DEFAULTS.warmup if model.needs_scale else None,
         "classes": model.classes or None,
         "inputs": (about or "standard normal, scaled as the model's") if model.x_dim else None,
     }
@@ -114,18 +114,17 @@ def _curve(
     inputs: Inputs | None,
     tick: Tick,
 ) -> Curve:
-    streams = Streams(hazard=part.hazard)
     thresholds = _thresholds(model, part.hazard)
     generator = torch.Generator().manual_seed(plan.seed)
     counts = [0] * len(thresholds)
     series = max(1, part.observations // plan.length)
     for size in _batches(model, series):
         drawn = draw(model, size, plan.length, generator, inputs)
-        for i, confirmed in enumerate(watch(model, drawn, streams, thresholds, tick)):
+        for i, confirmed in enumerate(watch(model, drawn, thresholds, part.hazard, tick)):
             counts[i] += sum(map(len, confirmed))
     used = curves.usable(counts)
     delays = _delays(
-        model, plan._replace(shifted=part.shifted), streams, thresholds[:used], inputs, tick
+        model, plan._replace(shifted=part.shifted), part.hazard, thresholds[:used], inputs, tick
     )
     rates = curves.rates(thresholds, counts, series * plan.length)[:used]
     points: list[Point] = []
@@ -139,7 +138,7 @@ def _curve(
 def _delays(
     model: UnderlyingModel,
     plan: Plan,
-    streams: Streams,
+    hazard: float | None,
     thresholds: Sequence[float],
     inputs: Inputs | None,
     tick: Tick,
@@ -153,7 +152,7 @@ def _delays(
         drawn = draw(model, size, plan.before + plan.horizon, generator, inputs)
         for s, shift in enumerate(SHIFTS):
             moved = shifted(drawn, model.label, plan.before, shift, generator)
-            for i, confirmed in enumerate(watch(model, moved, streams, thresholds, tick)):
+            for i, confirmed in enumerate(watch(model, moved, thresholds, hazard, tick)):
                 waits[i][s] += [_wait(alarms, plan.before) for alarms in confirmed]
     return [
         tuple(_delay(shift, waited) for shift, waited in zip(SHIFTS, by_shift, strict=True))
@@ -187,7 +186,7 @@ def _thresholds(model: UnderlyingModel, hazard: float | None) -> list[float]:
 def _batches(model: UnderlyingModel, series: int) -> list[int]:
     """Series that are filtered at once, as many as a processor's memory is quick with."""
     one = torch.ones(1, model.scaled, dtype=torch.float64)
-    state = moca.init(moca.make_prior(model, one, one), Streams().max_hypotheses)
+    state = moca.init(moca.make_prior(model, one, one), DEFAULTS.max_hypotheses)
     fit = BATCH_BYTES // sum(leaf.nbytes for leaf in moca.leaves(state))
     size = max(1, min(MOST_SERIES, fit))
     return [min(size, series - i) for i in range(0, series, size)]

@@ -14,7 +14,7 @@ from model_core.errors import CannotSimulate, OutOfRange
 from model_core.events import Reading, Track, track
 from model_core.filter import Inputs
 from model_core.sensitivity import Curve, Delay, Plan, Point, calibrate, choose, own, quiet, read
-from model_core.sensitivity.alarms import Streams, watch
+from model_core.sensitivity.alarms import watch
 from model_core.sensitivity.curve import log_odds, probability_of
 from model_core.sensitivity.regimes import draw, shifted, windows
 from model_core.stream.filters import Filters
@@ -78,7 +78,7 @@ def test_alarms_are_those_of_the_filter_and_the_events():
     model = build("gaussian", Options())
     moved = shifted(drawn(model, 4, 100), "real", 60, 2.0, torch.Generator().manual_seed(1))
     thresholds = (0.2, 0.6, 0.9, 0.999)
-    found = watch(model, moved, Streams(), thresholds)
+    found = watch(model, moved, thresholds)
     for i in range(4):
         assert found[i][i] == alarms(model, moved, i, thresholds[i])
     counts = [sum(map(len, each)) for each in found]
@@ -170,14 +170,14 @@ def test_a_requested_rate_and_the_stated_delays_are_what_comes(name, rate, times
     generator = torch.Generator().manual_seed(1_000_003)
     count = 0
     for _ in range(times):
-        (found,) = watch(model, draw(model, 64, 500, generator), Streams(), [choice.threshold])
+        (found,) = watch(model, draw(model, 64, 500, generator), [choice.threshold])
         count += sum(map(len, found))
     measured = 1000 * count / (times * 32_000)
     assert rate / 2 < measured < 2 * rate, count
     for delay in choice.delays:
         still = draw(model, 64, 250, generator)
         moved = shifted(still, model.label, 100, delay.shift, generator)
-        (found,) = watch(model, moved, Streams(), [choice.threshold])
+        (found,) = watch(model, moved, [choice.threshold])
         waits = sorted(next((t - 99 for t in each if t >= 100), math.inf) for each in found)
         if delay.median is not None and delay.detected > 0.6:
             assert waits[32] == pytest.approx(delay.median, rel=0.4, abs=1.5)
