@@ -9,6 +9,8 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     ValidationError,
     field_validator,
@@ -32,48 +34,27 @@ class ModelConfig(Section):
     """The model's architecture and first values."""
 
     kind: Literal["alpaca", "fleet", "pcoc", "lstm"] = "alpaca"
-    widths: tuple[PositiveInt, ...] = Field(
-        default=(128, 128), description="Hidden layers of an MLP encoder."
-    )
-    features: int = Field(default=32, ge=1, description="Outputs of an MLP encoder.")
+    # Of an MLP encoder: its hidden layers, its outputs, and what follows both.
+    widths: tuple[PositiveInt, ...] = (128, 128)
+    features: PositiveInt = 32
     activation: Activation = "relu"
     output_activation: Activation = "tanh"
-    image: tuple[PositiveInt, PositiveInt, PositiveInt] | None = Field(
-        default=None,
-        description="Channels, height and width of inputs that are images: convolutions.",
-    )
-    blocks: tuple[PositiveInt, ...] = Field(
-        default=(64, 64, 64, 64), description="Channels of each conv block."
-    )
-    mixed_precision: bool = Field(
-        default=False, description="Convolutions in bfloat16 while training; weights stay float32."
-    )
-    hidden: int = Field(default=64, ge=1, description="State of an LSTM.")
-    decoder: tuple[PositiveInt, ...] = Field(
-        default=(128,), description="Inner layers of an LSTM's decoder."
-    )
-    identity: bool = Field(default=False, description="Features are the inputs: no network.")
-    lags: int = Field(default=0, ge=0, le=256, description="Labels before that are inputs too.")
-    priors: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Typical regimes: priors that each regime draws one of; of ALPaCA.",
-    )
-    prior_scale: float = Field(
-        default=0.18, gt=0, description="First scale of the prior's parameters."
-    )
-    noise: Literal["known", "unknown"] = Field(
-        default="known", description="Gaussian noise of a learned variance, or Student-t."
-    )
-    noise_variance: float = Field(default=1.0, gt=0, description="The first, of scaled labels.")
+    identity: bool = False  # features are the inputs: no network
+    # Of inputs that are images, convolved: channels, height and width; channels of each block.
+    image: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
+    blocks: tuple[PositiveInt, ...] = (64, 64, 64, 64)
+    mixed_precision: bool = False  # convolutions in bfloat16 in training; weights stay float32
+    # Of an LSTM: its state, and the inner layers of its decoder.
+    hidden: PositiveInt = 64
+    decoder: tuple[PositiveInt, ...] = (128,)
+    lags: int = Field(default=0, ge=0, le=256)  # labels before that are inputs, too
+    priors: int = Field(default=1, ge=1, le=64)  # of ALPaCA: each regime draws one of them
+    prior_scale: PositiveFloat = 0.18  # first scale of the prior's parameters
+    noise: Literal["known", "unknown"] = "known"  # Gaussian of a learned variance, or Student-t
+    noise_variance: PositiveFloat = 1.0  # the first, of scaled labels
     learn_noise: bool = True
-    dirichlet: float = Field(
-        default=10_000.0, gt=0, description="Concentration of each class, fixed."
-    )
-    hazard: float = Field(
-        default=0.1, gt=0, lt=1, description="Hazard, the first where it is learned."
-    )
+    dirichlet: PositiveFloat = 10_000.0  # concentration of each class, fixed
+    hazard: float = Field(default=0.1, gt=0, lt=1)  # the first where it is learned
     learn_hazard: bool = True
 
     @model_validator(mode="after")
@@ -105,13 +86,9 @@ class ModelConfig(Section):
 class Objective(Section):
     """Training objective: the mean negative log predictive under one way of conditioning."""
 
-    mode: str = Field(default="moca", description="moca, oracle, toe, coe or swN (the last N).")
-    supervision: float = Field(
-        default=0.0, ge=0, le=1, description="Share of true switches revealed."
-    )
-    prior_weight: float = Field(
-        default=0.0, ge=0, lt=1, description="Weight of the prior in an oracle's likelihood."
-    )
+    mode: str = "moca"  # moca, oracle, toe, coe or swN (the last N)
+    supervision: float = Field(default=0.0, ge=0, le=1)  # share of true switches revealed
+    prior_weight: float = Field(default=0.0, ge=0, lt=1)  # of the prior in an oracle's likelihood
 
     @field_validator("mode")
     @classmethod
@@ -131,48 +108,37 @@ class Objective(Section):
 class OptimiserConfig(Section):
     """Adam, its schedule, and the stopping criteria."""
 
-    learning_rate: float = Field(default=0.005, gt=0)
-    batch: int = Field(default=50, ge=1, description="Windows in an iteration, over all processes.")
-    length: int = Field(default=100, ge=2, description="Observations in a window.")
-    iterations: int = Field(default=7500, ge=1)
-    minutes: float | None = Field(
-        default=None,
-        gt=0,
-        description="When to stop: time of the processor on a CPU, else of the clock.",
-    )
+    learning_rate: PositiveFloat = 0.005
+    batch: PositiveInt = 50  # windows in an iteration, over all processes
+    length: int = Field(default=100, ge=2)  # observations in a window
+    iterations: PositiveInt = 7500
+    minutes: PositiveFloat | None = None  # of the processor on a CPU, else of the clock; then stop
     schedule: Literal["step", "cosine", "constant"] = "step"
-    decay_every: int = Field(
-        default=1000, ge=1, description="Iterations between steps of the rate."
-    )
-    decay: float = Field(default=0.5, gt=0, le=1, description="Factor of each step.")
-    warmup: int = Field(default=0, ge=0, description="Iterations over which the rate rises from 0.")
-    clip: float | None = Field(default=10.0, gt=0, description="Largest norm of the gradient.")
+    decay_every: PositiveInt = 1000  # iterations between steps of the rate
+    decay: float = Field(default=0.5, gt=0, le=1)  # factor of each step
+    warmup: NonNegativeInt = 0  # iterations over which the rate rises from 0
+    clip: PositiveFloat | None = 10.0  # largest norm of the gradient
     dtype: Literal["float32", "float64"] = "float32"
 
 
 class ValidationConfig(Section):
     """Validation on fixed windows; the best parameters are kept."""
 
-    every: int = Field(default=100, ge=1, description="Iterations between measurements.")
-    windows: int = Field(default=50, ge=1)
-    length: int | None = Field(
-        default=None, ge=2, description="Observations; as in training by default."
-    )
+    every: PositiveInt = 100  # iterations between measurements
+    windows: PositiveInt = 50
+    length: int | None = Field(default=None, ge=2)  # observations; None: as in training
     metric: Literal["nll", "accuracy"] = "nll"
-    patience: int | None = Field(
-        default=None, ge=1, description="Measurements without a better one after which to stop."
-    )
+    patience: PositiveInt | None = None  # measurements without a better one, after which to stop
 
 
 class Config(Section):
-    """Configuration of a training run; the experiment interprets `data`."""
+    """Configuration of a training run; the experiment interprets `data`.
+
+    name: of a variation, where runs are compared; part of a folder's name.
+    """
 
     experiment: str
-    name: str = Field(
-        default="",
-        pattern=r"^([^/\\.][^/\\]*)?$",  # part of a folder's name
-        description="Of a variation, where runs are compared.",
-    )
+    name: str = Field(default="", pattern=r"^([^/\\.][^/\\]*)?$")
     data: dict[str, Any] = {}
     model: ModelConfig = ModelConfig()
     objective: Objective = Objective()
