@@ -85,6 +85,20 @@ class Variation(NamedTuple):
     method: str
     settings: Options
 
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        return f"{self.method}_{self.setting}".replace(", ", "-").replace(" ", "-")
+
+
+class Axes(NamedTuple):
+    """Axes of a grid; an empty one keeps the preset's value."""
+
+    hazards: Sequence[float] = ()
+    modes: Sequence[str] = ()
+    rates: Sequence[float] = ()
+    seeds: Sequence[int] = ()
+
 
 class Ablation(NamedTuple):
     """A question, and the runs that answer it.
@@ -100,30 +114,23 @@ class Ablation(NamedTuple):
     mode: str | None = None
 
 
-def cells(
-    hazards: Sequence[float],
-    modes: Sequence[str],
-    rates: Sequence[float],
-    seeds: Sequence[int],
-    common: Options,
-) -> Iterator[Cell]:
+def cells(wanted: Axes, common: Options) -> Iterator[Cell]:
     """Every combination; an empty axis keeps the preset's value and adds nothing to the name."""
+    name = common.get("name")
     axes: tuple[list[tuple[Options, str]], ...] = (
-        [({"data": {"hazard": h}, "model": {"hazard": h}}, f"hazard-{h:g}") for h in hazards],
-        [({"objective": {"mode": m}}, m) for m in modes],
-        [({"optimiser": {"learning_rate": r}}, f"rate-{r:g}") for r in rates],
-        [({"seed": s}, f"seed-{s}") for s in seeds],
-        [({"name": common["name"]}, common["name"])] if common.get("name") else [],
+        [
+            ({"data": {"hazard": h}, "model": {"hazard": h}}, f"hazard-{h:g}")
+            for h in wanted.hazards
+        ],
+        [({"objective": {"mode": m}}, m) for m in wanted.modes],
+        [({"optimiser": {"learning_rate": r}}, f"rate-{r:g}") for r in wanted.rates],
+        [({"seed": s}, f"seed-{s}") for s in wanted.seeds],
+        [({"name": name}, name)] if name else [],
     )
     unset: list[tuple[Options, str]] = [({}, "")]
     for chosen in product(*(axis or unset for axis in axes)):
-        name = "_".join(part for _, part in chosen if part)
-        yield Cell(name or "run", merged(common, *(setting for setting, _ in chosen)))
-
-
-def folder(root: Path, experiment: str, preset: str, cell: Cell) -> Path:
-    """Folder of a cell's run."""
-    return root / experiment / preset / cell.name
+        parts = [part for _, part in chosen if part]
+        yield Cell("_".join(parts) or "run", merged(common, *(setting for setting, _ in chosen)))
 
 
 def ablation(name: str, experiment: str) -> Ablation:
@@ -135,12 +142,6 @@ def ablation(name: str, experiment: str) -> Ablation:
         expected = ", ".join(ablations)
         raise BadConfig(f"unknown ablation {name!r} of {experiment}: expected one of {expected}")
     return ablations[name]
-
-
-def cell(variation: Variation) -> Cell:
-    """The run of a variation."""
-    name = f"{variation.method}_{variation.setting}".replace(", ", "-").replace(" ", "-")
-    return Cell(name, variation.settings)
 
 
 def _at(hazard: float, **settings: Any) -> Options:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from training import catalogue
+from training.catalogue import Axes, Cell, Place
 from training.config import OWN, Config, Options, merged
 from training.data.windows import Series, Splits
 from training.errors import BadConfig
@@ -41,23 +42,6 @@ class Training(NamedTuple):
     ablation: str | None = None
 
 
-class Axes(NamedTuple):
-    """Axes of a grid; an empty one keeps the preset's value."""
-
-    hazards: Sequence[float] = ()
-    modes: Sequence[str] = ()
-    rates: Sequence[float] = ()
-    seeds: Sequence[int] = ()
-
-
-class TrainingTask(NamedTuple):
-    """A run: its displayed name, its configuration, and its folder."""
-
-    name: str
-    config: Config
-    run: Run
-
-
 # Splits of a run's data, and the scaling of inputs and labels where there is one.
 Sources = Callable[[Config], tuple[Splits, Scaling | None]]
 
@@ -79,26 +63,21 @@ def overrides(config: Path | None, settings: Sequence[str]) -> Options:
     return options
 
 
-def train(wanted: Training, common: Options, place: catalogue.Place, axes: Axes) -> list[Run]:
+def train(wanted: Training, common: Options, place: Place, axes: Axes) -> list[Run]:
     """Train the runs of a grid or ablation that are not done; raises TrainingError."""
-    cells = list(catalogue.cells(*axes, common))
+    cells: Iterable[Cell] = catalogue.cells(axes, common)
     if wanted.ablation is not None:
         if any(axes):
             raise BadConfig(
                 f"--ablation {wanted.ablation} sets its own hazards, modes, learning rates and "
                 "seeds: omit these options"
             )
-        variations = catalogue.ablation(wanted.ablation, wanted.experiment).variations
-        cells = [catalogue.cell(variation) for variation in variations]
-        cells = [cell._replace(settings=merged(common, cell.settings)) for cell in cells]
-    kept = wanted.ablation or wanted.preset
+        ablation = catalogue.ablation(wanted.ablation, wanted.experiment)
+        cells = [Cell(one.name, merged(common, one.settings)) for one in ablation.variations]
+    folder = wanted.runs / wanted.experiment / (wanted.ablation or wanted.preset)
     tasks = [
-        TrainingTask(
-            cell.name,
-            catalogue.preset(wanted.experiment, wanted.preset, cell.settings),
-            Run(catalogue.folder(wanted.runs, wanted.experiment, kept, cell)),
-        )
-        for cell in cells
+        (catalogue.preset(wanted.experiment, wanted.preset, settings), Run(folder / name))
+        for name, settings in cells
     ]
     return fit(wanted, tasks, lambda config: (catalogue.splits(config, place), None))
 
@@ -117,14 +96,14 @@ def train_own(
     settings = merged(
         settings, {"data": {"digest": own.digest(source.path)}}, _default_lags(settings, series)
     )
-    tasks = []
-    for cell in catalogue.cells(*axes, settings):
-        config = catalogue.preset(OWN, "quick", cell.settings)
-        run = Run(catalogue.folder(wanted.runs, OWN, wanted.preset, cell))
-        tasks.append(TrainingTask(cell.name, config, run))
+    folder = wanted.runs / OWN / wanted.preset
+    tasks = [
+        (catalogue.preset(OWN, "quick", cell), Run(folder / name))
+        for name, cell in catalogue.cells(axes, settings)
+    ]
     # The axes do not change the data, but those of an oracle are checked for switches.
-    *_, data = [own.split(source, series, task.config) for task in tasks]
-    own.check_scaling(data.scaling, tasks[0].config)
+    *_, data = [own.split(source, series, config) for config, _ in tasks]
+    own.check_scaling(data.scaling, tasks[0][0])
     for line in data.short:
         warn(line)
     return fit(wanted, tasks, lambda _: (data.splits, data.scaling))
@@ -147,7 +126,7 @@ def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
     return {"model": {"lags": LAGS}}
 
 
-def fit(wanted: Training, tasks: Sequence[TrainingTask], sources: Sources) -> list[Run]:
+def fit(wanted: Training, tasks: Sequence[tuple[Config, Run]], sources: Sources) -> list[Run]:
     """Train every task that is not done; raises TrainingError."""
     torch.set_num_threads(wanted.threads)
     try:
@@ -157,9 +136,9 @@ def fit(wanted: Training, tasks: Sequence[TrainingTask], sources: Sources) -> li
         raise BadConfig(f"device {wanted.device!r} cannot be used: {reason}") from error
     with world(wanted.device) as processes, _no_denormals():
         console = Console(quiet=not processes.leads)
-        for task in tasks:
-            _fit_one(wanted, task, sources, processes, console)
-    return [task.run for task in tasks]
+        for config, run in tasks:
+            _fit_one(wanted, config, run, sources, processes, console)
+    return [run for _, run in tasks]
 
 
 @contextlib.contextmanager
@@ -176,9 +155,14 @@ def _no_denormals() -> Iterator[None]:
 
 
 def _fit_one(
-    wanted: Training, task: TrainingTask, sources: Sources, processes: World, console: Console
+    wanted: Training,
+    config: Config,
+    run: Run,
+    sources: Sources,
+    processes: World,
+    console: Console,
 ) -> None:
-    name, config, run = task
+    name = run.folder.name
     if run.done:
         run.check(config)
         console.print(f"{name}: done before")

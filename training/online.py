@@ -23,40 +23,30 @@ from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
+Floats = NDArray[np.float64]
 Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
 
 
-class SeriesAnswers(NamedTuple):
-    """Numbers that the service answers of each observation of a series; nan while warming up.
-
-    log_score, changed, recent, anomaly: (T,) log score (nan without a label, as the anomaly),
-    `changed_probability`, `recent_change_probability` and `anomaly`. summary: of the predictives
-    (T rows), empty unless quantiles were wanted. warmup: observations
-    of the warm-up.
-    """
-
-    log_score: NDArray[np.float64]
-    changed: NDArray[np.float64]
-    recent: NDArray[np.float64]
-    anomaly: NDArray[np.float64]
-    summary: Summary
-    warmup: int
-
-
 class Followed(NamedTuple):
-    """Events and segmentation of one series.
+    """Events, segmentation and answers of one series of T observations.
 
-    events: each state change of an event with its position. changed:
-    `changed_probability` after each observation; nan while warming up. served: starts of the
-    segmentation of the retained history, without the first. answers: all other numbers. seasons:
-    periods of the seasons that are known from a position on, where these change.
+    events: each state change of an event with its position. served: starts of the segmentation of
+    the retained history, without the first. seasons: periods of the seasons that are known from a
+    position on, where these change. warmup: observations of the warm-up. log_score, changed,
+    recent, anomaly: (T,) log score (nan without a label, as the anomaly), `changed_probability`,
+    `recent_change_probability` and `anomaly`, all nan in the warm-up. summary: of the predictives
+    (T rows), empty unless quantiles were wanted.
     """
 
     events: list[tuple[int, Event]]
-    changed: list[float]
-    served: Sequence[int] = ()
-    answers: SeriesAnswers | None = None
-    seasons: Sequence[tuple[int, tuple[int, ...]]] = ()
+    served: list[int]
+    seasons: list[tuple[int, tuple[int, ...]]]
+    warmup: int
+    log_score: Floats
+    changed: Floats
+    recent: Floats
+    anomaly: Floats
+    summary: Summary
 
     def confirmed(self) -> list[int]:
         """Latest starts of the events that are confirmed at the end."""
@@ -118,31 +108,35 @@ def _together(pipeline: Pipeline, observed: list[list[Observation]]) -> list[lis
 
 def _followed(pipeline: Pipeline, row: int, taken: Sequence[Taken]) -> Followed:
     """What came of one series."""
-    numbers = np.full((4, len(taken)), np.nan)
-    for t, step in enumerate(taken):
-        if step.readout is not None:
-            line = step.readout
-            numbers[:, t] = (
+    nothing = np.full(4, np.nan)
+    numbers = np.array(
+        [
+            nothing
+            if step.readout is None
+            else (
                 step.log_score,
-                line.changed_probability,
-                line.recent_change_probability,
+                step.readout.changed_probability,
+                step.readout.recent_change_probability,
                 step.anomaly,
             )
-    log_score, changed, recent, strange = numbers
+            for step in taken
+        ]
+    )
     width = max((len(step.numbers) for step in taken), default=0)
     rows = [step.numbers if len(step.numbers) else np.full(width, np.nan) for step in taken]
     model = pipeline.model
-    summary = Summary(np.array(rows).reshape(len(taken), width), model.y_dim, model.label)
-    warmup = sum(step.readout is None for step in taken)
-    answers = SeriesAnswers(log_score, changed, recent, strange, summary, warmup)
-    if warmup == len(taken):
-        # A stream that never finished its warm-up has no events, and is one segment.
-        return Followed([], changed.tolist(), answers=answers)
-    events = [(moved.seq, moved.event) for step in taken for moved in step.moved]
-    served = [segment.start for segment in pipeline.segments(row)[1:]]
     pairs = pairwise([(), *(step.periods for step in taken)])
-    seasons = [(t + 1, new) for t, (old, new) in enumerate(pairs) if new != old]
-    return Followed(events, changed.tolist(), served, answers, seasons)
+    return Followed(
+        events=[(moved.seq, moved.event) for step in taken for moved in step.moved],
+        served=[segment.start for segment in pipeline.segments(row)[1:]],
+        seasons=[(t + 1, new) for t, (old, new) in enumerate(pairs) if new != old],
+        warmup=sum(step.readout is None for step in taken),
+        log_score=numbers[:, 0],
+        changed=numbers[:, 1],
+        recent=numbers[:, 2],
+        anomaly=numbers[:, 3],
+        summary=Summary(np.array(rows).reshape(len(taken), width), model.y_dim, model.label),
+    )
 
 
 def segmentation(

@@ -282,7 +282,7 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
     shares = ablation.supervision
     pairs = [(variation, share) for variation in ablation.variations for share in shares]
     for variation, share in track(pairs, "testing", console=console, transient=True):
-        run = Run(wanted.folder / catalogue.cell(variation).name)
+        run = Run(wanted.folder / variation.name)
         if not run.done:
             raise BadRun(
                 f"{run.folder}: not finished; run moca train {wanted.experiment} --ablation {name}"

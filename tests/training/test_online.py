@@ -18,7 +18,7 @@ from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
 from training import online
-from training.online import Followed, follow, segmentation
+from training.online import follow, segmentation
 
 LEVELS = (0.05, 0.5, 0.95)
 SEASONAL = StreamSettings(seasonal=True)
@@ -60,18 +60,20 @@ def test_a_relocated_event_counts_where_it_lies_by_then():
     event = Event(1, "confirmed", 30, 33)
     events = [(33, event._replace(state="suspected")), (43, event), (50, event._replace(start=28))]
     withdrawn = Event(2, "withdrawn", 60, 61)
-    assert Followed([*events, (70, withdrawn)], []).confirmed() == [28]
+    (found,) = follow(Averaged(), [sample("nile")])
+    assert found._replace(events=[*events, (70, withdrawn)]).confirmed() == [28]
 
 
 def test_answers_are_those_after_the_warm_up():
     rows = sample("nile")
     (found,) = follow(Averaged(), [rows], DEFAULTS, LEVELS)
-    answers = found.answers
-    assert answers.warmup == 20
-    assert all(math.isnan(each[19]) and math.isfinite(each[20]) for each in answers[:3])
-    low, median, high = answers.summary.quantiles[50, :, 0]
+    assert found.warmup == 20
+    for numbers in (found.log_score, found.changed, found.recent):
+        assert math.isnan(numbers[19])
+        assert math.isfinite(numbers[20])
+    low, median, high = found.summary.quantiles[50, :, 0]
     assert low < median < high
-    assert answers.summary.cdf[28, 0] < 0.5  # it fell
+    assert found.summary.cdf[28, 0] < 0.5  # it fell
 
 
 class Own(Gaussian):
@@ -93,7 +95,7 @@ def test_a_model_whose_numbers_are_not_finite_is_given_up(monkeypatch, steps):
         with pytest.raises(Refused, match="not finite"):
             follow(Own(), [rows])
     else:  # it never warms up
-        assert follow(Own(), [rows])[0].answers.warmup == len(rows)
+        assert follow(Own(), [rows])[0].warmup == len(rows)
     taken = iter(range(10_000))
     pipeline = Pipeline(Own(), rules(Chosen(None, None, Own()), Own(), DEFAULTS), [0.0])
     observed = [Observation(tuple(row)) for row in rows]
@@ -117,13 +119,13 @@ def test_forecasts_less_a_season_are_those_of_the_labels():
     y[::7] = np.nan
     (plain,) = follow(Averaged(), [rows(y)], DEFAULTS, LEVELS)
     (less,) = follow(Averaged(), [rows(y)], SEASONAL, LEVELS)
-    np.testing.assert_array_equal(np.isnan(less.answers.log_score[50:]), np.isnan(y[50:]))
+    np.testing.assert_array_equal(np.isnan(less.log_score[50:]), np.isnan(y[50:]))
     late = slice(200, None)
     there = ~np.isnan(y[late])
-    assert np.abs(less.answers.summary.mean[late, 0] - y[late])[there].mean() < 0.5
-    ours, theirs = (np.nanmean(each.answers.log_score[late]) for each in (less, plain))
+    assert np.abs(less.summary.mean[late, 0] - y[late])[there].mean() < 0.5
+    ours, theirs = (np.nanmean(each.log_score[late]) for each in (less, plain))
     assert ours > theirs + 0.1
-    low, _, high = less.answers.summary.quantiles[late, :, 0].T
+    low, _, high = less.summary.quantiles[late, :, 0].T
     assert 0.85 < ((low < y[late]) & (y[late] < high))[there].mean() < 0.95
 
 
@@ -134,11 +136,11 @@ def test_by_default_a_season_is_found_once_there_are_many_labels():
     found, quiet = follow(Gaussian(), [rows(y), rows(walk)], DEFAULTS, LEVELS)
     never = follow(Gaussian(), [rows(y), rows(walk)], StreamSettings(seasonal=False), LEVELS)
     before, after = slice(20, 1000), slice(1000, None)
-    ours, theirs = (each.answers.log_score for each in (found, never[0]))
+    ours, theirs = (each.log_score for each in (found, never[0]))
     np.testing.assert_array_equal(ours[before], theirs[before])
     assert ours[after].mean() > theirs[after].mean() + 0.3
     assert found.seasons == [(1000, (24,))]
-    np.testing.assert_array_equal(quiet.answers.log_score, never[1].answers.log_score)
+    np.testing.assert_array_equal(quiet.log_score, never[1].log_score)
     assert quiet.events == never[1].events
     (short,) = follow(Gaussian(), [rows(y)], StreamSettings(history=60))
     assert short.seasons == []  # no search looks back further than the history

@@ -152,9 +152,9 @@ def train(
     are done are not done again.
     """
     from training import jobs
-    from training.catalogue import Place
+    from training.catalogue import Axes, Place
     from training.config import merged
-    from training.jobs import Axes, Training
+    from training.jobs import Training
 
     sections: dict[str, dict[str, Any]] = {
         "model": {"kind": model, "lags": lags},

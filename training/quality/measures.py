@@ -314,9 +314,9 @@ def confirmations(followed: Followed) -> list[int]:
     return times
 
 
-def crossings(changed: Sequence[float]) -> list[int]:
+def crossings(changed: Floats) -> list[int]:
     """Times at which `changed_probability` comes to exceed `CROSSED`."""
-    high = np.array(changed) > CROSSED
+    high = changed > CROSSED
     return (1 + np.flatnonzero(high[1:] & ~high[:-1])).tolist()
 
 
@@ -391,7 +391,7 @@ def _on_tcpd(study: QualityStudy) -> list[ChangeRow]:
 
 def segmentations(
     one: Annotated, model: UnderlyingModel, settings: StreamSettings
-) -> list[Sequence[int]]:
+) -> list[list[int]]:
     """Changes of one series by way, as in `OUTPUTS`; less seasons there is none in hindsight."""
     (followed,) = follow(model, [one.values], settings)
     ways = [followed.confirmed(), followed.served]
@@ -539,18 +539,16 @@ def _forecast_scores(
     by_method = {}
     for name, (model, settings) in study.models.items():
         (followed,) = follow(model, [one.y[:, None].tolist()], settings, scores.LEVELS)
-        answers = followed.answers
-        assert answers is not None
-        summary = answers.summary
+        summary = followed.summary
         forecast = Forecast(
-            answers.log_score, summary.mean[:, 0], summary.cdf[:, 0], summary.quantiles[:, :, 0]
+            followed.log_score, summary.mean[:, 0], summary.cdf[:, 0], summary.quantiles[:, :, 0]
         )
         by_method[name] = scores.forecast_score(one.y, forecast, scale, first)
         for kind, values in (
-            ("changed_probability", answers.changed),
-            ("recent_change_probability", answers.recent),
-            (SURPRISE, -answers.log_score - math.log(scale)),
-            (ANOMALY, answers.anomaly),
+            ("changed_probability", followed.changed),
+            ("recent_change_probability", followed.recent),
+            (SURPRISE, -followed.log_score - math.log(scale)),
+            (ANOMALY, followed.anomaly),
         ):
             strange.setdefault(f"{name}, {kind}", []).append(values)
     z = (one.y - location) / scale

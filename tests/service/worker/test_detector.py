@@ -259,7 +259,7 @@ def test_an_evaluation_says_what_a_stream_says(bench, model, rule):
     assert list(found.served) == [segment.start for segment in segments][1:] != []
     assert found.confirmed() == confirmed != []
     anomalies = [math.nan if each["anomaly"] is None else each["anomaly"] for each in answers]
-    assert found.answers.anomaly == pytest.approx(anomalies, nan_ok=True)
+    assert found.anomaly == pytest.approx(anomalies, nan_ok=True)
     told = {a["seq"]: a["event"] for a in answers if a["event"] and a["seq"] >= 20}
     last = {t: (each.id, each.state, each.start) for t, each in found.events if t >= 20}
     assert {t: (e["id"], e["state"], e["start"]) for t, e in told.items()} == last

@@ -16,11 +16,11 @@ from model_core.upm.alpaca import Alpaca, NoisePrior
 from tests.model_core.registry import tensor
 from tests.training.moca import moca as command
 from tests.training.tiny import seeded
-from training.catalogue import Place
+from training.catalogue import Axes, Place
 from training.errors import BadRun
 from training.experiments import bandit
 from training.experiments.bandit import AGENTS, STRATEGIES, Filtered, SinceSwitch, Sliding, simulate
-from training.jobs import Axes, Training, train
+from training.jobs import Training, train
 from training.paper import Study
 from training.statistics import estimate
 from training.trained import finished

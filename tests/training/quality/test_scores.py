@@ -81,9 +81,9 @@ def test_alarms_are_false_on_quiet_series_and_delays_count_the_first():
 
 
 def test_a_model_alarms_where_it_comes_to_exceed_the_threshold():
-    changed = [math.nan, 0.95, 0.9, 0.91, 0.95, 0.2, 0.9, 0.5]
+    changed = np.array([math.nan, 0.95, 0.9, 0.91, 0.95, 0.2, 0.9, 0.5])
     assert measures.crossings(changed) == [1, 3]
-    assert measures.crossings([0.95, 0.99]) == []
+    assert measures.crossings(np.array([0.95, 0.99])) == []
 
 
 def window(n, *spans):
