@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -180,10 +179,7 @@ def save_table(
                 "seed": run.config.seed,
             }
         rows.append(row)
-    out.mkdir(parents=True, exist_ok=True)
-    numbers = json.dumps({"name": comparison.name, "rows": rows}, indent=1)
-    (out / "table.json").write_text(numbers + "\n")
-    (out / "table.md").write_text(table.markdown())
+    table.save(out, {"name": comparison.name, "rows": rows})
 
 
 class Study(NamedTuple):

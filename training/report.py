@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from training import figures, trained
+from training import figures, results, trained
 from training.config import OWN, Objective
 from training.data.windows import Splits
 from training.errors import TrainingError
 from training.figures import Chart
-from training.results import plain, rendered
 from training.statistics import (
     Estimate,
     calibration_error,
@@ -186,7 +184,7 @@ def write(folder: Path, report: Report) -> list[Path]:
     """Write `report.html` and `report.json` to the folder; returns the files."""
     numbers = write_numbers(folder, report)
     document = folder / "report.html"
-    page = rendered(
+    page = results.rendered(
         "training.html",
         title=f"Training report: {report.name}",
         report=report,
@@ -209,12 +207,9 @@ def write(folder: Path, report: Report) -> list[Path]:
 
 def write_numbers(folder: Path, report: Report) -> Path:
     """Write `report.json` alone, to ship it with a small model; of figures it has the texts."""
-    folder.mkdir(parents=True, exist_ok=True)
     numbers = folder / "report.json"
-    fields = {"version": VERSION, **plain(report._replace(figures=()))}
-    fields["figures"] = [{"title": f.title, "description": f.description} for f in report.figures]
-    text = json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
-    numbers.write_text(text + "\n", "utf-8")
+    drawn = [{"title": f.title, "description": f.description} for f in report.figures]
+    results.write(numbers, {"version": VERSION, **report._asdict(), "figures": drawn})
     return numbers
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -41,6 +43,11 @@ class Table(NamedTuple):
             made.add_row(*row)
         return made
 
+    def save(self, folder: Path, numbers: Mapping[str, Any]) -> None:
+        """Write `table.md`, and the numbers that it shows as `table.json`."""
+        write(folder / "table.json", numbers)
+        (folder / "table.md").write_text(self.markdown(), "utf-8")
+
     def markdown(self) -> str:
         """The table for a page of documentation."""
         numbers = len(self.heads) - self.named
@@ -67,6 +74,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, (str, int, bool, type(None))) else str(value)
+
+
+def write(file: Path, results: Any) -> None:
+    """Write results as JSON; see `plain`."""
+    text = json.dumps(plain(results), indent=1, ensure_ascii=False, allow_nan=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text + "\n", "utf-8")
 
 
 def rendered(template: str, **content: Any) -> str:

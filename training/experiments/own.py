@@ -8,11 +8,10 @@ those after `BURN_IN`, when the untrained models have left their warm-up.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -296,19 +295,15 @@ def evaluate(
     scores = compare(run, catalogue.splits(run.config, place), place, console)
     printed = table(folder.name, scores)
     console.print(printed.for_terminal())
-    results = out or folder / "evaluation"
-    results.mkdir(parents=True, exist_ok=True)
     leads = leads_of(scores)
     rows = []
     for name, values in scores.values.items():
-        row = {"model": name, "log_score": estimate(values)._asdict()}
+        row: dict[str, Any] = {"model": name, "log_score": estimate(values)}
         if name in leads:
-            row["trained_less_this"] = leads[name]._asdict()
+            row["trained_less_this"] = leads[name]
         rows.append(row)
     about = {"block": scores.block, "observations": scores.observations, "burn_in": BURN_IN}
-    numbers = json.dumps({**about, "rows": rows}, indent=1)
-    (results / "table.json").write_text(numbers + "\n")
-    (results / "table.md").write_text(printed.markdown())
+    printed.save(out or folder / "evaluation", {**about, "rows": rows})
     return scores
 
 

@@ -6,7 +6,6 @@ also take for the starts of what changed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+from scipy import special
 
 from model_core import warmup
 from model_core.stream_settings import DEFAULTS
@@ -197,26 +197,19 @@ def windowed_gaussian(y: Floats) -> Floats:
 
     The window grows to `NAB_WINDOW` observations, then moves by `NAB_STEP` at a time.
     """
-    strange = np.zeros(len(y))
-    total = square = 0.0
-    mean = 0.0
-    sd = 1.0
+    mean = np.zeros(len(y))
+    variance = np.zeros(len(y))
     window_end = min(NAB_WINDOW, len(y))
-    for t in range(window_end):
-        if t:
-            strange[t] = _tail(y[t], mean, sd)
-        total += y[t]
-        square += y[t] ** 2
-        mean = total / (t + 1)
-        sd = math.sqrt(max(square / (t + 1) - mean**2, 0.0)) or NAB_LEAST_SD
+    before = y[: window_end - 1]
+    count = np.arange(1, window_end)
+    mean[1:window_end] = before.cumsum() / count
+    squares = (before**2).cumsum() / count
+    variance[1:window_end] = np.maximum(squares - mean[1:window_end] ** 2, 0.0)
     for first in range(window_end, len(y), NAB_STEP):
-        end = min(first + NAB_STEP, len(y))
-        strange[first:end] = [_tail(value, mean, sd) for value in y[first:end]]
-        recent = y[end - NAB_WINDOW : end]
-        mean = float(recent.mean())
-        sd = float(recent.std()) or NAB_LEAST_SD
+        recent = y[first - NAB_WINDOW : first]
+        mean[first : first + NAB_STEP] = recent.mean()
+        variance[first : first + NAB_STEP] = recent.var()
+    sd = np.where(variance > 0, np.sqrt(variance), NAB_LEAST_SD)
+    strange: Floats = special.ndtr(np.abs(y - mean) / np.maximum(sd, 1e-12))
+    strange[:1] = 0.0
     return strange
-
-
-def _tail(value: float, mean: float, sd: float) -> float:
-    return 1.0 - 0.5 * math.erfc(abs(value - mean) / max(sd, 1e-12) / math.sqrt(2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from training.quality.measures import SPREAD, ChangeRow, FamilyRow, ForecastRow,
 from training.quality.scores import REPETITIONS, RUNAWAY
 from training.quality.series import MARGINS
 from training.results import Table, plain, rendered
+from training.results import write as write_json
 from training.statistics import Estimate, formatted
 
 NONE = "-"
@@ -232,9 +232,7 @@ def write_numbers(file: Path, results: Results) -> None:
     fields: dict[str, Any] = plain(results)
     for row in fields["forecasts"]:
         del row["score"]["pit"]
-    text = json.dumps(fields, indent=1, ensure_ascii=False, allow_nan=False)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text + "\n", "utf-8")
+    write_json(file, fields)
 
 
 def write(folder: Path, results: Results) -> list[Path]:

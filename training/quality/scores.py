@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import stats
 
 from model_core import warmup
 from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
@@ -355,10 +355,9 @@ class ForecastScore(NamedTuple):
 
 def of_normal(y: Floats, normal: NormalForecast) -> Forecast:
     """Forecasts of a baseline; y: (T,), nan where missing."""
-    z = (y - normal.mean) / normal.sd
-    log_score = -0.5 * z**2 - np.log(normal.sd) - 0.5 * math.log(2 * math.pi)
-    quantiles = normal.mean[:, None] + normal.sd[:, None] * special.ndtri(LEVELS)
-    return Forecast(log_score, normal.mean, special.ndtr(z), quantiles)
+    predictive = stats.norm(normal.mean, normal.sd)
+    quantiles = predictive.ppf(np.array(LEVELS)[:, None]).T
+    return Forecast(predictive.logpdf(y), normal.mean, predictive.cdf(y), quantiles)
 
 
 def first_scored(y: Floats) -> int:
