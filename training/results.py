@@ -25,23 +25,23 @@ class Table(NamedTuple):
 
     def for_terminal(self) -> RichTable:
         """The table as rich prints it, with a line between groups of rows."""
-        made = RichTable(
+        printed = RichTable(
             box=SIMPLE_HEAD, title=self.title, caption=self.caption, padding=(0, 1, 0, 0)
         )
         for k, head in enumerate(self.heads):
             if k < self.named:
                 # Names of models are not cut off: numbers are broken before they are.
                 longest = max(len(word) for row in self.rows for word in row[k].split())
-                made.add_column(head, min_width=longest, overflow="fold")
+                printed.add_column(head, min_width=longest, overflow="fold")
             else:
-                made.add_column(head, justify="right", no_wrap=True)
+                printed.add_column(head, justify="right", no_wrap=True)
         group = self.rows[0][0]
         for row in self.rows:
             if self.named > 1 and row[0] != group:
-                made.add_section()
+                printed.add_section()
                 group = row[0]
-            made.add_row(*row)
-        return made
+            printed.add_row(*row)
+        return printed
 
     def save(self, folder: Path, numbers: Mapping[str, Any]) -> None:
         """Write `table.md`, and the numbers that it shows as `table.json`."""

@@ -118,8 +118,8 @@ class Watch:
 def _moments(model: UnderlyingModel, drawn: Drawn) -> list[Moments]:
     """Location and scale of every series by its first labels, as of a stream of the service."""
     if not model.needs_scale:
-        given = [location_of(model)] * model.scaled, [1.0] * model.scaled
-        return [given] * len(drawn.y)
+        unscaled = [location_of(model)] * model.scaled, [1.0] * model.scaled
+        return [unscaled] * len(drawn.y)
     first = drawn.y[:, : warmup.LONGEST]
     if model.scales_inputs and drawn.x is not None:
         first = torch.cat((first, drawn.x[:, : warmup.LONGEST]), -1)

@@ -45,7 +45,9 @@ from training.quality.series import (
     Corpora,
     Scalars,
     SeriesFamily,
+    Sizes,
     Vectors,
+    delay,
     load,
 )
 from training.statistics import Estimate, bootstrap
@@ -65,18 +67,6 @@ SURPRISE = "-log_score"  # in the series' scale: one threshold serves all series
 Candidate = tuple[UnderlyingModel, StreamSettings]
 
 
-class Sizes(NamedTuple):
-    """Sizes of the simulations."""
-
-    quiet: int = 20
-    quiet_length: int = 2000
-    shifted: int = 60
-    shift_at: int = 300
-    within: int = 100  # observations after the shift in which it has to be found
-    shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
-    candidates: int = 24  # random settings to choose from, beside the defaults
-
-
 class QualityStudy(NamedTuple):
     """What is measured, and on what.
 
@@ -89,7 +79,6 @@ class QualityStudy(NamedTuple):
     detectors: Mapping[str, Detector]
     data: Corpora
     sizes: Sizes
-    sensitivity: sensitivities.SensitivitySizes
     seed: int
     rng: np.random.Generator
     progress: Progress
@@ -187,7 +176,6 @@ def evaluate(
     sizes: Sizes | None = None,
     console: Console | None = None,
     seasons: bool = False,
-    sensitivity_sizes: sensitivities.SensitivitySizes | None = None,
 ) -> Results:
     """Measure models at the service's default settings; raises FileNotFoundError, BadData.
 
@@ -209,7 +197,6 @@ def evaluate(
             detectors=detectors,
             data=data,
             sizes=sizes or Sizes(),
-            sensitivity=sensitivity_sizes or sensitivities.SensitivitySizes(),
             seed=seed,
             rng=np.random.default_rng(seed),
             progress=progress,
@@ -281,11 +268,6 @@ def simulate(
     return rows
 
 
-def delay(alarms: Sequence[int], shift: int) -> float:
-    """Observations from a shift up to the first alarm after it; inf without one."""
-    return min((t - shift + 1 for t in alarms if t >= shift), default=math.inf)
-
-
 def watch_model(name: str, model: UnderlyingModel, settings: StreamSettings) -> Watch:
     """Alarms of a model."""
 
@@ -339,7 +321,7 @@ def sensitivity(study: QualityStudy) -> dict[str, list[Any]]:
         "sensitivity": [
             row
             for name, model in models.items()
-            for row in sensitivities.simulate(name, model, study.seed, study.sensitivity, advance)
+            for row in sensitivities.simulate(name, model, study.seed, study.sizes, advance)
         ]
     }
 

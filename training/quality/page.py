@@ -11,9 +11,9 @@ from rich.console import Console
 
 from training import figures
 from training.figures import Chart, Dots, dots
-from training.quality.measures import SPREAD, ChangeRow, FamilyRow, ForecastRow, Results, Sizes
+from training.quality.measures import SPREAD, ChangeRow, FamilyRow, ForecastRow, Results
 from training.quality.scores import REPETITIONS, RUNAWAY
-from training.quality.series import MARGINS
+from training.quality.series import MARGINS, Sizes
 from training.results import Table, plain, rendered
 from training.results import write as write_json
 from training.statistics import Estimate, formatted

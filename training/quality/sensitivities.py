@@ -24,29 +24,9 @@ from model_core.stream.filters import Filters
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 from training.online import segmentation
-from training.quality.series import FAMILIES, SeriesFamily
+from training.quality.series import FAMILIES, SeriesFamily, Sizes, delay
 
 Floats = NDArray[np.float64]
-
-
-class SensitivitySizes(NamedTuple):
-    """Sizes of the simulations.
-
-    learned: labels of each stream that its threshold is calibrated on; scored: those after them.
-    drawn, length: series from the prior, and observations of each. continuations, steps:
-    likewise, of what a stream is calibrated on.
-    """
-
-    streams: int = 3
-    learned: int = 2000
-    scored: int = 2500
-    drawn: int = 64
-    length: int = 500
-    continuations: int = own.SERIES
-    steps: int = own.STEPS
-    within: int = 100  # observations after a shift in which it has to be found
-    requested: tuple[float, ...] = (0.5, 2.0)
-    shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
 
 
 class SensitivityRow(NamedTuple):
@@ -68,7 +48,7 @@ def simulate(
     name: str,
     model: UnderlyingModel,
     seed: int,
-    sizes: SensitivitySizes,
+    sizes: Sizes,
     advance: Callable[[], None],
 ) -> Iterator[SensitivityRow]:
     """A model with one output and no inputs on every family; `advance` is called after each."""
@@ -79,7 +59,7 @@ def simulate(
         advance()
 
 
-def _by_prior(model: UnderlyingModel, seed: int, sizes: SensitivitySizes) -> list[float]:
+def _by_prior(model: UnderlyingModel, seed: int, sizes: Sizes) -> list[float]:
     """Thresholds of the requested rates, as on series from the prior."""
     generator = torch.Generator().manual_seed(seed)
     y = draw(model, sizes.drawn, sizes.length, generator).y[:, :, 0].numpy()
@@ -104,7 +84,7 @@ def _family(
     by_prior: Sequence[float],
     family: SeriesFamily,
     rng: np.random.Generator,
-    sizes: SensitivitySizes,
+    sizes: Sizes,
 ) -> Iterator[SensitivityRow]:
     y = np.stack([family.draw(rng, sizes.learned + sizes.scored) for _ in range(sizes.streams)])
     learned = y[:, : sizes.learned]
@@ -135,7 +115,7 @@ def _family(
         false = [sum(map(len, quiet_alarms[way])) * 1000 / scored.size for way in ways]
         delays = [
             tuple(
-                statistics.median(_delay(times, sizes.learned) for times in alarms[way])
+                statistics.median(delay(times, sizes.learned) for times in alarms[way])
                 for alarms in shifted
             )
             for way in ways
@@ -152,7 +132,7 @@ def _counts(
     prior: Prior,
     y: Floats,
     rng: np.random.Generator,
-    sizes: SensitivitySizes,
+    sizes: Sizes,
 ) -> list[int]:
     regime = quiet.learn(y, segmentation(model, y[:, None].tolist()))
     drawn = regime.draw(rng, sizes.continuations, sizes.steps)
@@ -179,7 +159,3 @@ def _alarms(
     for t, _ in enumerate(copies.together(y[:, :, None])):
         watch.take(copies.states, begin + t)
     return watch.confirmed
-
-
-def _delay(alarms: Sequence[int], first: int) -> float:
-    return alarms[0] - first + 1 if alarms else float("inf")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from model_core.sensitivity import own
 from training.errors import BadData
 
 Floats = NDArray[np.float64]
@@ -253,3 +254,34 @@ FAMILIES = (
     SeriesFamily("season of 24", partial(_season, 24)),
     SeriesFamily("season of 288", partial(_season, 288)),
 )
+
+
+class Sizes(NamedTuple):
+    """Sizes of the simulations.
+
+    Quiet series have `quiet_length` observations; a shift comes at `shift_at` and has to be found
+    within `within`. Of sensitivity: `streams` learn from `learned` labels and are scored on
+    `scored` more; `drawn` series of `length` are from the prior; a stream is calibrated on
+    `continuations` of `steps`.
+    """
+
+    quiet: int = 20
+    quiet_length: int = 2000
+    shifted: int = 60
+    shift_at: int = 300
+    within: int = 100
+    shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
+    candidates: int = 24  # random settings to choose from, beside the defaults
+    streams: int = 3
+    learned: int = 2000
+    scored: int = 2500
+    drawn: int = 64
+    length: int = 500
+    continuations: int = own.SERIES
+    steps: int = own.STEPS
+    requested: tuple[float, ...] = (0.5, 2.0)  # false alarms per 1,000
+
+
+def delay(alarms: Sequence[int], shift: int) -> float:
+    """Observations from a shift up to the first alarm after it; inf without one."""
+    return min((t - shift + 1 for t in alarms if t >= shift), default=math.inf)

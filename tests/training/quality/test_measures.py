@@ -9,12 +9,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from training.commands.evaluate import app
-from training.quality import sensitivities
-from training.quality.measures import Sizes, evaluate
+from training.quality.measures import evaluate
 from training.quality.page import show, write, write_numbers
+from training.quality.series import Sizes
 
-SMALL = Sizes(2, 120, 2, 40, 30, candidates=2)
-FEW = sensitivities.SensitivitySizes(1, 500, 60, 2, 60, 2, 40, within=30, requested=(2.0,))
+SMALL = Sizes(2, 120, 2, 40, 30, (1.0, 2.0, 3.0), 2, 1, 500, 60, 2, 60, 2, 40, (2.0,))
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def run(*arguments, **environment):
 def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     text = StringIO()
     console = Console(file=text, width=100)
-    results = evaluate(folder, ["gaussian"], 0, SMALL, console, True, FEW)
+    results = evaluate(folder, ["gaussian"], 0, SMALL, console, True)
     assert {"skab.npz", "hasc.npz", "elec2.npz"} <= set(results.missing)
     assert len(results.families) % 11 == 0
     assert [row.requested for row in results.sensitivity] == [2.0] * 11

@@ -9,7 +9,6 @@ import torch
 
 from training.quality import measures, scores, series
 from training.quality.baselines import NormalForecast, windowed_gaussian
-from training.quality.measures import Sizes
 from training.quality.scores import (
     SeriesScore,
     alarm_curve,
@@ -65,7 +64,7 @@ def test_f1_of_changes_with_a_margin_by_hand():
 
 
 def test_alarms_are_false_on_quiet_series_and_delays_count_the_first():
-    sizes = Sizes(4, 500, 3, 30, 20, (1.0, 5.0))
+    sizes = series.Sizes(4, 500, 3, 30, 20, (1.0, 5.0))
 
     def watch(y):
         # One alarm in each quiet series; of shifts only the large one is found, at once.
