@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
+from rich.progress import Progress
 
 from model_core import artifact
 from model_core.errors import CannotSimulate
@@ -40,16 +41,8 @@ STEPS = 100  # their first observations
 COMPARED = 2000  # first observations of each held-out series that built-in models forecast, too
 SERIES = 64  # simulated for each size of shift
 
-Advance = Callable[[int, int], None]  # with the number of new observations, and of all
 
-
-def silent(done: int, total: int) -> None:
-    """Report no progress."""
-
-
-def simulate_false_alarms(
-    folder: Path, observations: int, batch: Batch, advance: Advance = silent
-) -> bool:
+def simulate_false_alarms(folder: Path, observations: int, batch: Batch, console: Console) -> bool:
     """Write the curves into a model's description; False where the model has none.
 
     A model with inputs gets those of the test sequences, window by window. A model without a
@@ -63,11 +56,16 @@ def simulate_false_alarms(
     except CannotSimulate:
         return False
     plan = Plan(observations, shifted=SERIES)
-    total = plan.amount(model)
     inputs = None if batch.x is None else windows(batch.x)
-    curves = calibrate(
-        model, plan, inputs, lambda done: advance(done, total), "those of the test sequences"
-    )
+    with Progress(transient=True, console=console) as progress:
+        task = progress.add_task("false alarms", total=plan.amount(model))
+        curves = calibrate(
+            model,
+            plan,
+            inputs,
+            lambda done: progress.advance(task, done),
+            "those of the test sequences",
+        )
     artifact.amend(folder, sensitivity=curves)
     return True
 
@@ -96,18 +94,14 @@ class Publication(NamedTuple):
     regimes: Sequence[str] = ()
 
 
-def publish(
-    wanted: Publication,
-    advance: Advance = silent,
-    console: Console | None = None,
-) -> Path:
+def publish(wanted: Publication, console: Console | None = None) -> Path:
     """Write the artifact and its report; returns the folder, which appears atomically.
 
     The written artifact is loaded and must reproduce the scores of the run's parameters first. A
     model of own data is compared with the built-in ones before, on the console if there is one.
-    `advance` is called with the number of newly simulated observations and their total. Raises
-    BadConfig for an invalid name or version, BadRun for an unusable run, Behind.
+    Raises BadConfig for an invalid name or version, BadRun for an unusable run, Behind.
     """
+    console = console or Console(quiet=True)
     folder = wanted.models_dir / _checked_name(wanted.name)
     _version(folder, wanted.version)  # before the work
     torch.set_num_threads(1)
@@ -124,7 +118,7 @@ def publish(
         _write(temporary, wanted, run, splits, report)
         model = trained.load(run, splits).served()
         _check(temporary, model, batch.part(slice(0, CHECKED)).cut(0, STEPS))
-        simulate_false_alarms(temporary, wanted.simulated, batch, advance)
+        simulate_false_alarms(temporary, wanted.simulated, batch, console)
         return _placed(temporary, folder, wanted.version)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -133,12 +127,11 @@ def publish(
 
 
 def _untrained(
-    wanted: Publication, run: Trained, splits: Splits, console: Console | None
+    wanted: Publication, run: Trained, splits: Splits, console: Console
 ) -> tuple[MethodComparison, ...]:
     """Built-in models on the run's held-out data; raises Behind where one is clearly ahead."""
     if run.config.experiment != OWN:
         return ()
-    console = console or Console(quiet=True)
     try:
         scores = own.compare(run, splits, wanted.place, console, COMPARED)
     except BadData as error:
@@ -251,10 +244,7 @@ def _write(folder: Path, wanted: Publication, run: Trained, splits: Splits, repo
     artifact.save(folder, {**description, **about, **training}, tensors)
     # The service runs under its own user: it may read the tensors if it may read the description.
     (folder / artifact.TENSORS).chmod((folder / artifact.DESCRIPTION).stat().st_mode)
-    if wanted.page:
-        reporting.write(folder, report)
-    else:
-        reporting.write_numbers(folder, report)
+    reporting.write(folder, report, page=wanted.page)
 
 
 @torch.no_grad()

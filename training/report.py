@@ -180,11 +180,18 @@ def _calibrated(run: Trained, splits: Splits, protocol: Protocol) -> tuple[Calib
     return numbers, figures.calibration(pits)
 
 
-def write(folder: Path, report: Report) -> list[Path]:
-    """Write `report.html` and `report.json` to the folder; returns the files."""
-    numbers = write_numbers(folder, report)
+def write(folder: Path, report: Report, page: bool = True) -> list[Path]:
+    """Write `report.json`, which has the texts of figures alone, and, as a page, `report.html`.
+
+    Returns the files.
+    """
+    numbers = folder / "report.json"
+    drawn = [{"title": f.title, "description": f.description} for f in report.figures]
+    results.write(numbers, {"version": VERSION, **report._asdict(), "figures": drawn})
+    if not page:
+        return [numbers]
     document = folder / "report.html"
-    page = results.rendered(
+    text = results.rendered(
         "training.html",
         title=f"Training report: {report.name}",
         report=report,
@@ -201,16 +208,8 @@ def write(folder: Path, report: Report) -> list[Path]:
         ],
         configuration=list(_flat(report.configuration)),
     )
-    document.write_text(page, "utf-8")
-    return [document, numbers]
-
-
-def write_numbers(folder: Path, report: Report) -> Path:
-    """Write `report.json` alone, to ship it with a small model; of figures it has the texts."""
-    numbers = folder / "report.json"
-    drawn = [{"title": f.title, "description": f.description} for f in report.figures]
-    results.write(numbers, {"version": VERSION, **report._asdict(), "figures": drawn})
-    return numbers
+    document.write_text(text, "utf-8")
+    return [numbers, document]
 
 
 def _compared(comparisons: Iterable[MethodComparison]) -> list[tuple[Any, ...]]:

@@ -177,7 +177,7 @@ def measured(charts):
 
 
 def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(measured, tmp_path):
-    document, numbers = report.write(tmp_path / "new", measured)
+    numbers, document = report.write(tmp_path / "new", measured)
     text = document.read_text("utf-8")
     pictures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)"', text)
     assert [alt for _, alt in pictures] == [each.description for each in measured.figures]
@@ -193,7 +193,7 @@ def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(measured, 
     assert said["comparisons"][1]["estimate"]["low"] is None
     assert said["calibration"]["coverage"] == [[0.5, 0.493], [0.9, 0.907]]
     assert [set(each) for each in said["figures"]] == [{"title", "description"}] * 2
-    bare, _ = report.write(
+    _, bare = report.write(
         tmp_path, measured._replace(figures=(), calibration=None, comparisons=())
     )
     for heading in ("Figures", "Calibration", "Comparison"):

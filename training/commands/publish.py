@@ -69,7 +69,6 @@ def publish(
     overwritten. A running service offers it from then on.
     """
     from rich.console import Console
-    from rich.progress import Progress
 
     from model_core.errors import ModelCoreError
     from training.catalogue import Place
@@ -90,18 +89,7 @@ def publish(
         anyway=anyway,
         regimes=[regime.strip() for regime in regimes.split(",")] if regimes else [],
     )
-    console = Console()
-    progress = Progress(transient=True, console=console)
-    task = progress.add_task("false alarms", total=None)
-
-    def advance(done: int, total: int) -> None:
-        progress.start()  # only now: comparing with other models has a bar of its own
-        progress.update(task, advance=done, total=total)
-
-    try:
-        with refusals("", ModelCoreError):
-            folder = run_publish(publication, advance, console)
-    finally:
-        progress.stop()
+    with refusals("", ModelCoreError):
+        folder = run_publish(publication, Console())
     size = sum(file.stat().st_size for file in folder.iterdir())
     typer.echo(f"{name}@{folder.name} in {folder}, {size / 1000:.0f} kB")
