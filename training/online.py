@@ -1,8 +1,4 @@
-"""Offline simulation of the service on a series: the same pipeline, over all of it at once.
-
-Series are stepped by the model's compiled kernel where it has one, else by the eager filter; both
-give the same numbers but for rounding.
-"""
+"""Offline simulation of the service on a series: the same pipeline, over all of it at once."""
 
 from __future__ import annotations
 
@@ -56,58 +52,24 @@ class Followed(NamedTuple):
 
 def follow(
     model: UnderlyingModel,
-    series: Sequence[Rows],
+    rows: Rows,
     settings: StreamSettings = DEFAULTS,
     levels: Sequence[float] = (),
-) -> list[Followed]:
-    """Events and answers of several series of one length, as of streams of the service.
+) -> Followed:
+    """Events and answers of a series, as of a stream of the service.
 
-    levels: of the quantiles of predictives; without any these are not summarised.
+    A label that the filter refuses counts as missing. levels: of the quantiles of predictives;
+    without any these are not summarised.
     """
-    pipeline = _pipeline(model, settings, len(series), levels)
-    observed = [[Observation(tuple(map(float, row))) for row in rows] for rows in series]
-    if pipeline.filters.in_series:
-        taken = [_through(pipeline, row, observations) for row, observations in enumerate(observed)]
-    else:
-        taken = _together(pipeline, observed)
-    return [_followed(pipeline, row, steps) for row, steps in enumerate(taken)]
-
-
-def _pipeline(
-    model: UnderlyingModel, settings: StreamSettings, series: int, levels: Sequence[float] = ()
-) -> Pipeline:
-    wanted = rules(Chosen(None, None, model), model, settings)
-    return Pipeline(model, wanted, [0.0] * series, levels, provisional=False)
-
-
-def _through(pipeline: Pipeline, row: int, observed: list[Observation]) -> list[Taken]:
-    """Take the observations of one series; what the filter refuses counts as missing."""
+    pipeline = _pipeline(model, settings, levels)
+    observations = [Observation(tuple(map(float, row))) for row in rows]
     taken: list[Taken] = []
-    while len(taken) < len(observed):
+    while len(taken) < len(observations):
         try:
-            for step in pipeline.observe_series(row, observed[len(taken) :]):
+            for step in pipeline.observe_series(0, observations[len(taken) :]):
                 taken.append(step)
         except Refused:
-            observed[len(taken)] = pipeline.unlabelled(observed[len(taken)])
-    return taken
-
-
-def _together(pipeline: Pipeline, observed: list[list[Observation]]) -> list[list[Taken]]:
-    """The same of all series, which step together."""
-    taken: list[list[Taken]] = [[] for _ in observed]
-    rows = range(len(observed))
-    for seen in zip(*observed, strict=True):
-        for row, step in zip(rows, pipeline.observe(rows, seen), strict=True):
-            if step is None:
-                (step,) = pipeline.observe([row], [pipeline.unlabelled(seen[row])])
-            if step is None:
-                raise Refused("an observation without a label: the model's numbers are not finite")
-            taken[row].append(step)
-    return taken
-
-
-def _followed(pipeline: Pipeline, row: int, taken: Sequence[Taken]) -> Followed:
-    """What came of one series."""
+            observations[len(taken)] = pipeline.unlabelled(observations[len(taken)])
     nothing = np.full(4, np.nan)
     numbers = np.array(
         [
@@ -123,20 +85,26 @@ def _followed(pipeline: Pipeline, row: int, taken: Sequence[Taken]) -> Followed:
         ]
     )
     width = max((len(step.numbers) for step in taken), default=0)
-    rows = [step.numbers if len(step.numbers) else np.full(width, np.nan) for step in taken]
-    model = pipeline.model
+    summaries = [step.numbers if len(step.numbers) else np.full(width, np.nan) for step in taken]
     pairs = pairwise([(), *(step.periods for step in taken)])
     return Followed(
         events=[(moved.seq, moved.event) for step in taken for moved in step.moved],
-        served=[segment.start for segment in pipeline.segments(row)[1:]],
+        served=[segment.start for segment in pipeline.segments(0)[1:]],
         seasons=[(t + 1, new) for t, (old, new) in enumerate(pairs) if new != old],
         warmup=sum(step.readout is None for step in taken),
         log_score=numbers[:, 0],
         changed=numbers[:, 1],
         recent=numbers[:, 2],
         anomaly=numbers[:, 3],
-        summary=Summary(np.array(rows).reshape(len(taken), width), model.y_dim, model.label),
+        summary=Summary(np.array(summaries).reshape(len(taken), width), model.y_dim, model.label),
     )
+
+
+def _pipeline(
+    model: UnderlyingModel, settings: StreamSettings, levels: Sequence[float] = ()
+) -> Pipeline:
+    wanted = rules(Chosen(None, None, model), model, settings)
+    return Pipeline(model, wanted, [0.0], levels, provisional=False)
 
 
 def segmentation(
@@ -146,7 +114,8 @@ def segmentation(
 
     Viterbi over the hypotheses that are not pruned; location and scale are those of all labels.
     """
-    pipeline = _pipeline(model, settings, 1)
-    seen = [Observation(tuple(map(float, row))) for row in rows]
-    retained = [pipeline.layout.row(observation, 0.0, NOTHING) for observation in seen]
+    pipeline = _pipeline(model, settings)
+    retained = [
+        pipeline.layout.row(Observation(tuple(map(float, row))), 0.0, NOTHING) for row in rows
+    ]
     return hindsight.starts(pipeline, np.array(retained))[1:]

@@ -10,14 +10,10 @@ import pytest
 from model_core import warmup
 from model_core.events import Event
 from model_core.stream.filters import Filters
-from model_core.stream.pipeline import Pipeline
-from model_core.stream.rows import Observation
 from model_core.stream.series import Refused
-from model_core.stream.settings import Chosen, rules
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
-from training import online
 from training.online import follow, segmentation
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -32,9 +28,9 @@ def sample(name):
 def test_real_series_changed_once():
     for model in (Averaged(), Gaussian()):
         rows = sample("nile")
-        (found,) = follow(model, [rows])
+        found = follow(model, rows)
         assert found.confirmed() == segmentation(model, rows) == [28]
-    (found,) = follow(Poisson(), [sample("coal")])
+    found = follow(Poisson(), sample("coal"))
     (start,) = found.confirmed()
     assert 1886 <= 1851 + start <= 1893
 
@@ -51,7 +47,7 @@ def test_a_warm_up_has_what_is_there_of_labels():
 def test_a_missing_label_is_passed_over():
     rows = sample("nile")
     gap = [[math.nan] if i in (5, 40) else row for i, row in enumerate(rows)]
-    (found,) = follow(Averaged(), [gap])
+    found = follow(Averaged(), gap)
     assert found.confirmed() == [28]
     assert segmentation(Averaged(), gap) == [28]
 
@@ -60,13 +56,13 @@ def test_a_relocated_event_counts_where_it_lies_by_then():
     event = Event(1, "confirmed", 30, 33)
     events = [(33, event._replace(state="suspected")), (43, event), (50, event._replace(start=28))]
     withdrawn = Event(2, "withdrawn", 60, 61)
-    (found,) = follow(Averaged(), [sample("nile")])
+    found = follow(Averaged(), sample("nile"))
     assert found._replace(events=[*events, (70, withdrawn)]).confirmed() == [28]
 
 
 def test_answers_are_those_after_the_warm_up():
     rows = sample("nile")
-    (found,) = follow(Averaged(), [rows], DEFAULTS, LEVELS)
+    found = follow(Averaged(), rows, DEFAULTS, LEVELS)
     assert found.warmup == 20
     for numbers in (found.log_score, found.changed, found.recent):
         assert math.isnan(numbers[19])
@@ -93,17 +89,9 @@ def test_a_model_whose_numbers_are_not_finite_is_given_up(monkeypatch, steps):
     rows = [[float(t)] for t in range(60)]
     if steps:
         with pytest.raises(Refused, match="not finite"):
-            follow(Own(), [rows])
+            follow(Own(), rows)
     else:  # it never warms up
-        assert follow(Own(), [rows])[0].warmup == len(rows)
-    taken = iter(range(10_000))
-    pipeline = Pipeline(Own(), rules(Chosen(None, None, Own()), Own(), DEFAULTS), [0.0])
-    observed = [Observation(tuple(row)) for row in rows]
-    if steps:
-        with pytest.raises(Refused, match="not finite"):
-            online._through(pipeline, 0, observed)
-    else:
-        assert all(each.readout is None for each in online._through(pipeline, 0, observed))
+        assert follow(Own(), rows).warmup == len(rows)
 
 
 def day(rng, n):
@@ -117,8 +105,8 @@ def rows(y):
 def test_forecasts_less_a_season_are_those_of_the_labels():
     y = day(np.random.default_rng(4), 450)
     y[::7] = np.nan
-    (plain,) = follow(Averaged(), [rows(y)], DEFAULTS, LEVELS)
-    (less,) = follow(Averaged(), [rows(y)], SEASONAL, LEVELS)
+    plain = follow(Averaged(), rows(y), DEFAULTS, LEVELS)
+    less = follow(Averaged(), rows(y), SEASONAL, LEVELS)
     np.testing.assert_array_equal(np.isnan(less.log_score[50:]), np.isnan(y[50:]))
     late = slice(200, None)
     there = ~np.isnan(y[late])
@@ -130,11 +118,12 @@ def test_forecasts_less_a_season_are_those_of_the_labels():
 
 
 def test_by_default_a_season_is_found_once_there_are_many_labels():
-    """In a batch with series without one, each as alone."""
     rng = np.random.default_rng(8)
     y, walk = day(rng, 1100), rng.normal(size=999).cumsum()
-    found, quiet = follow(Gaussian(), [rows(y), rows(walk)], DEFAULTS, LEVELS)
-    never = follow(Gaussian(), [rows(y), rows(walk)], StreamSettings(seasonal=False), LEVELS)
+    unsought = StreamSettings(seasonal=False)
+    found = follow(Gaussian(), rows(y), DEFAULTS, LEVELS)
+    quiet = follow(Gaussian(), rows(walk), DEFAULTS, LEVELS)
+    never = [follow(Gaussian(), rows(series), unsought, LEVELS) for series in (y, walk)]
     before, after = slice(20, 1000), slice(1000, None)
     ours, theirs = (each.log_score for each in (found, never[0]))
     np.testing.assert_array_equal(ours[before], theirs[before])
@@ -142,5 +131,5 @@ def test_by_default_a_season_is_found_once_there_are_many_labels():
     assert found.seasons == [(1000, (24,))]
     np.testing.assert_array_equal(quiet.log_score, never[1].log_score)
     assert quiet.events == never[1].events
-    (short,) = follow(Gaussian(), [rows(y)], StreamSettings(history=60))
+    short = follow(Gaussian(), rows(y), StreamSettings(history=60))
     assert short.seasons == []  # no search looks back further than the history

@@ -272,7 +272,7 @@ def watch_model(name: str, model: UnderlyingModel, settings: StreamSettings) -> 
     """Alarms of a model."""
 
     def watch(y: Floats) -> dict[str, list[list[int]]]:
-        followed = follow(model, y[..., None].tolist(), settings)
+        followed = [follow(model, series[:, None].tolist(), settings) for series in y]
         return {
             f"{name}, confirmed": [confirmations(one) for one in followed],
             f"{name}, changed > .9": [crossings(one.changed) for one in followed],
@@ -375,7 +375,7 @@ def segmentations(
     one: Annotated, model: UnderlyingModel, settings: StreamSettings
 ) -> list[list[int]]:
     """Changes of one series by way, as in `OUTPUTS`; less seasons there is none in hindsight."""
-    (followed,) = follow(model, [one.values], settings)
+    followed = follow(model, one.values, settings)
     ways = [followed.confirmed(), followed.served]
     if not settings.seasonal:
         ways.append(segmentation(model, one.values, settings))
@@ -390,7 +390,7 @@ def _on_vectors(study: QualityStudy, corpus: str, series: Sequence[Vectors]) -> 
         detections[name] = []
         for one in series:
             model = build(name, Options(y_dim=one.y.shape[1]))
-            (followed,) = follow(model, [one.y.tolist()])
+            followed = follow(model, one.y.tolist())
             detections[name].append(followed.confirmed())
     for name, detector in study.detectors.items():
         detections[name] = [alarms_of(detector, one.y, apart=margin) for one in series]
@@ -520,7 +520,7 @@ def _forecast_scores(
     first = scores.first_scored(one.y)
     by_method = {}
     for name, (model, settings) in study.models.items():
-        (followed,) = follow(model, [one.y[:, None].tolist()], settings, scores.LEVELS)
+        followed = follow(model, one.y[:, None].tolist(), settings, scores.LEVELS)
         summary = followed.summary
         forecast = Forecast(
             followed.log_score, summary.mean[:, 0], summary.cdf[:, 0], summary.quantiles[:, :, 0]

@@ -255,7 +255,7 @@ def test_an_evaluation_says_what_a_stream_says(bench, model, rule):
     confirmed = sorted(e.start for e in bench.events("a") if e.state == "confirmed")
     given = {"confirm_probability": None, **rule} if rule else {}
     settings = StreamSettings(history=60, **given)
-    (found,) = follow(build(model, Options()), [[[value] for value in y]], settings)
+    found = follow(build(model, Options()), [[value] for value in y], settings)
     assert list(found.served) == [segment.start for segment in segments][1:] != []
     assert found.confirmed() == confirmed != []
     anomalies = [math.nan if each["anomaly"] is None else each["anomaly"] for each in answers]
