@@ -131,8 +131,8 @@ MUTATIONS = [
     Mutation(
         "events: a probability at the threshold does not confirm",
         "model_core/events.py",
-        "if kept and reading.changed_probability >= threshold:",
-        "if kept and reading.changed_probability > threshold:",
+        "confirmed = reading.changed_probability >= threshold",
+        "confirmed = reading.changed_probability > threshold",
         EVENTS,
     ),
     Mutation(

@@ -19,13 +19,14 @@ from model_core.upm.base import UnderlyingModel
 
 if TYPE_CHECKING:
     from model_core.compiled.kernel import Kernel
+    from model_core.compiled.step import Functions, Model
 
 # Columns of the inputs of a row; the label's and the input's numbers follow.
 LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, CONFIRMED, THRESHOLD, LABEL = range(7)
 # What a kernel is called with where quantiles, or beliefs after each step, are not wanted.
 NO_LEVELS, NO_BELIEFS = np.empty((2, 0)), np.empty((0, 2, 0))
 
-# Module below `models` whose `of` makes the dimensions of a model, by class of the model.
+# Module below `models` whose `of` has the sizes and functions of a model, by class of the model.
 _BUILT_IN = {
     "model_core.upm.conjugate:Gaussian": "conjugate",
     "model_core.upm.averaged:Averaged": "averaged",
@@ -40,7 +41,7 @@ _BUILT_IN = {
 }
 # Of models with an encoder: torch computes the features, which the kernel takes as its inputs.
 _LEARNED = {
-    "model_core.upm.alpaca:Alpaca": "alpaca",
+    "model_core.upm.alpaca:Alpaca": "regression",
     "model_core.upm.pcoc:Pcoc": "pcoc",
     "model_core.upm.fleet:Fleet": "fleet",
 }
@@ -58,26 +59,34 @@ def kernel_of(model: UnderlyingModel) -> Kernel | None:
     says. Models of one class share what is compiled, whatever their sizes and weights. Any thread
     may call this.
     """
-    if not has_kernel(model):
-        return None
     # A learned model is not kept here: its weights would never be given back.
-    return _kernel_of(model) if _name(model) in _BUILT_IN else _made(model, _LEARNED)
+    return _kernel_of(model) if _name(model) in _BUILT_IN else _made(model)
 
 
 @lru_cache(maxsize=256)
 def _kernel_of(model: UnderlyingModel) -> Kernel | None:
-    return _made(model, _BUILT_IN)
+    return _made(model)
 
 
-def _made(model: UnderlyingModel, kinds: dict[str, str]) -> Kernel | None:
+def parts_of(model: UnderlyingModel) -> tuple[Model, Functions] | None:
+    """Sizes of a model and what it computes in a step; None: it has no kernel."""
+    kind = {**_BUILT_IN, **_LEARNED}.get(_name(model))
+    if kind is None:
+        return None
+    parts: tuple[Model, Functions] | None
+    parts = import_module(f"model_core.compiled.models.{kind}").of(model)
+    return parts
+
+
+def _made(model: UnderlyingModel) -> Kernel | None:
+    parts = parts_of(model)
+    if parts is None:
+        return None
     from model_core.compiled.kernel import Kernel
 
-    dimensions = import_module(f"model_core.compiled.models.{kinds[_name(model)]}").of(model)
-    if dimensions is None:
-        return None
     # Kernels need only the features of the encoder.
-    encode = getattr(model, "features", model.encode) if kinds is _LEARNED else None
-    return Kernel(model, dimensions, encode)
+    encode = getattr(model, "features", model.encode) if _name(model) in _LEARNED else None
+    return Kernel(model, *parts, encode)
 
 
 def _name(model: UnderlyingModel) -> str:

@@ -1,7 +1,7 @@
 """Compile kernels into the cache, on all cores: python -m model_core.compiled [NAME ...].
 
-NAME: of built-in models, `alpaca`, `pcoc`, `fleet`, and `anomalies`; all without one. Those of
-learned models are for any sizes and weights, so that one model of each class is enough.
+NAME: of built-in models, `alpaca`, `pcoc`, `fleet`; `step`, which all share, and `anomalies`; all
+without one. Those of learned models are for any sizes and weights: one of each class is enough.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ LEARNED: dict[str, Callable[[], UnderlyingModel]] = {
     "pcoc": untrained.pcoc,
     "fleet": untrained.fleet,
 }
-ANOMALIES = "anomalies"
-# The longest first. Processes that compile what they share at the same time compile it twice: what
-# joint and fleet have of averaged is there once they begin, and autoregressive is as linear.
-FIRST = ("averaged", "gaussian", "alpaca", "linear", "joint", "fleet")
-LAST = ("autoregressive", ANOMALIES)
-NAMES = (*FIRST, *(n for n in (*LEARNED, *BUILTIN) if n not in FIRST + LAST), *LAST)
+STEP, ANOMALIES = "step", "anomalies"  # what all kernels share, and what is of no model
+# Processes that compile what they share at the same time compile it twice: the mixtures of gaussian
+# are there once averaged begins, averaged and multivariate once joint does.
+FIRST = (
+    STEP, "gaussian", "pcoc", "bernoulli", "categorical", ANOMALIES, "averaged", "multivariate",
+    "poisson", "joint",
+)  # fmt: skip
+NAMES = (*FIRST, *(name for name in (*LEARNED, *BUILTIN) if name not in FIRST))
 
 
 def compile_kernel(name: str) -> float:
@@ -38,10 +40,14 @@ def compile_kernel(name: str) -> float:
     began = time.monotonic()
     if name == ANOMALIES:
         import_module("model_core.compiled.anomaly")
-    elif name in LEARNED:
-        compiled.kernel_of(LEARNED[name]())
+    elif name == STEP:
+        import_module("model_core.compiled.step").driver()
     else:
-        compiled.kernel_of(BUILTIN[name].build(BUILTIN[name].simulated))
+        build = LEARNED.get(name, lambda: BUILTIN[name].build(BUILTIN[name].simulated))
+        parts = compiled.parts_of(build())
+        assert parts is not None
+        _, functions = parts
+        functions.addresses()
     return time.monotonic() - began
 
 

@@ -1,9 +1,8 @@
 """The belief's part of a step, the same for every model: growth, observation, pruning, readout.
 
-What `model_core.belief`, `hazard` and `readout` compute, for one row in place. `views` are a row's
-leaves in memory (see `jit.floats`), in the order of `filter.leaves`; `work` is (ROWS, W), a column
-for each slot, the last for outliers. Columns between them, which fill up whole vectors, are as
-empty slots: of probability 0.
+What `model_core.belief`, `hazard` and `readout` compute, for one stream in place. `lines` (L, W)
+and `head` are as `model_core.table` has them, `work` is (ROWS, W): a column for each slot, the last
+for outliers. Columns between, which fill up whole vectors, are as empty slots: of probability 0.
 """
 
 from __future__ import annotations
@@ -21,10 +20,16 @@ from model_core.compiled import (
     arithmetic,
 )
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import Floats, Ints, compiled, floats, ints, whole
-
-# Leaves of a state; the model's statistics follow, then those of the prior, location and context.
-LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, SEQ, TOTALS, TOTALS_AT_START, CONTEXT, STATISTICS = range(9)
+from model_core.compiled.jit import Floats, compiled, totals_place, whole
+from model_core.table import (
+    LOCATION,
+    LOG_PROB,
+    PREVIOUS,
+    RUN_LENGTH,
+    SCORE,
+    SEQ,
+    TOTALS_AT_START,
+)
 
 # Rows of `work`.
 GROWN = 0  # log probability after growth
@@ -37,8 +42,7 @@ MASS = 6  # the same as a probability
 SPARE = 7
 INSIDE = 8  # log probability that the observation is of the hypothesis, given its input
 OUTSIDE = 9  # log probability that it is an outlier
-AGE = 10  # run length after the step
-ROWS = 11
+ROWS = 10
 
 # Columns of the table of a readout, as `readout.NUMBERS` has them; the totals follow.
 (
@@ -73,14 +77,13 @@ def _scale(by: float, values: Floats, n: int) -> None:
 
 
 @compiled
-def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> float:
+def _changes(lines: Floats, number: Floats, hazard: Floats, work: Floats) -> float:
     """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH.
 
     Returns the log of how much likelier no change is, where all have the same hazard; else nan.
     """
-    log_prob, score = floats(views, LOG_PROB, row), floats(views, SCORE, row)
-    run_length = ints(views, RUN_LENGTH, row)
-    n, entries = log_prob.shape[0], hazard.shape[0]
+    log_prob, score, run_length = lines[LOG_PROB], lines[SCORE], lines[RUN_LENGTH]
+    n, entries = whole(log_prob), hazard.shape[0]
     if entries == 1:
         change, survival = log_change(hazard[0], number[ELAPSED], number[CHANGEPOINT])
         _shift(log_prob, change, work[EACH], n)
@@ -89,24 +92,13 @@ def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats
         _shift(score, survival, work[PATH], n)
         return survival - change
     for i in range(n):
-        entry = min(max(run_length[i], 0), entries - 1)
+        entry = min(max(int(run_length[i]), 0), entries - 1)
         change, survival = log_change(hazard[entry], number[ELAPSED], number[CHANGEPOINT])
         work[EACH, i] = log_prob[i] + change
         work[SHARE, i] = score[i] + change
         work[GROWN, i] = log_prob[i] + survival
         work[PATH, i] = score[i] + survival
     return math.nan
-
-
-@compiled
-def _empty_after(slots: int, work: Floats) -> None:
-    """Columns after the slots' as those of empty ones."""
-    for i in range(slots, work.shape[1]):
-        work[GROWN, i] = -INF
-        work[PATH, i] = -INF
-        work[EACH, i] = -INF
-        work[SHARE, i] = -INF
-        work[AGE, i] = 0.0
 
 
 @compiled
@@ -124,14 +116,14 @@ def _likeliest(log_prob: Floats, age: Floats, below: float) -> int:
 
 
 @compiled
-def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> tuple[int, int]:
+def grow(
+    lines: Floats, slots: int, seq: float, number: Floats, hazard: Floats, work: Floats
+) -> tuple[int, float]:
     """Fill GROWN, PATH and CHANCE; returns the new hypothesis's slot and its previous start."""
-    log_prob, seq = floats(views, LOG_PROB, row), ints(views, SEQ, row)[0]
-    slots, n = log_prob.shape[0], whole(work[GROWN])
+    log_prob, n = lines[LOG_PROB], whole(work[GROWN])
     slot = arithmetic.place_of(log_prob, arithmetic.smallest(log_prob, slots), slots)
-    likelier = _changes(views, row, number, hazard, work)
-    _empty_after(slots, work)
-    change, best, previous, scale = 0.0, 0.0, -1, 0.0
+    likelier = _changes(lines, number, hazard, work)
+    change, best, previous, scale = 0.0, 0.0, -1.0, 0.0
     if seq > 0:
         top = arithmetic.largest(work[EACH], n)
         change = -INF
@@ -140,10 +132,8 @@ def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) ->
             change = top + math.log(arithmetic.total(work[CHANCE], n))
             scale = math.exp(top + likelier)
         best = arithmetic.largest(work[SHARE], n)
-        run_length = ints(views, RUN_LENGTH, row)
-        for i in range(slots):
-            work[AGE, i] = run_length[i]
-        previous = seq - 1 - run_length[_likeliest(work[SHARE], work[AGE], INF)]
+        run_length = lines[RUN_LENGTH]
+        previous = seq - 1.0 - run_length[_likeliest(work[SHARE], run_length, INF)]
     work[GROWN, slot] = change
     work[PATH, slot] = best
     if 0.0 < scale < INF:  # what CHANCE has is proportional to what it is to have
@@ -155,16 +145,45 @@ def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) ->
 
 
 @compiled
-def mix(rate: float, work: Floats) -> None:
-    """Turn CHANCE into the weights of the mixture, the outliers' last; fills INSIDE, OUTSIDE."""
+def mix(rate: float, beside: float, work: Floats) -> None:
+    """Turn CHANCE into the weights of the mixture, the outliers' last; fills INSIDE, OUTSIDE.
+
+    beside: weight of what is in the column before, 0 where there is nothing.
+    """
     chance = work[CHANCE]
     arithmetic.fill(work[INSIDE], math.log1p(-rate))
     arithmetic.fill(work[OUTSIDE], math.log(rate) if rate > 0 else -INF)
     n = whole(chance)
     everything = arithmetic.total(chance, n)
-    for i in range(n):
-        chance[i] *= 1.0 - rate
+    _scale(1.0 - rate, chance, n)
     chance[n - 1] = rate * everything
+    if beside > 0:
+        everything = arithmetic.total(chance, n)
+        _scale(1.0 - beside, chance, n)
+        chance[n - 2] = beside * everything
+
+
+@compiled
+def mix_by_input(rate: float, evidence: Floats, work: Floats) -> None:
+    """As `mix`, of the belief after the input, whose log density under each is `evidence`."""
+    each, inside, outside = work[EACH], work[INSIDE], work[OUTSIDE]
+    n = each.shape[0] - 1
+    astray = math.log(rate) + evidence[n] if rate > 0 else -INF
+    own = math.log1p(-rate)
+    for i in range(n):
+        each[i] = arithmetic.logaddexp(own + evidence[i], astray) if rate > 0 else evidence[i]
+    for i in range(n):
+        inside[i] = own + evidence[i] - each[i]
+    for i in range(n):
+        outside[i] = astray - each[i]
+    observe(work, 1.0)
+    grown, chance, spare = work[GROWN], work[CHANCE], work[EACH]
+    arithmetic.copy(work[POSTERIOR], grown)
+    for i in range(n):
+        spare[i] = arithmetic.exp(grown[i] + outside[i])
+    for i in range(n):
+        chance[i] = arithmetic.exp(grown[i] + inside[i])
+    chance[n] = arithmetic.total(spare, n)
 
 
 @compiled
@@ -228,22 +247,13 @@ def _weigh(work: Floats) -> float:
 
 
 @compiled
-def observe_input(work: Floats) -> None:
-    """Bayes' rule with the likelihood of the input in EACH, into GROWN, PATH and CHANCE."""
-    observe(work, 1.0)
-    n = whole(work[GROWN])
-    _shift(work[POSTERIOR], 0.0, work[GROWN], n)
-    arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
-
-
-@compiled
-def totals_after(views: Ints, row: int, number: Floats, location: Floats, out: Floats) -> bool:
+def totals_after(head: Floats, outputs: int, number: Floats, out: Floats) -> bool:
     """New totals of the labels; returns whether they are finite."""
-    before, outputs = floats(views, TOTALS, row), location.shape[0]
+    before = head[totals_place(outputs) :]
     labelled = number[LABELLED] > 0
     out[0] = before[0] + (1.0 if labelled else 0.0)
     for o in range(outputs):
-        centred = number[LABEL + o] - location[o] if labelled else 0.0
+        centred = number[LABEL + o] - head[LOCATION + o] if labelled else 0.0
         out[1 + o] = before[1 + o] + centred
         out[1 + outputs + o] = before[1 + outputs + o] + centred * centred
     return math.isfinite(arithmetic.total(out, 1 + 2 * outputs))
@@ -251,39 +261,42 @@ def totals_after(views: Ints, row: int, number: Floats, location: Floats, out: F
 
 @compiled
 def keep(
-    views: Ints, row: int, slot: int, previous: int, totals: Floats, work: Floats, table: Floats
+    lines: Floats,
+    head: Floats,
+    slots: int,
+    slot: int,
+    previous: float,
+    totals: Floats,
+    work: Floats,
+    table: Floats,
 ) -> None:
     """Write the belief after the step, pruned, and the totals.
 
-    POSTERIOR, PATH and AGE are then what is written, MASS the probabilities.
+    POSTERIOR and PATH are then what is written, MASS the probabilities.
     """
-    log_prob, score = floats(views, LOG_PROB, row), floats(views, SCORE, row)
-    run_length, starts = ints(views, RUN_LENGTH, row), ints(views, PREVIOUS, row)
-    own, at_start = floats(views, TOTALS, row), floats(views, TOTALS_AT_START, row)
-    posterior, path, age = work[POSTERIOR], work[PATH], work[AGE]
-    slots, n, size = log_prob.shape[0], whole(posterior), own.shape[0]
+    posterior, path, run_length = work[POSTERIOR], work[PATH], lines[RUN_LENGTH]
+    n, size = whole(posterior), totals.shape[0]
+    own = head[totals_place((size - 1) // 2) :]
     drop = arithmetic.place_of(posterior, arithmetic.smallest(posterior, slots), slots)
     mass = math.exp(posterior[drop])
     table[CHANGEPOINT_PROBABILITY] = math.exp(posterior[slot])
     table[PRUNED_MASS] = mass
     table[BORN_PREVIOUS_START] = previous
     for i in range(slots):
-        run_length[i] += 1
-    run_length[slot] = 0
-    starts[slot] = previous
-    for i in range(slots):
-        age[i] = run_length[i]
+        run_length[i] += 1.0
+    run_length[slot] = 0.0
+    lines[PREVIOUS, slot] = previous
     for k in range(size):
-        at_start[slot * size + k] = own[k]
+        lines[TOTALS_AT_START + k, slot] = own[k]
         own[k] = totals[k]
     posterior[drop] = -INF
     path[drop] = -INF
     _shift(posterior, -math.log1p(-mass), posterior, n)
     _scale(1.0 / (1.0 - mass), work[MASS], n)
     work[MASS, drop] = 0.0
-    _shift(posterior, 0.0, log_prob, slots)
-    _shift(path, 0.0, score, slots)
-    ints(views, SEQ, row)[0] += 1
+    _shift(posterior, 0.0, lines[LOG_PROB], slots)
+    _shift(path, 0.0, lines[SCORE], slots)
+    head[SEQ] += 1.0
 
 
 @compiled
@@ -296,13 +309,21 @@ def _mass_below(mass: Floats, age: Floats, below: float, spare: Floats) -> float
 
 @compiled
 def read_out(
-    views: Ints, row: int, number: Floats, window: int, work: Floats, table: Floats
+    lines: Floats,
+    seq: float,
+    totals: Floats,
+    number: Floats,
+    window: int,
+    work: Floats,
+    table: Floats,
 ) -> None:
-    """Fill the table's numbers that are of the belief after the step, as `readout.table` does."""
-    log_prob, age, score = work[POSTERIOR], work[AGE], work[PATH]
+    """Fill the table's numbers that are of the belief after the step, as `readout.table` does.
+
+    seq: position of the observation. totals: of the labels, after it.
+    """
+    log_prob, age, score = work[POSTERIOR], lines[RUN_LENGTH], work[PATH]
     mass, spare = work[MASS], work[SPARE]
-    n, seq = whole(mass), ints(views, SEQ, row)[0] - 1
-    below = seq - number[CONFIRMED]
+    n, below = whole(mass), seq - number[CONFIRMED]
     likeliest = _likeliest(log_prob, age, INF)
     best = _likeliest(score, age, INF)
     changed = _mass_below(mass, age, below, spare)
@@ -320,19 +341,18 @@ def read_out(
     table[MAP_RUN_LENGTH] = age[likeliest]
     table[EVENT_RUN_LENGTH] = age[event]
     table[EVENT_PROBABILITY] = mass[event]
-    table[EVENT_PREVIOUS_START] = ints(views, PREVIOUS, row)[event]
+    table[EVENT_PREVIOUS_START] = lines[PREVIOUS, event]
     table[HYPOTHESES] = alive
     table[BEST_START] = seq - age[best]
-    totals, at_start = floats(views, TOTALS, row), floats(views, TOTALS_AT_START, row)
     size = totals.shape[0]
     for k in range(size):
         table[NUMBERS + k] = totals[k]
-        table[NUMBERS + size + k] = at_start[event * size + k]
+        table[NUMBERS + size + k] = lines[TOTALS_AT_START + k, event]
 
 
 @compiled
-def copy(work: Floats, out: Floats) -> None:
+def copy(lines: Floats, out: Floats) -> None:
     """Fill log probabilities and run lengths (1, 2, S) after the step, if there is room (0)."""
-    for each in out:
-        _shift(work[POSTERIOR], 0.0, each[0], each.shape[1])
-        _shift(work[AGE], 0.0, each[1], each.shape[1])
+    for belief in out:
+        arithmetic.copy(lines[LOG_PROB], belief[0])
+        arithmetic.copy(lines[RUN_LENGTH], belief[1])

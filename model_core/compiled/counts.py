@@ -1,6 +1,6 @@
 """Mixtures of negative binomials: masses, distribution function, quantiles.
 
-`components` is (FIELDS, M), a column for each component; M is at least LANES.
+`components` is (FIELDS, M), a column for each component; M is at least EXACT_COUNTS.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import numpy as np
 
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import LANES, Floats, compiled, flat
+from model_core.compiled.jit import Floats, compiled
 from model_core.compiled.ops import maths
 from model_core.maths.families import EXACT_COUNTS
 from model_core.quantiles import COUNT_STEPS
 
 WEIGHT, SHAPE, RATE, SHARE, RUNNING, CUMULATIVE = range(6)
-FIELDS = CUMULATIVE + EXACT_COUNTS // LANES  # the last of `small_counts`
+FIELDS = CUMULATIVE + 1  # the last of `small_counts`
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
 ROUNDING = 1e-12  # by which a sum of masses may miss a level that it meets
 
@@ -136,7 +136,7 @@ def summarise(
 
     number: the label, nan without one.
     """
-    cumulative = flat(components[CUMULATIVE:], EXACT_COUNTS)
+    cumulative = components[CUMULATIVE]
     small_counts(components, n, EXACT_COUNTS, cumulative)
     out[2] = np.nan if math.isnan(number) else cdf(number, components, n, cumulative)
     out[3] = np.nan if math.isnan(number) else cdf(number - 1.0, components, n, cumulative)

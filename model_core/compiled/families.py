@@ -1,6 +1,6 @@
 """Families of predictives of conjugate models: their scores, and summaries of their mixtures.
 
-`params` has means and variances (d rows each), then of each parameter of `maths.families` one for
+`params` has means and variances (d lines each), then of each parameter of `maths.families` one for
 each output and part, then one of each to work in. Those of Student-t are as `models.student_t` has
 them, those of classes their probabilities and a sum. The last column is of outliers.
 """
@@ -9,53 +9,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from model_core import components
 from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import Floats, inlined, whole
+from model_core.compiled.belief import EACH
+from model_core.compiled.jit import Floats, compiled, inlined, whole
 from model_core.compiled.models import student_t
 from model_core.compiled.ops import maths
+from model_core.compiled.step import ALONE, Model
 
 _FAMILIES = maths("families")
-
-
-class Places(NamedTuple):
-    """Rows of a few numbers, and how much further on the next output's are: 0 if it shares them."""
-
-    first: tuple[int, ...]
-    step: tuple[int, ...]
 
 
 class Answers(NamedTuple):
     """What a family is asked.
 
-    places: of the parameters in `params`, and how many rows that has, by outputs and parts. spare:
-    fields of its components where they are mixed. finish: what is left of a step's `predict` once
-    all parameters are there, (model, params). log_density, describe: its `score`, without the
-    statistics, and `summarise`.
+    places: (outputs, parts, at) lines in `params` of the parameters of a part, counted over all
+    outputs. lines_of: (outputs, parts) how many lines there are. spare: fields of its components
+    where they are mixed. finish: (model, params) what is left once all parameters are there.
+    score, summarise: see `step.Functions`.
     """
 
-    places: Callable[[int, int], tuple[Places, int]]
+    places: Callable[[int, int, int], tuple[int, ...]]
+    lines_of: Callable[[int, int], int]
     spare: int
-    finish: Callable[..., None]
-    log_density: Callable[..., None]
-    describe: Callable[..., None]
+    finish: Callable[[Model, Floats], None]
+    score: Callable[..., float]
+    summarise: Callable[..., float]
 
 
-def _rows_of(parameters: int) -> Callable[[int, int], tuple[Places, int]]:
-    def places(outputs: int, parts: int) -> tuple[Places, int]:
-        size = outputs * parts
-        first = tuple(2 * outputs + k * size for k in range(parameters))
-        return Places(first, (1,) * parameters), 2 * outputs + (parameters + 1) * size
-
-    return places
-
-
-def _finished(model: Any, params: Floats) -> None:
+@compiled
+def _finished(model: Model, params: Floats) -> None:
     """Nothing is left."""
 
 
@@ -67,50 +55,54 @@ def _label(number: Floats) -> float:
 # --- Student-t: half the degrees of freedom, location, squared scale ------------------------------
 
 
-def _student_t_places(outputs: int, parts: int) -> tuple[Places, int]:
-    locations = student_t.before_locations(outputs, student_t.ALONE)
-    first = 2 * outputs + student_t.HALF, locations, locations + outputs
-    return Places(first, (0, 1, 1)), student_t.rows_of(outputs, student_t.ALONE)
+@inlined
+def _student_t_places(outputs: int, parts: int, at: int) -> tuple[int, int, int]:
+    return 2 * outputs, 2 * outputs + student_t.FREEDOM + at, 3 * outputs + student_t.FREEDOM + at
 
 
-def _student_t_finish(model: Any, params: Floats) -> None:
-    student_t.add_norms(model.outputs, student_t.ALONE, params)
+def _student_t_lines(outputs: int, parts: int) -> int:
+    return student_t.lines_of(outputs, ALONE)
 
 
-def _student_t_log_density(model: Any, number: Floats, params: Floats, each: Floats) -> None:
-    student_t.log_density(model.outputs, student_t.ALONE, number, params, each)
-
-
-def _student_t_describe(
-    model: Any,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> None:
-    student_t.summarise(model.outputs, student_t.ALONE, number, chance, params, levels, spare, out)
+@compiled
+def _student_t_finish(model: Model, params: Floats) -> None:
+    student_t.add_norms(model.outputs, model.noise, params)
 
 
 # --- Lomax, of one output: shape, scale -----------------------------------------------------------
 
 
-def _lomax_log_densities(model: Any, number: Floats, params: Floats, each: Floats) -> None:
-    y, shape, scale = number[LABEL], params[2], params[3]
-    for i in range(whole(each)):
-        each[i] = _FAMILIES.lomax_log_density(y, shape[i], scale[i])
+@inlined
+def _lomax_places(outputs: int, parts: int, at: int) -> tuple[int, int]:
+    return 2, 3
 
 
-def _lomax_describe(
-    model: Any,
+@compiled
+def _lomax_score(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    y, shape, scale, density = number[LABEL], params[2], params[3], work[EACH]
+    for i in range(whole(density)):
+        density[i] = _FAMILIES.lomax_log_density(y, shape[i], scale[i])
+    return 1.0
+
+
+@compiled
+def _lomax_summarise(
+    model: Model,
     number: Floats,
     chance: Floats,
     params: Floats,
     levels: Floats,
     spare: Floats,
     out: Floats,
-) -> None:
+) -> float:
     mean, variance, shape, scale = params[0], params[1], params[2], params[3]
     for i in range(whole(chance)):
         mean[i] = _FAMILIES.lomax_mean(shape[i], scale[i])
@@ -127,41 +119,60 @@ def _lomax_describe(
     out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, family)[0]
     out[3] = out[2]
     mixture.quantiles(levels, out[0], student_t.TOLERANCE, spare, n, family, out[4:])
+    return 0.0
 
 
 # --- negative binomial, of one output of several parts: shape, mean, log weight -------------------
 
 
-def _negative_binomial_finish(model: Any, params: Floats) -> None:
+@inlined
+def _negative_binomial_places(outputs: int, parts: int, at: int) -> tuple[int, int, int]:
+    return 2 + at, 2 + parts + at, 2 + 2 * parts + at
+
+
+@compiled
+def _negative_binomial_finish(model: Model, params: Floats) -> None:
     """Weights that sum to one."""
-    logs, total = params[2 + 2 * model.parts : 2 + 3 * model.parts], params[0]
+    parts, total = model.noise.parts, params[0]
+    logs = params[2 + 2 * parts : 2 + 3 * parts]
     student_t.fold(logs, params[1], total)
-    for k in range(model.parts):
+    for k in range(parts):
         for i in range(whole(total)):
             logs[k, i] -= total[i]
 
 
-def _negative_binomial_log_masses(model: Any, number: Floats, params: Floats, each: Floats) -> None:
-    parts = model.parts
+@compiled
+def _negative_binomial_score(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    parts, density = model.noise.parts, work[EACH]
     masses = params[2 + 3 * parts : 2 + 4 * parts]
     for k in range(parts):
         shape, rate, logs = params[2 + k], params[2 + parts + k], params[2 + 2 * parts + k]
         counts.log_masses(number[LABEL], shape, rate, masses[k])
-        for i in range(whole(each)):
+        for i in range(whole(density)):
             masses[k, i] += logs[i]
-    student_t.fold(masses, params[0], each)
+    student_t.fold(masses, params[0], density)
+    return 1.0
 
 
-def _negative_binomial_describe(
-    model: Any,
+@compiled
+def _negative_binomial_summarise(
+    model: Model,
     number: Floats,
     chance: Floats,
     params: Floats,
     levels: Floats,
     spare: Floats,
     out: Floats,
-) -> None:
-    parts, mean, variance, columns = model.parts, params[0], params[1], whole(chance)
+) -> float:
+    parts, mean, variance, columns = model.noise.parts, params[0], params[1], whole(chance)
     arithmetic.fill(mean, 0.0)
     arithmetic.fill(variance, 0.0)
     for k in range(parts):
@@ -184,26 +195,43 @@ def _negative_binomial_describe(
                 n += 1
     mixture.moments(chance, params[:1], params[1:2], columns, out)
     counts.summarise(_label(number), levels, spare, n, out)
+    return 0.0
 
 
 # --- Bernoulli, of one output: probability of a one -----------------------------------------------
 
 
-def _bernoulli_log_masses(model: Any, number: Floats, params: Floats, each: Floats) -> None:
-    y, probability = number[LABEL], params[2]
-    for i in range(whole(each)):
-        each[i] = _FAMILIES.bernoulli_log_mass(y, probability[i])
+@inlined
+def _bernoulli_places(outputs: int, parts: int, at: int) -> tuple[int]:
+    return (2,)
 
 
-def _bernoulli_describe(
-    model: Any,
+@compiled
+def _bernoulli_score(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    y, probability, density = number[LABEL], params[2], work[EACH]
+    for i in range(whole(density)):
+        density[i] = _FAMILIES.bernoulli_log_mass(y, probability[i])
+    return 1.0
+
+
+@compiled
+def _bernoulli_summarise(
+    model: Model,
     number: Floats,
     chance: Floats,
     params: Floats,
     levels: Floats,
     spare: Floats,
     out: Floats,
-) -> None:
+) -> float:
     """Mean, variance, probabilities up to the label and below it, quantiles."""
     mean, variance, zeros, n = params[2], params[1], params[3], whole(chance)
     for i in range(n):
@@ -217,73 +245,105 @@ def _bernoulli_describe(
         out[2 + k] = np.nan if math.isnan(y) else reached
     for k in range(levels.shape[1]):
         out[4 + k] = 0.0 if zero - levels[0, k] + counts.ROUNDING >= 0 else 1.0
+    return 0.0
 
 
 # --- classes, each as an output: a number proportional to its probability, then that --------------
 
 
-def _categorical_places(classes: int, parts: int) -> tuple[Places, int]:
-    return Places((0,), (1,)), classes + 1
+@inlined
+def _categorical_places(outputs: int, parts: int, at: int) -> tuple[int]:
+    return (at,)
 
 
-def _categorical_finish(model: Any, params: Floats) -> None:
-    total = params[model.outputs]
+@compiled
+def _categorical_finish(model: Model, params: Floats) -> None:
+    total = params[model.classes]
     arithmetic.fill(total, 0.0)
-    for j in range(model.outputs):
+    for j in range(model.classes):
         for i in range(whole(total)):
             total[i] += params[j, i]
-    for j in range(model.outputs):
+    for j in range(model.classes):
         for i in range(whole(total)):
             params[j, i] /= total[i]
 
 
-def _categorical_log_mass(model: Any, number: Floats, params: Floats, each: Floats) -> None:
+@compiled
+def _categorical_score(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
     """-inf of an index that is none."""
-    y = number[LABEL]
+    y, density = number[LABEL], work[EACH]
     j = int(y) if 0 <= y < model.classes else 0
     if j == y:
-        for i in range(whole(each)):
-            each[i] = arithmetic.log(params[j, i])
+        for i in range(whole(density)):
+            density[i] = arithmetic.log(params[j, i])
     else:
-        arithmetic.fill(each, -INF)
+        arithmetic.fill(density, -INF)
+    return 1.0
 
 
-def _categorical_describe(
-    model: Any,
+@compiled
+def _categorical_summarise(
+    model: Model,
     number: Floats,
     chance: Floats,
     params: Floats,
     levels: Floats,
     spare: Floats,
     out: Floats,
-) -> None:
+) -> float:
     """Probabilities of the classes."""
     for j in range(model.classes):
         out[j] = arithmetic.dot(chance, params[j], whole(chance))
+    return 0.0
 
 
 ANSWERS: dict[type, Answers] = {
     components.StudentT: Answers(
         _student_t_places,
+        _student_t_lines,
         mixture.FIELDS,
         _student_t_finish,
-        _student_t_log_density,
-        _student_t_describe,
+        student_t.score,
+        student_t.summarise,
     ),
     components.Lomax: Answers(
-        _rows_of(2), mixture.FIELDS, _finished, _lomax_log_densities, _lomax_describe
+        _lomax_places,
+        lambda outputs, parts: 4,
+        mixture.FIELDS,
+        _finished,
+        _lomax_score,
+        _lomax_summarise,
     ),
     components.NegativeBinomial: Answers(
-        _rows_of(3),
+        _negative_binomial_places,
+        lambda outputs, parts: 2 + 4 * parts,
         counts.FIELDS,
         _negative_binomial_finish,
-        _negative_binomial_log_masses,
-        _negative_binomial_describe,
+        _negative_binomial_score,
+        _negative_binomial_summarise,
     ),
     components.Bernoulli: Answers(
-        _rows_of(1), 0, _finished, _bernoulli_log_masses, _bernoulli_describe
+        _bernoulli_places,
+        lambda outputs, parts: 4,
+        0,
+        _finished,
+        _bernoulli_score,
+        _bernoulli_summarise,
     ),
     components.Categorical: Answers(
-        _categorical_places, 0, _categorical_finish, _categorical_log_mass, _categorical_describe
+        _categorical_places,
+        lambda classes, parts: classes + 1,
+        0,
+        _categorical_finish,
+        _categorical_score,
+        _categorical_summarise,
     ),
 }

@@ -11,7 +11,6 @@ import hashlib
 import logging
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -21,9 +20,10 @@ import numba
 import numpy as np
 from numba import extending
 from numba.core import caching, cgutils, event
-from numba.extending import overload
-from numba.np import arrayobj
 from numpy.typing import NDArray
+
+from model_core import table
+from model_core.table import LANES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -37,12 +37,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 _CALLED_OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 OPTIONS = {**_CALLED_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Files and folders of model_core whose code and constants kernels hold.
-SOURCES = ("anomaly.py", "belief.py", "compiled", "maths", "quantiles.py", "upm")
-LANES = 8  # numbers that the widest vectors of a processor hold
+SOURCES = ("anomaly.py", "belief.py", "compiled", "maths", "quantiles.py", "table.py", "upm")
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
-_kinds_of: defaultdict[Callable[..., Any], set[type]] = defaultdict(set)
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
+REAL = numba.types.float64
 
 
 def called(function: F) -> F:
@@ -72,35 +71,12 @@ def either(function: F) -> F:
     return extending.register_jitable(**OPTIONS)(function)  # type: ignore[no-any-return]
 
 
-def implements(function: Callable[..., Any], *kinds: type) -> Callable[[F], F]:
-    """Make a function the implementation of another where its first argument is of these kinds.
-
-    kinds: NamedTuple classes, which the compiler knows as types.
-    """
-
-    def register(implementation: F) -> F:
-        def chosen(model: Any, *arguments: Any) -> F | None:
-            return implementation if getattr(model, "instance_class", None) in kinds else None
-
-        _kinds_of[function].update(kinds)
-        overload(function, jit_options=OPTIONS, strict=False)(chosen)
-        return implementation
-
-    return register
-
-
-def implements_otherwise(function: Callable[..., Any]) -> Callable[[F], F]:
-    """Make a function the implementation of another for kinds that have none of their own."""
-
-    def register(implementation: F) -> F:
-        def chosen(model: Any, *arguments: Any) -> F | None:
-            own = getattr(model, "instance_class", None) in _kinds_of[function]
-            return None if own else implementation
-
-        overload(function, jit_options=OPTIONS, strict=False)(chosen)
-        return implementation
-
-    return register
+def address(function: Callable[..., Any], types: tuple[Any, ...]) -> int:
+    """Where a `compiled` function of these types lies, for `call`; compiles it if need be."""
+    function.compile(types)  # type: ignore[attr-defined]
+    result = function.overloads[types]  # type: ignore[attr-defined]
+    name = result.fndesc.llvm_func_name
+    return int(result.library.get_pointer_to_function(name))
 
 
 def locked(name: str, function: Callable[[], None]) -> None:
@@ -240,69 +216,26 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
 
-    real = numba.types.float64
-    return real(real, real, real), generate
+    return REAL(REAL, REAL, REAL), generate
 
 
-def _array_at(numbers: Any, dimensions: int) -> Any:
-    """Intrinsic that makes the array of an address and a shape, whose memory others keep."""
-    kind = numba.types.Array(numbers, dimensions, "C")
+@intrinsic
+def call(context: Any, address: Any, *arguments: Any) -> Any:
+    """Call the `compiled` function of these arguments' types, of a float, at an address.
 
-    @intrinsic
-    def made(context: Any, address: Any, *shape: Any) -> Any:
-        def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array = arrayobj.make_array(kind)(target, builder)
-            lengths = cgutils.unpack_tuple(builder, arguments[1])
-            size = target.get_constant(numba.types.intp, 8)
-            strides = [size] if dimensions == 1 else [builder.mul(size, lengths[1]), size]
-            data = builder.inttoptr(arguments[0], array.data.type)
-            arrayobj.populate_array(array, data, lengths, strides, size, None)
-            return array._getvalue()
+    One driver calls those of every model without being compiled for each.
+    """
 
-        return kind(address, numba.types.StarArgTuple(shape)), generate
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kinds = signature.args[1].types
+        convention = target.call_conv
+        pointer = convention.get_function_type(REAL, kinds).as_pointer()
+        function = builder.inttoptr(values[0], pointer)
+        parts = cgutils.unpack_tuple(builder, values[1])
+        _, result = convention.call_function(builder, function, REAL, kinds, parts)
+        return result
 
-    return made
-
-
-_floats_at, _matrix_at = _array_at(numba.float64, 1), _array_at(numba.float64, 2)
-_ints_at = _array_at(numba.int64, 1)
-
-
-def _expanded(function: F) -> F:
-    """Written into every caller: without the runtime no function may return a new array."""
-    return numba.njit(inline="always", **OPTIONS)(function)  # type: ignore[no-any-return]
-
-
-@_expanded
-def floats(views: Ints, leaf: int, row: int) -> Floats:
-    """One row of a leaf; views: (L, 2) address and numbers in a row of each."""
-    size = views[leaf, 1]
-    return _floats_at(views[leaf, 0] + 8 * size * row, size)  # type: ignore[no-any-return]
-
-
-@_expanded
-def ints(views: Ints, leaf: int, row: int) -> Ints:
-    """One row of a leaf of integers."""
-    size = views[leaf, 1]
-    return _ints_at(views[leaf, 0] + 8 * size * row, size)  # type: ignore[no-any-return]
-
-
-@_expanded
-def matrix(memory: Floats, first: int, rows: int, columns: int) -> Floats:
-    """Rows of numbers in memory from its place `first` on, which the caller keeps."""
-    return _matrix_at(memory.ctypes.data + 8 * first, rows, columns)  # type: ignore[no-any-return]
-
-
-@_expanded
-def flat(rows: Floats, size: int) -> Floats:
-    """The first numbers of rows that lie one after the other, as one row."""
-    return _floats_at(rows.ctypes.data, size)  # type: ignore[no-any-return]
-
-
-@either
-def padded(numbers: int) -> int:
-    """How many numbers a row has that is filled up to whole vectors."""
-    return (numbers + LANES - 1) // LANES * LANES
+    return REAL(address, numba.types.StarArgTuple(arguments)), generate
 
 
 @inlined
@@ -314,3 +247,9 @@ def whole(row: Floats) -> int:
     """
     size: int = row.shape[0] & -LANES
     return size
+
+
+padded = either(table.padded)
+statistics_line = either(table.statistics_line)
+totals_place = either(table.totals_place)
+context_place = either(table.context_place)

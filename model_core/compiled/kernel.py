@@ -1,24 +1,24 @@
-"""A model's kernel as its callers have it: rows of tensors on the CPU, stepped in place."""
+"""A model's kernel as its callers have it: rows of states on the CPU, stepped in place."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from model_core import filter as moca
 from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS
-from model_core.compiled.belief import CONTEXT, LOG_PROB, NUMBERS, TOTALS
-from model_core.compiled.jit import Floats, Ints, locked, padded
+from model_core.compiled.belief import NUMBERS, ROWS
+from model_core.compiled.jit import Floats, Ints, locked
 from model_core.compiled.models import lags
-from model_core.compiled.step import advance, rows_of
+from model_core.compiled.step import Functions, Model, driver
+from model_core.maths.families import EXACT_COUNTS
 from model_core.summary import Summary
+from model_core.table import Layout, Rows, context_place, padded
 from model_core.upm.base import UnderlyingModel
 
 INT, FLOAT = np.dtype(np.int64), np.dtype(np.float64)
@@ -48,38 +48,22 @@ def _turns(rows: Ints) -> list[slice]:
 class _Own(threading.local):
     """What a thread's steps work in, one after the other."""
 
-    memory = np.empty(0)
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[int, ...], tuple[Floats, Floats, Floats]] = {}
 
-    def numbers(self, count: int) -> Floats:
-        """At least so many."""
-        if self.memory.size < count:
-            self.memory = np.empty(count)
-        return self.memory
+    def memory(self, sizes: Model, width: int) -> tuple[Floats, Floats, Floats]:
+        """`memory`, `spare` and `totals` of a step."""
+        shape = sizes.kept, sizes.params, sizes.spare, sizes.spares, sizes.outputs, width
+        if shape not in self._arrays:
+            self._arrays[shape] = (
+                np.empty((ROWS + sizes.kept + sizes.params, width)),
+                np.empty((sizes.spare, max(sizes.spares * width, EXACT_COUNTS))),
+                np.empty(1 + 2 * sizes.outputs),
+            )
+        return self._arrays[shape]
 
 
 _own = _Own()
-
-
-class Views:
-    """Addresses of the leaves of many rows, and the tensors, which it keeps alive."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        """tensors: (rows, ...) of a state (`filter.leaves`) and of its prior, on the CPU.
-
-        Raises ValueError where one is not contiguous or not of 64 bits.
-        """
-        for each in tensors:
-            if each.device.type != "cpu" or not each.is_contiguous() or each.element_size() != 8:
-                raise ValueError("expected contiguous tensors of 64-bit numbers on the CPU")
-        self._tensors = list(tensors)
-        self.table = np.array([(t.data_ptr(), t[:1].numel()) for t in tensors], dtype=np.int64)
-        self.width = padded(int(self.table[LOG_PROB, 1]) + 2)  # see `step`
-        self.totals = int(self.table[TOTALS, 1])
-
-    @property
-    def context(self) -> Tensor:
-        """Contexts (rows, c), as the kernel leaves them."""
-        return self._tensors[CONTEXT]
 
 
 class Kernel:
@@ -88,31 +72,29 @@ class Kernel:
     def __init__(
         self,
         model: UnderlyingModel,
-        dimensions: Any,
+        sizes: Model,
+        functions: Functions,
         encode: Callable[[Tensor | None, Tensor], Tensor | None] | None = None,
     ) -> None:
-        """Compile, or load from the cache; dimensions: the model as its implementation has it.
+        """Compile, or load from the cache, what the model computes in a step.
 
-        encode: of models whose implementation takes features in place of the inputs: features of
-        inputs and contexts.
+        encode: of models whose functions take features in place of the inputs: features of inputs
+        and contexts.
         """
-        self.model, self._dimensions, self._encode = model, dimensions, encode
+        self.model, self._sizes, self._encode = model, sizes, encode
         # What is believed of a label, and features are made of, is known after its step alone.
         self._in_turns = encode is not None and model.believes and getattr(model, "lags", 0) > 0
         self._support = model.label
-        self._steps: Callable[..., None] = self._resolve
         self._levels = NO_LEVELS  # that were checked last
-        self._rows = rows_of(dimensions)
+        self._inputs = LABEL + model.y_dim + model.x_dim
         self._numbers = NUMBERS + 2 + 4 * model.y_dim  # in a row of the table
-        locked(model.kind, self._once)
-
-    def views(self, tensors: Sequence[Tensor]) -> Views:
-        """Rows of tensors, as `advance` takes them."""
-        return Views(tensors)
+        self.layout = Layout(model, 1)
+        self._held: Rows | None = None  # that were checked last
+        locked(model.kind, lambda: self._compile(functions))
 
     def advance(
         self,
-        views: Views,
+        held: Rows,
         rows: Ints,
         inputs: Floats,
         hazards: Floats,
@@ -125,15 +107,19 @@ class Kernel:
 
         A row that is named again is stepped again, in order.
 
-        rows: (B,) int64. inputs: (B, 6 + d + x) labelled (0 or 1), elapsed, changepoint (nan: not
+        held: rows of a `Layout` of the model. rows: (B,) int64, which of them. inputs: (B, 6 + d +
+        x) labelled (0 or 1), elapsed, changepoint (nan: not
         stated), outlier rate, start of the last confirmed event, threshold (as in
         `readout.table`), label, input. hazards: (B, H). levels: (2, Q), see
         `quantiles.with_normal`. The table
         is that of `readout.table`. Where its `ok` is 0 the row is as it was, the rest of the table
         and its summary are undefined, and the eager step decides. A summary that is not wanted is
         empty. beliefs: (B, 2, S), filled with the log probabilities and run lengths of the slots
-        after each step, unless empty.
+        after each step, unless empty. Raises ValueError for arrays of other types and shapes. A
+        row that is not held is not `ok`.
         """
+        if held is not self._held:
+            self._check_rows(held)
         _check(rows, INT)
         _check(inputs, FLOAT)
         _check(hazards, FLOAT)
@@ -142,30 +128,48 @@ class Kernel:
             _check(levels, FLOAT)
             self._levels = levels
         batch = len(rows)
+        if (len(inputs), len(hazards)) != (batch, batch) or inputs.shape[1] != self._inputs:
+            raise ValueError(
+                f"expected inputs ({batch}, {self._inputs}) and hazards ({batch}, H), got "
+                f"{inputs.shape} and {hazards.shape}"
+            )
         table = np.empty((batch, self._numbers))
         summary = np.empty((batch, self._columns(levels.shape[1]) if summarised else 0))
-        memory = _own.numbers(self._rows * views.width + views.totals)
+        memory = _own.memory(self._sizes, held.lines.shape[2])
         encodes = self._encode is not None and batch > 0
         for turn in _turns(rows) if self._in_turns else (slice(None),):
             own = rows[turn]
-            packed = self._encoded(views, own, inputs[turn]) if encodes else inputs[turn]
+            packed = self._encoded(held.heads, own, inputs[turn]) if encodes else inputs[turn]
             self._steps(
-                self._dimensions, views.table, own, packed, hazards[turn], levels, window, memory,
-                table[turn], summary[turn], beliefs[turn],
+                self._functions, self._sizes, *held, own, packed, hazards[turn], levels,
+                window, *memory, table[turn], summary[turn], beliefs[turn],
             )  # fmt: skip
         return table, Summary(summary, self.model.y_dim, self._support)
 
-    def _encoded(self, views: Views, rows: Ints, inputs: Floats) -> Floats:
+    def _check_rows(self, held: Rows) -> None:
+        """Raise ValueError unless they are rows of a `Layout` of this model."""
+        slots, lines, heads = held
+        _check(lines, FLOAT)
+        _check(heads, FLOAT)
+        shape = self.layout.height, padded(slots + 2)
+        if lines.shape[1:] != shape or heads.shape != (len(lines), self.layout.head):
+            raise ValueError(
+                f"expected lines (R, {shape[0]}, {shape[1]}) and heads (R, {self.layout.head}), "
+                f"got {lines.shape} and {heads.shape}; make them by a Layout of the model"
+            )
+        self._held = held
+
+    def _encoded(self, heads: Floats, rows: Ints, inputs: Floats) -> Floats:
         """Inputs with the features of all rows in place of what they are made of."""
         assert self._encode is not None
         first = LABEL + self.model.y_dim
         with torch.inference_mode():
-            context = views.context[: len(rows)]
-            if context.shape[1]:  # labels before, which are features
-                context = views.context[torch.from_numpy(rows)]
-                if not self.model.believes:
-                    lags.contexts(self.model.y_dim, rows, inputs, context.numpy())
-            features = self._encode(torch.from_numpy(inputs[:, first:]), context)
+            at = context_place(self.model.y_dim)
+            context = heads[rows, at : at + (heads.shape[1] - at) // 2]
+            # Labels before, which are features.
+            if context.shape[1] and not self.model.believes:
+                lags.contexts(self.model.y_dim, rows, inputs, context)
+            features = self._encode(torch.from_numpy(inputs[:, first:]), torch.from_numpy(context))
         assert features is not None
         return np.concatenate((inputs[:, :first], features.numpy()), 1)
 
@@ -173,23 +177,9 @@ class Kernel:
         d = self.model.y_dim
         return self.model.classes if self._support == "class" else 3 * d + d * d + levels * d
 
-    def _once(self) -> None:
-        """Call with no rows: compiled is what the types ask for."""
-        one = torch.ones(1, self.model.scaled, dtype=torch.float64)
-        prior = moca.make_prior(self.model, one, one)
-        leaves = [*moca.leaves(moca.init(prior, 1)), *prior.stats, *prior[1:]]
-        views = Views([each.contiguous() for each in leaves])
-        none = np.empty(0, dtype=np.int64)
-        inputs = np.empty((0, LABEL + self.model.y_dim + self.model.x_dim))
-        self.advance(views, none, inputs, np.empty((0, 1)), 1, summarised=False)
+    def _compile(self, functions: Functions) -> None:
+        self._functions = functions.addresses()
+        self._steps = driver()
         if self._encode is not None and not self.model.believes:
-            lags.contexts(self.model.y_dim, none, inputs, np.empty((0, 0)))
-
-    def _resolve(self, *arguments: Any) -> None:
-        """Call, and call what was compiled for these types from then on.
-
-        To find it by the types takes numba longer than a short step; `advance` checks them.
-        """
-        advance(*arguments)
-        types = tuple(numba.typeof(each) for each in arguments)
-        self._steps = advance.overloads[types].entry_point  # type: ignore[attr-defined]
+            none = np.empty(0, dtype=np.int64)
+            lags.contexts(self.model.y_dim, none, np.empty((0, 0)), np.empty((0, 0)))

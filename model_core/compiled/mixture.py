@@ -13,8 +13,9 @@ import numpy as np
 
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import LANES, OPTIONS, F, Floats, compiled, inlined, padded
+from model_core.compiled.jit import OPTIONS, F, Floats, compiled, inlined, padded
 from model_core.compiled.ops import maths
+from model_core.table import LANES
 
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
 NEGLIGIBLE = 1e-18  # weight of a component that is left out of quantiles

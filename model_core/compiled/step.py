@@ -1,242 +1,263 @@
 """A whole step of rows in place: what `filter.step`, `readout.table` and a summary compute.
 
-A model is a NamedTuple of its dimensions, and implementations of `predict`, `score`, `learn`,
-`remember` and `summarise` for it; everything else is here and shared. Arrays have W columns, whole
-vectors: after those of the slots the last one holds the prior, which outliers are drawn from (with
-a wider scale), the one before it what a model has `beside` its hypotheses, if anything, and those
-that are left in between are as slots that nothing was seen in. Models
-whose statistics are too large to be copied for a step have a `load` and a `store` of their own,
-those that score their inputs a `mix`, and those that count less than all evidence for run lengths a
-`count`.
+The driver is compiled once; what models do within it are functions it is told the addresses of, in
+the order of `Functions`. All have the arguments
+
+    model, number, context, lines, own, params, work
+
+- sizes and numbers of the model; inputs of the row; the stream's context; its lines, in place; the
+statistics as lines that the step works on; parameters of the predictives; the belief's numbers, see
+`belief` - and W columns, whole vectors: after those of the slots the last one is the prior's, which
+outliers are drawn from (with a wider scale), the one before it what a model has beside its
+hypotheses, if anything; those in between are as slots that nothing was seen in.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 
 from model_core.compiled import LABELLED, OUTLIER_RATE, arithmetic, belief
-from model_core.compiled.belief import (
-    CHANCE,
-    EACH,
-    LOG_PROB,
-    LOG_SCORE,
-    OK,
-    PATH,
-    SHARE,
-    STATISTICS,
-)
+from model_core.compiled.belief import CHANCE, EACH, LOG_SCORE, OK, PATH, SHARE
 from model_core.compiled.jit import (
-    LANES,
     Floats,
     Ints,
+    address,
+    call,
     called,
     compiled,
-    floats,
-    implements_otherwise,
-    inlined,
-    matrix,
+    context_place,
+    statistics_line,
     whole,
 )
+from model_core.table import SEQ
+
+NO_NUMBERS = np.empty(0)
 
 
-def load(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    """Fill `own` from the statistics, with the prior's in the column of `slot` and after all."""
+class Noise(NamedTuple):
+    """Of the parts of each output, where predictives are Student-t.
 
-
-def mix(model: Any, rate: float, params: Floats, work: Floats) -> None:
-    """Take in the input, then turn CHANCE into weights of the mixture; see `belief.mix`."""
-
-
-def store(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    """Write the statistics that `own` has become, once the step is known to stay finite."""
-
-
-def predict(
-    model: Any, number: Floats, context: Floats, location: Floats, own: Floats, params: Floats
-) -> None:
-    """Fill `params` (model.params, W) from the statistics `own` (model.rows, W).
-
-    number: the inputs of the row. context: the stream's, before the step.
+    normal: the first parts, which have the degrees of freedom of the first group. own: 1 where the
+    last part of each output has degrees of freedom of its own, else 0. skews: (parts,), see
+    `components.SkewedT`.
     """
 
-
-def score(model: Any, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
-    """Log density `each` (W) of the label under each hypothesis, the outlier's last."""
-
-
-def count(model: Any, context: Floats) -> float:
-    """Share of a label's evidence that counts for run lengths; see `evidence_share` of models."""
-    return 1.0
+    parts: int
+    normal: int
+    own: int
+    skews: Floats
 
 
-def learn(
-    model: Any, number: Floats, context: Floats, share: Floats, own: Floats, params: Floats
-) -> None:
-    """Update `own` by the label with inlier responsibilities `share`; the last column is spare."""
+ALONE = Noise(1, 1, 0, np.ones(1))
 
 
-def believe(model: Any, number: Floats, work: Floats, params: Floats, log_score: float) -> float:
-    """Keep in `params` what is believed of the label, if `remember` is to know; see `filter`.
+class Model(NamedTuple):
+    """Sizes and numbers of a model, of whatever class.
 
-    log_score: of the hypotheses. Returns that of the answer, with what is beside them.
+    outputs: numbers in a label. kept: lines of the statistics that are copied for a step. params:
+    lines of them. classes: of labels, else 0. spare, spares: fields of the components of a mixture,
+    and how many there are for each column. outliers: 1 where labels may be some. by_input: 1 where
+    the input is scored, by the line of `params` after those of the classes. encoded: 1 where the
+    inputs of a row are features. Then sizes that some models have: inputs, features, lags, 1 where
+    the context is that of `lags`, a season, 1 for a trend or for unknown noise.
     """
-    return log_score
+
+    outputs: int
+    kept: int
+    params: int
+    classes: int = 0
+    spare: int = 0
+    spares: int = 1
+    outliers: int = 1
+    by_input: int = 0
+    encoded: int = 0
+    inputs: int = 0
+    features: int = 0
+    lags: int = 0
+    past: int = 0
+    season: int = 0
+    trend: int = 0
+    noisy: int = 1
+    noise: Noise = ALONE
+    numbers: Floats = NO_NUMBERS
 
 
-def remember(model: Any, number: Floats, params: Floats, context: Floats) -> None:
-    """Move the context on by an observation, labelled or not."""
+_LINE, _MATRIX = (numba.types.Array(numba.float64, n, "C") for n in (1, 2))
+_MODEL = numba.typeof(Model(0, 0, 0))
 
 
-def summarise(
-    model: Any,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> None:
-    """Fill a row of the summary: see `Kernel`. chance: (W) weights in the mixture."""
+class Functions(NamedTuple):
+    """What a model computes in a step; see above for the arguments.
 
+    predict: fills `params`; returns the weight of what is beside the hypotheses. score: log density
+    EACH of the label; returns the share of it that counts for run lengths. learn: updates `own` by
+    the responsibilities SHARE, given the log score of the hypotheses in `work[SPARE, 0]`; returns
+    that of the answer, nan where what follows would not be finite. remember: moves the context on,
+    and what statistics are stepped in place. summarise: (model, number, chance, params, levels,
+    spare, out) a row of the summary.
+    """
 
-@inlined
-def load_leaf(views: Ints, row: int, slot: int, leaf: int, count: int, own: Floats) -> int:
-    """One of `count` statistics as the first rows of `own`; returns how many rows it has."""
-    slots = views[LOG_PROB, 1]
-    values, prior = floats(views, leaf, row), floats(views, leaf + count, row)
-    width: int = prior.shape[0]
-    for k in range(width):
-        own_row = own[k]
-        for i in range(slots):
-            own_row[i] = values[i * width + k]
-        own_row[slot] = prior[k]
-        for i in range(slots, own_row.shape[0]):
-            own_row[i] = prior[k]
-    return width
+    predict: Any
+    score: Any
+    learn: Any
+    remember: Any
+    summarise: Any
 
-
-@inlined
-def store_leaf(views: Ints, row: int, leaf: int, count: int, own: Floats) -> int:
-    """Put the slots' columns of a statistic back; returns how many rows it has."""
-    slots = views[LOG_PROB, 1]
-    values = floats(views, leaf, row)
-    width: int = views[leaf + count, 1]
-    for k in range(width):
-        own_row = own[k]
-        for i in range(slots):
-            values[i * width + k] = own_row[i]
-    return width
-
-
-@implements_otherwise(load)
-def _load(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    at = 0
-    for leaf in range(STATISTICS, STATISTICS + model.statistics):
-        at += load_leaf(views, row, slot, leaf, model.statistics, own[at:])
-
-
-@implements_otherwise(store)
-def _store(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    at = 0
-    for leaf in range(STATISTICS, STATISTICS + model.statistics):
-        at += store_leaf(views, row, leaf, model.statistics, own[at:])
-
-
-@implements_otherwise(mix)
-def _mix(model: Any, rate: float, params: Floats, work: Floats) -> None:
-    belief.mix(rate, work)
-
-
-@implements_otherwise(count)
-def _count(model: Any, context: Floats) -> float:
-    return 1.0
-
-
-@implements_otherwise(believe)
-def _believe(model: Any, number: Floats, work: Floats, params: Floats, log_score: float) -> float:
-    return log_score
+    def addresses(self) -> Ints:
+        """Of the functions, compiled or loaded from the cache."""
+        step = _MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _MATRIX
+        summary = _MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _LINE
+        functions = [address(function, step) for function in self[:-1]]
+        return np.array([*functions, address(self.summarise, summary)])
 
 
 @compiled
-def _finite(own: Floats, rows: int, sums: Floats) -> bool:
+def forget(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """`remember` of a model that keeps nothing of a label but its statistics."""
+    return 0.0
+
+
+@compiled
+def _load(lines: Floats, first: int, slot: int, own: Floats) -> None:
+    """Copy the statistics, with the prior's in the column of `slot`.
+
+    Those that are not copied have it there in place: the slot is empty, whatever becomes of the
+    step.
+    """
+    last = own.shape[1] - 1
+    for k in range(own.shape[0]):
+        arithmetic.copy(lines[first + k], own[k])
+        own[k, slot] = own[k, last]
+    for k in range(first + own.shape[0], lines.shape[0]):
+        lines[k, slot] = lines[k, last]
+
+
+@compiled
+def _store(own: Floats, first: int, slots: int, lines: Floats) -> None:
+    """Put the slots' columns back."""
+    for k in range(own.shape[0]):
+        line, values = lines[first + k], own[k]
+        for i in range(slots):
+            line[i] = values[i]
+
+
+@compiled
+def _finite(own: Floats, sums: Floats) -> bool:
     """Whether all statistics are; a sum of finite numbers that overflows counts as not."""
     n = whole(sums)
     arithmetic.fill(sums, 0.0)
-    for k in range(rows):
-        own_row = own[k]
+    for k in range(own.shape[0]):
+        values = own[k]
         for i in range(n):
-            sums[i] += own_row[i]
+            sums[i] += values[i]
     return math.isfinite(arithmetic.total(sums, n))
-
-
-def rows_of(model: Any) -> int:
-    """How many rows the memory has that a step works in; the totals follow."""
-    return int(belief.ROWS + model.rows + model.params + model.spare * model.parts)
 
 
 @called
 def advance(
-    model: Any,
-    views: Ints,
+    functions: Ints,
+    model: Model,
+    slots: int,
+    lines: Floats,
+    heads: Floats,
     rows: Ints,
     inputs: Floats,
     hazards: Floats,
     levels: Floats,
     window: int,
     memory: Floats,
+    spare: Floats,
+    totals: Floats,
     table: Floats,
     summary: Floats,
     beliefs: Floats,
 ) -> None:
-    """Step distinct rows by one observation each. A row that is not `ok` stays as it was.
+    """Step rows by one observation each, in order. A row that is not `ok` stays as it was.
 
-    Shapes and order of the arguments: see `Kernel.advance`. memory: see `rows_of`.
+    Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
+    model.params, W) to work in, spare: (model.spare, model.spares W), totals: (1 + 2 d).
     """
-    leaves = model.statistics
-    width = (views[LOG_PROB, 1] + 1 + LANES) & -LANES  # of `padded`
-    after = belief.ROWS + model.rows
-    spares = after + model.params
-    work = matrix(memory, 0, belief.ROWS, width)
-    own = matrix(memory, belief.ROWS * width, model.rows, width)
-    params = matrix(memory, after * width, model.params, width)
-    spare = matrix(memory, spares * width, model.spare, model.parts * width)
-    totals = memory[(spares + model.spare * model.parts) * width :]
+    predict, score, learn, remember, summarise = (
+        functions[0],
+        functions[1],
+        functions[2],
+        functions[3],
+        functions[4],
+    )
+    work = memory[: belief.ROWS]
+    own = memory[belief.ROWS : belief.ROWS + model.kept]
+    params = memory[belief.ROWS + model.kept :]
+    first, width = statistics_line(model.outputs), memory.shape[1]
+    at = context_place(model.outputs)
+    end = at + (heads.shape[1] - at) // 2
     for b in range(rows.shape[0]):
-        row, number, line = rows[b], inputs[b], table[b]
-        line[OK] = 0.0
-        location = floats(views, STATISTICS + 2 * leaves, row)
-        context = floats(views, belief.CONTEXT, row)
+        table[b, OK] = 0.0
+        if not 0 <= rows[b] < lines.shape[0]:
+            continue
+        line, head, number, out = lines[rows[b]], heads[rows[b]], inputs[b], table[b]
+        context = head[at:end]
         rate = number[OUTLIER_RATE] if model.outliers else 0.0
         labelled = number[LABELLED] > 0
-        slot, previous = belief.grow(views, row, number, hazards[b], work)
-        load(model, views, row, slot, number, own)
-        predict(model, number, context, location, own, params)
-        mix(model, rate, params, work)
+        slot, previous = belief.grow(line, slots, head[SEQ], number, hazards[b], work)
+        _load(line, first, slot, own)
+        beside = call(predict, model, number, context, line, own, params, work)
+        if model.by_input:
+            belief.mix_by_input(rate, params[model.classes], work)
+        else:
+            belief.mix(rate, beside, work)
         arithmetic.fill(work[EACH], 0.0)
         arithmetic.fill(work[SHARE], 1.0)
+        counted = 1.0
         if labelled:
-            score(model, number, own, params, work[EACH])
+            counted = call(score, model, number, context, line, own, params, work)
         if labelled and rate > 0:
             belief.with_outliers(work)
-        log_score = belief.observe(work, count(model, context))
-        known = belief.totals_after(views, row, number, location, totals)
+        for i in range(slots, width):  # what is no hypothesis learns nothing
+            work[SHARE, i] = 0.0
+        log_score = belief.observe(work, counted)
+        known = belief.totals_after(head, model.outputs, number, totals)
         best = arithmetic.largest(work[PATH], width)
         if not (known and math.isfinite(log_score) and math.isfinite(best)):
             continue
         if summary.shape[1] > 0:
-            summarise(model, number, work[CHANCE], params, levels, spare, summary[b])
+            call(summarise, model, number, work[CHANCE], params, levels, spare, summary[b])
         if labelled:
-            log_score = believe(model, number, work, params, log_score)
-            learn(model, number, context, work[SHARE], own, params)
-        if not _finite(own, model.kept, work[belief.SPARE]):
+            work[belief.SPARE, 0] = log_score
+            log_score = call(learn, model, number, context, line, own, params, work)
+        if not (math.isfinite(log_score) and _finite(own, work[belief.SPARE])):
             continue
-        belief.keep(views, row, slot, previous, totals, work, line)
-        store(model, views, row, slot, number, own)
-        remember(model, number, params, context)
-        belief.read_out(views, row, number, window, work, line)
-        belief.copy(work, beliefs[b : b + 1])
-        line[LOG_SCORE] = log_score if labelled else np.nan
-        line[OK] = 1.0
+        belief.keep(line, head, slots, slot, previous, totals, work, out)
+        _store(own, first, slots, line)
+        call(remember, model, number, context, line, own, params, work)
+        belief.read_out(line, head[SEQ] - 1.0, totals, number, window, work, out)
+        belief.copy(line, beliefs[b : b + 1])
+        out[LOG_SCORE] = log_score if labelled else np.nan
+        out[OK] = 1.0
+
+
+@lru_cache
+def driver() -> Callable[..., None]:
+    """`advance`, compiled or loaded from the cache; the types of its arguments are not checked."""
+    integers = numba.types.Array(numba.int64, 1, "C")
+    cube = numba.types.Array(numba.float64, 3, "C")
+    types = (
+        integers, _MODEL, numba.int64, cube, _MATRIX, integers, _MATRIX, _MATRIX, _MATRIX,
+        numba.int64, _MATRIX, _MATRIX, _LINE, _MATRIX, _MATRIX, cube,
+    )  # fmt: skip
+    advance.compile(types)  # type: ignore[attr-defined]
+    entry: Callable[..., None] = advance.overloads[types].entry_point  # type: ignore[attr-defined]
+    return entry

@@ -16,6 +16,7 @@ from model_core import readout, summary
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
+from model_core.table import Layout
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
@@ -48,17 +49,14 @@ class Filters:
         self.model = model
         self.rows = rows
         self.max_hypotheses = max_hypotheses
-        unit = torch.ones(1, model.scaled, dtype=torch.float64)
-        prior = moca.make_prior(model, unit, unit)
-        self._blank = moca.init(prior, max_hypotheses)
-        self._stats = type(prior.stats)
-        self._leaves = [_rows(leaf, rows) for leaf in moca.leaves(self._blank)]
-        self._prior = [_rows(tensor, rows) for tensor in (*prior.stats, *prior[1:])]
+        self.layout = Layout(model, max_hypotheses)
+        self.lines, self.heads = (
+            numbers.repeat_interleave(rows, 0) for numbers in self.layout.blank
+        )
+        self._held = self.layout.rows(self.lines, self.heads)
         self._levels = list(levels)
         self._normal = with_normal(levels)
         self._kernel = columns.kernel_of(model)
-        if self._kernel is not None:
-            self._views = self._kernel.views([*self._leaves, *self._prior])
 
     @property
     def in_series(self) -> bool:
@@ -67,8 +65,8 @@ class Filters:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Tensors (rows, ...) of states and priors, in place."""
-        return [*self._leaves, *self._prior]
+        """Lines and heads of all rows, in place."""
+        return [self.lines, self.heads]
 
     def begin(self, row: int, location: Sequence[float], scale: Sequence[float]) -> None:
         """Put a row before its first observation."""
@@ -77,38 +75,38 @@ class Filters:
             torch.tensor([location], dtype=torch.float64),
             torch.tensor([scale], dtype=torch.float64),
         )
-        for own, new in zip(self._prior, (*prior.stats, *prior[1:]), strict=True):
-            own[row] = new[0]
-        self.put(row, moca.init(prior, self.max_hypotheses))
+        self._write(slice(row, row + 1), moca.init(prior, self.max_hypotheses), prior)
 
     def state(self, row: int) -> FilterState:
         """State of a row (batch 1), a copy."""
-        return moca.rebuild(self._blank, [leaf[row : row + 1].clone() for leaf in self._leaves])
+        return self.layout.state(
+            self.lines[row : row + 1].clone(), self.heads[row : row + 1].clone()
+        )
 
     def prior(self, row: int) -> Prior:
         """Prior of a row (batch 1)."""
-        return self._prior_of(slice(row, row + 1))
+        return self.layout.prior(self.lines[row : row + 1], self.heads[row : row + 1])
 
     def put(self, row: int, state: FilterState) -> None:
         """Put a state (batch 1) in place of a row's."""
-        for own, new in zip(self._leaves, moca.leaves(state), strict=True):
-            own[row] = new[0]
+        self._write(slice(row, row + 1), state, self.prior(row))
+
+    def _write(self, rows: slice | Tensor, state: FilterState, prior: Prior) -> None:
+        self.lines[rows], self.heads[rows] = self.layout.packed(state, prior)
 
     @property
     def states(self) -> FilterState:
-        """States of all rows, in place: the next step changes them."""
-        return moca.rebuild(self._blank, self._leaves)
+        """States of all rows; good until the next step, which changes them in part."""
+        return self.layout.state(self.lines, self.heads)
 
     @property
     def priors(self) -> Prior:
         """Priors of all rows, in place."""
-        return self._prior_of(slice(None))
+        return self.layout.prior(self.lines, self.heads)
 
     def fill(self, state: FilterState, prior: Prior) -> None:
         """Put states and priors in place of all rows', or one of each (batch 1) in every row."""
-        leaves = [*moca.leaves(state), *prior.stats, *prior[1:]]
-        for own, new in zip(self.tensors, leaves, strict=True):
-            own[:] = new
+        self._write(slice(None), state, prior)
 
     def together(
         self,
@@ -199,7 +197,7 @@ class Filters:
         used = 0
         start = confirmed()
         if count > 1:
-            before = [leaf[row].clone() for leaf in self._leaves]
+            before = self.lines[row].clone(), self.heads[row].clone()
             repeated = np.full(count, row, dtype=np.int64)
             steps = self._advance(repeated, inputs, hazard, offsets)
             while used < count and confirmed() == start:
@@ -209,8 +207,7 @@ class Filters:
                 yield step
                 used += 1
             if used < count:
-                for own, old in zip(self._leaves, before, strict=True):
-                    own[row] = old
+                self.lines[row], self.heads[row] = before
             if 0 < used < count:
                 self._advance(repeated[:used], inputs[:used], hazard, offsets[:used])
         if used:
@@ -236,7 +233,7 @@ class Filters:
         """Steps by the kernel, in order; None for what it leaves to the eager filter."""
         assert self._kernel is not None
         table, predicted = self._kernel.advance(
-            self._views,
+            self._held,
             rows,
             np.ascontiguousarray(inputs),
             np.ascontiguousarray(np.broadcast_to(hazard, (len(rows), len(hazard)))),
@@ -256,16 +253,16 @@ class Filters:
     ) -> list[Step]:
         with torch.inference_mode():
             at = torch.tensor(rows)
-            state = moca.rebuild(self._blank, [leaf[at] for leaf in self._leaves])
+            held = self.lines[at], self.heads[at]
+            prior = self.layout.prior(*held)
             packed = torch.from_numpy(np.ascontiguousarray(inputs))
             state, info = moca.step(
-                self.model, state, self._prior_of(at), inputs_of(self.model, packed, hazard)
+                self.model, self.layout.state(*held), prior, inputs_of(self.model, packed, hazard)
             )
             starts = packed[:, columns.CONFIRMED].long()
             thresholds = packed[:, columns.THRESHOLD]
             table = readout.table(state, info, starts, thresholds, RECENT_RUN_LENGTHS)
-            for own, new in zip(self._leaves, moca.leaves(state), strict=True):
-                own[at] = new
+            self._write(at, state, prior)
             numbers = np.empty((len(rows), 0))
             if self._levels:
                 mixture = info.predictive
@@ -283,10 +280,6 @@ class Filters:
                 lines = [line._replace(regime=regime) for line, regime in pairs]
         return list(map(Step, lines, numbers))
 
-    def _prior_of(self, rows: slice | Tensor) -> Prior:
-        *stats, location, context = (tensor[rows] for tensor in self._prior)
-        return Prior(self._stats(*stats), location, context)
-
 
 def inputs_of(model: UnderlyingModel, packed: Tensor, hazard: Floats) -> Inputs:
     """Inputs of the filter from rows (B, 6 + d + x), as kernels take them; hazard: (H,) of all."""
@@ -301,7 +294,3 @@ def inputs_of(model: UnderlyingModel, packed: Tensor, hazard: Floats) -> Inputs:
         packed[:, columns.CHANGEPOINT],
         packed[:, columns.OUTLIER_RATE],
     )
-
-
-def _rows(leaf: Tensor, count: int) -> Tensor:
-    return leaf.expand(count, *leaf.shape[1:]).clone().contiguous()

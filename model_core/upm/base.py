@@ -76,6 +76,7 @@ class UnderlyingModel(ABC):
     exchangeable: bool = False  # whether only parameters carry from a regime's label to the next
     typical: tuple[str, ...] = ()  # names of its typical regimes: what a mixture prior is made of
     symmetric: tuple[str, ...] = ()  # statistics whose last two axes are a symmetric matrix
+    in_place: tuple[str, ...] = ()  # statistics so large that its kernel steps them where they lie
 
     @property
     def seasonal(self) -> bool:

@@ -80,6 +80,7 @@ class Fleet(Averaged):
     heavy = (*Averaged.heavy, False)
     skews = (*Averaged.skews, 1.0)
     symmetric: tuple[str, ...] = ("cov",)
+    in_place: tuple[str, ...] = ("cov",)
 
     @property
     def seasonal(self) -> bool:

@@ -51,6 +51,7 @@ class Pcoc(UnderlyingModel):
     hazard: float | tuple[float, ...] = 0.01
     outlier_rate: float = 0.0
     kind: str = "pcoc"
+    in_place: tuple[str, ...] = ("sums",)
     label: str = "class"
 
     @property

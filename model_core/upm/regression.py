@@ -153,6 +153,7 @@ class Regression(UnderlyingModel):
     y_scale: Tensor | float = 1.0
     noise_variance: Tensor | None = None  # (y,); None: unknown
     symmetric: tuple[str, ...] = ("cov",)
+    in_place: tuple[str, ...] = ("cov",)
 
     def design(self, stats: Stats, phi: Tensor, weight: Tensor) -> tuple[Tensor, Stats]:
         """Features (B, 1 or S, c, n) of rows phi (B, c, m), and statistics ready to absorb them."""

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from model_core import compiled, quantiles, readout
 from model_core import filter as filtering
-from model_core.filter import FilterState, Inputs, Prior
+from model_core.filter import Inputs
 from model_core.predictive import Mixture
+from model_core.table import Layout
 from model_core.upm import untrained
 from model_core.upm.builtin import BUILTIN
 from service.bench.processes import BenchError
@@ -77,13 +78,9 @@ class Subject:
         self._kernel = compiled.kernel_of(self.model)
         ones = torch.ones(streams, self.model.scaled, dtype=torch.float64)
         location = {"count": 3.0, "binary": 0.5, "positive": 3.0}.get(self.model.label, 0.0)
-        prior = filtering.make_prior(self.model, location * ones, ones)
-        self._prior = Prior(
-            type(prior.stats)(*(statistic.contiguous() for statistic in prior.stats)),
-            prior.location.contiguous(),
-            prior.context.contiguous(),
-        )
-        self.state = self._copy(filtering.init(prior, max_hypotheses))
+        self._prior = filtering.make_prior(self.model, location * ones, ones)
+        self._layout = Layout(self.model, max_hypotheses)
+        self.state = filtering.init(self._prior, max_hypotheses)
         self._table = torch.full((streams, 1), HAZARD, dtype=torch.float64)
 
     @property
@@ -96,16 +93,15 @@ class Subject:
         way = self.ways[-1]
         while self.at < to:
             count = min(100, to - self.at)
-            self._step(way, self.state, [self._seen(self.at + i) for i in range(count)], False)
+            self._step(way, [self._seen(self.at + i) for i in range(count)], False)
             self.at += count
 
     def time_us(self, way: str, summarised: bool, steps: int) -> float:
         """Thread CPU time of a step of one stream; the streams stay where they are."""
         window = [self._seen(self.at + i) for i in range(steps)]
         kept = self.state
-        self.state = self._copy(kept)
         try:
-            return 1e6 * self._step(way, self.state, window, summarised) / steps / self.streams
+            return 1e6 * self._step(way, window, summarised) / steps / self.streams
         finally:
             self.state = kept
 
@@ -114,13 +110,14 @@ class Subject:
         y = label(self.model.label, self.model.y_dim, self.streams, t)
         return Seen(y, draw.normal(size=(self.streams, self.model.x_dim)))
 
-    def _step(self, way: str, state: FilterState, window: list[Seen], summarised: bool) -> float:
-        """Step from a state; returns the seconds of the steps alone."""
+    def _step(self, way: str, window: list[Seen], summarised: bool) -> float:
+        """Step the streams on; returns the seconds of the steps alone."""
         if way == "eager":
-            return self._step_eagerly(state, window, summarised)
-        return self._step_compiled(state, window, summarised)
+            return self._step_eagerly(window, summarised)
+        return self._step_compiled(window, summarised)
 
-    def _step_eagerly(self, state: FilterState, window: list[Seen], summarised: bool) -> float:
+    def _step_eagerly(self, window: list[Seen], summarised: bool) -> float:
+        state = self.state
         ready = [self._inputs(seen) for seen in window]
         zeros = torch.zeros(self.streams, dtype=torch.float64)
         began = time.thread_time()
@@ -133,10 +130,10 @@ class Subject:
         self.state = state
         return took_s
 
-    def _step_compiled(self, state: FilterState, window: list[Seen], summarised: bool) -> float:
+    def _step_compiled(self, window: list[Seen], summarised: bool) -> float:
         assert self._kernel is not None
-        leaves = [*filtering.leaves(state), *self._prior.stats, *self._prior[1:]]
-        views = self._kernel.views(leaves)
+        parts = self._layout.packed(self.state, self._prior)
+        held = self._layout.rows(*parts)
         ready = [self._packed(seen) for seen in window]
         levels = quantiles.with_normal(LEVELS)
         rows = np.arange(self.streams)
@@ -144,9 +141,11 @@ class Subject:
         began = time.thread_time()
         for inputs in ready:
             self._kernel.advance(
-                views, rows, inputs, hazards, RECENT_RUN_LENGTHS, levels, summarised
+                held, rows, inputs, hazards, RECENT_RUN_LENGTHS, levels, summarised
             )
-        return time.thread_time() - began
+        took_s = time.thread_time() - began
+        self.state = self._layout.state(*parts)
+        return took_s
 
     def _inputs(self, seen: Seen) -> Inputs:
         ones = torch.ones(self.streams, dtype=torch.float64)
@@ -159,10 +158,6 @@ class Subject:
     def _packed(self, seen: Seen) -> Floats:
         settings = [1.0, 1.0, float("nan"), OUTLIER_RATE, 0.0, 0.0]
         return np.concatenate((np.tile(settings, (self.streams, 1)), seen.y, seen.x), 1)
-
-    def _copy(self, state: FilterState) -> FilterState:
-        leaves = [leaf.clone().contiguous() for leaf in filtering.leaves(state)]
-        return filtering.rebuild(state, leaves)
 
 
 def summarise(mixture: Mixture, inputs: Inputs) -> None:

@@ -27,9 +27,10 @@ from model_core import filter as moca
 from model_core.compiled import __main__ as installation
 from model_core.compiled import arithmetic, jit
 from model_core.compiled import step as steps_of
-from model_core.compiled.kernel import Views
+from model_core.compiled.models import regression
 from model_core.encoder import Identity
 from model_core.filter import FilterState
+from model_core.table import Layout
 from model_core.upm import conjugate, linear, untrained
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
@@ -141,12 +142,16 @@ class Pair:
         self.model, self.kernel = model, compiled.kernel_of(model)
         one = torch.ones(batch, model.scaled, dtype=torch.float64)
         prior = moca.make_prior(model, 2.0 * one, 1.5 * one)
-        stats = type(prior.stats)(*(each.clone().contiguous() for each in prior.stats))
-        self.prior = moca.Prior(stats, prior.location.clone(), prior.context.clone())
-        self.eager = moca.init(prior, max_hypotheses)
-        leaves = [each.clone().contiguous() for each in moca.leaves(self.eager)]
-        self.own = moca.rebuild(self.eager, leaves)
+        self.prior, self.eager = prior, moca.init(prior, max_hypotheses)
+        self.layout = Layout(model, max_hypotheses)
+        self.tensors = self.layout.begin(prior)
+        self.held = self.layout.rows(*self.tensors)
         self.rows = np.arange(batch)
+
+    @property
+    def own(self) -> FilterState:
+        """State of the kernel's rows, in place but for whole numbers."""
+        return self.layout.state(*self.tensors)
 
     def eagerly(self, state: FilterState, seen: Seen):
         """One step of the eager filter; returns the state after it, its info and table."""
@@ -156,9 +161,8 @@ class Pair:
 
     def advance(self, seen: Seen, rows: np.ndarray | None = None, **wanted):
         """Table and summary of the kernel's step."""
-        views = Views([*moca.leaves(self.own), *self.prior.stats, *self.prior[1:]])
         rows, packed = self.rows if rows is None else rows, seen.packed()
-        return self.kernel.advance(views, rows, packed, seen.hazard, WINDOW, NORMAL, **wanted)
+        return self.kernel.advance(self.held, rows, packed, seen.hazard, WINDOW, NORMAL, **wanted)
 
     def broke_a_tie(self) -> bool:
         """Whether another of equals is kept: rounding decides on those."""
@@ -202,8 +206,13 @@ def close(own, expected, tolerance: float, name: str = "") -> None:
 
 
 def same_states(one: Pair, other: Pair) -> bool:
-    pairs = zip(moca.leaves(one.own), moca.leaves(other.own), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
+    return all(torch.equal(a, b) for a, b in zip(one.tensors, other.tensors, strict=True))
+
+
+def alive(pair: Pair, row: int) -> list[torch.Tensor]:
+    """Numbers of a row, those of hypotheses alone."""
+    lines, heads = (each[row] for each in pair.tensors)
+    return [lines[:, ~lines[0].isneginf()].clone(), heads.clone()]
 
 
 def run_beside(model, seed, hypotheses, hazard, steps, **told) -> int:
@@ -363,10 +372,10 @@ def test_a_row_that_is_not_finite_stays_as_it_was(name):
             seen.x[1] = np.nan
         else:
             seen.y[1] = np.nan if wrong == "nan" else WRONG[model.label]
-        before = [each[1].clone() for each in moca.leaves(pair.own)]
+        before = alive(pair, 1)
         table, _ = pair.advance(seen)
         assert table[:, OK].tolist() == [1.0, 0.0, 1.0], wrong
-        after = [each[1] for each in moca.leaves(pair.own)]
+        after = alive(pair, 1)
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), wrong
 
 
@@ -399,10 +408,10 @@ def test_a_covariance_that_overflows_is_not_written(build):
         for at in range(5):
             pair.advance(observed(model, rng, 2, at))
         pair.own.stats.cov[1] *= peak
-        before = [each[1].clone() for each in moca.leaves(pair.own)]
+        before = alive(pair, 1)
         table, _ = pair.advance(observed(model, rng, 2, 5, labelled=np.ones(2, bool)))
         assert table[0, OK] == 1.0
-        after = [each[1] for each in moca.leaves(pair.own)]
+        after = alive(pair, 1)
         same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
         assert same == (table[1, OK] == 0)
         assert torch.isfinite(pair.own.stats.cov).all()
@@ -415,11 +424,12 @@ def test_rounding_does_not_choose_between_two_starts(between):
     values = [-3.0, -1.0 + between, -math.inf, -1.0, -math.inf]
     log_prob = torch.tensor([values], dtype=torch.float64)
     run_length = torch.tensor([[6, 2, 7, 4, 8]])
-    for state in (pair.eager, pair.own):
-        state.belief.log_prob.copy_(log_prob)
-        state.belief.score.copy_(log_prob)
-        state.belief.run_length.copy_(run_length)
-        state.seq.fill_(10)
+    belief = pair.eager.belief._replace(
+        log_prob=log_prob, score=log_prob.clone(), run_length=run_length
+    )
+    pair.eager = pair.eager._replace(belief=belief, seq=pair.eager.seq + 10)
+    for own, new in zip(pair.tensors, pair.layout.packed(pair.eager, pair.prior), strict=True):
+        own.copy_(new)
     seen = observed(
         pair.model, np.random.default_rng(1), 1, 10,
         labelled=np.zeros(1, bool), elapsed=np.ones(1), changepoint=np.full(1, np.nan),
@@ -436,9 +446,9 @@ def test_rounding_does_not_choose_between_two_starts(between):
 def test_models_of_one_class_share_what_is_compiled_and_are_not_kept():
     build = untrained.alpaca
     compiled.kernel_of(build(3, outputs=1))
-    before = len(steps_of.advance.signatures)
+    before = len(steps_of.advance.signatures), len(regression.predict.signatures)
     compiled.kernel_of(build(9, outputs=2))
-    assert len(steps_of.advance.signatures) == before
+    assert (len(steps_of.advance.signatures), len(regression.predict.signatures)) == before
     model = build(3)
     assert compiled.kernel_of(model) is not compiled.kernel_of(model)
 
@@ -465,10 +475,9 @@ def test_models_without_a_kernel_have_none():
 )
 def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
     pair, other = Pair(conjugate.Gaussian(), 2, 4), Pair(conjugate.Gaussian(), 2, 4)
-    views = Views([*moca.leaves(pair.own), *pair.prior.stats, *pair.prior[1:]])
     told = {"rows": np.arange(2), "inputs": np.ones((2, 7)), "hazards": np.full((2, 1), 0.1)}
     with pytest.raises(ValueError, match="contiguous"):
-        pair.kernel.advance(views, window=5, **{**told, name: wrong})
+        pair.kernel.advance(pair.held, window=5, **{**told, name: wrong})
     assert same_states(pair, other)
 
 
@@ -516,7 +525,9 @@ def test_elementary_functions_are_within_rounding_of_scipys():
 def test_every_kernel_is_compiled_at_installation():
     learned = {name: build() for name, build in installation.LEARNED.items()}
     built_in = {name: entry.build(entry.simulated) for name, entry in BUILTIN.items()}
-    named = {compiled._name({**learned, **built_in}[name]) for name in installation.NAMES[:-1]}
+    models = {**learned, **built_in}
+    assert {*installation.NAMES} == {*models, installation.STEP, installation.ANOMALIES}
+    named = {compiled._name(model) for model in models.values()}
     assert named == {*compiled._BUILT_IN, *compiled._LEARNED}
 
 

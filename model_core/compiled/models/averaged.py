@@ -1,17 +1,23 @@
 """`upm.averaged.Averaged`: level, line or autoregression in each regime, heavy tails and a walk.
 
-Other models share it, with more parts: noise is that of all of them.
+Lines of the statistics, of P parts: mean (d, P, 2), precision (d, P, 3), alpha (1), beta and log
+weight (d, P), the origin (1). Lines of `params`: those of `student_t`; the shares of the parts
+(d P), what is believed of labels (d), the walk's weight and the lead that it had (1), the second
+feature and `f' Lambda^-1 f` (d P each). Other models share it, with more statistics after these and
+perhaps a learned last part, of which there is only the log weight here: noise is that of all parts.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
-from model_core.compiled import LABEL, LABELLED, arithmetic, belief, mixture, step
-from model_core.compiled.belief import CHANCE, MASS, SHARE
-from model_core.compiled.jit import Floats, compiled, implements, inlined, whole
+import numpy as np
+
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
+from model_core.compiled.belief import CHANCE, MASS, SHARE, SPARE
+from model_core.compiled.jit import Floats, compiled, either, inlined, whole
 from model_core.compiled.models import student_t, walk
+from model_core.compiled.step import Functions, Model, Noise
 from model_core.upm import averaged
 from model_core.upm.averaged import (
     FAR_AHEAD,
@@ -27,8 +33,6 @@ from model_core.upm.base import FARTHEST
 from model_core.upm.walk import TAILS as TAILS_OF_WALK
 
 KINDS = averaged.Averaged.kinds
-PARTS = len(KINDS)
-NOISE = student_t.Noise(averaged.Averaged.skews, NORMAL)
 # Mean size of a Student-t of TAILS degrees of freedom, as all have that are skewed.
 SIZE = 2 * math.exp(math.lgamma(TAILS / 2 + 0.5) - math.lgamma(TAILS / 2))
 SIZE *= math.sqrt(TAILS / math.pi) / (TAILS - 1)
@@ -36,92 +40,93 @@ NOTHING = -700.0  # log weight of a part that the walk has not
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
 
 
-class Averaged(NamedTuple):
-    """Rows of the statistics, of P parts: mean (d, P, 2), precision (d, P, 3), alpha (1).
-
-    Then beta and weight (d, P), the origin (1); and beside the statistics the second feature and
-    `f' Lambda^-1 f`, (d, P) each. `params` ends with the shares of the parts (d P), what is
-    believed of labels (d), and a row of the walk's weight and the lead that it had.
-    """
-
-    outputs: int
-    rows: int
-    kept: int
-    params: int
-    statistics: int = 6
-    parts: int = PARTS
-    outliers: int = 1
-    spare: int = mixture.FIELDS
+def of(model: averaged.Averaged) -> tuple[Model, Functions]:
+    """Sizes and functions of a model."""
+    d = model.y_dim
+    noise = noise_of(model)
+    sizes = Model(
+        outputs=d, kept=lines_of(d, noise), params=params_of(d, noise), spare=mixture.FIELDS,
+        spares=noise.parts, noise=noise,
+    )  # fmt: skip
+    return sizes, Functions(predict, student_t.score, learn, remember, student_t.summarise)
 
 
-def of(model: averaged.Averaged) -> Averaged:
-    """Dimensions of a model."""
-    d, kept = model.y_dim, rows_of(model.y_dim, NOISE)
-    return Averaged(d, kept + 2 * PARTS * d, kept, params_of(d, NOISE))
+def noise_of(model: averaged.Averaged, own: int = 0) -> Noise:
+    """Noise of all parts; own: 1 where the last one is learned."""
+    return Noise(len(model.skews), NORMAL, own, np.array(model.skews))
 
 
-def rows_of(outputs: int, noise: student_t.Noise) -> int:
-    """Rows of the statistics; a learned last part has nothing here but its weight."""
-    parts = len(noise.skews)
-    return (6 * (parts - noise.own) + parts) * outputs + 2
+@either
+def lines_of(outputs: int, noise: Noise) -> int:
+    """Lines of the statistics."""
+    parts = noise.parts - noise.own
+    return (6 * parts + noise.parts) * outputs + 2
 
 
-def params_of(outputs: int, noise: student_t.Noise) -> int:
-    """Rows of `params`."""
-    return student_t.rows_of(outputs, noise) + len(noise.skews) * outputs + outputs + 1
+@either
+def shares_of(outputs: int, noise: Noise) -> int:
+    """First line of the shares of the parts."""
+    return student_t.lines_of(outputs, noise)
 
 
-@implements(step.predict, Averaged)
+@either
+def believed_of(outputs: int, noise: Noise) -> int:
+    """First line of what is believed of labels; that of the walk follows them."""
+    return shares_of(outputs, noise) + noise.parts * outputs
+
+
+@either
+def seconds_of(outputs: int, noise: Noise) -> int:
+    """First line of the second features; the variances follow."""
+    return believed_of(outputs, noise) + outputs + 1
+
+
+@either
+def params_of(outputs: int, noise: Noise) -> int:
+    """Lines of `params`."""
+    return seconds_of(outputs, noise) + 2 * (noise.parts - noise.own) * outputs
+
+
+@compiled
 def predict(
-    model: Averaged,
+    model: Model,
     number: Floats,
     context: Floats,
-    location: Floats,
+    lines: Floats,
     own: Floats,
     params: Floats,
-) -> None:
+    work: Floats,
+) -> float:
     """Average of the parts, and the walk."""
-    forecast(model.outputs, context, own, params)
+    regress(model.outputs, model.noise, context, own, params)
+    return complete(model.outputs, model.noise, context, params)
 
 
 @compiled
-def forecast(outputs: int, context: Floats, own: Floats, params: Floats) -> None:
-    """Average of the parts, and the walk."""
-    regress(outputs, KINDS, NOISE, context, own, params)
-    complete(outputs, NOISE, context, params)
-
-
-@compiled
-def regress(
-    outputs: int,
-    kinds: tuple[int, ...],
-    noise: student_t.Noise,
-    context: Floats,
-    own: Floats,
-    params: Floats,
-) -> None:
+def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) -> None:
     """Fill half the degrees of freedom, locations, squared scales and log weights.
 
-    kinds: of all parts but a learned last one, of which there is the log weight alone.
+    Of a learned last part there is the log weight alone.
     """
-    parts, every, d = len(kinds), len(noise.skews), outputs
-    size, origin_row = parts * d, (6 * parts + every) * d + 1
-    alpha, origin = own[5 * size], own[origin_row]
-    first, n = student_t.before_locations(d, noise), whole(alpha)
+    every = noise.parts
+    parts = every - noise.own
+    size = parts * d
+    alpha, origin = own[5 * size], own[(6 * parts + every) * d + 1]
+    first, second, n = student_t.before_locations(d, noise), seconds_of(d, noise), whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
     for k in range(every * d):
         arithmetic.copy(own[6 * size + 1 + k], params[first + 3 * every * d + k])
     for o in range(d):
         lag = context[1 + 4 * d + o]
         for part in range(parts):
-            k, to, kind = o * parts + part, first + o * every + part, kinds[part]
-            u = own[origin_row + 1 + k]
+            k, to, kind = o * parts + part, first + o * every + part, KINDS[part]
+            u = params[second + k]
             arithmetic.fill(u, lag if kind == LAG else 0.0)
             if kind == LINE:
                 for i in range(n):
                     u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
             u[n - 1] = 0.0  # an outlier is of the level's prior
-            beta, variance = own[5 * size + 1 + k], own[origin_row + 1 + size + k]
+            beta, variance = own[5 * size + 1 + k], params[second + size + k]
             _forecast(own[2 * k : 2 * k + 2], own[2 * size + 3 * k : 2 * size + 3 * k + 3], u,
                       params[to], variance)  # fmt: skip
             square = params[to + every * d]
@@ -146,24 +151,21 @@ def _forecast(mean: Floats, precision: Floats, u: Floats, loc: Floats, variance:
 
 
 @compiled
-def complete(outputs: int, noise: student_t.Noise, context: Floats, params: Floats) -> None:
-    """Bounds, the walk and what follows, once there are the regressions of all parts."""
-    _bound(outputs, noise, context, params)
-    _walk(outputs, noise, context, params)
-    student_t.finish(outputs, noise, params)
+def complete(d: int, noise: Noise, context: Floats, params: Floats) -> float:
+    """Bounds, the walk and what follows, once there are the regressions of all parts.
 
-
-@inlined
-def shares_of(outputs: int, noise: student_t.Noise, params: Floats) -> int:
-    """First row of the shares of the parts."""
-    first: int = believed_of(outputs, params) - len(noise.skews) * outputs
-    return first
+    Returns the walk's weight.
+    """
+    _bound(d, noise, context, params)
+    _walk(d, noise, context, params)
+    student_t.finish(d, noise, params)
+    return float(params[believed_of(d, noise) + d, 0])
 
 
 @compiled
-def _bound(outputs: int, noise: student_t.Noise, context: Floats, params: Floats) -> None:
+def _bound(outputs: int, noise: Noise, context: Floats, params: Floats) -> None:
     """Locations near the labels' range, but for the outliers'; freedom of heavy tails."""
-    d, parts, first = outputs, len(noise.skews), student_t.before_locations(outputs, noise)
+    d, parts, first = outputs, noise.parts, student_t.before_locations(outputs, noise)
     half, heavy = params[2 * d], params[2 * d + student_t.FREEDOM]
     n = whole(half)
     for i in range(n):
@@ -185,12 +187,12 @@ def bounds(outputs: int, output: int, context: Floats) -> tuple[float, float]:
 
 
 @compiled
-def _walk(outputs: int, noise: student_t.Noise, context: Floats, params: Floats) -> None:
+def _walk(outputs: int, noise: Noise, context: Floats, params: Floats) -> None:
     """The walk's forecast in the column before the last, whose first part is all of it."""
-    d, parts = outputs, len(noise.skews)
+    d, parts = outputs, noise.parts
     size, first, at = parts * d, student_t.before_locations(d, noise), whole(params[0]) - 2
     kept = context[1 + 5 * d :]
-    params[params.shape[0] - 1, 0] = kept[walk.WEIGHT]
+    params[believed_of(d, noise) + d, 0] = kept[walk.WEIGHT]
     for group in range(2 * d, first, student_t.FREEDOM):
         params[group, at] = 0.5 * TAILS_OF_WALK
     for o in range(d):
@@ -203,64 +205,22 @@ def _walk(outputs: int, noise: student_t.Noise, context: Floats, params: Floats)
             params[first + 3 * size + k, at] = 0.0 if k % parts == 0 else NOTHING
 
 
-@implements(step.mix, Averaged)
-def mix(model: Averaged, rate: float, params: Floats, work: Floats) -> None:
-    """As any, then with the walk."""
-    mix_walk(rate, params[params.shape[0] - 1, 0], work)
-
-
 @compiled
-def mix_walk(rate: float, weight: float, work: Floats) -> None:
-    """As any, then with a walk of that weight in the column before the last."""
-    belief.mix(rate, work)
+def believe(d: int, noise: Noise, number: Floats, params: Floats, work: Floats) -> float:
+    """Keep what is believed of each output, by all parts; returns the score with the walk."""
     chance = work[CHANCE]
-    n = whole(chance)
-    everything = arithmetic.total(chance, n)
-    for i in range(n):
-        chance[i] *= 1.0 - weight
-    chance[n - 2] = weight * everything
-
-
-@implements(step.score, Averaged)
-def score(model: Averaged, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
-    """Log density of all outputs."""
-    student_t.log_density(model.outputs, NOISE, number, params, each)
-
-
-@implements(step.believe, Averaged)
-def believe(
-    model: Averaged, number: Floats, work: Floats, params: Floats, log_score: float
-) -> float:
-    """`v y + (1 - v) m` in rows at the end of `params`; returns the score with the walk."""
-    return believe_parts(model.outputs, NOISE, number, work, params, log_score)
+    for o in range(d):
+        expected, learned = expect(d, noise, o, number, chance, work[MASS], work[SHARE], params)
+        keep_belief(d, noise, o, number, chance, expected, learned, params)
+    return score_with_walk(d, noise, work, params)
 
 
 @compiled
-def believe_parts(
-    outputs: int,
-    noise: student_t.Noise,
-    number: Floats,
-    work: Floats,
-    params: Floats,
-    log_score: float,
-) -> float:
-    """What is believed of each output, by all parts; returns the score with the walk."""
-    for o in range(outputs):
-        expected, learned = expect(
-            outputs, noise, o, number, work[CHANCE], work[MASS], work[SHARE], params
-        )
-        keep_belief(outputs, o, number, work[CHANCE], expected, learned, params)
-    return score_with_walk(outputs, noise, work, params, log_score)
-
-
-@compiled
-def score_with_walk(
-    outputs: int, noise: student_t.Noise, work: Floats, params: Floats, log_score: float
-) -> float:
-    """Log score of the answer; the walk's lead before `log_score` is kept in `params`."""
-    last, d, size = params.shape[0] - 1, outputs, len(noise.skews) * outputs
-    first, n = student_t.before_locations(d, noise) + 4 * size, whole(work[CHANCE])
-    density, weight = 0.0, params[last, 0]
+def score_with_walk(d: int, noise: Noise, work: Floats, params: Floats) -> float:
+    """Log score of the answer; the walk's lead before that of the hypotheses is kept."""
+    last, log_score = believed_of(d, noise) + d, work[SPARE, 0]
+    first = student_t.before_locations(d, noise) + 4 * noise.parts * d
+    n, density, weight = whole(work[CHANCE]), 0.0, params[last, 0]
     for o in range(d):
         density += params[first + o, n - 2]
     params[last, 1] = density - log_score
@@ -270,7 +230,7 @@ def score_with_walk(
 @compiled
 def expect(
     outputs: int,
-    noise: student_t.Noise,
+    noise: Noise,
     output: int,
     number: Floats,
     chance: Floats,
@@ -282,7 +242,7 @@ def expect(
 
     chance, mass: (W) weights of the sums. inlier: responsibilities. Fills the shares of the parts.
     """
-    d, parts = outputs, len(noise.skews)
+    d, parts = outputs, noise.parts
     size, first = parts * d, student_t.before_locations(d, noise)
     n = whole(chance) - 2  # nor walk, nor outliers
     weights, heavy_before = student_t.weights_of(d, noise), parts - noise.own
@@ -290,7 +250,7 @@ def expect(
     expected, learned = 0.0, 0.0
     for k in range(output * parts, (output + 1) * parts):
         loc, square, log_weight = params[first + k], params[first + size + k], first + 3 * size
-        density, each = params[first + 2 * size + k], params[shares_of(d, noise, params) + k]
+        density, each = params[first + 2 * size + k], params[shares_of(d, noise) + k]
         part = k - output * parts
         tails = TAILS if noise.normal <= part < heavy_before else 0.0
         skew = noise.skews[part]
@@ -306,7 +266,8 @@ def expect(
 
 @compiled
 def keep_belief(
-    outputs: int,
+    d: int,
+    noise: Noise,
     output: int,
     number: Floats,
     chance: Floats,
@@ -325,16 +286,9 @@ def keep_belief(
     believed = forecast + learned * (y - forecast)
     if learned >= 0.5:
         believed = y - (y - forecast) * (1.0 - learned)
-    row = believed_of(outputs, params) + output
+    row = believed_of(d, noise) + output
     params[row, 0] = believed
     params[row, 1] = forecast
-
-
-@inlined
-def believed_of(outputs: int, params: Floats) -> int:
-    """First row of what is believed of labels."""
-    first: int = params.shape[0] - 1 - outputs
-    return first
 
 
 @inlined
@@ -386,61 +340,48 @@ def _share(
         out[i] = odds / (1.0 + odds) * ((precise if precise < 1.0 else 1.0) * side)
 
 
-@implements(step.learn, Averaged)
+@compiled
 def learn(
-    model: Averaged,
+    model: Model,
     number: Floats,
     context: Floats,
-    share: Floats,
+    lines: Floats,
     own: Floats,
     params: Floats,
-) -> None:
+    work: Floats,
+) -> float:
     """Conjugate update of the parts, and of their probabilities."""
-    learn_parts(model.outputs, NOISE, number, context[0], share, own, params)
-
-
-@compiled
-def learn_parts(
-    outputs: int,
-    noise: student_t.Noise,
-    number: Floats,
-    now: float,
-    share: Floats,
-    own: Floats,
-    params: Floats,
-) -> None:
-    """Conjugate update of the parts by their shares, and of their probabilities."""
-    # Means and variances are not needed any more.
-    update(outputs, noise, number, now, share, own, params, params[0], params[outputs])
+    log_score = believe(model.outputs, model.noise, number, params, work)
+    update(model.outputs, model.noise, number, context[0], work[SHARE], own, params)
+    return log_score
 
 
 @compiled
 def update(
-    outputs: int,
-    noise: student_t.Noise,
+    d: int,
+    noise: Noise,
     number: Floats,
     now: float,
     share: Floats,
     own: Floats,
     params: Floats,
-    told: Floats,
-    rest: Floats,
 ) -> None:
     """Conjugate update of all parts but a learned last one, and of the probabilities of all.
 
-    Each part learns its share; see `expect`. told, rest: rows to work in.
+    Each part learns its share; see `expect`.
     """
-    d, every, shares = outputs, len(noise.skews), shares_of(outputs, noise, params)
+    every, shares = noise.parts, shares_of(d, noise)
     parts = every - noise.own
-    size, origin_row = parts * d, (6 * parts + every) * d + 1
-    alpha, origin = own[5 * size], own[origin_row]
-    first, n = student_t.before_locations(d, noise), whole(share)
+    size = parts * d
+    alpha, origin = own[5 * size], own[(6 * parts + every) * d + 1]
+    first, second, n = student_t.before_locations(d, noise), seconds_of(d, noise), whole(share)
+    told, rest = params[0], params[d]  # means and variances are not needed any more
     log_shares(share, told, rest)
     for o in range(d):
         evidence, y = params[first + 4 * every * d + o], number[LABEL + o]
         for part in range(parts):
             k, of_all = o * parts + part, o * every + part
-            u, variance = own[origin_row + 1 + k], own[origin_row + 1 + size + k]
+            u, variance = params[second + k], params[second + size + k]
             loc, beta = params[first + of_all], own[5 * size + 1 + k]
             each = params[shares + of_all]
             for i in range(n):
@@ -498,45 +439,34 @@ def reweigh(
         )
 
 
-@implements(step.remember, Averaged)
-def remember(model: Averaged, number: Floats, params: Floats, context: Floats) -> None:
+@compiled
+def remember(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
     """Time, the range and the lag of believed labels, and the walk."""
-    advance(model.outputs, number, params, context)
+    advance(model.outputs, model.noise, number, context, params)
+    return 0.0
 
 
 @compiled
-def advance(outputs: int, number: Floats, params: Floats, context: Floats) -> None:
+def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Floats) -> None:
     """Time, the range and the lag of believed labels, and the walk."""
-    lead = params[params.shape[0] - 1, 1]
-    walk.advance(outputs, number, context, 1 + 5 * outputs, lead)
-    _remember(outputs, number, params, context)
-
-
-@compiled
-def _remember(outputs: int, number: Floats, params: Floats, context: Floats) -> None:
+    line = believed_of(d, noise)
+    walk.advance(d, number, context, 1 + 5 * d, params[line + d, 1])
     context[0] += 1.0
     if number[LABELLED] == 0:
         return
-    d = outputs
     for o in range(d):
-        believed = params[believed_of(d, params) + o, 0]
+        believed = params[line + o, 0]
         value = (believed - context[1 + o]) / context[1 + d + o]
         if math.isfinite(believed):
             value = min(max(value, -FARTHEST), FARTHEST)
         context[1 + 2 * d + o] = min(context[1 + 2 * d + o], value)
         context[1 + 3 * d + o] = max(context[1 + 3 * d + o], value)
         context[1 + 4 * d + o] = value
-
-
-@implements(step.summarise, Averaged)
-def summarise(
-    model: Averaged,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> None:
-    """As any mixture of Student-t."""
-    student_t.summarise(model.outputs, NOISE, number, chance, params, levels, spare, out)

@@ -1,12 +1,12 @@
 """`upm.joint.Joint`: independent outputs as in `averaged`, or a vector autoregression.
 
-Rows of `own`: the vector autoregressions' statistics (see `Places`), then those of
-`averaged`. Rows of `params`: those of `averaged`; then, for each of the three (the
-independent outputs and both vector autoregressions), the label's log density with the log choice,
-the probability given the label, the share that it learns (until `believe` its lead: log density
-over the average of all), and the weight in the forecast; the log of the label's density by all; two
-rows to work in. After them a block for each vector
-autoregression, and rows to work in, of which the Cholesky factor of `Lambda` takes most.
+Lines of the statistics: those of `averaged`, then of the vector autoregressions `M`, `Lambda`,
+`psi` and `nu` (see `wishart`) of each in turn, and the log choice (1 + V). Lines of `params`: those
+of `averaged`; then, for each of the three (the independent outputs and both vector
+autoregressions), the label's log density with the log choice, the probability given the label, the
+share that it learns (until `learn` its lead: log density over the average of all), and the weight
+in the forecast; the log of the label's density by all; lines to work in, two and one for each
+output; and a block of `wishart` for each vector autoregression.
 """
 
 from __future__ import annotations
@@ -14,285 +14,183 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, step
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.belief import CHANCE, MASS, SHARE, STATISTICS
-from model_core.compiled.jit import Floats, Ints, compiled, implements, inlined, whole
-from model_core.compiled.models import (
-    averaged,
-    multivariate,
-    regression,
-    student_t,
-)
-from model_core.compiled.models.averaged import NOISE, PARTS
+from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
+from model_core.compiled.jit import Floats, compiled, either, inlined, whole
+from model_core.compiled.models import averaged, student_t, wishart
+from model_core.compiled.models.regression import add_product
+from model_core.compiled.models.wishart import HALF, LOCATION, SQUARE
 from model_core.compiled.ops import maths
+from model_core.compiled.step import Functions, Model, Noise
 from model_core.upm import joint
 from model_core.upm.averaged import FAR_AHEAD, TAILS
 from model_core.upm.base import FARTHEST
 from model_core.upm.joint import BEFORE, CERTAIN, FAR, TOGETHER, WATCHED
 
 _SPECIAL = maths("special")
-ALONE = 6  # leaves of independent outputs; those of the vector autoregressions follow
-LEAVES = ALONE + 5
 CHOICES = 1 + TOGETHER
-# First rows after those of `averaged`; the first four are of each of the three.
-DENSITY, TOLD, LEARNED, WEIGHT = range(0, 4 * CHOICES, CHOICES)
-EVIDENCE, ONE, OTHER, BLOCKS = range(4 * CHOICES, 4 * CHOICES + 4)
-# Rows of a block: `f' Lambda^-1 f`; squared scale of psi; half the degrees of freedom; half of
-# `log det psi`; squared distance of the label in scales. Then locations (d), squared scales of the
-# marginals (d), `Lambda^-1 f` (p), and the Cholesky factor of psi (d, d).
-VARIANCE, SPREAD, HALF, DETERMINANT, SQUARE, LOCATION = range(6)
+# First lines after those of `averaged`; the first four are of each of the three.
+DENSITY, LIKELIHOOD, LEARNED, WEIGHT = range(0, 4 * CHOICES, CHOICES)
+EVIDENCE, ONE, OTHER, MEANS = range(4 * CHOICES, 4 * CHOICES + 4)
 NORMAL = 1  # vector autoregressions, the first, whose noise is normal
 
 
 class Places(NamedTuple):
-    """First rows of the statistics of the vector autoregressions, whose `M` come first."""
+    """First lines of the statistics of the vector autoregressions; of `params` after `averaged`'s.
 
+    block: lines of a block.
+    """
+
+    matrix: int
     inverse: int
     psi: int
     nu: int
     choice: int
-    end: int
-    # Of the squared scales, `Lambda^-1 f` and the factor in a block, and its rows.
-    square: int
-    solved: int
-    factor: int
+    more: int
+    blocks: int
     block: int
 
 
-class Joint(NamedTuple):
-    """Dimensions; `alone` rows of `params` are those of `averaged`."""
-
-    outputs: int
-    rows: int
-    kept: int
-    params: int
-    alone: int
-    at: Places
-    statistics: int = LEAVES
-    parts: int = PARTS + TOGETHER
-    outliers: int = 1
-    spare: int = mixture.FIELDS
-
-
-def of(model: joint.Joint) -> Joint:
-    """Dimensions of a model."""
-    d = model.y_dim
-    at = places_of(d)
-    kept = at.end + averaged.rows_of(d, NOISE)
-    alone = averaged.params_of(d, NOISE)
-    params = alone + BLOCKS + TOGETHER * at.block + (d + 1) * (d + 1)
-    return Joint(d, kept + 2 * PARTS * d, kept, params, alone, at)
-
-
-def places_of(d: int) -> Places:
+@either
+def places_of(d: int, noise: Noise) -> Places:
     """By the number of outputs."""
     p = d + 1
-    inverse = TOGETHER * p * d
+    matrix = averaged.lines_of(d, noise)
+    inverse = matrix + TOGETHER * p * d
     psi = inverse + TOGETHER * p * p
     nu = psi + TOGETHER * d * d
-    choice = nu + TOGETHER
-    square, solved = LOCATION + d, LOCATION + 2 * d
-    factor = solved + p
-    return Places(inverse, psi, nu, choice, choice + CHOICES, square, solved, factor,
-                  factor + d * d)  # fmt: skip
+    more = averaged.params_of(d, noise)
+    blocks, block = more + MEANS + d, wishart.block_of(d, p).end
+    return Places(matrix, inverse, psi, nu, nu + TOGETHER, more, blocks, block)
 
 
-@implements(step.load, Joint)
-def load(model: Joint, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    """Those of the vector autoregressions first."""
-    at = 0
-    for leaf in range(STATISTICS + ALONE, STATISTICS + LEAVES):
-        at += step.load_leaf(views, row, slot, leaf, LEAVES, own[at:])
-    for leaf in range(STATISTICS, STATISTICS + ALONE):
-        at += step.load_leaf(views, row, slot, leaf, LEAVES, own[at:])
-
-
-@implements(step.store, Joint)
-def store(model: Joint, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    """As they were loaded."""
-    at = 0
-    for leaf in range(STATISTICS + ALONE, STATISTICS + LEAVES):
-        at += step.store_leaf(views, row, leaf, LEAVES, own[at:])
-    for leaf in range(STATISTICS, STATISTICS + ALONE):
-        at += step.store_leaf(views, row, leaf, LEAVES, own[at:])
-
-
-@implements(step.predict, Joint)
-def predict(
-    model: Joint, number: Floats, context: Floats, location: Floats, own: Floats, params: Floats
-) -> None:
-    """All three, and the walk."""
-    averaged.forecast(model.outputs, context, own[model.at.end :], params[: model.alone])
-    _forecast(model.outputs, model.at, context, own, params[model.alone :])
+def of(model: joint.Joint) -> tuple[Model, Functions]:
+    """Sizes and functions of a model."""
+    noise = averaged.noise_of(model)
+    at = places_of(model.y_dim, noise)
+    sizes = Model(
+        outputs=model.y_dim,
+        kept=at.choice + CHOICES,
+        params=at.blocks + TOGETHER * at.block,
+        spare=mixture.FIELDS,
+        spares=noise.parts + TOGETHER,
+        noise=noise,
+    )
+    return sizes, Functions(predict, score, learn, remember, summarise)
 
 
 @compiled
-def _forecast(d: int, at: Places, context: Floats, own: Floats, rest: Floats) -> None:
-    """Blocks of the vector autoregressions, and the weights of the three."""
-    p, n = d + 1, whole(own[0])
-    factor = rest[BLOCKS + TOGETHER * at.block :]
+def predict(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """All three, and the walk."""
+    d, noise = model.outputs, model.noise
+    averaged.regress(d, noise, context, own, params)
+    beside = averaged.complete(d, noise, context, params)
+    at, p, n = places_of(d, noise), d + 1, whole(own[0])
     for j in range(TOGETHER):
-        block = rest[BLOCKS + j * at.block : BLOCKS + (j + 1) * at.block]
-        multivariate.factorise(p, own[at.inverse + j * p * p :], factor)
-        _solve(d, context, factor, block[at.solved : at.solved + p], block[VARIANCE])
-        _locate(d, context, own[j * p * d :], block[LOCATION : LOCATION + d])
-        psi = own[at.psi + j * d * d : at.psi + (j + 1) * d * d]
-        _spread(d, at, j >= NORMAL, own[at.nu + j], psi, block)
+        block = params[at.blocks + j * at.block :]
+        wishart.forecast(
+            d, p, context, own[at.matrix + j * p * d :], own[at.inverse + j * p * p :],
+            own[at.psi + j * d * d :], own[at.nu + j], INF if j < NORMAL else TAILS, block,
+        )  # fmt: skip
+        for o in range(d):
+            loc = block[LOCATION + o]
+            least, most = averaged.bounds(d, o, context)
+            for i in range(n):
+                loc[i] = max(least, min(most, loc[i]))
     for k in range(CHOICES):
-        weight = rest[WEIGHT + k]
+        weight = params[at.more + WEIGHT + k]
         arithmetic.exp_of(own[at.choice + k], 0.0, weight, n)
         # The walk and the outliers are independent for certain.
         for i in range(n - 2, n):
             weight[i] = 1.0 if k == 0 else 0.0
+    return beside
 
 
 @compiled
-def _spread(d: int, at: Places, heavy: bool, nu: Floats, psi: Floats, block: Floats) -> None:
-    """Degrees of freedom, and scales of all outputs together and of each alone."""
-    half, spread, variance = block[HALF], block[SPREAD], block[VARIANCE]
-    n = whole(half)
-    for i in range(n):
-        half[i] = 0.5 * (nu[i] - (d - 1))
-    for i in range(n):
-        spread[i] = (1.0 + variance[i]) / (2.0 * half[i])
-    if heavy:
-        for i in range(n):
-            half[i] = half[i] if half[i] < 0.5 * TAILS else 0.5 * TAILS
-    for o in range(d):
-        _multiply(psi[o * d + o], spread, block[at.square + o])
-    multivariate.factorise(d, psi, block[at.factor :])
-    multivariate.half_log_determinant(d, block[at.factor :], block[DETERMINANT])
-
-
-@inlined
-def _feature(d: int, context: Floats, a: int) -> float:
-    """One, and the lag."""
-    feature: float = 1.0 if a == 0 else context[4 * d + a]
-    return feature
-
-
-@compiled
-def _solve(d: int, context: Floats, factor: Floats, solved: Floats, variance: Floats) -> None:
-    """`Lambda^-1 f` and `f' Lambda^-1 f`, by the factor (p p, W) of `Lambda`."""
-    p = d + 1
-    for a in range(p):
-        arithmetic.fill(solved[a], _feature(d, context, a))
-        for b in range(a):
-            _subtract(factor[a * p + b], solved[b], solved[a])
-        _divide(solved[a], factor[a * p + a])
-    arithmetic.fill(variance, 0.0)
-    for a in range(p):
-        regression.add_product(solved[a], solved[a], variance)
-    for a in range(p - 1, -1, -1):
-        for b in range(a + 1, p):
-            _subtract(factor[b * p + a], solved[b], solved[a])
-        _divide(solved[a], factor[a * p + a])
-
-
-@compiled
-def _subtract(left: Floats, right: Floats, out: Floats) -> None:
-    for i in range(whole(out)):
-        out[i] -= left[i] * right[i]
-
-
-@compiled
-def _divide(values: Floats, by: Floats) -> None:
-    for i in range(whole(values)):
-        values[i] /= by[i]
-
-
-@compiled
-def _locate(d: int, context: Floats, matrix: Floats, locations: Floats) -> None:
-    """`M' f` within bounds."""
-    n = whole(locations[0])
-    for o in range(d):
-        loc = locations[o]
-        arithmetic.copy(matrix[o], loc)
-        for a in range(1, d + 1):
-            entry, feature = matrix[a * d + o], _feature(d, context, a)
-            for i in range(n):
-                loc[i] += feature * entry[i]
-        least, most = averaged.bounds(d, o, context)
-        for i in range(n):
-            loc[i] = max(least, min(most, loc[i]))
-
-
-@implements(step.mix, Joint)
-def mix(model: Joint, rate: float, params: Floats, work: Floats) -> None:
-    """As any, then with the walk."""
-    averaged.mix_walk(rate, params[model.alone - 1, 0], work)
-
-
-@implements(step.score, Joint)
-def score(model: Joint, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
-    """Log density of all outputs."""
-    student_t.log_density(model.outputs, NOISE, number, params[: model.alone], each)
-    _explain(model.outputs, model.at, number, own[model.at.choice :], params[model.alone :], each)
-
-
-@compiled
-def _explain(
-    d: int, at: Places, number: Floats, choice: Floats, rest: Floats, each: Floats
-) -> None:
-    """Log density by all three from that of independent outputs, in place.
-
-    choice: rows of the log choice.
-    """
-    n = whole(each)
-    walk_density, astray = each[n - 2], each[n - 1]
-    student_t.add(each, choice[0], rest[DENSITY])
+def score(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """Log density of all outputs by all three; the share by the sums over errors in a row."""
+    d, noise, density = model.outputs, model.noise, work[EACH]
+    at, n = places_of(d, noise), whole(density)
+    student_t.log_density(d, noise, number, params, density)
+    walk_density, astray = density[n - 2], density[n - 1]
+    more = params[at.more : at.blocks]
+    choice = own[at.choice : at.choice + CHOICES]
+    student_t.add(density, choice[0], more[DENSITY])
     for j in range(TOGETHER):
-        block, density = rest[BLOCKS + j * at.block :], rest[DENSITY + 1 + j]
-        locations, factor, spread = block[LOCATION:], block[at.factor :], block[SPREAD]
-        residuals = rest[BLOCKS + TOGETHER * at.block :]
-        multivariate.distances(d, number, locations, factor, residuals, density)
-        square = block[SQUARE]
-        for i in range(n):
-            square[i] = density[i] / spread[i]
-        multivariate.log_density(d, block[HALF], spread, block[DETERMINANT], density)
-        student_t.add(density, choice[1 + j], density)
-    told = rest[TOLD : TOLD + CHOICES]
-    student_t.explain(rest[DENSITY : DENSITY + CHOICES], rest[ONE], each, told)
-    arithmetic.copy(each, rest[EVIDENCE])
+        together = more[DENSITY + 1 + j]
+        wishart.score(d, d + 1, number, params[at.blocks + j * at.block :], together)
+        student_t.add(together, choice[1 + j], together)
+    likelihood = more[LIKELIHOOD : LIKELIHOOD + CHOICES]
+    student_t.explain(more[DENSITY : DENSITY + CHOICES], more[ONE], density, likelihood)
+    arithmetic.copy(density, more[EVIDENCE])
     for k in range(CHOICES):
-        density, prior, lead = rest[DENSITY + k], choice[k], rest[LEARNED + k]
+        own_density, prior, lead = more[DENSITY + k], choice[k], more[LEARNED + k]
         for i in range(n):
-            lead[i] = density[i] - prior[i] - each[i]
+            lead[i] = own_density[i] - prior[i] - density[i]
     # The walk and the outliers are independent for certain.
-    each[n - 2] = walk_density
-    each[n - 1] = astray
-
-
-@implements(step.count, Joint)
-def count(model: Joint, context: Floats) -> float:
-    """`(1 - r) / (1 + r)` by the sums over errors and their neighbours."""
-    return _count(model.outputs, context[context.shape[0] - WATCHED * model.outputs :])
-
-
-@compiled
-def _count(d: int, watched: Floats) -> float:
+    density[n - 2] = walk_density
+    density[n - 1] = astray
+    watched = context[context.shape[0] - WATCHED * d :]
     r = 0.0
     for o in range(d):
         r = max(r, watched[2 * d + o] / watched[d + o])
     return (1.0 - r) / (1.0 + r)
 
 
-@implements(step.believe, Joint)
-def believe(model: Joint, number: Floats, work: Floats, params: Floats, log_score: float) -> float:
-    """As independent outputs, by the probabilities of the three; fills what they learn."""
-    alone, rest = params[: model.alone], params[model.alone :]
-    _share(model.outputs, model.at, work[SHARE], rest)
-    _believe(model.outputs, model.at, number, work, alone, rest)
-    return averaged.score_with_walk(model.outputs, NOISE, work, alone, log_score)
+@compiled
+def learn(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """Conjugate update of all, and of their probabilities."""
+    d, noise, share = model.outputs, model.noise, work[SHARE]
+    at, p = places_of(d, noise), d + 1
+    more = params[at.more : at.blocks]
+    _share(d, at, share, params)
+    _believe(d, noise, at, number, params, work)
+    log_score = averaged.score_with_walk(d, noise, work, params)
+    averaged.update(d, noise, number, context[0], more[LEARNED], own, params)
+    for j in range(TOGETHER):
+        wishart.learn(
+            d, p, number, context, more[LEARNED + 1 + j], params[at.blocks + j * at.block :],
+            own[at.matrix + j * p * d :], own[at.inverse + j * p * p :],
+            own[at.psi + j * d * d :], own[at.nu + j],
+        )  # fmt: skip
+    averaged.log_shares(share, more[ONE], more[OTHER])
+    for k in range(CHOICES):
+        choice = own[at.choice + k]
+        averaged.reweigh(more[DENSITY + k], more[EVIDENCE], more[ONE], more[OTHER], choice)
+    return log_score
 
 
 @compiled
-def _share(d: int, at: Places, share: Floats, rest: Floats) -> None:
+def _share(d: int, at: Places, share: Floats, params: Floats) -> None:
     """How much of a label each of the three learns."""
     n = whole(share)
     for k in range(CHOICES):
-        out = rest[LEARNED + k]
+        out = params[at.more + LEARNED + k]
         for i in range(n):
             out[i] = arithmetic.exp(out[i] if out[i] < FAR_AHEAD else FAR_AHEAD)
         for i in range(n):
@@ -300,32 +198,35 @@ def _share(d: int, at: Places, share: Floats, rest: Floats) -> None:
             odds = odds if odds < CERTAIN else CERTAIN
             out[i] = odds / (1.0 + odds)
         if k > NORMAL:
-            square = rest[BLOCKS + (k - 1) * at.block + SQUARE]
+            square = params[at.blocks + (k - 1) * at.block + SQUARE]
             for i in range(n):
                 heavy = (TAILS + d) / (TAILS + square[i])
                 out[i] *= heavy if heavy < 1.0 else 1.0
 
 
 @compiled
-def _believe(d: int, at: Places, number: Floats, work: Floats, alone: Floats, rest: Floats) -> None:
+def _believe(
+    d: int, noise: Noise, at: Places, number: Floats, params: Floats, work: Floats
+) -> None:
     """What is believed of the label, and the forecasts."""
     n, chance, mass = whole(work[CHANCE]) - 2, work[CHANCE], work[MASS]
-    before, after = rest[ONE], rest[OTHER]
-    _multiply(chance, rest[WEIGHT], before)
-    _multiply(mass, rest[TOLD], after)
+    more = params[at.more : at.blocks]
+    before, after = more[ONE], more[OTHER]
+    _multiply(chance, more[WEIGHT], before)
+    _multiply(mass, more[LIKELIHOOD], after)
     for o in range(d):
         expected, learned = averaged.expect(
-            d, NOISE, o, number, before, after, rest[LEARNED], alone
+            d, noise, o, number, before, after, more[LEARNED], params
         )
         for j in range(TOGETHER):
-            loc, weight = rest[BLOCKS + j * at.block + LOCATION + o], rest[WEIGHT + 1 + j]
-            told, share = rest[TOLD + 1 + j], rest[LEARNED + 1 + j]
+            loc, weight = params[at.blocks + j * at.block + LOCATION + o], more[WEIGHT + 1 + j]
+            likelihood, share = more[LIKELIHOOD + 1 + j], more[LEARNED + 1 + j]
             for i in range(n):
                 if chance[i] > 0:
                     expected += chance[i] * weight[i] * loc[i]
                 if mass[i] > 0:
-                    learned += mass[i] * told[i] * share[i]
-        averaged.keep_belief(d, o, number, chance, expected, learned, alone)
+                    learned += mass[i] * likelihood[i] * share[i]
+        averaged.keep_belief(d, noise, o, number, chance, expected, learned, params)
 
 
 @compiled
@@ -334,76 +235,34 @@ def _multiply(left: Floats, right: Floats, out: Floats) -> None:
         out[i] = left[i] * right[i]
 
 
-@implements(step.learn, Joint)
-def learn(
-    model: Joint, number: Floats, context: Floats, share: Floats, own: Floats, params: Floats
-) -> None:
-    """Conjugate update of all, and of their probabilities."""
-    d, alone, rest = model.outputs, params[: model.alone], params[model.alone :]
-    averaged.learn_parts(d, NOISE, number, context[0], rest[LEARNED], own[model.at.end :], alone)
-    for j in range(TOGETHER):
-        _learn(d, model.at, j, number, context, own, rest)
-    averaged.log_shares(share, rest[ONE], rest[OTHER])
-    for k in range(CHOICES):
-        choice = own[model.at.choice + k]
-        averaged.reweigh(rest[DENSITY + k], rest[EVIDENCE], rest[ONE], rest[OTHER], choice)
-
-
 @compiled
-def _learn(
-    d: int, at: Places, j: int, number: Floats, context: Floats, own: Floats, rest: Floats
-) -> None:
-    """Update one vector autoregression."""
-    p, share = d + 1, rest[LEARNED + 1 + j]
-    gain, product = rest[ONE], rest[OTHER]
-    block, errors = rest[BLOCKS + j * at.block :], rest[BLOCKS + TOGETHER * at.block :]
-    n, variance = whole(share), block[VARIANCE]
-    for i in range(n):
-        gain[i] = share[i] / (1.0 + share[i] * variance[i])
-    for o in range(d):
-        error, loc = errors[o], block[LOCATION + o]
-        for i in range(n):
-            error[i] = number[LABEL + o] - loc[i]
-    for a in range(p):
-        _multiply(gain, block[at.solved + a], product)
-        for o in range(d):
-            regression.add_product(product, errors[o], own[(j * p + a) * d + o])
-    multivariate.scatter(d, errors, gain, own[at.psi + j * d * d :])
-    _count_label(d, context, share, own[at.inverse + j * p * p :], own[at.nu + j])
-
-
-@compiled
-def _count_label(d: int, context: Floats, share: Floats, inverse: Floats, nu: Floats) -> None:
-    """Update what a label changes wherever it lies."""
-    p, n = d + 1, whole(share)
-    for a in range(p):
-        for b in range(p):
-            square, entry = _feature(d, context, a) * _feature(d, context, b), inverse[a * p + b]
-            for i in range(n):
-                entry[i] += share[i] * square
-    for i in range(n):
-        nu[i] += share[i]
-
-
-@implements(step.remember, Joint)
-def remember(model: Joint, number: Floats, params: Floats, context: Floats) -> None:
+def remember(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
     """The errors, then as independent outputs."""
-    _watch(model.outputs, number, params[: model.alone], context)
-    averaged.advance(model.outputs, number, params[: model.alone], context)
+    line = averaged.believed_of(model.outputs, model.noise)
+    _watch(model.outputs, line, number, params, context)
+    averaged.advance(model.outputs, model.noise, number, context, params)
+    return 0.0
 
 
 @compiled
-def _watch(d: int, number: Floats, alone: Floats, context: Floats) -> None:
-    """What is known of errors; before the time moves on."""
+def _watch(d: int, line: int, number: Floats, params: Floats, context: Floats) -> None:
+    """What is known of errors; before the time moves on. line: of what is believed of labels."""
     watched = context[context.shape[0] - WATCHED * d :]
-    row = averaged.believed_of(d, alone)
     for o in range(d):
         if number[LABELLED] == 0:
             watched[3 * d + o] = 0.0  # what follows has no neighbour
             continue
         location, scale, variance = context[1 + o], context[1 + d + o], watched[o]
         error = _in_units(number[LABEL + o], location, scale)
-        error -= _in_units(alone[row + o, 1], location, scale)
+        error -= _in_units(params[line + o, 1], location, scale)
         z = min(max(error / math.sqrt(variance), -FAR), FAR)
         moved = (min(error * error, FAR**2 * variance) - variance) / (BEFORE + context[0])
         watched[o] = variance + moved
@@ -418,58 +277,66 @@ def _in_units(value: float, location: float, scale: float) -> float:
     return held
 
 
-@implements(step.summarise, Joint)
+@compiled
 def summarise(
-    model: Joint,
+    model: Model,
     number: Floats,
     chance: Floats,
     params: Floats,
     levels: Floats,
     spare: Floats,
     out: Floats,
-) -> None:
+) -> float:
     """Moments, and each output's mixture of Student-t."""
-    d, alone, rest = model.outputs, params[: model.alone], params[model.alone :]
-    student_t.describe(d, NOISE, alone)
-    _moments(d, model.at, chance, alone, rest, spare[0], out)
+    d, noise = model.outputs, model.noise
+    at, n = places_of(d, noise), whole(chance)
+    more = params[at.more : at.blocks]
+    student_t.describe(d, noise, params)
     for o in range(d):
-        n = _gather(d, model.at, o, chance, alone, rest, spare)
-        mixture.tabulate(spare, n)
-        student_t.marginal(d, o, mixture.SKEWED_T, number, levels, spare, n, out)
-
-
-@compiled
-def _moments(
-    d: int, at: Places, chance: Floats, alone: Floats, rest: Floats, spare: Floats, out: Floats
-) -> None:
-    """Mean and covariance; inf on the diagonal where a variance does not exist."""
-    means = rest[BLOCKS + TOGETHER * at.block :]
-    for o in range(d):
-        _multiply(rest[WEIGHT], alone[o], means[o])
+        mean = more[MEANS + o]
+        _multiply(more[WEIGHT], params[o], mean)
         for j in range(TOGETHER):
-            loc = rest[BLOCKS + j * at.block + LOCATION + o]
-            regression.add_product(rest[WEIGHT + 1 + j], loc, means[o])
-        _variances(d, at, o, alone, rest)
-    mixture.moments(chance, means[:d], alone[d : 2 * d], whole(chance), out)
+            loc = params[at.blocks + j * at.block + LOCATION + o]
+            add_product(more[WEIGHT + 1 + j], loc, mean)
+        _variances(d, at, o, params)
+    mixture.moments(chance, more[MEANS : MEANS + d], params[d : 2 * d], n, out)
     for a in range(d):
         for b in range(a):
-            total = _beside(d, at, a, b, chance, alone, rest, spare)
+            total = _beside(d, at, a, b, chance, params)
             out[d + a * d + b] += total
             out[d + b * d + a] += total
+    for o in range(d):
+        _multiply(chance, more[WEIGHT], more[ONE])
+        count = student_t.gather_parts(d, noise, o, more[ONE], params, spare)
+        for j in range(TOGETHER):
+            block = params[at.blocks + j * at.block :]
+            half, loc = block[HALF], block[LOCATION + o]
+            square = block[wishart.block_of(d, d + 1).squares + o]
+            _multiply(chance, more[WEIGHT + 1 + j], more[ONE])
+            for i in range(n):
+                least, factor, _ = _SPECIAL.student_t_norm(half[i])
+                more[OTHER, i] = least + 0.5 * arithmetic.log(factor)
+            count = student_t.append(count, more[ONE], loc, square, half, more[OTHER], 1.0, spare)
+        filled = student_t.complete(count, spare)
+        mixture.tabulate(spare, filled)
+        student_t.marginal(d, o, mixture.SKEWED_T, number, levels, spare, filled, out)
+    return 0.0
 
 
 @compiled
-def _variances(d: int, at: Places, o: int, alone: Floats, rest: Floats) -> None:
+def _variances(d: int, at: Places, o: int, params: Floats) -> None:
     """Turn an output's variances by independent outputs into those of hypotheses."""
-    own, mean = rest[WEIGHT], rest[BLOCKS + TOGETHER * at.block + o]
-    first, variance = alone[o], alone[d + o]
+    more = params[at.more : at.blocks]
+    own, mean = more[WEIGHT], more[MEANS + o]
+    first, variance = params[o], params[d + o]
     n = whole(mean)
     for i in range(n):
         apart = first[i] - mean[i]
         variance[i] = own[i] * (variance[i] + apart * apart) if own[i] > 0 else 0.0
     for j in range(TOGETHER):
-        block, weight = rest[BLOCKS + j * at.block :], rest[WEIGHT + 1 + j]
-        loc, square, half = block[LOCATION + o], block[at.square + o], block[HALF]
+        block, weight = params[at.blocks + j * at.block :], more[WEIGHT + 1 + j]
+        loc, half = block[LOCATION + o], block[HALF]
+        square = block[wishart.block_of(d, d + 1).squares + o]
         for i in range(n):
             apart = loc[i] - mean[i]
             within = square[i] * half[i] / (half[i] - 1.0) if half[i] > 1.0 else INF
@@ -477,43 +344,21 @@ def _variances(d: int, at: Places, o: int, alone: Floats, rest: Floats) -> None:
 
 
 @compiled
-def _beside(
-    d: int, at: Places, a: int, b: int, chance: Floats, alone: Floats, rest: Floats, spare: Floats
-) -> float:
+def _beside(d: int, at: Places, a: int, b: int, chance: Floats, params: Floats) -> float:
     """Average covariance of two outputs within hypotheses."""
-    n, own, means = whole(chance), rest[WEIGHT], rest[BLOCKS + TOGETHER * at.block :]
+    more, n = params[at.more : at.blocks], whole(chance)
+    share, spare = more[ONE], more[OTHER]
+    left, right = more[MEANS + a], more[MEANS + b]
     for i in range(n):
-        spare[i] = own[i] * ((alone[a, i] - means[a, i]) * (alone[b, i] - means[b, i]))
+        between = (params[a, i] - left[i]) * (params[b, i] - right[i])
+        spare[i] = chance[i] * (more[WEIGHT, i] * between)
+    total = arithmetic.total(spare, n)
     for j in range(TOGETHER):
-        block, weight = rest[BLOCKS + j * at.block :], rest[WEIGHT + 1 + j]
-        half, spread, product = block[HALF], block[SPREAD], rest[ONE]
-        arithmetic.fill(product, 0.0)
-        for c in range(b + 1):
-            left, right = block[at.factor + a * d + c], block[at.factor + b * d + c]
-            for i in range(n):
-                product[i] += left[i] * right[i]
-        left, right = block[LOCATION + a], block[LOCATION + b]
+        block = params[at.blocks + j * at.block :]
+        one, other = block[LOCATION + a], block[LOCATION + b]
+        _multiply(chance, more[WEIGHT + 1 + j], share)
         for i in range(n):
-            between = (left[i] - means[a, i]) * (right[i] - means[b, i])
-            within = spread[i] * half[i] / (half[i] - 1.0) if half[i] > 1.0 else 0.0
-            spare[i] += weight[i] * (between + within * product[i])
-    return arithmetic.dot(chance, spare, n)
-
-
-@compiled
-def _gather(
-    d: int, at: Places, o: int, chance: Floats, alone: Floats, rest: Floats, out: Floats
-) -> int:
-    """Components of one output that have a weight, filled up; returns how many."""
-    share, norm = rest[ONE], rest[OTHER]
-    _multiply(chance, rest[WEIGHT], share)
-    count = student_t.gather_parts(d, NOISE, o, share, alone, out)
-    for j in range(TOGETHER):
-        block = rest[BLOCKS + j * at.block :]
-        half, loc, square = block[HALF], block[LOCATION + o], block[at.square + o]
-        _multiply(chance, rest[WEIGHT + 1 + j], share)
-        for i in range(whole(half)):
-            least, factor, _ = _SPECIAL.student_t_norm(half[i])
-            norm[i] = least + 0.5 * arithmetic.log(factor)
-        count = student_t.append(count, share, loc, square, half, norm, 1.0, out)
-    return student_t.complete(count, out)
+            spare[i] = share[i] * ((one[i] - left[i]) * (other[i] - right[i]))
+        total += arithmetic.total(spare, n)
+        total += wishart.covariance(d, d + 1, a, b, share, block, spare)
+    return total

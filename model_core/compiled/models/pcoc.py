@@ -1,234 +1,184 @@
 """`upm.pcoc.Pcoc`: a classifier that scores its inputs before the labels.
 
-The inputs of a row are its features (n). The sums of features stay where they are: a label adds to
-those of its class alone.
-
-Rows of `own`: counts (J); then `log p(z, y)` of every class (J), the last column with wider
-variances, as of outliers; the label's responsibilities; and room for n numbers. Rows of `params`:
-log probabilities of the classes (J), in the last column those without the input; and `log p(z)`.
+The inputs of a row are its features (n). The sums of features (J, n) are stepped where they lie: a
+label adds to those of its class alone. Lines of the statistics: counts (J). Lines of `params`: log
+probabilities of the classes (J), in the last column those without the input; `log p(z)`; `log p(z,
+y)` of every class (J), the last column with wider variances, as of outliers; and one to work in.
+numbers: (J n) each precision, precision times mean of the features' priors, the noise's variances
+and their inverses, then the prior of the classes (J).
 """
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
-from model_core.compiled import LABEL, LABELLED, arithmetic, belief, step
+from model_core.compiled import LABEL, LABELLED, arithmetic
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.belief import (
-    CHANCE,
-    EACH,
-    GROWN,
-    INSIDE,
-    LOG_PROB,
-    OUTSIDE,
-    STATISTICS,
-)
-from model_core.compiled.jit import LANES, Floats, Ints, compiled, flat, floats, implements, padded
+from model_core.compiled.belief import EACH, SHARE, SPARE
+from model_core.compiled.jit import Floats, compiled, statistics_line, whole
 from model_core.compiled.models import student_t
-from model_core.compiled.models.alpaca import numbers
+from model_core.compiled.models.regression import numbers
+from model_core.compiled.step import Functions, Model
 from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import pcoc
 
-COUNTS, SUMS = STATISTICS, STATISTICS + 1  # leaves
 LOG_2PI = 2 * HALF_LOG_2PI
 
 
-class Pcoc(NamedTuple):
-    """Dimensions, and the priors of every stream: (J n) each of the features, (J) of the classes.
-
-    natural: precision times mean. inverse: of the noise's variances.
-    """
-
-    classes: int
-    rows: int
-    kept: int
-    params: int
-    size: int  # n
-    precision: Floats
-    natural: Floats
-    noise: Floats
-    inverse: Floats
-    dirichlet: Floats
-    statistics: int = 2
-    parts: int = 1
-    outliers: int = 1
-    spare: int = 1
-
-
-def of(model: pcoc.Pcoc) -> Pcoc:
-    """Dimensions of a model."""
+def of(model: pcoc.Pcoc) -> tuple[Model, Functions]:
+    """Sizes and functions of a model."""
     classes, size = model.prior_mean.shape
-    return Pcoc(
-        classes, 2 * classes + 1 + padded(size) // LANES, classes, classes + 1, size,
-        numbers(model.prior_precision), numbers(model.prior_precision * model.prior_mean),
-        numbers(model.noise_variance), numbers(1 / model.noise_variance),
-        numbers(model.dirichlet),
-    )  # fmt: skip
-
-
-@implements(step.load, Pcoc)
-def load(model: Pcoc, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    """Counts, and the log densities of the features with every class."""
-    classes, size = model.classes, model.size
-    step.load_leaf(views, row, slot, COUNTS, model.statistics, own)
-    sums, prior = floats(views, SUMS, row), floats(views, SUMS + model.statistics, row)
-    features = number[LABEL + 1 : LABEL + 1 + size]
-    slots, last, each = views[LOG_PROB, 1], own.shape[1] - 1, flat(own[2 * classes + 1 :], size)
-    for column in range(slots + 1):
-        i = column if column < slots else last
-        fresh = i in (slot, last)
-        seen = prior if fresh else sums[i * classes * size : (i + 1) * classes * size]
-        spread = OUTLIER_SPREAD if i == last else 1.0
-        for j in range(classes):
-            part = slice(j * size, (j + 1) * size)
-            _distances(
-                own[j, i], spread, features, seen[part], model.precision[part],
-                model.natural[part], model.noise[part], model.inverse[part], each,
-            )  # fmt: skip
-            own[classes + j, i] = -0.5 * (arithmetic.total(each, size) + size * LOG_2PI)
-    for j in range(classes):
-        own[classes + j, slots:last] = own[classes + j, slot]
-    _add_classes(classes, model.dirichlet, own, own[classes : 2 * classes], own[2 * classes])
+    sizes = Model(
+        outputs=1,
+        kept=classes,
+        params=2 * classes + 2,
+        classes=classes,
+        spare=1,
+        by_input=1,
+        features=size,
+        numbers=numbers(
+            model.prior_precision,
+            model.prior_precision * model.prior_mean,
+            model.noise_variance,
+            1 / model.noise_variance,
+            model.dirichlet,
+        ),
+    )
+    return sizes, Functions(predict, score, learn, remember, summarise)
 
 
 @compiled
-def _distances(
-    count: float,
-    spread: float,
-    features: Floats,
-    sums: Floats,
-    precision: Floats,
-    natural: Floats,
-    noise: Floats,
-    inverse: Floats,
-    out: Floats,
-) -> None:
-    """Squared distances in variances, and the variances' logarithms, of one class's features."""
-    for k in range(out.shape[0]):
-        cov = 1.0 / (precision[k] + count * inverse[k])
-        variance = spread * (cov + noise[k])
-        error = features[k] - (natural[k] + sums[k] * inverse[k]) * cov
-        out[k] = error * error / variance + arithmetic.log(variance)
-
-
-@compiled
-def _add_classes(
-    classes: int, dirichlet: Floats, counts: Floats, out: Floats, total: Floats
-) -> None:
-    """Add `log p(y)` of every class."""
-    arithmetic.fill(total, 0.0)
-    for j in range(classes):
-        for i in range(total.shape[0]):
-            total[i] += dirichlet[j] + counts[j, i]
-    for i in range(total.shape[0]):
-        total[i] = arithmetic.log(total[i])
-    for j in range(classes):
-        for i in range(total.shape[0]):
-            out[j, i] += arithmetic.log(dirichlet[j] + counts[j, i]) - total[i]
-
-
-@implements(step.predict, Pcoc)
 def predict(
-    model: Pcoc, number: Floats, context: Floats, location: Floats, own: Floats, params: Floats
-) -> None:
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
     """Bayes' rule over the classes; the outliers' are those of the prior, whatever the input."""
-    classes = model.classes
-    joint, evidence = own[classes : 2 * classes], params[classes]
-    student_t.fold(joint, own[2 * classes], evidence)
+    classes, size = model.classes, model.features
+    joint, evidence = params[classes + 1 : 2 * classes + 1], params[classes]
+    spare, last = params[2 * classes + 1], whole(evidence) - 1
+    sums = lines[statistics_line(1) + classes :]
+    features = number[LABEL + 1 : LABEL + 1 + size]
+    _log_classes(model.numbers[4 * classes * size :], own, params, spare)
     for j in range(classes):
-        for i in range(evidence.shape[0]):
+        _log_densities(j, model, features, own[j], sums[j * size : (j + 1) * size], joint[j])
+        student_t.add(joint[j], params[j], joint[j])
+    student_t.fold(joint, spare, evidence)
+    for j in range(classes):
+        for i in range(last):
             params[j, i] = joint[j, i] - evidence[i]
-    last = own.shape[1] - 1
-    for j in range(classes):
-        params[j, last] = 0.0
-    _add_classes(classes, model.dirichlet, own[:, last:], params[:, last:], own[2 * classes, last:])
-
-
-@implements(step.mix, Pcoc)
-def mix(model: Pcoc, rate: float, params: Floats, work: Floats) -> None:
-    """The belief after the input, then the weights of hypotheses and outliers."""
-    _mix(rate, params[model.classes], work)
+    return 0.0
 
 
 @compiled
-def _mix(rate: float, evidence: Floats, work: Floats) -> None:
-    each, inside, outside = work[EACH], work[INSIDE], work[OUTSIDE]
-    n = each.shape[0] - 1
-    astray = math.log(rate) + evidence[n] if rate > 0 else -INF
-    own = math.log1p(-rate)
+def _log_densities(
+    j: int, model: Model, features: Floats, counts: Floats, sums: Floats, out: Floats
+) -> None:
+    """Log density of the features with class j; the last column's variances are wider."""
+    size, of_all = model.features, model.classes * model.features
+    n = whole(out)
+    arithmetic.fill(out, size * LOG_2PI)
+    for k in range(size):
+        at = j * size + k
+        precision, natural = model.numbers[at], model.numbers[of_all + at]
+        noise, inverse = model.numbers[2 * of_all + at], model.numbers[3 * of_all + at]
+        own = sums[k]
+        for i in range(n):
+            cov = 1.0 / (precision + counts[i] * inverse)
+            variance = (cov + noise) * (1.0 if i < n - 1 else OUTLIER_SPREAD)
+            error = features[k] - (natural + own[i] * inverse) * cov
+            out[i] += error * error / variance + arithmetic.log(variance)
     for i in range(n):
-        each[i] = arithmetic.logaddexp(own + evidence[i], astray) if rate > 0 else evidence[i]
-    for i in range(n):
-        inside[i] = own + evidence[i] - each[i]
-    for i in range(n):
-        outside[i] = astray - each[i]
-    belief.observe_input(work)
-    grown, chance, spare = work[GROWN], work[CHANCE], work[EACH]
-    for i in range(n):
-        spare[i] = arithmetic.exp(grown[i] + outside[i])
-    for i in range(n):
-        chance[i] = arithmetic.exp(grown[i] + inside[i])
-    chance[n] = arithmetic.total(spare, n)
+        out[i] *= -0.5
 
 
-@implements(step.score, Pcoc)
-def score(model: Pcoc, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
+@compiled
+def _log_classes(dirichlet: Floats, counts: Floats, out: Floats, total: Floats) -> None:
+    """`log p(y)` of every class."""
+    arithmetic.fill(total, 0.0)
+    for j in range(dirichlet.shape[0]):
+        for i in range(whole(total)):
+            total[i] += dirichlet[j] + counts[j, i]
+    for i in range(whole(total)):
+        total[i] = arithmetic.log(total[i])
+    for j in range(dirichlet.shape[0]):
+        for i in range(whole(total)):
+            out[j, i] = arithmetic.log(dirichlet[j] + counts[j, i]) - total[i]
+
+
+@compiled
+def score(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
     """Log probability of the class; -inf of an index that is none."""
     y = number[LABEL]
     j = int(y) if 0 <= y < model.classes else 0
-    arithmetic.fill(each, -INF)
+    arithmetic.fill(work[EACH], -INF)
     if j == y:
-        arithmetic.copy(params[j], each)
+        arithmetic.copy(params[j], work[EACH])
+    return 1.0
 
 
-@implements(step.learn, Pcoc)
+@compiled
 def learn(
-    model: Pcoc, number: Floats, context: Floats, share: Floats, own: Floats, params: Floats
-) -> None:
-    """Count the class; the features are added when it is stored."""
-    counts, responsibility = own[int(number[LABEL])], own[2 * model.classes]
-    for i in range(share.shape[0]):
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """Count the class."""
+    counts, share = own[int(number[LABEL])], work[SHARE]
+    for i in range(whole(share)):
         counts[i] += share[i]
-        responsibility[i] = share[i]
+    return float(work[SPARE, 0])
 
 
-@implements(step.store, Pcoc)
-def store(model: Pcoc, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    """Counts back to their places; sums of features where the label's class is."""
-    classes, size = model.classes, model.size
-    step.store_leaf(views, row, COUNTS, model.statistics, own)
-    sums, width = floats(views, SUMS, row), classes * size
-    prior = floats(views, SUMS + model.statistics, row)
-    arithmetic.copy(prior, sums[slot * width : (slot + 1) * width])
+@compiled
+def remember(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """Add the features to the sums of the label's class."""
     if number[LABELLED] == 0:
-        return
-    share, label = own[2 * classes], int(number[LABEL])
-    for i in range(views[LOG_PROB, 1]):
-        at = i * width + label * size
-        for k in range(size):
-            sums[at + k] += share[i] * number[LABEL + 1 + k]
+        return 0.0
+    size, share = model.features, work[SHARE]
+    first = statistics_line(1) + model.classes + int(number[LABEL]) * size
+    for k in range(size):
+        line, feature = lines[first + k], number[LABEL + 1 + k]
+        for i in range(whole(share)):
+            line[i] += share[i] * feature
+    return 0.0
 
 
-@implements(step.remember, Pcoc)
-def remember(model: Pcoc, number: Floats, params: Floats, context: Floats) -> None:
-    """Nothing."""
-
-
-@implements(step.summarise, Pcoc)
+@compiled
 def summarise(
-    model: Pcoc,
+    model: Model,
     number: Floats,
     chance: Floats,
     params: Floats,
     levels: Floats,
     spare: Floats,
     out: Floats,
-) -> None:
+) -> float:
     """Probabilities of the classes."""
-    n = chance.shape[0]
     for j in range(model.classes):
-        for i in range(n):
-            spare[0, i] = arithmetic.exp(params[j, i])
-        out[j] = arithmetic.dot(chance, spare[0], n)
+        arithmetic.exp_of(params[j], 0.0, spare[0], whole(chance))
+        out[j] = arithmetic.dot(chance, spare[0], whole(chance))
+    return 0.0

@@ -1,97 +1,156 @@
-"""`upm.linear`: regressions on the inputs, and on a stream's own past; their noise is unknown."""
+"""Bayesian linear regressions: of `upm.linear` on inputs or a stream's past, of `upm.alpaca`.
+
+Lines of the statistics: mean (n, d); alpha and beta (d each) where the noise is unknown; the origin
+of a trend. The covariance (n, n) is stepped where it lies: it is read once to project the features,
+and once to take what the label tells off it. Lines of `params`: those of `student_t`; the features
+(n), the covariance times them (n) and `f' P f`, which the label turns into the gain and its square;
+the fit (d) in scaled units. Of an encoder the row's inputs are the features. numbers: offsets and
+scales of the labels and the noise, where it is known, (d each).
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
-from model_core.compiled import LABEL, arithmetic, mixture, step
-from model_core.compiled.jit import Floats, compiled, implements
+import numpy as np
+from torch import Tensor
+
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
+from model_core.compiled.belief import EACH, SHARE, SPARE
+from model_core.compiled.jit import Floats, compiled, statistics_line, whole
 from model_core.compiled.models import lags, student_t
-from model_core.upm import linear
+from model_core.compiled.step import ALONE, Functions, Model, Noise
+from model_core.maths.conjugate import OUTLIER_SPREAD
+from model_core.maths.special import HALF_LOG_2PI
+from model_core.upm import alpaca, linear
 from model_core.upm.base import FARTHEST
 from model_core.upm.linear import HARMONICS, TREND_UNIT
 
-MOST_FEATURES = 32  # their squares are rows; beyond it one product for all hypotheses is faster
+MOST_FEATURES = 32  # of a model without an encoder; beyond it one product for all is faster
 
 
-class Regression(NamedTuple):
-    """Rows of the statistics: mean (n, d), covariance (n, n), alpha (d), beta (d), origin (trend).
+def of(
+    model: linear.Linear | linear.Autoregressive | alpaca.Alpaca,
+) -> tuple[Model, Functions] | None:
+    """Sizes and functions of a model; None where there are too many features."""
+    d = model.y_dim
+    functions = Functions(predict, student_t.score, learn, remember, student_t.summarise)
+    if isinstance(model, alpaca.Alpaca):
+        size = len(model.prior_mean)
+        units = [model.y_offset, model.y_scale]
+        if model.noise_variance is None:
+            noise, sizes = Noise(1, 0, 1, np.ones(1)), _sizes(d, size, numbers(*units))
+            return sizes._replace(
+                encoded=1, lags=model.lags, past=int(model.lags > 0), noise=noise,
+                params=_params_of(d, size, noise),
+            ), functions  # fmt: skip
+        sizes = _sizes(d, size, numbers(*units, model.noise_variance))._replace(noisy=0)
+        sizes = sizes._replace(encoded=1, lags=model.lags, past=int(model.lags > 0), kept=size * d)
+        return sizes, functions._replace(score=score_normal, summarise=summarise_normal)
+    unscaled = np.repeat((0.0, 1.0), d)
+    if isinstance(model, linear.Linear):
+        sizes = _sizes(d, 1 + model.x_dim, unscaled)._replace(inputs=model.x_dim)
+    else:
+        size = 1 + model.order * d + len(model._sines()) + model.trend
+        sizes = _sizes(d, size, unscaled)
+        sizes = sizes._replace(
+            lags=model.order, past=1, season=model.season, trend=int(model.trend),
+            kept=sizes.kept + model.trend,
+        )  # fmt: skip
+    return None if sizes.features > MOST_FEATURES else (sizes, functions)
 
-    Then features (n), the covariance times them (n), and `f' P f`.
-    """
 
-    outputs: int
-    rows: int
-    kept: int
-    params: int
-    statistics: int
-    size: int  # n
-    inputs: int  # numbers in an input
-    past: int  # whether it is on the stream's own past
-    order: int
-    trend: int
-    season: int
-    parts: int = 1
-    outliers: int = 1
-    spare: int = mixture.FIELDS
-
-
-def of(model: linear.Linear | linear.Autoregressive) -> Regression | None:
-    """Dimensions of a model; None where there are too many features."""
-    d, size, order, trend, season = model.y_dim, 1 + model.x_dim, 0, 0, 0
-    past = isinstance(model, linear.Autoregressive)
-    if isinstance(model, linear.Autoregressive):
-        order, trend, season = model.order, int(model.trend), model.season
-        size = 1 + order * d + len(model._sines()) + trend
-    if size > MOST_FEATURES:
-        return None
-    kept = size * d + size * size + 2 * d + trend
-    rows, params = kept + 2 * size + 1, student_t.rows_of(d, student_t.ALONE)
-    return Regression(
-        d, rows, kept, params, 4 + trend, size, model.x_dim, int(past), order, trend, season
+def _sizes(outputs: int, features: int, numbers: Floats) -> Model:
+    """Of unknown noise that has the same degrees of freedom in all outputs."""
+    return Model(
+        outputs=outputs,
+        kept=(features + 2) * outputs,
+        params=_params_of(outputs, features, ALONE),
+        spare=mixture.FIELDS,
+        features=features,
+        numbers=numbers,
     )
 
 
-@implements(step.predict, Regression)
-def predict(
-    model: Regression,
-    number: Floats,
-    context: Floats,
-    location: Floats,
-    own: Floats,
-    params: Floats,
-) -> None:
-    """`K' f` and squared scale `(1 + f' P f) beta / alpha`."""
-    features = own[model.kept : model.kept + model.size]
-    if model.past:
-        _past(model.outputs, model.order, model.season, context, features)
-    else:
-        _inputs(model.outputs, model.inputs, number, context, features)
-    if model.trend:
-        _since(context[0], own[model.kept - 1], features[model.size - 1])
-    _predict(model.outputs, model.size, own, features, own[model.kept + model.size :], params)
+def _params_of(outputs: int, features: int, noise: Noise) -> int:
+    return student_t.lines_of(outputs, noise) + 2 * features + 1 + outputs
+
+
+def numbers(*values: Tensor) -> Floats:
+    """The numbers of tensors, one after the other, that nobody else changes."""
+    return np.concatenate([value.detach().double().reshape(-1).numpy() for value in values])
 
 
 @compiled
-def _inputs(outputs: int, inputs: int, number: Floats, context: Floats, features: Floats) -> None:
+def predict(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """`K' f` and squared scale `(1 + f' P f)` times the noise's, in the units of the labels."""
+    d, n, noise = model.outputs, model.features, model.noise
+    first = student_t.lines_of(d, noise)
+    features = params[first : first + n]
+    projected = params[first + n : first + 2 * n + 1]
+    fits = params[first + 2 * n + 1 :]
+    if model.encoded:
+        for k in range(n):
+            arithmetic.fill(features[k], number[LABEL + d + k])
+    elif model.past:
+        _past(model, context, features)
+    else:
+        _inputs(model, number, context, features)
+    if model.trend:
+        _since(context[0], own[model.kept - 1], features[n - 1])
+    project(lines[statistics_line(d) + model.kept :], features, projected)
+    fit(d, own, features, fits)
+    gram = projected[n]
+    for o in range(d):
+        offset, scale = model.numbers[o], model.numbers[d + o]
+        loc = params[student_t.before_locations(d, noise) + o]
+        square = params[student_t.before_locations(d, noise) + d + o]
+        for i in range(whole(gram)):
+            loc[i] = fits[o, i] * scale + offset
+        if model.noisy:
+            alpha, beta = own[n * d + o], own[n * d + d + o]
+            for i in range(whole(gram)):
+                square[i] = (1.0 + gram[i]) * (beta[i] / alpha[i]) * (scale * scale)
+            arithmetic.copy(alpha, params[student_t.freedom_of(d, noise, o)])
+        else:
+            variance = model.numbers[2 * d + o] * (scale * scale)
+            for i in range(whole(gram)):
+                square[i] = (1.0 + gram[i]) * variance
+            square[whole(gram) - 1] *= OUTLIER_SPREAD
+    if model.noisy:
+        arithmetic.copy(own[n * d], params[2 * d])
+        student_t.finish(d, noise, params)
+    return 0.0
+
+
+@compiled
+def _inputs(model: Model, number: Floats, context: Floats, features: Floats) -> None:
     """One and the inputs in units of the stream."""
     arithmetic.fill(features[0], 1.0)
-    for k in range(inputs):
-        x = number[LABEL + outputs + k]
-        value = (x - context[k]) / context[inputs + k]
+    for k in range(model.inputs):
+        x = number[LABEL + model.outputs + k]
+        value = (x - context[k]) / context[model.inputs + k]
         arithmetic.fill(
             features[1 + k], min(max(value, -FARTHEST), FARTHEST) if math.isfinite(x) else x
         )
 
 
 @compiled
-def _past(outputs: int, order: int, season: int, context: Floats, features: Floats) -> None:
+def _past(model: Model, context: Floats, features: Floats) -> None:
     """One, the lags, and the sines of a season."""
+    d, season = model.outputs, model.season
     arithmetic.fill(features[0], 1.0)
-    for k in range(order * outputs):
-        arithmetic.fill(features[1 + k], context[1 + 4 * outputs + k])
-    at = 1 + order * outputs
+    for k in range(model.lags * d):
+        arithmetic.fill(features[1 + k], context[1 + 4 * d + k])
+    at = 1 + model.lags * d
     if season > 0:
         # The remainder first: the sine of a large angle has lost digits.
         time = context[0] % float(season)
@@ -107,129 +166,178 @@ def _past(outputs: int, order: int, season: int, context: Floats, features: Floa
 @compiled
 def _since(now: float, origin: Floats, feature: Floats) -> None:
     """Time since each regime's first label."""
-    for i in range(feature.shape[0]):
+    for i in range(whole(feature)):
         since = now - origin[i] if now > origin[i] else 0.0
         feature[i] = 0.0 if origin[i] < 0 else since / TREND_UNIT
 
 
 @compiled
-def _predict(
-    outputs: int, size: int, own: Floats, features: Floats, projected: Floats, params: Floats
-) -> None:
-    d, n = outputs, features.shape[1]
-    cov, alpha = own[size * d :], own[size * d + size * size]
-    gram = projected[size]
+def project(cov: Floats, features: Floats, projected: Floats) -> None:
+    """`P f` (n) and, after it, `f' P f`; cov: its n n lines first. Four products at a time."""
+    size = features.shape[0]
+    gram, end = projected[size], size - size % 4
     arithmetic.fill(gram, 0.0)
     for a in range(size):
-        row = projected[a]
-        arithmetic.fill(row, 0.0)
-        for b in range(size):
-            add_product(cov[a * size + b], features[b], row)
-        add_product(row, features[a], gram)
-    arithmetic.copy(alpha, params[2 * d])
+        out = projected[a]
+        arithmetic.fill(out, 0.0)
+        for b in range(0, end, 4):
+            at = a * size + b
+            one, two, three, four = cov[at], cov[at + 1], cov[at + 2], cov[at + 3]
+            p, q, r, s = features[b], features[b + 1], features[b + 2], features[b + 3]
+            for i in range(whole(out)):
+                out[i] += (p[i] * one[i] + q[i] * two[i]) + (r[i] * three[i] + s[i] * four[i])
+        for b in range(end, size):
+            add_product(cov[a * size + b], features[b], out)
+        add_product(out, features[a], gram)
+
+
+@compiled
+def fit(d: int, mean: Floats, features: Floats, out: Floats) -> None:
+    """`K' f` (d lines); mean: (n d) lines first."""
     for o in range(d):
-        loc, square = params[2 * d + 4 + o], params[3 * d + 4 + o]
-        beta, own_alpha = (
-            own[size * d + size * size + d + o],
-            own[size * d + size * size + o],
-        )
-        arithmetic.fill(loc, 0.0)
-        for a in range(size):
-            add_product(own[a * d + o], features[a], loc)
-        for i in range(n):
-            square[i] = (1.0 + gram[i]) * (beta[i] / own_alpha[i])
-    student_t.finish(d, student_t.ALONE, params)
+        arithmetic.fill(out[o], 0.0)
+        for a in range(features.shape[0]):
+            add_product(mean[a * d + o], features[a], out[o])
 
 
 @compiled
 def add_product(left: Floats, right: Floats, out: Floats) -> None:
-    """Add the products of two rows."""
-    for i in range(out.shape[0]):
+    """Add the products of two lines."""
+    for i in range(whole(out)):
         out[i] += left[i] * right[i]
 
 
-@implements(step.score, Regression)
-def score(model: Regression, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
-    """Log density of all outputs."""
-    student_t.log_density(model.outputs, student_t.ALONE, number, params, each)
+@compiled
+def score_normal(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """Log density of all outputs whose noise is known."""
+    d, density = model.outputs, work[EACH]
+    first = student_t.before_locations(d, model.noise)
+    for o in range(d):
+        y, loc, square = number[LABEL + o], params[first + o], params[first + d + o]
+        for i in range(whole(density)):
+            error = y - loc[i]
+            density[i] -= 0.5 * (error * error / square[i] + arithmetic.log(square[i]))
+    for i in range(whole(density)):
+        density[i] -= d * HALF_LOG_2PI
+    return 1.0
 
 
-@implements(step.learn, Regression)
+@compiled
 def learn(
-    model: Regression, number: Floats, context: Floats, share: Floats, own: Floats, params: Floats
-) -> None:
-    """One row absorbed, as `regression.absorb`."""
-    _learn(model.outputs, model.size, number, share, own, own[model.kept + model.size :], params)
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """One row absorbed, as `upm.regression.absorb`; the covariance where it lies, later."""
+    d, n, share = model.outputs, model.features, work[SHARE]
+    first = student_t.lines_of(d, model.noise) + n
+    projected, fits = params[first : first + n + 1], params[first + n + 1 :]
+    gain(share, projected)
+    for o in range(d):
+        label = (number[LABEL + o] - model.numbers[o]) / model.numbers[d + o]
+        whitened, scaled = fits[o], projected[n]
+        for i in range(whole(share)):
+            whitened[i] = scaled[i] * (label - whitened[i])
+        for a in range(n):
+            add_product(projected[a], whitened, own[a * d + o])
+        if model.noisy:
+            alpha, beta = own[n * d + o], own[n * d + d + o]
+            for i in range(whole(share)):
+                beta[i] += 0.5 * (whitened[i] * whitened[i])
+                alpha[i] += 0.5 * share[i]
     if model.trend:
         origin = own[model.kept - 1]
-        for i in range(origin.shape[0]):
+        for i in range(whole(share)):
             origin[i] = context[0] if origin[i] < 0 and share[i] > 0 else origin[i]
+    return float(work[SPARE, 0]) + unbounded(projected)
 
 
 @compiled
-def _learn(
-    outputs: int,
-    size: int,
-    number: Floats,
-    share: Floats,
-    own: Floats,
-    projected: Floats,
-    params: Floats,
-) -> None:
-    """projected: (n + 1 rows) `P f` and `f' P f`; it becomes the scaled gain."""
-    d, n = outputs, share.shape[0]
-    noise = size * d + size * size
-    gain(size, share, projected)
-    for a in range(size):
-        for b in range(size):
-            _subtract_product(projected[a], projected[b], own[size * d + a * size + b])
-    for o in range(d):
-        loc, alpha, beta = params[2 * d + 4 + o], own[noise + o], own[noise + d + o]
-        whitened = params[3 * d + 4 + o]  # the squared scale is not needed any more
-        for i in range(n):
-            whitened[i] = projected[size, i] * (number[LABEL + o] - loc[i])
-        for a in range(size):
-            add_product(projected[a], whitened, own[a * d + o])
-        for i in range(n):
-            beta[i] += 0.5 * (whitened[i] * whitened[i])
-        for i in range(n):
-            alpha[i] += 0.5 * share[i]
-
-
-@compiled
-def gain(size: int, share: Floats, projected: Floats) -> None:
+def gain(share: Floats, projected: Floats) -> None:
     """Turn `f' P f` into `sqrt(w / (1 + w f' P f))`, and `P f` into what is `P f` times that."""
+    size = projected.shape[0] - 1
     scaled = projected[size]
-    for i in range(share.shape[0]):
+    for i in range(whole(share)):
         scaled[i] = math.sqrt(share[i]) / math.sqrt(1.0 + share[i] * scaled[i])
     for a in range(size):
-        gain = projected[a]
-        for i in range(share.shape[0]):
-            gain[i] *= scaled[i]
+        own = projected[a]
+        for i in range(whole(share)):
+            own[i] *= scaled[i]
 
 
 @compiled
-def _subtract_product(left: Floats, right: Floats, out: Floats) -> None:
-    for i in range(out.shape[0]):
-        out[i] -= left[i] * right[i]
+def unbounded(projected: Floats) -> float:
+    """0 where the gain's products with itself are finite, else nan; the sum of squares is last."""
+    size = projected.shape[0] - 1
+    square = projected[size]
+    arithmetic.fill(square, 0.0)
+    for a in range(size):
+        add_product(projected[a], projected[a], square)
+    return 0.0 if math.isfinite(arithmetic.total(square, whole(square))) else math.nan
 
 
-@implements(step.remember, Regression)
-def remember(model: Regression, number: Floats, params: Floats, context: Floats) -> None:
-    """Time and lags."""
+@compiled
+def downdate(projected: Floats, cov: Floats) -> None:
+    """Take off the gain's product with itself."""
+    size = projected.shape[0] - 1
+    for a in range(size):
+        for b in range(size):
+            left, right, line = projected[a], projected[b], cov[a * size + b]
+            for i in range(whole(left)):
+                line[i] -= left[i] * right[i]
+
+
+@compiled
+def remember(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """The covariance, then time and lags."""
+    d, n = model.outputs, model.features
+    if number[LABELLED] > 0:
+        first = student_t.lines_of(d, model.noise) + n
+        downdate(params[first : first + n + 1], lines[statistics_line(d) + model.kept :])
     if model.past:
-        lags.advance(model.outputs, number, context)
+        lags.advance(d, number, context)
+    return 0.0
 
 
-@implements(step.summarise, Regression)
-def summarise(
-    model: Regression,
+@compiled
+def summarise_normal(
+    model: Model,
     number: Floats,
     chance: Floats,
     params: Floats,
     levels: Floats,
     spare: Floats,
     out: Floats,
-) -> None:
-    """As any mixture of Student-t."""
-    student_t.summarise(model.outputs, student_t.ALONE, number, chance, params, levels, spare, out)
+) -> float:
+    """Moments, and each output's mixture of normals."""
+    d = model.outputs
+    first = student_t.before_locations(d, model.noise)
+    arithmetic.fill(params[2 * d + student_t.HALF], 0.0)
+    arithmetic.fill(params[2 * d + student_t.NORM], -HALF_LOG_2PI)
+    mixture.moments(
+        chance, params[first : first + d], params[first + d : first + 2 * d], whole(chance), out
+    )
+    for o in range(d):
+        n = student_t.gather(d, model.noise, o, chance, params, spare)
+        student_t.marginal(d, o, mixture.NORMAL, number, levels, spare, n, out)
+    return 0.0

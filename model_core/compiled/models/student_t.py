@@ -11,14 +11,15 @@ given the label (d P each). The last column is the prior's.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
+from model_core.compiled.belief import EACH
 from model_core.compiled.jit import Floats, compiled, either, inlined, padded, whole
 from model_core.compiled.ops import maths
+from model_core.compiled.step import Model, Noise
 from model_core.maths.conjugate import OUTLIER_SPREAD
 
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
@@ -28,26 +29,10 @@ HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
 TOLERANCE = 5e-4  # of a quantile's last step, in scales; its error is of the third order
 
 
-class Noise(NamedTuple):
-    """Of the parts of each output.
-
-    skews: of each, see `components.SkewedT`. normal: the first parts, which have the degrees of
-    freedom of the first group. own: 1 where the last part of each output has degrees of freedom of
-    its own, else 0.
-    """
-
-    skews: tuple[float, ...] = (1.0,)
-    normal: int = 1
-    own: int = 0
-
-
-ALONE = Noise()  # of one part
-
-
 @either
 def _shared(noise: Noise) -> int:
     """Groups of FREEDOM that all outputs share."""
-    return 1 if noise.normal + noise.own == len(noise.skews) else 2
+    return 1 if noise.normal + noise.own == noise.parts else 2
 
 
 @either
@@ -56,24 +41,23 @@ def before_locations(outputs: int, noise: Noise) -> int:
     return 2 * outputs + FREEDOM * (_shared(noise) + outputs * noise.own)
 
 
-def rows_of(outputs: int, noise: Noise) -> int:
-    """Rows of `params`."""
-    parts = len(noise.skews)
-    groups = (1 if noise.normal + noise.own == parts else 2) + outputs * noise.own
-    several = outputs + 2 * outputs * parts if parts > 1 else 0
-    return 2 * outputs + FREEDOM * groups + 4 * outputs * parts + several
+@either
+def lines_of(outputs: int, noise: Noise) -> int:
+    """Lines of `params`."""
+    several = outputs + 2 * outputs * noise.parts if noise.parts > 1 else 0
+    return before_locations(outputs, noise) + 4 * outputs * noise.parts + several
 
 
 @inlined
 def weights_of(outputs: int, noise: Noise) -> int:
     """First row of the weights of several parts; those given the label follow."""
-    return before_locations(outputs, noise) + outputs + 4 * outputs * len(noise.skews)
+    return before_locations(outputs, noise) + outputs + 4 * outputs * noise.parts
 
 
 @inlined
 def freedom_of(outputs: int, noise: Noise, k: int) -> int:
     """First row of FREEDOM of a part, counted over all outputs."""
-    parts, group = len(noise.skews), 0
+    parts, group = noise.parts, 0
     if k % parts >= parts - noise.own:
         group = _shared(noise) + k // parts
     elif k % parts >= noise.normal:
@@ -95,7 +79,7 @@ def add_norms(outputs: int, noise: Noise, params: Floats) -> None:
 def finish(outputs: int, noise: Noise, params: Floats) -> None:
     """Norms, weights and the outliers' scales, once the rest is there."""
     add_norms(outputs, noise, params)
-    parts, n = len(noise.skews), whole(params[0])
+    parts, n = noise.parts, whole(params[0])
     squares = before_locations(outputs, noise) + outputs * parts
     for k in range(outputs * parts):
         params[squares + k, n - 1] *= OUTLIER_SPREAD
@@ -169,7 +153,7 @@ def explain(densities: Floats, top: Floats, out: Floats, told: Floats) -> None:
 @compiled
 def log_density(outputs: int, noise: Noise, number: Floats, params: Floats, each: Floats) -> None:
     """Fill the label's log densities, of every part and together."""
-    parts = len(noise.skews)
+    parts = noise.parts
     first, size = before_locations(outputs, noise), outputs * parts
     arithmetic.fill(each, 0.0)
     for o in range(outputs):
@@ -192,6 +176,21 @@ def log_density(outputs: int, noise: Noise, number: Floats, params: Floats, each
 
 
 @compiled
+def score(
+    model: Model,
+    number: Floats,
+    context: Floats,
+    lines: Floats,
+    own: Floats,
+    params: Floats,
+    work: Floats,
+) -> float:
+    """Log density of all outputs; of all of which it counts for run lengths."""
+    log_density(model.outputs, model.noise, number, params, work[EACH])
+    return 1.0
+
+
+@compiled
 def describe(outputs: int, noise: Noise, params: Floats) -> None:
     """Fill norms, means and variances of each hypothesis; inf where a variance does not exist."""
     n = whole(params[0])
@@ -206,7 +205,7 @@ def describe(outputs: int, noise: Noise, params: Floats) -> None:
 
 @compiled
 def _average_means(outputs: int, noise: Noise, o: int, params: Floats) -> None:
-    parts, first = len(noise.skews), before_locations(outputs, noise)
+    parts, first = noise.parts, before_locations(outputs, noise)
     mean, at, size = params[o], weights_of(outputs, noise), outputs * parts
     for k in range(o * parts, o * parts + parts):
         loc, weight = params[first + k], params[at + k if parts > 1 else o]
@@ -231,7 +230,7 @@ def _offset(half: float, norm: float, skew: float) -> float:
 
 @compiled
 def _average_variances(outputs: int, noise: Noise, o: int, params: Floats) -> None:
-    parts, first = len(noise.skews), before_locations(outputs, noise)
+    parts, first = noise.parts, before_locations(outputs, noise)
     mean, variance, size = params[o], params[outputs + o], outputs * parts
     at = weights_of(outputs, noise)
     for k in range(o * parts, o * parts + parts):
@@ -258,10 +257,14 @@ def _average_variances(outputs: int, noise: Noise, o: int, params: Floats) -> No
             variance[i] = variance[i] if half[i] > 1.0 else INF
     if noise.own:
         last = (o + 1) * parts - 1
-        half, weight = params[freedom_of(outputs, noise, last) + HALF], params[at + last]
+        half, weight = (
+            params[freedom_of(outputs, noise, last) + HALF],
+            params[at + last if parts > 1 else o],
+        )
         for i in range(whole(mean)):
             # One of no weight does not count.
-            variance[i] = variance[i] if half[i] > 1.0 or weight[i] == 0.0 else INF
+            counts = parts == 1 or weight[i] != 0.0
+            variance[i] = variance[i] if half[i] > 1.0 or not counts else INF
 
 
 @compiled
@@ -287,7 +290,7 @@ def gather_parts(
     out: Floats,
 ) -> int:
     """The first components of one output's mixture; returns how many have a weight."""
-    parts, first, n = len(noise.skews), before_locations(outputs, noise), 0
+    parts, first, n = noise.parts, before_locations(outputs, noise), 0
     size, share = outputs * parts, out[mixture.LEVEL]  # filled by `tabulate`, later
     weights = weights_of(outputs, noise)
     for k in range(output * parts, output * parts + parts):
@@ -342,24 +345,24 @@ def complete(n: int, out: Floats) -> int:
 
 @compiled
 def summarise(
-    outputs: int,
-    noise: Noise,
+    model: Model,
     number: Floats,
     chance: Floats,
     params: Floats,
     levels: Floats,
     spare: Floats,
     out: Floats,
-) -> None:
+) -> float:
     """Mean, covariance, the label's cumulative probability (twice) and quantiles."""
+    outputs, noise = model.outputs, model.noise
     describe(outputs, noise, params)
     family = mixture.STUDENT_T if _shared(noise) == 1 else mixture.SKEWED_T
-    n = chance.shape[0]
-    mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], n, out)
+    mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], chance.shape[0], out)
     for o in range(outputs):
         n = gather(outputs, noise, o, chance, params, spare)
         mixture.tabulate(spare, n)
         marginal(outputs, o, family, number, levels, spare, n, out)
+    return 0.0
 
 
 @compiled

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from model_core.transfer import to_device
-
-if TYPE_CHECKING:
-    from model_core.compiled.kernel import Kernel, Views
 
 # Of the first chunk, the larger; each later one doubles what there is, up to a bound. Most slabs
 # have one: steps of rows in several cost more.
@@ -30,13 +26,6 @@ class Chunk:
             torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
             for tensor in like
         ]
-        self._views: Views | None = None
-
-    def views(self, kernel: Kernel) -> Views:
-        """Where the rows lie in memory, for the kernel of the slab."""
-        if self._views is None:
-            self._views = kernel.views(self.tensors)
-        return self._views
 
     @property
     def used(self) -> int:

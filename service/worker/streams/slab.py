@@ -20,6 +20,7 @@ from model_core.filter import FilterState, Inputs, Prior
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
 from model_core.summary import Summary
+from model_core.table import Layout, Rows
 from model_core.transfer import on_host, to_device, to_host
 from model_core.upm.base import UnderlyingModel
 from service.wire import Record, partial
@@ -91,13 +92,10 @@ class Slab:
         self._kernel = columns.kernel_of(model) if torch.device(device).type == "cpu" else None
         self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
         self._make_room = make_room
-        unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
-        prior = moca.make_prior(model, unit * 0 + 1, unit)
+        self._layout = Layout(model, max_hypotheses, device)
         self._levels = with_normal(LEVELS)
-        self._blank = moca.init(prior, max_hypotheses)
-        self._stats = type(prior.stats)
-        self._leaves = len(moca.leaves(self._blank))
-        self._chunks = Chunks([*moca.leaves(self._blank), *_tensors(prior)], chunk_bytes)
+        self._chunks = Chunks(self._layout.blank, chunk_bytes)
+        self._held: dict[Chunk, Rows] = {}
         self._anomalies = Anomalies(model, max(1, chunk_bytes // self._chunks.row_bytes))
         self.row_bytes = self._chunks.row_bytes + self._anomalies.chunks.row_bytes
         self.step_rows = max(1, step_bytes // self.row_bytes)
@@ -125,21 +123,21 @@ class Slab:
 
     def trim(self, eager: bool = True) -> int:
         """Give back memory that no stream needs; returns its bytes. eager: all of it."""
+        self._held.clear()
         return self._chunks.trim(eager) + self._anomalies.chunks.trim(eager)
 
     def add(self, state: FilterState, prior: Prior, ranks: Floats) -> int:
         """Make one stream resident; ranks: see `ranks`. Returns its row."""
-        (row,) = self._add([ranks], [*moca.leaves(state), *_tensors(prior)])
+        (row,) = self._add([ranks], self._layout.packed(state, prior))
         return row
 
     def begin(self, locations: list[list[float]], scales: list[list[float]]) -> list[int]:
         """Make streams resident that have no observation yet; returns their rows."""
         prior = moca.make_prior(self.model, self._tensor(locations), self._tensor(scales))
-        state = moca.init(prior, self.max_hypotheses)
         ranks = map(self._anomalies.start, locations, scales)
-        return self._add(ranks, [*moca.leaves(state), *_tensors(prior)])
+        return self._add(ranks, self._layout.begin(prior))
 
-    def _add(self, ranks: Iterable[Floats], tensors: list[Tensor]) -> list[int]:
+    def _add(self, ranks: Iterable[Floats], tensors: Sequence[Tensor]) -> list[int]:
         rows = []
         for row_ranks in ranks:
             if self._make_room is not None:
@@ -159,7 +157,7 @@ class Slab:
 
     def state(self, row: int) -> FilterState:
         """State of one stream (batch 1), a copy."""
-        return moca.rebuild(self._blank, self._chunks.read([row], slice(self._leaves)))
+        return self._layout.state(*self._chunks.read([row]))
 
     def ranks(self, row: int) -> Floats:
         """State of `anomaly` of one stream, a copy."""
@@ -176,8 +174,8 @@ class Slab:
 
     def belief(self, row: int) -> Probabilities:
         """Surviving hypotheses of one stream."""
-        log_prob, run_length = self._chunks.read([row], slice(2))
-        (belief,) = probabilities(log_prob.cpu().numpy(), run_length.cpu().numpy())
+        state = self.state(row).belief
+        (belief,) = probabilities(state.log_prob.cpu().numpy(), state.run_length.cpu().numpy())
         return belief
 
     def states(self, rows: Sequence[int]) -> Iterator[FilterState]:
@@ -185,18 +183,18 @@ class Slab:
 
         Where rows lie on the host nothing is copied: each is good until its row changes.
         """
-        if on_host(self._blank.seq):
+        if on_host(self._layout.blank[0]):
             held = [self._chunks.place(row) for row in rows]
-            places = [(chunk.tensors[: self._leaves], row) for chunk, row in held]
+            places = [(chunk.tensors, row) for chunk, row in held]
         else:
-            tensors = to_host(self._chunks.read(rows, slice(self._leaves)))
+            tensors = to_host(self._chunks.read(rows))
             places = [(tensors, i) for i in range(len(rows))]
-        for tensors, row in places:
-            yield moca.rebuild(self._blank, [tensor[row : row + 1] for tensor in tensors])
+        for (lines, heads), row in places:
+            yield self._layout.state(lines[row : row + 1], heads[row : row + 1])
 
     def put(self, row: int, state: FilterState, ranks: Floats | None = None) -> None:
         """Put a state (batch 1) in place of a row's; ranks: see `ranks`, None leaves them."""
-        self._chunks.write([row], moca.leaves(state))
+        self._chunks.write([row], self._layout.packed(state, self.row_prior(row)))
         if ranks is not None:
             self._anomalies.put(row, ranks)
 
@@ -209,7 +207,7 @@ class Slab:
 
     def row_prior(self, row: int) -> Prior:
         """Prior of one stream (batch 1)."""
-        return self._prior(self._chunks.read([row], slice(self._leaves, None)))
+        return self._layout.prior(*self._chunks.read([row]))
 
     def step(
         self,
@@ -292,8 +290,7 @@ class Slab:
         chunk, place = self._chunks.place(row)
         inputs = step_inputs.packed(self.model, records, [confirmed] * count, [threshold] * count)
         at = np.full(count, place, dtype=np.int64)
-        slots = chunk.tensors[0].shape[1]
-        beliefs = np.empty((count if believed else 0, 2, slots))
+        beliefs = np.empty((count if believed else 0, 2, self._layout.slots))
         result, summary = self._advance(chunk, at, records, inputs, summarised, beliefs)
         refused = np.flatnonzero(result[:, OK_COLUMN] <= 0)
         fine = int(refused[0]) if len(refused) else count
@@ -312,15 +309,14 @@ class Slab:
         confirmed: list[int],
         thresholds: list[float],
     ) -> SlabStep:
-        tensors = self._chunks.read(rows)
-        state = moca.rebuild(self._blank, tensors[: self._leaves])
-        prior = self._prior(tensors[self._leaves :])
+        held = self._chunks.read(rows)
+        state, prior = self._layout.state(*held), self._layout.prior(*held)
         packed = self._packed(records, confirmed, thresholds)
         starts = packed[:, columns.CONFIRMED].long()
         alarms = packed[:, columns.THRESHOLD]
         state, info = moca.step(self.model, state, prior, self._inputs(records, packed))
         table = readout.table(state, info, starts, alarms, RECENT_RUN_LENGTHS)
-        self._chunks.write(rows, moca.leaves(state))
+        self._chunks.write(rows, self._layout.packed(state, prior))
         # Growth gave each slot the run length it has here: pruning only empties slots.
         run_length = state.belief.run_length
         places = [MixtureRow(info.predictive, i, run_length) for i in range(len(rows))]
@@ -372,8 +368,11 @@ class Slab:
         """
         assert self._kernel is not None
         hazards = step_inputs.hazard_table(self.model, [record.hazard for record in records])
+        held = self._held.get(chunk)
+        if held is None:
+            held = self._held[chunk] = self._layout.rows(*chunk.tensors)
         return self._kernel.advance(
-            chunk.views(self._kernel),
+            held,
             places,
             inputs,
             hazards,
@@ -439,10 +438,3 @@ class Slab:
 
     def _tensor(self, values: list[list[float]]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=self.device)
-
-    def _prior(self, tensors: list[Tensor]) -> Prior:
-        return Prior(self._stats(*tensors[:-2]), *tensors[-2:])
-
-
-def _tensors(prior: Prior) -> list[Tensor]:
-    return [*prior.stats, *prior[1:]]
