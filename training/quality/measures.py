@@ -31,6 +31,7 @@ from training.quality.baselines import Detector, alarms_of, scaled
 from training.quality.scores import (
     REPETITIONS,
     AnomalyScore,
+    ChangeScore,
     Forecast,
     ForecastScore,
     SeriesScore,
@@ -41,12 +42,12 @@ from training.quality.sensitivities import SensitivityRow
 from training.quality.series import (
     FAMILIES,
     MARGINS,
+    TCPD,
     Annotated,
     Corpora,
     Scalars,
     SeriesFamily,
     Sizes,
-    Vectors,
     delay,
     load,
 )
@@ -327,85 +328,57 @@ def sensitivity(study: QualityStudy) -> dict[str, list[Any]]:
 
 
 def changes(study: QualityStudy) -> dict[str, list[Any]]:
-    """Changes found on TCPD and on corpora of vectors."""
+    """Changes found on TCPD, scored as by its benchmark, and on corpora of vectors by F1."""
     rows = []
-    if study.data.tcpd:
-        rows += _on_tcpd(study)
-    if study.data.vectors:
-        advance = study.part("vectors", len(study.data.vectors))
-        for corpus, series in study.data.vectors.items():
-            rows += _on_vectors(study, corpus, series)
+    for corpus, series in study.data.annotated.items():
+        advance = study.part(f"changes: {corpus}", len(series))
+        by_method: dict[str, list[tuple[ChangeScore, int]]] = {}
+        for one in series:
+            for method, starts in _detections(study, corpus, one).items():
+                if corpus == TCPD:
+                    score = scores.change_score(one.annotations, starts, len(one.y))
+                else:
+                    (marked,) = one.annotations.values()
+                    score = ChangeScore(scores.f1(marked, starts, MARGINS[corpus]), math.nan)
+                by_method.setdefault(method, []).append((score, len(starts)))
             advance()
+        for method, results in by_method.items():
+            f1 = bootstrap([score.f1 for score, _ in results], study.rng)
+            cover = None
+            if corpus == TCPD:
+                cover = bootstrap([score.cover for score, _ in results], study.rng)
+            rows.append(ChangeRow(corpus, method, f1, cover, sum(count for _, count in results)))
     return {"changes": rows}
 
 
-def _on_tcpd(study: QualityStudy) -> list[ChangeRow]:
-    """F1 and covering of univariate series, by the benchmark's scorer."""
-    advance = study.part("TCPD", len(study.data.tcpd))
-    by_method: dict[str, list[tuple[scores.ChangeScore, int]]] = {}
-    for one in study.data.tcpd:
-        detections: dict[str, Sequence[int]] = {}
+def _detections(study: QualityStudy, corpus: str, one: Annotated) -> dict[str, list[int]]:
+    """Changes of one series by method; on vectors models report what they confirm."""
+    detections: dict[str, list[int]] = {}
+    if corpus == TCPD:
         for name, (model, settings) in study.models.items():
-            ways = segmentations(one, model, settings)
-            detections |= {
-                f"{name}, {way}": starts for way, starts in zip(OUTPUTS, ways, strict=False)
-            }
-        y = np.array(one.values)
-        for name, detector in study.detectors.items():
-            detections[name] = alarms_of(detector, y)
-        count = round(statistics.mean(len(points) for points in one.annotations.values()))
-        detections[baselines.EVEN] = baselines.evenly_spaced(len(y), count)
-        for method, starts in detections.items():
-            score = scores.change_score(one.annotations, starts, len(y))
-            by_method.setdefault(method, []).append((score, len(starts)))
-        advance()
-    return [
-        ChangeRow(
-            "TCPD",
-            method,
-            bootstrap([score.f1 for score, _ in results], study.rng),
-            bootstrap([score.cover for score, _ in results], study.rng),
-            sum(count for _, count in results),
-        )
-        for method, results in by_method.items()
-    ]
+            ways = zip(OUTPUTS, segmentations(one, model, settings), strict=False)
+            detections |= {f"{name}, {way}": starts for way, starts in ways}
+    else:
+        for name in dict.fromkeys([*study.names, *VECTOR_MODELS]):
+            model = build(name, Options(y_dim=one.y.shape[1]))
+            detections[name] = follow(model, one.y.tolist()).confirmed()
+    for name, detector in study.detectors.items():
+        detections[name] = alarms_of(detector, one.y, MARGINS.get(corpus, 1))
+    count = round(statistics.mean(map(len, one.annotations.values())))
+    detections[baselines.EVEN] = baselines.evenly_spaced(len(one.y), count)
+    return detections
 
 
 def segmentations(
     one: Annotated, model: UnderlyingModel, settings: StreamSettings
 ) -> list[list[int]]:
     """Changes of one series by way, as in `OUTPUTS`; less seasons there is none in hindsight."""
-    followed = follow(model, one.values, settings)
+    rows = one.y.tolist()
+    followed = follow(model, rows, settings)
     ways = [followed.confirmed(), followed.served]
     if not settings.seasonal:
-        ways.append(segmentation(model, one.values, settings))
+        ways.append(segmentation(model, rows, settings))
     return ways
-
-
-def _on_vectors(study: QualityStudy, corpus: str, series: Sequence[Vectors]) -> list[ChangeRow]:
-    """F1 on a corpus of series with several outputs."""
-    margin = MARGINS[corpus]
-    detections: dict[str, list[list[int]]] = {}
-    for name in dict.fromkeys([*study.names, *VECTOR_MODELS]):
-        detections[name] = []
-        for one in series:
-            model = build(name, Options(y_dim=one.y.shape[1]))
-            followed = follow(model, one.y.tolist())
-            detections[name].append(followed.confirmed())
-    for name, detector in study.detectors.items():
-        detections[name] = [alarms_of(detector, one.y, apart=margin) for one in series]
-    detections[baselines.EVEN] = [
-        baselines.evenly_spaced(len(one.y), len(one.changes)) for one in series
-    ]
-    rows = []
-    for method, detected in detections.items():
-        f1 = [
-            scores.f1(one.changes, points, margin)
-            for one, points in zip(series, detected, strict=True)
-        ]
-        count = sum(map(len, detected))
-        rows.append(ChangeRow(corpus, method, bootstrap(f1, study.rng), None, count))
-    return rows
 
 
 def selection(study: QualityStudy) -> dict[str, list[Any]]:
@@ -416,7 +389,7 @@ def selection(study: QualityStudy) -> dict[str, list[Any]]:
     log-uniform in [1 / SPREAD, SPREAD]. On each of `REPETITIONS` random halves of the series the
     candidate with the best sum of F1 and covering is chosen, and scored on the other half.
     """
-    series = study.data.tcpd
+    series = study.data.annotated.get(TCPD, [])
     if len(series) < 2:  # no halves
         return {"selection": []}
     count = study.sizes.candidates
@@ -428,7 +401,7 @@ def selection(study: QualityStudy) -> dict[str, list[Any]]:
             by_candidate.append(
                 [
                     [
-                        scores.change_score(one.annotations, points, len(one.values))
+                        scores.change_score(one.annotations, points, len(one.y))
                         for points in segmentations(one, model, settings)
                     ]
                     for one in series

@@ -22,6 +22,7 @@ from model_core.sensitivity import own
 from training.errors import BadData
 
 Floats = NDArray[np.float64]
+TCPD = "TCPD"
 ELEC2_COLUMNS = ("nswprice", "nswdemand")  # the others are constant for the first 17,000
 ELEC2_PIECE = 4000  # observations: a series is cut into streams of so many
 # Observations by which a detection may be off: a fifth of a phase of the dance, a second of an
@@ -38,19 +39,11 @@ WALK_LENGTH = 400  # observations over which the sd of a walk is taken
 
 
 class Annotated(NamedTuple):
-    """One series: values [n_obs][n_dim], nan where missing; change points of each annotator."""
-
-    name: str
-    values: list[list[float]]
-    annotations: dict[str, list[int]]
-
-
-class Vectors(NamedTuple):
-    """A series of several outputs (T, d), and the positions where a regime starts."""
+    """A series (T, d), nan where missing, and its change points by each annotator."""
 
     name: str
     y: Floats
-    changes: list[int]
+    annotations: Mapping[str, list[int]]
 
 
 class Scalars(NamedTuple):
@@ -64,19 +57,18 @@ class Scalars(NamedTuple):
 class Corpora(NamedTuple):
     """What the folder holds.
 
-    tcpd: its univariate series. vectors, scalars: by corpus, those whose changes are scored and
-    those that are forecast. missing: files that are not there.
+    annotated, scalars: by corpus, the series whose changes are scored, of TCPD the univariate ones,
+    and those that are forecast. missing: files that are not there.
     """
 
-    tcpd: list[Annotated]
-    vectors: dict[str, list[Vectors]]
+    annotated: dict[str, list[Annotated]]
     scalars: dict[str, list[Scalars]]
     missing: list[str]
 
 
 def load(folder: Path) -> Corpora:
     """Read what there is; raises FileNotFoundError where none of the files is, and BadData."""
-    corpora = Corpora([], {}, {}, [])
+    corpora = Corpora({}, {}, [])
     for file, read in _READERS.items():
         if not (folder / file).is_file():
             corpora.missing.append(file)
@@ -101,15 +93,15 @@ def tcpd(file: Path) -> list[Annotated]:
     content = json.loads(file.read_text())
     series = []
     for name in sorted(content):
-        columns = zip(*content[name]["values"], strict=True)
-        rows = [[math.nan if y is None else float(y) for y in row] for row in columns]
-        series.append(Annotated(name, rows, content[name]["annotations"]))
+        y = np.array(content[name]["values"], np.float64).T
+        series.append(Annotated(name, y, content[name]["annotations"]))
     return series
 
 
 def _tcpd(file: Path, into: Corpora) -> None:
-    into.tcpd.extend(one for one in tcpd(file) if len(one.values[0]) == 1)
-    into.scalars["TCPD"] = [Scalars(s.name, np.array(s.values)[:, 0]) for s in into.tcpd]
+    univariate = [one for one in tcpd(file) if one.y.shape[1] == 1]
+    into.annotated[TCPD] = univariate
+    into.scalars[TCPD] = [Scalars(one.name, one.y[:, 0]) for one in univariate]
 
 
 def _nab(file: Path, into: Corpora) -> None:
@@ -127,10 +119,10 @@ def _skab(file: Path, into: Corpora) -> None:
     arrays = _arrays(file)
     columns = [str(name) for name in arrays["columns"]]
     runs = [key.removesuffix("__changepoint") for key in arrays if key.endswith("__changepoint")]
-    into.vectors["SKAB"] = [_vectors(run, arrays) for run in runs]
+    into.annotated["SKAB"] = [_annotated(arrays, run, f"{run}__") for run in runs]
     into.scalars["SKAB"] = [
         Scalars(f"{run.name} {column}", run.y[:, k])
-        for run in into.vectors["SKAB"]
+        for run in into.annotated["SKAB"]
         for k, column in enumerate(columns)
     ]
 
@@ -138,13 +130,11 @@ def _skab(file: Path, into: Corpora) -> None:
 def _bees(file: Path, into: Corpora) -> None:
     arrays = _arrays(file)
     names = [key.removesuffix("__x") for key in arrays if key.endswith("__x")]
-    into.vectors["bees"] = [_vectors(name, arrays) for name in names]
+    into.annotated["bees"] = [_annotated(arrays, name, f"{name}__") for name in names]
 
 
 def _hasc(file: Path, into: Corpora) -> None:
-    arrays = _arrays(file)
-    changes = np.flatnonzero(arrays["changepoint"]).tolist()
-    into.vectors["HASC"] = [Vectors("hasc", arrays["x"].astype(float), changes)]
+    into.annotated["HASC"] = [_annotated(_arrays(file), "hasc", "")]
 
 
 def _elec2(file: Path, into: Corpora) -> None:
@@ -158,9 +148,9 @@ def _elec2(file: Path, into: Corpora) -> None:
     ]
 
 
-def _vectors(name: str, arrays: Mapping[str, NDArray[Any]]) -> Vectors:
-    changes = np.flatnonzero(arrays[f"{name}__changepoint"]).tolist()
-    return Vectors(name, arrays[f"{name}__x"].astype(float), changes)
+def _annotated(arrays: Mapping[str, NDArray[Any]], name: str, prefix: str) -> Annotated:
+    changes = np.flatnonzero(arrays[f"{prefix}changepoint"]).tolist()
+    return Annotated(name, arrays[f"{prefix}x"].astype(float), {"corpus": changes})
 
 
 def _arrays(file: Path) -> dict[str, NDArray[Any]]:

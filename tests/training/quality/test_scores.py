@@ -29,9 +29,10 @@ def test_series_are_rows_by_name(tmp_path):
     }
     (tmp_path / "tcpd.json").write_text(json.dumps(found))
     a, b = series.tcpd(tmp_path / "tcpd.json")
-    assert a == ("a", [[1.5, 3.0], [2.0, 4.0]], {"6": [], "8": [1]})
-    assert b.values[0] == [1.0]
-    assert math.isnan(b.values[1][0])
+    assert a.name == "a"
+    assert a.y.tolist() == [[1.5, 3.0], [2.0, 4.0]]
+    assert a.annotations == {"6": [], "8": [1]}
+    np.testing.assert_array_equal(b.y, [[1.0], [math.nan], [3.0]])
     assert b.annotations == {"7": [2]}
 
 
