@@ -22,7 +22,7 @@ from training.learners import learner
 from training.learners.base import Scaling
 from training.meta_training.loop import Job
 from training.meta_training.loop import train as loop
-from training.meta_training.processes import World, world
+from training.meta_training.processes import world
 from training.meta_training.progress import shown
 from training.meta_training.runs import Run
 
@@ -137,7 +137,26 @@ def fit(wanted: Training, tasks: Sequence[tuple[Config, Run]], sources: Sources)
     with world(wanted.device) as processes, _no_denormals():
         console = Console(quiet=not processes.leads)
         for config, run in tasks:
-            _fit_one(wanted, config, run, sources, processes, console)
+            name = run.folder.name
+            if run.done:
+                run.check(config)
+                console.print(f"{name}: done before")
+                continue
+            if run.begun and not wanted.resume:
+                console.print(f"{name}: begun before, starts anew; --resume would go on")
+            splits, scaling = sources(config)
+            job = Job(config, splits, learner(config, splits, scaling), run, wanted.device)
+            lock = run.locked() if processes.leads else contextlib.nullcontext()
+            bar = shown(config, run.folder, name, console, leads=processes.leads)
+            with lock, bar as report:
+                progress = loop(job, processes, report, resume=wanted.resume)
+            best = progress.best_metric or 0.0
+            if config.validation.metric == "accuracy":
+                best = -best  # stored negated, so that lower is better
+            console.print(
+                f"{name}: {config.validation.metric} {best:.4f} at iteration "
+                f"{progress.best_iteration} of {progress.iteration}, {progress.elapsed_s:.0f} s"
+            )
     return [run for _, run in tasks]
 
 
@@ -152,32 +171,3 @@ def _no_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(False)
-
-
-def _fit_one(
-    wanted: Training,
-    config: Config,
-    run: Run,
-    sources: Sources,
-    processes: World,
-    console: Console,
-) -> None:
-    name = run.folder.name
-    if run.done:
-        run.check(config)
-        console.print(f"{name}: done before")
-        return
-    if run.begun and not wanted.resume:
-        console.print(f"{name}: begun before, starts anew; --resume would go on")
-    splits, scaling = sources(config)
-    job = Job(config, splits, learner(config, splits, scaling), run, wanted.device)
-    lock = run.locked() if processes.leads else contextlib.nullcontext()
-    with lock, shown(config, run.folder, name, console, leads=processes.leads) as report:
-        progress = loop(job, processes, report, resume=wanted.resume)
-    best = progress.best_metric or 0.0
-    if config.validation.metric == "accuracy":
-        best = -best  # stored negated, so that lower is better
-    console.print(
-        f"{name}: {config.validation.metric} {best:.4f} at iteration "
-        f"{progress.best_iteration} of {progress.iteration}, {progress.elapsed_s:.0f} s"
-    )

@@ -235,6 +235,14 @@ def held(values: Tensor, switch: Tensor) -> Tensor:
     return values[rows, at]
 
 
+def uniform(
+    generator: torch.Generator, shape: Sequence[int], bounds: tuple[float, float] = (0.0, 1.0)
+) -> Tensor:
+    """Numbers uniform between two, in float64."""
+    low, high = bounds
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
 def below(generator: torch.Generator, bound: Tensor) -> Tensor:
     """Integers uniform on 0 ... bound - 1, one for each positive integer `bound`."""
     share = torch.rand(bound.shape, generator=generator, dtype=torch.float64)

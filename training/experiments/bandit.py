@@ -38,7 +38,7 @@ from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
 from training import catalogue, figures, paper, trained
 from training.catalogue import Place
-from training.data.windows import Batch, Series, Splits, Windows
+from training.data.windows import Batch, Series, Splits, Windows, held, switches, uniform
 from training.errors import BadConfig, BadRun
 from training.figures import CHOSEN, VALUE, Chart, PlottedCurve
 from training.paper import Charts, Comparison, Study, method_table, save_table
@@ -94,17 +94,12 @@ class BanditWorld(NamedTuple):
 
 def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> BanditWorld:
     """`count` independent runs of the process, in float64."""
-
-    def uniform() -> Tensor:
-        return torch.rand(count, steps, generator=generator, dtype=torch.float64)
-
-    radius = uniform().sqrt()
-    angle = 2 * math.pi * uniform()
+    shape = (count, steps)
+    radius = uniform(generator, shape).sqrt()
+    angle = uniform(generator, shape, (0.0, 2 * math.pi))
     states = torch.stack((radius * angle.cos(), radius * angle.sin()), -1)
-    switch = uniform() < hazard
-    switch[:, :1] = True
-    last = torch.where(switch, torch.arange(steps), 0).cummax(-1).values
-    delta = uniform().gather(-1, last)
+    switch = switches(generator, count, steps, hazard)
+    delta = held(uniform(generator, shape), switch)
     noise = torch.randn(count, steps, generator=generator, dtype=torch.float64)
     return BanditWorld(states, delta, switch, NOISE * noise)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from training.catalogue import Place
-from training.data.windows import Batch, Splits, checked_hazard, held, switches
+from training.data.windows import Batch, Splits, checked_hazard, held, switches, uniform
 
 LEVEL = 3.0  # standard deviation of levels
 TREND = 0.05  # of slopes, per observation
@@ -31,10 +31,9 @@ class RegimeSeries:
         switch = switches(generator, count, length, self.hazard)
         level = held(LEVEL * _normal(generator, switch), switch)
         trend = held(TREND * _normal(generator, switch), switch)
-        low, high = MEMORY
-        memory = held(low + (high - low) * _uniform(generator, switch), switch)
-        low, high = (math.log(bound) for bound in NOISE)
-        noise = held((low + (high - low) * _uniform(generator, switch)).exp(), switch)
+        memory = held(uniform(generator, switch.shape, MEMORY), switch)
+        scales = math.log(NOISE[0]), math.log(NOISE[1])
+        noise = held(uniform(generator, switch.shape, scales).exp(), switch)
         step = torch.arange(length, dtype=torch.float64).expand(count, -1)
         since = step - held(step, switch)
         around = _autoregression(switch, memory, noise * _normal(generator, switch))
@@ -61,7 +60,3 @@ def _autoregression(switch: Tensor, memory: Tensor, innovation: Tensor) -> Tenso
 
 def _normal(generator: torch.Generator, like: Tensor) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64)
-
-
-def _uniform(generator: torch.Generator, like: Tensor) -> Tensor:
-    return torch.rand(like.shape, generator=generator, dtype=torch.float64)

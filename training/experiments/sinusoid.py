@@ -11,11 +11,10 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from numpy.typing import NDArray
-from torch import Tensor
 
 from training import figures, paper, trained
 from training.catalogue import Place
-from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
+from training.data.windows import Batch, Splits, below, checked_hazard, held, switches, uniform
 from training.figures import BELIEF, CHOSEN, CURRENT, EARLIER, Chart, Floats
 from training.paper import SUPERVISED, UNSUPERVISED, Charts, Comparison, Evaluated
 from training.statistics import estimate
@@ -57,8 +56,8 @@ class Sinusoid:
             raise ValueError(f"expected 0 tasks or more, got {tasks}")
         self.hazard = checked_hazard(hazard)
         generator = torch.Generator().manual_seed(TASKS_SEED)
-        amplitudes = _uniform(generator, (tasks,), AMPLITUDES)
-        self.tasks = torch.stack((amplitudes, _uniform(generator, (tasks,), PHASES)), -1)
+        amplitudes = uniform(generator, (tasks,), AMPLITUDES)
+        self.tasks = torch.stack((amplitudes, uniform(generator, (tasks,), PHASES)), -1)
 
     def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
         """`count` independent streams of `length`, each from the start of a regime."""
@@ -69,9 +68,9 @@ class Sinusoid:
             tasks = self.tasks[below(generator, torch.full(shape, len(self.tasks)))]
             amplitudes, phases = tasks.unbind(-1)
         else:
-            amplitudes = _uniform(generator, shape, AMPLITUDES)
-            phases = _uniform(generator, shape, PHASES)
-        x = _uniform(generator, shape, INPUTS)
+            amplitudes = uniform(generator, shape, AMPLITUDES)
+            phases = uniform(generator, shape, PHASES)
+        x = uniform(generator, shape, INPUTS)
         noise = torch.randn(shape, generator=generator, dtype=torch.float64)
         y = held(amplitudes, switch) * torch.sin(x - held(phases, switch))
         return Batch(x, y + math.sqrt(NOISE_VARIANCE) * noise, switch)
@@ -81,13 +80,6 @@ def splits(place: Place, hazard: float, tasks: int = 0) -> Splits:
     """One source for all splits: every draw is new, of recurring tasks if there are any."""
     source = Sinusoid(hazard, tasks)
     return Splits(source, source, source, x_dim=1, y_dim=1)
-
-
-def _uniform(
-    generator: torch.Generator, shape: tuple[int, ...], bounds: tuple[float, float]
-) -> Tensor:
-    low, high = bounds
-    return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
 def draw(evaluated: Evaluated) -> Charts:
