@@ -25,10 +25,9 @@ class AlpacaLearner(Learner):
     kind = "alpaca"
 
     def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
-        super().__init__(scaling, config)
+        super().__init__(encoder, scaling, config)
         n = encoder.features
         outputs = len(scaling.y_offset)
-        self.encoder = encoder
         self.lags = config.lags
         self.student = config.noise == "unknown"
         scale = config.prior_scale
@@ -43,40 +42,31 @@ class AlpacaLearner(Learner):
 
     def model(self) -> Alpaca:
         """Model of the current parameters."""
+        return Alpaca(partial=self.partial, **self._parts())
+
+    def _parts(self) -> dict[str, Any]:
         factor = self.prior_covariance_factor
-        cov = factor @ factor.T
-        noise_variance = None
-        noise = None
-        if self.student:
-            noise = NoisePrior(self._alpha(), self.log_noise_beta.exp())
-        else:
-            noise_variance = self.log_noise_variance.exp()
-        return Alpaca(
-            encoder=self.encoder,
-            prior_mean=self.prior_mean,
-            prior_cov=0.5 * (cov + cov.T),
-            noise_variance=noise_variance,
-            noise_prior=noise,
-            lags=self.lags,
-            partial=self.partial,
-            hazard=self._hazard_number(),
+        cov = factor @ factor.mT
+        noise = NoisePrior(self._alpha(), self.log_noise_beta.exp()) if self.student else None
+        return {
+            "encoder": self.encoder,
+            "prior_mean": self.prior_mean,
+            "prior_cov": 0.5 * (cov + cov.mT),
+            "noise_variance": None if self.student else self.log_noise_variance.exp(),
+            "noise_prior": noise,
+            "lags": self.lags,
+            "hazard": self._hazard_number(),
             **self._scalings(),
-        )
+        }
 
     def _alpha(self) -> Tensor:
         # Above 1, so that the variance exists.
         return self.log_noise_alpha.exp().clamp(min=1.001)
 
     def description(self) -> dict[str, Any]:
-        """Dimensions, encoder and kind of noise."""
-        return {
-            "x_dim": len(self.x_offset),
-            "y_dim": len(self.y_offset),
-            "feature_dim": self.encoder.features,
-            "lags": self.lags,
-            "noise": "unknown" if self.student else "known",
-            "encoder": self.encoder.spec(),
-        }
+        """With lags and kind of noise."""
+        noise = "unknown" if self.student else "known"
+        return {**super().description(), "lags": self.lags, "noise": noise}
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Description and tensors."""
@@ -113,21 +103,7 @@ class AlpacaMixtureLearner(AlpacaLearner):
 
     def model(self) -> AlpacaMixture:  # type: ignore[override]
         """Model of the current parameters."""
-        factor = self.prior_covariance_factor
-        cov = factor @ factor.mT
-        return AlpacaMixture(
-            encoder=self.encoder,
-            log_weight=self.prior_logits.log_softmax(-1),
-            prior_mean=self.prior_mean,
-            prior_cov=0.5 * (cov + cov.mT),
-            noise_variance=None if self.student else self.log_noise_variance.exp(),
-            noise_prior=NoisePrior(self._alpha(), self.log_noise_beta.exp())
-            if self.student
-            else None,
-            lags=self.lags,
-            hazard=self._hazard_number(),
-            **self._scalings(),
-        )
+        return AlpacaMixture(log_weight=self.prior_logits.log_softmax(-1), **self._parts())
 
     def description(self) -> dict[str, Any]:
         """Those of `AlpacaLearner`, and what readers see of the typical regimes."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from model_core import transfer
 from model_core.upm.base import UnderlyingModel
 from training.config import ModelConfig
-from training.learners.encoders import tensors
+from training.learners.encoders import EncoderModule, tensors
 
 
 class Scaling(NamedTuple):
@@ -44,12 +44,13 @@ class Learner(nn.Module):
     y_scale: Tensor
     scaled = ("x_offset", "x_scale", "y_offset", "y_scale")
 
-    def __init__(self, scaling: Scaling, config: ModelConfig) -> None:
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
         super().__init__()
         for name in self.scaled:
             self.register_buffer(name, getattr(scaling, name).clone())
         logit = torch.tensor(math.log(config.hazard) - math.log1p(-config.hazard))
         self.hazard_logit = nn.Parameter(logit, requires_grad=config.learn_hazard)
+        self.encoder = encoder
 
     @property
     def hazard(self) -> Tensor:
@@ -64,9 +65,14 @@ class Learner(nn.Module):
         """Model that streams are served by; that of training, unless it is a part of another."""
         return self.model()
 
-    @abstractmethod
     def description(self) -> dict[str, Any]:
-        """Fields of a `model.json` that are specific to this kind."""
+        """Fields of a `model.json` that are specific to this kind: dimensions and encoder."""
+        return {
+            "x_dim": len(self.x_offset),
+            "y_dim": len(self.y_offset),
+            "feature_dim": self.encoder.features,
+            "encoder": self.encoder.spec(),
+        }
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Description and tensors, for `model_core.artifact.save`."""

@@ -30,9 +30,8 @@ class PcocLearner(Learner):
         config: ModelConfig,
         classes: int,
     ) -> None:
-        super().__init__(scaling, config)
+        super().__init__(encoder, scaling, config)
         n = encoder.features
-        self.encoder = encoder
         self.classes = classes
         self.prior_mean = nn.Parameter(config.prior_scale * torch.randn(classes, n))
         self.log_prior_precision = nn.Parameter(torch.zeros(classes, n))
@@ -55,13 +54,8 @@ class PcocLearner(Learner):
         )
 
     def description(self) -> dict[str, Any]:
-        """Dimensions and encoder."""
-        return {
-            "x_dim": len(self.x_offset),
-            "y_dim": self.classes,
-            "feature_dim": self.encoder.features,
-            "encoder": self.encoder.spec(),
-        }
+        """With the classes as outputs."""
+        return {**super().description(), "y_dim": self.classes}
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Description and tensors; labels are class indices, hence not scaled."""
@@ -82,8 +76,7 @@ class Classifier(Learner):
         config: ModelConfig,
         classes: int,
     ) -> None:
-        super().__init__(scaling, config)
-        self.encoder = encoder
+        super().__init__(encoder, scaling, config)
         self.last = nn.Linear(encoder.features, classes)
 
     def log_probabilities(self, x: Tensor) -> Tensor:

@@ -19,9 +19,8 @@ class LstmLearner(Learner):
     kind = "lstm"
 
     def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
-        super().__init__(scaling, config)
+        super().__init__(encoder, scaling, config)
         outputs = len(scaling.y_offset)
-        self.encoder = encoder
         self.lags = config.lags
         self.lstm = nn.LSTMCell(encoder.features + outputs, config.hidden)
         widths = [config.hidden + encoder.features, *config.decoder, 2 * outputs]
@@ -46,12 +45,6 @@ class LstmLearner(Learner):
         )
 
     def description(self) -> dict[str, Any]:
-        """Dimensions and encoder; the other sizes are those of the tensors."""
-        return {
-            "x_dim": len(self.x_offset),
-            "y_dim": len(self.y_offset),
-            "feature_dim": self.encoder.features,
-            "lags": self.lags,
-            "encoder": self.encoder.spec(),
-            "decoder": {"activation": "relu"},
-        }
+        """With lags and decoder; the other sizes are those of the tensors."""
+        decoder = {"activation": "relu"}
+        return {**super().description(), "lags": self.lags, "decoder": decoder}
