@@ -29,6 +29,12 @@ def chromium():
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def tabs(chromium):
+    """The window of all pages that need none of their own: one costs as much as a page."""
+    return chromium.new_context()
+
+
 @pytest.fixture
 def fake():
     with FakeApi() as server:
@@ -36,13 +42,18 @@ def fake():
 
 
 @pytest.fixture
-def opened(chromium):
-    """Open pages of a service; at the end none may have had an error or asked another origin."""
-    pages, contexts = [], []
+def opened(chromium, tabs):
+    """Open pages of a service; at the end none may have had an error or asked another origin.
 
-    def begin(url, errors=(), **options):
-        contexts.append(chromium.new_context(**options))
-        page = contexts[-1].new_page()
+    A page whose clock is moved, or with options of a window, has a window of its own.
+    """
+    pages = []
+    opened = []
+
+    def begin(url, errors=(), own=False, **options):
+        window = chromium.new_context(**options) if own or options else tabs
+        page = window.new_page()
+        opened.append(page if window is tabs else window)
         page.set_default_timeout(1000 * PATIENCE_S)
         said, origins = [], set()
         page.on("console", lambda each: each.type == "error" and said.append(each.text))
@@ -52,8 +63,8 @@ def opened(chromium):
         return page
 
     yield begin
-    for context in contexts:
-        context.close()
+    for page_or_window in opened:
+        page_or_window.close()
     for url, errors, said, origins in pages:
         assert [text for text in said if not any(each in text for each in errors)] == []
         assert {each for each in origins if each[0] in ("http", "https")} <= {urlsplit(url)[:2]}

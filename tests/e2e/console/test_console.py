@@ -104,7 +104,8 @@ def test_every_kind_of_stream_is_drawn(page, fake):
             expect(rows.nth(2)).to_contain_text("1,000,000.1")
 
 
-def test_a_stream_is_followed_by_messages_and_nothing_is_asked_by_the_clock(page, fake):
+def test_a_stream_is_followed_by_messages_and_nothing_is_asked_by_the_clock(opened, fake):
+    page = opened(fake.url, own=True)
     page.clock.install()
     page.goto(f"{fake.url}/#/streams/pump")
     drawn(page)
