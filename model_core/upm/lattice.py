@@ -53,7 +53,12 @@ def predict(
     mean: (B, n, y). cov: (B, n, n) symmetric. phi: (B, T, n). y: (B, T, y). weight: (B, T) in
     [0, 1]; a row of weight 0 is predicted and not absorbed. longest: windows of at most as many
     rows; what is further from the diagonal is 0 and 1 too.
+
+    In float64, whatever the model has: a window takes from a variance of the prior nearly all of
+    it, and in single precision what a wide prior leaves is rounding, at times below 0.
     """
+    precision = phi.dtype
+    mean, cov, phi, y, weight = (value.double() for value in (mean, cov, phi, y, weight))
     steps = phi.shape[1]
     low = phi @ cov
     lengths = steps if longest is None else min(steps, longest + 1)
@@ -61,7 +66,8 @@ def predict(
     residual, excess = _Lattice.apply(  # type: ignore[no-untyped-call]
         first, (low * phi).sum(-1), phi, weight, lengths
     )
-    return Predicted(_by_start(residual), 1 + _by_start(excess.unsqueeze(-1)).squeeze(-1))
+    spread = 1 + _by_start(excess.unsqueeze(-1)).squeeze(-1)
+    return Predicted(_by_start(residual).to(precision), spread.to(precision))
 
 
 class _Lattice(torch.autograd.Function):

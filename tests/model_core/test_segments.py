@@ -234,19 +234,20 @@ def scores(model: Alpaca, steps: int, chunk: int | None) -> tuple[torch.Tensor, 
 
 # Scales of the prior that training starts from (by default, and in the paper), and one far above.
 @pytest.mark.parametrize(
-    ("noisy", "scale", "steps", "atol", "of_scores", "single"),
+    ("noisy", "scale", "steps", "atol", "of_scores"),
     [
-        (True, 0.18, 200, 1e-9, 1e-11, 1e-3),
-        pytest.param(True, 0.18, 400, 1e-9, 1e-11, 1e-3, marks=pytest.mark.slow),
-        pytest.param(False, 5.0, 400, 1e-4, 1e-7, torch.inf, marks=pytest.mark.slow),
+        (True, 0.18, 100, 1e-9, 1e-11),
+        (False, 5.0, 100, 1e-4, 1e-7),
+        pytest.param(True, 0.18, 400, 1e-9, 1e-11, marks=pytest.mark.slow),
+        pytest.param(False, 5.0, 400, 1e-4, 1e-7, marks=pytest.mark.slow),
     ],
 )
-def test_long_sequences_stay_exact(noisy, scale, steps, atol, of_scores, single):
+def test_long_sequences_stay_exact(noisy, scale, steps, atol, of_scores):
     label, score = scores(wide(scale, noisy), steps, 20)
     found, ours = scores(wide(scale, noisy), steps, None)
     close(found, label, atol)
     close(ours, score, of_scores)
-    close(scores(wide(scale, noisy, torch.float32), steps, None)[1], score, single)
+    close(scores(wide(scale, noisy, torch.float32), steps, None)[1], score, 1e-3)
 
 
 def test_a_prior_that_knows_everything():
