@@ -11,6 +11,7 @@ from service.store import keys
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
 from service.wire import Event, event_entries
+from tests.waiting import PATIENCE_S
 
 MS = 1_700_000_000_000
 
@@ -81,7 +82,7 @@ class Consumer:
         self.last, self.seen, self.gaps = None, [], []
 
     @contextlib.contextmanager
-    def connected(self, timeout=10.0):
+    def connected(self, timeout=PATIENCE_S):
         """Open a connection; yields its messages as they come."""
         headers = {} if self.last is None else {"Last-Event-ID": self.last}
         stream = httpx.stream(
@@ -111,7 +112,7 @@ class Consumer:
         elif message.event == "gap":
             self.gaps.append(message.data)
 
-    def read(self, count, timeout=10.0):
+    def read(self, count, timeout=PATIENCE_S):
         """Connect, and leave after so many events."""
         first = len(self.seen)
         with self.connected(timeout) as messages:

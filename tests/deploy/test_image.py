@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from service.commands.options import read_settings
 from tests.conftest import _binary, _wait_until_up
 from tests.needed import needed
 from tests.serving import Quiet, ThreadServer
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -156,13 +156,13 @@ def test_passwords_and_dashboards_are_made_and_valkey_has_the_password(
             wrong = ask.replace("valkey_password", "grafana_password")
             assert subprocess.run(["sh", "-c", wrong], capture_output=True).returncode != 0
         process.send_signal(signal.SIGTERM)  # it is the container's first process
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()
     for password in ("", "two words"):
         file.write_text(password)
-        done = subprocess.run(["sh", "-c", start], capture_output=True, timeout=60)
+        done = subprocess.run(["sh", "-c", start], capture_output=True, timeout=PATIENCE_S)
         assert done.returncode != 0
 
 
@@ -206,8 +206,6 @@ def test_the_image_that_was_built_serves_on_a_read_only_root():
     # A worker that waits for its store handles no signals yet; it stops at once all the same.
     store = ("--env", "MOCA_REDIS_URL=redis://127.0.0.1:1/0")
     container = run(engine, "run", "--detach", *confined, *store, image, "worker").strip()
-    began = time.monotonic()
-    run(engine, "stop", "-t", "60", container)
-    assert time.monotonic() - began < 20
+    run(engine, "stop", "-t", "60", container)  # else it is killed, with another status
     assert run(engine, "wait", container).strip() == "0"
     run(engine, "rm", "--volumes", container)

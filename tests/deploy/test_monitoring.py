@@ -33,7 +33,7 @@ from tests.deploy.dashboards import (
 from tests.e2e.calling import KNOWN, ask
 from tests.e2e.deployment import Load, Processes, wait_ready
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 ALERTMANAGER = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
 CONFIG = ROOT / "deploy" / "alertmanager.yml"
@@ -142,7 +142,7 @@ def running(*command, **options):
         yield process
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
 
 def answers(url, *statuses):
@@ -177,7 +177,7 @@ match = ['{{site="north"}}']
     with (
         running(*command, stdout=subprocess.DEVNULL),
         connect(running_url(tmp_path / "data")) as store,
-        httpx.Client(base_url=service, timeout=60) as client,
+        httpx.Client(base_url=service, timeout=PATIENCE_S) as client,
     ):
         until(answers(alerts, 200))
         until(lambda: store.hexists(keys.WEBHOOKS, "am"))
@@ -266,7 +266,7 @@ def labels() -> np.ndarray:
 async def misbehave(url: str, processes: Processes, start_again) -> None:
     """Errors of clients, a reader of events, a worker that stalls, and one that dies."""
     async with (
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client,
         client.stream("GET", "/v1/events") as events,
     ):
         events.raise_for_status()
@@ -324,14 +324,14 @@ def watched(disk_store, processes, tmp_path):
         until(answers(f"{url}/-/ready", 200))
         began = time.time()
         load = Load(apis[0], labels(), PER_SECOND, retry=True)
-        with httpx.Client(base_url=apis[1], timeout=60) as client:
+        with httpx.Client(base_url=apis[1], timeout=PATIENCE_S) as client:
             for i in range(STREAMS):
                 settings = {"model": MODELS[i % 4], "hazard": 0.02, "anomaly_alarm": 0.95}
                 client.put(f"/v1/streams/load-{i}", json=settings).raise_for_status()
         asyncio.run(load_and_trouble(load, apis[1]))
         assert load.failures == []
         time.sleep(3)  # the last scrapes, and rules on them
-        with httpx.Client(base_url=f"{url}/api/v1", timeout=60) as client:
+        with httpx.Client(base_url=f"{url}/api/v1", timeout=PATIENCE_S) as client:
             yield Prometheus(client), began, time.time()
 
 

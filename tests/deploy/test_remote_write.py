@@ -14,7 +14,7 @@ from service.wire import timestamps
 from tests.e2e.deployment import wait_ready
 from tests.ports import free_port
 from tests.serving import Quiet, ThreadServer
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 PROGRAM = shutil.which("prometheus")
 pytestmark = [
@@ -131,7 +131,7 @@ def test_every_scraped_sample_arrives_once_whatever_is_killed(disk_store, proces
                 f"{prometheus}/api/v1/query", params={"query": 'load{job="exporter"}[30m]'}
             ).json()["data"]["result"]
             assert len(found) == SERIES
-            with httpx.Client(base_url=url, timeout=60) as moca:
+            with httpx.Client(base_url=url, timeout=PATIENCE_S) as moca:
                 for row in found:
                     samples = [(t, float(value)) for t, value in row["values"]]
                     assert check(moca, row["metric"]["number"], samples) >= 6

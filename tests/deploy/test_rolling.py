@@ -5,9 +5,11 @@ those that it has.
 """
 
 import asyncio
+import functools
 import signal
 
 import httpx
+import numpy as np
 import pytest
 
 from tests.e2e.deployment import (
@@ -18,10 +20,11 @@ from tests.e2e.deployment import (
     wait_ready,
 )
 from tests.ports import free_port
-from tests.waiting import until_async
+from tests.waiting import PATIENCE_S, until_async
 
 pytestmark = pytest.mark.slow
-STREAMS, LENGTH, PER_SECOND = 40, 60, 80
+STREAMS, PER_SECOND = 40, 80
+MOST = 3_000  # observations of a stream, more than any machine needs to restart everything
 
 
 class Sending(httpx.AsyncHTTPTransport):
@@ -45,19 +48,26 @@ class Sending(httpx.AsyncHTTPTransport):
 
 
 class Balanced(Load):
-    """Posts to each API in turn that is in rotation; nothing is sent twice."""
+    """Posts to each API in turn that is in rotation, until it is told to end; nothing twice."""
 
     def __init__(self, urls, labels, per_second):
         super().__init__(urls[0], labels, per_second)
         self.rotation = list(urls)
         self.turn = 0
+        self.latest = 0
         self.sending = {url: Sending() for url in urls}
         self.clients = {
-            url: httpx.AsyncClient(base_url=url, timeout=60, transport=transport)
+            url: httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, transport=transport)
             for url, transport in self.sending.items()
         }
 
+    def end(self):
+        """Have each stream get as many observations as the one that has most by now."""
+        self.length = 1 + self.latest
+        self.labels = self.labels[:, : self.length]
+
     async def _one(self, client, i, at, y):
+        self.latest = max(self.latest, at)
         self.turn += 1
         url = self.rotation[self.turn % len(self.rotation)]
         await super()._one(self.clients[url], i, at, y)
@@ -79,13 +89,18 @@ def restart(processes, name, *command):
     process = processes.running[name]
     process.send_signal(signal.SIGTERM)
     # The server raises the signal again once everything is answered.
-    assert process.wait(120) in (0, -signal.SIGTERM), processes.log_of(name)
+    assert process.wait(PATIENCE_S) in (0, -signal.SIGTERM), processes.log_of(name)
     processes.start(name, *command)
+
+
+def log_since(processes, name, length):
+    """What a process has logged since its log had a length."""
+    return processes.log_of(name)[length:]
 
 
 async def roll(processes, urls, load):
     """Restart everything, one after the other."""
-    await asyncio.sleep(2)
+    await until_async(lambda: load.answers)
     for name, url in urls.items():
         await load.take_out(url)
         await asyncio.to_thread(restart, processes, name, "api", "--port", url.rpartition(":")[2])
@@ -93,8 +108,10 @@ async def roll(processes, urls, load):
         load.rotation.append(url)
     any_url = next(iter(urls.values()))
     for name in ("worker-a", "worker-b"):
+        before = len(processes.log_of(name))
         await asyncio.to_thread(restart, processes, name, "worker", "--worker-id", name)
-        await asyncio.sleep(4)  # it loads, and takes its share
+        since = functools.partial(log_since, processes, name, before)
+        await until_async(lambda since=since: "owns 8 partitions" in since(), since)
         await asyncio.to_thread(wait_ready, any_url)
 
 
@@ -104,9 +121,11 @@ async def test_a_rolling_restart_fails_no_request(disk_store, processes):
     processes.start("api-b", "api", "--port", str(port))
     wait_ready(urls["api-b"])
     create_streams(first, "load", STREAMS)
-    load = Balanced(list(urls.values()), series(STREAMS, LENGTH), PER_SECOND)
+    labels = np.tile(series(STREAMS, 60), MOST // 60)
+    load = Balanced(list(urls.values()), labels, PER_SECOND)
     running = asyncio.ensure_future(load.run())
     await roll(processes, urls, load)
     assert not running.done(), "the load ended before the last restart: nothing was shown"
+    load.end()
     await running
     check_as_uninterrupted(first, load)

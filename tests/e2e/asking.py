@@ -17,7 +17,7 @@ from service.api.routes.table import CALLS
 from service.models.catalogue import SHIPPED
 from tests.e2e import calling
 from tests.remote_write import V1, version_1
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 BYTES = "application/octet-stream"
 PATHS = {call.endpoint.__name__: (call.method, call.path) for call in CALLS}
@@ -116,7 +116,7 @@ def shortened(value):
 def record(url):
     """Write the answers of a service into the file of examples."""
     found = []
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         for each, response in play(client):
             assert response.is_success, f"{each.summary}: {response.text}"
             new = msgspec.structs.replace(

@@ -15,7 +15,7 @@ import pytest
 from service.runtime.embedded import running_url
 from tests.conftest import _binary, running_server
 from tests.e2e.deployment import Processes
-from tests.waiting import ended, until
+from tests.waiting import PATIENCE_S, ended, until
 
 # Series of three jobs become streams named after the test, so that tests share one service.
 RULES = """
@@ -140,7 +140,7 @@ def url(shared):
 @pytest.fixture
 def http(url):
     """A client of that service."""
-    with httpx.Client(base_url=url, timeout=120) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         yield client
 
 

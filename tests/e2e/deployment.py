@@ -28,9 +28,10 @@ class Processes:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
-        # Tests post at rates of their own: what a busy machine cannot do in time is not to be shed.
-        known = {"MOCA_MODELS_DIR": str(folder / "models"), "MOCA_MAX_WAIT_S": "0"}
-        self.environment = {**os.environ, **known, **environment}
+        # What a busy machine cannot do in time is neither to be shed nor to be given up.
+        patient = {"MOCA_MAX_WAIT_S": "0", "MOCA_REQUEST_DEADLINE_S": f"{PATIENCE_S - 10:g}"}
+        models = {"MOCA_MODELS_DIR": str(folder / "models")}
+        self.environment = {**os.environ, **patient, **models, **environment}
         self.running: dict[str, subprocess.Popen] = {}
         self.port = 0  # of `moca serve`
 
@@ -98,7 +99,7 @@ class Processes:
                 process.terminate()
         for process in running.values():
             try:
-                process.wait(20)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -125,7 +126,7 @@ def served(folder: Path) -> Iterator[tuple[Processes, str]]:
 def wait_ready(url: str) -> None:
     def ready() -> bool:
         try:
-            return httpx.get(f"{url}/readyz", timeout=60).status_code == 200
+            return httpx.get(f"{url}/readyz", timeout=PATIENCE_S).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -144,13 +145,16 @@ class Load:
 
     def __init__(self, url: str, labels: np.ndarray, per_second: float, retry: bool = False):
         self.url, self.labels, self.retry = url, labels, retry
+        self.length = labels.shape[1]
         self.pause_s = len(labels) / per_second
         self.answers: dict[tuple[int, int], dict] = {}
         self.failures: list[str] = []
 
     async def run(self) -> None:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=self.url, timeout=120, limits=limits) as client:
+        async with httpx.AsyncClient(
+            base_url=self.url, timeout=PATIENCE_S, limits=limits
+        ) as client:
             self.started = time.monotonic()
             await asyncio.gather(*(self._post(client, i) for i in range(len(self.labels))))
 
@@ -169,6 +173,8 @@ class Load:
 
     async def _post(self, client: httpx.AsyncClient, i: int) -> None:
         for at, y in enumerate(self.labels[i]):
+            if at == self.length:
+                return
             due = self.started + (at + i / len(self.labels)) * self.pause_s
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             await self._one(client, i, at, float(y))
@@ -197,7 +203,7 @@ class Load:
 
 
 def create_streams(url: str, prefix: str, count: int) -> None:
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         for i in range(count):
             assert client.put(f"/v1/streams/{prefix}-{i}", json=KNOWN).status_code == 201
 
@@ -210,7 +216,7 @@ def check_as_uninterrupted(url: str, load: Load) -> None:
     for (_, at), answer in load.answers.items():
         assert answer["seq"] == at
     create_streams(url, "calm", streams)
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         for i in range(streams):
             body = [{"y": float(y)} for y in load.labels[i]]
             answers = client.post(f"/v1/streams/calm-{i}/observations", json=body).json()

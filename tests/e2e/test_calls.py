@@ -9,7 +9,7 @@ import httpx
 
 from tests.e2e.calling import KNOWN, ask, close, history, labels, post, slug
 from tests.feeding import Follower
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 def test_two_writers_with_the_same_keys_have_one_effect(url, http, prefix):
@@ -17,7 +17,7 @@ def test_two_writers_with_the_same_keys_have_one_effect(url, http, prefix):
     ask(http, "PUT", f"{prefix}race", 201, json=KNOWN)
 
     def write(into):
-        with httpx.Client(base_url=url, timeout=120) as own:
+        with httpx.Client(base_url=url, timeout=PATIENCE_S) as own:
             for i in range(100):
                 headers = {"Idempotency-Key": f"key-{i}"}
                 body = {"y": float(i % 7)}
@@ -59,7 +59,7 @@ def test_a_stream_moves_to_another_model_while_observations_come(url, http, pref
     """None fails, and the belief is that of a fresh replay."""
     moved, fresh, seen = f"{prefix}a", f"{prefix}b", labels(150, seed=4)
     post(http, moved, seen[:100])
-    with ThreadPoolExecutor() as pool, httpx.Client(base_url=url, timeout=120) as own:
+    with ThreadPoolExecutor() as pool, httpx.Client(base_url=url, timeout=PATIENCE_S) as own:
         moving = pool.submit(ask, own, "POST", f"{moved}/model", json={"model": "gaussian"})
         for each in seen[100:]:
             ask(http, "POST", f"{moved}/observations", json=each)
@@ -73,7 +73,7 @@ def test_a_stream_moves_to_another_model_while_observations_come(url, http, pref
 def test_a_stream_expires_and_one_that_follows_it_is_told(url, http, prefix):
     ask(http, "PUT", f"{prefix}brief", 201, json={"ttl": 1})
     follower = Follower(url, f"{prefix}brief")
-    with follower.connected(timeout=120.0) as messages:
+    with follower.connected(timeout=PATIENCE_S) as messages:
         list(messages)
     assert follower.ends == ["deleted"]
     ask(http, "GET", f"{prefix}brief", 404)

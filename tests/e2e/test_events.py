@@ -16,7 +16,7 @@ from tests.e2e.calling import BYTES, KNOWN, ask, post
 from tests.e2e.deployment import Load, create_streams, series
 from tests.feeding import Consumer, Follower, by_stream
 from tests.serving import Quiet, ThreadServer
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 STREAMS = 8
 LEVELS = (0.0, 8.0, -8.0, 0.0)
@@ -93,13 +93,13 @@ def test_a_stream_that_ends_or_is_replaced_is_told_and_is_not_taken_for_its_succ
     post(http, name, [1.0, 2.0])
     snapshot = http.get(f"/v1/streams/{name}/snapshot").content
     follower = Follower(url, name, after="0")
-    with follower.connected(timeout=60.0) as messages:
+    with follower.connected(timeout=PATIENCE_S) as messages:
         until(lambda: next(messages) and follower.seen)
         ask(http, "PUT", f"{name}/snapshot?replace=true", content=snapshot, headers=BYTES)
         list(messages)
     assert follower.ends == ["replaced"]
     follower = Follower(url, name, after="0")
-    with follower.connected(timeout=60.0) as messages:
+    with follower.connected(timeout=PATIENCE_S) as messages:
         until(lambda: next(messages) and follower.seen)
         ask(http, "DELETE", name, 204)
         list(messages)
@@ -157,7 +157,7 @@ def test_a_consumer_sees_each_event_once_whatever_restarts(separate, processes):
     assert consumer.gaps == []
     assert reader.connections > 3
     create_streams(separate, "calm", STREAMS)  # to which nothing happens
-    with httpx.Client(base_url=separate, timeout=60) as client:
+    with httpx.Client(base_url=separate, timeout=PATIENCE_S) as client:
         for i, row in enumerate(load.labels):
             post(client, f"calm-{i}", row.tolist())
     calm = feed_of(processes.redis_url, "calm")
@@ -216,7 +216,7 @@ def test_one_machine_delivers_events_to_webhooks_and_stops_cleanly(serve, proces
             # Events that are accepted before a hook was first seen are not for it.
             until(lambda: client.hexists(keys.WEBHOOKS, "pager"))
         create_streams(url, "s", 2)
-        with httpx.Client(base_url=url, timeout=60) as client:
+        with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
             for i, row in enumerate(steps(2)):
                 post(client, f"s-{i}", row.tolist())
             confirmed = {
@@ -230,5 +230,5 @@ def test_one_machine_delivers_events_to_webhooks_and_stops_cleanly(serve, proces
             delivered = 'moca_webhook_delivered_total{hook="pager"}'
             until(lambda: delivered in client.get("/metrics").text)
         processes.signal("serve", signal.SIGTERM)
-        assert processes.running["serve"].wait(60) == 0
+        assert processes.running["serve"].wait(PATIENCE_S) == 0
         assert "did not exit" not in processes.log_of("serve")

@@ -10,6 +10,7 @@ import pytest
 from moca_client import Client
 from tests.deploy.dashboards import DASHBOARDS, json_queries
 from tests.e2e.calling import KNOWN, ask, history, post
+from tests.waiting import PATIENCE_S
 
 LEVELS = (0.0, 6.0, -3.0, 0.0)
 EACH = 30
@@ -22,7 +23,7 @@ def fleet(shared):
     """The prefix of six streams with three changes each, of which every other one has times."""
     prefix = f"fleet{random.randrange(10**9)}-"
     rng = np.random.default_rng(0)
-    with httpx.Client(base_url=shared.url, timeout=120) as client:
+    with httpx.Client(base_url=shared.url, timeout=PATIENCE_S) as client:
         for i in range(6):
             site = "north" if i % 3 == 0 else "south"
             settings = KNOWN | {"confirm_after": 4, "tags": {"site": site, "number": f"{i:02}"}}

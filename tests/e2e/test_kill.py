@@ -16,7 +16,7 @@ from tests.e2e.deployment import (
     series,
 )
 from tests.feeding import Follower
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 STREAMS = 20
 LENGTH = 16  # more than series() needs for a change
@@ -38,16 +38,16 @@ def test_a_clean_stop_and_then_a_kill_of_everything_lose_nothing(serve, processe
     """Streams, settings and thresholds are as they were; who follows a stream sees no end of it."""
     url = serve()
     settings = {"model": "gaussian", "sensitivity": {"false_alarms_per_1000": 0.1}}
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         ask(client, "PUT", "set", 201, json=settings)
         post(client, "set", [0.0])
         before = ask(client, "GET", "set")
     follower = Follower(url, "set")
-    with follower.connected(timeout=60.0) as messages:
+    with follower.connected(timeout=PATIENCE_S) as messages:
         next(messages)
         processes.signal("serve", signal.SIGTERM)
         list(messages)
-    assert processes.running["serve"].wait(60) == 0
+    assert processes.running["serve"].wait(PATIENCE_S) == 0
     assert (follower.seen, follower.ends) == ([], [])
     log = processes.log_of("serve")
     assert "did not exit" not in log
@@ -63,7 +63,7 @@ def test_a_clean_stop_and_then_a_kill_of_everything_lose_nothing(serve, processe
 
     load.run_with((0.3, again))
     check_as_uninterrupted(url, load)
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         assert ask(client, "GET", "set") == before
         assert [answer["seq"] for answer in post(client, "set", [1.0])] == [1]
     follower.read(1)

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.deploy.dashboards import DASHBOARDS, names, queries, rules
 from tests.e2e.calling import ask, post
 from tests.serving import Quiet, ThreadServer
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 def samples_of(text):
@@ -84,7 +84,9 @@ def test_an_observation_is_one_trace_over_both_processes(serve, processes):
         trace, parent = secrets.token_hex(16), secrets.token_hex(8)
         for sampled in ("00", "01"):
             headers = {"traceparent": f"00-{trace}-{parent}-{sampled}"}
-            httpx.post(path, json={"y": 1.0}, headers=headers, timeout=60).raise_for_status()
+            httpx.post(
+                path, json={"y": 1.0}, headers=headers, timeout=PATIENCE_S
+            ).raise_for_status()
         until(lambda: len(collector.spans) >= 2 + len(below), lambda: collector.spans)
         processes.stop_all()
         spans = {span.name: span for _, span in collector.spans}

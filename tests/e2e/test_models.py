@@ -14,6 +14,7 @@ import pytest
 
 import service
 from tests.e2e.calling import ask, close, labels, post, slug
+from tests.waiting import PATIENCE_S
 
 TRAINED = Path(service.__file__).parent / "samples" / "models" / "regimes" / "1"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -151,7 +152,7 @@ def test_a_kind_of_ones_own_and_a_kind_that_nobody_registered(serve, processes):
         x = rng.uniform(-2, 2)
         y = (1 if i < 40 else -1) * math.sin(2 * x) + rng.gauss(0, 0.2)
         seen.append({"x": [x], "y": y})
-    with httpx.Client(base_url=serve(), timeout=60) as client:
+    with httpx.Client(base_url=serve(), timeout=PATIENCE_S) as client:
         models = {each["name"]: each for each in client.get("/v1/models").json()["models"]}
         assert models["sensor"]["kind"] == "remembering-gp"
         refused = client.put("/v1/streams/b", json={"model": "alien"})
@@ -164,5 +165,5 @@ def test_a_kind_of_ones_own_and_a_kind_that_nobody_registered(serve, processes):
         before = ask(client, "GET", "a/run-length")
         assert "remembering-gp" in processes.run("models")
     processes.stop_all()
-    with httpx.Client(base_url=serve(), timeout=60) as client:  # its state is read back
+    with httpx.Client(base_url=serve(), timeout=PATIENCE_S) as client:  # its state is read back
         close(ask(client, "GET", "a/run-length")["belief"], before["belief"])

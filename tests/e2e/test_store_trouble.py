@@ -17,7 +17,7 @@ from tests.conftest import _binary
 from tests.e2e.calling import slug
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ def url(server, tmp_path_factory):
 
 def test_the_disk_of_the_store_is_full(url, server):
     """What cannot be written is not accepted; what was accepted is applied once there is room."""
-    with httpx.Client(base_url=url, timeout=120) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
 
         def post(key, y):
             headers = {"Idempotency-Key": key}
@@ -97,7 +97,7 @@ def test_the_disk_of_the_store_is_full(url, server):
 
 
 def test_the_memory_of_the_store_is_short(url, server):
-    with httpx.Client(base_url=url, timeout=120) as client, connect(server.url) as store:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client, connect(server.url) as store:
         for name in ("a", "b"):
             body = [{"y": float(i % 3)} for i in range(30)]
             client.post(f"/v1/streams/{name}/observations", json=body).raise_for_status()
@@ -121,7 +121,7 @@ def test_the_memory_of_the_store_is_short(url, server):
 
 def test_the_store_comes_back_older_than_it_was(url, server, tmp_path):
     """As after a power failure, or a failover to a replica that lacks the last second."""
-    with httpx.Client(base_url=url, timeout=120) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
 
         def post(y, **more):
             answer = client.post("/v1/streams/old/observations", json={"y": y}, **more)

@@ -17,7 +17,7 @@ from moca_client.outbox.sending import Delivered, Failed, Sender
 from moca_client.outbox.store import OutboxFull, OutboxStore
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
 from moca_client.retry import KEY_MEMORY_S, Call
-from tests.waiting import Clock
+from tests.waiting import PATIENCE_S, Clock
 
 
 class Service:
@@ -404,7 +404,7 @@ def test_nothing_holds_up_the_end_of_an_asynchronous_outbox(tmp_path, state, aba
         return box
 
     for count in (1, 2):  # the file can be opened again, and has what was not sent
-        box = asyncio.run(asyncio.wait_for(send(), 10))
+        box = asyncio.run(asyncio.wait_for(send(), PATIENCE_S))
         assert box._ended
         assert box.pending == (0 if state == "idle" else count)
     assert "stopped" not in caplog.text

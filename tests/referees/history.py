@@ -276,6 +276,7 @@ class Deployment:
         settings = {"MOCA_PARTITIONS": str(PARTITIONS), "MOCA_REQUEST_DEADLINE_S": str(DEADLINE_S)}
         self.processes = Processes(folder, settings)
         self.ports = {name: free_port() for name in APIS}
+        began = time.monotonic()
         for name in EVERYONE:
             self.start(name)
         self.urls = [f"http://127.0.0.1:{port}" for port in self.ports.values()]
@@ -285,6 +286,7 @@ class Deployment:
         except BaseException:
             self.close()
             raise
+        self.start_s = time.monotonic() - began
 
     def start(self, name: str) -> None:
         path = ["--redis-url", self.proxies[name].url if self.proxies else self.store_url]
@@ -701,6 +703,15 @@ class Result(NamedTuple):
     worst: float  # difference from the sequential model
     longest_wait_s: float  # but for the time in which the API itself was stopped
     healed_s: float  # from the end of the last fault, and of its lease, until all is served
+    start_s: float  # in which this machine, as busy as it is, starts all processes
+
+    @property
+    def served_in_time(self) -> bool:
+        """Whether nobody waited too long: what the last fault killed has to start as well."""
+        return (
+            self.longest_wait_s < LONGEST_WAIT_S + self.start_s
+            and self.healed_s < HEALED_WITHIN_S + self.start_s
+        )
 
 
 def waited(call: Call, pauses: list[Pause]) -> float:
@@ -756,7 +767,7 @@ def _storm(
         say(f"{call.what}: {call.status} after {call.seconds:.1f} s, {ago:.0f} s before the end")
     return Result(
         count, len(clients.calls), again, clients.reads, compared, worst,
-        waits[longest[0]], healed(clients, moment),
+        waits[longest[0]], healed(clients, moment), deployment.start_s,
     )  # fmt: skip
 
 
@@ -796,8 +807,7 @@ def main() -> None:
     result = storm(given.topology, given.seed, given.seconds, folder, say)
     for name, value in result._asdict().items():
         print(f"{name:16} {value}")
-    bad = result.longest_wait_s > LONGEST_WAIT_S or result.healed_s > HEALED_WITHIN_S
-    raise SystemExit(1 if bad else 0)
+    raise SystemExit(0 if result.served_in_time else 1)
 
 
 if __name__ == "__main__":

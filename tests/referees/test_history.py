@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.referees.history import HEALED_WITHIN_S, LONGEST_WAIT_S, TOPOLOGIES, storm
+from tests.referees.history import TOPOLOGIES, storm
 
 
 @pytest.mark.slow
@@ -14,5 +14,4 @@ def test_nothing_is_lost_doubled_or_contradicted(tmp_path, topology):
     result = storm(topology, 1, 60, tmp_path)
     assert result.answers > 1000
     if topology == "server":
-        assert result.longest_wait_s < LONGEST_WAIT_S
-        assert result.healed_s < HEALED_WITHIN_S
+        assert result.served_in_time, result

@@ -6,6 +6,7 @@ import sys
 
 from service import tasks
 from service.tasks import end, is_cancelled
+from tests.waiting import PATIENCE_S
 
 
 async def stubborn(times, ended):
@@ -127,7 +128,7 @@ def test_a_stop_that_takes_too_long_ends_and_says_what_it_waits_for():
         process.stdout.readline()
         process.terminate()
         try:
-            _, output = process.communicate(timeout=60)
+            _, output = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
     assert process.returncode == 1

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from service.commands.main import app
 from tests.e2e.calling import KNOWN
+from tests.waiting import PATIENCE_S
 
 PROGRAM = "import sys; sys.argv[0] = 'moca'; from service.commands.main import main; main()"
 
@@ -128,7 +129,7 @@ def test_changepoints_are_followed_until_interrupted(program, shifted):
         event = json.loads(process.stdout.readline())
     assert (event["stream"], event["event"]["start"]) == (shifted, 30)
     process.send_signal(signal.SIGINT)
-    _, noise = process.communicate(timeout=60)
+    _, noise = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, noise) == (130, "")
 
 
@@ -140,7 +141,7 @@ def test_a_stream_is_followed_to_its_end(program, client, stream):
     client.observe(stream, 3.25)
     lines.append(process.stdout.readline().split())
     client.delete_stream(stream)
-    rest, noise = process.communicate(timeout=60)
+    rest, noise = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert [line[:2] for line in lines[1:]] == [["0", "1"], ["1", "2"], ["2", "3.25"]]
     assert (rest, "deleted" in noise) == ("", True)

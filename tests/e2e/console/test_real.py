@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.console.fake import FILE, observations, record
 from tests.e2e.console.test_console import LABELS, choose, drawn, seen
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -40,7 +40,7 @@ def test_the_stand_in_answers_as_a_service_does(serve):
 def test_what_is_posted_is_drawn_and_what_is_told_is_kept(opened, serve):
     url = serve()
     settings, posted = observations()["pump"]
-    with httpx.Client(base_url=url, timeout=120) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         client.put("/v1/streams/pump", json=settings).raise_for_status()
         path = "/v1/streams/pump/observations"
         client.post(path, json=posted[:30]).raise_for_status()

@@ -124,7 +124,7 @@ def cluster():
 @pytest.mark.slow
 def test_every_message_reaches_its_stream_once(cluster, reader, service_url, tmp_path):
     log = tmp_path / "reader.log"
-    with httpx.Client(base_url=service_url, timeout=60) as client:
+    with httpx.Client(base_url=service_url, timeout=PATIENCE_S) as client:
 
         def labels(sensor):
             answer = client.get(f"/v1/streams/{sensor}/history?start=0&limit=1000")

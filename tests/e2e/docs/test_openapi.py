@@ -18,6 +18,7 @@ from service.problems import PROBLEM_JSON, problem_types
 from service.settings import Settings
 from tests.e2e.asking import BYTES, PATHS, answer_of, play
 from tests.service.api.calls import NAMES, check, check_problem, openapi, operation
+from tests.waiting import PATIENCE_S
 
 OPEN_SCHEMAS = {"Problem"}  # may have further members
 
@@ -87,7 +88,7 @@ def test_no_form_has_the_name_of_an_answer():
 
 @pytest.fixture(scope="module")
 def played(service_url):
-    with httpx.Client(base_url=service_url, timeout=60) as client:
+    with httpx.Client(base_url=service_url, timeout=PATIENCE_S) as client:
         yield client, list(play(client))
 
 

@@ -40,7 +40,7 @@ from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
 from tests.conftest import _wait_until_up
-from tests.waiting import Clock, until
+from tests.waiting import PATIENCE_S, Clock, until
 
 PARTITIONS = 4
 # Schemas of answers: most of the time that an application takes to make, and the same in each.
@@ -75,7 +75,7 @@ class FakeWorker:
     def stop(self):
         self._stop.set()
         self.running.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the fake worker waits for its store"
         with contextlib.suppress(redis.RedisError):
             for lease in self._leases.values():
@@ -350,7 +350,7 @@ class Served:
 
     def client(self, token=None):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return httpx.Client(base_url=self.url, timeout=60, headers=headers, trust_env=False)
+        return httpx.Client(base_url=self.url, timeout=PATIENCE_S, headers=headers, trust_env=False)
 
     def metric(self, name):
         with self.client() as client:
@@ -360,7 +360,7 @@ class Served:
     def stop(self):
         """Stop as on a signal."""
         self.server.should_exit = True
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the server does not stop"
         self._listener.close()
 

@@ -14,7 +14,7 @@ from service.wire.event_cursor import Positions
 from service.wire.event_entries import Id
 from tests.feeding import Consumer, Writer, by_stream
 from tests.service.api.conftest import PARTITIONS, located, slug
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 STREAMS = [f"s{i}" for i in range(8)]  # of every partition
 
@@ -250,7 +250,7 @@ def stalled(api, path):
     """Connect, read a little, and take nothing more."""
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        taken.settimeout(60)
+        taken.settimeout(PATIENCE_S)
         taken.connect(("127.0.0.1", api.port))
         taken.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         yield taken

@@ -14,7 +14,7 @@ from service.store.api_keys import Keyring
 from service.store.connection import connect
 from tests.feeding import Follower
 from tests.service.api.conftest import located, make_key, slug
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 PATH = "/v1/streams/a/observations/live"
 
@@ -181,8 +181,8 @@ def test_a_revoked_key_ends_its_connection_alone(start, settings, path):
     post(api, [0.0], token=tokens["a"])
     headers = {name: {"Authorization": f"Bearer {token}"} for name, token in tokens.items()}
     with (
-        httpx.stream("GET", f"{api.url}{path}", headers=headers["a"], timeout=60) as one,
-        httpx.stream("GET", f"{api.url}{path}", headers=headers["b"], timeout=60) as two,
+        httpx.stream("GET", f"{api.url}{path}", headers=headers["a"], timeout=PATIENCE_S) as one,
+        httpx.stream("GET", f"{api.url}{path}", headers=headers["b"], timeout=PATIENCE_S) as two,
     ):
         lines = one.iter_lines(), two.iter_lines()
         assert all(next(each).startswith("retry") for each in lines)

@@ -18,7 +18,7 @@ from service.api.server import open_connections
 from service.observability import metrics
 from service.problems import StartupError, WaitTooLong
 from tests.service.api.conftest import make_key, slug
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 PATH = "/v1/streams/s/observations"
 HEAD = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\nContent-Type: {JSON}\r\n".encode()
@@ -34,7 +34,7 @@ class Connection:
     """A connection on which bytes are written and answers are read."""
 
     def __init__(self, api):
-        self.socket = socket.create_connection(("127.0.0.1", api.port), timeout=60)
+        self.socket = socket.create_connection(("127.0.0.1", api.port), timeout=PATIENCE_S)
         self._file = self.socket.makefile("rb")
 
     def __enter__(self):
@@ -126,7 +126,7 @@ def test_an_idle_connection_is_kept_for_the_keep_alive_and_does_not_delay_the_st
     """Uvicorn's own bound would be 5 s."""
     for keep_alive_s, ended_by in ((1, "time"), (600, "stop")):
         api = served(keep_alive_s=keep_alive_s)
-        connection = HTTPConnection("127.0.0.1", api.port, timeout=60)
+        connection = HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE_S)
         connection.request("GET", "/livez")
         connection.getresponse().read()
         began = time.monotonic()

@@ -12,7 +12,7 @@ from service.store import keys
 from service.store.keys import partition_of
 from service.store.streams import chunk_of, seal
 from tests.service.api.conftest import located, slug, stored
-from tests.waiting import Clock, until_async
+from tests.waiting import PATIENCE_S, Clock, until_async
 
 P = partition_of("s", 4)
 S = "/v1/streams/s"
@@ -307,7 +307,7 @@ async def test_without_a_worker_the_online_path_is_answered(api, paused, store, 
     assert await changepoints(api) == pending
     clock.advance(60.0)  # the wait counts from the first on: others do not wait again
     monkeypatch.setattr(own_commands, "HINDSIGHT_WAIT_S", 60.0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         assert await changepoints(api) == pending
     paused.running.set()
     await until_async(lambda: store.hexists(keys.hindsight(P), "s"))

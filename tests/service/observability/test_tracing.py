@@ -11,6 +11,7 @@ from service.observability.tracing import known_place, open_tracer, place_of
 from service.problems import StartupError
 from service.settings import Settings
 from service.wire import Envelope, LogEntry, RunLength
+from tests.waiting import PATIENCE_S
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -31,7 +32,7 @@ def opened(monkeypatch):
         each.close()
     for thread in threading.enumerate():
         if thread.name.startswith("Otel"):
-            thread.join(60)  # or it would warn of that collector in the log of a later test
+            thread.join(PATIENCE_S)  # or it would warn of that collector in the log of a later test
 
 
 def test_none_unless_asked_for(monkeypatch):

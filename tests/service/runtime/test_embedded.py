@@ -19,7 +19,7 @@ from service.runtime.store_process import StoreKeeper
 from service.settings import Settings
 from service.store.connection import connect
 from service.store.health import check_server
-from tests.waiting import ended, until
+from tests.waiting import PATIENCE_S, ended, until
 
 pytestmark = pytest.mark.redis
 
@@ -122,14 +122,14 @@ def test_stop_ends_the_owner_of_a_folder_and_says_when_there_is_none(tmp_path):
         late = CliRunner().invoke(app, [*arguments, "--wait-s", "0.1"])
         assert (late.exit_code, f"process {owner.pid}" in late.output) == (1, True)
         os.kill(owner.pid, signal.SIGCONT)
-        assert owner.wait(60) == -signal.SIGTERM
+        assert owner.wait(PATIENCE_S) == -signal.SIGTERM
     until(lambda: ended(int(pid)))
     assert CliRunner().invoke(app, arguments).exit_code == 1
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         owner.stdout.readline()
         stopped = CliRunner().invoke(app, arguments)
         assert (stopped.exit_code, f"process {owner.pid}" in stopped.output) == (0, True)
-        assert owner.wait(60) == -signal.SIGTERM
+        assert owner.wait(PATIENCE_S) == -signal.SIGTERM
 
 
 def test_a_folder_that_another_process_holds_is_refused_by_its_number(store, monkeypatch):

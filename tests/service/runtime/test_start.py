@@ -24,7 +24,7 @@ from service.store.connection import connect, patiently
 from service.store.health import fix_partitions
 from tests.conftest import running_server
 from tests.ports import free_port
-from tests.waiting import Clock
+from tests.waiting import PATIENCE_S, Clock
 
 REFUSED = "redis://127.0.0.1:1"
 
@@ -33,7 +33,7 @@ def run(*arguments, **environ):
     command = [sys.executable, "-m", "service.commands.main", *arguments]
     bare = {name: value for name, value in os.environ.items() if not name.startswith("MOCA_")}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**bare, **environ}
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env={**bare, **environ}
     )
 
 
@@ -86,7 +86,7 @@ def test_an_api_that_waits_for_its_store_refuses_connections():
             while "waiting for the store" not in api.stderr.readline():
                 assert api.poll() is None
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(("127.0.0.1", int(port)), timeout=60)
+                socket.create_connection(("127.0.0.1", int(port)), timeout=PATIENCE_S)
         finally:
             api.kill()
 

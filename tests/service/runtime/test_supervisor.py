@@ -28,7 +28,7 @@ from service.settings import Settings
 from service.store import keys
 from service.store.connection import connect
 from tests.ports import free_port
-from tests.waiting import Clock, ended, until
+from tests.waiting import PATIENCE_S, Clock, ended, until
 
 # --- children made up -------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class Running:
         for each in self.supervisors:
             if each.poll() is None:
                 each.terminate()
-            each.communicate(timeout=60)
+            each.communicate(timeout=PATIENCE_S)
         # A killed supervisor leaves its server behind; taking it over ends it.
         self.store.start()
         self.store.stop()
@@ -385,7 +385,7 @@ def test_whatever_is_killed_starts_again_and_a_stop_leaves_nothing(running):
     os.kill(running.started("api")[0], signal.SIGKILL)
     until(lambda: ended(running.started("api")[0]))
     ready = f"http://127.0.0.1:{running.port}/readyz"
-    with urllib.request.urlopen(ready, timeout=60) as answer:  # its callers wait meanwhile
+    with urllib.request.urlopen(ready, timeout=PATIENCE_S) as answer:  # its callers wait meanwhile
         assert (answer.status, answer.read()) == (200, b"4")
     os.kill(server_pid(running), signal.SIGKILL)
 
@@ -395,11 +395,11 @@ def test_whatever_is_killed_starts_again_and_a_stop_leaves_nothing(running):
 
     until(lambda: kept() == b"yes")
     second = running.start()
-    _, said = second.communicate(timeout=60)
+    _, said = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == EXIT_REFUSED
     assert f"process {service.pid}" in said
     service.send_signal(signal.SIGINT)
-    service.communicate(timeout=60)
+    service.communicate(timeout=PATIENCE_S)
     assert service.returncode == 0
     assert [name for name, _, what in running.events() if what == "stopped"] == ["api", "worker"]
     assert not running.store.socket.exists()

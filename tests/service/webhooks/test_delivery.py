@@ -20,7 +20,7 @@ from service.wire.event_entries import Filter, Id
 from tests.e2e.deployment import Processes
 from tests.ports import free_port
 from tests.service.webhooks.conftest import PARTITIONS, Receiver, notice, raised, verify
-from tests.waiting import until, until_async
+from tests.waiting import PATIENCE_S, until, until_async
 
 LOOPBACK = Allowed.parse("http://127.0.0.1")
 EMPTY = b"Content-Length: 0\r\n\r\n"
@@ -386,7 +386,7 @@ def test_a_kill_between_delivery_and_acknowledgement_delivers_again(
     start("first", timeout_s=20)
     for i in range(1, 4):
         writer.raise_("a", i)
-    assert arrived.wait(100)
+    assert arrived.wait(PATIENCE_S)
     processes.kill("first")
     assert delivering.pending("h") >= 1
     receiver.fate = lambda path, data: 200
