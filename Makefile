@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # Tests wait more than they compute, so more of them at once than there are cores of a small machine.
-TESTS_AT_ONCE ?= 4
+TESTS_AT_ONCE ?= 3
 # They start dozens of processes: what Python compiles is kept.
 export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv

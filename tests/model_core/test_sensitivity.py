@@ -16,7 +16,7 @@ from model_core.filter import Inputs
 from model_core.sensitivity import Curve, Delay, Plan, Point, calibrate, choose, own, quiet, read
 from model_core.sensitivity.alarms import watch
 from model_core.sensitivity.curve import log_odds, probability_of
-from model_core.sensitivity.regimes import draw, shifted, windows
+from model_core.sensitivity.regimes import Drawn, draw, shifted, windows
 from model_core.stream.filters import Filters
 from model_core.upm.builtin import Options, build
 from service.models import sensitivity_curves
@@ -138,6 +138,12 @@ def test_other_hazards_are_read_between_and_below():
             choose(refused, 1.0, hazard)
 
 
+def joined(parts: list[Drawn]) -> Drawn:
+    """Series of several draws, simulated at once."""
+    columns = zip(*parts, strict=True)
+    return Drawn(*(None if each[0] is None else torch.cat(each) for each in columns))
+
+
 # Draws of its prior are walks of all outputs: no level whose shift could be found, at any rate.
 WITHOUT_CURVES = {"joint"}
 
@@ -174,11 +180,17 @@ def test_a_requested_rate_and_the_stated_delays_are_what_comes(name, rate, times
         count += sum(map(len, found))
     measured = 1000 * count / (times * 32_000)
     assert rate / 2 < measured < 2 * rate, count
-    for delay in choice.delays:
-        still = draw(model, 64, 250, generator)
-        moved = shifted(still, model.label, 100, delay.shift, generator)
-        (found,) = watch(model, moved, [choice.threshold])
-        waits = sorted(next((t - 99 for t in each if t >= 100), math.inf) for each in found)
+    still = [draw(model, 64, 250, generator) for _ in choice.delays]
+    moved = [
+        shifted(series, model.label, 100, delay.shift, generator)
+        for series, delay in zip(still, choice.delays, strict=True)
+    ]
+    (found,) = watch(model, joined(moved), [choice.threshold])
+    for i, delay in enumerate(choice.delays):
+        first = (
+            next((t - 99 for t in each if t >= 100), math.inf) for each in found[64 * i :][:64]
+        )
+        waits = sorted(first)
         if delay.median is not None and delay.detected > 0.6:
             assert waits[32] == pytest.approx(delay.median, rel=0.4, abs=1.5)
 

@@ -102,8 +102,16 @@ def test_what_is_said_of_it_names_no_place_of_this_machine(wanted, runs, uncompa
     assert [row["iteration"] for row in report["history"]] == [3, 6]
 
 
-def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(runs, tmp_path):
+def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(runs, tmp_path, monkeypatch):
     behind = runs / "alpaca" / "moca"  # of six iterations
+    run, place = finished(behind), Place(None, tmp_path)
+    scores = own.compare(run, splits(run.config, place), place)
+
+    def compared(other, *_):
+        assert other.config == run.config
+        return scores
+
+    monkeypatch.setattr(own, "compare", compared)
     command = ["publish", behind, "--name", "p", "--models-dir", tmp_path, "--sensitivity", 0]
     said = moca(*command)
     assert said.exit_code == 2, said.stdout
@@ -112,10 +120,8 @@ def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(runs, tmp_pa
     said = moca(*command, "--anyway", "--no-page")
     assert said.exit_code == 0, said.stderr
     rows = json.loads((tmp_path / "p" / "1" / "report.json").read_text())["untrained"]
-    run, place = finished(behind), Place(None, tmp_path)
     hazard = load(run, splits(run.config, place)).hazard.item()
     assert artifact.load(tmp_path / "p" / "1").hazard == pytest.approx(hazard, abs=1e-7)
-    scores = own.compare(run, splits(run.config, place), place)
     trained, *_ = (values.mean() for values in scores.values.values())
     for row in rows:
         theirs = scores.values[row["method"]].mean()

@@ -99,7 +99,7 @@ def test_every_command_of_every_kind(benches, both, name):
     both(lambda bench: bench.put("b", bench.export("a")) and None)
     last = [msgspec.structs.replace(e, time=None) for e in observations[17:]]
     both(lambda bench: bench.observe("b", last))
-    ask(Move("a", kind.model if "@" in kind.model else "averaged"))
+    ask(Move("a", kind.model if "@" in kind.model else "gaussian"))
     assert ask(Delete("a"))[0] == 204
     assert [status for status, _ in asked].count(200) >= 9
     assert all(status < 500 for status, _ in asked)
