@@ -9,7 +9,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -102,10 +102,10 @@ def read_streams(
     """
     table = _read(file)
     if by not in table.columns:
-        raise SeriesError(f"{file} has no column {by!r}; its columns: {_listed(table.columns)}")
+        raise SeriesError(f"{file} has no column {by!r}; its columns: {listed(table.columns)}")
     rows: dict[str, list[int]] = {}
     for row, value in enumerate(table.columns[by]):
-        if _is_missing(value):
+        if is_missing(value):
             raise SeriesError(f"{table.where(row, by)} is empty: expected the name of a stream")
         rows.setdefault(str(value), []).append(row)
     if not rows:
@@ -135,11 +135,11 @@ def read_columns(
     Inputs and times are the same for all, and found as by `read_series`.
     """
     table = _read(file)
-    x_names = list(x_columns) if x_columns is not None else _numbered(table.columns, "x")
-    time = time_column or _find_time(table.columns, taken={*(y_columns or []), *x_names})
+    x_names = list(x_columns) if x_columns is not None else numbered(table.columns, "x")
+    time = time_column or named(table.columns, TIME_NAMES, {*(y_columns or []), *x_names})
     names = list(y_columns) if y_columns else _numeric(table, {*x_names, time})
     if not names:
-        raise SeriesError(f"{file} has no numeric column; its columns: {_listed(table.columns)}")
+        raise SeriesError(f"{file} has no numeric column; its columns: {listed(table.columns)}")
     return {name: _series(str(file), table, [name], x_columns, time_column) for name in names}
 
 
@@ -187,11 +187,11 @@ def _chosen(
     for name in [*(y_columns or []), *(x_columns or []), *([time_column] if time_column else [])]:
         if name not in table.columns:
             raise SeriesError(
-                f"{source} has no column {name!r}; its columns: {_listed(table.columns)}"
+                f"{source} has no column {name!r}; its columns: {listed(table.columns)}"
             )
-    x_names = list(x_columns) if x_columns is not None else _numbered(table.columns, "x")
+    x_names = list(x_columns) if x_columns is not None else numbered(table.columns, "x")
     if time_column is None:
-        time_column = _find_time(table.columns, taken={*(y_columns or []), *x_names})
+        time_column = named(table.columns, TIME_NAMES, {*(y_columns or []), *x_names})
     y_names = list(y_columns) if y_columns else _find_labels(source, table, {*x_names, time_column})
     return y_names, x_names, time_column
 
@@ -208,7 +208,7 @@ def _read_csv(file: Path) -> _Table:
     else:
         body = lines[1:]
     if len(set(names)) != len(names):
-        raise SeriesError(f"{file} has duplicate columns: {_listed(names)}")
+        raise SeriesError(f"{file} has duplicate columns: {listed(names)}")
     for row, (number, cells) in enumerate(body, start=1):
         if len(cells) != len(names):
             raise SeriesError(
@@ -251,10 +251,11 @@ def _read_parquet(file: Path) -> _Table:
     return _Table({name: table.column(name).to_pylist() for name in table.column_names}, None)
 
 
-def _is_missing(cell: Any) -> bool:
+def is_missing(cell: Any) -> bool:
+    """Whether a cell is empty, or says so."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return True
-    return isinstance(cell, str) and cell.lower() in MISSING
+    return isinstance(cell, str) and cell.strip().lower() in MISSING
 
 
 def _finite(cell: Any) -> float | None:
@@ -269,7 +270,7 @@ def _finite(cell: Any) -> float | None:
 def _number(table: _Table, row: int, name: str) -> float | None:
     """Value of a cell; None when it is empty."""
     cell = table.columns[name][row]
-    if _is_missing(cell):
+    if is_missing(cell):
         return None
     value = _finite(cell)
     if value is None:
@@ -284,7 +285,7 @@ def _labels(table: _Table, names: Sequence[str]) -> list[list[float | None] | No
         values = [_number(table, row, name) for name in names]
         labels.append(None if all(value is None for value in values) else values)
     if all(label is None for label in labels):
-        raise SeriesError(f"label {_listed(names)} is empty in every row")
+        raise SeriesError(f"label {listed(names)} is empty in every row")
     return labels
 
 
@@ -303,7 +304,7 @@ def _inputs(table: _Table, names: Sequence[str]) -> list[list[float]]:
 def _axis(table: _Table, name: str) -> Axis:
     cells = table.columns[name]
     for row, cell in enumerate(cells):
-        if _is_missing(cell):
+        if is_missing(cell):
             raise SeriesError(f"{table.where(row, name)}: empty; times are required")
     axis = time_axis(cells, name)
     if isinstance(axis, int):
@@ -314,12 +315,13 @@ def _axis(table: _Table, name: str) -> Axis:
     return axis
 
 
-def _find_time(columns: Sequence[str] | dict[str, Any], taken: set[str]) -> str | None:
+def named(columns: Iterable[str], names: Sequence[str], taken: Collection[str]) -> str | None:
+    """Return the first column of one of these names, in any case, that is not taken."""
     by_lower = {name.lower(): name for name in reversed(list(columns)) if name not in taken}
-    return next((by_lower[name] for name in TIME_NAMES if name in by_lower), None)
+    return next((by_lower[name] for name in names if name in by_lower), None)
 
 
-def _numbered(columns: dict[str, Any], letter: str) -> list[str]:
+def numbered(columns: Iterable[str], letter: str) -> list[str]:
     """Return the column called `letter`, or those called `letter1, letter2, ...` by number."""
     numbered = [name for name in columns if re.fullmatch(rf"{letter}_?\d*", name, re.IGNORECASE)]
     return sorted(numbered, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
@@ -329,25 +331,26 @@ def _numeric(table: _Table, taken: set[str | None]) -> list[str]:
     """Return the columns of numbers alone, beside missing cells, of which not all are."""
 
     def fits(cells: Sequence[Any]) -> bool:
-        present = [cell for cell in cells if not _is_missing(cell)]
+        present = [cell for cell in cells if not is_missing(cell)]
         return bool(present) and all(_finite(cell) is not None for cell in present)
 
     return [name for name, cells in table.columns.items() if name not in taken and fits(cells)]
 
 
 def _find_labels(source: str, table: _Table, taken: set[str | None]) -> list[str]:
-    if names := [name for name in _numbered(table.columns, "y") if name not in taken]:
+    if names := [name for name in numbered(table.columns, "y") if name not in taken]:
         return names
     numeric = _numeric(table, taken)
     if len(numeric) == 1:
         return numeric
-    problem = "no numeric column" if not numeric else f"several numeric columns: {_listed(numeric)}"
+    problem = "no numeric column" if not numeric else f"several numeric columns: {listed(numeric)}"
     raise SeriesError(
         f"{source} has no column y or y1, y2, ... and {problem}; name the label columns"
     )
 
 
-def _listed(names: Sequence[str] | dict[str, Any]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Names for a message."""
     return ", ".join(repr(name) for name in names)
 
 
@@ -365,7 +368,7 @@ def time_axis(cells: Sequence[Any], name: str) -> Axis | int:
         return _numeric_axis([value for value in numbers if value is not None], name)
     moments: list[datetime] = []
     for row, cell in enumerate(cells):
-        moment = _moment(cell)
+        moment = moment_of(cell)
         if moment is None:
             return row
         moments.append(moment)
@@ -402,7 +405,7 @@ def _written(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M" + (":%S" if moment.second else ""))
 
 
-def _moment(cell: Any) -> datetime | None:
+def moment_of(cell: Any) -> datetime | None:
     """Read a date or time; without an offset it is UTC."""
     if isinstance(cell, datetime):
         moment = cell
@@ -425,7 +428,7 @@ def _tried(parse: Callable[[str], datetime], text: str) -> datetime | None:
         return None
 
 
-# A naive result of either means UTC; `_moment` says so in one place.
+# A naive result of either means UTC; `moment_of` says so in one place.
 _PARSERS: tuple[Callable[[str], datetime], ...] = (
     datetime.fromisoformat,
     lambda text: datetime.strptime(text, "%Y-%m"),  # noqa: DTZ007

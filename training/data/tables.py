@@ -12,8 +12,8 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,13 +24,21 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet, types
 
+from moca_client.series import (
+    EPOCH,
+    MISSING,
+    TIME_NAMES,
+    is_missing,
+    listed,
+    moment_of,
+    named,
+    numbered,
+)
 from training.data.windows import Series
 from training.errors import BadData
 
-TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
 PARQUET = frozenset({".parquet", ".pq"})
 SUFFIXES = PARQUET | {".csv", ".tsv"}
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})  # in any case of letters
 SWITCHES = {"0": False, "1": True, "false": False, "true": True}
 MAX_CLASSES = 1000  # as in the service
 NUMBERS = "--y and --x name the columns to train on"
@@ -99,11 +107,6 @@ def files(path: Path) -> list[Path]:
     return files
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names for a message."""
-    return ", ".join(repr(name) for name in names)
-
-
 class _Table:
     """The content of a file and its columns by role; rows of messages count from 1."""
 
@@ -135,14 +138,9 @@ class _Table:
         taken = set(wanted.y or [])
         self.x = self._numbered("x", taken) if wanted.x is None else list(wanted.x)
         taken |= {*self.x, *single}
-
-        def first(names: Sequence[str]) -> str | None:
-            free = {name.lower(): name for name in reversed(self.names) if name not in taken}
-            return next((free[name] for name in names if name in free), None)
-
-        self.stream = wanted.stream or first(("stream",))
-        self.time = wanted.time or first(TIME_NAMES)
-        self.changepoint = wanted.changepoint or first(("changepoint",))
+        self.stream = wanted.stream or named(self.names, ("stream",), taken)
+        self.time = wanted.time or named(self.names, TIME_NAMES, taken)
+        self.changepoint = wanted.changepoint or named(self.names, ("changepoint",), taken)
         taken |= {name for name in (self.stream, self.time, self.changepoint) if name is not None}
         self.y = list(wanted.y) if wanted.y else self._find_labels(taken)
         twice = [name for name, count in Counter([*self.y, *self.x]).items() if count > 1]
@@ -152,10 +150,8 @@ class _Table:
     def _numbered(self, letter: str, taken: set[str]) -> list[str]:
         """Columns `letter` or `letter1, letter2, ...` by number; without any, all `letter_...`."""
         free = [name for name in self.names if name not in taken]
-        numbered = [name for name in free if re.fullmatch(rf"{letter}_?\d*", name, re.IGNORECASE)]
-        if numbered:
-            return sorted(numbered, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
-        return [name for name in free if re.match(rf"{letter}_", name, re.IGNORECASE)]
+        begun = [name for name in free if name.lower().startswith(f"{letter}_")]
+        return numbered(free, letter) or begun
 
     def _find_labels(self, taken: set[str]) -> list[str]:
         if names := self._numbered("y", taken):
@@ -222,19 +218,21 @@ class _Table:
         column = self._table[name]
         cells = column.to_pylist()
         for row, cell in enumerate(cells):
-            if _is_missing(cell) or cell != cell:
+            if is_missing(cell):
                 raise self._bad(row, name, "empty; a time cannot be missing")
         if _is_number(column.type):
             return column.to_numpy(), 1.0
         if types.is_timestamp(column.type) or types.is_date(column.type):
             stamps = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False)
             return stamps.cast(pa.int64()).to_numpy(), 1e6
-        moments = [_moment(cell) for cell in cells]
-        if None in moments:
-            row = moments.index(None)
-            kinds = "RFC 3339, a date, a year, or a number"
-            raise self._bad(row, name, f"{str(cells[row])!r} is not a time ({kinds})")
-        return np.array(moments, "datetime64[us]").astype(np.int64), 1e6
+        moments = np.empty(len(cells), np.int64)
+        for row, cell in enumerate(cells):
+            moment = moment_of(cell)
+            if moment is None:
+                kinds = "RFC 3339, a date, a year, or a number"
+                raise self._bad(row, name, f"{str(cell)!r} is not a time ({kinds})")
+            moments[row] = (moment - EPOCH) // timedelta(microseconds=1)
+        return moments, 1e6
 
     def _in_order(self, name: str, when: NDArray[Any], rows: Rows) -> Rows:
         ordered = rows[np.argsort(when[rows], kind="stable")]
@@ -254,7 +252,7 @@ class _Table:
             values: Floats = column.cast(pa.float64(), safe=False).to_numpy()
         else:
             cells = column.to_pylist()
-            numbers = [np.nan if _is_missing(cell) else _number(cell) for cell in cells]
+            numbers = [np.nan if is_missing(cell) else _number(cell) for cell in cells]
             if None in numbers:
                 row = numbers.index(None)
                 raise self._bad(row, name, f"{str(cells[row])!r} is not a number; {advice}")
@@ -331,30 +329,11 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
-def _is_missing(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING)
-
-
 def _number(cell: Any) -> float | None:
     try:
         return None if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError):
         return None
-
-
-def _moment(cell: Any) -> datetime | None:
-    """A date or time as text, in UTC; without an offset it is UTC."""
-    text = str(cell).strip()
-    for form in (None, "%Y-%m", "%Y/%m/%d"):
-        try:
-            if form is None:
-                moment = datetime.fromisoformat(text)
-            else:
-                moment = datetime.strptime(text, form).replace(tzinfo=UTC)
-        except ValueError:
-            continue
-        return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
-    return None
 
 
 def _check_labels(path: Path, labels: Floats, names: Sequence[str], classes: bool) -> None:

@@ -22,6 +22,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from moca_client.series import listed
 from model_core import warmup
 from model_core.stream_settings import DEFAULTS, VECTOR_OUTPUTS
 from model_core.upm.base import UnderlyingModel
@@ -229,7 +230,7 @@ def _short(name: str, parts: Sequence[Series], length: int, warmup: int, by: str
         lines.append(
             f"shorter than a window of {warmup + length}, padded with missing labels: "
             f"{len(padded)} of {len(parts)} streams for {name}, "
-            f"{tables.listed(padded[:LISTED])}{more}"
+            f"{listed(padded[:LISTED])}{more}"
         )
     return lines
 
