@@ -20,7 +20,6 @@ from training.statistics import (
     coverage,
     distance,
     estimate,
-    formatted,
     paired,
     reliability,
 )
@@ -195,10 +194,7 @@ def write(folder: Path, report: Report, page: bool = True) -> list[Path]:
         "training.html",
         title=f"Training report: {report.name}",
         report=report,
-        metrics=[
-            (one.name, one.unit, formatted(one.estimate), one.estimate.count)
-            for one in report.metrics
-        ],
+        metrics=[(one.name, one.unit, one.estimate, one.estimate.count) for one in report.metrics],
         compared=("method", "metric", "mean", "model less method", "sequences"),
         comparisons=_compared(report.comparisons),
         untrained=_compared(report.untrained),
@@ -214,13 +210,7 @@ def write(folder: Path, report: Report, page: bool = True) -> list[Path]:
 
 def _compared(comparisons: Iterable[MethodComparison]) -> list[tuple[Any, ...]]:
     return [
-        (
-            one.method,
-            one.metric,
-            formatted(one.estimate),
-            "" if one.difference is None else formatted(one.difference),
-            one.estimate.count,
-        )
+        (one.method, one.metric, one.estimate, one.difference or "", one.estimate.count)
         for one in comparisons
     ]
 
