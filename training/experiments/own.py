@@ -8,7 +8,6 @@ those after `BURN_IN`, when the untrained models have left their warm-up.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,7 +19,6 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from moca_client.series import listed
 from model_core import warmup
@@ -32,7 +30,7 @@ from training import catalogue, trained
 from training.catalogue import Place
 from training.config import OWN, Config, Options, Section, checked
 from training.data import tables
-from training.data.windows import Batch, InUnits, Series, Source, Splits, Windows, consecutive
+from training.data.windows import InUnits, Series, Source, Splits, Windows, consecutive
 from training.errors import BadConfig, BadData, BadRun
 from training.learners.base import Scaling
 from training.meta_training.runs import Run
@@ -340,7 +338,8 @@ def compare(
             Series(None if batch.x is None else batch.x[k].double(), y.double(), None, str(k))
             for k, y in enumerate(batch.y)
         ]
-    series = [one.part(0, most or len(one.y)) for one in series]
+    # Nothing of a shorter series is scored.
+    series = [one.part(0, most or len(one.y)) for one in series if len(one.y) > BURN_IN]
     length = run.config.optimiser.length
     own_name = f"trained {run.config.model.kind}"
     models = {own_name: trained.load(run, splits).served(), **_untrained(run.config, splits)}
@@ -405,15 +404,10 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
                 else one.y
                 for one in some
             ]
-            moments = [warmup.first(model, rows.tolist(), DEFAULTS.warmup)[0] for rows in scaled]
+            moments = [warmup.first(model, one.tolist(), DEFAULTS.warmup)[0] for one in scaled]
         # Padding after the end of a series is unlabelled, its scores dropped.
-        inputs = [one.x for one in some if one.x is not None]
-        times = [one.elapsed for one in some if one.elapsed is not None]
-        batch = Batch(
-            pad_sequence(inputs, batch_first=True) if inputs else None,
-            pad_sequence([one.y for one in some], batch_first=True, padding_value=math.nan),
-            elapsed=pad_sequence(times, batch_first=True, padding_value=1.0) if times else None,
-        )
+        longest = max(len(one.y) for one in some)
+        batch = consecutive([one.padded(longest) for one in some], longest).held
         for row, one in zip(trained.log_scores(model, batch, moments), some, strict=True):
             rows.append(row[: len(one.y)].masked_fill(one.y.isnan().any(-1), torch.nan))
     return rows
