@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,22 @@ def keys(file: Path) -> list[str]:
         return list(opened.files)
 
 
-def save(file: Path, **kept: Any) -> Path:
-    """Write arrays to an `.npz` file atomically."""
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A temporary file that takes the place of a file at the end; of a failure nothing is left."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
+    os.close(handle)
+    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as opened:
-            np.savez_compressed(opened, **kept)
-        os.replace(name, file)
+        yield temporary
+        temporary.replace(file)
     finally:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
+
+
+def save(file: Path, **kept: Any) -> Path:
+    """Write arrays to an `.npz` file atomically."""
+    with replacing(file) as temporary, temporary.open("wb") as opened:
+        np.savez_compressed(opened, **kept)
     return file

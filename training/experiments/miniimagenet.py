@@ -17,8 +17,6 @@ import csv
 import hashlib
 import io
 import json
-import os
-import tempfile
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +28,7 @@ from rich.progress import track
 from torch import Tensor
 
 from training.catalogue import Place
-from training.data.files import arrays, save
+from training.data.files import arrays, replacing, save
 from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
 from training.errors import BadData
 from training.paper import classifier_charts as draw
@@ -247,20 +245,16 @@ def cached(
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     target = cache / f"{file.stem}-{size}-{digest[:32]}.npy"
     if not target.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=cache, prefix=f".{target.stem}-")
-        os.close(handle)
-        try:
-            shape = (len(offset) - 1, 3, size, size)
-            images: Any = np.lib.format.open_memmap(name, mode="w+", dtype=np.uint8, shape=shape)
+        shape = (len(offset) - 1, 3, size, size)
+        with replacing(target) as temporary:
+            images: Any = np.lib.format.open_memmap(
+                temporary, mode="w+", dtype=np.uint8, shape=shape
+            )
             for place, (start, stop) in enumerate(zip(offset[:-1], offset[1:], strict=True)):
                 content = jpeg[start:stop].tobytes()
                 images[place] = decoded(content, size, f"{file}, image {place}")
             images.flush()
             del images
-            os.replace(name, target)
-        finally:
-            Path(name).unlink(missing_ok=True)
     mapped: NDArray[np.uint8] = np.load(target, mmap_mode="r")
     return mapped
 
