@@ -64,19 +64,19 @@ from torch import Tensor
 
 from model_core.components import Blend, SkewedT
 from model_core.maths.conjugate import OUTLIER_SPREAD
+from model_core.maths.regression import TAILS
+from model_core.tensor_ops import maths
 from model_core.upm import walk
 from model_core.upm.base import Beside, UnderlyingModel, in_units
 
+_REGRESSION = maths("regression")
 LEVEL, LINE, LAG = range(3)  # what a part regresses on beside the constant
 KINDS = (LEVEL, LINE, LAG)
 UNIT = 10.0  # observations in which the line's slope is measured
 NORMAL = len(KINDS)  # parts, the first ones, whose noise is normal
 HEAVY = (LEVEL, LAG)  # those after them, with heavy tails
-TAILS = 3.0  # degrees of freedom, at most, of noise of heavy tails
-MOST_ODDS = 1e4  # at most, of a label being no outlier of a part
 SKEW = 1.75  # of noise that is longer on one side: the sides differ by a factor of 3
 ONE_SIDED = 0.1  # prior weight of a part with such noise
-FAR_AHEAD = 50.0  # of a part's log density before the others'; more changes nothing
 REACH = 3.0  # scales that a forecast may lie outside the range of the labels
 
 
@@ -236,18 +236,17 @@ class Averaged(UnderlyingModel):
         u = self._second(stats, phi)
         w = weight[..., None, None]
         error, variance, log_posterior, shares = read
-        square = torch.stack((torch.ones_like(u), u, u.square()), -1)
-        precision = stats.precision + shares.unsqueeze(-1) * square
-        gain = torch.stack(_solve(precision, u), -1)
+        precision = _REGRESSION.counted(*stats.precision.unbind(-1), u, shares)
+        mean = _REGRESSION.moved(*stats.mean.unbind(-1), *precision, u, shares * error)
         fresh = (stats.origin < 0) & (weight.unsqueeze(-1) > 0)
-        grown = shares * error.square() / (1 + shares * variance)
+        grown = _REGRESSION.scatter(shares, error, variance)
         # Outputs share alpha; of a missing one the expected variance stays as it is.
-        grown = torch.where(_missing(y), w * stats.beta / stats.alpha.unsqueeze(-1), grown)
+        kept = 0.5 * w * stats.beta / stats.alpha.unsqueeze(-1)
         return AveragedStats(
-            stats.mean + (shares * error).unsqueeze(-1) * gain,
-            precision,
+            torch.stack(mean, -1),
+            torch.stack(precision, -1),
             stats.alpha + 0.5 * weight.unsqueeze(-1),
-            stats.beta + 0.5 * grown,
+            stats.beta + torch.where(_missing(y), kept, grown),
             torch.logaddexp(torch.log(w) + log_posterior, torch.log1p(-w) + stats.log_weight),
             torch.where(fresh, phi[:, None, :1], stats.origin),
         )
@@ -282,12 +281,12 @@ class Averaged(UnderlyingModel):
         w: (B, S, 1, 1) inlier responsibility. lead: log density over the average of all parts. z:
         error in scales.
         """
-        odds = (w / (1 - w)).clamp(max=MOST_ODDS) * lead.clamp(max=FAR_AHEAD).exp()
         skew = z.new_tensor(self.skews)
         side = torch.where(z < 0, skew, 1 / skew).square()
-        heavy = ((TAILS + 1) / (TAILS + z.square() * side)).clamp(max=1) * side
+        heavy = _REGRESSION.precision(z.square() * side, 1.0) * side
         tails = torch.tensor(self.heavy, device=z.device)
-        return odds / (1 + odds) * torch.where(tails, heavy, 1.0)
+        share: Tensor = _REGRESSION.share_of(w, lead)
+        return share * torch.where(tails, heavy, 1.0)
 
     def _log_weights(self) -> list[float]:
         """Log prior probabilities of the parts."""
@@ -327,17 +326,12 @@ def _missing(y: Tensor) -> Tensor:
 
 def _regression(stats: AveragedStats, u: Tensor) -> tuple[Tensor, Tensor]:
     """`k' f` and `f' Lambda^-1 f`; both (B, S, d, parts), as `u`."""
-    first, second = _solve(stats.precision, u)
-    return stats.mean[..., 0] + stats.mean[..., 1] * u, (first + u * second).clamp(min=0)
+    location, variance = _REGRESSION.forecast(
+        *stats.mean.unbind(-1), *stats.precision.unbind(-1), u
+    )
+    return location, variance
 
 
 def _scale(stats: AveragedStats, variance: Tensor) -> Tensor:
-    return (stats.beta / stats.alpha.unsqueeze(-1) * (1 + variance)).sqrt()
-
-
-def _solve(precision: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """`Lambda^-1 (1, u)`, its two entries."""
-    a, b, c = precision.unbind(-1)
-    # Rounding may not take the determinant to zero, where u hardly varies.
-    determinant = torch.maximum(a * c - b.square(), 1e-14 * a * c)
-    return (c - b * u) / determinant, (a * u - b) / determinant
+    square: Tensor = _REGRESSION.squared_scale(stats.alpha.unsqueeze(-1), stats.beta, variance)
+    return square.sqrt()

@@ -48,11 +48,15 @@ from torch import Tensor
 
 from model_core.components import Blend, MultivariateStudentT
 from model_core.components.either import Either
-from model_core.upm.averaged import FAR_AHEAD, MOST_ODDS, TAILS, Averaged, AveragedStats
+from model_core.maths.regression import TAILS
+from model_core.tensor_ops import maths
+from model_core.upm.averaged import Averaged, AveragedStats
 from model_core.upm.base import Beside, in_units
 
+_REGRESSION = maths("regression")
 TOGETHER = 2  # vector autoregressions: normal noise, heavy tails
-CERTAIN = 1e12  # odds at most, so that one less a share, and what is divided by it, is not zero
+# Share of a label at most: what is left, and is divided by, is not zero.
+CERTAIN = 1e12 / (1 + 1e12)
 FAR = 3.0  # standard deviations within which errors count
 BEFORE = 20.0  # errors of the stream's scale, none like its neighbour, seen before the first
 WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last error
@@ -258,14 +262,13 @@ class Joint(Averaged):
         log_posterior = torch.log_softmax(stats.log_choice + density, -1)
         error, square, missing_scale = together.explain(value)
         outputs = (~torch.isnan(value)).sum(-1)
-        heavy = ((TAILS + outputs) / (TAILS + square[..., 1:])).clamp(max=1)
-        lead = (log_posterior - stats.log_choice).clamp(max=FAR_AHEAD)
-        w = weight.unsqueeze(-1)
-        odds = ((w / (1 - w)).clamp(max=MOST_ODDS) * lead.exp()).clamp(max=CERTAIN)
+        heavy = _REGRESSION.precision(square[..., 1:], outputs)
+        lead = log_posterior - stats.log_choice
+        share = _REGRESSION.share_of(weight.unsqueeze(-1), lead).clamp(max=CERTAIN)
         one = torch.ones_like(heavy)
-        shares = odds / (1 + odds) * torch.cat((one, one, heavy), -1)
+        shares = share * torch.cat((one, one, heavy), -1)
         # Gradients of what nothing is learned from are zero, whatever is made of the zero.
-        shares = torch.where(odds > 0, shares, 0.0)
+        shares = torch.where(share > 0, shares, 0.0)
         return _JointReading(error, missing_scale, solved, variance, log_posterior, shares)
 
     def _independent(self, alone: Blend) -> Either:

@@ -25,12 +25,10 @@ import torch
 from torch import Tensor
 
 from model_core.components import StudentT
+from model_core.maths.walk import FORGET, TAILS
+from model_core.tensor_ops import maths
 
-TAILS = 3.0  # degrees of freedom
-FORGET = 0.98  # `F`
-FORGET_MOMENTUM = 0.99  # `G`
-SHARE = 0.01
-FLOOR = 1e-8  # of a squared scale, of the stream's: constant labels leave no noise
+_WALK = maths("walk")
 COLUMNS = 5  # for each output
 
 
@@ -50,7 +48,7 @@ def weight(kept: Tensor) -> Tensor:
 def forecast(kept: Tensor) -> StudentT:
     """Of the label to come, (B, d) in the stream's units."""
     _, count, last, change, square, a, b = _parts(kept)
-    loc = last + (b / a).clamp(-1, 1) * change
+    loc: Tensor = _WALK.location(last, change, a, b)
     return StudentT(torch.full_like(loc, TAILS), loc, (square / count).sqrt())
 
 
@@ -63,23 +61,13 @@ def advance(kept: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
     share, count, last, change, square, a, b = _parts(kept)
     missing = torch.isnan(y)
     y = torch.where(torch.isnan(y), last, y)
-    error = y - forecast(kept).loc
-    precision = count / square
-    moved = y - last
-    g = (TAILS + 1) / (TAILS + precision * error.square())
-    pull = g * precision * change
-    won = torch.sigmoid(torch.logit(share) + lead.unsqueeze(-1))
     counted = FORGET * count + 1
-    new = (
-        FORGET * square + g * error.square() + FLOOR,
-        FORGET_MOMENTUM * a + (1 - FORGET_MOMENTUM) + pull * change,
-        FORGET_MOMENTUM * b + pull * moved,
-    )
+    latest, moved, *new = _WALK.learned(last, change, square, a, b, count, y)
     # The labels are counted for all outputs; without one its scale stays as it is.
     old = square / count * counted, a, b
     sums = [torch.where(missing, a, b) for a, b in zip(old, new, strict=True)]
-    weight_ = (1 - SHARE) * won + SHARE / 2
-    learned = torch.cat((weight_, counted, y, g.clamp(max=1) * moved, *sums), -1)
+    weight_ = _WALK.reweighed(share, lead.unsqueeze(-1))
+    learned = torch.cat((weight_, counted, latest, moved, *sums), -1)
     unlearned = torch.cat((share, count, last, torch.zeros_like(change), square, a, b), -1)
     return torch.where(labelled.unsqueeze(-1), learned, unlearned)
 

@@ -14,9 +14,10 @@ from scipy import stats as distributions
 from model_core import filter as moca
 from model_core import warmup
 from model_core.components.real import MultivariateStudentT
+from model_core.maths.regression import MOST_ODDS
 from model_core.upm import untrained
 from model_core.upm.alpaca import Alpaca, NoisePrior
-from model_core.upm.averaged import MOST_ODDS, REACH, Averaged
+from model_core.upm.averaged import REACH, Averaged
 from model_core.upm.fleet import Fleet
 from model_core.upm.joint import Joint
 from tests.model_core.cases import belief_of, of_labels, run, series, walk

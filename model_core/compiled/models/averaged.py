@@ -17,27 +17,20 @@ from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.belief import CHANCE, MASS, SHARE, SPARE
 from model_core.compiled.jit import Floats, compiled, either, inlined, whole
 from model_core.compiled.models import student_t, walk
+from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise
+from model_core.maths.regression import TAILS
+from model_core.maths.walk import TAILS as TAILS_OF_WALK
 from model_core.upm import averaged
-from model_core.upm.averaged import (
-    FAR_AHEAD,
-    LAG,
-    LINE,
-    MOST_ODDS,
-    NORMAL,
-    REACH,
-    TAILS,
-    UNIT,
-)
+from model_core.upm.averaged import LAG, LINE, NORMAL, REACH, UNIT
 from model_core.upm.base import FARTHEST
-from model_core.upm.walk import TAILS as TAILS_OF_WALK
 
 KINDS = averaged.Averaged.kinds
 # Mean size of a Student-t of TAILS degrees of freedom, as all have that are skewed.
 SIZE = 2 * math.exp(math.lgamma(TAILS / 2 + 0.5) - math.lgamma(TAILS / 2))
 SIZE *= math.sqrt(TAILS / math.pi) / (TAILS - 1)
 NOTHING = -700.0  # log weight of a part that the walk has not
-SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
+_REGRESSION = maths("regression")
 
 
 def of(model: averaged.Averaged) -> tuple[Model, Functions]:
@@ -127,27 +120,16 @@ def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) 
                     u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
             u[n - 1] = 0.0  # an outlier is of the level's prior
             beta, variance = own[5 * size + 1 + k], params[second + size + k]
-            _forecast(own[2 * k : 2 * k + 2], own[2 * size + 3 * k : 2 * size + 3 * k + 3], u,
-                      params[to], variance)  # fmt: skip
-            square = params[to + every * d]
+            level, slope = own[2 * k], own[2 * k + 1]
+            at = 2 * size + 3 * k
+            a, b, c = own[at], own[at + 1], own[at + 2]
+            loc, square = params[to], params[to + every * d]
             for i in range(n):
-                square[i] = beta[i] / alpha[i] * (1.0 + variance[i])
-
-
-@compiled
-def _forecast(mean: Floats, precision: Floats, u: Floats, loc: Floats, variance: Floats) -> None:
-    """`k' f` and `f' Lambda^-1 f` of one kind; the precision as its entries 00, 01, 11."""
-    level, slope = mean[0], mean[1]
-    n = whole(u)
-    for i in range(n):
-        loc[i] = level[i] + slope[i] * u[i]
-    a, b, c = precision[0], precision[1], precision[2]
-    for i in range(n):
-        product = a[i] * c[i]
-        determinant = product - b[i] * b[i]
-        determinant = determinant if determinant > SINGULAR * product else SINGULAR * product
-        value = (c[i] - b[i] * u[i]) / determinant + u[i] * ((a[i] * u[i] - b[i]) / determinant)
-        variance[i] = value if value > 0.0 else 0.0
+                loc[i], variance[i] = _REGRESSION.forecast(
+                    level[i], slope[i], a[i], b[i], c[i], u[i]
+                )
+            for i in range(n):
+                square[i] = _REGRESSION.squared_scale(alpha[i], beta[i], variance[i])
 
 
 @compiled
@@ -291,15 +273,6 @@ def keep_belief(
     params[row, 1] = forecast
 
 
-@inlined
-def odds_of(share: float) -> float:
-    """Odds of an inlier, `MOST_ODDS` at most."""
-    rest, odds = 1.0 - share, MOST_ODDS
-    if share < MOST_ODDS * rest:
-        odds = share / rest
-    return odds
-
-
 @compiled
 def _expected(
     chance: Floats, weight: Floats, loc: Floats, square: Floats, offset: float, n: int
@@ -329,15 +302,13 @@ def _share(
     """How much of a label a part learns; density: with its log weight; tails: 0 for a normal."""
     below, above = skew * skew, 1.0 / (skew * skew)
     for i in range(whole(share)):
-        lead = density[i] - log_weight[i] - evidence[i]
-        out[i] = arithmetic.exp(lead if lead < FAR_AHEAD else FAR_AHEAD)
+        out[i] = _REGRESSION.share_of(share[i], density[i] - log_weight[i] - evidence[i])
+    if tails == 0.0:
+        return
     for i in range(whole(share)):
-        odds = odds_of(share[i]) * out[i]
-        error, precise = y - loc[i], 1.0
+        error = y - loc[i]
         side = below if error < 0 else above
-        if tails > 0:
-            precise = (tails + 1.0) / (tails + side * (error * error) / square[i])
-        out[i] = odds / (1.0 + odds) * ((precise if precise < 1.0 else 1.0) * side)
+        out[i] *= _REGRESSION.precision(side * (error * error) / square[i], 1.0) * side
 
 
 @compiled
@@ -385,11 +356,9 @@ def update(
             loc, beta = params[first + of_all], own[5 * size + 1 + k]
             each = params[shares + of_all]
             for i in range(n):
-                error = y - loc[i]
-                grown = each[i] * (error * error) / (1.0 + each[i] * variance[i])
-                beta[i] += 0.5 * grown
-            _absorb(y, loc, each, u, own[2 * k : 2 * k + 2],
-                    own[2 * size + 3 * k : 2 * size + 3 * k + 3])  # fmt: skip
+                beta[i] += _REGRESSION.scatter(each[i], y - loc[i], variance[i])
+            at = 2 * size + 3 * k
+            _absorb(y, loc, each, u, own[2 * k], own[2 * k + 1], own[at : at + 3])
         for k in range(o * every, (o + 1) * every):
             density = params[first + 2 * every * d + k]
             reweigh(density, evidence, told, rest, own[6 * size + 1 + k])
@@ -401,23 +370,15 @@ def update(
 
 @compiled
 def _absorb(
-    y: float, loc: Floats, share: Floats, u: Floats, mean: Floats, precision: Floats
+    y: float, loc: Floats, share: Floats, u: Floats, level: Floats, slope: Floats, precision: Floats
 ) -> None:
-    n = whole(share)
-    level, slope, a, b, c = mean[0], mean[1], precision[0], precision[1], precision[2]
+    n, a, b, c = whole(share), precision[0], precision[1], precision[2]
     for i in range(n):
-        a[i] += share[i]
+        a[i], b[i], c[i] = _REGRESSION.counted(a[i], b[i], c[i], u[i], share[i])
     for i in range(n):
-        b[i] += share[i] * u[i]
-    for i in range(n):
-        c[i] += share[i] * (u[i] * u[i])
-    for i in range(n):
-        product = a[i] * c[i]
-        determinant = product - b[i] * b[i]
-        determinant = determinant if determinant > SINGULAR * product else SINGULAR * product
-        error = share[i] * (y - loc[i])
-        level[i] += error * ((c[i] - b[i] * u[i]) / determinant)
-        slope[i] += error * ((a[i] * u[i] - b[i]) / determinant)
+        level[i], slope[i] = _REGRESSION.moved(
+            level[i], slope[i], a[i], b[i], c[i], u[i], share[i] * (y - loc[i])
+        )
 
 
 @compiled

@@ -23,12 +23,12 @@ from model_core.compiled.models.regression import add_product
 from model_core.compiled.models.wishart import HALF, LOCATION, SQUARE
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise
+from model_core.maths.regression import TAILS
 from model_core.upm import joint
-from model_core.upm.averaged import FAR_AHEAD, TAILS
 from model_core.upm.base import FARTHEST
 from model_core.upm.joint import BEFORE, CERTAIN, FAR, TOGETHER, WATCHED
 
-_SPECIAL = maths("special")
+_REGRESSION, _SPECIAL = maths("regression"), maths("special")
 CHOICES = 1 + TOGETHER
 # First lines after those of `averaged`; the first four are of each of the three.
 DENSITY, LIKELIHOOD, LEARNED, WEIGHT = range(0, 4 * CHOICES, CHOICES)
@@ -192,16 +192,11 @@ def _share(d: int, at: Places, share: Floats, params: Floats) -> None:
     for k in range(CHOICES):
         out = params[at.more + LEARNED + k]
         for i in range(n):
-            out[i] = arithmetic.exp(out[i] if out[i] < FAR_AHEAD else FAR_AHEAD)
-        for i in range(n):
-            odds = averaged.odds_of(share[i]) * out[i]
-            odds = odds if odds < CERTAIN else CERTAIN
-            out[i] = odds / (1.0 + odds)
+            out[i] = min(_REGRESSION.share_of(share[i], out[i]), CERTAIN)
         if k > NORMAL:
             square = params[at.blocks + (k - 1) * at.block + SQUARE]
             for i in range(n):
-                heavy = (TAILS + d) / (TAILS + square[i])
-                out[i] *= heavy if heavy < 1.0 else 1.0
+                out[i] *= _REGRESSION.precision(square[i], float(d))
 
 
 @compiled
