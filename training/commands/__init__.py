@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
 from training.errors import TrainingError
+
+# Options of several commands.
+Run = Annotated[Path, typer.Argument(help="Folder of a run that is done.")]
+Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
+Datasets = Annotated[Path | None, typer.Option(help="Folder of the data sets.", show_default=False)]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="MOCA_TRAIN_DATA",
+        help="Where the run's own data are now.",
+        show_default="as in training",
+    ),
+]
 
 
 def fail(message: str) -> NoReturn:

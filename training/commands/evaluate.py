@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from training.commands import fail, refusals
+from training.commands import Data, Datasets, Run, Runs, fail, refusals
 
 app = typer.Typer(
     no_args_is_help=True, help="Measure trained models, and the service's default settings."
@@ -80,11 +80,6 @@ def everything(
 
 
 Preset = Annotated[str, typer.Option(help="Of the runs: quick or paper.")]
-Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
-Datasets = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the data sets.", show_default=False),
-]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder for results.", show_default="results/EXPERIMENT/PRESET"),
@@ -130,15 +125,8 @@ _experiment("miniimagenet", "miniImageNet by super-classes.")
 
 @app.command("data")
 def own_data(
-    run: Annotated[Path, typer.Argument(help="Folder of a run that is done.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MOCA_TRAIN_DATA",
-            help="Where the run's data are now.",
-            show_default="as in training",
-        ),
-    ] = None,
+    run: Run,
+    data: Data = None,
     datasets: Datasets = None,
     out: Annotated[
         Path | None,

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from training.commands import refusals
+from training.commands import Data, Datasets, Run, refusals
 
 
 def publish(
-    run: Annotated[Path, typer.Argument(help="Folder of a run that is done.")],
+    run: Run,
     name: Annotated[str, typer.Option(help="Name of the model.")],
     models_dir: Annotated[
         Path, typer.Option(envvar="MOCA_MODELS_DIR", help="Folder of model artifacts.")
@@ -29,14 +29,7 @@ def publish(
         bool,
         typer.Option(help="Write report.html (needs no network) too, or only JSON."),
     ] = True,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MOCA_TRAIN_DATA",
-            help="Where the run's own data are now.",
-            show_default="as in training",
-        ),
-    ] = None,
+    data: Data = None,
     sensitivity: Annotated[
         int,
         typer.Option(
@@ -57,10 +50,7 @@ def publish(
             show_default="1, 2, ...",
         ),
     ] = None,
-    datasets: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the data sets.", show_default=False),
-    ] = None,
+    datasets: Datasets = None,
 ) -> None:
     """Publish a trained run as MODELS_DIR/NAME/VERSION/, with its report.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from training.commands import fail, refusals
+from training.commands import Datasets, Runs, fail, refusals
 
 
 class Held(StrEnum):
@@ -138,11 +138,8 @@ def train(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0.")] = "cpu",
-    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
-    datasets: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the data sets.", show_default=False),
-    ] = None,
+    runs: Runs = Path("runs"),
+    datasets: Datasets = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where runs stopped.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
 ) -> None:
