@@ -27,12 +27,7 @@ UNORDERED = ("class", "binary")  # labels that cannot be moved up
 FORMAT = 1
 
 
-class Part(NamedTuple):
-    """One curve: its hazard (None: the model's own table), and how much is simulated for it."""
-
-    hazard: float | None
-    observations: int
-    shifted: int
+Tick = Callable[[int], None]
 
 
 class Plan(NamedTuple):
@@ -51,34 +46,23 @@ class Plan(NamedTuple):
     hazards: tuple[float, ...] = ()
     seed: int = 0
 
-    def parts(self, model: UnderlyingModel) -> list[Part]:
-        """The curves, that of the model's own hazard first."""
+    def parts(self, model: UnderlyingModel) -> list[tuple[float | None, Plan]]:
+        """Hazard of each curve (None: the model's own table), and its plan; the own one first."""
         own = model.hazard if isinstance(model.hazard, float) else None
-        others = [
-            Part(hazard, self.observations // 2, self.shifted // 2)
-            for hazard in self.hazards
-            if hazard != own
-        ]
-        return [Part(own, self.observations, self.shifted), *others]
+        half = self._replace(observations=self.observations // 2, shifted=self.shifted // 2)
+        return [(own, self), *((hazard, half) for hazard in self.hazards if hazard != own)]
 
     def amount(self, model: UnderlyingModel) -> int:
         """Observations that are filtered altogether, about."""
         waited = len(SHIFTS) * (self.before + self.horizon) * (model.label not in UNORDERED)
-        return sum(part.observations + part.shifted * waited for part in self.parts(model))
-
-
-Tick = Callable[[int], None]
-
-
-def _silent(observations: int) -> None:
-    pass
+        return sum(plan.observations + plan.shifted * waited for _, plan in self.parts(model))
 
 
 def calibrate(
     model: UnderlyingModel,
     plan: Plan,
     inputs: Inputs | None = None,
-    tick: Tick = _silent,
+    tick: Tick = lambda observations: None,
     about: str | None = None,
 ) -> dict[str, Any]:
     """Curves of a model as JSON has them, the first that of its own hazard.
@@ -102,7 +86,8 @@ def calibrate(
         "format": FORMAT,
         "simulated": simulated,
         "curves": [
-            curves.written(_curve(model, plan, part, inputs, tick)) for part in plan.parts(model)
+            curves.written(_curve(model, own, hazard, inputs, tick))
+            for hazard, own in plan.parts(model)
         ],
     }
 
@@ -110,29 +95,27 @@ def calibrate(
 def _curve(
     model: UnderlyingModel,
     plan: Plan,
-    part: Part,
+    hazard: float | None,
     inputs: Inputs | None,
     tick: Tick,
 ) -> Curve:
-    thresholds = _thresholds(model, part.hazard)
+    thresholds = _thresholds(model, hazard)
     generator = torch.Generator().manual_seed(plan.seed)
     counts = [0] * len(thresholds)
-    series = max(1, part.observations // plan.length)
+    series = max(1, plan.observations // plan.length)
     for size in _batches(model, series):
         drawn = draw(model, size, plan.length, generator, inputs)
-        for i, confirmed in enumerate(watch(model, drawn, thresholds, part.hazard, tick)):
+        for i, confirmed in enumerate(watch(model, drawn, thresholds, hazard, tick)):
             counts[i] += sum(map(len, confirmed))
     used = curves.usable(counts)
-    delays = _delays(
-        model, plan._replace(shifted=part.shifted), part.hazard, thresholds[:used], inputs, tick
-    )
+    delays = _delays(model, plan, hazard, thresholds[:used], inputs, tick)
     rates = curves.rates(thresholds, counts, series * plan.length)[:used]
     points: list[Point] = []
     for threshold, (rate, low, high), late in zip(thresholds, rates, delays, strict=False):
         # Of thresholds that are alike in their alarms the first is the quickest.
         if not points or rate < points[-1].false_alarms_per_1000:
             points.append(Point(threshold, rate, low, high, late))
-    return Curve(part.hazard, tuple(points))
+    return Curve(hazard, tuple(points))
 
 
 def _delays(

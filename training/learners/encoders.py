@@ -135,16 +135,12 @@ class ConvEncoder(nn.ModuleList):
         }
 
 
-class NoEncoder(nn.Module):
+class NoEncoder(nn.Identity):
     """Features are the inputs."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
         self.features = features
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The inputs."""
-        return x
 
     def spec(self) -> dict[str, Any]:
         """The field `encoder` of a `model.json`."""
