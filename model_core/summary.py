@@ -90,7 +90,7 @@ def of(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Floats:
     numbers = np.asarray(columns.numpy())
     if on_host(mixture.log_weight) or mixture.components.support in ("class", "binary"):
         return numbers
-    quantiles = Summary(numbers, y.shape[1], mixture.components.support).quantiles
+    quantiles = Summary(numbers, mixture.outputs, mixture.components.support).quantiles
     for row in np.flatnonzero(np.isnan(quantiles).any((1, 2))).tolist():
         # What a device has not found in a fixed number of steps the host does.
         at = slice(row, row + 1)

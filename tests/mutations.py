@@ -159,8 +159,8 @@ MUTATIONS = [
     Mutation(
         "pipeline: a refused step ends the series silently",
         "model_core/stream/pipeline.py",
-        "            if len(done) < len(seen):\n                raise Refused",
-        "            if len(done) + 1 < len(seen):\n                raise Refused",
+        "            if len(steps) < seen.rows:\n                raise Refused",
+        "            if len(steps) + 1 < seen.rows:\n                raise Refused",
         "tests/service/worker/test_detector.py tests/training/test_online.py",
     ),
     Mutation(

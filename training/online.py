@@ -13,8 +13,9 @@ from model_core.events import Event
 from model_core.stream import hindsight
 from model_core.stream.pipeline import NOTHING, Pipeline
 from model_core.stream.rows import Observation
-from model_core.stream.series import Refused, Taken
+from model_core.stream.series import Taken
 from model_core.stream.settings import Chosen, rules
+from model_core.stream.slab import Past, Refused
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
@@ -118,4 +119,6 @@ def segmentation(
     retained = [
         pipeline.layout.row(Observation(tuple(map(float, row))), 0.0, NOTHING) for row in rows
     ]
-    return hindsight.starts(pipeline, np.array(retained))[1:]
+    past = Past(pipeline.retained(np.array(retained)))
+    starts = hindsight.starts(pipeline.slab, past, pipeline.rules.stated, 0)
+    return hindsight.outcome(starts)[1:]

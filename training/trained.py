@@ -15,7 +15,9 @@ from torch import Tensor
 
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs
-from model_core.stream.filters import Filters, Step
+from model_core.stream import predictives
+from model_core.stream.filters import Filters
+from model_core.stream.slab import Step
 from model_core.stream_settings import DEFAULTS
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
@@ -210,7 +212,7 @@ def log_scores(
 ) -> Tensor:
     """`log p(y_t | x_t, past)` (B, T), nan where unlabelled; as many hypotheses as a stream has."""
     steps = filtered(filters_of(model, len(batch.y), moments=moments), batch)
-    scores = [[step.line.log_score for step in taken] for taken in steps]
+    scores = [[step.readout.log_score for step in taken] for taken in steps]
     return torch.tensor(scores, dtype=torch.float64).T
 
 
@@ -235,7 +237,10 @@ def trace(
         belief = torch.zeros(count, steps, dtype=torch.float64)
         length = state.belief.run_length.clamp(0, steps - 1)
         beliefs.append(belief.scatter_add(-1, length, state.belief.log_prob.exp()))
-        summary = Summary(np.array([step.numbers for step in taken]), model.y_dim, model.label)
+        places = [step.predictive for step in taken]
+        y = batch.y[:, t].double().numpy()
+        numbers = predictives.numbers(places, y, np.zeros(count), MEDIAN)
+        summary = Summary(np.array(numbers), model.y_dim, model.label)
         if model.label == "class":
             classes.append(summary.mean)
             pits.append(np.full(batch.y[:, t].shape, np.nan))

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import NamedTuple
+
+from model_core import filter as moca
 from model_core.errors import BadInput
+from model_core.filter import Prior
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.own import Calibrated
-from model_core.stream import hindsight
+from model_core.stream import columns, hindsight
+from model_core.stream.columns import Floats
 from model_core.stream.pipeline import Pipeline
-from model_core.stream.rows import OFFSET
+from model_core.stream.slab import Past, Slab
+from model_core.stream.state import StatedMoments
 from model_core.threads import one_thread
+from model_core.transfer import to_host
 
 GENERATION = 1  # as of a stream that was never deleted: continuations are drawn by it
 
@@ -35,20 +43,63 @@ def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None
             f"of {model.y_dim} {model.label} labels and {model.x_dim} inputs"
         )
     rows = hindsight.known_now(series, min(own.MOST, rules.history))
-    there = pipeline.layout.labelled(rows[:, pipeline.layout.y])
-    labels = (rows[:, pipeline.layout.y.start] - rows[:, OFFSET])[there]
-    try:
-        quiet.check(labels)
-    except ValueError as error:
-        raise BadInput(f"sensitivity: {error}") from error
+    rates = EffectiveRates(rules.hazard, rules.outlier_rate)
+    drawn = Continuations(name, GENERATION, series.seq)
+    steps = of_filter(
+        pipeline.slab, series.row, Past(pipeline.retained(rows)), rules.stated, rates, rate, drawn
+    )
     with one_thread():
-        first = series.seq - len(rows)
-        starts = hindsight.starts(pipeline, rows, first) if series.warm else []
-        regime = own.learned(labels, there.nonzero()[0] + first, starts)
-        state = pipeline.filters.state(row)
-        prior = pipeline.filters.prior(row)
-        y = own.continuations(regime, name, GENERATION, series.seq)
-        *_, counts = own.confirmations(model, state, prior, y, rules.hazard, rules.outlier_rate)
-        calibrated = own.calibrated(counts, y.size, rate)
+        try:
+            calibrated = hindsight.outcome(steps)
+        except ValueError as error:
+            raise BadInput(f"sensitivity: {error}") from error
     series.threshold = calibrated.threshold
     return calibrated
+
+
+class EffectiveRates(NamedTuple):
+    """Hazard (H,) by run length, and outlier rate, of the observations to come."""
+
+    hazard: Floats
+    outlier_rate: float
+
+
+class Continuations(NamedTuple):
+    """What quiet continuations are drawn by: name and generation of a stream, and its position."""
+
+    name: str
+    generation: int
+    seq: int
+
+
+def of_filter(
+    slab: Slab,
+    row: int,
+    past: Past,
+    stated: StatedMoments,
+    rates: EffectiveRates,
+    requested: float,
+    drawn: Continuations,
+) -> Generator[None, None, Calibrated]:
+    """Threshold of `requested` false alarms per 1,000 of a filter, on the last of its labels.
+
+    The labels, in hindsight, tell how quiet ones go on. Copies of the filter go through such
+    series, and what they confirm is a false alarm. Raises ValueError where nothing can be learned
+    from the labels. Yields where it can be left for a while.
+    """
+    there = columns.labelled(slab.model, past.seen.y)
+    labels = past.seen.filtered[there, 0]
+    quiet.check(labels)
+    first = drawn.seq - past.seen.rows
+    starts = yield from hindsight.starts(slab, past, stated, first)
+    regime = own.learned(labels, there.nonzero()[0] + first, starts)
+    y = own.continuations(regime, drawn.name, drawn.generation, drawn.seq)
+    state = slab.state(row)
+    state = moca.rebuild(state, to_host(moca.leaves(state)))
+    prior = slab.prior(row)
+    prior = Prior(type(prior.stats)(*to_host(prior.stats)), *to_host(prior[1:]))
+    counts: list[int] = []
+    for so_far in own.confirmations(slab.model, state, prior, y, rates.hazard, rates.outlier_rate):
+        counts = so_far
+        yield
+    return own.calibrated(counts, y.size, requested)

@@ -26,7 +26,8 @@ from model_core.stream.answers import Answer, Answers, Predictive, of_draws, of_
 from model_core.stream.parsing import Label
 from model_core.stream.pipeline import NOTHING, Pipeline
 from model_core.stream.rows import Observation
-from model_core.stream.series import Refused, Taken
+from model_core.stream.series import Taken
+from model_core.stream.slab import Refused
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 
@@ -226,9 +227,10 @@ class Detectors:
         if self.warming_up(stream):
             _, mixture = pipeline.predicted([stream], [given])
         else:
-            state = pipeline.filters.state(stream)
-            prior = pipeline.filters.prior(stream)
-            inputs = pipeline.coming(stream, 1, given, elapsed)
+            row = pipeline.series[stream].row
+            state = pipeline.slab.state(row)
+            prior = pipeline.slab.prior(row)
+            inputs = pipeline.coming(1, given, elapsed)
             grown, _ = moca.grow(state, prior, inputs)
             mixture = moca.predict(pipeline.model, grown, prior, inputs).mixture
         if mixture is None:
@@ -248,9 +250,10 @@ class Detectors:
             at = torch.from_numpy(drawn)
             return [of_draws(pipeline.model, at[:, i], self._levels) for i in range(horizon)]
         offsets = pipeline.offsets_ahead(stream, horizon)
-        state = pipeline.filters.state(stream)
-        prior = pipeline.filters.prior(stream)
-        coming = pipeline.coming(stream)
+        row = pipeline.series[self._at(stream)].row
+        state = pipeline.slab.state(row)
+        prior = pipeline.slab.prior(row)
+        coming = pipeline.coming()
         predictives = []
         for i, mixture in enumerate(ahead.mixtures(pipeline.model, state, prior, coming, horizon)):
             moved = (
@@ -262,10 +265,9 @@ class Detectors:
     def paths(self, stream: int, horizon: int, count: int, seed: int = 0) -> NDArray[np.float64]:
         """Draws (count, horizon, d) of the next labels: samples of their joint predictive."""
         pipeline = self._ahead(stream, horizon)
-        state = pipeline.filters.state(stream)
-        prior = pipeline.filters.prior(stream)
-        states, priors = ahead.repeated(state, prior, count)
-        coming = pipeline.coming(stream, count)
+        row = pipeline.series[self._at(stream)].row
+        states, priors = ahead.repeated(pipeline.slab.state(row), pipeline.slab.prior(row), count)
+        coming = pipeline.coming(count)
         generator = torch.Generator().manual_seed(seed)
         drawn = ahead.paths(pipeline.model, states, priors, coming, horizon, generator).numpy()
         return np.asarray(drawn + pipeline.offsets_ahead(stream, horizon)[:, None])

@@ -2,16 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import TypeVar
+
 import torch
 
+from model_core import belief as beliefs
+from model_core.readout import Readout
 from model_core.segmentation import Segment, best, in_hindsight
-from model_core.stream import seasons
-from model_core.stream.filters import Filters
+from model_core.stream import columns, seasons, warming
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.rows import OFFSET, Floats
 from model_core.stream.series import SeriesState
+from model_core.stream.slab import Past, Slab
+from model_core.stream.state import StatedMoments
 
 UNCOMPILED = 512  # observations that are segmented of a model without a kernel: about a second
+TICK = 16  # observations between signs of life
+SERIES = 512  # of a kernel, which steps them in few calls
+T = TypeVar("T")
+
+
+def starts(
+    slab: Slab, past: Past, stated: StatedMoments, first: int
+) -> Generator[None, None, list[int]]:
+    """Starts of the best segmentation of observations by a filter of them alone.
+
+    The first is included. first: position of the first of them. Yields where it can be left for a
+    while.
+    """
+    seen = past.seen
+    moments = warming.given(slab.model, stated)
+    if moments is None:
+        moments = warming.estimated(slab.model, columns.values(slab.model, seen), stated)
+    location, scale = moments
+    (row,) = slab.begin([location], [scale])
+    try:
+        lines: list[Readout] = []
+        while len(lines) < seen.rows:
+            yield
+            at = len(lines)
+            count = 1 if not at else SERIES if slab.in_series else TICK
+            lines += slab.replay(row, past.part(at, at + count))
+            if not at:
+                resume(slab, row, first)
+        start = lines[-1].best_start if len(lines) > 1 else first
+        if seen.rows in past.overrides:
+            belief = slab.restate(row, past.overrides[seen.rows])
+            slot = beliefs.likeliest(belief.score[0], belief.run_length[0])
+            start = first + seen.rows - 1 - int(belief.run_length[0, slot])
+    finally:
+        slab.remove(row)
+    pointers = {first + i: line.born_previous_start for i, line in enumerate(lines)}
+    path = best(pointers.get, start, first, first + seen.rows)
+    return [segment.start for segment in path]
+
+
+def resume(slab: Slab, row: int, first: int) -> None:
+    """Have a filter learn, after its first observation, that it was at position `first`."""
+    state = slab.state(row)
+    slab.put(row, state._replace(seq=torch.full_like(state.seq, first + 1)))
+
+
+def outcome(steps: Generator[None, None, T]) -> T:
+    """Do all of something at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 def segments(pipeline: Pipeline, row: int) -> list[Segment]:
@@ -24,26 +84,13 @@ def segments(pipeline: Pipeline, row: int) -> list[Segment]:
     if not online:
         return []
     history = pipeline.rules.history
-    most = history if pipeline.filters.in_series else min(UNCOMPILED, history)
+    most = history if pipeline.slab.in_series else min(UNCOMPILED, history)
     rows = known_now(series, most)
     first = series.seq - len(rows)
-    return in_hindsight(online, first, series.seq, starts(pipeline, rows, first), series.seq)
-
-
-def starts(pipeline: Pipeline, rows: Floats, first: int = 0) -> list[int]:
-    """Starts of the best segmentation of rows by a filter of them alone, the first included.
-
-    first: position of the first of them.
-    """
-    filters = Filters(pipeline.model, 1, pipeline.rules.max_hypotheses, ())
-    filters.begin(0, *(pipeline.given() or pipeline.estimated(pipeline.layout.values(rows))))
-    lines = pipeline.replayed(filters, rows[:1], 0)
-    state = filters.state(0)  # which learns that it was not the first of its series
-    filters.put(0, state._replace(seq=torch.full_like(state.seq, first + 1)))
-    lines += pipeline.replayed(filters, rows[1:], 0)
-    pointers = {first + i: line.born_previous_start for i, line in enumerate(lines)}
-    start = lines[-1].best_start if len(lines) > 1 else first
-    return [segment.start for segment in best(pointers.get, start, first, first + len(rows))]
+    again = outcome(
+        starts(pipeline.slab, Past(pipeline.retained(rows)), pipeline.rules.stated, first)
+    )
+    return in_hindsight(online, first, series.seq, again, series.seq)
 
 
 def known_now(series: SeriesState, most: int) -> Floats:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core import compiled as places
 from model_core import summary
+from model_core.stream.columns import Columns
 from model_core.upm.base import UnderlyingModel
-from model_core.warmup import Labelled
 
 Floats = NDArray[np.float64]
 # Places in a retained row; the label, the input and the answer follow.
@@ -51,8 +49,7 @@ class Layout:
         row[OFFSET] = offset
         row[PREVIOUS] = -1
         row[self.y] = seen.y
-        if seen.x:
-            row[self.x] = seen.x
+        row[self.x] = seen.x or 0.0
         kept = self.answer.stop > self.answer.start
         if kept and len(numbers) and self.model.label != "class":
             predicted = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
@@ -62,79 +59,18 @@ class Layout:
             row[self.answer][: len(shown) * self.model.y_dim] = np.concatenate(shown)
         return row
 
-    def observations(self, rows: Floats) -> list[Observation]:
-        """Rows as they were observed."""
-        return [
-            Observation(tuple(y), tuple(x), elapsed, changepoint)
-            for y, x, elapsed, changepoint in zip(
-                rows[:, self.y].tolist(),
-                rows[:, self.x].tolist(),
-                rows[:, ELAPSED].tolist(),
-                rows[:, CHANGEPOINT].tolist(),
-                strict=True,
-            )
-        ]
-
-    def filtered(self, rows: Floats) -> Floats:
-        """Labels (n, d) less their seasons."""
-        return rows[:, self.y] - rows[:, OFFSET : OFFSET + 1]
-
-    def labelled(self, y: Floats) -> NDArray[np.bool_]:
-        """Which labels (n, d) are some that the model learns from."""
-        present = np.isfinite(y)
-        return np.asarray(present.any(1) if self.model.partial else present.all(1))
-
-    def values(self, rows: Floats) -> list[list[float]]:
-        """What location and scale are taken from: labels there are, with inputs if they count."""
-        y = self.filtered(rows)
-        values = np.hstack((y, rows[:, self.x])) if self.model.scales_inputs else y
-        listed: list[list[float]] = values[self.labelled(y)].tolist()
-        return listed
-
-    def history(self, rows: Floats, remembers: bool) -> list[Labelled]:
-        """Labels and inputs of one regime. remembers: whether a missing label changes a model."""
-        y = self.filtered(rows)
-        labelled = self.labelled(y)
-        if not remembers:
-            rows = rows[labelled]
-            y = y[labelled]
-            labelled = labelled[labelled]
-        return [
-            (label if there else None, x or None)
-            for label, x, there in zip(
-                y.tolist(), rows[:, self.x].tolist(), labelled.tolist(), strict=True
-            )
-        ]
-
-    def packed(
-        self,
-        observations: Sequence[Observation],
-        offsets: Floats,
-        outlier_rate: float,
-        threshold: Sequence[float] | float = 0.0,
-        confirmed: Sequence[int] | int = 0,
-    ) -> Floats:
-        """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`.
-
-        offsets: (B,) seasons of the labels.
-        """
-        x = places.LABEL + self.model.y_dim
-        packed = np.empty((len(observations), x + self.model.x_dim))
-        y = np.array([observation.y for observation in observations])
-        labelled = self.labelled(y)
-        packed[:, places.LABELLED] = labelled
-        packed[:, places.ELAPSED] = [observation.elapsed for observation in observations]
-        packed[:, places.CHANGEPOINT] = [observation.changepoint for observation in observations]
-        packed[:, places.OUTLIER_RATE] = outlier_rate
-        packed[:, places.CONFIRMED] = confirmed
-        packed[:, places.THRESHOLD] = threshold
-        packed[:, places.LABEL : x] = np.where(labelled[:, None], y, 0.0)
-        if offsets.any():
-            packed[:, places.LABEL : x] -= offsets[:, None]
-        if self.model.x_dim:
-            blank = (0.0,) * self.model.x_dim
-            packed[:, x:] = [observation.x or blank for observation in observations]
-        return packed
+    def columns(self, rows: Floats, hazard: Floats, outlier_rate: float) -> Columns:
+        """Rows as a filter takes them; hazard: (H,) by run length."""
+        count = len(rows)
+        return Columns(
+            y=rows[:, self.y],
+            x=rows[:, self.x],
+            elapsed=rows[:, ELAPSED],
+            changepoint=rows[:, CHANGEPOINT],
+            outlier_rate=np.full(count, outlier_rate),
+            hazard=np.broadcast_to(hazard, (count, len(hazard))),
+            offset=rows[:, OFFSET].copy(),
+        )
 
 
 class Retained:

@@ -9,15 +9,25 @@ that are retained then.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from model_core import season
-from model_core.stream.state import SeasonPeriods, State
+from model_core import belief as beliefs
+from model_core import restart, season, warmup
+from model_core.stream import columns, warming
+from model_core.stream.columns import Floats
+from model_core.stream.slab import Past, Refused, Slab
+from model_core.stream.state import SeasonPeriods, State, StatedMoments
 from model_core.upm.base import UnderlyingModel
 
-Floats = NDArray[np.float64]
+
+class Anew(NamedTuple):
+    """The last observations, after a filter began anew with them.
+
+    previous: where the best path before a regime that starts at each of them starts.
+    """
+
+    offsets: Floats
+    previous: list[int]
 
 
 def next_search(
@@ -80,3 +90,55 @@ def known_now(periods: SeasonPeriods | None, state: Floats, seq: int, met: Float
         end = max(periods.since - (seq - len(met)), begin)
         offsets[begin:end] = now[: end - begin]
     return offsets
+
+
+def begin_anew(
+    series: State,
+    state: Floats,
+    slab: Slab,
+    row: int,
+    past: Past,
+    threshold: float,
+    stated: StatedMoments,
+) -> Anew | None:
+    """Begin the filter of a series anew, with its last observations less the seasons of now.
+
+    The regimes that it finds among these are known, no events. The regime that the filter before
+    believed in goes on where the new one begins. None: the new filter takes no observations, and
+    the series goes on with the one before.
+    """
+    offsets = season.offsets(state, min(season.REPLAYED, past.seen.rows))
+    past = past.last(len(offsets))
+    seen = past.seen._replace(offset=offsets)
+    base = series.seq - seen.rows
+    joined = max(past.previous[0], 0) if base else 0
+    location = series.location or []
+    scale = series.scale or []
+    values = columns.values(slab.model, seen)
+    if warming.given(slab.model, stated) is None and warmup.varied(values, slab.model.y_dim):
+        location, scale = warming.estimated(slab.model, values, stated)
+    before = slab.state(row)
+    prior = slab.prior(row)
+    ranks = slab.ranks(row)
+    slab.begin_anew(row, location, scale)
+    start = max(series.track.confirmed_start - base, 0)
+    try:
+        lines = list(slab.replay(row, past._replace(seen=seen), lambda: start, threshold))
+    except Refused:
+        slab.put(row, before, ranks, prior)
+        return None
+    confirmed = series.track.confirmed_start
+    now = restart.restarted(slab.state(row), lines[-1], base, joined, confirmed)
+    slab.put(row, now.state, ranks)  # what is replayed was ranked before
+    belief = now.state.belief
+    slot = beliefs.likeliest(belief.log_prob, belief.run_length)
+    series.location = location
+    series.scale = scale
+    series.track = series.track._replace(
+        confirmed_start=now.start, before_start=now.start, confirmed_totals=now.totals
+    )
+    series.best_start = now.best_start
+    series.map_run_length = int(belief.run_length[0, slot])
+    series.changed_probability = now.changed_probability
+    starts = [restart.position(line.born_previous_start, base, joined) for line in lines]
+    return Anew(offsets, starts)

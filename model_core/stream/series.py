@@ -10,21 +10,17 @@ from numpy.typing import NDArray
 from model_core.events import Event, Track
 from model_core.readout import Readout
 from model_core.stream.rows import Retained
-from model_core.stream.state import SeasonPeriods
+from model_core.stream.state import SeasonPeriods, StatedMoments
 
 Floats = NDArray[np.float64]
 EVENTS = 1000  # last events of a series that are kept
-
-
-class Refused(Exception):
-    """The filter cannot take an observation: a step of it was not finite. Nothing has changed."""
 
 
 class Rules(NamedTuple):
     """Settings of the pipeline, defaults filled in.
 
     hazard: (H,) by run length. threshold: of `changed_probability`, at which a change is confirmed;
-    0: it is confirmed after `confirm_after` observations. location, scale: None: from the warm-up.
+    0: it is confirmed after `confirm_after` observations. stated: location and scale.
     history: observations retained. anomaly_alarm, seasonal: as of `Defaults`.
     """
 
@@ -37,8 +33,7 @@ class Rules(NamedTuple):
     history: int
     anomaly_alarm: float | None
     seasonal: bool | None
-    location: list[float] | None = None
-    scale: list[float] | None = None
+    stated: StatedMoments = StatedMoments()
 
 
 class Moved(NamedTuple):
@@ -77,7 +72,7 @@ class SeriesState:
         """width: of the rows retained. phase: of the searches for seasons, in [0, 1)."""
         self.phase = phase
         self.seq = 0
-        self.warm = False  # location and scale are known; the filter runs
+        self.row = -1  # of its filter in the slab; -1: location and scale are not known yet
         self.location: list[float] | None = None
         self.scale: list[float] | None = None
         self.track = Track()
@@ -92,8 +87,18 @@ class SeriesState:
         self.season_state: Floats | None = None  # of `model_core.season`
         self.retained = Retained(width)
 
+    @property
+    def warm(self) -> bool:
+        """Whether location and scale are known, and the filter runs."""
+        return self.row >= 0
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """Of its seasons, in observations."""
+        return () if self.season is None else tuple(self.season.periods)
+
     NUMBERS = (
-        "phase", "seq", "warm", "location", "scale", "last_anomaly", "best_start",
+        "phase", "seq", "location", "scale", "last_anomaly", "best_start",
         "map_run_length", "changed_probability", "threshold",
     )  # fmt: skip
 
@@ -101,6 +106,7 @@ class SeriesState:
         """All but arrays, as JSON has it; see `restore`."""
         return {
             **{name: getattr(self, name) for name in self.NUMBERS},
+            "warm": self.warm,
             "first": self.retained.first,
             "season": self.season,
             "track": list(self.track),
@@ -124,7 +130,7 @@ class SeriesState:
     ) -> None:
         """Be before observation `seq` of the warm-up again, which had this season."""
         self.seq = seq
-        self.warm = False
+        self.row = -1
         self.season = season
         self.season_state = season_state
         self.track = Track()

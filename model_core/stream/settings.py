@@ -18,6 +18,7 @@ from model_core.errors import BadArtifact, BadInput, OutOfRange
 from model_core.labels import LARGEST
 from model_core.sensitivity import choose, read
 from model_core.stream.series import Rules
+from model_core.stream.state import StatedMoments
 from model_core.stream_settings import (
     DEFAULT_MODEL,
     DEFAULT_VECTOR_MODEL,
@@ -242,8 +243,7 @@ def rules(choice: Chosen, model: UnderlyingModel, settings: StreamSettings) -> R
         history=settings.history,
         anomaly_alarm=settings.anomaly_alarm,
         seasonal=settings.seasonal,
-        location=settings.location,
-        scale=settings.scale,
+        stated=StatedMoments(settings.location, settings.scale),
     )
 
 

@@ -28,6 +28,13 @@ class TypicalRegime(NamedTuple):
     probability: float
 
 
+class StatedMoments(NamedTuple):
+    """Location and scale by the settings of a series; None: from its first labels."""
+
+    location: list[float] | None = None
+    scale: list[float] | None = None
+
+
 class State(Protocol):
     """Position and belief of a series, in numbers, and its events."""
 

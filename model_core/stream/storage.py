@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from model_core.errors import BadState, ModelCoreError
 from model_core.stream.pipeline import Pipeline
 
 MAGIC = b"MOCD"
-VERSION = 1
+VERSION = 2
 T = TypeVar("T")
 # What a header that says something else than it should may raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError)
@@ -54,10 +53,10 @@ def restored(path: str | os.PathLike[str], make: Callable[[], T]) -> T:
 
 def arrays(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
     """All arrays of a pipeline, by name; what is not in them are the numbers of the series."""
+    warm = [series.row for series in pipeline.series if series.warm]
     stored: dict[str, NDArray[Any]] = {
-        f"filter {i}": tensor.numpy() for i, tensor in enumerate(pipeline.filters.tensors)
+        f"filter {i}": tensor.numpy() for i, tensor in enumerate(pipeline.slab.read(warm))
     }
-    stored["ranks"] = pipeline.ranks
     for row, series in enumerate(pipeline.series):
         stored[f"retained {row}"] = series.retained.rows
         if series.season_state is not None:
@@ -69,11 +68,23 @@ def restore(
     pipeline: Pipeline, numbers: Sequence[dict[str, Any]], stored: Mapping[str, Tensor]
 ) -> None:
     """Put arrays and numbers of series into a new pipeline; for `restored`."""
-    for i, own in enumerate(pipeline.filters.tensors):
-        _fill(own, stored[f"filter {i}"], f"filter {i}")
-    _fill(torch.from_numpy(pipeline.ranks), stored["ranks"], "ranks")
-    for row, (series, fields) in enumerate(zip(pipeline.series, numbers, strict=True)):
+    warm = [
+        series for series, fields in zip(pipeline.series, numbers, strict=True) if fields["warm"]
+    ]
+    for series, fields in zip(pipeline.series, numbers, strict=True):
         series.restore(fields)
+    missing = [series for series in warm if not series.warm]
+    locations = [series.location or [] for series in missing]
+    scales = [series.scale or [] for series in missing]
+    begun = pipeline.slab.begin(locations, scales) if missing else []
+    for series, row in zip(missing, begun, strict=True):
+        series.row = row
+    filtered = [series.row for series in warm]
+    own = pipeline.slab.read(filtered)
+    for i, tensor in enumerate(own):
+        _fill(tensor, stored[f"filter {i}"], f"filter {i}")
+    pipeline.slab.write(filtered, own)
+    for row, series in enumerate(pipeline.series):
         rows = stored[f"retained {row}"].numpy()
         if rows.ndim != 2 or rows.shape[1] != pipeline.layout.width:
             raise ValueError(f"array 'retained {row}' is of shape {list(rows.shape)}")

@@ -127,7 +127,7 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 4  # of all that the store and backups hold; one of another format is refused
+FORMAT = 5  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from model_core.events import Track
-from model_core.stream.state import SeasonPeriods, TypicalRegime
+from model_core.stream.state import SeasonPeriods, StatedMoments, TypicalRegime
 from model_core.stream_settings import CONFIRMATION, TABLE, Hazard, StreamSettings
 from service.wire.commands import Label, Observation
 
@@ -115,6 +115,11 @@ class Head(Struct, omit_defaults=True, gc=False):
         None  # after the last observation; None: the model has no typical ones
     )
     unnamed: bool = False  # the model is a default, which the first label may yet replace
+
+    @property
+    def stated(self) -> StatedMoments:
+        """Location and scale by the settings."""
+        return StatedMoments(self.settings.location, self.settings.scale)
 
     @property
     def threshold(self) -> float:

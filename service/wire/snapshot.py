@@ -16,7 +16,7 @@ from msgspec import Struct
 from service.wire import Event, Head, Record, SettingsChange, encode
 
 MAGIC = b"MOCASNAP"
-VERSION = 1
+VERSION = 2
 GROWTH = 16  # decompressed bytes for each that is stored, at most, beyond the first megabytes
 LEAST = 4 << 20
 _PREFIX = struct.Struct("<8sHI")

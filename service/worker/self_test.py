@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from model_core.stream.predictives import summarised
+from model_core.stream.slab import Slab
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.builtin import BUILTIN, Options
 from service.problems import StartupError, UnknownModel
@@ -13,9 +15,8 @@ from service.store.health import check_server, fix_partitions
 from service.store.shards import StoreClient
 from service.wire import Record
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import LEVELS, MixtureRow, summarise
+from service.worker.streams.answers import LEVELS
 from service.worker.streams.loaded_models import LoadedModels
-from service.worker.streams.slab import Slab
 
 
 def rehearse(client: StoreClient, settings: Settings) -> None:
@@ -55,11 +56,11 @@ def dummy_step(settings: Settings) -> None:
         model = catalogue.get(name, options)
     except UnknownModel:
         model = catalogue.get("gaussian")
-    slab = Slab(model, DEFAULTS.max_hypotheses, settings.device)
+    slab = Slab(model, DEFAULTS.max_hypotheses, LEVELS, settings.device)
     ones = [[1.0] * model.scaled]
     (row,) = slab.begin(ones, ones)
     hazard, outlier_rate = step_inputs.effective_rates(model, DEFAULTS)
     record = Record(0, 0.0, None, None, 1.0, None, hazard, outlier_rate)
-    (place,) = slab.step([row], [record], [0]).places
-    if isinstance(place, MixtureRow):
-        summarise(place.mixture, LEVELS)
+    seen = step_inputs.columns_of(model, [record])
+    (step,) = slab.step([row], seen, [0], [0.0])
+    summarised([step.predictive], seen.y, seen.offset, LEVELS)

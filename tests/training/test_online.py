@@ -9,8 +9,7 @@ import pytest
 
 from model_core import warmup
 from model_core.events import Event
-from model_core.stream.filters import Filters
-from model_core.stream.series import Refused
+from model_core.stream.slab import Refused, Slab
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
@@ -78,14 +77,14 @@ class Own(Gaussian):
 
 @pytest.mark.parametrize("steps", [0, 40])
 def test_a_model_whose_numbers_are_not_finite_is_given_up(monkeypatch, steps):
-    stepped, taken = Filters._step_eagerly, iter(range(10_000))
+    stepped, taken = Slab._step_eagerly, iter(range(10_000))
 
     def refused(self, *given):
         found = stepped(self, *given)
         fine = next(taken) < steps
-        return [each._replace(line=each.line._replace(ok=each.line.ok and fine)) for each in found]
+        return [(line._replace(ok=line.ok and fine), place) for line, place in found]
 
-    monkeypatch.setattr(Filters, "_step_eagerly", refused)
+    monkeypatch.setattr(Slab, "_step_eagerly", refused)
     rows = [[float(t)] for t in range(60)]
     if steps:
         with pytest.raises(Refused, match="not finite"):

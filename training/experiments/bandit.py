@@ -214,7 +214,7 @@ class Filtered:
         steps = self._filters.together(
             y[:, None].numpy(), x[:, None].numpy(), hazard=self._hazard, outlier_rate=0.0
         )
-        if not all(step.line.ok for step in next(steps)):
+        if not all(step.readout.ok for step in next(steps)):
             raise FloatingPointError(
                 "a step of the filter gave a log probability that is not finite"
             )

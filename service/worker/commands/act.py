@@ -41,7 +41,7 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
     slab = stream.slab
     coming = step_inputs.coming(model, head, command.elapsed, command.candidates[0])
     state = slab.state(delayed_labels.newest(engine, stream))
-    grown, _ = moca.grow(state, slab.row_prior(stream.row), slab.inputs([coming]))
+    grown, _ = moca.grow(state, slab.prior(stream.row), step_inputs.inputs(slab, [coming]))
     candidates = torch.tensor([command.candidates], dtype=torch.float64, device=slab.device)
     strategy = Strategy(command.strategy, command.samples)  # type: ignore[arg-type]
     generators = actions.seeded([command.seed], slab.device)

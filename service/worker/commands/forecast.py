@@ -80,8 +80,8 @@ def _exact(engine: Engine, stream: Stream, command: Predict) -> list[Predictive]
     slab = stream.slab
     assert slab is not None
     state = slab.state(delayed_labels.newest(engine, stream))
-    prior = slab.row_prior(stream.row)
-    inputs = slab.inputs([_coming(stream, command)])
+    prior = slab.prior(stream.row)
+    inputs = step_inputs.inputs(slab, [_coming(stream, command)])
     mixtures = horizon.mixtures(slab.model, state, prior, inputs, command.horizon)
     if stream.season is not None:
         seasons = _seasons(stream, command).to(slab.device)
@@ -101,9 +101,9 @@ def _paths(engine: Engine, stream: Stream, command: Predict, count: int) -> Tens
     slab = stream.slab
     assert slab is not None
     states, priors = horizon.repeated(
-        slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row), count
+        slab.state(delayed_labels.newest(engine, stream)), slab.prior(stream.row), count
     )
-    inputs = slab.inputs([_coming(stream, command)] * count)
+    inputs = step_inputs.inputs(slab, [_coming(stream, command)] * count)
     generator = torch.Generator(slab.device).manual_seed(command.seed)
     paths = horizon.paths(slab.model, states, priors, inputs, command.horizon, generator)
     return paths if stream.season is None else paths + _seasons(stream, command)[:, None].to(paths)

@@ -13,13 +13,14 @@ from moca_client.responses import Hypothesis, Prediction, RunLengthSummary
 from model_core import filter as moca
 from model_core import horizon
 from model_core.predictive import Mixture
+from model_core.stream import warming
+from model_core.stream.slab import RECENT_RUN_LENGTHS
 from service.wire import Predict
-from service.worker.filtering import delayed_labels, warmup
+from service.worker.filtering import delayed_labels
 from service.worker.filtering.step import wake
 from service.worker.streams import limits, step_inputs
 from service.worker.streams.answers import LEVELS, components, summarise
 from service.worker.streams.registry import Engine
-from service.worker.streams.slab import RECENT_RUN_LENGTHS
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_inputs
 
@@ -75,8 +76,11 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
         mixture = _of_labels(stream, mixture)
         predicted = _described(mixture, run_lengths, command)
     else:
-        if warmup.varied(warmup.values_of(stream.buffer, model), model.y_dim):
-            mixture = _of_labels(stream, _provisional(engine, stream, inputs))
+        seen = step_inputs.columns_of(model, stream.buffer)
+        device = engine.settings.device
+        _, provisional = warming.provisional(model, [seen], [head.stated], [*inputs], device)
+        if provisional is not None:
+            mixture = _of_labels(stream, provisional)
             predicted = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)
     for prediction, x in zip(predicted, inputs, strict=True):
         prediction.x = x or None
@@ -96,13 +100,6 @@ def _of_labels(stream: Stream, mixture: Mixture) -> Mixture:
     return mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset)) if offset else mixture
 
 
-def _provisional(engine: Engine, stream: Stream, points: list[list[float]]) -> Mixture:
-    head = stream.live()
-    device = engine.settings.device
-    model = engine.catalogue.of(head)
-    return warmup.provisional(model, [stream.buffer], [head.settings], [*points], device)
-
-
 def _mixture(
     engine: Engine, stream: Stream, command: Predict, points: list[list[float]]
 ) -> tuple[Mixture, list[int | None]]:
@@ -115,10 +112,10 @@ def _mixture(
     assert slab is not None
     records = [step_inputs.coming(slab.model, head, command.elapsed, x or None) for x in points]
     state = slab.state(delayed_labels.newest(engine, stream))
-    prior = slab.row_prior(stream.row)
-    grown = horizon.ordered(moca.grow(state, prior, slab.inputs(records[:1]))[0])
+    prior = slab.prior(stream.row)
+    grown = horizon.ordered(moca.grow(state, prior, step_inputs.inputs(slab, records[:1]))[0])
     states, priors = horizon.repeated(grown, prior, len(points))
-    mixture = moca.predict(slab.model, states, priors, slab.inputs(records)).mixture
+    mixture = moca.predict(slab.model, states, priors, step_inputs.inputs(slab, records)).mixture
     slots = grown.belief.log_prob.shape[1]
     alive = int(torch.isfinite(grown.belief.log_prob[0]).sum())
     outliers = mixture.log_weight.shape[1] - slots  # their component, if any

@@ -10,22 +10,22 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import pairwise
 from typing import TypeVar
 
-import torch
 from msgspec.structs import replace
 
+from model_core import warmup
 from model_core.events import Track
 from model_core.segmentation import NEAR
+from model_core.stream import columns, hindsight, warming
 from model_core.upm.base import UnderlyingModel
+from model_core.warmup import Moments
 from service.observability import metrics
-from service.schema import rendering
 from service.store.streams import Stored
-from service.wire import Event, Head, Record, StreamSettings
+from service.wire import Event, Head, Record
 from service.worker.commands import set_belief
-from service.worker.filtering import warmup
 from service.worker.filtering.step import advance_head, publish_events, track_events
 from service.worker.streams import step_inputs
 from service.worker.streams.registry import Engine
-from service.worker.streams.series import replay
+from service.worker.streams.series import past_of, replay
 from service.worker.streams.stream import Stream
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def under(
     settings = head.settings
     hazard, outlier_rate = step_inputs.effective_rates(model, settings)
     records = [replace(record, hazard=hazard, outlier_rate=outlier_rate) for record in records]
-    scaling = warmup.given(settings, model) or _estimated(model, settings, records)
+    scaling = warming.given(model, head.stated) or _estimated(model, head, records)
     return (yield from _run(engine, stream, head, records, scaling, beliefs))
 
 
@@ -93,26 +93,26 @@ def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Re
     return (yield from _run(engine, stream, _anew(old), records, units))
 
 
-def in_hindsight(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Rerun]:
-    """Rerun records, as they were met, with the location and scale of all of them."""
-    old = stream.live()
-    model = engine.catalogue.of(old)
-    scaling = warmup.given(old.settings, model)
-    if scaling is None:
-        scaling = warmup.estimate(warmup.values_of(records, model), old.settings, model)
-    # The rerun notes where regimes come from; those of the stream itself stay.
-    records = [replace(record) for record in records]
-    return (yield from _run(engine, stream, _anew(old), records, scaling))
-
-
 def segmented(engine: Engine, stream: Stream, records: list[Record]) -> Steps[list[int]]:
-    """Starts of the regimes of records in hindsight, the first included."""
-    rerun = yield from in_hindsight(engine, stream, records)
-    try:
-        path = rendering.segmentation(rerun.head, rerun.records)
-    finally:
-        rerun.close()
-    return [segment.start for segment in path]
+    """Starts of the regimes of records in hindsight, as they were met, the first included."""
+    head = stream.live()
+    slab = engine.slab(head)
+    metrics.REPLAYED.inc(len(records))
+    past = past_of(slab.model, records, head.belief_override)
+    steps = hindsight.starts(slab, past, head.stated, records[0].seq)
+    return (yield from ticking(engine, steps))
+
+
+def ticking(engine: Engine, steps: Steps[T]) -> Steps[T]:
+    """Go through the steps of long work with a sign of life before each of them."""
+    while True:
+        engine.tick()
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        yield
 
 
 def _anew(old: Head) -> Head:
@@ -131,14 +131,13 @@ def _begun(stream: Stream, head: Head, records: list[Record]) -> Stream:
     return made
 
 
-def _estimated(
-    model: UnderlyingModel, settings: StreamSettings, records: list[Record]
-) -> tuple[list[float], list[float]] | None:
+def _estimated(model: UnderlyingModel, head: Head, records: list[Record]) -> Moments | None:
     """Location and scale as the warm-up would have found them; None where it is not over."""
+    seen = step_inputs.columns_of(model, records)
     for count in range(1, len(records) + 1):
-        values = warmup.values_of(records[:count], model)
-        if warmup.complete(values, model.y_dim, settings.warmup, count):
-            return warmup.estimate(values, settings, model)
+        values = columns.values(model, seen.part(slice(count)))
+        if warmup.complete(values, model.y_dim, head.settings.warmup, count):
+            return warming.estimated(model, values, head.stated)
     return None
 
 
@@ -147,7 +146,7 @@ def _run(
     stream: Stream,
     head: Head,
     records: list[Record],
-    scaling: tuple[list[float], list[float]] | None,
+    scaling: Moments | None,
     beliefs: int = 0,
 ) -> Steps[Rerun]:
     made = _begun(stream, head, records)
@@ -189,9 +188,7 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
         chosen = records[part.start : part.stop]
         for i, record, readout in zip(part, chosen, replay(made, chosen), strict=True):
             if i == 0 and record.seq:
-                # The filter learns that this was not the stream's first observation.
-                state = slab.state(made.row)
-                slab.put(made.row, state._replace(seq=torch.full_like(state.seq, record.seq + 1)))
+                hindsight.resume(slab, made.row, record.seq)
                 readout = readout._replace(best_start=record.seq)
             score = None if readout.log_score != readout.log_score else readout.log_score
             rerun.scores[i] = score

@@ -13,13 +13,13 @@ from model_core.errors import CannotSimulate, OutOfRange
 from model_core.sensitivity import ChosenThreshold, choose, own, read
 from model_core.sensitivity.quiet import FEWEST
 from model_core.sensitivity.regimes import check
+from model_core.stream.slab import Slab
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import SHAPES
 from service.models import sensitivity_curves
 from service.problems import UnfitSettings
 from service.wire import Alarm, Head
-from service.worker.streams.slab import Slab
 
 BEARING = (
     "sensitivity",

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from service.problems import NotAwaited, ServiceError
 from service.wire import Head, Observation, Observe, PendingSettings, Record, timestamps
-from service.worker.filtering.step import observe, record_step, wake
+from service.worker.filtering.step import observe, wake
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.registry import Engine
@@ -149,21 +149,18 @@ def _run_ahead(
         return answer
     if stream.ahead is None or stream.ahead.count >= count:
         stream.come_back()
-        row = slab.add(slab.state(stream.row), slab.row_prior(stream.row), slab.ranks(stream.row))
+        row = slab.add(slab.state(stream.row), slab.prior(stream.row), slab.ranks(stream.row))
         stream.ahead = Ahead(row, 0)
     confirmed, thresholds = step_inputs.alarm_inputs([head])
     while stream.ahead.count < count:
         at = stream.ahead.count
         record = _record(engine, stream, head.seq + at, head.pending[at])
+        seen = step_inputs.columns_of(slab.model, [record])
         rows = [stream.ahead.row]
-        step = slab.step(rows, [record], confirmed, thresholds, [answer.detailed])
-        (readout,) = step.readouts
+        (step,) = slab.step(rows, seen, confirmed, thresholds, [answer.detailed])
         stream.ahead = stream.ahead._replace(count=at + 1)
         answer.record = record
-        answer.readout = readout
-        answer.offset = record.offset
-        (answer.place,) = step.places
-        record_step(record, readout, step.anomalies[0])
+        answer.enter(step)
     return answer
 
 

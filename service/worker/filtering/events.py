@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from model_core.events import Event
+from model_core.stream.predictives import PredictiveRow, moments
 from model_core.stream.step import raise_alarm
 from service.store import keys
 from service.store.shards import Argument
-from service.wire import Head, Record, event_entries
-from service.worker.filtering.warmup import filtered
-from service.worker.streams.answers import PredictiveRow, moments
+from service.wire import Head, Record, event_entries, numbers
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask
 
@@ -28,7 +27,7 @@ def alarm(head: Head, record: Record, place: PredictiveRow) -> Event | None:
         threshold,
         record.seq,
         record.anomaly,
-        filtered(record),
+        [value - record.offset for value in numbers(record.y)],
         lambda: moments(place),
         record.time,
     )

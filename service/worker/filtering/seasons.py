@@ -14,18 +14,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from model_core import belief as beliefs
-from model_core import restart, season
-from model_core.events import Track
-from model_core.readout import Readout
+from model_core import season
 from model_core.stream import seasons
 from model_core.stream_settings import SEASONS_FROM
-from service.store.streams import Stored, UnreadablePart
-from service.wire import Head, Record, SeasonPeriods
-from service.worker.filtering import warmup
+from service.store.streams import UnreadablePart
+from service.wire import Record, SeasonPeriods
 from service.worker.filtering.history import labels, retained
 from service.worker.streams.registry import Engine
-from service.worker.streams.series import replay
+from service.worker.streams.series import past_of
 from service.worker.streams.step_inputs import number
 from service.worker.streams.stream import Floats, Stream
 
@@ -74,86 +70,53 @@ def _next_search(stream: Stream, seq: int) -> int | None:
 
 
 def begin_anew(engine: Engine, stream: Stream) -> None:
-    """Begin the filter anew with the last labels less the seasons of now.
-
-    The regimes that it finds among these are known, no events. The regime that the filter before
-    believed in goes on where the new one begins.
-    """
+    """Begin the filter anew with the last labels less the seasons of now."""
     head = stream.live()
     slab = stream.slab
     assert slab is not None
     assert stream.season is not None
     try:
         records = retained(stream, engine.store, season.REPLAYED)
-    except (
-        UnreadablePart
-    ) as error:  # no request asked for them: the stream goes on with what it has
+    except UnreadablePart as error:
+        # No request asked for them: the stream goes on with what it has.
         engine.note(stream, f"{error}; beginning the filter anew without it")
         recent, _ = stream.recent()
         records = [recent[seq] for seq in range(head.sealed, head.seq)]  # in no chunk yet
-    offsets = season.offsets(stream.season, season.REPLAYED).tolist()
-    replayed = records[-len(offsets) :]
-    for record, offset in zip(replayed, offsets[-len(replayed) :], strict=True):
+    stream.come_back()
+    engine.tick()
+    anew = seasons.begin_anew(
+        head,
+        stream.season,
+        slab,
+        stream.row,
+        past_of(slab.model, records),
+        head.threshold,
+        head.stated,
+    )
+    if anew is None:
+        return
+    replayed = records[len(records) - len(anew.previous) :]
+    for record, offset, previous in zip(
+        replayed, anew.offsets.tolist(), anew.previous, strict=True
+    ):
         record.offset = offset
-    base = replayed[0].seq
-    joined = max(replayed[0].previous_start, 0) if base else 0
-    values = warmup.values_of(replayed, slab.model)
-    stated = warmup.given(head.settings, slab.model)
-    if stated is None and warmup.varied(values, slab.model.y_dim):
-        head.location, head.scale = warmup.estimate(values, head.settings, slab.model)
-    ranks = slab.ranks(stream.row)
-    stream.leave()
-    stream.slab = slab
-    (stream.row,) = slab.begin([head.location or []], [head.scale or []])
-    last = _replayed(engine, stream, replayed, joined)
-    now = restart.restarted(slab.state(stream.row), last, base, joined, head.track.confirmed_start)
-    slab.put(stream.row, now.state, ranks)
-    head.track = head.track._replace(
-        confirmed_start=now.start, before_start=now.start, confirmed_totals=now.totals
-    )
-    head.best_start = now.best_start
-    belief = now.state.belief
-    head.map_run_length = int(
-        belief.run_length[0, beliefs.likeliest(belief.log_prob, belief.run_length)]
-    )
-    head.changed_probability = now.changed_probability
+        record.previous_start = previous
     stream.relay(records)
     stream.drop_hindsight()
-    engine.replace(stream, now.state)
+    engine.replace(stream, slab.state(stream.row))
 
 
-def _replayed(engine: Engine, stream: Stream, records: list[Record], joined: int) -> Readout:
-    """Step the stream's new filter through records, which learn where regimes come from.
-
-    Returns the last readout, in positions of that filter.
-    """
-    head = stream.live()
-    base = records[0].seq
-    made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
-    made.slab = stream.slab
-    made.row = stream.row
-    made.head = Head(head.generation, head.settings, alarm=head.alarm)
-    made.head.track = Track(confirmed_start=max(head.track.confirmed_start - base, 0))
-    for record, readout in zip(records, replay(made, records), strict=True):
-        engine.tick()
-        record.previous_start = restart.position(readout.born_previous_start, base, joined)
-    return readout
-
-
-def warming_up(stream: Stream, record: Record) -> bool:
+def warming_up(stream: Stream, record: Record) -> None:
     """Take in the label of an observation of the warm-up, which is in the buffer.
 
-    Returns whether seasons were found or given up: all labels are less those of now then.
+    Where seasons were found or given up all labels are less those of now.
     """
-    if stream.season is None:
-        return False
-    moved = seasons.learn(stream.live(), stream.season, number(record.y))
-    if moved:
-        offsets = season.offsets(stream.season, len(stream.buffer)).tolist()
-        for buffered, offset in zip(stream.buffer[-len(offsets) :], offsets, strict=True):
-            buffered.offset = offset
-            stream.put(buffered)
-    return moved
+    if stream.season is None or not seasons.learn(stream.live(), stream.season, number(record.y)):
+        return
+    offsets = season.offsets(stream.season, len(stream.buffer)).tolist()
+    for buffered, offset in zip(stream.buffer[-len(offsets) :], offsets, strict=True):
+        buffered.offset = offset
+        stream.put(buffered)
 
 
 def known_now(stream: Stream, records: Iterable[Record], seasonal: bool | None) -> list[Record]:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-import torch
+import numpy as np
 
+from model_core import warmup
 from model_core.labels import LARGEST
 from model_core.readout import Readout
+from model_core.stream import columns, warming
+from model_core.stream.predictives import MixtureRow
+from model_core.stream.slab import Slab, Step
 from model_core.stream.step import follow
+from model_core.transfer import to_device
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.wire import Event, Head, Record, latest, numbers, timestamps
-from service.worker.filtering import alarm_threshold, events, seasons, warmup
+from service.worker.filtering import alarm_threshold, events, seasons
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import MixtureRow, PendingAnswer
+from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.registry import Engine
-from service.worker.streams.series import Stepped, by_slab, replay_buffers, through
-from service.worker.streams.slab import Slab
+from service.worker.streams.series import by_slab, replay_buffers, through
 from service.worker.streams.stream import Stream
 
 
@@ -44,15 +48,13 @@ def _advance(
     rows = [stream.row for stream, _ in group]
     confirmed, thresholds = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
     detailed = [answer.detailed for _, answer in group]
-    records = [answer.record for _, answer in group]
-    step = slab.step(rows, records, confirmed, thresholds, detailed)
+    seen = step_inputs.columns_of(slab.model, [answer.record for _, answer in group])
+    steps = slab.step(rows, seen, confirmed, thresholds, detailed)
     faults: list[tuple[PendingAnswer, ServiceError]] = []
-    for i, ((stream, answer), readout) in enumerate(zip(group, step.readouts, strict=True)):
-        if not readout.ok:
+    for (stream, answer), step in zip(group, steps, strict=True):
+        if not step.readout.ok:
             faults.append((answer, _fault(stream.live(), answer.record)))
-            continue
-        stepped = Stepped(readout, step.places[i], step.anomalies[i], None)
-        if _apply(engine, stream, answer, stepped):
+        elif _apply(engine, stream, answer, step):
             _begin_anew(engine, stream, answer)
     _measure(group[0][1].model, [answer for _, answer in group])
     return faults
@@ -63,8 +65,8 @@ def observe_series(
 ) -> tuple[int, ServiceError | None]:
     """Apply observations of one stream, one after the other, in few calls of its kernel.
 
-    Returns how many were applied, and why the next one was not. See `Slab.in_series`. believed:
-    whether answers carry the belief after them.
+    Returns how many were applied, and why the next one was not. believed: whether answers carry
+    the belief after them.
     """
     done = 0
     while done < len(answers):
@@ -72,10 +74,11 @@ def observe_series(
         coming = answers[done : done + len(records)]
         count = 0
         moved = False
-        steps = through(stream, records, believed=believed)
-        for answer, stepped in zip(coming, steps, strict=False):
-            moved = _apply(engine, stream, answer, stepped)
-            answer.belief = stepped.belief
+        for answer, step in zip(coming, through(stream, records, believed), strict=True):
+            if not step.readout.ok:
+                break
+            moved = _apply(engine, stream, answer, step)
+            answer.belief = step.belief
             count += 1
         _measure(coming[0].model, coming[:count])
         done += count
@@ -84,24 +87,17 @@ def observe_series(
             _begin_anew(engine, stream, answers[done - 1])
             if believed:
                 answers[done - 1].belief = stream.slab.belief(stream.row)
-        elif count < len(coming):  # refused by the kernel: what becomes of it eager steps decide
-            for _, refusal in _advance(engine, stream.slab, [(stream, answers[done])]):
-                return done, refusal
-            if believed:
-                answers[done].belief = stream.slab.belief(stream.row)
-            done += 1
+        elif count < len(coming):
+            return done, _fault(stream.live(), coming[count].record)
     return done, None
 
 
-def _apply(engine: Engine, stream: Stream, answer: PendingAnswer, step: Stepped) -> bool:
+def _apply(engine: Engine, stream: Stream, answer: PendingAnswer, step: Step) -> bool:
     """Enter a step into its answer and the stream; returns whether its filter begins anew."""
     record = answer.record
-    answer.readout = step.readout
-    answer.place = step.place
-    answer.offset = record.offset
-    record_step(record, step.readout, step.anomaly)
+    answer.enter(step)
     answer.event = publish_events(stream, track_events(stream, record, step.readout), record.time)
-    if (raised := events.alarm(stream.live(), record, step.place)) is not None:
+    if (raised := events.alarm(stream.live(), record, step.predictive)) is not None:
         stream.raise_anomaly(raised, record.time)
         metrics.ANOMALIES.labels(stream.live().settings.model).inc()
     advance_head(stream.live(), record, record.log_score)
@@ -130,10 +126,10 @@ def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
     head = stream.live()
     if head.warm or head.y_dim is None:
         return False
-    scaling = warmup.given(head.settings, engine.catalogue.of(head))
-    if scaling is not None:
-        head.location, head.scale = scaling
-    return scaling is not None
+    moments = warming.given(engine.catalogue.of(head), head.stated)
+    if moments is not None:
+        head.location, head.scale = moments
+    return moments is not None
 
 
 def _begin(engine: Engine, streams: list[Stream]) -> None:
@@ -149,31 +145,26 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
 
 def _warm_up(engine: Engine, cold: list[tuple[Stream, PendingAnswer]]) -> None:
     """Answer from one regime, keep the records, begin where enough labels are there."""
-    ready: dict[int, tuple[UnderlyingModel, list[tuple[Stream, PendingAnswer]]]] = {}
-    models = [engine.catalogue.of(stream.live()) for stream, _ in cold]
-    buffered = [
-        warmup.values_of(s.buffer, model) for (s, _), model in zip(cold, models, strict=True)
-    ]
-    for pair, model, values in zip(cold, models, buffered, strict=True):
-        if warmup.varied(values, model.y_dim):
-            ready.setdefault(id(model), (model, []))[1].append(pair)
-    for model, group in ready.values():
-        _provisional(engine, model, group)
+    groups: dict[int, tuple[UnderlyingModel, list[tuple[Stream, PendingAnswer]]]] = {}
+    for stream, answer in cold:
+        model = engine.catalogue.of(stream.live())
+        groups.setdefault(id(model), (model, []))[1].append((stream, answer))
     warm = []
-    for (stream, answer), model, values in zip(cold, models, buffered, strict=True):
-        head = stream.live()
-        record = answer.record
-        advance_head(head, record, None)
-        stream.buffer = [*stream.buffer, record]
-        stream.put(record)
-        values += warmup.values_of([record], model)
-        if seasons.warming_up(stream, record):
-            values = warmup.values_of(stream.buffer, model)
-        answer.season = head.season
-        if warmup.complete(values, model.y_dim, head.settings.warmup, len(stream.buffer)):
-            head.y_dim = head.y_dim or 1
-            head.location, head.scale = warmup.estimate(values, head.settings, model)
-            warm.append((stream, answer))
+    for model, group in groups.values():
+        _provisional(engine, model, group)
+        for stream, answer in group:
+            head = stream.live()
+            record = answer.record
+            advance_head(head, record, None)
+            stream.buffer = [*stream.buffer, record]
+            stream.put(record)
+            seasons.warming_up(stream, record)
+            answer.season = head.season
+            values = columns.values(model, step_inputs.columns_of(model, stream.buffer))
+            if warmup.complete(values, model.y_dim, head.settings.warmup, len(stream.buffer)):
+                head.y_dim = head.y_dim or 1
+                head.location, head.scale = warming.estimated(model, values, head.stated)
+                warm.append((stream, answer))
     _begin(engine, [stream for stream, _ in warm])
     for stream, answer in warm:
         answer.event = stream.live().track.event or stream.live().track.last_event
@@ -182,32 +173,27 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, PendingAnswer]]) -> None:
 def _provisional(
     engine: Engine, model: UnderlyingModel, group: list[tuple[Stream, PendingAnswer]]
 ) -> None:
-    for stream, answer in group:
+    """Predict the labels of streams that warm up, where two labels before them differ."""
+    chosen, mixture = warming.provisional(
+        model,
+        [step_inputs.columns_of(model, stream.buffer) for stream, _ in group],
+        [stream.live().stated for stream, _ in group],
+        [answer.record.x for _, answer in group],
+        engine.settings.device,
+    )
+    if mixture is None:
+        return
+    predicted = [group[i] for i in chosen]
+    for stream, answer in predicted:
         answer.offset = answer.record.offset = stream.offset()
-    settings = [stream.live().settings for stream, _ in group]
-    histories = [s.buffer for s, _ in group]
-    coming = [a.record.x for _, a in group]
-    device = engine.settings.device
-    mixture = warmup.provisional(model, histories, settings, coming, device)
-    labels = [warmup.filtered(a.record) or [0.0] * model.y_dim for _, a in group]
-    y = torch.tensor(labels, dtype=torch.float64, device=engine.settings.device)
-    scores = mixture.log_prob(y).tolist()
-    for i, ((_, answer), score) in enumerate(zip(group, scores, strict=True)):
+    seen = step_inputs.columns_of(model, [answer.record for _, answer in predicted])
+    labelled = columns.labelled(model, seen.y)
+    y = np.where(labelled[:, None], seen.filtered, 0.0)
+    scores = mixture.log_prob(to_device(y, engine.settings.device)).tolist()
+    for i, ((_, answer), score) in enumerate(zip(predicted, scores, strict=True)):
         answer.place = MixtureRow(mixture, i)
-        if answer.record.y is not None and math.isfinite(score):
+        if labelled[i] and math.isfinite(score):
             answer.record.log_score = score
-
-
-def record_step(record: Record, readout: Readout, anomaly: float | None) -> None:
-    """Enter a step's numbers into its record."""
-    record.log_score = None if math.isnan(readout.log_score) else readout.log_score
-    record.changed_probability = readout.changed_probability
-    record.changepoint_probability = readout.changepoint_probability if record.seq else None
-    record.recent_change_probability = readout.recent_change_probability
-    record.map_run_length = readout.map_run_length
-    record.previous_start = readout.born_previous_start
-    record.anomaly = anomaly
-    record.regime = readout.regime
 
 
 def publish_events(stream: Stream, moved: list[Event], time: str | None) -> Event | None:

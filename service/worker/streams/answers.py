@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from moca_client import responses
 from moca_client.members import ABSENT
@@ -17,8 +16,9 @@ from moca_client.responses import BeliefColumns, Component, Predictive, RunLengt
 from model_core import summary as summaries
 from model_core.predictive import Mixture
 from model_core.readout import Readout
+from model_core.stream.predictives import MixtureRow, PredictiveRow, summarised
+from model_core.stream.slab import Step
 from model_core.summary import Summary
-from model_core.transfer import to_device, to_host
 from service.schema import rendering
 from service.schema.rendering import of_classes, of_numbers
 from service.wire import Event, Observe, Record, SeasonPeriods, numbers
@@ -27,50 +27,6 @@ from service.worker.streams import calibration_metrics
 LEVELS = (0.05, 0.5, 0.95)
 WAITING_BYTES = 256 << 20  # of predictives that wait to be summarised together
 KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
-
-
-class MixtureRow(NamedTuple):
-    """One row of a batch's mixture.
-
-    run_length: (B, S) of its components, of which one beyond S is the outliers'; None in the
-    warm-up, which is one regime.
-    """
-
-    mixture: Mixture
-    row: int
-    run_length: Tensor | None = None
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Of those that can be summarised together."""
-        components = self.mixture.components
-        return (components.family, *components.parameters()[0].shape[1:])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that wait for the row to be summarised."""
-        parameters = self.mixture.components.parameters()
-        return sum(parameter.nbytes for parameter in parameters) // len(self.mixture.log_weight)
-
-
-class SummaryRow(NamedTuple):
-    """One row of a batch's summaries, by a compiled kernel."""
-
-    summary: Summary
-    row: int
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Of those that can be rendered together."""
-        return (id(self.summary),)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that wait for the row to be rendered."""
-        return self.summary.row_bytes
-
-
-PredictiveRow = MixtureRow | SummaryRow  # of a predictive that waits to be rendered
 
 
 class PendingAnswer(msgspec.Struct, gc=False):
@@ -94,6 +50,22 @@ class PendingAnswer(msgspec.Struct, gc=False):
     def detailed(self) -> bool:
         """Whether the request names more than the usual summary of the predictive."""
         return self.request is not None and detailed(self.request)
+
+    def enter(self, step: Step) -> None:
+        """Enter what a step gave, also into the record."""
+        line = step.readout
+        record = self.record
+        self.readout = line
+        self.place = step.predictive
+        self.offset = record.offset
+        record.log_score = None if math.isnan(line.log_score) else line.log_score
+        record.changed_probability = line.changed_probability
+        record.changepoint_probability = line.changepoint_probability if record.seq else None
+        record.recent_change_probability = line.recent_change_probability
+        record.map_run_length = line.map_run_length
+        record.previous_start = line.born_previous_start
+        record.anomaly = None if math.isnan(step.anomaly) else step.anomaly
+        record.regime = line.regime
 
     def render(self) -> bytes:
         """JSON text, as DESIGN section 5 has it."""
@@ -134,32 +106,6 @@ class PendingAnswer(msgspec.Struct, gc=False):
 def detailed(request: Observe) -> bool:
     """Whether a request names more than the usual summary of the predictives."""
     return request.components or request.quantiles is not None
-
-
-class PredictiveMoments(NamedTuple):
-    """Mean and standard deviation of a predictive distribution, by output."""
-
-    mean: list[float]
-    sd: list[float]
-
-
-def moments(place: PredictiveRow) -> PredictiveMoments | None:
-    """Moments of one row's predictive distribution; None of classes. nan or inf: has none."""
-    if isinstance(place, SummaryRow):
-        summary = place.summary.rows([place.row])
-        if summary.support in ("class", "binary"):
-            return None
-        mean = summary.mean[0]
-        covariance = summary.covariance[0]
-    else:
-        alone = place.mixture.rows(slice(place.row, place.row + 1))
-        if alone.components.support in ("class", "binary"):
-            return None
-        first, second = to_host([alone.mean(), alone.covariance()])
-        mean = first[0].numpy()
-        covariance = second[0].numpy()
-    variance = np.diagonal(covariance)
-    return PredictiveMoments(mean.tolist(), np.sqrt(np.maximum(variance, 0.0)).tolist())
 
 
 def repeat(body: list[bytes]) -> list[bytes]:
@@ -212,21 +158,15 @@ def fill(answers: list[PendingAnswer]) -> None:
 
 def _summary(answers: list[PendingAnswer]) -> Summary:
     """Summaries of predictives of one kind."""
-    places = [answer.place for answer in answers]
-    offsets = np.array([answer.offset for answer in answers])
-    summarised = [place for place in places if isinstance(place, SummaryRow)]
-    if summarised:
-        summary = summarised[0].summary.rows([place.row for place in summarised])
-        return summary.shifted(offsets) if offsets.any() else summary
-    mixture = _gather([place for place in places if isinstance(place, MixtureRow)])
-    if offsets.any():
-        mixture = mixture.shifted(to_device(offsets, mixture.log_weight.device))
-    labels = np.full((len(answers), mixture.outputs), math.nan)
+    places = [answer.place for answer in answers if answer.place is not None]
+    outputs = max((len(numbers(answer.record.y)) for answer in answers), default=1) or 1
+    labels = np.full((len(answers), outputs), math.nan)
     for row, answer in enumerate(answers):
         # How labels of the warm-up lie in predictives of one regime is not counted.
         if answer.readout is not None and answer.record.y is not None:
             labels[row] = numbers(answer.record.y)
-    return summaries.of_mixture(mixture, torch.from_numpy(labels), LEVELS)
+    offsets = np.array([answer.offset for answer in answers])
+    return summarised(places, labels, offsets, LEVELS)
 
 
 def _keep(answer: PendingAnswer, predictive: Predictive) -> None:
@@ -280,21 +220,6 @@ def _add_details(answer: PendingAnswer, predictive: Predictive) -> None:
     if request.components:
         lengths = None if place.run_length is None else place.run_length[place.row].tolist()
         (answer.components,) = components(mixture, lengths or [answer.record.seq])
-
-
-def _gather(places: list[MixtureRow]) -> Mixture:
-    """Rows of several mixtures of one kind as one mixture."""
-    groups: list[tuple[Mixture, list[int]]] = []
-    for place in places:
-        if not groups or groups[-1][0] is not place.mixture:
-            groups.append((place.mixture, []))
-        groups[-1][1].append(place.row)
-    (whole, rows), *more = groups
-    if not more and rows == list(range(len(whole.log_weight))):
-        return whole
-    parts = [[tensor[rows] for tensor in mixture.tensors()] for mixture, rows in groups]
-    weight, *parameters = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
-    return Mixture(weight, whole.components.rebuilt(*parameters))
 
 
 def summarise(mixture: Mixture, levels: Sequence[float]) -> list[Predictive]:

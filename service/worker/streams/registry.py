@@ -17,6 +17,7 @@ from model_core import codec
 from model_core import filter as moca
 from model_core.errors import BadState
 from model_core.filter import FilterState
+from model_core.stream.slab import CHUNK_BYTES, STEP_BYTES, Slab
 from model_core.upm.builtin import Options
 from service import wire
 from service.observability import metrics
@@ -24,12 +25,11 @@ from service.problems import ServiceError
 from service.settings import Settings
 from service.store.streams import Store, Stored, UnreadablePart, decoded
 from service.wire import Head
-from service.worker.streams.answers import WAITING_BYTES
+from service.worker.streams.answers import LEVELS, WAITING_BYTES
 from service.worker.streams.ledger import Ledger
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.memory import Room, give_back, room
 from service.worker.streams.series import by_slab, replay_buffers
-from service.worker.streams.slab import CHUNK_BYTES, STEP_BYTES, Slab
 from service.worker.streams.stream import Stream
 
 logger = logging.getLogger(__name__)
@@ -270,6 +270,7 @@ class Engine:
                 self._slabs[key] = Slab(
                     model,
                     settings.max_hypotheses,
+                    LEVELS,
                     self.settings.device,
                     min(CHUNK_BYTES, self._part),
                     min(STEP_BYTES, self._part),
@@ -340,7 +341,7 @@ class Engine:
         head.settings = head.settings._replace(max_hypotheses=max_hypotheses)
         if old is None:
             return
-        prior = old.row_prior(row)
+        prior = old.prior(row)
         ranks = old.ranks(row)
         state = moca.resize(old.state(row), prior, max_hypotheses)
         stream.leave()

@@ -3,87 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from model_core.readout import Readout
+from model_core.stream.slab import Past, Slab, Step
+from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.wire import Record
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import PredictiveRow
-from service.worker.streams.slab import Probabilities, Slab
 from service.worker.streams.stream import Stream
 
 T = TypeVar("T")
-AT_ONCE = 64  # observations in a call; of one in which an event is confirmed all are stepped again
 
 
-class Stepped(NamedTuple):
-    """What one observation of a series gave."""
-
-    readout: Readout
-    place: PredictiveRow
-    anomaly: float | None
-    belief: Probabilities | None
-
-
-def through(
-    stream: Stream, records: Sequence[Record], summarised: bool = True, believed: bool = False
-) -> Iterator[Stepped]:
-    """Step one stream through its next records, by few calls of its kernel; see `Slab.in_series`.
-
-    Yields what each gave, up to the first that the kernel refuses or that lacks outputs. Where the
-    caller confirms an event, what follows is stepped anew: its numbers are about another start.
-    """
+def through(stream: Stream, records: Sequence[Record], believed: bool = False) -> Iterator[Step]:
+    """Step one stream through its next records; see `Slab.through`."""
     slab = stream.slab
-    at = 0
-    refused = False
     assert slab is not None
-    while at < len(records) and not refused:
-        coming = slab.ready(records[at : at + AT_ONCE])
-        if not coming:
-            return
-        state = slab.state(stream.row)
-        ranks = slab.ranks(stream.row)
-        (confirmed,), (threshold,) = step_inputs.alarm_inputs([stream.live()])
-        step = slab.series(stream.row, coming, confirmed, threshold, summarised, believed)
-        beliefs: Sequence[Probabilities | None]
-        beliefs = step.beliefs or [None] * len(step.readouts)
-        refused = len(step.readouts) < len(coming)
-        count = 0
-        rows = zip(step.readouts, step.places, step.anomalies, beliefs, strict=True)
-        for readout, place, anomaly, belief in rows:
-            count += 1
-            yield Stepped(readout, place, anomaly, belief)
-            if stream.live().track.confirmed_start != confirmed:
-                refused = False
-                break
-        if count < len(coming):
-            slab.put(stream.row, state, ranks)
-            if count:
-                slab.series(stream.row, coming[:count], confirmed, threshold, summarised=False)
-        at += count
+    head = stream.live()
+    return slab.through(
+        stream.row,
+        step_inputs.columns_of(slab.model, records),
+        lambda: head.track.confirmed_start,
+        head.threshold,
+        believed=believed,
+    )
 
 
 def replay(stream: Stream, records: Sequence[Record]) -> Iterator[Readout]:
-    """Step one stream through what counts as applied, as `Slab.replay` does, in few calls.
-
-    Its state may be ahead of what was yielded until all was.
-    """
+    """Step one stream through what counts as applied; see `Slab.replay`."""
     slab = stream.slab
-    at = 0
     assert slab is not None
-    while at < len(records):
-        if slab.in_series and not records[at].belief_override:
-            later = range(at + 1, len(records))
-            end = next((i for i in later if records[i].belief_override), len(records))
-            for stepped in through(stream, records[at:end], summarised=False):
-                at += 1
-                yield stepped.readout
-            if at == end:
-                continue
-        confirmed, thresholds = step_inputs.alarm_inputs([stream.live()])
-        yield from slab.replay([stream.row], [records[at]], confirmed, thresholds)
-        at += 1
+    head = stream.live()
+    return slab.replay(
+        stream.row,
+        past_of(slab.model, records),
+        lambda: head.track.confirmed_start,
+        head.threshold,
+    )
+
+
+def past_of(
+    model: UnderlyingModel,
+    records: Sequence[Record],
+    last: list[tuple[int, float]] | None = None,
+) -> Past:
+    """Records as what counts as applied; last: override of the belief after them, if any."""
+    made = [*(record.belief_override for record in records), last]
+    overrides = {at: belief for at, belief in enumerate(made) if belief}
+    previous = [record.previous_start for record in records]
+    return Past(step_inputs.columns_of(model, records), previous, overrides)
 
 
 def replay_buffers(
@@ -106,14 +75,27 @@ def replay_buffers(
         now = [(stream, stream.buffer[i]) for stream in in_rounds if i < len(stream.buffer)]
         for slab, group in by_slab(now):
             tick()
-            records = [record for _, record in group]
-            rows = [stream.row for stream, _ in group]
-            confirmed, thresholds = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
-            readouts = slab.replay(rows, records, confirmed, thresholds)
+            readouts = _replayed(slab, group)
             for (stream, record), readout in zip(group, readouts, strict=True):
                 yield stream, record, readout
     for stream in streams:
         stream.buffer = ()
+
+
+def _replayed(slab: Slab, group: Sequence[tuple[Stream, Record]]) -> list[Readout]:
+    """Step streams through a record of each; a label that breaks the step counts as missing."""
+    for stream, record in group:
+        if record.belief_override:
+            slab.restate(stream.row, record.belief_override)
+    rows = [stream.row for stream, _ in group]
+    seen = step_inputs.columns_of(slab.model, [record for _, record in group])
+    confirmed, thresholds = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
+    steps = slab.step(rows, seen, confirmed, thresholds, summarised=False)
+    for i, (row, step) in enumerate(zip(rows, steps, strict=True)):
+        if not step.readout.ok:
+            again = seen.part([i]).unlabelled(0)
+            steps[i : i + 1] = slab.step([row], again, [confirmed[i]], [thresholds[i]])
+    return [step.readout for step in steps]
 
 
 def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core import compiled as columns
 from model_core import hazard as tables
+from model_core.filter import Inputs
+from model_core.stream import columns
+from model_core.stream.columns import Columns
+from model_core.stream.slab import Slab
 from model_core.stream_settings import Hazard, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from service.problems import TimeBackwards
@@ -72,32 +75,32 @@ def alarm_inputs(heads: Iterable[Head]) -> tuple[list[int], list[float]]:
     return [start for start, _ in pairs], [threshold for _, threshold in pairs]
 
 
-def packed(
-    model: UnderlyingModel,
-    records: Sequence[Record],
-    confirmed: Sequence[int],
-    thresholds: Sequence[float],
-) -> NDArray[np.float64]:
-    """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`."""
-    label = columns.LABEL
-    missing = [0.0] * model.y_dim
-    none = [0.0] * model.x_dim
-    x = label + model.y_dim
-    inputs = np.empty((len(records), x + model.x_dim))
-    inputs[:, columns.LABELLED] = [record.y is not None for record in records]
-    inputs[:, columns.ELAPSED] = [record.elapsed for record in records]
-    inputs[:, columns.CHANGEPOINT] = [
-        math.nan if record.changepoint is None else record.changepoint for record in records
-    ]
-    inputs[:, columns.OUTLIER_RATE] = [record.outlier_rate for record in records]
-    inputs[:, columns.CONFIRMED] = confirmed
-    inputs[:, columns.THRESHOLD] = thresholds
-    inputs[:, label:x] = [numbers(record.y) or missing for record in records]
-    if any(record.offset for record in records):
-        inputs[:, label:x] -= np.array([record.offset for record in records])[:, None]
-    if model.x_dim:
-        inputs[:, x:] = [none if record.x is None else record.x for record in records]
-    return inputs
+def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:
+    """Observations as a filter takes them."""
+    count = len(records)
+    missing = [math.nan] * model.y_dim
+    blank = [0.0] * model.x_dim
+    y = [numbers(record.y) or missing for record in records]
+    x = [record.x or blank for record in records]
+    return Columns(
+        y=np.array(y, dtype=np.float64).reshape(count, model.y_dim),
+        x=np.array(x, dtype=np.float64).reshape(count, model.x_dim),
+        elapsed=np.array([record.elapsed for record in records]),
+        changepoint=np.array(
+            [math.nan if record.changepoint is None else record.changepoint for record in records]
+        ),
+        outlier_rate=np.array([record.outlier_rate for record in records]),
+        hazard=hazard_table(model, [record.hazard for record in records]),
+        offset=np.array([record.offset for record in records]),
+    )
+
+
+def inputs(slab: Slab, records: Sequence[Record]) -> Inputs:
+    """Tensors of one observation of each stream, where the slab is."""
+    seen = columns_of(slab.model, records)
+    return columns.inputs_of(
+        slab.model, columns.packed(slab.model, seen, 0, 0.0), seen.hazard, slab.device
+    )
 
 
 def number(y: Label) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core import season
+from model_core.stream.slab import Slab
 from model_core.stream_settings import DEFAULTS
 from service import wire
 from service.store import keys
@@ -26,7 +27,6 @@ from service.wire import (
 )
 from service.wire.event_entries import Id
 from service.worker.streams.ledger import Share
-from service.worker.streams.slab import Slab
 from service.worker.streams.step_inputs import number
 
 # About, of a stream, of an entry beside its own bytes, and of a struct that is not encoded.

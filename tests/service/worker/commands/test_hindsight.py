@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from torch.utils._pytree import tree_leaves
 
 from model_core.sensitivity import own, quiet
+from model_core.stream import hindsight
 from model_core.upm.builtin import Options, build
 from service import wire
 from service.store import keys
@@ -24,7 +25,6 @@ from service.wire import (
     SegmentHistory,
     WhatIf,
 )
-from service.worker.commands import rerun
 from service.worker.filtering import alarm_threshold
 from training.online import segmentation
 
@@ -58,13 +58,13 @@ def evaluated(model, y):
 def reruns(monkeypatch):
     """Observations of each rerun."""
     counts = []
-    inner = rerun.in_hindsight
+    inner = hindsight.starts
 
-    def counting(engine, stream, records):
-        counts.append(len(records))
-        return (yield from inner(engine, stream, records))
+    def counting(slab, past, *more):
+        counts.append(past.seen.rows)
+        return (yield from inner(slab, past, *more))
 
-    monkeypatch.setattr(rerun, "in_hindsight", counting)
+    monkeypatch.setattr(hindsight, "starts", counting)
     return counts
 
 

@@ -11,6 +11,7 @@ from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Strategy
 from service.wire import Act, Configure, Observation, Predict, RunLength, SetBelief
+from service.worker.streams import step_inputs
 from tests.service.worker.conftest import slug
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.05, "outlier_rate": 0.0}
@@ -49,8 +50,8 @@ def test_a_seed_draws_what_it_draws(inputs, strategy):
     before = inputs.stored("a")
     answer = inputs.ask(command)
     held = inputs.worker.engine.streams[inputs.partition("a"), "a"]
-    state, prior = held.slab.state(held.row), held.slab.row_prior(held.row)
-    grown, _ = moca.grow(state, prior, held.slab.inputs([inputs.records("a")[-1]]))
+    state, prior = held.slab.state(held.row), held.slab.prior(held.row)
+    grown, _ = moca.grow(state, prior, step_inputs.inputs(held.slab, [inputs.records("a")[-1]]))
     asked = torch.tensor([CANDIDATES], dtype=torch.float64)
     drawn = actions.hypotheses(grown), asked, strategy, actions.seeded([11])
     expected = actions.choose(held.slab.model, *drawn)

@@ -8,9 +8,11 @@ import torch
 
 import service.samples
 from model_core import artifact, compiled
+from model_core.stream.slab import Slab
 from model_core.upm.builtin import Options, build
 from service.wire import Configure, Observation, Record
-from service.worker.streams.slab import Slab
+from service.worker.streams.answers import LEVELS
+from service.worker.streams.series import past_of
 from tests.service.worker.conftest import close_to
 
 MIB = 1 << 20
@@ -25,7 +27,7 @@ def _inference():
 
 
 def slab_of():
-    slab = Slab(build("averaged", Options()), 10, "cpu", chunk_bytes=1)  # a row to a chunk, nearly
+    slab = Slab(build("averaged", Options()), 10, LEVELS, chunk_bytes=1)  # a row to a chunk, nearly
     return slab, slab.begin([[2.0]] * STREAMS, [[1.5]] * STREAMS)
 
 
@@ -48,10 +50,10 @@ def test_a_replayed_observation_that_breaks_the_step_counts_as_missing():
     told = records(1.0)
     told[3].y = 1e200
     for slab, at in ((eager, rows), (compiled, own)):
-        readouts = slab.replay(at, told, [0] * STREAMS)
+        readouts = list(slab.replay(at[0], past_of(slab.model, told)))
         assert all(readout.ok for readout in readouts)
-        assert np.isnan(readouts[3].log_score)
-        assert [int(slab.state(row).seq) for row in at] == [1] * STREAMS
+        assert np.isnan([readout.log_score for readout in readouts]).nonzero()[0].tolist() == [3]
+        assert int(slab.state(at[0]).seq) == STREAMS
 
 
 def test_a_worker_answers_as_without_kernels(make_bench, monkeypatch):
@@ -92,7 +94,7 @@ def regimes():
 
 def test_rows_stay_where_they_are_while_a_slab_grows(regimes):
     """As the worker looks at it meanwhile: what was taken for rows to come is not given back."""
-    slab = Slab(regimes, 50, "cpu", chunk_bytes=64 * MIB)
+    slab = Slab(regimes, 50, LEVELS, chunk_bytes=64 * MIB)
     for count in (1, 15, 17, 40):
         slab.begin([[0.0]] * count, [[1.0]] * count)
         held, places = slab.nbytes, dict(slab._chunks._places)

@@ -36,8 +36,12 @@ class Chunk:
 class Chunks:
     """Rows known by numbers, which stay theirs wherever they lie; all tensors (rows, ...)."""
 
-    def __init__(self, like: Sequence[Tensor], chunk_bytes: int) -> None:
-        """Hold rows such as those of `like` in chunks of about `chunk_bytes` at most."""
+    def __init__(self, like: Sequence[Tensor], chunk_bytes: int, expected: int = 0) -> None:
+        """Hold rows such as those of `like` in chunks of about `chunk_bytes` at most.
+
+        expected: rows of the first chunk, at least.
+        """
+        self._expected = expected
         self._like = like
         self.row_bytes = sum(tensor[:1].nbytes for tensor in like)
         self._most = max(1, chunk_bytes // self.row_bytes)
@@ -82,12 +86,11 @@ class Chunks:
         chunk, row = self._places.pop(number)
         chunk.free.append(row)
 
-    def read(self, numbers: Sequence[int], part: slice = slice(None)) -> list[Tensor]:
-        """Rows as they are numbered, copied; part: of the tensors."""
+    def read(self, numbers: Sequence[int]) -> list[Tensor]:
+        """Rows as they are numbered, copied."""
         groups = self._grouped(numbers)
         parts = [
-            [tensor.index_select(0, rows) for tensor in chunk.tensors[part]]
-            for chunk, rows, _ in groups
+            [tensor.index_select(0, rows) for tensor in chunk.tensors] for chunk, rows, _ in groups
         ]
         if len(parts) == 1:
             return parts[0]
@@ -95,10 +98,10 @@ class Chunks:
         return [torch.cat(pieces).index_select(0, order) for pieces in zip(*parts, strict=True)]
 
     def write(self, numbers: Sequence[int], tensors: Sequence[Tensor]) -> None:
-        """Put rows in place of distinct ones; the first tensors of each, as many as are given."""
+        """Put rows in place of distinct ones."""
         groups = self._grouped(numbers)
         for chunk, rows, at in groups:
-            for own, tensor in zip(chunk.tensors, tensors, strict=False):
+            for own, tensor in zip(chunk.tensors, tensors, strict=True):
                 own.index_copy_(0, rows, tensor if len(groups) == 1 else tensor.index_select(0, at))
 
     def place(self, number: int) -> tuple[Chunk, int]:
@@ -133,7 +136,7 @@ class Chunks:
         return (before - self.rows) * self.row_bytes
 
     def _next_rows(self) -> int:
-        first = max(FIRST_ROWS, FIRST_BYTES // self.row_bytes)
+        first = max(FIRST_ROWS, FIRST_BYTES // self.row_bytes, self._expected)
         return min(self._most, max(first, self.rows))
 
     def _move(self, chunk: Chunk) -> None:

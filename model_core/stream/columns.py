@@ -1,0 +1,127 @@
+"""Observations as columns of numbers: as a filter is stepped by them, and a warm-up is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_core import compiled as places
+from model_core.filter import Inputs
+from model_core.transfer import to_device
+from model_core.upm.base import UnderlyingModel
+from model_core.warmup import Labelled
+
+Floats = NDArray[np.float64]
+
+
+class Columns(NamedTuple):
+    """Observations of series of one model, a row each, with the settings that they met.
+
+    y: (B, d) labels, nan where missing. x: (B, x_dim) inputs. elapsed: (B,) time since the one
+    before. changepoint: (B,) supervision, nan where none. outlier_rate: (B,). hazard: (B, H) by run
+    length, a last entry holds on. offset: (B,) seasons, which the filter's labels are less of.
+    """
+
+    y: Floats
+    x: Floats
+    elapsed: Floats
+    changepoint: Floats
+    outlier_rate: Floats
+    hazard: Floats
+    offset: Floats
+
+    @property
+    def rows(self) -> int:
+        """Number of the observations."""
+        return len(self.y)
+
+    @property
+    def filtered(self) -> Floats:
+        """Labels (B, d) less their seasons."""
+        return self.y - self.offset[:, None]
+
+    def part(self, chosen: slice | NDArray[np.int64] | list[int]) -> Columns:
+        """Some of the observations."""
+        return Columns(*(column[chosen] for column in self))
+
+    def unlabelled(self, row: int) -> Columns:
+        """The same without the label of one."""
+        y = self.y.copy()
+        y[row] = np.nan
+        return self._replace(y=y)
+
+
+def labelled(model: UnderlyingModel, y: Floats) -> NDArray[np.bool_]:
+    """Which labels (B, d) are some that the model learns from."""
+    present = np.isfinite(y)
+    return np.asarray(present.any(1) if model.partial else present.all(1))
+
+
+def packed(
+    model: UnderlyingModel,
+    seen: Columns,
+    confirmed: list[int] | int,
+    threshold: list[float] | float,
+) -> Floats:
+    """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`.
+
+    confirmed: start of the last confirmed event of each. threshold: of `changed_probability`, at
+    which a change is confirmed; 0 where it takes time.
+    """
+    label = places.LABEL
+    x = label + model.y_dim
+    inputs = np.empty((seen.rows, x + model.x_dim))
+    there = labelled(model, seen.y)
+    inputs[:, places.LABELLED] = there
+    inputs[:, places.ELAPSED] = seen.elapsed
+    inputs[:, places.CHANGEPOINT] = seen.changepoint
+    inputs[:, places.OUTLIER_RATE] = seen.outlier_rate
+    inputs[:, places.CONFIRMED] = confirmed
+    inputs[:, places.THRESHOLD] = threshold
+    inputs[:, label:x] = np.where(there[:, None], seen.filtered, 0.0)
+    inputs[:, x:] = seen.x
+    return inputs
+
+
+def inputs_of(
+    model: UnderlyingModel, packed: Floats, hazard: Floats, device: torch.device | str = "cpu"
+) -> Inputs:
+    """Inputs of the eager filter from rows as kernels take them; hazard: (B, H)."""
+    rows: Tensor = to_device(packed, device)
+    label = places.LABEL
+    x = label + model.y_dim
+    return Inputs(
+        rows[:, x:] if model.x_dim else None,
+        rows[:, label:x],
+        rows[:, places.LABELLED] > 0,
+        to_device(np.array(hazard), device),
+        rows[:, places.ELAPSED],
+        rows[:, places.CHANGEPOINT],
+        rows[:, places.OUTLIER_RATE],
+    )
+
+
+def values(model: UnderlyingModel, seen: Columns) -> list[list[float]]:
+    """What location and scale are taken from: labels there are, with inputs if they count."""
+    y = seen.filtered
+    numbers = np.hstack((y, seen.x)) if model.scales_inputs else y
+    listed: list[list[float]] = numbers[labelled(model, y)].tolist()
+    return listed
+
+
+def history(model: UnderlyingModel, seen: Columns) -> list[Labelled]:
+    """Labels, None where missing, and inputs of one regime.
+
+    Missing ones are left out unless the model remembers them.
+    """
+    there = labelled(model, seen.y)
+    unit = torch.ones(1, model.scaled, dtype=torch.float64)
+    if not model.context(unit, unit).shape[-1]:
+        seen = seen.part(there.nonzero()[0])
+        there = there[there]
+    rows = zip(seen.filtered.tolist(), seen.x.tolist(), there.tolist(), strict=True)
+    return [(label if present else None, x or None) for label, x, present in rows]
