@@ -44,11 +44,6 @@ def preset(experiment: str, name: str, *overrides: Options) -> Config:
     return checked(Config, merged(base, tables[name], *overrides))
 
 
-def presets(experiment: str) -> list[str]:
-    """Names of an experiment's presets."""
-    return [name for name in _tables(experiment) if name != "all"]
-
-
 def _tables(experiment: str) -> dict[str, Options]:
     """Settings by preset; `all` is the base of the others, and `quick` always exists."""
     text = (files("training") / "presets" / f"{experiment}.toml").read_text()

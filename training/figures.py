@@ -446,20 +446,18 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 
 
 @styled
-def calibration(
-    pits: Floats, title: str = "Calibration of the predictive", bins: int = BINS
-) -> Chart:
+def calibration(pits: Floats, title: str = "Calibration of the predictive") -> Chart:
     """Histogram of PITs with the 95 % band of uniform ones, and coverage of central intervals.
 
     pits: nan where a label is missing.
     """
     pits = pits[~np.isnan(pits)]
     figure, (left, right) = row(8, 4.2, 2)
-    unit = bins / len(pits)  # densities do not depend on the number of labels and bins
-    heights, edges = np.histogram(pits, bins, (0, 1))
-    low, high = uniform_band(len(pits), bins)
+    unit = BINS / len(pits)  # densities do not depend on the number of labels and bins
+    heights, edges = np.histogram(pits, BINS, (0, 1))
+    low, high = uniform_band(len(pits))
     colour = METHODS["COE"].colour
-    width = 0.92 / bins
+    width = 0.92 / BINS
     left.bar((edges[1:] + edges[:-1]) / 2, heights * unit, width, color=colour, label="labels")
     left.axhspan(
         low * unit, high * unit, color=CURRENT, alpha=0.3, lw=0, label="95 % of uniform, each bin"
@@ -481,7 +479,7 @@ def calibration(
 
 
 @styled
-def classifier(reliability: Reliability, title: str = "Calibration of the classifier") -> Chart:
+def classifier(reliability: Reliability) -> Chart:
     """Accuracy against confidence, above the frequency of each confidence."""
     figure = canvas(5.6, 5.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(7, 3))
@@ -506,7 +504,7 @@ def classifier(reliability: Reliability, title: str = "Calibration of the classi
     below.bar((np.arange(bins) + 0.5) / bins, count / count.sum(), 0.92 / bins, color=MOCA)
     below.set(xlabel="confidence", ylabel="share of labels")
     text = f"Accuracy by confidence of {int(count.sum())} labels; calibration error {error:.3f}."
-    return finished(figure, title, text)
+    return finished(figure, "Calibration of the classifier", text)
 
 
 def _diagonal(axes: Axes) -> None:
@@ -550,8 +548,8 @@ def belief_text(switch: NDArray[np.bool_]) -> str:
 
 
 @styled
-def heat_map(belief: Floats, switch: NDArray[np.bool_], title: str = "Run-length belief") -> Chart:
+def heat_map(belief: Floats, switch: NDArray[np.bool_]) -> Chart:
     """Run-length belief over time, with lines where tasks start."""
     figure, (axes,) = row(8, 4.2, 1)
     draw_belief(axes, belief, switch)
-    return finished(figure, title, belief_text(switch))
+    return finished(figure, "Run-length belief", belief_text(switch))
