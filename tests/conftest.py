@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import redis.utils
 from redis.exceptions import ConnectionError as Unreachable
 
 from service.store import connection
@@ -51,6 +52,8 @@ connection.CONNECT_TIMEOUT_S = PATIENCE_S
 # Every client of httpx reads all certificates anew: 40 ms, of which a wait makes dozens.
 _transports = httpx._transports.default  # type: ignore[attr-defined]
 _transports.create_ssl_context = functools.cache(_transports.create_ssl_context)
+# Every connection of redis-py reads from disk which version of itself it is: 2 ms.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 
 def _binary(kind: str) -> str | None:

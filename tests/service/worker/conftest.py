@@ -19,12 +19,12 @@ from service.settings import Settings
 from service.store import feed, keys
 from service.store.append import Queued, entry_of
 from service.store.connection import connect, connect_async
+from service.store.health import fix_partitions
 from service.store.reads import AsyncStore
 from service.store.shards import Script, ScriptCall
 from service.store.streams import all_decoded, decoded, unseal
 from service.wire import Import, Observation, Observe, RunLength, snapshot
 from service.worker import worker as loop
-from service.worker.self_test import rehearse
 from service.worker.worker import Worker
 from tests.waiting import PATIENCE_S
 
@@ -53,8 +53,7 @@ class Bench:
 
     def new_worker(self) -> Worker:
         worker = Worker(self.settings)
-        with torch.inference_mode():
-            rehearse(worker.client, worker.settings)
+        fix_partitions(worker.client, self.settings.partitions)
         self._workers.append(worker)
         return worker
 

@@ -254,16 +254,22 @@ def test_a_fault_in_a_job_is_its_partitions_alone(bench, names, monkeypatch):
 def test_the_kernel_of_the_default_model_is_ready_before_the_first_lease(
     make_bench, monkeypatch, default, kind
 ):
-    loaded, kernel_of = [], compiled.kernel_of
+    worker = make_bench(default_model=default).worker
+    done, kernel_of, start = [], compiled.kernel_of, worker.leases.start
 
-    def recorded(model):
-        loaded.append(model.kind)
+    def loaded(model):
+        done.append(model.kind)
         return kernel_of(model)
 
-    monkeypatch.setattr(compiled, "kernel_of", recorded)
-    bench = make_bench(default_model=default)
-    assert not bench.worker.offsets
-    assert loaded == [kind]
+    def started():
+        done.append("leases")
+        start()
+
+    monkeypatch.setattr(compiled, "kernel_of", loaded)
+    monkeypatch.setattr(worker.leases, "start", started)
+    worker.stop()
+    worker.run()
+    assert done == [kind, "leases"]
 
 
 def test_a_worker_gives_signs_of_life_while_a_kernel_is_compiled(make_bench, monkeypatch):
