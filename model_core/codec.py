@@ -19,10 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_core import anomaly, season
+from model_core import anomaly
 from model_core.belief import Belief
 from model_core.errors import BadState
 from model_core.filter import FilterState, Prior, init, leaves, rebuild
+from model_core.stream import season
 from model_core.transfer import to_host
 from model_core.upm.base import UnderlyingModel
 

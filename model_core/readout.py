@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core import belief as beliefs
-from model_core.events import Reading
 from model_core.filter import FilterState, Info
+from model_core.stream.events import Reading
 from model_core.stream.state import TypicalRegime
 from model_core.transfer import to_host
 from model_core.upm.base import UnderlyingModel

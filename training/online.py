@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.events import Event
 from model_core.stream import hindsight
+from model_core.stream.events import Event
 from model_core.stream.pipeline import NOTHING, Pipeline
 from model_core.stream.rows import Observation
 from model_core.stream.series import Taken

@@ -18,10 +18,10 @@ from model_core.filter import FilterState, Inputs
 from model_core.stream import predictives
 from model_core.stream.filters import Filters
 from model_core.stream.slab import Step
+from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
-from model_core.warmup import Moments
 from training.config import Config, Objective
 from training.data.windows import Batch, Splits
 from training.errors import BadRun

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 import torch
 
 from model_core import belief as beliefs
-from model_core import warmup
 from model_core.belief import Belief
-from model_core.events import Reading, Track, track
 from model_core.filter import FilterState
 from model_core.sensitivity.regimes import Drawn, location_of
+from model_core.stream import warmup
+from model_core.stream.events import Reading, Track, track
 from model_core.stream.filters import Filters
+from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
-from model_core.warmup import Moments
 
 
 def watch(

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from model_core import summary
-from model_core.events import Event
 from model_core.predictive import Mixture
+from model_core.stream.events import Event
 from model_core.stream.rows import Floats
 from model_core.stream.series import Taken
 from model_core.stream.state import TypicalRegime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +14,10 @@ from model_core import compiled as places
 from model_core.filter import Inputs
 from model_core.transfer import to_device
 from model_core.upm.base import UnderlyingModel
-from model_core.warmup import Labelled
 
 Floats = NDArray[np.float64]
+# Label as the filter sees it, None where missing, and input.
+Labelled = tuple[Sequence[float] | None, Sequence[float] | None]
 
 
 class Columns(NamedTuple):

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.errors import BadInput
-from model_core.events import Event
-from model_core.segmentation import Segment
 from model_core.sensitivity.own import Calibrated
 from model_core.stream.answers import Answer, Predictive
 from model_core.stream.detectors import LEVELS, Detectors, Model
+from model_core.stream.events import Event
 from model_core.stream.parsing import Label
 from model_core.stream.rows import Floats, Layout
+from model_core.stream.segmentation import Segment
 from model_core.stream_settings import StreamSettings
 
 if TYPE_CHECKING:

@@ -15,17 +15,16 @@ from numpy.typing import NDArray
 
 from model_core import filter as moca
 from model_core import horizon as ahead
-from model_core import season, warmup
 from model_core.errors import BadInput, BadState, WarmingUp
-from model_core.events import Event
-from model_core.segmentation import Segment
 from model_core.sensitivity.own import Calibrated
-from model_core.stream import calibration, hindsight, parsing, storage
+from model_core.stream import calibration, hindsight, parsing, season, storage, warmup
 from model_core.stream import settings as options
 from model_core.stream.answers import Answer, Answers, Predictive, of_draws, of_mixture
+from model_core.stream.events import Event
 from model_core.stream.parsing import Label
 from model_core.stream.pipeline import NOTHING, Pipeline
 from model_core.stream.rows import Observation
+from model_core.stream.segmentation import Segment
 from model_core.stream.series import Taken
 from model_core.stream.slab import Refused
 from model_core.stream_settings import StreamSettings

@@ -9,10 +9,10 @@ import torch
 
 from model_core import belief as beliefs
 from model_core.readout import Readout
-from model_core.segmentation import Segment, best, in_hindsight
-from model_core.stream import columns, seasons, warming
+from model_core.stream import columns, seasons, warmup
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.rows import OFFSET, Floats
+from model_core.stream.segmentation import Segment, best, in_hindsight
 from model_core.stream.series import SeriesState
 from model_core.stream.slab import Past, Slab
 from model_core.stream.state import StatedMoments
@@ -32,9 +32,9 @@ def starts(
     while.
     """
     seen = past.seen
-    moments = warming.given(slab.model, stated)
+    moments = warmup.given(slab.model, stated)
     if moments is None:
-        moments = warming.estimated(slab.model, columns.values(slab.model, seen), stated)
+        moments = warmup.estimated(slab.model, columns.values(slab.model, seen), stated)
     location, scale = moments
     (row,) = slab.begin([location], [scale])
     try:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from model_core.errors import BadInput
-from model_core.events import Event
 from model_core.stream.answers import Predictive
+from model_core.stream.events import Event
 from model_core.stream.rows import CHANGED, Floats, Layout
 
 if TYPE_CHECKING:

@@ -14,21 +14,20 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from model_core import season, warmup
-from model_core.events import Event
 from model_core.filter import Inputs
 from model_core.predictive import Mixture
 from model_core.readout import Readout
-from model_core.segmentation import Segment, best
-from model_core.stream import columns, predictives, seasons, warming
+from model_core.stream import columns, predictives, season, seasons, warmup
 from model_core.stream.columns import Columns
+from model_core.stream.events import Event
 from model_core.stream.predictives import MixtureRow
 from model_core.stream.rows import ANOMALY, CHANGED, OFFSET, PREVIOUS, Floats, Layout, Observation
+from model_core.stream.segmentation import Segment, best
 from model_core.stream.series import Moved, Rules, SeriesState, Taken
 from model_core.stream.slab import AT_ONCE, Past, Refused, Slab, Step
 from model_core.stream.step import follow, raise_alarm
+from model_core.stream.warmup import Moments
 from model_core.upm.base import UnderlyingModel
-from model_core.warmup import Moments
 
 NOTHING = np.empty(0)
 
@@ -72,7 +71,7 @@ class Pipeline:
         if rules.seasonal:
             for series in self.series:
                 series.season_state = season.blank()
-        moments = warming.given(model, rules.stated)
+        moments = warmup.given(model, rules.stated)
         if moments is not None:
             for series in self.series:
                 self._begin(series, moments)
@@ -342,7 +341,7 @@ class Pipeline:
         """
         histories = [self.retained(self.series[row].retained.rows) for row in rows]
         coming = [x or None for x in inputs]
-        return warming.provisional(self.model, histories, [self.rules.stated] * len(rows), coming)
+        return warmup.provisional(self.model, histories, [self.rules.stated] * len(rows), coming)
 
     def _forecasts(self, rows: Sequence[int], seen: Sequence[Observation]) -> list[_Forecast]:
         """Provisional forecasts of observations of warm-ups."""
@@ -379,9 +378,7 @@ class Pipeline:
         moved: tuple[Moved, ...] = ()
         if warmup.complete(values, self.model.y_dim, self.rules.warmup, series.seq):
             try:
-                moved = self._begin(
-                    series, warming.estimated(self.model, values, self.rules.stated)
-                )
+                moved = self._begin(series, warmup.estimated(self.model, values, self.rules.stated))
             except Refused:
                 self.slab.remove(series.row)
                 series.take_back(seq, periods, before)

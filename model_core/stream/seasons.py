@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import torch
+
 from model_core import belief as beliefs
-from model_core import restart, season, warmup
-from model_core.stream import columns, warming
+from model_core.filter import FilterState
+from model_core.stream import columns, season, warmup
 from model_core.stream.columns import Floats
 from model_core.stream.slab import Past, Refused, Slab
 from model_core.stream.state import SeasonPeriods, State, StatedMoments
@@ -115,30 +117,54 @@ def begin_anew(
     location = series.location or []
     scale = series.scale or []
     values = columns.values(slab.model, seen)
-    if warming.given(slab.model, stated) is None and warmup.varied(values, slab.model.y_dim):
-        location, scale = warming.estimated(slab.model, values, stated)
+    if warmup.given(slab.model, stated) is None and warmup.varied(values, slab.model.y_dim):
+        location, scale = warmup.estimated(slab.model, values, stated)
     before = slab.state(row)
     prior = slab.prior(row)
     ranks = slab.ranks(row)
     slab.begin_anew(row, location, scale)
-    start = max(series.track.confirmed_start - base, 0)
+    confirmed = max(series.track.confirmed_start - base, 0)  # as the new filter counts
     try:
-        lines = list(slab.replay(row, past._replace(seen=seen), lambda: start, threshold))
+        lines = list(slab.replay(row, past._replace(seen=seen), lambda: confirmed, threshold))
     except Refused:
         slab.put(row, before, ranks, prior)
         return None
-    confirmed = series.track.confirmed_start
-    now = restart.restarted(slab.state(row), lines[-1], base, joined, confirmed)
-    slab.put(row, now.state, ranks)  # what is replayed was ranked before
-    belief = now.state.belief
-    slot = beliefs.likeliest(belief.log_prob, belief.run_length)
+    now = _moved(slab.state(row), base, joined)
+    slab.put(row, now, ranks)  # what is replayed was ranked before
+    belief = now.belief
+    last = lines[-1]
+    # The regime that the new filter believes in counts as confirmed: it raises no event.
+    newest = int(now.seq[0]) - 1
+    start = max(series.track.confirmed_start, newest - last.event_run_length)
+    since = torch.tensor([newest - start], device=belief.run_length.device)
     series.location = location
     series.scale = scale
     series.track = series.track._replace(
-        confirmed_start=now.start, before_start=now.start, confirmed_totals=now.totals
+        confirmed_start=start, before_start=start, confirmed_totals=last.start_totals
     )
-    series.best_start = now.best_start
+    series.best_start = _position(last.best_start, base, joined)
+    slot = beliefs.likeliest(belief.log_prob, belief.run_length)
     series.map_run_length = int(belief.run_length[0, slot])
-    series.changed_probability = now.changed_probability
-    starts = [restart.position(line.born_previous_start, base, joined) for line in lines]
-    return Anew(offsets, starts)
+    series.changed_probability = float(beliefs.mass_below(belief, since))
+    return Anew(offsets, [_position(line.born_previous_start, base, joined) for line in lines])
+
+
+def _position(position: int, base: int, joined: int) -> int:
+    """Position in a series of a start in a filter that began at `base` of it.
+
+    joined: start of the regime that goes on there.
+    """
+    return position + base if position > 0 else joined
+
+
+def _moved(state: FilterState, base: int, joined: int) -> FilterState:
+    """State of a filter that began at `base` of a series, in positions of the series."""
+    belief = state.belief
+    length = belief.run_length
+    previous = belief.previous_start
+    eldest = state.seq.unsqueeze(-1) - 1
+    length = torch.where(length == eldest, length + base - joined, length)
+    there = torch.where(previous == 0, joined, previous + base)
+    previous = torch.where(previous < 0, previous, there)
+    belief = belief._replace(run_length=length, previous_start=previous)
+    return state._replace(belief=belief, seq=state.seq + base)

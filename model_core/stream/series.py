@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.events import Event, Track
 from model_core.readout import Readout
+from model_core.stream.events import Event, Track
 from model_core.stream.rows import Retained
 from model_core.stream.state import SeasonPeriods, StatedMoments
 
@@ -84,7 +84,7 @@ class SeriesState:
         self.changed_probability: float | None = None
         self.threshold: float | None = None  # calibrated on its own labels; None: that of the rules
         self.season: SeasonPeriods | None = None
-        self.season_state: Floats | None = None  # of `model_core.season`
+        self.season_state: Floats | None = None  # of `model_core.stream.season`
         self.retained = Retained(width)
 
     @property

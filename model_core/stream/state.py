@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from model_core.events import Track
+from model_core.stream.events import Track
 
 
 class SeasonPeriods(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from model_core import events
-from model_core.events import Event
 from model_core.readout import Readout
+from model_core.stream import events
+from model_core.stream.events import Event
 from model_core.stream.state import State
 
 Moments = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation, by output

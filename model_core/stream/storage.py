@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_core import codec, season
+from model_core import codec
 from model_core.errors import BadState, ModelCoreError
+from model_core.stream import season
 from model_core.stream.pipeline import Pipeline
 
 MAGIC = b"MOCD"

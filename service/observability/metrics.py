@@ -29,7 +29,7 @@ from prometheus_client import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
-from model_core.events import Event
+from model_core.stream.events import Event
 from service.problems import StartupError
 
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"

@@ -29,8 +29,8 @@ from moca_client.responses import (
     TypicalRegime,
 )
 from moca_client.stream_settings import StreamSettings
-from model_core import segmentation as regimes
-from model_core.segmentation import best
+from model_core.stream import segmentation as regimes
+from model_core.stream.segmentation import best
 from service import wire
 from service.wire.change_index import FoundChange, Moment
 from service.wire.event_entries import Raised

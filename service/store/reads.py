@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from model_core.segmentation import NEAR
+from model_core.stream.segmentation import NEAR
 from service import wire
 from service.models import canary as canaries
 from service.models.canary import Canary

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import msgspec
 
-from model_core.events import Event
+from model_core.stream.events import Event
 from model_core.stream.state import SeasonPeriods, TypicalRegime
 from model_core.stream_settings import StreamSettings
 from service.wire.commands import (

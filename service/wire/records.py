@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, convert
 
-from model_core.events import Track
+from model_core.stream.events import Track
 from model_core.stream.state import SeasonPeriods, StatedMoments, TypicalRegime
 from model_core.stream_settings import CONFIRMATION, TABLE, Hazard, StreamSettings
 from service.wire.commands import Label, Observation

@@ -12,9 +12,9 @@ import torch
 from scipy import stats as distributions
 
 from model_core import filter as moca
-from model_core import warmup
 from model_core.components.real import MultivariateStudentT
 from model_core.maths.regression import MOST_ODDS
+from model_core.stream import warmup
 from model_core.upm import untrained
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.averaged import REACH, Averaged

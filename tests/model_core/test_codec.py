@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from model_core import anomaly, codec, season
+from model_core import anomaly, codec
 from model_core import filter as moca
 from model_core.errors import BadState
 from model_core.filter import FilterState, Prior
+from model_core.stream import season
 from tests.model_core.cases import inputs, run, series
 from tests.model_core.registry import NAMES, case
 

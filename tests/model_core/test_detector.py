@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 
-from model_core import Detector, Detectors, season, warmup
+from model_core import Detector, Detectors
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.alarms import Watch
-from model_core.stream import picture
+from model_core.stream import picture, season, warmup
 from model_core.upm.conjugate import Gaussian
 
 SINUSOID = Path(__file__).parents[2] / "service/samples/models/sinusoid/1"

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from model_core import periodicity, season
+from model_core import periodicity
+from model_core.stream import season
 
 DAY = 24
 KINDS = ("white", "heavy tails", "AR(0.9)", "random walk", "drift")

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from model_core import artifact, compiled, warmup
+from model_core import artifact, compiled
 from model_core import filter as moca
 from model_core.errors import CannotSimulate, OutOfRange
-from model_core.events import Reading, Track, track
 from model_core.filter import Inputs
 from model_core.sensitivity import Curve, Delay, Plan, Point, calibrate, choose, own, quiet, read
 from model_core.sensitivity.alarms import watch
 from model_core.sensitivity.curve import log_odds, probability_of
 from model_core.sensitivity.regimes import Drawn, draw, shifted, windows
+from model_core.stream import warmup
+from model_core.stream.events import Reading, Track, track
 from model_core.stream.filters import Filters
 from model_core.upm.builtin import Options, build
 from service.models import sensitivity_curves

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import httpx
 import redis
 
-from model_core import season
+from model_core.stream import season
 from service.store import keys
 from service.store.connection import connect
 from service.store.keys import partition_of

@@ -7,8 +7,8 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from model_core import warmup
-from model_core.events import Event
+from model_core.stream import warmup
+from model_core.stream.events import Event
 from model_core.stream.slab import Refused, Slab
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.averaged import Averaged

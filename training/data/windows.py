@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from model_core import transfer
+from model_core.stream.warmup import estimate
 from model_core.upm.averaged import Averaged
-from model_core.warmup import estimate
 from training.errors import BadData
 
 FARTHEST = 1e3  # a window whose warm-up hardly varies would be all that is learned from

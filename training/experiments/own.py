@@ -21,7 +21,7 @@ from rich.progress import track
 from torch import Tensor
 
 from moca_client.series import listed
-from model_core import warmup
+from model_core.stream import warmup
 from model_core.stream_settings import DEFAULTS, VECTOR_OUTPUTS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options as ModelOptions

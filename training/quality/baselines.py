@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy import special
 
-from model_core import warmup
+from model_core.stream import warmup
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.conjugate import Gaussian
 

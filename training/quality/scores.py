@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from model_core import warmup
+from model_core.stream import warmup
 from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
 from model_core.upm.conjugate import Gaussian
 from training.quality.baselines import NormalForecast

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model_core import warmup
 from model_core.filter import FilterState, Prior
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.alarms import Watch
 from model_core.sensitivity.curve import probability_of
 from model_core.sensitivity.regimes import draw
+from model_core.stream import warmup
 from model_core.stream.filters import Filters
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel

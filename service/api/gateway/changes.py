@@ -17,7 +17,7 @@ import numpy as np
 
 from moca_client.responses import ChangesPage, StreamChange, Timeline
 from model_core.explanation import AFTER, BEFORE
-from model_core.segmentation import NEAR
+from model_core.stream.segmentation import NEAR
 from service import wire
 from service.api.gateway.reads import TIMEOUT_S, SortedCursor, from_store, without
 from service.problems import RedisUnavailable

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from moca_client import responses
 from model_core.explanation import AFTER
-from model_core.segmentation import NEAR
+from model_core.stream.segmentation import NEAR
 from service import wire
 from service.api.gateway.reads import from_store
 from service.api.http import (

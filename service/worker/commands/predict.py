@@ -13,7 +13,7 @@ from moca_client.responses import Hypothesis, Prediction, RunLengthSummary
 from model_core import filter as moca
 from model_core import horizon
 from model_core.predictive import Mixture
-from model_core.stream import warming
+from model_core.stream import warmup
 from model_core.stream.slab import RECENT_RUN_LENGTHS
 from service.wire import Predict
 from service.worker.filtering import delayed_labels
@@ -78,7 +78,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     else:
         seen = step_inputs.columns_of(model, stream.buffer)
         device = engine.settings.device
-        _, provisional = warming.provisional(model, [seen], [head.stated], [*inputs], device)
+        _, provisional = warmup.provisional(model, [seen], [head.stated], [*inputs], device)
         if provisional is not None:
             mixture = _of_labels(stream, provisional)
             predicted = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)

@@ -12,12 +12,11 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from model_core import warmup
-from model_core.events import Track
-from model_core.segmentation import NEAR
-from model_core.stream import columns, hindsight, warming
+from model_core.stream import columns, hindsight, warmup
+from model_core.stream.events import Track
+from model_core.stream.segmentation import NEAR
+from model_core.stream.warmup import Moments
 from model_core.upm.base import UnderlyingModel
-from model_core.warmup import Moments
 from service.observability import metrics
 from service.store.streams import Stored
 from service.wire import Event, Head, Record
@@ -82,7 +81,7 @@ def under(
     settings = head.settings
     hazard, outlier_rate = step_inputs.effective_rates(model, settings)
     records = [replace(record, hazard=hazard, outlier_rate=outlier_rate) for record in records]
-    scaling = warming.given(model, head.stated) or _estimated(model, head, records)
+    scaling = warmup.given(model, head.stated) or _estimated(model, head, records)
     return (yield from _run(engine, stream, head, records, scaling, beliefs))
 
 
@@ -137,7 +136,7 @@ def _estimated(model: UnderlyingModel, head: Head, records: list[Record]) -> Mom
     for count in range(1, len(records) + 1):
         values = columns.values(model, seen.part(slice(count)))
         if warmup.complete(values, model.y_dim, head.settings.warmup, count):
-            return warming.estimated(model, values, head.stated)
+            return warmup.estimated(model, values, head.stated)
     return None
 
 

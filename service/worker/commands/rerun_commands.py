@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from moca_client import responses
 from moca_client.responses import BeliefAfter
-from model_core.segmentation import NEAR
+from model_core.stream.segmentation import NEAR
 from service.problems import NotRetained, UnknownEvent, WarmingUp
 from service.schema import rendering
 from service.wire import (

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from model_core.events import Track
 from model_core.labels import LARGEST
+from model_core.stream.events import Track
 from model_core.stream_settings import TABLE, Hazard
 from service.schema import observations
 from service.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from model_core.events import Event
+from model_core.stream.events import Event
 from model_core.stream.predictives import PredictiveRow, moments
 from model_core.stream.step import raise_alarm
 from service.store import keys

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from model_core import season
-from model_core.stream import seasons
+from model_core.stream import season, seasons
 from model_core.stream_settings import SEASONS_FROM
 from service.store.streams import UnreadablePart
 from service.wire import Record, SeasonPeriods

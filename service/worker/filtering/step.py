@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from model_core import warmup
 from model_core.labels import LARGEST
 from model_core.readout import Readout
-from model_core.stream import columns, warming
+from model_core.stream import columns, warmup
 from model_core.stream.predictives import MixtureRow
 from model_core.stream.slab import Slab, Step
 from model_core.stream.step import follow
@@ -126,7 +125,7 @@ def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
     head = stream.live()
     if head.warm or head.y_dim is None:
         return False
-    moments = warming.given(engine.catalogue.of(head), head.stated)
+    moments = warmup.given(engine.catalogue.of(head), head.stated)
     if moments is not None:
         head.location, head.scale = moments
     return moments is not None
@@ -163,7 +162,7 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, PendingAnswer]]) -> None:
             values = columns.values(model, step_inputs.columns_of(model, stream.buffer))
             if warmup.complete(values, model.y_dim, head.settings.warmup, len(stream.buffer)):
                 head.y_dim = head.y_dim or 1
-                head.location, head.scale = warming.estimated(model, values, head.stated)
+                head.location, head.scale = warmup.estimated(model, values, head.stated)
                 warm.append((stream, answer))
     _begin(engine, [stream for stream, _ in warm])
     for stream, answer in warm:
@@ -174,7 +173,7 @@ def _provisional(
     engine: Engine, model: UnderlyingModel, group: list[tuple[Stream, PendingAnswer]]
 ) -> None:
     """Predict the labels of streams that warm up, where two labels before them differ."""
-    chosen, mixture = warming.provisional(
+    chosen, mixture = warmup.provisional(
         model,
         [step_inputs.columns_of(model, stream.buffer) for stream, _ in group],
         [stream.live().stated for stream, _ in group],

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core import season
+from model_core.stream import season
 from model_core.stream.slab import Slab
 from model_core.stream_settings import DEFAULTS
 from service import wire
@@ -95,7 +95,7 @@ class Stream:
         self.slab: Slab | None = None
         self.ahead: Ahead | None = None
         self.row = -1
-        self.season: Floats | None = None  # of `model_core.season`; see `begin_season`
+        self.season: Floats | None = None  # of `model_core.stream.season`; see `begin_season`
         self.broken: str | None = None  # why what is stored cannot be read
         self.unserved: Exception | None = None  # why there is no model for what is stored
         self.reborn = False  # the next commit drops an earlier generation

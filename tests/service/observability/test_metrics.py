@@ -12,7 +12,7 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
 CODE = """
 import sys
 from service.observability import metrics
-from model_core.events import Event
+from model_core.stream.events import Event
 metrics.OBSERVATIONS.labels("applied").inc(2)
 for name in ("pump-7", "x" * 200):
     event = Event(4, "confirmed", 28, 31, 34, probability=0.8)

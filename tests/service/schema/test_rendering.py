@@ -5,7 +5,7 @@ from itertools import pairwise
 import msgspec
 
 from moca_client.responses import Segment, StreamSummary
-from model_core.events import Track
+from model_core.stream.events import Track
 from service.schema import rendering
 from service.wire import (
     Event,

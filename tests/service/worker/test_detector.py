@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from model_core import Detector, season
+from model_core import Detector
 from model_core.errors import BadInput
+from model_core.stream import season
 from model_core.stream.pipeline import Pipeline
 from model_core.stream_settings import StreamSettings
 from model_core.upm.builtin import Options, build

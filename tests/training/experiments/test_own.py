@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from model_core import filter as moca_filter
-from model_core import warmup
+from model_core.stream import warmup
 from model_core.upm.builtin import Options, build
 from tests.training.moca import moca, small
 from tests.training.tiny import seeded

@@ -6,7 +6,7 @@ from statistics import fmean, pvariance
 
 import pytest
 
-from model_core import events as core
+from model_core.stream import events as core
 from service.wire import Alarm, Head, StreamSettings
 
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from model_core import season
+from model_core.stream import season
 from service.store import keys
 from service.wire import (
     Configure,

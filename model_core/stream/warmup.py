@@ -1,4 +1,4 @@
-"""Warm-up of the zero-training models: location and scale from the first labels of a series."""
+"""Warm-up of a series: location and scale from its first labels, and forecasts until then."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from torch import Tensor
 
 from model_core.filter import make_prior
 from model_core.predictive import Mixture
+from model_core.stream import columns
+from model_core.stream.columns import Columns, Labelled
+from model_core.stream.state import StatedMoments
 from model_core.upm.base import UnderlyingModel, tree_map
 
 LONGEST = 200  # labels after which a series whose values never differ goes on without them
@@ -23,8 +26,6 @@ SCALE_FREE = ("count", "positive")  # labels whose location says it all
 # Of each observation its label, nan where an output is missing, then its input if that counts.
 Values = Sequence[Sequence[float]]
 Moments = tuple[list[float], list[float]]  # location and scale
-# Label as the filter sees it, None where missing, and input.
-Labelled = tuple[Sequence[float] | None, Sequence[float] | None]
 
 
 def varied(values: Values, y_dim: int) -> bool:
@@ -54,15 +55,11 @@ def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
     return fewest >= warmup and varied(values, y_dim)
 
 
-def given(
-    model: UnderlyingModel, location: list[float] | None, scale: list[float] | None
-) -> Moments | None:
-    """Location and scale that need no warm-up, if any: counts and durations need no scale.
-
-    location, scale: from the settings of the series.
-    """
+def given(model: UnderlyingModel, stated: StatedMoments) -> Moments | None:
+    """Location and scale that need no warm-up, if any: counts and durations need no scale."""
     if not model.needs_scale:
         return [0.0] * model.scaled, [1.0] * model.scaled
+    location, scale = stated
     if location is None:
         return None
     if scale is None:
@@ -95,6 +92,12 @@ def estimate(values: Values, model: UnderlyingModel) -> Moments:
     return location, scale
 
 
+def estimated(model: UnderlyingModel, values: list[list[float]], stated: StatedMoments) -> Moments:
+    """Location and scale: those stated, else those of labels."""
+    location, scale = estimate(values, model)
+    return stated.location or location, stated.scale or scale
+
+
 def first(
     model: UnderlyingModel, rows: Iterable[Sequence[float]], labels: int
 ) -> tuple[Moments, int]:
@@ -115,16 +118,39 @@ def first(
 
 def provisional(
     model: UnderlyingModel,
+    histories: Sequence[Columns],
+    stated: Sequence[StatedMoments],
+    coming: Sequence[Sequence[float] | None],
+    device: torch.device | str = "cpu",
+) -> tuple[list[int], Mixture | None]:
+    """Predictives of one regime that holds all labels so far, of series that warm up.
+
+    coming: the inputs of the labels to predict; of a single series any number of them. Returns
+    which of the series have one, those with two labels that differ, and a mixture of so many rows.
+    """
+    chosen = []
+    labels = []
+    moments = []
+    for i, seen in enumerate(histories):
+        values = columns.values(model, seen)
+        if varied(values, model.y_dim):
+            chosen.append(i)
+            labels.append(columns.history(model, seen))
+            moments.append(estimated(model, values, stated[i]))
+    if not chosen:
+        return [], None
+    inputs = coming if len(histories) == 1 else [coming[i] for i in chosen]
+    return chosen, _one_regime(model, labels, moments, inputs, device)
+
+
+def _one_regime(
+    model: UnderlyingModel,
     histories: Sequence[Sequence[Labelled]],
     moments: Sequence[Moments],
     coming: Sequence[Sequence[float] | None],
-    device: torch.device | str = "cpu",
+    device: torch.device | str,
 ) -> Mixture:
-    """Predictive of one regime that holds all labels so far, for each series; no changepoints.
-
-    histories: with at least two labels that differ. moments: of each. coming: the inputs of the
-    labels to predict; of a single series any number of them.
-    """
+    """Predictives of `provisional`, of labels with their inputs."""
 
     def tensor(values: Any) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=device)
