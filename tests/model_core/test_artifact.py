@@ -18,7 +18,7 @@ from model_core.encoder import Identity
 from model_core.errors import BadArtifact
 from model_core.upm.conjugate import Gaussian
 from tests.model_core.registry import tensor
-from tests.training.learners.test_learners import made
+from tests.training.learners.test_learners import learner_of
 
 KINDS = (
     "alpaca-known", "alpaca-lags", "alpaca-mixture-unknown", "alpaca-conv", "fleet", "pcoc",
@@ -30,7 +30,7 @@ NAN, INF = math.nan, math.inf
 @functools.cache
 def stored(name: str) -> tuple[dict, dict[str, Tensor]]:
     """Description and tensors of a learner; that they are its model is in tests/training."""
-    return made(name).artifact()
+    return learner_of(name).artifact()
 
 
 def changed(whole: dict, changes: dict) -> dict:

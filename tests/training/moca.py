@@ -29,10 +29,10 @@ def moca(*arguments):
     app.add_typer(evaluate, name="evaluate")
     if arguments[0] == "publish" and "--sensitivity" not in arguments:
         arguments = (*arguments, "--sensitivity", "0")  # its simulation takes a minute
-    found = CliRunner().invoke(app, [str(each) for each in arguments], env=WIDE)
-    if found.exception is not None and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return found
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env=WIDE)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
 
 
 def small(**others):

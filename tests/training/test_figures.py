@@ -23,21 +23,21 @@ EVIL = '<script>alert("x")</script> $x$'
 
 
 def curves(*methods):
-    found = []
+    plotted = []
     for start, method in enumerate(methods):
         estimates = [Estimate(m, m - 0.1, m + 0.2, 9) for m in (start, start + 1.0, start + 2.0)]
-        found.append(curve(method, HAZARDS, estimates))
-    return found
+        plotted.append(curve(method, HAZARDS, estimates))
+    return plotted
 
 
 def beliefs():
-    found = np.zeros((STEPS, STEPS))
+    belief = np.zeros((STEPS, STEPS))
     length = -1
     for t in range(STEPS):
         length = 0 if SWITCH[t] else length + 1
-        found[t, length] = 0.75
-        found[t, max(length - 1, 0)] += 0.25
-    return found
+        belief[t, length] = 0.75
+        belief[t, max(length - 1, 0)] += 0.25
+    return belief
 
 
 def classifier():
@@ -180,19 +180,19 @@ def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(measured, 
     numbers, document = report.write(tmp_path / "new", measured)
     text = document.read_text("utf-8")
     pictures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)"', text)
-    assert [alt for _, alt in pictures] == [each.description for each in measured.figures]
+    assert [alt for _, alt in pictures] == [chart.description for chart in measured.figures]
     assert base64.b64decode(pictures[0][0]).endswith(b"</svg>\n")
     own = re.sub(r'src="data:[^"]+"', "", text)
     assert not re.search(r"<script|\bsrc=|\bhref=|@import|url\(|http(?!-equiv)", own)
     for shown in ("-3.291 ± 0.074", "encoder.layers", "90.7%", '<html lang="en">', "0.0210"):
         assert shown in own
     assert text.count("<table>") == text.count("<caption>") >= 5
-    said = json.loads(numbers.read_text("utf-8"), parse_constant=pytest.fail)
-    assert said["version"] == report.VERSION
-    assert [*said["metrics"][0]["estimate"].values()] == [-3.291, -3.365, -3.217, 200]
-    assert said["comparisons"][1]["estimate"]["low"] is None
-    assert said["calibration"]["coverage"] == [[0.5, 0.493], [0.9, 0.907]]
-    assert [set(each) for each in said["figures"]] == [{"title", "description"}] * 2
+    content = json.loads(numbers.read_text("utf-8"), parse_constant=pytest.fail)
+    assert content["version"] == report.VERSION
+    assert [*content["metrics"][0]["estimate"].values()] == [-3.291, -3.365, -3.217, 200]
+    assert content["comparisons"][1]["estimate"]["low"] is None
+    assert content["calibration"]["coverage"] == [[0.5, 0.493], [0.9, 0.907]]
+    assert [set(chart) for chart in content["figures"]] == [{"title", "description"}] * 2
     _, bare = report.write(
         tmp_path, measured._replace(figures=(), calibration=None, comparisons=())
     )

@@ -27,10 +27,10 @@ def sample(name):
 def test_real_series_changed_once():
     for model in (Averaged(), Gaussian()):
         rows = sample("nile")
-        found = follow(model, rows)
-        assert found.confirmed() == segmentation(model, rows) == [28]
-    found = follow(Poisson(), sample("coal"))
-    (start,) = found.confirmed()
+        followed = follow(model, rows)
+        assert followed.confirmed() == segmentation(model, rows) == [28]
+    followed = follow(Poisson(), sample("coal"))
+    (start,) = followed.confirmed()
     assert 1886 <= 1851 + start <= 1893
 
 
@@ -46,8 +46,8 @@ def test_a_warm_up_has_what_is_there_of_labels():
 def test_a_missing_label_is_passed_over():
     rows = sample("nile")
     gap = [[math.nan] if i in (5, 40) else row for i, row in enumerate(rows)]
-    found = follow(Averaged(), gap)
-    assert found.confirmed() == [28]
+    followed = follow(Averaged(), gap)
+    assert followed.confirmed() == [28]
     assert segmentation(Averaged(), gap) == [28]
 
 
@@ -55,20 +55,20 @@ def test_a_relocated_event_counts_where_it_lies_by_then():
     event = Event(1, "confirmed", 30, 33)
     events = [(33, event._replace(state="suspected")), (43, event), (50, event._replace(start=28))]
     withdrawn = Event(2, "withdrawn", 60, 61)
-    found = follow(Averaged(), sample("nile"))
-    assert found._replace(events=[*events, (70, withdrawn)]).confirmed() == [28]
+    followed = follow(Averaged(), sample("nile"))
+    assert followed._replace(events=[*events, (70, withdrawn)]).confirmed() == [28]
 
 
 def test_answers_are_those_after_the_warm_up():
     rows = sample("nile")
-    found = follow(Averaged(), rows, DEFAULTS, LEVELS)
-    assert found.warmup == 20
-    for numbers in (found.log_score, found.changed, found.recent):
+    followed = follow(Averaged(), rows, DEFAULTS, LEVELS)
+    assert followed.warmup == 20
+    for numbers in (followed.log_score, followed.changed, followed.recent):
         assert math.isnan(numbers[19])
         assert math.isfinite(numbers[20])
-    low, median, high = found.summary.quantiles[50, :, 0]
+    low, median, high = followed.summary.quantiles[50, :, 0]
     assert low < median < high
-    assert found.summary.cdf[28, 0] < 0.5  # it fell
+    assert followed.summary.cdf[28, 0] < 0.5  # it fell
 
 
 class Own(Gaussian):
@@ -79,10 +79,10 @@ class Own(Gaussian):
 def test_a_model_whose_numbers_are_not_finite_is_given_up(monkeypatch, steps):
     stepped, taken = Slab._step_eagerly, iter(range(10_000))
 
-    def refused(self, *given):
-        found = stepped(self, *given)
+    def refused(self, *arguments):
+        steps_taken = stepped(self, *arguments)
         fine = next(taken) < steps
-        return [(line._replace(ok=line.ok and fine), place) for line, place in found]
+        return [(line._replace(ok=line.ok and fine), place) for line, place in steps_taken]
 
     monkeypatch.setattr(Slab, "_step_eagerly", refused)
     rows = [[float(t)] for t in range(60)]
@@ -110,7 +110,7 @@ def test_forecasts_less_a_season_are_those_of_the_labels():
     late = slice(200, None)
     there = ~np.isnan(y[late])
     assert np.abs(less.summary.mean[late, 0] - y[late])[there].mean() < 0.5
-    ours, theirs = (np.nanmean(each.log_score[late]) for each in (less, plain))
+    ours, theirs = (np.nanmean(followed.log_score[late]) for followed in (less, plain))
     assert ours > theirs + 0.1
     low, _, high = less.summary.quantiles[late, :, 0].T
     assert 0.85 < ((low < y[late]) & (y[late] < high))[there].mean() < 0.95
@@ -120,14 +120,14 @@ def test_by_default_a_season_is_found_once_there_are_many_labels():
     rng = np.random.default_rng(8)
     y, walk = day(rng, 1100), rng.normal(size=999).cumsum()
     unsought = StreamSettings(seasonal=False)
-    found = follow(Gaussian(), rows(y), DEFAULTS, LEVELS)
+    seasonal = follow(Gaussian(), rows(y), DEFAULTS, LEVELS)
     quiet = follow(Gaussian(), rows(walk), DEFAULTS, LEVELS)
     never = [follow(Gaussian(), rows(series), unsought, LEVELS) for series in (y, walk)]
     before, after = slice(20, 1000), slice(1000, None)
-    ours, theirs = (each.log_score for each in (found, never[0]))
+    ours, theirs = (followed.log_score for followed in (seasonal, never[0]))
     np.testing.assert_array_equal(ours[before], theirs[before])
     assert ours[after].mean() > theirs[after].mean() + 0.3
-    assert found.seasons == [(1000, (24,))]
+    assert seasonal.seasons == [(1000, (24,))]
     np.testing.assert_array_equal(quiet.log_score, never[1].log_score)
     assert quiet.events == never[1].events
     short = follow(Gaussian(), rows(y), StreamSettings(history=60))

@@ -48,15 +48,15 @@ VALUES = {
 
 
 def test_the_lead_in_a_table_is_paired_and_over_the_best():
-    found = Comparison("sinusoid", "test NLL (nats)", -1, VALUES)
-    assert found.settings() == ["0.01", "0.1"]
-    assert found.methods() == ["MOCA", "SW5", "TOE"]
-    best, lead = found.lead("0.1", "MOCA", BASELINES)
+    comparison = Comparison("sinusoid", "test NLL (nats)", -1, VALUES)
+    assert comparison.settings() == ["0.01", "0.1"]
+    assert comparison.methods() == ["MOCA", "SW5", "TOE"]
+    best, lead = comparison.lead("0.1", "MOCA", BASELINES)
     assert best == "SW5"
     assert lead.mean == pytest.approx(0.5, abs=0.01)
     # Sequences differ by far more than the methods do.
     assert lead.half_width < 0.01 < estimate(VALUES["0.1", "MOCA"]).half_width
-    assert found.lead("0.01", "MOCA", BASELINES) is None
+    assert comparison.lead("0.01", "MOCA", BASELINES) is None
     values = {("all", "MOCA"): np.array([0.9, 0.8]), ("all", "SW5"): np.array([0.5, 0.6])}
     best, lead = Comparison("x", "accuracy", 1, values).lead("all", "MOCA", ["SW5"])
     assert (best, round(lead.mean, 3)) == ("SW5", 0.3)
@@ -64,8 +64,8 @@ def test_the_lead_in_a_table_is_paired_and_over_the_best():
 
 def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path):
     values = {("all", "MOCA"): np.array([-1.5, -1.7]), ("all", "oracle"): np.array([-1.0, -2.0])}
-    found = Comparison("players", "test NLL (nats)", -1, values)
-    printed = method_table(found)
+    comparison = Comparison("players", "test NLL (nats)", -1, values)
+    printed = method_table(comparison)
     console = Console(record=True, width=100)
     console.print(printed.for_terminal())
     words = [line.split() for line in console.export_text().splitlines() if line.strip()]
@@ -73,9 +73,9 @@ def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path)
     assert ["MOCA", *ours["MOCA"].split(), "-3.291", "±", "0.074"] in words
     assert ["oracle", *ours["oracle"].split()] in words  # the paper has none
     run = Trained(None, catalogue.preset("players", "quick", {"seed": 4}), RESULT)
-    save_table(found, printed, {("all", "MOCA"): run}, tmp_path)
+    save_table(comparison, printed, {("all", "MOCA"): run}, tmp_path)
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
-    (row,) = (each for each in rows if each["method"] == "MOCA")
+    (row,) = (one for one in rows if one["method"] == "MOCA")
     expected = estimate(values["all", "MOCA"])
     assert (row["mean"], row["low"], row["sequences"], row["seed"]) == (*expected[:2], 2, 4)
     table = (tmp_path / "table.md").read_text()
@@ -104,38 +104,38 @@ def runs(tmp_path_factory, place):
 
 
 def test_the_rate_that_validated_best_is_chosen(runs):
-    found = list(trained.finished(runs / "sinusoid"))
-    assert len(found) == 12
-    chosen = trained.best(found)
+    all_runs = list(trained.finished(runs / "sinusoid"))
+    assert len(all_runs) == 12
+    chosen = trained.best(all_runs)
     assert set(chosen) == {(h, m) for h in (0.05, 0.2) for m in ("MOCA", "oracle", "SW5")}
-    for key, each in chosen.items():
-        others = [e.result["best_metric"] for e in found if (e.hazard, e.method) == key]
-        assert each.result["best_metric"] == min(others)
+    for key, run in chosen.items():
+        others = [e.result["best_metric"] for e in all_runs if (e.hazard, e.method) == key]
+        assert run.result["best_metric"] == min(others)
         assert len(others) == 2
 
 
 def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
-    each = next(trained.finished(runs / "sinusoid"))
-    splits = catalogue.splits(each.config, place)
-    first = trained.scores(each, splits, TINY)
+    run = next(trained.finished(runs / "sinusoid"))
+    splits = catalogue.splits(run.config, place)
+    first = trained.scores(run, splits, TINY)
     assert first.shape == (6,)
-    other = trained.scores(each, splits, TINY, Objective(mode="toe"))
+    other = trained.scores(run, splits, TINY, Objective(mode="toe"))
     assert not np.allclose(first, other)
     monkeypatch.setattr(trained, "load", None)  # nothing is measured again
-    np.testing.assert_array_equal(trained.scores(each, splits, TINY), first)
-    anew = each._replace(result={**each.result, "best_metric": 0.0})
+    np.testing.assert_array_equal(trained.scores(run, splits, TINY), first)
+    anew = run._replace(result={**run.result, "best_metric": 0.0})
     with pytest.raises(TypeError):  # but what was trained anew is
         trained.scores(anew, splits, TINY)
     monkeypatch.setattr(trained, "VERSION", trained.VERSION + 1)
     with pytest.raises(TypeError):  # or tested by other rules
-        trained.scores(each, splits, TINY)
+        trained.scores(run, splits, TINY)
 
 
 @pytest.mark.slow
 def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
-    found = evaluate(Study("sinusoid", "quick", runs, place, tmp_path), sinusoid.draw)
+    comparison = evaluate(Study("sinusoid", "quick", runs, place, tmp_path), sinusoid.draw)
     learned = {"MOCA", "oracle", "SW5", SUPERVISED, UNSUPERVISED}
-    assert set(found.methods()) == learned
+    assert set(comparison.methods()) == learned
     assert "MOCA's lead" in capsys.readouterr().out
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert len(rows) == 2 * len(learned)
@@ -150,12 +150,12 @@ def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
         evaluate(Study("sinusoid", "quick", tmp_path, place, tmp_path), sinusoid.draw)
     with pytest.raises(BadConfig, match="supervision, prior-weight, length"):
         catalogue.ablation("colour", "sinusoid")
-    each = next(trained.finished(runs / "sinusoid"))
-    splits = catalogue.splits(each.config, place)
+    run = next(trained.finished(runs / "sinusoid"))
+    splits = catalogue.splits(run.config, place)
 
     untold = splits._replace(test=Untold(splits.test))
     with pytest.raises(BadRun, match="switches"):
-        trained.scores(each, untold, TINY, Objective(supervision=0.5))
+        trained.scores(run, untold, TINY, Objective(supervision=0.5))
 
 
 def walks(rows, seed):
@@ -170,10 +170,10 @@ def court(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     for seed, name in enumerate(("nba_cle_5hz", "nba_12p5hz")):
         x = walks(8, seed)
-        found = {"x": x, "length": np.full(8, STEPS, np.int32), "play": np.arange(8) // 2}
-        np.savez(folder / f"{name}_train.npz", **found)
+        content = {"x": x, "length": np.full(8, STEPS, np.int32), "play": np.arange(8) // 2}
+        np.savez(folder / f"{name}_train.npz", **content)
         late = walks(6, seed + 2)
-        np.savez(folder / f"{name}_val.npz", **found, w151=late[:, :151], w201=late[:, :201])
+        np.savez(folder / f"{name}_val.npz", **content, w151=late[:, :151], w201=late[:, :201])
     return Place(folder, tmp_path_factory.mktemp("cache"))
 
 
@@ -183,26 +183,26 @@ def test_players_from_runs_to_figures(court, tmp_path):
     runs = tmp_path / "runs"
     train(Training("players", "quick", runs), COMMON, court, Axes(modes=modes))
     train(Training("players", "quick-12p5hz", runs), COMMON, court, Axes(modes=["moca"]))
-    found = evaluate(Study("players", "quick", runs, court, tmp_path), players.draw)
-    assert found.methods() == ["MOCA", "SW5", "TOE", "COE"]
+    comparison = evaluate(Study("players", "quick", runs, court, tmp_path), players.draw)
+    assert comparison.methods() == ["MOCA", "SW5", "TOE", "COE"]
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert len({row["mean"] for row in rows}) == 4
     written = {file.name for file in tmp_path.iterdir()}
     for name in ("trajectory", "calibration", "losses", "methods"):
         assert {f"{name}.svg", f"{name}.png"} <= written
-    each = next(trained.finished(runs / "players" / "quick-12p5hz"))
-    assert each.config.data["name"] == "nba_12p5hz"  # a preset for each recording
+    run = next(trained.finished(runs / "players" / "quick-12p5hz"))
+    assert run.config.data["name"] == "nba_12p5hz"  # a preset for each recording
 
 
 def test_denormals_count_as_nothing_in_training_only(court, tmp_path, monkeypatch):
-    tiny, found = torch.full((3,), 2e-38), []
+    tiny, largest = torch.full((3,), 2e-38), []
     original = jobs.loop
 
     def loop(*arguments, **options):
-        found.append((tiny * 0.25).max().item())
+        largest.append((tiny * 0.25).max().item())
         return original(*arguments, **options)
 
     monkeypatch.setattr(jobs, "loop", loop)
     train(Training("players", "quick", tmp_path), COMMON, court, Axes(modes=["toe"]))
-    assert found == [0.0]
+    assert largest == [0.0]
     assert (tiny * 0.25).max().item() == pytest.approx(5e-39, rel=1e-6)

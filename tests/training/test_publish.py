@@ -20,11 +20,11 @@ from training.trained import load
 
 
 def trained(folder, *more):
-    said = moca(
+    result = moca(
         "train", "--data", folder / "secret.csv", "--length", 20, "--runs", folder / "runs",
         *more, *small(),
     )  # fmt: skip
-    assert said.exit_code == 0, said.stderr
+    assert result.exit_code == 0, result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def wanted(runs, tmp_path):
 def test_the_artifact_is_what_was_trained(wanted, tmp_path):
     models = tmp_path / "models"
     command = ["publish", wanted.run, "--name", "pumps", "--models-dir", models, "--anyway"]
-    said = moca(*command)
-    assert said.exit_code == 0, said.stderr
+    result = moca(*command)
+    assert result.exit_code == 0, result.stderr
     folder = models / "pumps" / "1"
-    assert f"pumps@1 in {folder}" in said.stdout
+    assert f"pumps@1 in {folder}" in result.stdout
     files = ["model.json", "model.safetensors", "report.html", "report.json"]
     assert sorted(path.name for path in folder.iterdir()) == files
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
@@ -65,11 +65,11 @@ def test_the_artifact_is_what_was_trained(wanted, tmp_path):
 
 @pytest.mark.slow
 def test_false_alarms_are_simulated_unless_they_are_not_wanted(wanted, tmp_path):
-    said = moca(
+    result = moca(
         "publish", wanted.run, "--name", "pumps", "--models-dir", tmp_path / "models", "--no-page",
         "--sensitivity", 2_000, "--anyway",
     )  # fmt: skip
-    assert said.exit_code == 0, said.stderr
+    assert result.exit_code == 0, result.stderr
     folder = tmp_path / "models" / "pumps" / "1"
     described = json.loads((folder / "model.json").read_text())
     assert described["sensitivity"]["simulated"]["observations"] == 2_000
@@ -85,12 +85,12 @@ def test_what_is_said_of_it_names_no_place_of_this_machine(wanted, runs, uncompa
     wanted = wanted._replace(data=moved, date="2026-01-02", description="Of the rig.")
     folder = publish(wanted)
     described = json.loads((folder / "model.json").read_text())
-    found = described["training"]
+    summary = described["training"]
     assert described["description"] == "Of the rig."
-    assert found["date"] == "2026-01-02"
-    assert (found["experiment"], found["mode"], found["iterations"]) == ("data", "moca", 6)
-    assert found["metric"]["low"] < found["metric"]["mean"] < found["metric"]["high"]
-    assert found["data_digest"].startswith("sha256:")
+    assert summary["date"] == "2026-01-02"
+    assert (summary["experiment"], summary["mode"], summary["iterations"]) == ("data", "moca", 6)
+    assert summary["metric"]["low"] < summary["metric"]["mean"] < summary["metric"]["high"]
+    assert summary["data_digest"].startswith("sha256:")
     assert "sensitivity" not in described
     report = json.loads((folder / "report.json").read_text())
     assert not (folder / "report.html").exists()
@@ -113,12 +113,12 @@ def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(runs, tmp_pa
 
     monkeypatch.setattr(own, "compare", compared)
     command = ["publish", behind, "--name", "p", "--models-dir", tmp_path, "--sensitivity", 0]
-    said = moca(*command)
-    assert said.exit_code == 2, said.stdout
-    assert "--anyway" in said.stderr
+    result = moca(*command)
+    assert result.exit_code == 2, result.stdout
+    assert "--anyway" in result.stderr
     assert not (tmp_path / "p").exists()
-    said = moca(*command, "--anyway", "--no-page")
-    assert said.exit_code == 0, said.stderr
+    result = moca(*command, "--anyway", "--no-page")
+    assert result.exit_code == 0, result.stderr
     rows = json.loads((tmp_path / "p" / "1" / "report.json").read_text())["untrained"]
     hazard = load(run, splits(run.config, place)).hazard.item()
     assert artifact.load(tmp_path / "p" / "1").hazard == pytest.approx(hazard, abs=1e-7)
@@ -149,12 +149,12 @@ def test_typical_regimes_are_numbered_or_named(runs, tmp_path):
         ("1", [], ("1", "2")),
         ("2", ["--regimes", "idle, busy"], ("idle", "busy")),
     ):
-        said = moca(*command, *options)
-        assert said.exit_code == 0, said.stderr
+        result = moca(*command, *options)
+        assert result.exit_code == 0, result.stderr
         model = artifact.load(tmp_path / "p" / version)
         assert (model.kind, model.typical) == ("alpaca-mixture", names)
         regimes = json.loads((tmp_path / "p" / version / "model.json").read_text())["regimes"]
-        chances = [each["probability"] for each in regimes]
+        chances = [regime["probability"] for regime in regimes]
         assert chances == pytest.approx(model.log_weight.exp().tolist(), abs=1e-6)
         assert sum(chances) == pytest.approx(1)
     for names in (["a"], ["a", "a"], ["a", ""]):
@@ -182,8 +182,8 @@ def test_versions_are_whole_numbers_and_never_overwritten(wanted, uncompared, mo
     before = (wanted.models_dir / "pumps" / "1" / "model.json").read_bytes()
     assert publish(wanted._replace(version="7")).name == "7"
     assert publish(wanted).name == "8"
-    for version, said in (("1", "never overwritten"), ("v2", "whole number"), ("01", "whole")):
-        with pytest.raises(BadConfig, match=said):
+    for version, message in (("1", "never overwritten"), ("v2", "whole number"), ("01", "whole")):
+        with pytest.raises(BadConfig, match=message):
             publish(wanted._replace(version=version))
     assert (wanted.models_dir / "pumps" / "1" / "model.json").read_bytes() == before
     for name in ("averaged", "../x", ".hidden", ""):
@@ -220,11 +220,11 @@ def test_a_classifier_from_file_to_model(tmp_path):
     x = label + 0.2 * torch.randn(600, generator=generator)
     lines = [f"{a},{b}" for a, b in zip(x.tolist(), label.tolist(), strict=True)]
     (tmp_path / "kinds.csv").write_text("\n".join(["x,y", *lines]))
-    said = moca(
+    result = moca(
         "train", "--data", tmp_path / "kinds.csv", "--model", "pcoc", "--length", 20,
         "--runs", tmp_path / "runs", *small(),
     )  # fmt: skip
-    assert said.exit_code == 0, said.stderr
+    assert result.exit_code == 0, result.stderr
     run = tmp_path / "runs" / "data" / "kinds" / "run"
     assert moca("evaluate", "data", run).exit_code == 0
     rows = json.loads((run / "evaluation" / "table.json").read_text())["rows"]
@@ -233,5 +233,5 @@ def test_a_classifier_from_file_to_model(tmp_path):
     model = artifact.load(folder)
     assert (model.kind, model.classes, model.x_dim) == ("pcoc", 3, 1)
     report = json.loads((folder / "report.json").read_text())
-    assert [each["name"] for each in report["metrics"]] == ["test accuracy", "test NLL"]
+    assert [metric["name"] for metric in report["metrics"]] == ["test accuracy", "test NLL"]
     assert 0 <= report["calibration"]["class_error"] <= 1

@@ -56,15 +56,15 @@ def test_distance_coverage_and_band_of_pits():
 
 def test_reliability_by_hand():
     probability = np.array([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.7, 0.3]])
-    found = reliability(probability, np.array([0.0, 0.0, 1.0, math.nan]), bins=4)
-    assert found.count.tolist() == [0, 0, 1, 2]
-    assert found.confidence[2:] == pytest.approx([0.6, 0.85])
-    assert found.accuracy[2:].tolist() == [1.0, 0.5]
-    assert np.isnan(found.accuracy[:2]).all()
-    assert calibration_error(found) == pytest.approx((0.4 + 2 * 0.35) / 3)
+    bins = reliability(probability, np.array([0.0, 0.0, 1.0, math.nan]), bins=4)
+    assert bins.count.tolist() == [0, 0, 1, 2]
+    assert bins.confidence[2:] == pytest.approx([0.6, 0.85])
+    assert bins.accuracy[2:].tolist() == [1.0, 0.5]
+    assert np.isnan(bins.accuracy[:2]).all()
+    assert calibration_error(bins) == pytest.approx((0.4 + 2 * 0.35) / 3)
 
 
 def test_results_as_json_have_no_number_that_is_not_finite():
-    found = plain({"a": (estimate([2.0]), [math.inf]), 1: None})
+    content = plain({"a": (estimate([2.0]), [math.inf]), 1: None})
     one = {"mean": 2.0, "low": None, "high": None, "count": 1}
-    assert found == {"a": [one, [None]], "1": None}
+    assert content == {"a": [one, [None]], "1": None}

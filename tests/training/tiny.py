@@ -27,8 +27,8 @@ def tiny(**others):
 
 def splits(config, wrap=lambda source: source):
     """The experiment's, the source for training wrapped."""
-    found = catalogue.splits(config, Place(None, None))
-    return found._replace(train=wrap(found.train))
+    sources = catalogue.splits(config, Place(None, None))
+    return sources._replace(train=wrap(sources.train))
 
 
 def seeded(seed=0):
@@ -46,15 +46,15 @@ def train(
     config, folder, *, resume=False, wrap=lambda source: source, world=None, built=None
 ) -> Trained:
     """Train from the first parameters or the checkpoint; `built`: as whose learner."""
-    found = splits(config, wrap)
-    made, run = learner(built or config, found), Run(folder)
+    sources = splits(config, wrap)
+    new, run = learner(built or config, sources), Run(folder)
     losses, states = [], []
 
     def report(progress, measured):
         losses.append(measured["loss"])
-        states.append({name: each.clone() for name, each in made.state_dict().items()})
+        states.append({name: value.clone() for name, value in new.state_dict().items()})
 
-    job = Job(config, found, made, run)
+    job = Job(config, sources, new, run)
     return Trained(loop(job, world or World(), report, resume=resume), losses, states, run)
 
 

@@ -19,11 +19,11 @@ def main(folder):
     """Train in every process; the first writes `said.json`."""
     torch.set_num_threads(1)
     with world("cpu") as ours:
-        found = train(tiny(**SETTINGS), folder / "run", wrap=Gaps, world=ours)
+        trained = train(tiny(**SETTINGS), folder / "run", wrap=Gaps, world=ours)
     if ours.leads:
-        state = {name: each.flatten().tolist() for name, each in found.states[-1].items()}
-        said = {"size": ours.size, "losses": found.losses, "state": state}
-        (folder / "said.json").write_text(json.dumps(said))
+        state = {name: value.flatten().tolist() for name, value in trained.states[-1].items()}
+        outcome = {"size": ours.size, "losses": trained.losses, "state": state}
+        (folder / "said.json").write_text(json.dumps(outcome))
 
 
 if __name__ == "__main__":

@@ -48,19 +48,19 @@ OTHERS = [
 
 def refusal(*arguments):
     """What a command says that it refuses: one line, without a traceback."""
-    found = moca("train", *arguments, *small())
-    assert found.exit_code == 2, arguments
-    assert found.stdout == ""
-    (line,) = found.stderr.strip().splitlines()
+    result = moca("train", *arguments, *small())
+    assert result.exit_code == 2, arguments
+    assert result.stdout == ""
+    (line,) = result.stderr.strip().splitlines()
     assert line.startswith("moca: ")
     return line
 
 
 def test_what_is_wrong_is_said_in_a_line(tmp_path):
     runs = ("--runs", tmp_path / "runs")
-    cases = [(f"sinusoid {text}", said) for text, said in SINUSOID] + OTHERS
-    for text, said in cases:
-        assert said in refusal(*text.split(), *runs), text
+    cases = [(f"sinusoid {text}", message) for text, message in SINUSOID] + OTHERS
+    for text, message in cases:
+        assert message in refusal(*text.split(), *runs), text
     file = tmp_path / "own.toml"
     for content in (b"\xff\xfe\x00", b"a = = 1", b"[optimiser]\nrat = 1"):
         file.write_bytes(content)
@@ -75,8 +75,8 @@ def test_a_file_wins_over_the_preset_and_an_option_over_the_file(tmp_path, monke
     file = tmp_path / "a.toml"
     file.write_text("[optimiser]\nlearning_rate = 0.1\nclip = 3.0\n[model]\nnoise = 'unknown'\n")
     settings = small(optimiser__clip=2.0)
-    found = moca("train", "sinusoid", "--config", file, "--runs", tmp_path, *settings)
-    assert found.exit_code == 0, found.stderr
+    result = moca("train", "sinusoid", "--config", file, "--runs", tmp_path, *settings)
+    assert result.exit_code == 0, result.stderr
     (run,) = finished(tmp_path)
     assert run.folder == tmp_path / "sinusoid" / "quick" / "run"
     config = run.config()
@@ -87,14 +87,14 @@ def test_a_file_wins_over_the_preset_and_an_option_over_the_file(tmp_path, monke
 
 def test_a_grid_is_a_run_for_each_cell(tmp_path):
     asked = ["--hazard", 0.1, "--hazard", 0.2, "--mode", "moca", "--mode", "sw3"]
-    found = moca("train", "sinusoid", "--runs", tmp_path, *asked, *small())
-    assert found.exit_code == 0, found.stderr
+    result = moca("train", "sinusoid", "--runs", tmp_path, *asked, *small())
+    assert result.exit_code == 0, result.stderr
     runs = {run.folder.name: run.config() for run in finished(tmp_path)}
     assert runs.keys() == {f"hazard-{h}_{m}" for h in (0.1, 0.2) for m in ("moca", "sw3")}
     one = runs["hazard-0.2_sw3"]
     assert (one.data["hazard"], one.model.hazard, one.objective.mode) == (0.2, 0.2, "sw3")
     for name in runs:
-        lines = [line for line in found.stdout.splitlines() if line.startswith(f"{name}")]
+        lines = [line for line in result.stdout.splitlines() if line.startswith(f"{name}")]
         assert len(lines) == 3, "two validations and the result"
         assert re.search(r": nll -?\d+\.\d{4} at iteration [36] of 6, \d+ s$", lines[-1])
 
@@ -102,14 +102,15 @@ def test_a_grid_is_a_run_for_each_cell(tmp_path):
 def test_every_preset_and_variation_is_a_configuration():
     for experiment in catalogue.EXPERIMENTS:
         names = catalogue._tables(experiment).keys() - {"all"}
-        found = {name: catalogue.preset(experiment, name) for name in names}
-        assert {each.experiment for each in found.values()} == {experiment}
-        assert experiment == "regimes" or found["quick"].optimiser != found["paper"].optimiser
+        configs = {name: catalogue.preset(experiment, name) for name in names}
+        assert {config.experiment for config in configs.values()} == {experiment}
+        assert experiment == "regimes" or configs["quick"].optimiser != configs["paper"].optimiser
     for experiment, questions in catalogue.ABLATIONS.items():
-        for name, asked in questions.items():
-            assert len({each.name for each in asked.variations}) == len(asked.variations), name
-            for each in asked.variations:
-                catalogue.preset(experiment, "quick", each.settings)
+        for name, ablation in questions.items():
+            folders = {variation.name for variation in ablation.variations}
+            assert len(folders) == len(ablation.variations), name
+            for variation in ablation.variations:
+                catalogue.preset(experiment, "quick", variation.settings)
 
 
 def write(file, header, rows):
@@ -126,7 +127,9 @@ def series():
 
 @pytest.fixture
 def file(tmp_path, series):
-    rows = [[f"s{k}", t, y] for k, each in enumerate(series) for t, y in enumerate(each.tolist())]
+    rows = [
+        [f"s{k}", t, y] for k, labels in enumerate(series) for t, y in enumerate(labels.tolist())
+    ]
     return write(tmp_path / "pumps.csv", ["stream", "time", "y"], rows)
 
 
@@ -137,8 +140,8 @@ def trained(tmp_path, *arguments, **settings):
 
 def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series, monkeypatch):
     monkeypatch.chdir(file.parent)
-    said = trained(tmp_path, "--data", file.name)
-    assert said.exit_code == 0, said.stderr
+    result = trained(tmp_path, "--data", file.name)
+    assert result.exit_code == 0, result.stderr
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # it finds its data from any folder
     run = Run(tmp_path / "runs" / "data" / "pumps" / "run")
@@ -149,7 +152,7 @@ def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series, mo
     best = run.load()[0].best
     assert (best["y_offset"].tolist(), best["y_scale"].tolist()) == ([0.0], [1.0])
     opened = own.opened(config)
-    assert [len(each.y) for each in opened.test] == [LENGTH - round(0.85 * LENGTH)] * 3
+    assert [len(part.y) for part in opened.test] == [LENGTH - round(0.85 * LENGTH)] * 3
     held = round(0.7 * LENGTH)
     window = opened.splits.validation.draw(torch.Generator(), 1, 15).y[0, :, 0]
     before, after = series[0, held : held + 20], series[0, held + 20 : held + 35]
@@ -158,12 +161,12 @@ def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series, mo
     assert run.result()["device"] == "cpu"
     assert "done before" in trained(tmp_path, "--data", file).stdout
     file.write_text(file.read_text() + f"s2,{LENGTH},1.5\n")  # other data under the same name
-    for said, why in (
+    for result, why in (
         (trained(tmp_path, "--data", file), "begun with other settings of data"),
         (moca("evaluate", "data", run.folder), "is not sha256:"),
     ):
-        assert said.exit_code == 2
-        assert why in said.stderr
+        assert result.exit_code == 2
+        assert why in result.stderr
 
 
 def test_inputs_and_labels_are_scaled_by_the_data_unless_a_fleet_takes_its_units(tmp_path, series):
@@ -172,8 +175,8 @@ def test_inputs_and_labels_are_scaled_by_the_data_unless_a_fleet_takes_its_units
     file = write(tmp_path / "pumps.csv", ["y", "x"], table)
     first = slice(0, round(0.7 * LENGTH))
     for kind in ("fleet", "alpaca"):
-        said = trained(tmp_path, "--data", file, "--model", kind, "--name", kind)
-        assert said.exit_code == 0, said.stderr
+        result = trained(tmp_path, "--data", file, "--model", kind, "--name", kind)
+        assert result.exit_code == 0, result.stderr
         best = Run(tmp_path / "runs" / "data" / kind / "run").load()[0].best
         assert best["x_offset"].item() == pytest.approx(x[first].mean().item(), rel=1e-5)
         assert best["x_scale"].item() == pytest.approx(x[first].std(correction=0).item(), rel=1e-5)
@@ -181,11 +184,11 @@ def test_inputs_and_labels_are_scaled_by_the_data_unless_a_fleet_takes_its_units
         assert best["y_offset"].item() == pytest.approx(float(units[0]), rel=1e-5)
         assert best["y_scale"].item() == pytest.approx(float(units[1]), rel=1e-5)
     missing = torch.tensor([[1.0, 0.1], [torch.nan, torch.nan], [3.0, 0.1]], dtype=torch.float64)
-    found = own.scaling_of([Series(None, missing, None, "a")], classes=False)
-    assert found.y_offset.tolist() == pytest.approx([2.0, 0.1])
-    assert found.y_scale.tolist() == [1.0, 1.0]  # a column that never changes
-    found = own.scaling_of([Series(None, missing, None, "a")], classes=True)
-    assert found.y_offset.tolist() == [0, 0]
+    scaling = own.scaling_of([Series(None, missing, None, "a")], classes=False)
+    assert scaling.y_offset.tolist() == pytest.approx([2.0, 0.1])
+    assert scaling.y_scale.tolist() == [1.0, 1.0]  # a column that never changes
+    scaling = own.scaling_of([Series(None, missing, None, "a")], classes=True)
+    assert scaling.y_offset.tolist() == [0, 0]
 
 
 def test_a_package_that_is_missing_is_named_as_pip_has_it(monkeypatch, capsys):
@@ -195,20 +198,20 @@ def test_a_package_that_is_missing_is_named_as_pip_has_it(monkeypatch, capsys):
     monkeypatch.setattr(main, "app", lacking)
     with pytest.raises(SystemExit, match="2"):
         main.main()
-    said = capsys.readouterr().err
-    assert "`pip install pillow`" in said
-    assert "moca-service" not in said
+    message = capsys.readouterr().err
+    assert "`pip install pillow`" in message
+    assert "moca-service" not in message
 
 
 def test_options_name_columns_lengths_and_folders(tmp_path, series):
     rows = [[t, *series[:, t].tolist(), t % 2] for t in range(LENGTH)]
     file = write(tmp_path / "wide.csv", ["when", "a", "b", "c", "on"], rows)
-    said = trained(
+    result = trained(
         tmp_path, "--data", file, "--y", "a,b", "--x", "c,on", "--time", "when",
         "--name", "mine", "--model", "lstm", "--hazard", 0.3, "--seed", 1, "--seed", 2,
         optimiser__length=10,
     )  # fmt: skip
-    assert said.exit_code == 0, said.stderr
+    assert result.exit_code == 0, result.stderr
     runs = sorted(path.name for path in (tmp_path / "runs" / "data" / "mine").iterdir())
     assert runs == ["seed-1", "seed-2"]
     config = Run(tmp_path / "runs" / "data" / "mine" / "seed-2").config()
@@ -223,14 +226,14 @@ def test_options_name_columns_lengths_and_folders(tmp_path, series):
 def test_what_is_too_short_is_padded_or_left_out_and_named(tmp_path, file):
     short = "".join(f"short,{t},{t % 3}\n" for t in range(40))
     file.write_text(file.read_text() + short + "least,0,1.0\nleast,1,2.0\n")
-    said = trained(tmp_path, "--data", file)
-    assert said.exit_code == 0, said.stderr
-    assert "left out: stream 'least': 1 observations for training" in said.stderr
-    assert "left out: stream 'short': 6 observations for validation" in said.stderr
-    assert "1 of 5 streams for training, 'short'\n" in said.stderr
-    said = trained(tmp_path, "--data", file, "--model", "alpaca", "--name", "plain")
-    assert said.exit_code == 0, said.stderr
-    assert "2 of 5 streams for validation, 'short', 'least'\n" in said.stderr
+    result = trained(tmp_path, "--data", file)
+    assert result.exit_code == 0, result.stderr
+    assert "left out: stream 'least': 1 observations for training" in result.stderr
+    assert "left out: stream 'short': 6 observations for validation" in result.stderr
+    assert "1 of 5 streams for training, 'short'\n" in result.stderr
+    result = trained(tmp_path, "--data", file, "--model", "alpaca", "--name", "plain")
+    assert result.exit_code == 0, result.stderr
+    assert "2 of 5 streams for validation, 'short', 'least'\n" in result.stderr
 
 
 @pytest.fixture
@@ -255,12 +258,12 @@ def test_a_file_of_a_plant_is_trained_on_or_refused_with_the_way_out(tmp_path, p
         ("--y flow,pressure --x state", "column 'state': 'off' is not a number"),
         ("--y flow,pressure --interval 0", "interval: "),
     ):
-        said = trained(tmp_path, "--data", plant, *options.split())
-        assert said.exit_code == 2
-        assert why in said.stderr
-    said = trained(tmp_path, "--data", plant, "--y", "flow,pressure", "--interval", 3600)
-    assert said.exit_code == 0, said.stderr
-    assert "1 of 3 streams for training, 'short'" in said.stderr
+        result = trained(tmp_path, "--data", plant, *options.split())
+        assert result.exit_code == 2
+        assert why in result.stderr
+    result = trained(tmp_path, "--data", plant, "--y", "flow,pressure", "--interval", 3600)
+    assert result.exit_code == 0, result.stderr
+    assert "1 of 3 streams for training, 'short'" in result.stderr
     run = Run(tmp_path / "runs" / "data" / "plant" / "run")
     assert run.result()["skipped"] == 0
     opened = own.opened(run.config())
@@ -272,8 +275,8 @@ def test_a_file_of_a_plant_is_trained_on_or_refused_with_the_way_out(tmp_path, p
 
 
 def rows(count=LENGTH, **columns):
-    made = {"y": [float(k % 7) for k in range(count)], **columns}
-    return list(made), [list(each) for each in zip(*made.values(), strict=True)]
+    table = {"y": [float(k % 7) for k in range(count)], **columns}
+    return list(table), [list(cells) for cells in zip(*table.values(), strict=True)]
 
 
 ALPACA, PCOC = ["--model", "alpaca"], ["--model", "pcoc"]
@@ -301,22 +304,22 @@ def unusable():
 
 
 def test_data_that_cannot_be_used_are_refused_with_their_place(tmp_path):
-    for table, options, said in unusable():
+    for table, options, messages in unusable():
         file = write(tmp_path / "pumps.csv", *table)
-        found = trained(tmp_path, "--data", file, *options)
-        assert found.exit_code == 2, (options, found.stdout)
-        assert all(each in found.stderr for each in said), (options, found.stderr)
+        result = trained(tmp_path, "--data", file, *options)
+        assert result.exit_code == 2, (options, result.stdout)
+        assert all(message in result.stderr for message in messages), (options, result.stderr)
 
 
 def test_a_fleet_learns_labels_of_any_location_and_scale(tmp_path, series):
-    found = []
+    losses = []
     for name, offset, scale in (("near", 0.0, 1.0), ("far", 1e9, 1.0), ("large", 0.0, 1e39)):
         table = [[offset + scale * y] for y in series.flatten().double().tolist()]
         file = write(tmp_path / f"{name}.csv", ["y"], table)
-        said = trained(tmp_path, "--data", file, *SINGLE)
-        assert said.exit_code == 0, said.stderr
-        found.append(Run(tmp_path / "runs" / "data" / name / "run").result()["best_metric"])
-    assert found[1:] == pytest.approx(found[:1] * 2, abs=1e-4)
+        result = trained(tmp_path, "--data", file, *SINGLE)
+        assert result.exit_code == 0, result.stderr
+        losses.append(Run(tmp_path / "runs" / "data" / name / "run").result()["best_metric"])
+    assert losses[1:] == pytest.approx(losses[:1] * 2, abs=1e-4)
 
 
 def test_a_folder_is_one_data_set_that_may_be_moved(tmp_path):

@@ -83,7 +83,7 @@ def test_a_folder_is_read_in_the_order_of_its_names(write):
     write("not read", "notes.txt")
     parquet.write_table(pa.table({"y": [5.0, None]}), file.parent / "c.parquet")
     series = tables.read(file.parent)
-    assert [(each.name, len(each.y)) for each in series] == [("a", 2), ("b", 1), ("c", 2)]
+    assert [(one.name, len(one.y)) for one in series] == [("a", 2), ("b", 1), ("c", 2)]
     assert series[2].y.isnan().flatten().tolist() == [False, True]
 
 

@@ -42,13 +42,13 @@ def test_what_makes_no_windows_is_named():
 def test_switches_are_the_series_own_and_true_at_the_start_of_a_window():
     switch = torch.zeros(10, dtype=torch.bool)
     switch[6] = True
-    known = series("a", 0, 10, switch=switch)
-    batch = Windows([known]).draw(seeded(), 50, 4)
+    marked = series("a", 0, 10, switch=switch)
+    batch = Windows([marked]).draw(seeded(), 50, 4)
     wanted = batch.y[:, :, 0] == 6
     wanted[:, 0] = True
     assert torch.equal(batch.switch, wanted)
     assert switch.sum() == 1
-    assert Windows([known, series("b", 0, 10)]).draw(seeded(), 5, 4).switch is None
+    assert Windows([marked, series("b", 0, 10)]).draw(seeded(), 5, 4).switch is None
 
 
 def test_fixed_windows_are_distinct_and_cut():
@@ -77,12 +77,12 @@ def test_windows_in_units_have_those_of_the_labels_before_them():
     switch = torch.zeros(400, dtype=torch.bool)
     switch[100] = True
     whole = Windows([Series(y[:, :1], y, switch, "a")])
-    plain, found = whole.draw(seeded(5), 30, 32), InUnits(whole, 20).draw(seeded(5), 30, 12)
-    assert found.y.shape == (30, 12, 2)
-    assert torch.equal(found.x.nan_to_num(), plain.x[:, 20:].nan_to_num())
-    assert found.switch[:, 0].all()
-    assert torch.equal(found.switch[:, 1:], plain.switch[:, 21:])
-    for window, scaled in zip(plain.y, found.y, strict=True):
+    plain, scaled_batch = whole.draw(seeded(5), 30, 32), InUnits(whole, 20).draw(seeded(5), 30, 12)
+    assert scaled_batch.y.shape == (30, 12, 2)
+    assert torch.equal(scaled_batch.x.nan_to_num(), plain.x[:, 20:].nan_to_num())
+    assert scaled_batch.switch[:, 0].all()
+    assert torch.equal(scaled_batch.switch[:, 1:], plain.switch[:, 21:])
+    for window, scaled in zip(plain.y, scaled_batch.y, strict=True):
         for o in range(2):
             before = window[:20, o][~window[:20, o].isnan()].numpy()
             expected = (window[20:, o] - np.median(before)) / before.std(ddof=1)
@@ -92,9 +92,9 @@ def test_windows_in_units_have_those_of_the_labels_before_them():
 def test_an_output_without_units_has_no_labels_in_its_window():
     y = torch.randn(40, 2, generator=seeded(1), dtype=torch.float64)
     y[:16, 1] = torch.nan
-    found = InUnits(Windows([Series(None, y, None, "a")]), 20).draw(seeded(), 1, 20).y
-    assert found[..., 1].isnan().all()  # of the 20 before only 4 are there
-    assert found[..., 0].isfinite().all()
+    batch = InUnits(Windows([Series(None, y, None, "a")]), 20).draw(seeded(), 1, 20).y
+    assert batch[..., 1].isnan().all()  # of the 20 before only 4 are there
+    assert batch[..., 0].isfinite().all()
     y[15, 1] = 0.5
     whole = InUnits(Windows([Series(None, y, None, "a")]), 20).draw(seeded(), 1, 20).y
     before = y[15:20, 1]
@@ -104,19 +104,19 @@ def test_an_output_without_units_has_no_labels_in_its_window():
 
 def test_what_follows_the_end_of_a_short_series_has_no_label():
     one = series("a", 0, 3, switch=torch.tensor([False, True, False]), elapsed=torch.arange(3.0))
-    found = one.padded(5)
-    assert found.y[:, 0].nan_to_num(-1).tolist() == [0, 1, 2, -1, -1]
-    assert found.x[:, 0].tolist() == [0, -1, -2, -2, -2]
-    assert found.switch.tolist() == [False, True, False, False, False]
-    assert found.elapsed.tolist() == [0, 1, 2, 1, 1]
+    padded = one.padded(5)
+    assert padded.y[:, 0].nan_to_num(-1).tolist() == [0, 1, 2, -1, -1]
+    assert padded.x[:, 0].tolist() == [0, -1, -2, -2, -2]
+    assert padded.switch.tolist() == [False, True, False, False, False]
+    assert padded.elapsed.tolist() == [0, 1, 2, 1, 1]
     assert one.padded(3) is one
 
 
 def test_times_go_with_their_observations():
-    each = [series(name, first, 9, elapsed=torch.arange(first, first + 9).double() / 2)
+    timed = [series(name, first, 9, elapsed=torch.arange(first, first + 9).double() / 2)
             for name, first in (("a", 0), ("b", 20))]  # fmt: skip
-    for source in (Windows(each), consecutive(each, 4), InUnits(Windows(each), 3)):
+    for source in (Windows(timed), consecutive(timed, 4), InUnits(Windows(timed), 3)):
         batch = source.draw(seeded(), 50, 4)
         assert torch.equal(batch.elapsed, -batch.x[..., 0] / 2)
         assert torch.equal(batch.part(slice(1, 3)).cut(1, 3).elapsed, batch.elapsed[1:3, 1:3])
-    assert Windows([each[0], series("c", 0, 9)]).draw(seeded(), 5, 4).elapsed is None
+    assert Windows([timed[0], series("c", 0, 9)]).draw(seeded(), 5, 4).elapsed is None

@@ -85,13 +85,13 @@ def test_mean_rewards_are_the_papers(met):
     # The edges of quadrants, and a state at the radius itself.
     states = torch.cat((states, torch.tensor([[0.0, 0.5], [0.5, 0.0], [0.0, 0.0], [0.6, 0.8]])))
     delta = torch.cat((delta, torch.tensor([0.1, 0.1, 0.0, 1.0])))
-    each = []
+    means = []
     for action in range(bandit.ACTIONS):
         got = bandit.reward_mean(states, torch.full((304,), action), delta)
         pairs = zip(states.tolist(), delta.tolist(), strict=True)
         assert got.tolist() == [literal(*state, action, radius) for state, radius in pairs]
-        each.append(got)
-    assert torch.equal(bandit.best_mean(states, delta), torch.stack(each).amax(0))
+        means.append(got)
+    assert torch.equal(bandit.best_mean(states, delta), torch.stack(means).amax(0))
 
 
 def test_the_world_of_the_wheel_is_the_papers(met):
@@ -151,11 +151,11 @@ def test_posteriors_of_windows_and_of_the_oracle_are_refits_of_their_rows(model)
         holder.learn(batch.x[:, t], batch.y[:, t])
 
 
-@pytest.mark.parametrize(("hypotheses", "known"), [(50, True), (6, False)])
-def test_moca_holds_what_the_filter_does(model, hypotheses, known):
-    if not known:
-        told = torch.tensor([2.0]).double(), torch.tensor([0.3]).double()
-        model = dataclasses.replace(model, noise_variance=None, noise_prior=NoisePrior(*told))
+@pytest.mark.parametrize(("hypotheses", "known_noise"), [(50, True), (6, False)])
+def test_moca_holds_what_the_filter_does(model, hypotheses, known_noise):
+    if not known_noise:
+        noise = torch.tensor([2.0]).double(), torch.tensor([0.3]).double()
+        model = dataclasses.replace(model, noise_variance=None, noise_prior=NoisePrior(*noise))
     units = torch.tensor([0.3]).double(), torch.tensor([1.7]).double()
     model = dataclasses.replace(model, y_offset=units[0], y_scale=units[1])
     batch = rows(2, 30)
@@ -181,18 +181,18 @@ def assert_holds(held, state):
 
 def test_regret_is_the_best_mean_less_that_of_the_action(model):
     met = bandit.world(seeded(1), 2, 60, 0.05)
-    found = simulate(partial(Filtered, hazard=0.05, hypotheses=20), model, met, THOMPSON, seeded())
+    trials = simulate(partial(Filtered, hazard=0.05, hypotheses=20), model, met, THOMPSON, seeded())
     for i in range(2):
         for t in range(60):
             every = [
                 bandit.reward_mean(met.states[i, t], torch.tensor(a), met.delta[i, t])
                 for a in range(5)
             ]
-            mean = every[found.action[i, t]]
-            assert found.regret[i, t] == max(every) - mean
-            assert found.reward[i, t] == mean + met.noise[i, t]
-    torch.testing.assert_close(found.cumulative()[:, -1], found.regret.sum(-1))
-    assert (found.cumulative().diff(dim=-1) >= 0).all()
+            mean = every[trials.action[i, t]]
+            assert trials.regret[i, t] == max(every) - mean
+            assert trials.reward[i, t] == mean + met.noise[i, t]
+    torch.testing.assert_close(trials.cumulative()[:, -1], trials.regret.sum(-1))
+    assert (trials.cumulative().diff(dim=-1) >= 0).all()
 
 
 def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
@@ -203,13 +203,16 @@ def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
         "random": None,
         "five": partial(Sliding, length=5),
     }
-    found = {name: simulate(each, model, met, THOMPSON, seeded(3)) for name, each in chosen.items()}
-    percent = {name: each.percent_of(found["random"]).mean().item() for name, each in found.items()}
+    played = {
+        name: simulate(agent, model, met, THOMPSON, seeded(3)) for name, agent in chosen.items()
+    }
+    random = played["random"]
+    percent = {name: own.percent_of(random).mean().item() for name, own in played.items()}
     assert percent["random"] == 100
     assert percent["oracle"] < percent["moca"] < percent["five"] < 60
     means = bandit.reward_mean(met.states[..., None, :], torch.arange(5), met.delta[..., None])
     expected = (bandit.best_mean(met.states, met.delta) - means.mean(-1)).mean().item()
-    assert found["random"].regret.mean().item() == pytest.approx(expected, abs=0.1)
+    assert played["random"].regret.mean().item() == pytest.approx(expected, abs=0.1)
 
 
 @pytest.fixture
@@ -227,8 +230,8 @@ def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short,
     place, modes = Place(None, runs / "cache"), ["moca", "sw5", "oracle", "coe"]  # coe: no agent
     train(Training("bandit", "quick", runs), SMALL, place, Axes(HAZARDS, modes))
     asked = ["--strategy", "thompson", "--strategy", "greedy", "--trials", TRIALS]
-    found = command("evaluate", "bandit", "--runs", runs, "--out", out, *asked)
-    assert found.exit_code == 0, found.stderr
+    result = command("evaluate", "bandit", "--runs", runs, "--out", out, *asked)
+    assert result.exit_code == 0, result.stderr
     wanted = wanted_of(runs, out)
     chosen = wanted.chosen()
     met = bandit.world(seeded(bandit.SEED), TRIALS, STEPS, 0.02)
@@ -259,16 +262,16 @@ def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short,
 
 
 def test_what_no_agent_can_play_is_refused(tmp_path):
-    for arguments, said in (
+    for arguments, message in (
         (("--runs", tmp_path, "--strategy", "bold"), "optimistic-3"),
         (("--runs", tmp_path), "moca train bandit"),
     ):
-        found = command("evaluate", "bandit", "--out", tmp_path / "out", *arguments)
-        assert found.exit_code == 2
-        assert said in found.stderr
+        result = command("evaluate", "bandit", "--out", tmp_path / "out", *arguments)
+        assert result.exit_code == 2
+        assert message in result.stderr
     place = Place(None, tmp_path / "cache")
     settings = SMALL | {"model": {"kind": "lstm", "hidden": 4, "decoder": (4,)}}
     train(Training("bandit", "quick", tmp_path), settings, place, Axes([0.1], ["moca"]))
-    (each,) = finished(tmp_path)
+    (run,) = finished(tmp_path)
     with pytest.raises(BadRun, match="got 'lstm'"):
-        bandit.model(each, wanted_of(tmp_path, tmp_path))
+        bandit.model(run, wanted_of(tmp_path, tmp_path))

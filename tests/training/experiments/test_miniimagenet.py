@@ -28,35 +28,35 @@ def published(tmp_path):
     folder = tmp_path / "published"
     (folder / "images").mkdir(parents=True)
     by_split = {name: {} for name in NAMES}
-    for each in miniimagenet.classes().values():
-        by_split[each.split].setdefault(each.superclass, []).append(each)
+    for one_class in miniimagenet.classes().values():
+        by_split[one_class.split].setdefault(one_class.superclass, []).append(one_class)
     for split, groups in by_split.items():
         lines = ["filename,label"]
-        for each in [one for group in groups.values() for one in group[:2]]:
-            size, mode = ((84, "RGB"), (100, "RGB"), (84, "L"))[each.label % 3]
-            content = jpeg(2 * each.label, size, mode)
-            (folder / "images" / f"{each.wnid}_1.jpg").write_bytes(content)
-            lines.append(f"{each.wnid}_1.jpg,{each.wnid}")
+        for one_class in [one for group in groups.values() for one in group[:2]]:
+            size, mode = ((84, "RGB"), (100, "RGB"), (84, "L"))[one_class.label % 3]
+            content = jpeg(2 * one_class.label, size, mode)
+            (folder / "images" / f"{one_class.wnid}_1.jpg").write_bytes(content)
+            lines.append(f"{one_class.wnid}_1.jpg,{one_class.wnid}")
         (folder / f"{split}.csv").write_text("\n".join(lines) + "\n")
     return folder
 
 
 def test_images_in_folders_become_what_the_source_reads(published, tmp_path):
     table = list(miniimagenet.classes().values())
-    assert [each.label for each in table] == list(range(100))
+    assert [entry.label for entry in table] == list(range(100))
     assert miniimagenet.classes()["n02110341"][2:] == (1, "Dogs, foxes, wolves", "test")
     out = tmp_path / "out"
     written = miniimagenet.prepare(published, out)
     assert [file.name for file in written[:3]] == [f"miniimagenet_{n}.npz" for n in NAMES.values()]
     splits = source(out, size=42)
-    for each, split in ((splits.validation, "val"), (splits.test, "test")):
-        batch = each.draw(seeded(), 20, 20)
+    for part, split in ((splits.validation, "val"), (splits.test, "test")):
+        batch = part.draw(seeded(), 20, 20)
         label = (batch.x.mean(2) * 255 / 2).round().long()
         kept = [table[one] for one in label.flatten().tolist()]
         assert {one.split for one in kept} == {split}
         assert [one.superclass for one in kept] == batch.y.long().flatten().tolist()
-    with np.load(out / "miniimagenet_val.npz") as found:
-        kept = dict(found)
+    with np.load(out / "miniimagenet_val.npz") as arrays:
+        kept = dict(arrays)
     assert (np.diff(kept["label"]) > 0).all()
     for row, label in enumerate(kept["label"]):
         content = kept["jpeg"][kept["offset"][row] : kept["offset"][row + 1]].tobytes()
@@ -109,13 +109,13 @@ def test_a_regime_of_images_is_one_class_of_each_superclass(tmp_path):
 def test_files_that_cannot_be_used_are_named(tmp_path):
     write_folder(tmp_path)
     source(tmp_path)
-    for label, superclass, said in (
+    for label, superclass, message in (
         ([0, 0, 1, 2, 3], [0, 1, 1, 2, 3], "more than one super-class"),
         ([0, 1, 2, 3], [0, 1, 2, 3], r"got \[1, 1, 1, 1, 0\]"),
         ([0, 1, 2], [0, 1, 2, 3], "4 images, 3 labels and 4 super-classes"),
     ):
         write_images(tmp_path, "val", label, superclass, [9] * len(superclass))
-        with pytest.raises(BadData, match=said):
+        with pytest.raises(BadData, match=message):
             source(tmp_path)
     file = tmp_path / "miniimagenet_train.npz"
     with np.load(file) as content:

@@ -25,12 +25,12 @@ from training.trained import load
 
 
 def series(*lengths, missing=()):
-    found = []
+    drawn = []
     for k, length in enumerate(lengths):
         y = RegimeSeries(0.1).draw(torch.Generator().manual_seed(k), 1, length).y[0]
         y[list(missing)] = torch.nan
-        found.append(Series(None, y, None, str(k)))
-    return found
+        drawn.append(Series(None, y, None, str(k)))
+    return drawn
 
 
 @pytest.fixture(scope="module")
@@ -38,18 +38,18 @@ def run(tmp_path_factory):
     """A small run on a file of two series."""
     folder = tmp_path_factory.mktemp("own")
     lines = ["stream,y"]
-    for each in series(420, 400):
-        lines += [f"{each.name},{y}" for y in each.y[:, 0].tolist()]
+    for one in series(420, 400):
+        lines += [f"{one.name},{y}" for y in one.y[:, 0].tolist()]
     file = folder / "two.csv"
     file.write_text("\n".join(lines))
-    said = moca("train", "--data", file, "--length", 20, "--runs", folder / "runs", *small())
-    assert said.exit_code == 0, said.stderr
+    result = moca("train", "--data", file, "--length", 20, "--runs", folder / "runs", *small())
+    assert result.exit_code == 0, result.stderr
     return folder / "runs" / "data" / "two" / "run"
 
 
 def test_a_fleet_has_its_units_from_each_series(run):
-    each = own.finished(run)
-    served = load(each, splits(each.config, Place(None, run))).served()
+    trained_run = own.finished(run)
+    served = load(trained_run, splits(trained_run.config, Place(None, run))).served()
     some = series(45, 40, missing=[7])
     moved = [one._replace(y=1e4 * one.y + 3.0) for one in some]
     pairs = zip(own.log_scores(served, some), own.log_scores(served, moved), strict=True)
@@ -62,15 +62,15 @@ def test_a_fleet_has_its_units_from_each_series(run):
 def test_an_untrained_model_has_its_warm_up_from_each_series():
     model = build("gaussian", Options())
     some = series(35, 30)
-    found = own.log_scores(model, some)
-    for scores, one in zip(found, some, strict=True):
+    log_scores = own.log_scores(model, some)
+    for scores, one in zip(log_scores, some, strict=True):
         location, scale = warmup.estimate(one.y[:20].tolist(), model)
         torch.testing.assert_close(scores, own.log_scores(model, [one])[0])
-        moments = (torch.tensor([each]).double() for each in (location, scale))
+        moments = (torch.tensor([numbers]).double() for numbers in (location, scale))
         prior, rate = moca_filter.make_prior(model, *moments), model.outlier_rate
         both = model.predictive(prior.stats, None), model.outlier(prior.stats, None)
-        each = [c.joint_log_density(one.y[:1].unsqueeze(1)).exp().item() for c in both]
-        expected = np.log((1 - rate) * each[0] + rate * each[1])
+        densities = [c.joint_log_density(one.y[:1].unsqueeze(1)).exp().item() for c in both]
+        expected = np.log((1 - rate) * densities[0] + rate * densities[1])
         assert scores[0].item() == pytest.approx(expected)
 
 
@@ -80,27 +80,27 @@ def test_all_models_are_scored_on_whole_labels():
     some[0].y[[7, 20], [0, 1]] = torch.nan
     some[1].y[5] = torch.nan
     for name in ("averaged", "gaussian"):
-        found = own.log_scores(build(name, Options(y_dim=2)), some)
-        assert [each.isnan().nonzero().flatten().tolist() for each in found] == [[7, 20], [5]]
+        scores = own.log_scores(build(name, Options(y_dim=2)), some)
+        assert [row.isnan().nonzero().flatten().tolist() for row in scores] == [[7, 20], [5]]
 
 
 def test_the_table(run):
-    said = moca("evaluate", "data", run)
-    assert said.exit_code == 0, said.stderr
-    found = json.loads((run / "evaluation" / "table.json").read_text())
-    names = [row["model"] for row in found["rows"]]
+    result = moca("evaluate", "data", run)
+    assert result.exit_code == 0, result.stderr
+    content = json.loads((run / "evaluation" / "table.json").read_text())
+    names = [row["model"] for row in content["rows"]]
     assert names == ["trained fleet", "autoregressive", "averaged",
                      "autoregressive, order 5", "gaussian"]  # fmt: skip
     # 63 and 60 observations are for the test, of which 50 are not scored.
-    assert found["observations"] == 13 + 10
-    trained, other = found["rows"][0], found["rows"][1]
+    assert content["observations"] == 13 + 10
+    trained, other = content["rows"][0], content["rows"][1]
     assert "trained_less_this" not in trained
     ahead = trained["log_score"]["mean"] - other["log_score"]["mean"]
     assert other["trained_less_this"]["mean"] == pytest.approx(ahead)
     assert other["log_score"]["count"] == 2
     page = (run / "evaluation" / "table.md").read_text()
     assert page.count("\n| ") == 6
-    assert all(name in said.stdout and name in page for name in names)
+    assert all(name in result.stdout and name in page for name in names)
 
 
 def test_blocks():
@@ -116,19 +116,19 @@ def test_what_cannot_be_scored_is_refused(run, tmp_path, monkeypatch):
     result = run / "result.json"
     kept = result.read_bytes()
     result.unlink()
-    said = moca("evaluate", "data", run)
+    outcome = moca("evaluate", "data", run)
     result.write_bytes(kept)
-    assert said.exit_code == 2
-    assert "not finished" in said.stderr
+    assert outcome.exit_code == 2
+    assert "not finished" in outcome.stderr
     assert moca("evaluate", "data", tmp_path / "none").exit_code == 2
-    monkeypatch.setattr(own, "log_scores", lambda _, series: [each.y[:, 0] for each in series])
-    said = moca("evaluate", "data", run, "--out", result)  # no folder
-    assert said.exit_code == 2
-    assert str(result) in said.stderr
+    monkeypatch.setattr(own, "log_scores", lambda _, series: [one.y[:, 0] for one in series])
+    outcome = moca("evaluate", "data", run, "--out", result)  # no folder
+    assert outcome.exit_code == 2
+    assert str(result) in outcome.stderr
     monkeypatch.setattr(own, "BURN_IN", 63)
-    said = moca("evaluate", "data", run)
-    assert said.exit_code == 2
-    assert "more than 63 observations" in said.stderr
+    outcome = moca("evaluate", "data", run)
+    assert outcome.exit_code == 2
+    assert "more than 63 observations" in outcome.stderr
 
 
 def split(series, length, kind="alpaca", **source):
@@ -139,11 +139,11 @@ def split(series, length, kind="alpaca", **source):
 
 def counted(sizes, classes=2):
     """Series whose inputs count their observations."""
-    made = []
+    counting = []
     for name, size in sizes.items():
         x = torch.arange(float(size)).double().unsqueeze(-1)
-        made.append(Series(x, x % classes, None, name))
-    return made
+        counting.append(Series(x, x % classes, None, name))
+    return counting
 
 
 def test_a_split_by_time_keeps_the_order_and_shares_nothing():
@@ -165,9 +165,11 @@ def test_a_split_by_time_keeps_the_order_and_shares_nothing():
 
 def test_what_has_nothing_after_its_warm_up_is_left_out_and_named():
     opened = split(counted({"a": 400, "b": 80, "c": 28}), 10, "fleet")
-    said = re.findall(r"out: stream '(.)': (\d+) observations for (\w+)", "\n".join(opened.short))
-    late = [(*each, part) for part in ("validation", "test") for each in (("b", "12"), ("c", "4"))]
-    assert said == [("c", "20", "training"), *late]
+    left_out = re.findall(
+        r"out: stream '(.)': (\d+) observations for (\w+)", "\n".join(opened.short)
+    )
+    late = [(*row, part) for part in ("validation", "test") for row in (("b", "12"), ("c", "4"))]
+    assert left_out == [("c", "20", "training"), *late]
 
 
 def test_a_split_by_stream_keeps_streams_whole():
@@ -186,7 +188,7 @@ def test_what_cannot_be_split_is_refused():
     late[60:] = torch.nan
     early[20:70] = torch.nan
     two = counted({"a": 40, "b": 30})
-    for series, kind, options, said in (
+    for series, kind, options, message in (
         (counted({"a": 28, "b": 25}), "fleet", {}, "for training by time: stream 'a': 20 ob"),
         (two, "fleet", {}, r"for validation by time: .*'b': [45] ob"),
         (two, "alpaca", {"by": "stream"}, "test by stream: there is no stream"),
@@ -194,5 +196,5 @@ def test_what_cannot_be_split_is_refused():
         ([Series(None, late, None, "a")], "alpaca", {}, "no row for validation by time has a"),
         ([Series(None, early, None, "a")], "fleet", {}, "no row for training by time has a"),
     ):
-        with pytest.raises(BadData, match=said):
+        with pytest.raises(BadData, match=message):
             split(series, 5, kind, **options)

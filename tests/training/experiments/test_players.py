@@ -26,8 +26,8 @@ def moment(frame, time_ms=None, lost=(), shift=0.0, leaves=0, enters=99):
 
 
 def write_game(folder, game_id, events):
-    found = {"gameid": game_id, "events": [{"moments": moments} for moments in events]}
-    (folder / f"{game_id}.json").write_text(json.dumps(found))
+    game = {"gameid": game_id, "events": [{"moments": moments} for moments in events]}
+    (folder / f"{game_id}.json").write_text(json.dumps(game))
     return folder / f"{game_id}.json"
 
 
@@ -38,7 +38,7 @@ def frames(start, stop, **changed):
 def shape(pieces):
     """Positions, play and first frame of each stretch; all ten players have the same."""
     assert len(pieces) % 10 == 0
-    return [(len(each.x), each.play, each.raw_start) for each in pieces[::10]]
+    return [(len(piece.x), piece.play, piece.raw_start) for piece in pieces[::10]]
 
 
 ENDS = {
@@ -83,10 +83,10 @@ def test_games_become_what_the_source_of_players_reads(tmp_path):
     assert {name.split(" of ")[1] for name in splits.validation.names} == {"0021500002"}
     y = splits.test.draw(torch.Generator(), 99, 150).y[..., 0]
     torch.testing.assert_close(y, torch.full((20, 150), 0.2).double(), atol=1e-4, rtol=0)
-    with np.load(test) as found:
-        assert set(found["game_id"]) == {"0021500003"}
-        row, start = found["w151_src"][7]
-        np.testing.assert_array_equal(found["w151"][7], found["x"][row, start : start + 151])
+    with np.load(test) as content:
+        assert set(content["game_id"]) == {"0021500003"}
+        row, start = content["w151_src"][7]
+        np.testing.assert_array_equal(content["w151"][7], content["x"][row, start : start + 151])
     train, test = players.prepare(tmp_path, tmp_path / "out", ["0021500001"])
     with np.load(train) as kept, np.load(test) as held:
         assert set(held["game_id"]) == {"0021500001"}
@@ -144,12 +144,12 @@ def source(folder, **options):
 def test_files_that_cannot_be_used_are_named(tmp_path):
     with pytest.raises(BadData, match="nba_12p5hz_train.npz does not exist"):
         source(tmp_path)
-    for groups, more, said in (
+    for groups, more, message in (
         ([1, 1], {}, "one play or game only"),
         ([1, 2], {"key": "other"}, "neither"),
         ([1, 2], {"w151": None}, "'w151'"),
         ([1, 2], {"length": np.array([40, 41])}, "row 1 .* not finite"),
     ):
         write_players(tmp_path, groups, **more)
-        with pytest.raises(BadData, match=said):
+        with pytest.raises(BadData, match=message):
             source(tmp_path)

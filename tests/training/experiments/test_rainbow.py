@@ -44,23 +44,23 @@ def test_mnist_becomes_tasks_that_the_source_reads(tmp_path):
         folder.mkdir()
         written = rainbow.prepare(write_mnist(folder, x, y, mark, packed), out, images=3)
         assert len(written) == 5
-        with np.load(out / "mnist.npz") as found:
-            np.testing.assert_array_equal(found["x_train"], x)
-            np.testing.assert_array_equal(found["y_test_public"], y[:5])
+        with np.load(out / "mnist.npz") as content:
+            np.testing.assert_array_equal(content["x_train"], x)
+            np.testing.assert_array_equal(content["y_test_public"], y[:5])
     used = []
     for split, count in (("train", 42), ("val", 7), ("test", 7)):
-        with np.load(out / f"rainbow_mnist_{split}.npz") as found:
-            assert found["gray"].shape == (count, 3, 28, 28)
-            np.testing.assert_array_equal(found["y"], y[found["mnist_index"]])
-            used += found["mnist_index"].flatten().tolist()
+        with np.load(out / f"rainbow_mnist_{split}.npz") as content:
+            assert content["gray"].shape == (count, 3, 28, 28)
+            np.testing.assert_array_equal(content["y"], y[content["mnist_index"]])
+            used += content["mnist_index"].flatten().tolist()
     assert len(set(used)) == 168  # no image twice
     for source in splits(out)[:3]:
         assert source.draw(torch.Generator(), 2, 9).x.shape == (2, 9, 2352)
     written = []
     for seed in (1, 1, 2):
         rainbow.prepare(folder, out, 3, seed)
-        with np.load(out / "rainbow_mnist_val.npz") as found:
-            written.append(found["mnist_index"].tolist())
+        with np.load(out / "rainbow_mnist_val.npz") as content:
+            written.append(content["mnist_index"].tolist())
     assert written[0] == written[1] != written[2]
     assert len({(task.rgb, task.scale, task.rotation) for task in rainbow.tasks()}) == 56
 
@@ -80,17 +80,17 @@ def test_digits_are_halved_in_the_middle_and_turned_counter_clockwise():
 
 def tasks(count, images=4, first=0):
     """Tasks of one colour each; the first pixel of an image is white, the second its number."""
-    made = []
+    drawn = []
     for task in range(count):
         gray = np.zeros((images, 28, 28), np.uint8)
         gray[:, 0, 0] = 255
         gray[:, 0, 1] = 10 * (first + task) + np.arange(images)
-        made.append(rainbow.Images(gray, np.arange(images, dtype=np.uint8), COLOURS[task % 3]))
-    return made
+        drawn.append(rainbow.Images(gray, np.arange(images, dtype=np.uint8), COLOURS[task % 3]))
+    return drawn
 
 
-def write_rainbow(folder, split, made):
-    kept = {key: np.stack([getattr(task, key) for task in made]) for key in ("gray", "y", "rgb")}
+def write_rainbow(folder, split, images):
+    kept = {key: np.stack([getattr(task, key) for task in images]) for key in ("gray", "y", "rgb")}
     np.savez(folder / f"rainbow_mnist_{split}.npz", **kept)
 
 
@@ -124,8 +124,8 @@ def test_a_regime_of_digits_is_one_task_and_every_image_is_as_likely():
     later = batch.switch[:, 1:]
     assert not changed[~later].any()
     assert changed[later].double().mean() == pytest.approx(2 / 3, abs=0.04)
-    made = [tasks(1, images=2)[0], tasks(1, images=5)[0]]
-    batch = rainbow.Rainbow(made, hazard=1.0).draw(seeded(), 50, 200)
+    images = [tasks(1, images=2)[0], tasks(1, images=5)[0]]
+    batch = rainbow.Rainbow(images, hazard=1.0).draw(seeded(), 50, 200)
     share = torch.bincount(batch.y.long().flatten()).double() / 10_000
     assert share.tolist() == pytest.approx([0.35, 0.35, 0.1, 0.1, 0.1], abs=0.02)
 
@@ -133,28 +133,28 @@ def test_a_regime_of_digits_is_one_task_and_every_image_is_as_likely():
 def test_digits_of_each_split(tmp_path):
     black = write_black(tmp_path)
     one = {n for n in range(40) if n % 10 < 3}
-    found = splits(tmp_path, validation_images=1)  # no tasks for the test alone
-    assert numbers(found.train) == one
-    assert numbers(found.validation) == {3, 13, 23, 33}
-    assert numbers(found.test) == {40, 41, 42, 43, 50, 51, 52, 53}
-    found = splits(tmp_path, all_tasks=True, validation_images=1, test_images=2)
-    assert numbers(found.train) == one | {40, 50}
-    assert numbers(found.validation) == {3, 13, 23, 33, 41, 51}
-    assert numbers(found.test) == {42, 43, 52, 53}
+    sources = splits(tmp_path, validation_images=1)  # no tasks for the test alone
+    assert numbers(sources.train) == one
+    assert numbers(sources.validation) == {3, 13, 23, 33}
+    assert numbers(sources.test) == {40, 41, 42, 43, 50, 51, 52, 53}
+    sources = splits(tmp_path, all_tasks=True, validation_images=1, test_images=2)
+    assert numbers(sources.train) == one | {40, 50}
+    assert numbers(sources.validation) == {3, 13, 23, 33, 41, 51}
+    assert numbers(sources.test) == {42, 43, 52, 53}
     write_rainbow(tmp_path, "test", black[6:8])
-    found = splits(tmp_path)  # as in the paper
-    shares = [{n // 10 for n in numbers(source)} for source in found[:3]]
+    sources = splits(tmp_path)  # as in the paper
+    shares = [{n // 10 for n in numbers(source)} for source in sources[:3]]
     assert shares == [{0, 1, 2, 3}, {4, 5}, {6, 7}]
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path):
     write_black(tmp_path)
-    for made, said in (
+    for images, message in (
         ([task._replace(y=task.y + 9) for task in tasks(1)], "expected digits"),
         ([task._replace(gray=task.gray[:, :14]) for task in tasks(1)], r"\(1, 4, 14, 28\)"),
     ):
-        write_rainbow(tmp_path, "val", made)
-        with pytest.raises(BadData, match=said):
+        write_rainbow(tmp_path, "val", images)
+        with pytest.raises(BadData, match=message):
             splits(tmp_path)
     (tmp_path / "rainbow_mnist_train.npz").write_bytes(b"nothing")
     with pytest.raises(BadData, match="rainbow_mnist_train.npz"):

@@ -54,9 +54,9 @@ def test_a_seed_decides_what_is_drawn_and_regimes_start_at_the_hazard(name, tmp_
 def test_hazards_at_their_ends():
     assert not Sinusoid(0.0).draw(seeded(), 9, 50).switch[:, 1:].any()
     assert Sinusoid(1.0).draw(seeded(), 9, 50).switch.all()
-    for hazard, count, said in ((1.5, 0, "got 1.5"), (0.1, -1, "got -1")):
+    for hazard, count, message in ((1.5, 0, "got 1.5"), (0.1, -1, "got -1")):
         config = Config(experiment="sinusoid", data={"hazard": hazard, "tasks": count})
-        with pytest.raises(BadConfig, match=said):
+        with pytest.raises(BadConfig, match=message):
             catalogue.splits(config, Place(None, None))
 
 
@@ -76,11 +76,11 @@ def test_memory_lasts_within_a_regime_only():
     generator = seeded()
     innovation = torch.randn(4000, 40, generator=generator, dtype=torch.float64)
     memory = torch.full((4000, 40), 0.8, dtype=torch.float64)
-    found = regimes._autoregression(switch, memory, innovation)
+    values = regimes._autoregression(switch, memory, innovation)
     for t in (0, 19, 20, 39):
-        assert abs(found[:, t].var() - 1 / (1 - 0.64)) < 0.25
-    assert abs(correlation(found[:, 30], found[:, 31]) - 0.8) < 0.03
-    assert abs(correlation(found[:, 19], found[:, 20])) < 0.06
+        assert abs(values[:, t].var() - 1 / (1 - 0.64)) < 0.25
+    assert abs(correlation(values[:, 30], values[:, 31]) - 0.8) < 0.03
+    assert abs(correlation(values[:, 19], values[:, 20])) < 0.06
 
 
 def correlation(one, other):

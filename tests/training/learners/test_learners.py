@@ -40,7 +40,7 @@ def chance(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def made(kind, seed=0):
+def learner_of(kind, seed=0):
     """A learner of float64, with scalings that do something."""
     settings, classes = KINDS[kind]
     x_dim, y_dim = SIZE if "image" in settings else 3, 1 if classes else OUTPUTS
@@ -66,13 +66,13 @@ def drawn(kind, count=3, steps=9):
 
 def scores(model, batch):
     """Of a model alone, whose hazard is a plain number."""
-    found = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
+    matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
     hazard = batch.y.new_full((1, 1), model.hazard)
-    return segments.forward(found, Changes(hazard)).log_score
+    return segments.forward(matrix, Changes(hazard)).log_score
 
 
-def loss(learner, batch, told=None):
-    return -log_scores(learner, batch, Objective(), told).nansum()
+def loss(learner, batch, supervision=None):
+    return -log_scores(learner, batch, Objective(), supervision).nansum()
 
 
 def trained(learner, batch, steps, optimiser=None):
@@ -91,12 +91,12 @@ def trained(learner, batch, steps, optimiser=None):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_learner_learns_resumes_and_is_served_as_it_was_trained(kind, tmp_path):
-    batch, learner = drawn(kind), made(kind)
+    batch, learner = drawn(kind), learner_of(kind)
     losses, optimiser = trained(learner, batch, 3)
     assert all(map(math.isfinite, losses))
     assert losses[2] < losses[0]
 
-    resumed = made(kind, seed=1)
+    resumed = learner_of(kind, seed=1)
     resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
     again = torch.optim.Adam([p for p in resumed.parameters() if p.requires_grad], lr=0.03)
     again.load_state_dict(copy.deepcopy(optimiser.state_dict()))
@@ -115,8 +115,8 @@ def test_a_learner_learns_resumes_and_is_served_as_it_was_trained(kind, tmp_path
         if kind == "fleet":  # its artifact is more than what is trained: see below
             return
         expected = log_scores(learner, batch, Objective(), None)
-        found = scores(loaded, batch)
-    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0, equal_nan=True)
+        scored = scores(loaded, batch)
+    torch.testing.assert_close(scored, expected, atol=1e-10, rtol=0, equal_nan=True)
     assert torch.equal(torch.isnan(expected), torch.isnan(batch.y).any(-1))
     assert loaded.hazard == pytest.approx(learner.hazard.item(), abs=1e-15)
     assert loaded.hazard != pytest.approx(SMALL["hazard"], abs=1e-4)  # it moved
@@ -129,25 +129,32 @@ def test_gradients_reach_what_is_learned_and_are_those_of_differences(kind):
     Also for beliefs of exactly 0, after no time at all, and at known switches.
     """
     before = torch.get_rng_state()
-    learner, same, other, batch = made(kind), made(kind), made(kind, 2), drawn(kind)
+    learner, same, other, batch = (
+        learner_of(kind),
+        learner_of(kind),
+        learner_of(kind, 2),
+        drawn(kind),
+    )
     assert torch.equal(torch.get_rng_state(), before)
-    one, two, three = (dict(each.named_parameters()) for each in (learner, same, other))
+    one, two, three = (
+        dict(one_learner.named_parameters()) for one_learner in (learner, same, other)
+    )
     assert all(torch.equal(one[name], two[name]) for name in one)
     weights = [name for name in one if name.endswith("weight") and "norm" not in name]
     if kind != "fleet":  # it begins at the label before, whatever the seed
         assert all(not torch.equal(one[name], three[name]) for name in weights)
     elapsed = torch.tensor([1.0, 1.0, 0.0, 0.0, 3.0, 1.0, 0.5, 1.0, 1.0]).double()
     batch = batch._replace(elapsed=elapsed.expand(3, -1))
-    told = torch.tensor([NAN, 1.0, 0.0, NAN, NAN, 0.0, 0.4, NAN, NAN]).double().expand(3, -1)
-    loss(learner, batch, told).backward()
+    supervision = torch.tensor([NAN, 1.0, 0.0, NAN, NAN, 0.0, 0.4, NAN, NAN]).double().expand(3, -1)
+    loss(learner, batch, supervision).backward()
     learned = {name: p for name, p in learner.named_parameters() if p.requires_grad}
     assert set(one) - set(learned) <= {"log_dirichlet"}
     assert "hazard_logit" in learned
-    for name, each in learned.items():
-        assert torch.isfinite(each.grad).all(), name
+    for name, parameter in learned.items():
+        assert torch.isfinite(parameter.grad).all(), name
         # A norm takes away what the bias before it adds, but for rounding.
         if not (name.endswith("conv.bias") and f"{name[:-9]}norm.bias" in learner.state_dict()):
-            assert each.grad.abs().max() > 1e-8, name
+            assert parameter.grad.abs().max() > 1e-8, name
     if "conv" in kind:  # pooling and rectifiers have corners; see the gradients of a block
         return
     direction = {n: torch.randn(p.shape, generator=chance(7)).to(p) for n, p in learned.items()}
@@ -155,9 +162,9 @@ def test_gradients_reach_what_is_learned_and_are_those_of_differences(kind):
     def moved(step):
         there = copy.deepcopy(learner)
         with torch.no_grad():
-            for name, each in direction.items():
-                there.get_parameter(name).add_(step * each)
-            return loss(there, batch, told)
+            for name, part in direction.items():
+                there.get_parameter(name).add_(step * part)
+            return loss(there, batch, supervision)
 
     slope = sum((p.grad * direction[name]).sum() for name, p in learned.items()).item()
     measured = ((moved(1e-5) - moved(-1e-5)) / 2e-5).item()
@@ -167,13 +174,13 @@ def test_gradients_reach_what_is_learned_and_are_those_of_differences(kind):
 def test_a_hazard_and_noise_that_are_not_learned_stay():
     config = ModelConfig(**{**SMALL, "learn_hazard": False, "learn_noise": False})
     learner = build(config, Scaling.none(3, 1), 0, 0)
-    fixed = {name for name, each in learner.named_parameters() if not each.requires_grad}
+    fixed = {name for name, parameter in learner.named_parameters() if not parameter.requires_grad}
     assert fixed == {"hazard_logit", "log_noise_variance"}
     assert learner.hazard.item() == pytest.approx(0.07)
 
 
 def test_a_variance_exists_whatever_alpha_is_learned(tmp_path):
-    learner = made("alpaca-lags")
+    learner = learner_of("alpaca-lags")
     with torch.no_grad():
         learner.log_noise_alpha.fill_(-3.0)
     artifact.save(tmp_path / "a", *learner.artifact())
@@ -190,12 +197,12 @@ def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
         batch.y[1, 6, 1] = NAN  # one output of two
         batch = batch if x_dim else batch._replace(x=None)
         with torch.no_grad():
-            for each in learner.parameters():
-                each.add_(0.1 * torch.randn(each.shape, generator=chance(5), dtype=each.dtype))
+            for value in learner.parameters():
+                value.add_(0.1 * torch.randn(value.shape, generator=chance(5), dtype=value.dtype))
         artifact.save(tmp_path / str(k), *learner.artifact())
         served, loaded = learner.served(), artifact.load(tmp_path / str(k))
-        found, expected = (filtered_scores(each, batch) for each in (loaded, served))
-        torch.testing.assert_close(found, expected, atol=1e-10, rtol=0, equal_nan=True)
+        ours, theirs = (filtered_scores(one, batch) for one in (loaded, served))
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=0, equal_nan=True)
         built_in = Averaged()
         for model in (served, loaded):
             assert (model.kind, model.hazard) == ("fleet", built_in.hazard)
@@ -213,12 +220,12 @@ def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
 def encoder() -> ConvEncoder:
     """Three blocks, norms of both signs."""
     torch.manual_seed(0)
-    found = ConvEncoder(3, 12, 12, [5, 4, 6]).double()
-    for block in found:
+    net = ConvEncoder(3, 12, 12, [5, 4, 6]).double()
+    for block in net:
         if block.norm is not None:
             nn.init.normal_(block.norm.weight)
             nn.init.normal_(block.norm.bias)
-    return found
+    return net
 
 
 def images(count: int) -> torch.Tensor:
@@ -227,11 +234,11 @@ def images(count: int) -> torch.Tensor:
 
 def test_features_of_an_image_depend_on_its_batch_in_training_alone(monkeypatch):
     monkeypatch.setattr(encoders, "IMAGES", 2)
-    found, x = encoder(), images(7)
-    assert not torch.allclose(found(x)[3:4], found(x[3:5])[:1])
-    found.eval()
-    assert torch.equal(found(x)[3:4], found(x[3:4]))
-    assert found(x.reshape(7, 1, -1)).shape == (7, 1, found.features)
+    net, x = encoder(), images(7)
+    assert not torch.allclose(net(x)[3:4], net(x[3:5])[:1])
+    net.eval()
+    assert torch.equal(net(x)[3:4], net(x[3:4]))
+    assert net(x.reshape(7, 1, -1)).shape == (7, 1, net.features)
 
 
 def test_mixed_precision_is_near_in_training_and_absent_in_evaluation():
@@ -245,7 +252,8 @@ def test_mixed_precision_is_near_in_training_and_absent_in_evaluation():
     ours.square().sum().backward()
     theirs.square().sum().backward()
     one, other = (
-        torch.cat([each.grad.flatten() for each in net.parameters()]) for net in (mixed, plain)
+        torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+        for net in (mixed, plain)
     )
     assert one.dtype == torch.float32
     assert (one - other).norm() < 0.1 * other.norm()

@@ -31,7 +31,7 @@ def settings(**others):
 
 def there(config, folder, *, resume=False, wrap=lambda source: source, stop=None):
     """Train on the guarded device: the progress, losses by iteration, and waits before each."""
-    found = splits(config, wrap)
+    sources = splits(config, wrap)
     losses, before = {}, []
     with guarded() as device, waits() as recorded:
 
@@ -43,7 +43,7 @@ def there(config, folder, *, resume=False, wrap=lambda source: source, stop=None
                 raise KeyboardInterrupt
 
         run = Run(folder)
-        job = Job(config, found, learner(config, found), run, str(device))
+        job = Job(config, sources, learner(config, sources), run, str(device))
         progress = train(job, World(), report, resume=resume)
     return progress, losses, before
 
@@ -78,12 +78,12 @@ def test_a_run_on_a_device_goes_on_there_or_on_a_cpu(tmp_path):
         there(config, tmp_path / "cut", stop=17)
     shutil.copytree(tmp_path / "cut", tmp_path / "moved")
     whole = here(config, tmp_path / "cpu").losses
-    rest = here(config, tmp_path / "moved", resume=True).losses
-    assert rest == pytest.approx(whole[12:], rel=1e-9)  # from the checkpoint on
-    progress, rest, _ = there(config, tmp_path / "cut", resume=True)
+    resumed = here(config, tmp_path / "moved", resume=True).losses
+    assert resumed == pytest.approx(whole[12:], rel=1e-9)  # from the checkpoint on
+    progress, resumed, _ = there(config, tmp_path / "cut", resume=True)
     assert progress.iteration == 24
-    assert min(rest) > 12
-    for iteration, loss in rest.items():
+    assert min(resumed) > 12
+    for iteration, loss in resumed.items():
         assert loss == pytest.approx(whole[iteration - 1], rel=1e-9)
     progress, _, _ = there(config, tmp_path / "endless", wrap=lambda s: Endless(s, draws))
     assert progress.skipped == 2

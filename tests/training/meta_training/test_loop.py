@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from tests.training.learners.test_learners import drawn, made
+from tests.training.learners.test_learners import drawn, learner_of
 from tests.training.tiny import Endless, Untold, same, splits, tiny, train
 from training.config import merged
 from training.data.windows import Splits
@@ -31,7 +31,7 @@ def test_it_learns_and_a_seed_decides_everything(tmp_path):
     assert last < first - 0.1, (first, last)
     history = one.progress.history
     assert history[-1]["nll"] < history[0]["nll"]
-    assert one.progress.best_metric == min(each["nll"] for each in history)
+    assert one.progress.best_metric == min(record["nll"] for record in history)
     assert one.losses == two.losses
     assert same(one.states[-1], two.states[-1])
     other = tiny(seed=1, optimiser={"iterations": 1, "batch": 6}, model={"noise": "unknown"})
@@ -51,21 +51,21 @@ def measuring(monkeypatch, values):
 def test_the_best_parameters_are_kept_and_patience_ends_it(tmp_path, monkeypatch):
     measuring(monkeypatch, [3.0, 2.0, 2.0, 2.4, 1.0])
     config = tiny(optimiser={"iterations": 30}, validation={"patience": 2})
-    found = train(config, tmp_path / "a")
-    progress, result = found.progress, found.run.result()
+    run = train(config, tmp_path / "a")
+    progress, result = run.progress, run.run.result()
     assert (progress.iteration, progress.best_iteration, progress.best_metric) == (12, 6, 2.0)
-    assert [each["nll"] for each in progress.history] == [3.0, 2.0, 2.0, 2.4]
+    assert [record["nll"] for record in progress.history] == [3.0, 2.0, 2.0, 2.4]
     assert (result["iterations"], result["best_iteration"], result["best_metric"]) == (12, 6, 2.0)
-    kept = found.run.load()[0].best
-    assert same(kept, found.states[5])
-    assert not same(kept, found.states[8])
+    kept = run.run.load()[0].best
+    assert same(kept, run.states[5])
+    assert not same(kept, run.states[8])
 
 
 def test_of_accuracies_the_highest_is_best(tmp_path, monkeypatch):
-    found = iter([0.5, 0.8, 0.7, 0.6])
+    accuracies = iter([0.5, 0.8, 0.7, 0.6])
 
     def measure(self, learner):
-        return {"nll": 1.0, "accuracy": next(found)}
+        return {"nll": 1.0, "accuracy": next(accuracies)}
 
     building = sys.modules[learner.__module__]
     monkeypatch.setattr(building, "_check_alike", lambda *_: None)  # a sinusoid has no classes
@@ -76,20 +76,20 @@ def test_of_accuracies_the_highest_is_best(tmp_path, monkeypatch):
 
 def test_what_is_not_finite_is_never_the_best(tmp_path, monkeypatch):
     measuring(monkeypatch, [math.nan, 5.0, -math.inf, math.nan])
-    found = train(tiny(), tmp_path / "a")
-    assert (found.progress.best_iteration, found.progress.best_metric) == (6, 5.0)
+    run = train(tiny(), tmp_path / "a")
+    assert (run.progress.best_iteration, run.progress.best_metric) == (6, 5.0)
     measuring(monkeypatch, [math.nan])
     with pytest.raises(BadConfig, match="no validation"):
         train(tiny(), tmp_path / "b")
 
 
 def test_gradients_that_are_not_finite_are_skipped_up_to_a_limit(tmp_path, monkeypatch):
-    found = train(tiny(), tmp_path / "a", wrap=lambda source: Endless(source, {2, 7}))
-    assert (found.progress.skipped, found.progress.iteration) == (2, 12)
-    moved = [not same(a, b) for a, b in zip(found.states, found.states[1:], strict=False)]
-    assert [i + 1 for i, each in enumerate(moved) if not each] == [2, 7]
-    assert all(torch.isfinite(each).all() for each in found.states[-1].values())
-    assert found.run.result()["skipped"] == 2
+    run = train(tiny(), tmp_path / "a", wrap=lambda source: Endless(source, {2, 7}))
+    assert (run.progress.skipped, run.progress.iteration) == (2, 12)
+    moved = [not same(a, b) for a, b in zip(run.states, run.states[1:], strict=False)]
+    assert [i + 1 for i, has_moved in enumerate(moved) if not has_moved] == [2, 7]
+    assert all(torch.isfinite(value).all() for value in run.states[-1].values())
+    assert run.run.result()["skipped"] == 2
     monkeypatch.setattr(loop, "MAX_SKIPPED", 9)
     config = tiny(optimiser={"iterations": 50, "batch": 1, "length": 2})
     with pytest.raises(BadConfig, match="10 gradients were not finite"):
@@ -127,18 +127,23 @@ def test_a_run_that_died_goes_on_bit_for_bit(tmp_path, monkeypatch, case):
     model, objective = RESUMED[case]
     config = tiny(model=model, objective=objective, optimiser={"iterations": 11, "warmup": 4})
     whole = train(config, tmp_path / "whole")
-    assert [each["iteration"] for each in whole.progress.history] == [3, 6, 9, 11]  # the last, too
+    assert [record["iteration"] for record in whole.progress.history] == [
+        3,
+        6,
+        9,
+        11,
+    ]  # the last, too
     interrupted(config, tmp_path / "cut", 7, monkeypatch)
-    rest = train(config, tmp_path / "cut", resume=True)
-    assert rest.losses == whole.losses[6:]  # from the checkpoint on
-    assert same(rest.states[-1], whole.states[-1])
-    assert same(rest.progress.best, whole.progress.best)
-    assert timeless(rest.progress) == timeless(whole.progress)
+    resumed = train(config, tmp_path / "cut", resume=True)
+    assert resumed.losses == whole.losses[6:]  # from the checkpoint on
+    assert same(resumed.states[-1], whole.states[-1])
+    assert same(resumed.progress.best, whole.progress.best)
+    assert timeless(resumed.progress) == timeless(whole.progress)
 
 
 def timeless(progress):
     """Its numbers but for times."""
-    history = [{k: v for k, v in each.items() if k != "elapsed_s"} for each in progress.history]
+    history = [{k: v for k, v in record.items() if k != "elapsed_s"} for record in progress.history]
     return progress.iteration, progress.best_metric, progress.best_iteration, history
 
 
@@ -237,8 +242,8 @@ def test_only_what_is_done_is_found_and_what_cannot_be_read_is_named(tmp_path):
 
 
 def validated(settings, learned=None):
-    found = splits(settings)
-    return Validation(settings, found, "cpu"), learned or learner(settings, found).double()
+    sources = splits(settings)
+    return Validation(settings, sources, "cpu"), learned or learner(settings, sources).double()
 
 
 @torch.no_grad()
@@ -256,9 +261,9 @@ def test_validation_is_of_the_same_windows_and_the_mean_of_what_is_minimised():
         expected = -log_scores(learned, batch, settings.objective, None).mean()
         assert validation.measure(learned) == {"nll": pytest.approx(expected.item(), abs=1e-12)}
         assert learned.training
-    told, learned = validated(tiny(objective={"supervision": 1.0}))
-    assert torch.equal(told.supervision == 1, told.batch.switch)
-    assert told.measure(learned)["nll"] < one.measure(learned)["nll"]
+    supervised, learned = validated(tiny(objective={"supervision": 1.0}))
+    assert torch.equal(supervised.supervision == 1, supervised.batch.switch)
+    assert supervised.measure(learned)["nll"] < one.measure(learned)["nll"]
 
 
 class Drawn:
@@ -271,17 +276,17 @@ class Drawn:
 def test_norms_do_not_move():
     """Of the encoder's evaluation: what a window is predicted as is independent of the others."""
     source = Splits(Drawn(), Drawn(), Drawn(), x_dim=126, y_dim=1, classes=3)
-    learned = made("pcoc-conv")
+    learned = learner_of("pcoc-conv")
     learned.encoder(drawn("pcoc-conv").x)  # moments that are not the first
-    before = {name: each.clone() for name, each in learned.state_dict().items()}
+    before = {name: value.clone() for name, value in learned.state_dict().items()}
     Validation(tiny(validation={"windows": 1}), source, "cpu").measure(learned)
     assert same(learned.state_dict(), before)
 
 
 def test_settings_are_merged_by_name():
     base = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
-    found = merged(base, {"a": {"c": {"f": 4}}}, {"a": {"b": 5}, "e": 6, "g": {"h": 7}})
-    assert found == {"a": {"b": 5, "c": {"d": 2, "f": 4}}, "e": 6, "g": {"h": 7}}
+    settings = merged(base, {"a": {"c": {"f": 4}}}, {"a": {"b": 5}, "e": 6, "g": {"h": 7}})
+    assert settings == {"a": {"b": 5, "c": {"d": 2, "f": 4}}, "e": 6, "g": {"h": 7}}
     assert base == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
     for pair in (({"a": 3}, {"a": {"b": 1}}), ({"a": {"b": 1}}, {"a": 3})):
         with pytest.raises(BadConfig, match="a: "):
@@ -310,7 +315,7 @@ def test_progress_is_one_line_in_a_terminal_and_a_line_for_each_validation_elsew
         assert part in last
     progress = Progress(iteration=50, elapsed_s=10.0)
     assert lines(tmp_path, False, progress, {"loss": 1.0}) == []
-    (found,) = lines(tmp_path, False, progress, {"loss": 1.0, "validation/nll": 2.0})
-    assert found == f"{TITLE} 50: loss 1.000 nll 2.000 5.0/s"
+    (shown_lines,) = lines(tmp_path, False, progress, {"loss": 1.0, "validation/nll": 2.0})
+    assert shown_lines == f"{TITLE} 50: loss 1.000 nll 2.000 5.0/s"
     assert lines(tmp_path / "none", False, progress, {"validation/nll": 2.0}, leads=False) == []
     assert not (tmp_path / "none").exists()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.model_core.cases import of_labels, walk
-from tests.training.learners.test_learners import drawn, made
+from tests.training.learners.test_learners import drawn, learner_of
 from tests.training.tiny import Gaps, splits, tiny
 from training.config import ModelConfig, Objective
 from training.data.windows import Batch
@@ -34,7 +34,7 @@ MODES = ["oracle", "toe", "coe", "sw3", "sw50"]
 def literal(learner, batch, first):
     """`log p(y_t | x_t, rows first(b, t)..t-1)`, one window after another."""
     model = learner.model()
-    found = torch.full(batch.y.shape[:2], math.nan, dtype=batch.y.dtype)
+    scores = torch.full(batch.y.shape[:2], math.nan, dtype=batch.y.dtype)
     for b, t in torch.cartesian_prod(*map(torch.arange, batch.y.shape[:2])).tolist():
         one = batch.part(slice(b, b + 1))
         prior = start(model, one)
@@ -45,33 +45,33 @@ def literal(learner, batch, first):
                 weight = one.y.new_ones(1, 1)
                 stats = model.update(stats, phi[i], one.y[:, i], weight)
         if not one.y[0, t].isnan().any():
-            found[b, t] = model.predictive(stats, phi[t]).joint_log_density(one.y[:, None, t])
-    return found
+            scores[b, t] = model.predictive(stats, phi[t]).joint_log_density(one.y[:, None, t])
+    return scores
 
 
 def encoded(model, one, context):
     """Features of every observation of one window, whose lags are of the labels before."""
-    found = []
+    features = []
     for x, y in zip(one.x.unbind(1), one.y.unbind(1), strict=True):
-        found.append(model.encode(x, context))
+        features.append(model.encode(x, context))
         if getattr(model, "lags", 0):
             context = model.remember(context, y, ~y.isnan().any(-1))
-    return found
+    return features
 
 
-def same(found, expected):
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0, equal_nan=True)
+def same(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=1e-9, rtol=0, equal_nan=True)
 
 
-def scored(learner, batch, mode, told=None, **others):
+def scored(learner, batch, mode, supervision=None, **others):
     with torch.no_grad():
-        return log_scores(learner, batch, Objective(mode=mode, **others), told)
+        return log_scores(learner, batch, Objective(mode=mode, **others), supervision)
 
 
 @KINDS
 @torch.no_grad()
 def test_a_baseline_is_its_definition(kind):
-    learner, batch = made(kind), drawn(kind)
+    learner, batch = learner_of(kind), drawn(kind)
     firsts = {
         "oracle": lambda b, t: max((i for i in range(t + 1) if batch.switch[b, i]), default=0),
         "toe": lambda b, t: t,
@@ -92,9 +92,9 @@ def test_a_baseline_is_its_definition(kind):
 @torch.no_grad()
 def test_supervision_tells_of_true_switches_only():
     batch = drawn("alpaca-known", 200, 50)
-    told = reveal(batch.switch, 1.0, torch.Generator().manual_seed(0))
-    assert torch.equal(told == 1, batch.switch)
-    assert torch.equal(told.isnan(), ~batch.switch)
+    supervision = reveal(batch.switch, 1.0, torch.Generator().manual_seed(0))
+    assert torch.equal(supervision == 1, batch.switch)
+    assert torch.equal(supervision.isnan(), ~batch.switch)
     some = reveal(batch.switch, 0.3, torch.Generator().manual_seed(0))
     assert not (some == 1)[~batch.switch].any()
     share = (some == 1)[batch.switch].double().mean().item()
@@ -107,10 +107,10 @@ def test_supervision_tells_of_true_switches_only():
 
 @torch.no_grad()
 def test_told_of_every_switch_and_sure_of_no_other_it_is_the_oracle():
-    learner, batch = made("alpaca-lags"), drawn("alpaca-lags")
+    learner, batch = learner_of("alpaca-lags"), drawn("alpaca-lags")
     learner.hazard_logit.fill_(-40.0)
-    told = reveal(batch.switch, 1.0, torch.Generator()).to(batch.y)
-    same(scored(learner, batch, "moca", told), scored(learner, batch, "oracle"))
+    supervision = reveal(batch.switch, 1.0, torch.Generator()).to(batch.y)
+    same(scored(learner, batch, "moca", supervision), scored(learner, batch, "oracle"))
     untold = scored(learner, batch, "moca")
     assert not torch.allclose(untold.nan_to_num(), scored(learner, batch, "oracle").nan_to_num())
     same(untold, scored(learner, batch, "coe"))
@@ -127,7 +127,7 @@ def test_modes_and_windows():
 def test_what_nobody_tells_is_refused_or_not_needed():
     batch = drawn("alpaca-known")._replace(switch=None)
     with pytest.raises(ValueError, match="needs the true switches"):
-        log_scores(made("alpaca-known"), batch, Objective(mode="oracle"), None)
+        log_scores(learner_of("alpaca-known"), batch, Objective(mode="oracle"), None)
     # Of labels alone, lags stand in for inputs.
     settings = ModelConfig(lags=2, widths=(5,), features=4)
     learner = build(settings, Scaling.none(0, 1), 0, 0).double()
@@ -138,31 +138,31 @@ def test_what_nobody_tells_is_refused_or_not_needed():
 
 @torch.no_grad()
 def test_class_probabilities_are_those_that_labels_are_scored_with():
-    learner, batch = made("pcoc"), drawn("pcoc")
+    learner, batch = learner_of("pcoc"), drawn("pcoc")
     shares = reveal(batch.switch, 0.5, torch.Generator().manual_seed(1)).to(batch.y)
     for mode in ("moca", *MODES):
-        told = shares if mode == "moca" else None
-        each = class_log_probabilities(learner, batch, Objective(mode=mode), told)
-        total = each.exp().sum(-1)
+        supervision = shares if mode == "moca" else None
+        log_class = class_log_probabilities(learner, batch, Objective(mode=mode), supervision)
+        total = log_class.exp().sum(-1)
         torch.testing.assert_close(total, torch.ones_like(total), atol=1e-12, rtol=0)
-        known = ~batch.y.isnan()
-        label = torch.where(known, batch.y, 0.0).long()
-        at_label = torch.where(known, each.gather(-1, label), math.nan).squeeze(-1)
-        same(at_label, scored(learner, batch, mode, told))
+        present = ~batch.y.isnan()
+        label = torch.where(present, batch.y, 0.0).long()
+        at_label = torch.where(present, log_class.gather(-1, label), math.nan).squeeze(-1)
+        same(at_label, scored(learner, batch, mode, supervision))
 
 
 @torch.no_grad()
 def test_class_probabilities_of_moca_are_the_filters_told_of_switches_or_not():
-    learner, batch = made("pcoc"), drawn("pcoc", 2, 14)
-    model, told = learner.model(), torch.full((2, 14), math.nan, dtype=torch.float64)
-    told[0, 6], told[1, 8], told[1, 4] = 1.0, 1.0, 0.3
+    learner, batch = learner_of("pcoc"), drawn("pcoc", 2, 14)
+    model, supervision = learner.model(), torch.full((2, 14), math.nan, dtype=torch.float64)
+    supervision[0, 6], supervision[1, 8], supervision[1, 4] = 1.0, 1.0, 0.3
     streams = [
         of_labels(y, x, model.hazard)._replace(labelled=~np.isnan(y[:, 0]), changepoint=switch)
-        for x, y, switch in zip(batch.x.numpy(), batch.y.numpy(), told.numpy(), strict=True)
+        for x, y, switch in zip(batch.x.numpy(), batch.y.numpy(), supervision.numpy(), strict=True)
     ]
     steps = walk(model, start(model, batch), streams, 14)
     expected = torch.stack([step.info.predictive.mean() for step in steps], 1)
-    same(class_log_probabilities(learner, batch, Objective(), told).exp(), expected)
+    same(class_log_probabilities(learner, batch, Objective(), supervision).exp(), expected)
 
 
 @torch.no_grad()
@@ -175,18 +175,18 @@ def test_a_classifier_that_trains_on_everything_is_a_softmax():
     expected = (features @ learner.last.weight.T + learner.last.bias).softmax(-1).log()
     objective = Objective(mode="toe")
     torch.testing.assert_close(class_log_probabilities(learner, batch, objective), expected)
-    found = log_scores(learner, batch, objective, None)
-    assert torch.equal(found.isnan(), batch.y.squeeze(-1).isnan())
-    for b, t in (~found.isnan()).nonzero().tolist():
-        assert found[b, t].item() == pytest.approx(expected[b, t, int(batch.y[b, t])].item())
+    scores = log_scores(learner, batch, objective, None)
+    assert torch.equal(scores.isnan(), batch.y.squeeze(-1).isnan())
+    for b, t in (~scores.isnan()).nonzero().tolist():
+        assert scores[b, t].item() == pytest.approx(expected[b, t, int(batch.y[b, t])].item())
 
 
 def test_accuracy_counts_labels_alone_and_nothing_unknown_is_right():
-    each = torch.tensor([[0.2, 0.7, 0.1], [0.5, 0.2, 0.3], [0.1, 0.1, 0.8]]).log()[None]
+    log_probability = torch.tensor([[0.2, 0.7, 0.1], [0.5, 0.2, 0.3], [0.1, 0.1, 0.8]]).log()[None]
     y = torch.tensor([1.0, 2.0, math.nan])[None, :, None]
-    found = accuracy(each, y)
-    assert found[0, :2].tolist() == [1.0, 0.0]
-    assert found[0, 2].isnan()
+    right = accuracy(log_probability, y)
+    assert right[0, :2].tolist() == [1.0, 0.0]
+    assert right[0, 2].isnan()
     assert accuracy(torch.full((1, 1, 2), math.nan), torch.zeros(1, 1, 1)).isnan().all()
 
 
@@ -200,18 +200,18 @@ def test_a_score_that_fails_does_not_pass_for_a_label_that_is_missing(tmp_path):
             optimiser={"length": 100, "dtype": "float32"},
             validation={"windows": 6},
         )
-        found = splits(wanted)
-        found = found._replace(validation=Gaps(found.validation))
-        made, validation = new_learner(wanted, found), Validation(wanted, found, "cpu")
+        sources = splits(wanted)
+        sources = sources._replace(validation=Gaps(sources.validation))
+        untrained, validation = new_learner(wanted, sources), Validation(wanted, sources, "cpu")
         batch = validation.batch.to("cpu", torch.float32)
-        known = ~torch.isnan(batch.y).any(-1)
-        score = measured(made, batch, wanted.objective)["nll"]
-        failed = torch.isnan(score) & known
+        present = ~torch.isnan(batch.y).any(-1)
+        score = measured(untrained, batch, wanted.objective)["nll"]
+        failed = torch.isnan(score) & present
         assert fails == bool(failed.any())
-        assert not failed[known].all()
-        assert not torch.isfinite(score[~known]).any()
-        expected = math.nan if fails else score[known].mean().item()
-        nll = validation.measure(made)["nll"]
+        assert not failed[present].all()
+        assert not torch.isfinite(score[~present]).any()
+        expected = math.nan if fails else score[present].mean().item()
+        nll = validation.measure(untrained)["nll"]
         assert nll == pytest.approx(expected, rel=1e-6, nan_ok=True)
-        total, count = TrainingLoss(made, wanted)(batch, None)
-        assert (math.isnan(total.item()), count) == (fails, known.sum())
+        total, count = TrainingLoss(untrained, wanted)(batch, None)
+        assert (math.isnan(total.item()), count) == (fails, present.sum())

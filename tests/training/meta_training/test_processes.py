@@ -32,7 +32,7 @@ def test_two_processes_do_what_one_does(tmp_path):
     done = launched("-m", "tests.training.two", tmp_path / "two")
     assert done.returncode == 0, done.stderr
     two.main(tmp_path / "one")
-    one, both = (json.loads((tmp_path / each / "said.json").read_text()) for each in ("one", "two"))
+    one, both = (json.loads((tmp_path / name / "said.json").read_text()) for name in ("one", "two"))
     assert (one["size"], both["size"]) == (1, 2)
     assert len(one["losses"]) == 20
     assert one["losses"][-1] != pytest.approx(one["losses"][0], abs=1e-3)
@@ -58,22 +58,22 @@ ENVIRONMENTS = [
 
 
 def test_the_environment_of_torchrun_is_needed_by_several_processes_only(monkeypatch):
-    for environment, said in ENVIRONMENTS:
+    for environment, message in ENVIRONMENTS:
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
             monkeypatch.delenv(name, raising=False)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(BadConfig, match=said), world("cpu"):
+        with pytest.raises(BadConfig, match=message), world("cpu"):
             pass
     monkeypatch.setenv("WORLD_SIZE", "")
     monkeypatch.setenv("RANK", "left over")
-    with world("cpu") as found:
-        assert found == World(0, 1)
+    with world("cpu") as joined:
+        assert joined == World(0, 1)
 
 
 def test_the_shares_are_the_batch():
     shares = [World(rank, 3).share(12) for rank in range(3)]
-    assert [i for each in shares for i in range(12)[each]] == list(range(12))
+    assert [i for share in shares for i in range(12)[share]] == list(range(12))
     assert World().share(7) == slice(0, 7)
     with pytest.raises(BadConfig, match="multiple of 3, the number of processes, got 13"):
         World(1, 3).share(13)

@@ -45,7 +45,7 @@ def folder(tmp_path):
 
 
 def run(*arguments, **environment):
-    return CliRunner(env=environment).invoke(app, [str(each) for each in arguments])
+    return CliRunner(env=environment).invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.slow
@@ -81,14 +81,14 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
 
 
 def test_what_cannot_be_evaluated_is_named(tmp_path):
-    for arguments, environment, said in (
+    for arguments, environment, message in (
         (("all", "--data", tmp_path), {}, "tcpd.json, nab.npz"),
         (("all",), {"MOCA_TEST_DATA": ""}, "--data"),
         (("all", "--data", tmp_path, "--model", "poisson"), {}, "--model: "),
     ):
         result = run(*arguments, **environment)
         assert result.exit_code == 2, arguments
-        assert said in result.stderr
+        assert message in result.stderr
     for name, content in (
         ("tcpd.json", b"{"),
         ("nab.npz", b"no archive"),

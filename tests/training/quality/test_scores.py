@@ -23,11 +23,11 @@ from training.quality.series import SeriesFamily
 
 
 def test_series_are_rows_by_name(tmp_path):
-    found = {
+    content = {
         "b": {"values": [[1, None, 3]], "annotations": {"7": [2]}},
         "a": {"values": [[1.5, 2], [3, 4]], "annotations": {"6": [], "8": [1]}},
     }
-    (tmp_path / "tcpd.json").write_text(json.dumps(found))
+    (tmp_path / "tcpd.json").write_text(json.dumps(content))
     a, b = series.tcpd(tmp_path / "tcpd.json")
     assert a.name == "a"
     assert a.y.tolist() == [[1.5, 3.0], [2.0, 4.0]]
@@ -127,9 +127,9 @@ def test_detections_by_hand():
     assert cost(100) == 0.0  # of the probation: 15 %
     assert window_weights(window(20_000)).first == 750
     assert window_weights(window(1000)).first == 150
-    found = detection_curve([np.ones(1000)], [TWO])  # equal scores are flagged together
-    assert len(found.threshold) == 2
-    assert found.at(1.0) < 0
+    curve = detection_curve([np.ones(1000)], [TWO])  # equal scores are flagged together
+    assert len(curve.threshold) == 2
+    assert curve.at(1.0) < 0
 
 
 def test_a_threshold_comes_from_the_other_half():
@@ -141,8 +141,8 @@ def test_a_threshold_comes_from_the_other_half():
     # Thresholds of one series say nothing of another: in-sample is better.
     rng = np.random.default_rng(1)
     noise = [rng.random(n) for _ in range(8)]
-    found = anomaly_score(noise, weighted, rng)
-    assert found.mean < found.in_sample
+    score = anomaly_score(noise, weighted, rng)
+    assert score.mean < score.in_sample
 
 
 def test_an_alarm_silences_those_that_follow():
@@ -159,23 +159,23 @@ def test_an_alarm_silences_those_that_follow():
     false = 100 * sum(TWO.weight[at] for at in (480, 580, 680)) / 4
     assert alarm_curve([long], [TWO]).at(scores.ALARM) == pytest.approx(false)
     for at, cost in ((150, 11 / 4), (149, 0.0)):  # from the end of the probation
-        found = alarm_curve([flags(1000, 400, 700, at)], [TWO]).at(scores.ALARM)
-        assert found == pytest.approx(100 - cost)
+        score = alarm_curve([flags(1000, 400, 700, at)], [TWO]).at(scores.ALARM)
+        assert score == pytest.approx(100 - cost)
     # A threshold is fixed for alarms.
     values, weighted = [0.9991 * flags(1000, 400, 700)] * 8, [TWO] * 8
-    found = anomaly_score(values, weighted, np.random.default_rng(0), alarm_curve)
-    assert (found.in_sample, found.fixed) == (pytest.approx(100.0), pytest.approx(100.0))
-    nothing = [0.9989 * each for each in values]
+    score = anomaly_score(values, weighted, np.random.default_rng(0), alarm_curve)
+    assert (score.in_sample, score.fixed) == (pytest.approx(100.0), pytest.approx(100.0))
+    nothing = [0.9989 * value for value in values]
     assert anomaly_score(nothing, weighted, np.random.default_rng(0), alarm_curve).fixed == 0.0
 
 
 def test_the_windowed_gaussian_by_hand():
     y = np.random.default_rng(0).normal(size=300)
-    found = windowed_gaussian(y)
+    strange = windowed_gaussian(y)
     mean, sd = y[:200].mean(), y[:200].std()
     expected = 1 - 0.5 * math.erfc(abs(y[200] - mean) / sd / math.sqrt(2))
-    assert found[200] == pytest.approx(expected)
-    assert found[0] == 0.0
+    assert strange[200] == pytest.approx(expected)
+    assert strange[0] == 0.0
 
 
 def standard(n):
@@ -224,10 +224,10 @@ def test_corpora_are_pooled():
 
     ours = [of_series(1.0, 1.0, [0.5, 0.01], 5.0), of_series(2.0, 4.0, [0.3, 0.7])]
     last = [of_series(0.0, 2.0, [0.5, 0.5]), of_series(4.0, 2.0, [0.5, 0.5])]
-    found = scores.pooled(ours, last, np.random.default_rng(0))
-    assert found.log_score.mean == 1.5
-    assert found.lead == pytest.approx(-0.5)
-    assert found.relative_error.mean == pytest.approx(1.0)  # half and twice
-    assert (found.relative_error.low, found.relative_error.high) == pytest.approx((0.5, 2.0))
-    assert (found.coverage, found.lowest, found.highest) == (0.75, 0.5, 1.0)
-    assert (found.runaway, found.runaways) == (5.0, 1)
+    corpus = scores.pooled(ours, last, np.random.default_rng(0))
+    assert corpus.log_score.mean == 1.5
+    assert corpus.lead == pytest.approx(-0.5)
+    assert corpus.relative_error.mean == pytest.approx(1.0)  # half and twice
+    assert (corpus.relative_error.low, corpus.relative_error.high) == pytest.approx((0.5, 2.0))
+    assert (corpus.coverage, corpus.lowest, corpus.highest) == (0.75, 0.5, 1.0)
+    assert (corpus.runaway, corpus.runaways) == (5.0, 1)
