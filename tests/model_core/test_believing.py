@@ -35,9 +35,9 @@ SEVERAL = pytest.mark.parametrize("name", ["averaged-2", "joint-2", "fleet-2", "
 )
 @pytest.mark.parametrize("rate", [0.0, 0.02])
 def test_the_whole_filter_is_that_by_loops(name, loops, rate):
-    one, steps = case(name), 20
+    one, steps = case(name), 13
     labelled = [t % 7 != 4 for t in range(steps)]
-    hint = [0.7 if t == 15 else np.nan for t in range(steps)]
+    hint = [0.7 if t == 10 else np.nan for t in range(steps)]
     told = {"labelled": labelled, "elapsed": [1.0, 2.5], "changepoint": hint}
     stream = series(one, 11, steps, outlier_rate=rate, **told)
     stream.y[8] += 40.0

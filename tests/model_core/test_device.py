@@ -16,7 +16,7 @@ from tests.guarded import guarded, no_waiting
 from tests.model_core.cases import inputs, run, series
 from tests.model_core.registry import NAMES, PROVEN, case, tensor
 
-STEPS, ROOM = 8, 4  # half of the steps prune
+STEPS, ROOM = 6, 3  # half of the steps prune
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 QUICK = ("categorical", "alpaca-unknown-1", "pcoc-3", "fleet-2")
 EACH = [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in NAMES]
