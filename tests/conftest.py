@@ -107,12 +107,17 @@ def shared_server(server_binary):
         yield url
 
 
+def empty(client) -> None:
+    """Drop all that a server holds, its scripts as well; closes the client."""
+    with client:
+        client.flushall()
+        client.script_flush()
+
+
 @pytest.fixture
 def redis_url(shared_server):
     """URL of an empty server; a test that takes it runs once on each kind."""
-    with connect(shared_server) as client:
-        client.flushall()
-        client.script_flush()
+    empty(connect(shared_server))
     return shared_server
 
 
@@ -132,9 +137,7 @@ def _shared_valkey():
 @pytest.fixture
 def valkey_url(_shared_valkey):
     """URL of an empty embedded Valkey, for tests that need not run on each kind."""
-    with connect(_shared_valkey) as client:
-        client.flushall()
-        client.script_flush()
+    empty(connect(_shared_valkey))
     return _shared_valkey
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from service.store.connection import connect
 from tests.clusters import running_cluster
+from tests.conftest import empty
 from tests.e2e.conftest import disk_store, processes, serve  # noqa: F401
 
 
@@ -18,8 +19,7 @@ def shared_cluster():
 def redis_url(shared_cluster):
     url, nodes = shared_cluster
     for port in nodes.running:
-        nodes.client(port).flushall()
-        nodes.client(port).script_flush()
+        empty(nodes.client(port))
     return url
 
 

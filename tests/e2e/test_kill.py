@@ -18,7 +18,7 @@ from tests.e2e.deployment import (
 from tests.feeding import Follower
 from tests.waiting import PATIENCE_S, until
 
-STREAMS = 20
+STREAMS = 10
 LENGTH = 16  # more than series() needs for a change
 PER_SECOND = 100
 

@@ -1,7 +1,5 @@
 """Every topology of the store behind one name, two workers' logs, and ways to fill and commit."""
 
-import contextlib
-
 import pytest
 
 from service.store import keys
@@ -9,7 +7,7 @@ from service.store.append import Appender
 from service.store.connection import connect, connect_async
 from service.store.log import Commit, Log
 from tests.clusters import running_cluster, server_or_skip
-from tests.conftest import running_server
+from tests.conftest import empty, running_server
 
 P = 3
 
@@ -26,19 +24,13 @@ def topology(request):
     """URL of a store of each topology, and a function that empties it."""
     if request.param == "valkey":
         url = request.getfixturevalue("_shared_valkey")
-        yield url, lambda: _empty(connect(url))
+        yield url, lambda: empty(connect(url))
     elif request.param == "redis":
         with running_server(server_or_skip()) as url:
-            yield url, lambda: _empty(connect(url))
+            yield url, lambda: empty(connect(url))
     else:
         with running_cluster() as (url, nodes):
-            yield url, lambda: [_empty(nodes.client(port)) for port in nodes.running]
-
-
-def _empty(client):
-    with contextlib.closing(client):
-        client.flushall()
-        client.script_flush()
+            yield url, lambda: [empty(nodes.client(port)) for port in nodes.running]
 
 
 @pytest.fixture
