@@ -105,6 +105,8 @@ def _pipeline(
     model: UnderlyingModel, settings: StreamSettings, levels: Sequence[float] = ()
 ) -> Pipeline:
     wanted = rules(Chosen(None, None, model), model, settings)
+    # An alarm on an anomaly has moments, which may not be summed up; its number says enough.
+    wanted = wanted._replace(anomaly_alarm=None)
     return Pipeline(model, wanted, [0.0], levels, provisional=False)
 
 

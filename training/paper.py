@@ -31,7 +31,6 @@ Charts = list[tuple[str, Chart]]  # by the name of their files
 
 NO_HAZARD = "all"
 BASELINES = ("SW5", "SW10", "SW50", "TOE", "COE")
-UNITS = {"nll": "test NLL (nats)", "accuracy": "test accuracy"}
 # Names of the crossed methods in tables and figures (paper, app. D.3).
 SUPERVISED = "MOCA, told in the test"
 UNSUPERVISED = "oracle, untold in the test"
@@ -250,7 +249,7 @@ def evaluate(wanted: Study, draw: Callable[[Evaluated], Charts]) -> Comparison:
             except ValueError:  # the switches of the data are unknown
                 continue
             values[setting, name] = crossed
-    comparison = Comparison(wanted.experiment, UNITS[protocol.metric], protocol.better, values)
+    comparison = Comparison(wanted.experiment, protocol.measure, protocol.better, values)
     table = method_table(comparison)
     console.print(table.for_terminal())
     save_table(comparison, table, chosen, wanted.out)
@@ -290,7 +289,7 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
         tested = Objective(mode=mode, supervision=share)
         values[variation.setting, method] = trained.scores(done, splits, protocol, tested)
         runs[variation.setting, method] = done
-    unit = UNITS[protocol.metric]
+    unit = protocol.measure
     comparison = Comparison(name, unit, protocol.better, values, ablation.axis)
     table = ablation_table(comparison, ablation.question)
     console.print(table.for_terminal())
@@ -315,9 +314,8 @@ def validated(run: Trained) -> Chart:
 
 def tested(run: Trained, splits: Splits, count: int) -> Batch:
     """The first test sequences."""
-    protocol = PROTOCOLS[run.config.experiment]
-    batch = trained.sequences(splits, protocol).part(slice(0, count))
-    return batch.to("cpu", protocol.dtype)
+    batch = trained.sequences(splits, run.protocol).part(slice(0, count))
+    return batch.to("cpu", run.protocol.dtype)
 
 
 def calibrated(run: Trained, splits: Splits) -> Chart:
@@ -340,7 +338,7 @@ def classifier_charts(evaluated: Evaluated) -> Charts:
         posterior = segments.forward(matrix, Changes(learner.hazard)).log_posterior
         belief = figures.heat_map(posterior[0].double().exp().numpy(), one.switch[0].numpy())
         batch = tested(run, splits, CLASSIFIED)
-        part = PROTOCOLS[run.config.experiment].part
+        part = run.protocol.part
         parts = [
             class_log_probabilities(learner, batch.part(slice(i, i + part)), run.config.objective)
             for i in range(0, len(batch.y), part)

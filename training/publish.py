@@ -31,7 +31,7 @@ from training.errors import BadConfig, BadData, BadRun, Behind
 from training.experiments import own
 from training.report import MethodComparison, Report
 from training.statistics import estimate, formatted
-from training.trained import DTYPE, PROTOCOLS, Protocol, Trained
+from training.trained import DTYPE, Trained
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTO = "auto"
@@ -109,9 +109,8 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
     _check_regimes(wanted.regimes, run.config.model.priors)
     splits = catalogue.splits(run.config, wanted.place)
     untrained = _untrained(wanted, run, splits, console)
-    protocol = protocol_of(run.config)
-    batch = trained.sequences(splits, protocol)
-    report = reporting.measured(wanted.name, run, splits, protocol, digest(run.config, batch))
+    batch = trained.sequences(splits, run.protocol)
+    report = reporting.measured(wanted.name, run, splits, digest(run.config, batch))
     report = report._replace(untrained=untrained)
     temporary = folder / f".publish-{os.getpid()}"
     try:
@@ -157,15 +156,6 @@ def _untrained(
         MethodComparison(name, "log score", estimate(scores.values[name]), lead)
         for name, lead in leads.items()
     )
-
-
-def protocol_of(config: Config) -> Protocol:
-    """Test protocol of a run; windows of own data are as long as in training."""
-    protocol = PROTOCOLS[config.experiment]
-    if config.experiment == OWN:
-        protocol = protocol._replace(length=config.optimiser.length)
-    metric = "accuracy" if config.model.kind == "pcoc" else "nll"
-    return protocol._replace(metric=metric)
 
 
 def digest(config: Config, batch: Batch) -> str:

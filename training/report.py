@@ -23,14 +23,13 @@ from training.statistics import (
     paired,
     reliability,
 )
-from training.trained import DTYPE, Protocol, Trained
+from training.trained import DTYPE, METRICS, Protocol, Trained
 
 VERSION = 1  # of the layout of report.json
 SERVED = Objective()  # the service's conditioning, for any mode of training
 CALIBRATION_SEQUENCES = 25  # test sequences on which calibration is measured
 MAX_HYPOTHESES = 100  # of the filter while measuring calibration
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-MEASURES = {"nll": ("test NLL", "nats"), "accuracy": ("test accuracy", "")}
 
 
 class Environment(NamedTuple):
@@ -92,10 +91,11 @@ class Report(NamedTuple):
     history: tuple[Mapping[str, float], ...] = ()
 
 
-def measured(name: str, run: Trained, splits: Splits, protocol: Protocol, digest: str) -> Report:
+def measured(name: str, run: Trained, splits: Splits, digest: str) -> Report:
     """Report of a run's model, measured on the test split."""
+    protocol = run.protocol
     first = protocol.metric
-    other = [metric for metric in MEASURES if metric != first and splits.classes]
+    other = [metric for metric in METRICS if metric != first and splits.classes]
     values = {
         metric: trained.scores(run, splits, protocol._replace(metric=metric), SERVED)
         for metric in (first, *other)
@@ -116,7 +116,7 @@ def measured(name: str, run: Trained, splits: Splits, protocol: Protocol, digest
             run.result["elapsed_s"],
         ),
         metrics=tuple(
-            Metric(MEASURES[metric][0], _estimate(of_metric), MEASURES[metric][1])
+            Metric(METRICS[metric][0], _estimate(of_metric), METRICS[metric][1])
             for metric, of_metric in values.items()
         ),
         comparisons=_comparisons(run, splits, protocol, values[first]),
@@ -159,7 +159,7 @@ def _comparisons(
         present = ~(np.isnan(ours) | np.isnan(theirs))
         difference = paired(ours[present], theirs[present])
         comparisons.append(
-            MethodComparison(method, MEASURES[protocol.metric][0], _estimate(theirs), difference)
+            MethodComparison(method, METRICS[protocol.metric][0], _estimate(theirs), difference)
         )
     return tuple(comparisons)
 

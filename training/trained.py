@@ -22,7 +22,7 @@ from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
-from training.config import Config, Objective
+from training.config import OWN, Config, Objective
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
 from training.learners import Classifier, Learner, learner
@@ -36,6 +36,7 @@ VERSION = 2  # of what test sequences are drawn from and how they are scored; mo
 DTYPE = torch.float64
 MEDIAN = (0.5,)  # without a level predictives are not summed up
 NAMES = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}
+METRICS = {"nll": ("test NLL", "nats"), "accuracy": ("test accuracy", "")}  # name and unit
 
 
 class Protocol(NamedTuple):
@@ -46,6 +47,12 @@ class Protocol(NamedTuple):
     metric: str = "nll"
     dtype: torch.dtype = DTYPE
     part: int = 10  # sequences measured at once
+
+    @property
+    def measure(self) -> str:
+        """Name of the metric, with its unit."""
+        name, unit = METRICS[self.metric]
+        return f"{name} ({unit})" if unit else name
 
     @property
     def better(self) -> int:
@@ -83,6 +90,15 @@ class Trained(NamedTuple):
         mode = self.config.objective.mode
         label = NAMES.get(mode, mode.upper())
         return f"{label} {self.config.name}".strip()
+
+    @property
+    def protocol(self) -> Protocol:
+        """Test protocol of the run; windows of own data are as long as in training."""
+        protocol = PROTOCOLS[self.config.experiment]
+        if self.config.experiment == OWN:
+            protocol = protocol._replace(length=self.config.optimiser.length)
+        metric = "accuracy" if self.config.model.kind == "pcoc" else "nll"
+        return protocol._replace(metric=metric)
 
     def digest(self, *protocol: str | int) -> str:
         """Digest of a run, its result and the protocol of a test: part of a cache file's name."""

@@ -132,3 +132,11 @@ def test_by_default_a_season_is_found_once_there_are_many_labels():
     assert quiet.events == never[1].events
     short = follow(Gaussian(), rows(y), StreamSettings(history=60))
     assert short.seasons == []  # no search looks back further than the history
+
+
+def test_anomalies_are_rated_where_nothing_is_summed_up():
+    y = np.random.default_rng(2).normal(size=1500)
+    y[1400] = 40.0
+    followed = follow(Gaussian(), rows(y))
+    assert followed.anomaly[1400] >= DEFAULTS.anomaly_alarm
+    assert followed.summary.numbers.size == 0

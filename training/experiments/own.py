@@ -36,7 +36,7 @@ from training.learners.base import Scaling
 from training.meta_training.runs import Run
 from training.results import Table
 from training.statistics import Estimate, estimate, formatted, paired
-from training.trained import PROTOCOLS, Trained
+from training.trained import Trained
 
 ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
 LISTED = 10  # streams named in a message
@@ -332,7 +332,7 @@ def compare(
     if run.config.experiment == OWN:
         series = opened(run.config).test
     else:
-        protocol = PROTOCOLS[run.config.experiment]._replace(sequences=GENERATED)
+        protocol = run.protocol._replace(sequences=GENERATED)
         batch = trained.sequences(catalogue.splits(run.config, place), protocol)
         series = [
             Series(None if batch.x is None else batch.x[k].double(), y.double(), None, str(k))
