@@ -14,6 +14,7 @@ from operator import le
 from typing import Any, NamedTuple
 
 from model_core.errors import OutOfRange
+from model_core.stream_settings import Hazard
 
 PRIOR_COUNT = 10.0  # alarms that the straight line counts for beside those that were counted
 FITTED = 50.0  # per 1,000: rates beyond it have no part in the line
@@ -185,7 +186,7 @@ class ChosenThreshold(NamedTuple):
     exact: bool
 
 
-def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> ChosenThreshold:
+def choose(curves: Sequence[Curve], rate: float, hazard: Hazard | None) -> ChosenThreshold:
     """Threshold that gives `rate` false alarms per 1,000; hazard: None is the model's own.
 
     Between two hazards that were simulated the log odds of the threshold are linear in the log
@@ -193,6 +194,10 @@ def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> Chosen
     So they do, too, where the curve of a hazard below the model's own ends before the rate. The
     first curve is that of the model's own hazard. Raises OutOfRange.
     """
+    if not (hazard is None or isinstance(hazard, float)):
+        raise OutOfRange(
+            "the hazard must be a number, or the model's own: others are not calibrated"
+        )
     own = curves[0].hazard
     if hazard is None or hazard == own:
         return _on(curves[0], rate)

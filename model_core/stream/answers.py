@@ -69,8 +69,15 @@ def predictive(model: UnderlyingModel, numbers: Floats, levels: Sequence[float])
     if model.label == "binary":
         p = float(predicted.mean[0, 0])
         return Predictive(probabilities=[1 - p, p])
+    mean = predicted.mean[0].tolist()
+    covariance = predicted.covariance[0]
+    sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0)).tolist()
     quantiles = np.maximum.accumulate(predicted.quantiles[0], 0).tolist()
-    return _of_numbers(predicted.mean[0].tolist(), predicted.covariance[0], quantiles, levels)
+    alone = len(mean) == 1
+    by_level = {q: value[0] if alone else value for q, value in zip(levels, quantiles, strict=True)}
+    if alone:
+        return Predictive(mean[0], sd[0], by_level, covariance.tolist())
+    return Predictive(mean, sd, by_level, covariance.tolist())
 
 
 def of_mixture(model: UnderlyingModel, mixture: Mixture, levels: Sequence[float]) -> Predictive:
@@ -81,24 +88,8 @@ def of_mixture(model: UnderlyingModel, mixture: Mixture, levels: Sequence[float]
 
 def of_draws(model: UnderlyingModel, drawn: Tensor, levels: Sequence[float]) -> Predictive:
     """Predictive of draws (N, d) of one label."""
-    if model.label in ("class", "binary"):
-        classes = model.classes if model.label == "class" else 2
-        counts = torch.bincount(drawn[:, 0].long(), minlength=classes)
-        return Predictive(probabilities=(counts / len(drawn)).tolist())
-    values = torch.quantile(drawn, torch.tensor(levels, dtype=drawn.dtype), dim=0).tolist()
-    covariance = torch.cov(drawn.T).reshape(drawn.shape[1], -1).numpy()
-    return _of_numbers(drawn.mean(0).tolist(), covariance, values, levels)
-
-
-def _of_numbers(
-    mean: list[float], covariance: Floats, quantiles: list[list[float]], levels: Sequence[float]
-) -> Predictive:
-    sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0)).tolist()
-    alone = len(mean) == 1
-    by_level = {q: value[0] if alone else value for q, value in zip(levels, quantiles, strict=True)}
-    if alone:
-        return Predictive(mean[0], sd[0], by_level, covariance.tolist())
-    return Predictive(mean, sd, by_level, covariance.tolist())
+    numbers = summary.of_draws(drawn, levels, model.label, model.classes)
+    return predictive(model, numbers, levels)
 
 
 class RunLength(NamedTuple):

@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from model_core import filter as moca
-from model_core import horizon as ahead
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.sensitivity.own import Calibrated
-from model_core.stream import calibration, hindsight, parsing, season, storage, warmup
+from model_core.stream import calibration, forecasts, hindsight, parsing, season, storage, warmup
 from model_core.stream import settings as options
 from model_core.stream.answers import Answer, Answers, Predictive, of_draws, of_mixture
 from model_core.stream.events import Event
@@ -32,7 +31,6 @@ from model_core.upm.base import UnderlyingModel
 
 Model = str | os.PathLike[str] | UnderlyingModel
 LEVELS = (0.05, 0.5, 0.95)
-PATHS = 256  # drawn where labels feed back; a median's level has a standard error of 0.03
 
 
 class Detectors:
@@ -244,32 +242,22 @@ class Detectors:
         Raises WarmingUp, and BadInput of models that take inputs.
         """
         pipeline = self._ahead(stream, horizon)
-        if not pipeline.model.exchangeable:
-            drawn = self.paths(stream, horizon, PATHS, seed)
-            at = torch.from_numpy(drawn)
-            return [of_draws(pipeline.model, at[:, i], self._levels) for i in range(horizon)]
-        offsets = pipeline.offsets_ahead(stream, horizon)
+        model = pipeline.model
+        if not model.exchangeable:
+            drawn = torch.from_numpy(self.paths(stream, horizon, forecasts.PATHS, seed))
+            return [of_draws(model, drawn[:, i], self._levels) for i in range(horizon)]
         row = pipeline.series[self._at(stream)].row
-        state = pipeline.slab.state(row)
-        prior = pipeline.slab.prior(row)
-        coming = pipeline.coming()
-        predictives = []
-        for i, mixture in enumerate(ahead.mixtures(pipeline.model, state, prior, coming, horizon)):
-            moved = (
-                mixture.shifted(torch.from_numpy(offsets[i : i + 1])) if offsets.any() else mixture
-            )
-            predictives.append(of_mixture(pipeline.model, moved, self._levels))
-        return predictives
+        offsets = pipeline.offsets_ahead(self._at(stream), horizon)
+        mixtures = forecasts.mixtures(pipeline.slab, row, pipeline.coming(), offsets)
+        return [of_mixture(model, mixture, self._levels) for mixture in mixtures]
 
     def paths(self, stream: int, horizon: int, count: int, seed: int = 0) -> NDArray[np.float64]:
         """Draws (count, horizon, d) of the next labels: samples of their joint predictive."""
         pipeline = self._ahead(stream, horizon)
         row = pipeline.series[self._at(stream)].row
-        states, priors = ahead.repeated(pipeline.slab.state(row), pipeline.slab.prior(row), count)
-        coming = pipeline.coming(count)
-        generator = torch.Generator().manual_seed(seed)
-        drawn = ahead.paths(pipeline.model, states, priors, coming, horizon, generator).numpy()
-        return np.asarray(drawn + pipeline.offsets_ahead(stream, horizon)[:, None])
+        offsets = pipeline.offsets_ahead(self._at(stream), horizon)
+        drawn = forecasts.paths(pipeline.slab, row, pipeline.coming(count), offsets, seed)
+        return np.asarray(drawn.numpy())
 
     # --- files --------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from model_core.filter import Inputs
 from model_core.predictive import Mixture
@@ -288,12 +287,10 @@ class Pipeline:
 
     def _foreseen(self, series: SeriesState, observations: Sequence[Observation]) -> Floats:
         """Seasons of coming labels, up to the first after which the filter may begin anew."""
-        if series.season_state is None:
-            due = self._next_search(series, series.seq)
-            count = len(observations)
-            return np.zeros(count if due is None else min(count, due - series.seq))
-        labels = (observation.y[0] for observation in observations)
-        return np.array(seasons.foreseen(series.season_state, labels))
+        due = self._next_search(series, series.seq)
+        left = None if due is None else due - series.seq
+        labels = [observation.y[0] for observation in observations]
+        return np.array(seasons.foreseen(series.season_state, labels, left))
 
     def _learn(self, series: SeriesState, seen: Observation) -> bool:
         """Take in the label of an observation; returns whether seasons were found or given up."""
@@ -353,14 +350,11 @@ class Pipeline:
         if mixture is None:
             return forecasts
         chosen = self._columns([seen[i] for i in at], offsets[at])
-        labelled = columns.labelled(self.model, chosen.y)
-        filled = np.where(labelled[:, None], chosen.filtered, 0.0)
-        scores = mixture.log_prob(torch.from_numpy(filled)).numpy()
-        scores = np.where(labelled & np.isfinite(scores), scores, math.nan)
+        scores = warmup.scores(self.model, mixture, chosen)
         places = [MixtureRow(mixture, j) for j in range(len(at))]
         numbers = predictives.numbers(places, chosen.y, chosen.offset, self.levels)
         for j, i in enumerate(at):
-            forecasts[i] = _Forecast(float(offsets[i]), numbers[j], float(scores[j]))
+            forecasts[i] = _Forecast(float(offsets[i]), numbers[j], scores[j])
         return forecasts
 
     def _warm_up(self, series: SeriesState, seen: Observation, forecast: _Forecast) -> Taken:

@@ -8,7 +8,7 @@ that are retained then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -69,8 +69,13 @@ def offset(state: Floats | None, ahead: int = 0) -> float:
     return 0.0 if state is None else season.offset(state, ahead)
 
 
-def foreseen(state: Floats, labels: Iterable[float]) -> list[float]:
-    """Seasons of coming labels, up to the first after which the filter begins anew."""
+def foreseen(state: Floats | None, labels: Sequence[float], left: int | None) -> list[float]:
+    """Seasons of coming labels, up to the first after which the filter may begin anew.
+
+    left: labels until a series without seasons looks for some; None: it does not.
+    """
+    if state is None:
+        return [0.0] * min(len(labels), len(labels) if left is None else left)
     state = state.copy()
     offsets = []
     for label in labels:

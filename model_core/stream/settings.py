@@ -265,16 +265,10 @@ def _calibrated(choice: Chosen, settings: StreamSettings) -> float:
         raise BadInput(
             f"sensitivity: {choice.name} is not calibrated; give `confirm_probability` instead"
         )
-    hazard = settings.hazard
-    if not (hazard is None or isinstance(hazard, float)):
-        raise BadInput(
-            "sensitivity: the hazard must be a number, or the model's own: others are not "
-            "calibrated"
-        )
     try:
         assert settings.sensitivity is not None
         rate = settings.sensitivity["false_alarms_per_1000"]
-        return choose([read(curve) for curve in stored["curves"]], rate, hazard).threshold
+        return choose([read(curve) for curve in stored["curves"]], rate, settings.hazard).threshold
     except OutOfRange as error:
         raise BadInput(f"sensitivity: {error}") from error
     except (KeyError, TypeError, ValueError) as error:

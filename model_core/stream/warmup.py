@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from model_core.predictive import Mixture
 from model_core.stream import columns
 from model_core.stream.columns import Columns, Labelled
 from model_core.stream.state import StatedMoments
+from model_core.transfer import to_device
 from model_core.upm.base import UnderlyingModel, tree_map
 
 LONGEST = 200  # labels after which a series whose values never differ goes on without them
@@ -141,6 +143,15 @@ def provisional(
         return [], None
     inputs = coming if len(histories) == 1 else [coming[i] for i in chosen]
     return chosen, _one_regime(model, labels, moments, inputs, device)
+
+
+def scores(model: UnderlyingModel, mixture: Mixture, seen: Columns) -> list[float]:
+    """Log density of each label under its provisional predictive; nan where there is none."""
+    there = columns.labelled(model, seen.y)
+    y = to_device(np.where(there[:, None], seen.filtered, 0.0), mixture.log_weight.device)
+    densities = mixture.log_prob(y).cpu().numpy()
+    listed: list[float] = np.where(there & np.isfinite(densities), densities, math.nan).tolist()
+    return listed
 
 
 def _one_regime(

@@ -77,12 +77,9 @@ def uncalibrated(head: Head, slab: Slab) -> bool:
 
 
 def _chosen(curves: list[Any], settings: StreamSettings) -> ChosenThreshold:
-    hazard = settings.hazard
-    if not (hazard is None or isinstance(hazard, float)):
-        raise _refusal("the hazard must be a number, or the model's own: others are not calibrated")
     assert settings.sensitivity is not None
     try:
-        return choose(curves, settings.sensitivity["false_alarms_per_1000"], hazard)
+        return choose(curves, settings.sensitivity["false_alarms_per_1000"], settings.hazard)
     except OutOfRange as error:
         raise _refusal(str(error)) from error
 

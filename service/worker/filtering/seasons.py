@@ -30,10 +30,10 @@ def foreseen(stream: Stream, records: Sequence[Record]) -> Sequence[Record]:
 
     Returns those up to the first after which the filter begins anew; the stream stays as it is.
     """
-    if stream.season is None:
-        due = _next_search(stream, stream.live().seq)
-        return records if due is None else records[: due - stream.live().seq]
-    offsets = seasons.foreseen(stream.season, (number(record.y) for record in records))
+    seq = stream.live().seq
+    due = _next_search(stream, seq)
+    left = None if due is None else due - seq
+    offsets = seasons.foreseen(stream.season, [number(record.y) for record in records], left)
     for record, offset in zip(records, offsets, strict=False):
         record.offset = offset
     return records[: len(offsets)]

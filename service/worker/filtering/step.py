@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from model_core.labels import LARGEST
 from model_core.readout import Readout
 from model_core.stream import columns, warmup
 from model_core.stream.predictives import MixtureRow
 from model_core.stream.slab import Slab, Step
 from model_core.stream.step import follow
-from model_core.transfer import to_device
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
@@ -186,12 +183,10 @@ def _provisional(
     for stream, answer in predicted:
         answer.offset = answer.record.offset = stream.offset()
     seen = step_inputs.columns_of(model, [answer.record for _, answer in predicted])
-    labelled = columns.labelled(model, seen.y)
-    y = np.where(labelled[:, None], seen.filtered, 0.0)
-    scores = mixture.log_prob(to_device(y, engine.settings.device)).tolist()
+    scores = warmup.scores(model, mixture, seen)
     for i, ((_, answer), score) in enumerate(zip(predicted, scores, strict=True)):
         answer.place = MixtureRow(mixture, i)
-        if labelled[i] and math.isfinite(score):
+        if not math.isnan(score):
             answer.record.log_score = score
 
 
