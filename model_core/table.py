@@ -72,7 +72,6 @@ class Layout:
     ) -> None:
         unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
         prior = make_prior(model, unit, unit)
-        self.model = model
         self.max_hypotheses = max_hypotheses
         self.slots = max_hypotheses + 1
         self.width = padded(self.slots + 2)
@@ -83,18 +82,16 @@ class Layout:
         at = statistics_line(self.outputs)
         # What is stepped where it lies is not copied for it: last.
         order = sorted(prior.stats._fields, key=lambda name: name in model.in_place)
+        self.kept = 0  # lines of statistics that are copied
         for name in order:
             shape = tuple(getattr(prior.stats, name).shape[2:])
             self._leaves[name] = _Leaf(slice(at, at + math.prod(shape)), shape)
             at += math.prod(shape)
+            if name not in model.in_place:
+                self.kept += math.prod(shape)
         self.height = at
         self.head = context_place(self.outputs) + 2 * self.context
         self.blank = self.begin(prior)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return 8 * (self.height * self.width + self.head)
 
     def begin(self, prior: Prior) -> tuple[Tensor, Tensor]:
         """Lines (B, L, W) and heads (B, H) of streams before their first observation."""

@@ -16,11 +16,11 @@ import numpy as np
 from model_core import components
 from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.belief import EACH
+from model_core.compiled.belief import CHANCE, EACH
 from model_core.compiled.jit import Floats, compiled, inlined, whole
 from model_core.compiled.models import student_t
 from model_core.compiled.ops import maths
-from model_core.compiled.step import ALONE, Model
+from model_core.compiled.step import ALONE, Model, RowStep
 
 _FAMILIES = maths("families")
 
@@ -78,31 +78,18 @@ def _lomax_places(outputs: int, parts: int, at: int) -> tuple[int, int]:
 
 
 @compiled
-def _lomax_score(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
-    y, shape, scale, density = number[LABEL], params[2], params[3], work[EACH]
+def _lomax_score(step: RowStep) -> float:
+    params = step.params
+    y, shape, scale, density = step.number[LABEL], params[2], params[3], step.work[EACH]
     for i in range(whole(density)):
         density[i] = _FAMILIES.lomax_log_density(y, shape[i], scale[i])
     return 1.0
 
 
 @compiled
-def _lomax_summarise(
-    model: Model,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> float:
+def _lomax_summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
+    chance = step.work[CHANCE]
+    params = step.params
     mean, variance, shape, scale = params[0], params[1], params[2], params[3]
     for i in range(whole(chance)):
         mean[i] = _FAMILIES.lomax_mean(shape[i], scale[i])
@@ -115,7 +102,7 @@ def _lomax_summarise(
             spare[mixture.INVERSE, n] = 1.0 / scale[i]
             n += 1
     mixture.moments(chance, params[:1], params[1:2], whole(chance), out)
-    y, family = _label(number), mixture.LOMAX
+    y, family = _label(step.number), mixture.LOMAX
     out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, family)[0]
     out[3] = out[2]
     mixture.quantiles(levels, out[0], student_t.TOLERANCE, spare, n, family, out[4:])
@@ -142,20 +129,13 @@ def _negative_binomial_finish(model: Model, params: Floats) -> None:
 
 
 @compiled
-def _negative_binomial_score(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
-    parts, density = model.noise.parts, work[EACH]
+def _negative_binomial_score(step: RowStep) -> float:
+    params = step.params
+    parts, density = step.model.noise.parts, step.work[EACH]
     masses = params[2 + 3 * parts : 2 + 4 * parts]
     for k in range(parts):
         shape, rate, logs = params[2 + k], params[2 + parts + k], params[2 + 2 * parts + k]
-        counts.log_masses(number[LABEL], shape, rate, masses[k])
+        counts.log_masses(step.number[LABEL], shape, rate, masses[k])
         for i in range(whole(density)):
             masses[k, i] += logs[i]
     student_t.fold(masses, params[0], density)
@@ -164,15 +144,11 @@ def _negative_binomial_score(
 
 @compiled
 def _negative_binomial_summarise(
-    model: Model,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
+    step: RowStep, levels: Floats, spare: Floats, out: Floats
 ) -> float:
-    parts, mean, variance, columns = model.noise.parts, params[0], params[1], whole(chance)
+    chance = step.work[CHANCE]
+    params = step.params
+    parts, mean, variance, columns = step.model.noise.parts, params[0], params[1], whole(chance)
     arithmetic.fill(mean, 0.0)
     arithmetic.fill(variance, 0.0)
     for k in range(parts):
@@ -194,7 +170,7 @@ def _negative_binomial_summarise(
                 spare[counts.RATE, n] = rate[i]
                 n += 1
     mixture.moments(chance, params[:1], params[1:2], columns, out)
-    counts.summarise(_label(number), levels, spare, n, out)
+    counts.summarise(_label(step.number), levels, spare, n, out)
     return 0.0
 
 
@@ -207,39 +183,25 @@ def _bernoulli_places(outputs: int, parts: int, at: int) -> tuple[int]:
 
 
 @compiled
-def _bernoulli_score(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
-    y, probability, density = number[LABEL], params[2], work[EACH]
+def _bernoulli_score(step: RowStep) -> float:
+    y, probability, density = step.number[LABEL], step.params[2], step.work[EACH]
     for i in range(whole(density)):
         density[i] = _FAMILIES.bernoulli_log_mass(y, probability[i])
     return 1.0
 
 
 @compiled
-def _bernoulli_summarise(
-    model: Model,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> float:
+def _bernoulli_summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Mean, variance, probabilities up to the label and below it, quantiles."""
+    chance = step.work[CHANCE]
+    params = step.params
     mean, variance, zeros, n = params[2], params[1], params[3], whole(chance)
     for i in range(n):
         variance[i] = _FAMILIES.bernoulli_variance(mean[i])
         zeros[i] = 1.0 - mean[i]
     mixture.moments(chance, params[2:3], params[1:2], n, out)
     zero, everything = arithmetic.dot(chance, zeros, n), arithmetic.total(chance, n)
-    y = _label(number)
+    y = _label(step.number)
     for k in range(2):
         reached = 0.0 if y - k < 0 else (zero if y - k < 1 else everything)
         out[2 + k] = np.nan if math.isnan(y) else reached
@@ -269,39 +231,24 @@ def _categorical_finish(model: Model, params: Floats) -> None:
 
 
 @compiled
-def _categorical_score(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def _categorical_score(step: RowStep) -> float:
     """-inf of an index that is none."""
-    y, density = number[LABEL], work[EACH]
-    j = int(y) if 0 <= y < model.classes else 0
+    y, density = step.number[LABEL], step.work[EACH]
+    j = int(y) if 0 <= y < step.model.classes else 0
     if j == y:
         for i in range(whole(density)):
-            density[i] = arithmetic.log(params[j, i])
+            density[i] = arithmetic.log(step.params[j, i])
     else:
         arithmetic.fill(density, -INF)
     return 1.0
 
 
 @compiled
-def _categorical_summarise(
-    model: Model,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> float:
+def _categorical_summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Probabilities of the classes."""
-    for j in range(model.classes):
-        out[j] = arithmetic.dot(chance, params[j], whole(chance))
+    chance = step.work[CHANCE]
+    for j in range(step.model.classes):
+        out[j] = arithmetic.dot(chance, step.params[j], whole(chance))
     return 0.0
 
 

@@ -24,12 +24,14 @@ from model_core.upm.base import UnderlyingModel
 INT, FLOAT = np.dtype(np.int64), np.dtype(np.float64)
 
 
-def _check(numbers: Floats | Ints, dtype: np.dtype[Any]) -> None:
-    """Raise ValueError for what compiled code would take for something else."""
-    if numbers.dtype != dtype or not numbers.flags.c_contiguous:
+def _check(
+    name: str, numbers: Floats | Ints, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT
+) -> None:
+    """Raise ValueError for what compiled code, which checks nothing, would misread."""
+    if numbers.shape != shape or numbers.dtype != dtype or not numbers.flags.c_contiguous:
         raise ValueError(
-            f"expected contiguous numbers of type {dtype}, got {numbers.dtype} of strides "
-            f"{numbers.strides}; make them by np.ascontiguousarray"
+            f"expected {name} as contiguous {dtype} of shape {shape}, got {numbers.dtype} of shape "
+            f"{numbers.shape} and strides {numbers.strides}"
         )
 
 
@@ -88,8 +90,12 @@ class Kernel:
         self._levels = NO_LEVELS  # that were checked last
         self._inputs = LABEL + model.y_dim + model.x_dim
         self._numbers = NUMBERS + 2 + 4 * model.y_dim  # in a row of the table
-        self.layout = Layout(model, 1)
-        self._held: Rows | None = None  # that were checked last
+        self._layout = Layout(model, 1)
+        if sizes.kept != self._layout.kept:
+            raise ValueError(
+                f"expected {self._layout.kept} lines of statistics that are copied for a step, as "
+                f"`in_place` of {model.kind} leaves, got {sizes.kept}"
+            )
         locked(model.kind, lambda: self._compile(functions))
 
     def advance(
@@ -112,52 +118,36 @@ class Kernel:
         stated), outlier rate, start of the last confirmed event, threshold (as in
         `readout.table`), label, input. hazards: (B, H). levels: (2, Q), see
         `quantiles.with_normal`. The table
-        is that of `readout.table`. Where its `ok` is 0 the row is as it was, the rest of the table
-        and its summary are undefined, and the eager step decides. A summary that is not wanted is
-        empty. beliefs: (B, 2, S), filled with the log probabilities and run lengths of the slots
-        after each step, unless empty. Raises ValueError for arrays of other types and shapes. A
-        row that is not held is not `ok`.
+        is that of `readout.table`. Where its `ok` is 0 the row is as it was but for what its empty
+        slots hold, the rest of the table and its summary are undefined, and the eager step decides.
+        A summary that is not wanted is empty. beliefs: (B, 2, S), filled with the log probabilities
+        and run lengths of the slots after each step, unless empty. Raises ValueError for arrays of
+        other types and shapes. A row that is not held is not `ok`.
         """
-        if held is not self._held:
-            self._check_rows(held)
-        _check(rows, INT)
-        _check(inputs, FLOAT)
-        _check(hazards, FLOAT)
-        _check(beliefs, FLOAT)
-        if levels is not self._levels:
-            _check(levels, FLOAT)
-            self._levels = levels
+        slots, lines, heads = held
         batch = len(rows)
-        if (len(inputs), len(hazards)) != (batch, batch) or inputs.shape[1] != self._inputs:
-            raise ValueError(
-                f"expected inputs ({batch}, {self._inputs}) and hazards ({batch}, H), got "
-                f"{inputs.shape} and {hazards.shape}"
-            )
+        _check("lines", lines, (len(lines), self._layout.height, padded(slots + 2)))
+        _check("heads", heads, (len(lines), self._layout.head))
+        _check("rows", rows, (batch,), INT)
+        _check("inputs", inputs, (batch, self._inputs))
+        _check("hazards", hazards, (batch, max(1, hazards.shape[-1])))
+        if levels is not self._levels:
+            _check("levels", levels, (2, levels.shape[-1]))
+            self._levels = levels
+        if len(beliefs):
+            _check("beliefs", beliefs, (batch, 2, slots))
         table = np.empty((batch, self._numbers))
         summary = np.empty((batch, self._columns(levels.shape[1]) if summarised else 0))
-        memory = _own.memory(self._sizes, held.lines.shape[2])
+        memory = _own.memory(self._sizes, lines.shape[2])
         encodes = self._encode is not None and batch > 0
         for turn in _turns(rows) if self._in_turns else (slice(None),):
             own = rows[turn]
-            packed = self._encoded(held.heads, own, inputs[turn]) if encodes else inputs[turn]
+            packed = self._encoded(heads, own, inputs[turn]) if encodes else inputs[turn]
             self._steps(
                 self._functions, self._sizes, *held, own, packed, hazards[turn], levels,
                 window, *memory, table[turn], summary[turn], beliefs[turn],
             )  # fmt: skip
         return table, Summary(summary, self.model.y_dim, self._support)
-
-    def _check_rows(self, held: Rows) -> None:
-        """Raise ValueError unless they are rows of a `Layout` of this model."""
-        slots, lines, heads = held
-        _check(lines, FLOAT)
-        _check(heads, FLOAT)
-        shape = self.layout.height, padded(slots + 2)
-        if lines.shape[1:] != shape or heads.shape != (len(lines), self.layout.head):
-            raise ValueError(
-                f"expected lines (R, {shape[0]}, {shape[1]}) and heads (R, {self.layout.head}), "
-                f"got {lines.shape} and {heads.shape}; make them by a Layout of the model"
-            )
-        self._held = held
 
     def _encoded(self, heads: Floats, rows: Ints, inputs: Floats) -> Floats:
         """Inputs with the features of all rows in place of what they are made of."""
@@ -165,13 +155,16 @@ class Kernel:
         first = LABEL + self.model.y_dim
         with torch.inference_mode():
             at = context_place(self.model.y_dim)
-            context = heads[rows, at : at + (heads.shape[1] - at) // 2]
+            contexts = heads[:, at : at + self._layout.context]
+            context = contexts.take(rows, 0, mode="clip")  # of a row that is not held any
             # Labels before, which are features.
             if context.shape[1] and not self.model.believes:
                 lags.contexts(self.model.y_dim, rows, inputs, context)
             features = self._encode(torch.from_numpy(inputs[:, first:]), torch.from_numpy(context))
         assert features is not None
-        return np.concatenate((inputs[:, :first], features.numpy()), 1)
+        packed = np.concatenate((inputs[:, :first], features.numpy()), 1)
+        _check("features", packed, (len(rows), first + self._sizes.features))
+        return packed
 
     def _columns(self, levels: int) -> int:
         d = self.model.y_dim

@@ -1,15 +1,7 @@
 """A whole step of rows in place: what `filter.step`, `readout.table` and a summary compute.
 
-The driver is compiled once; what models do within it are functions it is told the addresses of, in
-the order of `Functions`. All have the arguments
-
-    model, number, context, lines, own, params, work
-
-- sizes and numbers of the model; inputs of the row; the stream's context; its lines, in place; the
-statistics as lines that the step works on; parameters of the predictives; the belief's numbers, see
-`belief` - and W columns, whole vectors: after those of the slots the last one is the prior's, which
-outliers are drawn from (with a wider scale), the one before it what a model has beside its
-hypotheses, if anything; those in between are as slots that nothing was seen in.
+The driver is compiled once; it has the addresses of the functions that models are, in the order of
+`Functions`, and calls them with a `RowStep`.
 """
 
 from __future__ import annotations
@@ -23,7 +15,7 @@ import numba
 import numpy as np
 
 from model_core.compiled import LABELLED, OUTLIER_RATE, arithmetic, belief
-from model_core.compiled.belief import CHANCE, EACH, LOG_SCORE, OK, PATH, SHARE
+from model_core.compiled.belief import EACH, LOG_SCORE, OK, PATH, SHARE
 from model_core.compiled.jit import (
     Floats,
     Ints,
@@ -88,19 +80,42 @@ class Model(NamedTuple):
     numbers: Floats = NO_NUMBERS
 
 
+class RowStep(NamedTuple):
+    """A step of one row, as the functions of a model have it.
+
+    number: inputs of the row. context: of the stream. lines: of the row, in place. own: the
+    statistics that are copied, as the step works on them. params: of the predictives. work: numbers
+    of the belief, see `belief`.
+
+    All but `number` and `context` have W columns, whole vectors: after those of the slots the last
+    one is the prior's, which outliers are drawn from (with a wider scale), the one before it what a
+    model has beside its hypotheses, if anything; those in between are as slots that nothing was
+    seen in.
+    """
+
+    model: Model
+    number: Floats
+    context: Floats
+    lines: Floats
+    own: Floats
+    params: Floats
+    work: Floats
+
+
 _LINE, _MATRIX = (numba.types.Array(numba.float64, n, "C") for n in (1, 2))
 _MODEL = numba.typeof(Model(0, 0, 0))
+_STEP = numba.types.NamedTuple((_MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _MATRIX), RowStep)
 
 
 class Functions(NamedTuple):
-    """What a model computes in a step; see above for the arguments.
+    """What a model computes in a step.
 
     predict: fills `params`; returns the weight of what is beside the hypotheses. score: log density
     EACH of the label; returns the share of it that counts for run lengths. learn: updates `own` by
     the responsibilities SHARE, given the log score of the hypotheses in `work[SPARE, 0]`; returns
     that of the answer, nan where what follows would not be finite. remember: moves the context on,
-    and what statistics are stepped in place. summarise: (model, number, chance, params, levels,
-    spare, out) a row of the summary.
+    and what statistics are stepped in place. summarise: (step, levels, spare, out) fills a row of
+    the summary; levels: (2, Q); spare: to work in, see `advance`.
     """
 
     predict: Any
@@ -111,22 +126,13 @@ class Functions(NamedTuple):
 
     def addresses(self) -> Ints:
         """Of the functions, compiled or loaded from the cache."""
-        step = _MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _MATRIX
-        summary = _MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _LINE
-        functions = [address(function, step) for function in self[:-1]]
-        return np.array([*functions, address(self.summarise, summary)])
+        functions = [address(function, (_STEP,)) for function in self[:-1]]
+        summarise = address(self.summarise, (_STEP, _MATRIX, _MATRIX, _LINE))
+        return np.array([*functions, summarise])
 
 
 @compiled
-def forget(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def forget(step: RowStep) -> float:
     """`remember` of a model that keeps nothing of a label but its statistics."""
     return 0.0
 
@@ -186,7 +192,9 @@ def advance(
     summary: Floats,
     beliefs: Floats,
 ) -> None:
-    """Step rows by one observation each, in order. A row that is not `ok` stays as it was.
+    """Step rows by one observation each, in order.
+
+    A row that is not `ok` stays as it was, but for what its empty slots hold.
 
     Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
     model.params, W) to work in, spare: (model.spare, model.spares W), totals: (1 + 2 d).
@@ -214,7 +222,8 @@ def advance(
         labelled = number[LABELLED] > 0
         slot, previous = belief.grow(line, slots, head[SEQ], number, hazards[b], work)
         _load(line, first, slot, own)
-        beside = call(predict, model, number, context, line, own, params, work)
+        step = RowStep(model, number, context, line, own, params, work)
+        beside = call(predict, step)
         if model.by_input:
             belief.mix_by_input(rate, params[model.classes], work)
         else:
@@ -223,7 +232,7 @@ def advance(
         arithmetic.fill(work[SHARE], 1.0)
         counted = 1.0
         if labelled:
-            counted = call(score, model, number, context, line, own, params, work)
+            counted = call(score, step)
         if labelled and rate > 0:
             belief.with_outliers(work)
         for i in range(slots, width):  # what is no hypothesis learns nothing
@@ -234,15 +243,15 @@ def advance(
         if not (known and math.isfinite(log_score) and math.isfinite(best)):
             continue
         if summary.shape[1] > 0:
-            call(summarise, model, number, work[CHANCE], params, levels, spare, summary[b])
+            call(summarise, step, levels, spare, summary[b])
         if labelled:
             work[belief.SPARE, 0] = log_score
-            log_score = call(learn, model, number, context, line, own, params, work)
+            log_score = call(learn, step)
         if not (math.isfinite(log_score) and _finite(own, work[belief.SPARE])):
             continue
         belief.keep(line, head, slots, slot, previous, totals, work, out)
         _store(own, first, slots, line)
-        call(remember, model, number, context, line, own, params, work)
+        call(remember, step)
         belief.read_out(line, head[SEQ] - 1.0, totals, number, window, work, out)
         belief.copy(line, beliefs[b : b + 1])
         out[LOG_SCORE] = log_score if labelled else np.nan

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import gc
 import math
 import pickle
 import shutil
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -27,10 +29,11 @@ from model_core import filter as moca
 from model_core.compiled import __main__ as installation
 from model_core.compiled import arithmetic, jit
 from model_core.compiled import step as steps_of
+from model_core.compiled.kernel import Kernel
 from model_core.compiled.models import regression
 from model_core.encoder import Identity
 from model_core.filter import FilterState
-from model_core.table import Layout
+from model_core.table import Layout, statistics_line
 from model_core.upm import conjugate, linear, untrained
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
@@ -468,17 +471,101 @@ def test_models_without_a_kernel_have_none():
     [
         ("rows", np.arange(2, dtype=np.int32)),
         ("rows", np.arange(4)[::2]),
+        ("rows", np.zeros((2, 1), dtype=np.int64)),
         ("inputs", np.asfortranarray(np.ones((2, 7)))),
+        ("inputs", np.ones((2, 6))),
+        ("inputs", np.ones((1, 7))),
+        ("inputs", np.ones((2, 7, 2))),
         ("hazards", np.full((2, 2), 0.1)[:, :1]),
+        ("hazards", np.full(2, 0.1)),
+        ("hazards", np.empty((2, 0))),
+        ("hazards", np.full((1, 1), 0.1)),
         ("levels", np.zeros((2, 1), dtype=np.float32)),
+        ("levels", np.zeros((1, 3))),
+        ("levels", np.zeros(3)),
+        ("beliefs", np.empty((2, 1, 5))),
+        ("beliefs", np.empty((2, 2, 6))),
+        ("beliefs", np.empty((1, 2, 5))),
+        ("beliefs", np.empty((2, 2))),
+        ("held", Layout(conjugate.Gaussian(y_dim=2), 4)),
     ],
 )
 def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
     pair, other = Pair(conjugate.Gaussian(), 2, 4), Pair(conjugate.Gaussian(), 2, 4)
     told = {"rows": np.arange(2), "inputs": np.ones((2, 7)), "hazards": np.full((2, 1), 0.1)}
+    if isinstance(wrong, Layout):
+        wrong = wrong.rows(*wrong.blank)
     with pytest.raises(ValueError, match="contiguous"):
-        pair.kernel.advance(pair.held, window=5, **{**told, name: wrong})
+        pair.kernel.advance(**{"held": pair.held, **told, "window": 5, name: wrong})
     assert same_states(pair, other)
+
+
+def test_features_of_another_number_are_refused():
+    model = untrained.alpaca(4, inputs=3)
+    wider = dataclasses.replace(model, encoder=Identity())
+    seen = observed(wider, np.random.default_rng(1), 2, 0)
+    assert seen.x.shape[1] != 4
+    with pytest.raises(ValueError, match="features"):
+        Pair(wider, 2, 4).advance(seen)
+
+
+def test_a_model_whose_sizes_do_not_fit_its_statistics_is_refused():
+    model = untrained.pcoc(3)
+    sizes, functions = compiled.parts_of(model)
+    with pytest.raises(ValueError, match="in_place"):
+        Kernel(model, sizes._replace(kept=sizes.kept + 1), functions, model.encode)
+
+
+@pytest.mark.parametrize("row", [-1, 2, 2**40])
+@pytest.mark.parametrize("name", ["gaussian-3", "alpaca-lags-1"])
+def test_a_row_that_is_not_held_is_not_stepped(name, row):
+    pair, other = Pair(model_of(name), 2, 4), Pair(model_of(name), 2, 4)
+    seen = observed(pair.model, np.random.default_rng(1), 1, 0)
+    table, _ = pair.advance(seen, np.array([row]))
+    assert table[0, OK] == 0.0
+    assert same_states(pair, other)
+
+
+def test_a_label_counts_where_it_is_said_to_be_one_alone():
+    """What is neither 0 nor 1 there is none: its class would be one of other memory."""
+    pair, other = Pair(model_of("pcoc-3"), 1, 4), Pair(model_of("pcoc-3"), 1, 4)
+    seen = observed(pair.model, np.random.default_rng(1), 1, 0)._replace(
+        elapsed=np.ones(1), changepoint=np.full(1, np.nan)
+    )
+    for labelled, own in ((-1.0, pair), (0.0, other)):
+        own.advance(seen._replace(labelled=np.full(1, labelled), y=np.full((1, 1), 1.0)))
+    assert same_states(pair, other)
+
+
+def test_rows_that_were_stepped_are_not_kept():
+    pair = Pair(conjugate.Gaussian(), 2, 4)
+    pair.advance(observed(pair.model, np.random.default_rng(1), 2, 0))
+    lines = weakref.ref(pair.held.lines)
+    pair.held = pair.tensors = None
+    gc.collect()
+    assert lines() is None
+
+
+@every_class
+def test_what_no_hypothesis_has_is_neither_changed_nor_read(name):
+    """The prior, the columns before it, and statistics in empty slots."""
+    model, rng = model_of(name), np.random.default_rng(7)
+    pair, other = Pair(model, 3, 6), Pair(model, 3, 6)
+    lines, slots = other.tensors[0], other.layout.slots
+    beyond = lines[..., slots:].clone()
+    for at in range(20):
+        seen = observed(model, rng, 3, at)
+        if at % 7 == 3:
+            seen.y[1] = WRONG[model.label]
+        (table, summary), (own, known) = pair.advance(seen), other.advance(seen)
+        fine = table[:, OK] > 0
+        np.testing.assert_array_equal(own[fine], table[fine])
+        np.testing.assert_array_equal(known.numbers[fine], summary.numbers[fine])
+        assert torch.equal(lines[..., slots:], beyond)
+        empty = lines[:, :1, :slots].isneginf()
+        first = statistics_line(model.y_dim)
+        statistics = lines[:, first:, :slots]
+        statistics[:] = torch.where(empty, 2.0 * lines[:, first:, -1:], statistics)
 
 
 # --- elementary functions -------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from model_core.compiled.belief import CHANCE, MASS, SHARE, SPARE
 from model_core.compiled.jit import Floats, compiled, either, inlined, whole
 from model_core.compiled.models import student_t, walk
 from model_core.compiled.ops import maths
-from model_core.compiled.step import Functions, Model, Noise
+from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.maths.regression import TAILS
 from model_core.maths.walk import TAILS as TAILS_OF_WALK
 from model_core.upm import averaged
@@ -81,17 +81,12 @@ def params_of(outputs: int, noise: Noise) -> int:
 
 
 @compiled
-def predict(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def predict(step: RowStep) -> float:
     """Average of the parts, and the walk."""
-    regress(model.outputs, model.noise, context, own, params)
+    model = step.model
+    context = step.context
+    params = step.params
+    regress(model.outputs, model.noise, context, step.own, params)
     return complete(model.outputs, model.noise, context, params)
 
 
@@ -312,18 +307,14 @@ def _share(
 
 
 @compiled
-def learn(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def learn(step: RowStep) -> float:
     """Conjugate update of the parts, and of their probabilities."""
+    model = step.model
+    number = step.number
+    params = step.params
+    work = step.work
     log_score = believe(model.outputs, model.noise, number, params, work)
-    update(model.outputs, model.noise, number, context[0], work[SHARE], own, params)
+    update(model.outputs, model.noise, number, step.context[0], work[SHARE], step.own, params)
     return log_score
 
 
@@ -401,17 +392,10 @@ def reweigh(
 
 
 @compiled
-def remember(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def remember(step: RowStep) -> float:
     """Time, the range and the lag of believed labels, and the walk."""
-    advance(model.outputs, model.noise, number, context, params)
+    model = step.model
+    advance(model.outputs, model.noise, step.number, step.context, step.params)
     return 0.0
 
 

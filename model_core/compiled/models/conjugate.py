@@ -22,7 +22,7 @@ from model_core.compiled.belief import SHARE, SPARE
 from model_core.compiled.families import ANSWERS
 from model_core.compiled.jit import OPTIONS, Floats, compiled, intrinsic, whole
 from model_core.compiled.ops import maths
-from model_core.compiled.step import Functions, Model, Noise, forget
+from model_core.compiled.step import Functions, Model, Noise, RowStep, forget
 from model_core.upm import conjugate
 
 _EQUATIONS = maths("conjugate")
@@ -55,28 +55,11 @@ def functions_of(kind: type[conjugate.Conjugate]) -> Functions:
     which = kind.statistics(*(int(name not in kind.shared) for name in names))
     answers = ANSWERS[kind.family]
 
-    def predict(
-        model: Model,
-        number: Floats,
-        context: Floats,
-        lines: Floats,
-        own: Floats,
-        params: Floats,
-        work: Floats,
-    ) -> float:
-        return _predict(which, model, context, own, params)
+    def predict(step: RowStep) -> float:
+        return _predict(which, step)
 
-    def learn(
-        model: Model,
-        number: Floats,
-        context: Floats,
-        lines: Floats,
-        own: Floats,
-        params: Floats,
-        work: Floats,
-    ) -> float:
-        _learn(which, model, number, work[SHARE], own)
-        return float(work[SPARE, 0])
+    def learn(step: RowStep) -> float:
+        return _learn(which, step)
 
     # By these names numba's cache tells the functions of one class from those of another.
     for function in (predict, learn):
@@ -242,11 +225,14 @@ def _finish_by(which: Any, model: Any, params: Floats) -> Any:
 
 
 @compiled
-def _predict(which: Any, model: Model, context: Floats, own: Floats, params: Floats) -> float:
+def _predict(which: Any, step: RowStep) -> float:
     """Parameters of the predictives; those of outliers in the last column."""
+    model = step.model
+    own = step.own
+    params = step.params
     n, parts, outputs = whole(own[0]), model.noise.parts, max(model.classes, model.outputs)
     numbers = model.numbers
-    location = context[0] if numbers.shape[0] > 0 else 0.0
+    location = step.context[0] if numbers.shape[0] > 0 else 0.0
     for o in range(outputs):
         for k in range(parts):
             part = (0.0, 0.0, 0.0, 0.0)
@@ -263,11 +249,16 @@ def _predict(which: Any, model: Model, context: Floats, own: Floats, params: Flo
 
 
 @compiled
-def _learn(which: Any, model: Model, number: Floats, share: Floats, own: Floats) -> None:
+def _learn(which: Any, step: RowStep) -> float:
     """Conjugate update with the responsibility as a fraction of an observation."""
+    model = step.model
+    number = step.number
+    own = step.own
+    share = step.work[SHARE]
     outputs = max(model.classes, model.outputs)
     for o in range(outputs):
         y = number[LABEL + o] if model.classes == 0 else (1.0 if number[LABEL] == o else 0.0)
         for i in range(whole(share)):
             stats = take(own, which, outputs, o, i)
             put(own, which, outputs, o, i, _update(which, stats, y, share[i]))
+    return float(step.work[SPARE, 0])

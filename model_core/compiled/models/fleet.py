@@ -15,7 +15,7 @@ from model_core.compiled.belief import SHARE
 from model_core.compiled.jit import Floats, compiled, inlined, statistics_line, whole
 from model_core.compiled.models import averaged, regression, student_t
 from model_core.compiled.models.averaged import NOTHING
-from model_core.compiled.step import Functions, Model, Noise
+from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.upm import fleet
 
 
@@ -44,23 +44,19 @@ def _location(d: int, noise: Noise, o: int) -> int:
 
 
 @compiled
-def predict(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def predict(step: RowStep) -> float:
     """Average of all parts, and the walk."""
+    model = step.model
+    context = step.context
+    own = step.own
+    params = step.params
     d, noise, size = model.outputs, model.noise, model.features
     averaged.regress(d, noise, context, own, params)
     first, more = averaged.lines_of(d, noise), averaged.params_of(d, noise)
     features, projected = params[more : more + size], params[more + size :]
     for k in range(size):
-        arithmetic.fill(features[k], number[LABEL + d + k])
-    regression.project(lines[statistics_line(d) + model.kept :], features, projected)
+        arithmetic.fill(features[k], step.number[LABEL + d + k])
+    regression.project(step.lines[statistics_line(d) + model.kept :], features, projected)
     gram, parts = projected[size], noise.parts
     n = whole(gram)
     for i in range(n):
@@ -100,19 +96,17 @@ def _exclude(d: int, noise: Noise, params: Floats) -> None:
 
 
 @compiled
-def learn(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def learn(step: RowStep) -> float:
     """Conjugate update of all parts, and of their probabilities; covariances later.
 
     They learn the average share of the outputs.
     """
+    model = step.model
+    number = step.number
+    context = step.context
+    own = step.own
+    params = step.params
+    work = step.work
     d, noise, size = model.outputs, model.noise, model.features
     log_score = averaged.believe(d, noise, number, params, work)
     averaged.update(d, noise, number, context[0], work[SHARE], own, params)
@@ -140,21 +134,17 @@ def learn(
 
 
 @compiled
-def remember(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def remember(step: RowStep) -> float:
     """As without the learned part, then covariances, and the lags, at the context's end."""
+    model = step.model
+    number = step.number
+    context = step.context
+    params = step.params
     d, noise, size = model.outputs, model.noise, model.features
     averaged.advance(d, noise, number, context, params)
     if number[LABELLED] > 0:
         projected = params[averaged.params_of(d, noise) + size :]
-        regression.downdate(projected, lines[statistics_line(d) + model.kept :])
+        regression.downdate(projected, step.lines[statistics_line(d) + model.kept :])
     if model.lags > 0:
         # Lags, one later; after a missing label the latest is there twice.
         first = context.shape[0] - model.lags * d

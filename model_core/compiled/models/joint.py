@@ -22,7 +22,7 @@ from model_core.compiled.models import averaged, student_t, wishart
 from model_core.compiled.models.regression import add_product
 from model_core.compiled.models.wishart import HALF, LOCATION, SQUARE
 from model_core.compiled.ops import maths
-from model_core.compiled.step import Functions, Model, Noise
+from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.maths.regression import TAILS
 from model_core.upm import joint
 from model_core.upm.base import FARTHEST
@@ -81,16 +81,12 @@ def of(model: joint.Joint) -> tuple[Model, Functions]:
 
 
 @compiled
-def predict(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def predict(step: RowStep) -> float:
     """All three, and the walk."""
+    model = step.model
+    context = step.context
+    own = step.own
+    params = step.params
     d, noise = model.outputs, model.noise
     averaged.regress(d, noise, context, own, params)
     beside = averaged.complete(d, noise, context, params)
@@ -116,22 +112,18 @@ def predict(
 
 
 @compiled
-def score(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def score(step: RowStep) -> float:
     """Log density of all outputs by all three; the share by the sums over errors in a row."""
-    d, noise, density = model.outputs, model.noise, work[EACH]
+    model = step.model
+    number = step.number
+    context = step.context
+    params = step.params
+    d, noise, density = model.outputs, model.noise, step.work[EACH]
     at, n = places_of(d, noise), whole(density)
     student_t.log_density(d, noise, number, params, density)
     walk_density, astray = density[n - 2], density[n - 1]
     more = params[at.more : at.blocks]
-    choice = own[at.choice : at.choice + CHOICES]
+    choice = step.own[at.choice : at.choice + CHOICES]
     student_t.add(density, choice[0], more[DENSITY])
     for j in range(TOGETHER):
         together = more[DENSITY + 1 + j]
@@ -155,16 +147,14 @@ def score(
 
 
 @compiled
-def learn(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def learn(step: RowStep) -> float:
     """Conjugate update of all, and of their probabilities."""
+    model = step.model
+    number = step.number
+    context = step.context
+    own = step.own
+    params = step.params
+    work = step.work
     d, noise, share = model.outputs, model.noise, work[SHARE]
     at, p = places_of(d, noise), d + 1
     more = params[at.more : at.blocks]
@@ -231,16 +221,12 @@ def _multiply(left: Floats, right: Floats, out: Floats) -> None:
 
 
 @compiled
-def remember(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def remember(step: RowStep) -> float:
     """The errors, then as independent outputs."""
+    model = step.model
+    number = step.number
+    context = step.context
+    params = step.params
     line = averaged.believed_of(model.outputs, model.noise)
     _watch(model.outputs, line, number, params, context)
     averaged.advance(model.outputs, model.noise, number, context, params)
@@ -273,16 +259,11 @@ def _in_units(value: float, location: float, scale: float) -> float:
 
 
 @compiled
-def summarise(
-    model: Model,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> float:
+def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Moments, and each output's mixture of Student-t."""
+    model = step.model
+    chance = step.work[CHANCE]
+    params = step.params
     d, noise = model.outputs, model.noise
     at, n = places_of(d, noise), whole(chance)
     more = params[at.more : at.blocks]
@@ -314,7 +295,7 @@ def summarise(
             count = student_t.append(count, more[ONE], loc, square, half, more[OTHER], 1.0, spare)
         filled = student_t.complete(count, spare)
         mixture.tabulate(spare, filled)
-        student_t.marginal(d, o, mixture.SKEWED_T, number, levels, spare, filled, out)
+        student_t.marginal(d, o, mixture.SKEWED_T, step.number, levels, spare, filled, out)
     return 0.0
 
 

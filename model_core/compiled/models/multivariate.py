@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 
 from model_core.compiled import arithmetic, mixture
-from model_core.compiled.belief import EACH, SHARE, SPARE
+from model_core.compiled.belief import CHANCE, EACH, SHARE, SPARE
 from model_core.compiled.jit import Floats, compiled
 from model_core.compiled.models import student_t, wishart
-from model_core.compiled.step import ALONE, Functions, Model, forget
+from model_core.compiled.step import ALONE, Functions, Model, RowStep, forget
 from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm import multivariate
 
@@ -30,20 +30,15 @@ def of(model: multivariate.Multivariate) -> tuple[Model, Functions] | None:
 
 
 @compiled
-def predict(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def predict(step: RowStep) -> float:
     """Student-t of `nu - d + 1` degrees of freedom, scale `psi (kappa + 1) / (kappa df)`."""
+    model = step.model
+    own = step.own
+    params = step.params
     d, first = model.outputs, student_t.lines_of(model.outputs, model.noise)
     block, last = params[first:], own.shape[1] - 1
     psi, nu = own[d + 2 :], own[d + 1]
-    wishart.forecast(d, 1, context, own, own[d : d + 1], psi, nu, math.inf, block)
+    wishart.forecast(d, 1, step.context, own, own[d : d + 1], psi, nu, math.inf, block)
     squares = wishart.block_of(d, 1).squares
     arithmetic.copy(block[wishart.HALF], params[2 * d])
     for o in range(d):
@@ -55,52 +50,35 @@ def predict(
 
 
 @compiled
-def score(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def score(step: RowStep) -> float:
     """Log density of all outputs together."""
-    d = model.outputs
-    wishart.score(d, 1, number, params[student_t.lines_of(d, model.noise) :], work[EACH])
+    d = step.model.outputs
+    block = step.params[student_t.lines_of(d, step.model.noise) :]
+    wishart.score(d, 1, step.number, block, step.work[EACH])
     return 1.0
 
 
 @compiled
-def learn(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def learn(step: RowStep) -> float:
     """Conjugate update with a weighted observation."""
+    model = step.model
+    own = step.own
+    work = step.work
     d = model.outputs
-    block = params[student_t.lines_of(d, model.noise) :]
+    block = step.params[student_t.lines_of(d, model.noise) :]
     kappa, nu, psi = own[d : d + 1], own[d + 1], own[d + 2 :]
-    wishart.learn(d, 1, number, context, work[SHARE], block, own, kappa, psi, nu)
+    wishart.learn(d, 1, step.number, step.context, work[SHARE], block, own, kappa, psi, nu)
     return float(work[SPARE, 0])
 
 
 @compiled
-def summarise(
-    model: Model,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> float:
+def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Marginals as any mixture of Student-t; the covariance within hypotheses beside them."""
+    model = step.model
+    chance = step.work[CHANCE]
+    params = step.params
     d = model.outputs
-    student_t.summarise(model, number, chance, params, levels, spare, out)
+    student_t.summarise(step, levels, spare, out)
     block = params[student_t.lines_of(d, model.noise) :]
     for a in range(d):
         for b in range(a):

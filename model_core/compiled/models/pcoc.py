@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from model_core.compiled import LABEL, LABELLED, arithmetic
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.belief import EACH, SHARE, SPARE
+from model_core.compiled.belief import CHANCE, EACH, SHARE, SPARE
 from model_core.compiled.jit import Floats, compiled, statistics_line, whole
 from model_core.compiled.models import student_t
 from model_core.compiled.models.regression import numbers
-from model_core.compiled.step import Functions, Model
+from model_core.compiled.step import Functions, Model, RowStep
 from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import pcoc
@@ -47,21 +47,16 @@ def of(model: pcoc.Pcoc) -> tuple[Model, Functions]:
 
 
 @compiled
-def predict(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def predict(step: RowStep) -> float:
     """Bayes' rule over the classes; the outliers' are those of the prior, whatever the input."""
+    model = step.model
+    own = step.own
+    params = step.params
     classes, size = model.classes, model.features
     joint, evidence = params[classes + 1 : 2 * classes + 1], params[classes]
     spare, last = params[2 * classes + 1], whole(evidence) - 1
-    sums = lines[statistics_line(1) + classes :]
-    features = number[LABEL + 1 : LABEL + 1 + size]
+    sums = step.lines[statistics_line(1) + classes :]
+    features = step.number[LABEL + 1 : LABEL + 1 + size]
     _log_classes(model.numbers[4 * classes * size :], own, params, spare)
     for j in range(classes):
         _log_densities(j, model, features, own[j], sums[j * size : (j + 1) * size], joint[j])
@@ -110,75 +105,48 @@ def _log_classes(dirichlet: Floats, counts: Floats, out: Floats, total: Floats) 
 
 
 @compiled
-def score(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def score(step: RowStep) -> float:
     """Log probability of the class; -inf of an index that is none."""
-    y = number[LABEL]
-    j = int(y) if 0 <= y < model.classes else 0
+    work = step.work
+    y = step.number[LABEL]
+    j = int(y) if 0 <= y < step.model.classes else 0
     arithmetic.fill(work[EACH], -INF)
     if j == y:
-        arithmetic.copy(params[j], work[EACH])
+        arithmetic.copy(step.params[j], work[EACH])
     return 1.0
 
 
 @compiled
-def learn(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def learn(step: RowStep) -> float:
     """Count the class."""
-    counts, share = own[int(number[LABEL])], work[SHARE]
+    work = step.work
+    counts, share = step.own[int(step.number[LABEL])], work[SHARE]
     for i in range(whole(share)):
         counts[i] += share[i]
     return float(work[SPARE, 0])
 
 
 @compiled
-def remember(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def remember(step: RowStep) -> float:
     """Add the features to the sums of the label's class."""
-    if number[LABELLED] == 0:
+    model = step.model
+    number = step.number
+    if not number[LABELLED] > 0:  # as the step has it: the label is an index
         return 0.0
-    size, share = model.features, work[SHARE]
+    size, share = model.features, step.work[SHARE]
     first = statistics_line(1) + model.classes + int(number[LABEL]) * size
     for k in range(size):
-        line, feature = lines[first + k], number[LABEL + 1 + k]
+        line, feature = step.lines[first + k], number[LABEL + 1 + k]
         for i in range(whole(share)):
             line[i] += share[i] * feature
     return 0.0
 
 
 @compiled
-def summarise(
-    model: Model,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> float:
+def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Probabilities of the classes."""
-    for j in range(model.classes):
-        arithmetic.exp_of(params[j], 0.0, spare[0], whole(chance))
+    chance = step.work[CHANCE]
+    for j in range(step.model.classes):
+        arithmetic.exp_of(step.params[j], 0.0, spare[0], whole(chance))
         out[j] = arithmetic.dot(chance, spare[0], whole(chance))
     return 0.0

@@ -16,10 +16,10 @@ import numpy as np
 from torch import Tensor
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
-from model_core.compiled.belief import EACH, SHARE, SPARE
+from model_core.compiled.belief import CHANCE, EACH, SHARE, SPARE
 from model_core.compiled.jit import Floats, compiled, statistics_line, whole
 from model_core.compiled.models import lags, student_t
-from model_core.compiled.step import ALONE, Functions, Model, Noise
+from model_core.compiled.step import ALONE, Functions, Model, Noise, RowStep
 from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import alpaca, linear
@@ -82,16 +82,13 @@ def numbers(*values: Tensor) -> Floats:
 
 
 @compiled
-def predict(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def predict(step: RowStep) -> float:
     """`K' f` and squared scale `(1 + f' P f)` times the noise's, in the units of the labels."""
+    model = step.model
+    number = step.number
+    context = step.context
+    own = step.own
+    params = step.params
     d, n, noise = model.outputs, model.features, model.noise
     first = student_t.lines_of(d, noise)
     features = params[first : first + n]
@@ -106,7 +103,7 @@ def predict(
         _inputs(model, number, context, features)
     if model.trend:
         _since(context[0], own[model.kept - 1], features[n - 1])
-    project(lines[statistics_line(d) + model.kept :], features, projected)
+    project(step.lines[statistics_line(d) + model.kept :], features, projected)
     fit(d, own, features, fits)
     gram = projected[n]
     for o in range(d):
@@ -208,20 +205,14 @@ def add_product(left: Floats, right: Floats, out: Floats) -> None:
 
 
 @compiled
-def score_normal(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def score_normal(step: RowStep) -> float:
     """Log density of all outputs whose noise is known."""
-    d, density = model.outputs, work[EACH]
+    model = step.model
+    params = step.params
+    d, density = model.outputs, step.work[EACH]
     first = student_t.before_locations(d, model.noise)
     for o in range(d):
-        y, loc, square = number[LABEL + o], params[first + o], params[first + d + o]
+        y, loc, square = step.number[LABEL + o], params[first + o], params[first + d + o]
         for i in range(whole(density)):
             error = y - loc[i]
             density[i] -= 0.5 * (error * error / square[i] + arithmetic.log(square[i]))
@@ -231,22 +222,18 @@ def score_normal(
 
 
 @compiled
-def learn(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def learn(step: RowStep) -> float:
     """One row absorbed, as `upm.regression.absorb`; the covariance where it lies, later."""
+    model = step.model
+    own = step.own
+    params = step.params
+    work = step.work
     d, n, share = model.outputs, model.features, work[SHARE]
     first = student_t.lines_of(d, model.noise) + n
     projected, fits = params[first : first + n + 1], params[first + n + 1 :]
     gain(share, projected)
     for o in range(d):
-        label = (number[LABEL + o] - model.numbers[o]) / model.numbers[d + o]
+        label = (step.number[LABEL + o] - model.numbers[o]) / model.numbers[d + o]
         whitened, scaled = fits[o], projected[n]
         for i in range(whole(share)):
             whitened[i] = scaled[i] * (label - whitened[i])
@@ -260,7 +247,7 @@ def learn(
     if model.trend:
         origin = own[model.kept - 1]
         for i in range(whole(share)):
-            origin[i] = context[0] if origin[i] < 0 and share[i] > 0 else origin[i]
+            origin[i] = step.context[0] if origin[i] < 0 and share[i] > 0 else origin[i]
     return float(work[SPARE, 0]) + unbounded(projected)
 
 
@@ -300,36 +287,25 @@ def downdate(projected: Floats, cov: Floats) -> None:
 
 
 @compiled
-def remember(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def remember(step: RowStep) -> float:
     """The covariance, then time and lags."""
+    model = step.model
+    number = step.number
     d, n = model.outputs, model.features
     if number[LABELLED] > 0:
         first = student_t.lines_of(d, model.noise) + n
-        downdate(params[first : first + n + 1], lines[statistics_line(d) + model.kept :])
+        downdate(step.params[first : first + n + 1], step.lines[statistics_line(d) + model.kept :])
     if model.past:
-        lags.advance(d, number, context)
+        lags.advance(d, number, step.context)
     return 0.0
 
 
 @compiled
-def summarise_normal(
-    model: Model,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> float:
+def summarise_normal(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Moments, and each output's mixture of normals."""
+    model = step.model
+    chance = step.work[CHANCE]
+    params = step.params
     d = model.outputs
     first = student_t.before_locations(d, model.noise)
     arithmetic.fill(params[2 * d + student_t.HALF], 0.0)
@@ -339,5 +315,5 @@ def summarise_normal(
     )
     for o in range(d):
         n = student_t.gather(d, model.noise, o, chance, params, spare)
-        student_t.marginal(d, o, mixture.NORMAL, number, levels, spare, n, out)
+        student_t.marginal(d, o, mixture.NORMAL, step.number, levels, spare, n, out)
     return 0.0

@@ -16,10 +16,10 @@ import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.belief import EACH
+from model_core.compiled.belief import CHANCE, EACH
 from model_core.compiled.jit import Floats, compiled, either, inlined, padded, whole
 from model_core.compiled.ops import maths
-from model_core.compiled.step import Model, Noise
+from model_core.compiled.step import Noise, RowStep
 from model_core.maths.conjugate import OUTLIER_SPREAD
 
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
@@ -176,17 +176,10 @@ def log_density(outputs: int, noise: Noise, number: Floats, params: Floats, each
 
 
 @compiled
-def score(
-    model: Model,
-    number: Floats,
-    context: Floats,
-    lines: Floats,
-    own: Floats,
-    params: Floats,
-    work: Floats,
-) -> float:
+def score(step: RowStep) -> float:
     """Log density of all outputs; of all of which it counts for run lengths."""
-    log_density(model.outputs, model.noise, number, params, work[EACH])
+    model = step.model
+    log_density(model.outputs, model.noise, step.number, step.params, step.work[EACH])
     return 1.0
 
 
@@ -344,16 +337,11 @@ def complete(n: int, out: Floats) -> int:
 
 
 @compiled
-def summarise(
-    model: Model,
-    number: Floats,
-    chance: Floats,
-    params: Floats,
-    levels: Floats,
-    spare: Floats,
-    out: Floats,
-) -> float:
+def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Mean, covariance, the label's cumulative probability (twice) and quantiles."""
+    model = step.model
+    chance = step.work[CHANCE]
+    params = step.params
     outputs, noise = model.outputs, model.noise
     describe(outputs, noise, params)
     family = mixture.STUDENT_T if _shared(noise) == 1 else mixture.SKEWED_T
@@ -361,7 +349,7 @@ def summarise(
     for o in range(outputs):
         n = gather(outputs, noise, o, chance, params, spare)
         mixture.tabulate(spare, n)
-        marginal(outputs, o, family, number, levels, spare, n, out)
+        marginal(outputs, o, family, step.number, levels, spare, n, out)
     return 0.0
 
 
