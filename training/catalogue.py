@@ -7,28 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.resources import files
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from training.config import OWN, Config, Options, checked, merged
+from training.data.files import Place
 from training.data.windows import Splits
 from training.errors import BadConfig, TrainingError
 
 EXPERIMENTS = ("sinusoid", "bandit", "players", "rainbow", "miniimagenet", "regimes")
-
-
-class Place(NamedTuple):
-    """Folder of the data sets, and cache of what experiments derive from them."""
-
-    data: Path | None
-    cache: Path
-
-    @property
-    def recorded(self) -> Path:
-        """The folder of the data sets; raises BadConfig where there is none."""
-        if self.data is None:
-            raise BadConfig("--datasets is needed: the folder of the data sets")
-        return self.data
 
 
 def preset(experiment: str, name: str, *overrides: Options) -> Config:

@@ -13,8 +13,9 @@ import torch
 from rich.console import Console
 
 from training import catalogue
-from training.catalogue import Axes, Cell, Place
+from training.catalogue import Axes, Cell
 from training.config import OWN, Config, Options, merged
+from training.data.files import Place
 from training.data.windows import Series, Splits
 from training.errors import BadConfig
 from training.experiments import own

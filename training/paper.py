@@ -15,8 +15,8 @@ from rich.progress import track
 from model_core import segments
 from model_core.segments import Changes, Sequences
 from training import catalogue, figures, trained
-from training.catalogue import Place
 from training.config import Objective
+from training.data.files import Place
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
 from training.figures import Chart, PlottedCurve

@@ -24,8 +24,8 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
 from training import catalogue, trained
 from training import report as reporting
-from training.catalogue import Place
 from training.config import OWN, Config
+from training.data.files import Place
 from training.data.windows import Batch, Splits
 from training.errors import BadConfig, BadData, BadRun, Behind
 from training.experiments import own
@@ -132,7 +132,7 @@ def _untrained(
     if run.config.experiment != OWN:
         return ()
     try:
-        scores = own.compare(run, splits, wanted.place, console, COMPARED)
+        scores = own.compare(run, splits, console, COMPARED)
     except BadData as error:
         console.print(f"Not compared with the built-in models: {error}", style="yellow")
         return ()

@@ -10,8 +10,9 @@ from rich.console import Console
 from tests.training.moca import SMALL as TRAINED
 from tests.training.tiny import Untold
 from training import catalogue, jobs, trained
-from training.catalogue import Axes, Place
+from training.catalogue import Axes
 from training.config import Objective
+from training.data.files import Place
 from training.errors import BadConfig, BadRun
 from training.experiments import players, sinusoid
 from training.jobs import Training, overrides, train

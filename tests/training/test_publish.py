@@ -10,7 +10,8 @@ from rich.console import Console
 from model_core import artifact, sensitivity
 from tests.training.moca import moca, small
 from training import publish as publishing
-from training.catalogue import Place, splits
+from training.catalogue import splits
+from training.data.files import Place
 from training.errors import BadConfig, BadData, BadRun
 from training.experiments import own
 from training.experiments.own import BlockScores, finished
@@ -105,7 +106,7 @@ def test_what_is_said_of_it_names_no_place_of_this_machine(wanted, runs, uncompa
 def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(runs, tmp_path, monkeypatch):
     behind = runs / "alpaca" / "moca"  # of six iterations
     run, place = finished(behind), Place(None, tmp_path)
-    scores = own.compare(run, splits(run.config, place), place)
+    scores = own.compare(run, splits(run.config, place))
 
     def compared(other, *_):
         assert other.config == run.config

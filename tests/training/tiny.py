@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from training import catalogue
-from training.catalogue import Place
+from training.data.files import Place
 from training.data.windows import Batch
 from training.learners import learner
 from training.meta_training.loop import Job

@@ -102,7 +102,7 @@ def _experiment(name: str, about: str) -> None:
         from importlib import import_module
 
         from training import paper
-        from training.catalogue import Place
+        from training.data.files import Place
 
         kept = ablation or preset
         results = out or Path("results") / name / kept
@@ -137,11 +137,14 @@ def own_data(
 
     Log score per observation of models run as the service runs them, and paired differences.
     """
-    from training.catalogue import Place
+    from training import catalogue
+    from training.data.files import Place
     from training.experiments import own
 
     with refusals():
-        own.evaluate(run, Place(datasets, run / "cache"), data, out)
+        finished = own.finished(run, data)
+        splits = catalogue.splits(finished.config, Place(datasets, run / "cache"))
+        own.evaluate(finished, splits, out)
 
 
 @app.command()
@@ -162,7 +165,7 @@ def bandit(
     out: Out = None,
 ) -> None:
     """Switching wheel bandit. Regret of trained runs on the same worlds: tables and figures."""
-    from training.catalogue import Place
+    from training.data.files import Place
     from training.experiments.bandit import STRATEGIES, evaluate
     from training.paper import Study
 

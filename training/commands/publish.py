@@ -61,7 +61,7 @@ def publish(
     from rich.console import Console
 
     from model_core.errors import ModelCoreError
-    from training.catalogue import Place
+    from training.data.files import Place
     from training.publish import Publication
     from training.publish import publish as run_publish
 

@@ -149,8 +149,9 @@ def train(
     are done are not done again.
     """
     from training import jobs
-    from training.catalogue import Axes, Place
+    from training.catalogue import Axes
     from training.config import merged
+    from training.data.files import Place
     from training.jobs import Training
 
     sections: dict[str, dict[str, Any]] = {

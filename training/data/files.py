@@ -1,4 +1,4 @@
-"""Read and write prepared `.npz` files."""
+"""Folders of data sets, and their prepared `.npz` files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,26 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.errors import BadData
+from training.errors import BadConfig, BadData
+
+
+class Place(NamedTuple):
+    """Folder of the data sets, and cache of what experiments derive from them."""
+
+    data: Path | None
+    cache: Path
+
+    @property
+    def recorded(self) -> Path:
+        """The folder of the data sets; raises BadConfig where there is none."""
+        if self.data is None:
+            raise BadConfig("--datasets is needed: the folder of the data sets")
+        return self.data
 
 
 def arrays(file: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:

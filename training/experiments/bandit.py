@@ -37,7 +37,7 @@ from model_core.stream.filters import Filters
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
 from training import catalogue, figures, paper, trained
-from training.catalogue import Place
+from training.data.files import Place
 from training.data.windows import Batch, Series, Splits, Windows, held, switches, uniform
 from training.errors import BadConfig, BadRun
 from training.figures import CHOSEN, VALUE, Chart, PlottedCurve

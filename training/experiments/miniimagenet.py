@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
-from training.catalogue import Place
-from training.data.files import arrays, replacing, save
+from training.data.files import Place, arrays, replacing, save
 from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
 from training.errors import BadData
 from training.paper import classifier_charts as draw

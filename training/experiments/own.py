@@ -26,8 +26,7 @@ from model_core.stream_settings import DEFAULTS, VECTOR_OUTPUTS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options as ModelOptions
 from model_core.upm.builtin import build
-from training import catalogue, trained
-from training.catalogue import Place
+from training import trained
 from training.config import OWN, Config, Options, Section, checked
 from training.data import tables
 from training.data.windows import InUnits, Series, Source, Splits, Windows, consecutive
@@ -284,14 +283,12 @@ class BlockScores(NamedTuple):
     observations: int
 
 
-def evaluate(
-    folder: Path, place: Place, data: Path | None = None, out: Path | None = None
-) -> BlockScores:
+def evaluate(run: Trained, splits: Splits, out: Path | None = None) -> BlockScores:
     """Print the table, and write it as `table.json` and `table.md`; raises TrainingError."""
     torch.set_num_threads(1)
     console = Console()
-    run = finished(folder, data)
-    scores = compare(run, catalogue.splits(run.config, place), place, console)
+    folder = run.run.folder
+    scores = compare(run, splits, console)
     printed = table(folder.name, scores)
     console.print(printed.for_terminal())
     leads = leads_of(scores)
@@ -320,7 +317,6 @@ def finished(folder: Path, data: Path | None = None) -> Trained:
 def compare(
     run: Trained,
     splits: Splits,
-    place: Place,
     console: Console | None = None,
     most: int | None = None,
 ) -> BlockScores:
@@ -333,7 +329,7 @@ def compare(
         series = opened(run.config).test
     else:
         protocol = run.protocol._replace(sequences=GENERATED)
-        batch = trained.sequences(catalogue.splits(run.config, place), protocol)
+        batch = trained.sequences(splits, protocol)
         series = [
             Series(None if batch.x is None else batch.x[k].double(), y.double(), None, str(k))
             for k, y in enumerate(batch.y)

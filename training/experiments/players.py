@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from training import figures, paper, trained
-from training.catalogue import Place
-from training.data.files import arrays, keys, save
+from training.data.files import Place, arrays, keys, save
 from training.data.windows import Batch, Fixed, Series, Splits, Windows
 from training.errors import BadData
 from training.figures import CURRENT, INK, MOCA, QUIET, SEGMENTS, Chart, Floats

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from training.catalogue import Place
+from training.data.files import Place
 from training.data.windows import Batch, Splits, checked_hazard, held, switches, uniform
 
 LEVEL = 3.0  # standard deviation of levels

@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from numpy.typing import NDArray
 
 from training import figures, paper, trained
-from training.catalogue import Place
+from training.data.files import Place
 from training.data.windows import Batch, Splits, below, checked_hazard, held, switches, uniform
 from training.figures import BELIEF, CHOSEN, CURRENT, EARLIER, Chart, Floats
 from training.paper import SUPERVISED, UNSUPERVISED, Charts, Comparison, Evaluated

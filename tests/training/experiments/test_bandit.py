@@ -16,7 +16,8 @@ from model_core.upm.alpaca import Alpaca, NoisePrior
 from tests.model_core.registry import tensor
 from tests.training.moca import moca as command
 from tests.training.tiny import seeded
-from training.catalogue import Axes, Place
+from training.catalogue import Axes
+from training.data.files import Place
 from training.errors import BadRun
 from training.experiments import bandit
 from training.experiments.bandit import AGENTS, STRATEGIES, Filtered, SinceSwitch, Sliding, simulate

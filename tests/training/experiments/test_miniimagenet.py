@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from tests.training.tiny import seeded
-from training.catalogue import Place
+from training.data.files import Place
 from training.errors import BadData
 from training.experiments import miniimagenet
 

@@ -16,7 +16,8 @@ from model_core.upm.builtin import Options, build
 from tests.training.moca import moca, small
 from tests.training.tiny import seeded
 from training import catalogue
-from training.catalogue import Place, splits
+from training.catalogue import splits
+from training.data.files import Place
 from training.data.windows import Series
 from training.errors import BadData
 from training.experiments import own

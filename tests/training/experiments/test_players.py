@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.training.tiny import seeded
-from training.catalogue import Place
+from training.data.files import Place
 from training.errors import BadData
 from training.experiments import players
 

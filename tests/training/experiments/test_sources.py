@@ -10,8 +10,8 @@ from tests.training.experiments.test_players import write_players
 from tests.training.experiments.test_rainbow import write_black
 from tests.training.tiny import seeded
 from training import catalogue
-from training.catalogue import Place
 from training.config import Config
+from training.data.files import Place
 from training.data.windows import below, held
 from training.errors import BadConfig
 from training.experiments import regimes
