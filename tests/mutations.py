@@ -33,7 +33,7 @@ FILTER = " ".join(
     for name in ("readout", "hazard", "actions", "filter", "detector", "believing")
 )
 EVENTS = (
-    "tests/service/worker/filtering/test_events.py tests/model_core/test_detector.py "
+    "tests/model_core/test_events.py tests/model_core/test_detector.py "
     "tests/service/worker/filtering/test_stream_events.py tests/service/worker/test_detector.py"
 )
 WORKER = (

@@ -115,14 +115,16 @@ def values(model: UnderlyingModel, seen: Columns) -> list[list[float]]:
     return listed
 
 
-def history(model: UnderlyingModel, seen: Columns) -> list[Labelled]:
-    """Labels, None where missing, and inputs of one regime.
-
-    Missing ones are left out unless the model remembers them.
-    """
-    there = labelled(model, seen.y)
+def remembers(model: UnderlyingModel) -> bool:
+    """Whether a missing label changes what the model predicts."""
     unit = torch.ones(1, model.scaled, dtype=torch.float64)
-    if not model.context(unit, unit).shape[-1]:
+    return model.context(unit, unit).shape[-1] > 0
+
+
+def history(model: UnderlyingModel, seen: Columns) -> list[Labelled]:
+    """Labels, None where missing, and inputs of one regime; left out where that is the same."""
+    there = labelled(model, seen.y)
+    if not remembers(model):
         seen = seen.part(there.nonzero()[0])
         there = there[there]
     rows = zip(seen.filtered.tolist(), seen.x.tolist(), there.tolist(), strict=True)

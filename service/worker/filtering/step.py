@@ -156,7 +156,8 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, PendingAnswer]]) -> None:
             stream.put(record)
             seasons.warming_up(stream, record)
             answer.season = head.season
-            values = columns.values(model, step_inputs.columns_of(model, stream.buffer))
+            labelled = [record for record in stream.buffer if record.y is not None]
+            values = columns.values(model, step_inputs.columns_of(model, labelled))
             if warmup.complete(values, model.y_dim, head.settings.warmup, len(stream.buffer)):
                 head.y_dim = head.y_dim or 1
                 head.location, head.scale = warmup.estimated(model, values, head.stated)
@@ -170,9 +171,14 @@ def _provisional(
     engine: Engine, model: UnderlyingModel, group: list[tuple[Stream, PendingAnswer]]
 ) -> None:
     """Predict the labels of streams that warm up, where two labels before them differ."""
+    remembers = columns.remembers(model)  # else missing labels, of which many may come, say nothing
+    histories = [
+        [record for record in stream.buffer if remembers or record.y is not None]
+        for stream, _ in group
+    ]
     chosen, mixture = warmup.provisional(
         model,
-        [step_inputs.columns_of(model, stream.buffer) for stream, _ in group],
+        [step_inputs.columns_of(model, records) for records in histories],
         [stream.live().stated for stream, _ in group],
         [answer.record.x for _, answer in group],
         engine.settings.device,

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.stream import season
+from model_core.stream import season, seasons
 from model_core.stream.slab import Slab
 from model_core.stream_settings import DEFAULTS
 from service import wire
@@ -217,7 +217,7 @@ class Stream:
 
     def offset(self, ahead: int = 0) -> float:
         """Season of the next label, or of one that comes so many observations later."""
-        return 0.0 if self.season is None else season.offset(self.season, ahead)
+        return seasons.offset(self.season, ahead)
 
     def leave(self) -> None:
         """Give the row on the device back."""

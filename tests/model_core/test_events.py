@@ -7,15 +7,14 @@ from statistics import fmean, pvariance
 import pytest
 
 from model_core.stream import events as core
-from service.wire import Alarm, Head, StreamSettings
 
 
 class Life:
-    """A head and the labels so far; `see` tracks one observation."""
+    """A track and the labels so far; `see` tracks one observation."""
 
-    def __init__(self, confirm_after=3, outputs=1, threshold=None):
-        self.head = Head(1, StreamSettings(model="gaussian", confirm_after=confirm_after))
-        self.head.alarm = None if threshold is None else Alarm(threshold)
+    def __init__(self, confirm_after=3, outputs=1, threshold=0.0):
+        self.track = core.Track()
+        self.rule = confirm_after, threshold
         self.outputs = outputs
         self.labels = []
 
@@ -30,9 +29,7 @@ class Life:
         self.labels.append(y)
         totals = self.totals(seq + 1), self.totals(start)
         reading = core.Reading(seq, f"t{seq}", start, probability, previous, *totals, changed)
-        head = self.head
-        confirm_after = head.settings.confirm_after
-        head.track, changed = core.track(head.track, reading, confirm_after, head.threshold)
+        self.track, changed = core.track(self.track, reading, *self.rule)
         return changed
 
     def regime(self, start, count, previous=0, level=0.0):
@@ -62,13 +59,13 @@ def test_a_suspicion_is_confirmed_after_so_many_observations():
     assert (first.suspected_at, first.confirmed_at, first.delay) == (10, None, 2)
     assert (first.probability, first.time, first.direction) == (0.9, "t10", "up")
     assert life.see(8, y=(5.5,)) == life.see(8, y=(4.5,)) == []
-    assert life.head.track.event == first
+    assert life.track.event == first
     (last,) = life.see(8, y=(5.0,), probability=0.99)
     assert states([last]) == [(1, "confirmed", 8)]
     assert (last.suspected_at, last.confirmed_at, last.delay) == (10, 13, 2)
     assert (last.probability, last.time) == (0.99, "t13")
-    assert (life.head.track.event, life.head.track.last_event) == (None, last)
-    assert (life.head.track.confirmed_start, life.head.track.next_event) == (8, 2)
+    assert (life.track.event, life.track.last_event) == (None, last)
+    assert (life.track.confirmed_start, life.track.next_event) == (8, 2)
     assert life.regime(8, 20) == []
 
 
@@ -78,7 +75,7 @@ def test_a_suspicion_is_withdrawn_when_the_confirmed_start_is_back():
     (gone,) = life.see(0)
     assert states([gone]) == [(1, "withdrawn", 9)]
     assert (gone.probability, gone.time) == (0.0, "t11")
-    assert life.head.track.event is life.head.track.last_event is None
+    assert life.track.event is life.track.last_event is None
     assert life.see(0) == []
     # The next suspicion is another event, and counts from its own beginning.
     assert life.regime(13, 4) == [(2, "suspected", 13), (2, "confirmed", 13)]
@@ -98,7 +95,7 @@ def test_a_suspicion_may_move_but_not_past_itself():
     life = quiet(10, confirm_after=4)
     life.see(9)
     assert states(life.see(11)) == [(1, "withdrawn", 9), (2, "suspected", 11)]
-    assert life.head.track.event.suspected_at == 11
+    assert life.track.event.suspected_at == 11
 
 
 def test_by_probability_each_observation_decides_alone():
@@ -107,8 +104,8 @@ def test_by_probability_each_observation_decides_alone():
         rng = random.Random(seed)
         life = quiet(5, confirm_after=rng.choice([0, 1, 1000]), threshold=0.9)
         for seq in range(5, 200):
-            confirmed = life.head.track.confirmed_start
-            open_before = life.head.track.event
+            confirmed = life.track.confirmed_start
+            open_before = life.track.event
             changed = rng.choice([0.1, 0.6, 0.8999, 0.9, 0.97])
             start = confirmed
             if changed > 0.5 and confirmed < seq:
@@ -125,7 +122,7 @@ def test_by_probability_each_observation_decides_alone():
                 expected += [("confirmed", start)] if changed >= 0.9 else []
             assert found == expected, (seed, seq)
             last = start if ("confirmed", start) in found else confirmed
-            assert life.head.track.confirmed_start == last
+            assert life.track.confirmed_start == last
 
 
 # --- what the best path to a newly confirmed start says of the event confirmed before ------------
@@ -137,7 +134,7 @@ def confirmed_at_20(before=0):
     """Event 1: of a change at 20, suspected at 26; `before` is the start before it."""
     life = quiet(SUSPECTED_AT)
     assert life.regime(20, 10, previous=before, level=5.0)[-1] == (1, "confirmed", 20)
-    assert life.head.track.before_start == before
+    assert life.track.before_start == before
     return life
 
 
@@ -160,16 +157,16 @@ FATES = {
 def test_the_last_event_is_kept_moved_or_replaced(previous):
     life = confirmed_at_20()
     found = life.regime(60, 20, previous=previous, level=9.0)
-    head, fate = life.head, FATES[previous]
+    track, fate = life.track, FATES[previous]
     middle = {
         "kept": [(2, "confirmed", 60)],
         "moved": [(1, "confirmed", previous), (2, "confirmed", 60)],
         "replaced": [(2, "withdrawn", 60), (1, "confirmed", 60)],
     }
     assert found == [(2, "suspected", 60), *middle[fate]]
-    assert head.track.confirmed_start == head.track.last_event.start == 60
-    assert head.track.before_start == (0 if fate == "replaced" else previous)
-    assert head.track.last_event.id == (1 if fate == "replaced" else 2)
+    assert track.confirmed_start == track.last_event.start == 60
+    assert track.before_start == (0 if fate == "replaced" else previous)
+    assert track.last_event.id == (1 if fate == "replaced" else 2)
 
 
 def test_half_way_is_between_the_last_two_starts_and_a_moved_event_keeps_its_suspicion():
@@ -187,7 +184,7 @@ def test_the_first_suspicion_of_a_replaced_event_stands_unless_it_was_before_its
     for start in (24, SUSPECTED_AT, SUSPECTED_AT + 1):
         life = confirmed_at_20()
         life.regime(start, 3, level=5.0)
-        later = life.head.track.event.suspected_at
+        later = life.track.event.suspected_at
         _, last = life.see(start, y=(5.0,))
         since = SUSPECTED_AT if start <= SUSPECTED_AT else later
         assert (last.id, last.suspected_at, last.delay) == (1, since, since - start)
@@ -199,9 +196,9 @@ def test_the_first_suspicion_of_a_replaced_event_stands_unless_it_was_before_its
 def test_the_size_of_a_replaced_event_is_from_the_start_before_it():
     life = confirmed_at_20()
     assert life.regime(34, 4, previous=20, level=9.0)[-1] == (2, "confirmed", 34)
-    assert life.head.track.last_event.size == size_of(life, 20, 34)
+    assert life.track.last_event.size == size_of(life, 20, 34)
     assert life.regime(38, 4, previous=20, level=9.0)[-1] == (2, "confirmed", 38)
-    assert life.head.track.last_event.size == size_of(life, 20, 38)
+    assert life.track.last_event.size == size_of(life, 20, 38)
 
 
 def size_of(life, before, start):
