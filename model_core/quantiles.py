@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core.components import Components
+from model_core.maths.special import ROOT_2_PI
 
 COUNT_STEPS = 500  # of a count's quantile; a dozen are needed
 PLAIN_STEPS = 8  # of a quantile that is easily found
 FIXED_STEPS = 12  # where the host does not wait to see whether it is found
 NEWTON_STEPS = 40  # of a quantile; then its bracket is halved, at most 120 times
 STEPS = 160
-ROOT_2_PI = math.sqrt(2 * math.pi)
 TOLERANCE = 1e-6  # last Newton step, in scales of the narrowest component; its error is squared
 
 
@@ -164,8 +164,7 @@ def _centre(weight: Tensor, components: Components) -> tuple[Tensor, Tensor, Ten
     means = components.mean()
     present = weight > 0
     over = (1, 3)
-    peak = torch.zeros_like(means) if components.support == "positive" else means
-    scale = torch.exp(-components.log_density(peak)) / ROOT_2_PI
+    scale = components.width()
     mean = torch.where(present, weight * means, 0.0).sum(over, keepdim=True)
     between = torch.where(present, weight * (means - mean).square(), 0.0).sum(over, keepdim=True)
     # The average scale, not its square's: one wide component of little weight hardly moves it.

@@ -26,30 +26,25 @@ LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, CONFIRMED, THRESHOLD, LABEL = rang
 # What a kernel is called with where quantiles, or beliefs after each step, are not wanted.
 NO_LEVELS, NO_BELIEFS = np.empty((2, 0)), np.empty((0, 2, 0))
 
-# Module below `models` whose `of` has the sizes and functions of a model, by class of the model.
+# Module below `models` whose `of` has the sizes and functions of a model, by the model's module.
 _BUILT_IN = {
-    "model_core.upm.conjugate:Gaussian": "conjugate",
-    "model_core.upm.averaged:Averaged": "averaged",
-    "model_core.upm.joint:Joint": "joint",
-    "model_core.upm.linear:Autoregressive": "regression",
-    "model_core.upm.linear:Linear": "regression",
-    "model_core.upm.multivariate:Multivariate": "multivariate",
-    "model_core.upm.conjugate:Poisson": "conjugate",
-    "model_core.upm.conjugate:BernoulliModel": "conjugate",
-    "model_core.upm.conjugate:Exponential": "conjugate",
-    "model_core.upm.conjugate:CategoricalModel": "conjugate",
+    "model_core.upm.conjugate": "conjugate",
+    "model_core.upm.averaged": "averaged",
+    "model_core.upm.joint": "joint",
+    "model_core.upm.linear": "regression",
+    "model_core.upm.multivariate": "multivariate",
 }
 # Of models with an encoder: torch computes the features, which the kernel takes as its inputs.
 _LEARNED = {
-    "model_core.upm.alpaca:Alpaca": "regression",
-    "model_core.upm.pcoc:Pcoc": "pcoc",
-    "model_core.upm.fleet:Fleet": "fleet",
+    "model_core.upm.alpaca": "regression",
+    "model_core.upm.pcoc": "pcoc",
+    "model_core.upm.fleet": "fleet",
 }
 
 
 def has_kernel(model: UnderlyingModel) -> bool:
     """Whether the model has a kernel; costs nothing."""
-    return _name(model) in _BUILT_IN or _name(model) in _LEARNED
+    return _module(model) in _BUILT_IN or _module(model) in _LEARNED
 
 
 def kernel_of(model: UnderlyingModel) -> Kernel | None:
@@ -60,7 +55,7 @@ def kernel_of(model: UnderlyingModel) -> Kernel | None:
     may call this.
     """
     # A learned model is not kept here: its weights would never be given back.
-    return _kernel_of(model) if _name(model) in _BUILT_IN else _made(model)
+    return _kernel_of(model) if _module(model) in _BUILT_IN else _made(model)
 
 
 @lru_cache(maxsize=256)
@@ -70,7 +65,7 @@ def _kernel_of(model: UnderlyingModel) -> Kernel | None:
 
 def parts_of(model: UnderlyingModel) -> tuple[Model, Functions] | None:
     """Sizes of a model and what it computes in a step; None: it has no kernel."""
-    kind = {**_BUILT_IN, **_LEARNED}.get(_name(model))
+    kind = {**_BUILT_IN, **_LEARNED}.get(_module(model))
     if kind is None:
         return None
     parts: tuple[Model, Functions] | None
@@ -85,10 +80,10 @@ def _made(model: UnderlyingModel) -> Kernel | None:
     from model_core.compiled.kernel import Kernel
 
     # Kernels need only the features of the encoder.
-    encode = getattr(model, "features", model.encode) if _name(model) in _LEARNED else None
+    encode = getattr(model, "features", model.encode) if _module(model) in _LEARNED else None
     return Kernel(model, *parts, encode)
 
 
-def _name(model: UnderlyingModel) -> str:
-    """Of the class itself: a subclass may compute something else."""
-    return f"{type(model).__module__}:{type(model).__qualname__}"
+def _module(model: UnderlyingModel) -> str:
+    """Of the class itself: a subclass elsewhere may compute something else."""
+    return type(model).__module__

@@ -2,22 +2,24 @@
 
 `params` has means and variances (d lines each), then of each parameter of `maths.families` one for
 each output and part, then one of each to work in. Those of Student-t are as `models.student_t` has
-them, those of classes their probabilities and a sum. The last column is of outliers.
+them, those of classes their probabilities and a sum. The last column is of outliers. A family of
+positive labels is compiled from its functions in `maths.families` alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba.extending import overload
 
 from model_core import components
 from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH
-from model_core.compiled.jit import Floats, compiled, inlined, whole
+from model_core.compiled.jit import INLINED, Floats, compiled, inlined, state, state_at, whole
 from model_core.compiled.models import student_t
 from model_core.compiled.ops import maths
 from model_core.compiled.step import ALONE, Model, RowStep
@@ -69,44 +71,82 @@ def _student_t_finish(model: Model, params: Floats) -> None:
     student_t.add_norms(model.outputs, model.noise, params)
 
 
-# --- Lomax, of one output: shape, scale -----------------------------------------------------------
+# --- positive labels, of one output: parameters as `maths.families` has them ----------------------
 
 
-@inlined
-def _lomax_places(outputs: int, parts: int, at: int) -> tuple[int, int]:
-    return 2, 3
+def _log_density(family: Any, y: float, parameters: Any) -> Any:
+    """Of a label."""
 
 
-@compiled
-def _lomax_score(step: RowStep) -> float:
-    params = step.params
-    y, shape, scale, density = step.number[LABEL], params[2], params[3], step.work[EACH]
-    for i in range(whole(density)):
-        density[i] = _FAMILIES.lomax_log_density(y, shape[i], scale[i])
-    return 1.0
+def _moments(family: Any, parameters: Any) -> Any:
+    """Mean, variance, width."""
 
 
-@compiled
-def _lomax_summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
-    chance = step.work[CHANCE]
-    params = step.params
-    mean, variance, shape, scale = params[0], params[1], params[2], params[3]
-    for i in range(whole(chance)):
-        mean[i] = _FAMILIES.lomax_mean(shape[i], scale[i])
-        variance[i] = _FAMILIES.lomax_variance(shape[i], scale[i])
-    n = 0
-    for i in range(whole(chance)):
-        if chance[i] > mixture.NEGLIGIBLE:
-            spare[mixture.WEIGHT, n] = chance[i]
-            spare[mixture.SHAPE, n] = shape[i]
-            spare[mixture.INVERSE, n] = 1.0 / scale[i]
-            n += 1
-    mixture.moments(chance, params[:1], params[1:2], whole(chance), out)
-    y, family = _label(step.number), mixture.LOMAX
-    out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, family)[0]
-    out[3] = out[2]
-    mixture.quantiles(levels, out[0], student_t.TOLERANCE, spare, n, family, out[4:])
-    return 0.0
+@overload(_log_density, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
+def _log_density_by(family: Any, y: float, parameters: Any) -> Any:
+    function = getattr(_FAMILIES, f"{family.instance_class.name}_log_density")
+    return lambda family, y, parameters: function(y, *parameters)
+
+
+@overload(_moments, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
+def _moments_by(family: Any, parameters: Any) -> Any:
+    mean, variance, width = (
+        getattr(_FAMILIES, f"{family.instance_class.name}_{moment}")
+        for moment in ("mean", "variance", "width")
+    )
+    return lambda family, parameters: (
+        mean(*parameters),
+        variance(*parameters),
+        width(*parameters),
+    )
+
+
+def _positive(kind: type[components.Positive]) -> Answers:
+    """Answers of a family of positive labels, compiled for its own functions."""
+    fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
+    end = mixture.PARAMETERS + len(fields)
+    family = kind(*range(mixture.PARAMETERS, end))
+
+    def places(outputs: int, parts: int, at: int) -> Any:
+        return family
+
+    def score(step: RowStep) -> float:
+        y, params, density = step.number[LABEL], step.params, step.work[EACH]
+        for i in range(whole(density)):
+            density[i] = _log_density(family, y, state_at(params, family, i))
+        return 1.0
+
+    def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
+        params, chance, n = step.params, step.work[CHANCE], 0
+        mean, variance = params[0], params[1]
+        for i in range(whole(chance)):
+            parameters = state_at(params, family, i)
+            mean[i], variance[i], width = _moments(family, parameters)
+            if chance[i] > mixture.NEGLIGIBLE:
+                spare[mixture.WEIGHT, n] = chance[i]
+                spare[mixture.LOC, n] = mean[i]
+                spare[mixture.SCALE, n] = width
+                state(spare, family, n, parameters)
+                n += 1
+        mixture.moments(chance, params[:1], params[1:2], whole(chance), out)
+        y = _label(step.number)
+        out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, family)[0]
+        out[3] = out[2]
+        tolerance = student_t.TOLERANCE
+        mixture.quantiles(levels, out[0], tolerance, spare, n, family, 0.0, out[4:])
+        return 0.0
+
+    # By these names numba's cache tells the functions of one family from those of another.
+    for function in (score, summarise):
+        function.__qualname__ = f"{function.__name__}_{kind.name}"
+    return Answers(
+        inlined(places),
+        lambda outputs, parts: end,
+        mixture.FIELDS,
+        _finished,
+        compiled(score),
+        compiled(summarise),
+    )
 
 
 # --- negative binomial, of one output of several parts: shape, mean, log weight -------------------
@@ -261,14 +301,7 @@ ANSWERS: dict[type, Answers] = {
         student_t.score,
         student_t.summarise,
     ),
-    components.Lomax: Answers(
-        _lomax_places,
-        lambda outputs, parts: 4,
-        mixture.FIELDS,
-        _finished,
-        _lomax_score,
-        _lomax_summarise,
-    ),
+    **{kind: _positive(kind) for kind in components.Positive.__subclasses__()},
     components.NegativeBinomial: Answers(
         _negative_binomial_places,
         lambda outputs, parts: 2 + 4 * parts,

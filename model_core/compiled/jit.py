@@ -20,6 +20,7 @@ import numba
 import numpy as np
 from numba import extending
 from numba.core import caching, cgutils, event
+from numba.np import arrayobj
 from numpy.typing import NDArray
 
 from model_core import table
@@ -36,6 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # to compile as a short function.
 _CALLED_OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 OPTIONS = {**_CALLED_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INLINED = {"forceinline": True, **OPTIONS}
 # Files and folders of model_core whose code and constants kernels hold.
 SOURCES = ("anomaly.py", "belief.py", "compiled", "maths", "quantiles.py", "table.py", "upm")
 logger = logging.getLogger(__name__)
@@ -63,7 +65,7 @@ def _cached(dispatcher: Any) -> Any:
 
 def inlined(function: F) -> F:
     """Compile into every caller: loops over such functions can be vectorised."""
-    return numba.njit(forceinline=True, **OPTIONS)(function)  # type: ignore[no-any-return]
+    return numba.njit(**INLINED)(function)  # type: ignore[no-any-return]
 
 
 def either(function: F) -> F:
@@ -217,6 +219,46 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
         return builder.fma(*arguments)
 
     return REAL(REAL, REAL, REAL), generate
+
+
+def slot_pointer(target: Any, builder: Any, kind: Any, rows: Any, line: Any, slot: Any) -> Any:
+    """Where the number of a line in one slot lies; for intrinsics."""
+    array = arrayobj.make_array(kind)(target, builder, rows)
+    width = cgutils.unpack_tuple(builder, array.shape)[1]
+    return builder.gep(array.data, [builder.add(builder.mul(line, width), slot)])
+
+
+@intrinsic
+def state_at(context: Any, rows: Any, places: Any, slot: Any) -> Any:
+    """The numbers at these lines in one slot, as a tuple."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, lines, place = arguments
+        values = [
+            builder.load(slot_pointer(target, builder, signature.args[0], array, line, place))
+            for line in cgutils.unpack_tuple(builder, lines)
+        ]
+        return target.make_tuple(builder, signature.return_type, values)
+
+    kind = numba.types.UniTuple(numba.types.float64, len(places.types))
+    return kind(rows, places, slot), generate
+
+
+@intrinsic
+def state(context: Any, rows: Any, places: Any, slot: Any, numbers: Any) -> Any:
+    """Write numbers at these lines into one slot."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, lines, place, values = arguments
+        pairs = zip(
+            cgutils.unpack_tuple(builder, lines), cgutils.unpack_tuple(builder, values), strict=True
+        )
+        for line, value in pairs:
+            pointer = slot_pointer(target, builder, signature.args[0], array, line, place)
+            builder.store(value, pointer)
+        return target.get_dummy_value()
+
+    return numba.types.void(rows, places, slot, numbers), generate
 
 
 @intrinsic

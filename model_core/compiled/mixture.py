@@ -1,4 +1,4 @@
-"""Mixtures of Student-t, Lomax or normal distributions: moments, distribution function, quantiles.
+"""Mixtures of real or of positive labels: moments, distribution function, quantiles.
 
 What `predictive` and `quantiles` compute. `components` is (FIELDS, M), a column for each
 component of one output's mixture.
@@ -7,14 +7,17 @@ component of one output's mixture.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numba
 import numpy as np
+from numba.extending import overload
 
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import OPTIONS, F, Floats, compiled, inlined, padded
+from model_core.compiled.jit import OPTIONS, F, Floats, compiled, inlined, padded, state_at
 from model_core.compiled.ops import maths
+from model_core.maths.special import ROOT_2_PI
 from model_core.table import LANES
 
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
@@ -26,15 +29,16 @@ BRACKET_STEPS = 200
 NEWTON_STEPS = 40  # in a bracket; then it is halved
 NEAR = 1e-12  # of a tail, below which the normal's quantile of it is not worth taking
 ARRIVED = 1e-3  # how far the normal's quantiles may still be apart before a last step
-ROOT_2_PI = math.sqrt(2 * math.pi)
 
-STUDENT_T, LOMAX, NORMAL, SKEWED_T = range(4)  # families
+# Families of real labels; one of positive labels is an instance of its class in `components`, of
+# the lines at which components and `params` have its parameters.
+STUDENT_T, NORMAL, SKEWED_T = range(3)
 
 # Fields of a Student-t; TERM and what follows up to LEVEL are of `maths.special.student_t_table`.
 WEIGHT, LOC, INVERSE, HALF, NORM, SKEW, TERM = range(7)
-HILL, HILL_B, SLOPE, LEVEL, SCALE, FIELDS = range(11, 17)  # SCALE of all, see `_scales`
-# Of a Lomax distribution: weight, shape, 1 / scale, in those of WEIGHT, LOC, INVERSE.
-SHAPE = LOC
+HILL, HILL_B, SLOPE, LEVEL, SCALE, FIELDS = range(11, 17)  # SCALE of all families
+# Of positive labels: weight, mean as LOC, parameters from `PARAMETERS` on, and SCALE.
+PARAMETERS = INVERSE
 # Of a normal: weight, mean, 1 / standard deviation and log density at zero, likewise.
 
 
@@ -94,8 +98,11 @@ def _student_t(
 
 # Only these sums may be regrouped, which is what makes loops that sum three things into vectors.
 # The functions they call keep their order. A state holds nothing of them: quantiles alone do.
+_SUMMED = {"fastmath": {"reassoc"}, **OPTIONS}
+
+
 def _summed(function: F) -> F:
-    return numba.njit(fastmath={"reassoc"}, **OPTIONS)(function)  # type: ignore[no-any-return]
+    return numba.njit(**_SUMMED)(function)  # type: ignore[no-any-return]
 
 
 @_summed
@@ -140,20 +147,6 @@ def _skewed_t_sums(x: float, components: Floats, n: int) -> tuple[float, float, 
 
 
 @_summed
-def _lomax_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
-    weight, shape, inverse = components[WEIGHT], components[SHAPE], components[INVERSE]
-    cdf, density, derivative = 0.0, 0.0, 0.0
-    for i in range(n):
-        ratio = max(x, 0.0) * inverse[i]
-        tail = arithmetic.exp(_FAMILIES.lomax_log_tail(ratio, shape[i]))
-        p = weight[i] * shape[i] * inverse[i] * tail / (1.0 + ratio)
-        cdf += weight[i] * (1.0 - tail)
-        density += p
-        derivative -= p * (shape[i] + 1.0) * inverse[i] / (1.0 + ratio)
-    return cdf, density, derivative
-
-
-@_summed
 def _normal_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
     weight, loc = components[WEIGHT], components[LOC]
     inverse, norm = components[INVERSE], components[NORM]
@@ -169,11 +162,32 @@ def _normal_sums(x: float, components: Floats, n: int) -> tuple[float, float, fl
     return cdf, density, derivative
 
 
-@compiled
-def sums(x: float, components: Floats, n: int, family: int) -> tuple[float, float, float]:
+def sums(x: float, components: Floats, n: int, family: Any) -> tuple[float, float, float]:
     """CDF, density and its derivative of a mixture."""
-    if family == LOMAX:
-        return _lomax_sums(x, components, n)
+    raise NotImplementedError  # compiled as `_sums_by` says
+
+
+@overload(sums, jit_options=_SUMMED, strict=False)  # type: ignore[untyped-decorator]
+def _sums_by(x: float, components: Floats, n: int, family: Any) -> Any:
+    if isinstance(family, numba.types.Integer):
+        return lambda x, components, n, family: _real_sums(x, components, n, family)
+    reached = getattr(_FAMILIES, f"{family.instance_class.name}_reached")
+
+    def positive(x: float, components: Floats, n: int, family: Any) -> tuple[float, float, float]:
+        weight, y = components[WEIGHT], max(x, 0.0)
+        cdf, density, derivative = 0.0, 0.0, 0.0
+        for i in range(n):
+            f, p, q = reached(y, *state_at(components, family, i))
+            cdf += weight[i] * f
+            density += weight[i] * p
+            derivative += weight[i] * q
+        return cdf, density, derivative
+
+    return positive
+
+
+@compiled
+def _real_sums(x: float, components: Floats, n: int, family: int) -> tuple[float, float, float]:
     if family == NORMAL:
         return _normal_sums(x, components, n)
     if family == SKEWED_T:
@@ -183,7 +197,13 @@ def sums(x: float, components: Floats, n: int, family: int) -> tuple[float, floa
 
 @compiled
 def _by_halley(
-    normal: float, start: float, small: float, components: Floats, n: int, family: int
+    normal: float,
+    start: float,
+    small: float,
+    components: Floats,
+    n: int,
+    family: Any,
+    least: float,
 ) -> float:
     """Solve `ndtri(F(x)) = normal`, of a mixture close to a normal almost a line; nan: failed."""
     x = start
@@ -191,8 +211,7 @@ def _by_halley(
         move, apart = _halley(normal, x, 1.0, components, n, family)
         if math.isnan(move):
             return np.nan
-        x = x - move
-        x = max(x, 0.0) if family == LOMAX else x
+        x = max(x - move, least)
         # The error that is left is of third order. Steps are small as well where a positive value
         # is all but 0, however far it has to go.
         if abs(move) < small and abs(apart) < ARRIVED:
@@ -202,7 +221,7 @@ def _by_halley(
 
 @compiled
 def _halley(
-    normal: float, x: float, mass: float, components: Floats, n: int, family: int
+    normal: float, x: float, mass: float, components: Floats, n: int, family: Any
 ) -> tuple[float, float]:
     """How far beyond the quantile x is by Halley's method, and `ndtri(F(x)) - normal`.
 
@@ -238,10 +257,11 @@ def _by_bracket(
     small: float,
     components: Floats,
     n: int,
-    family: int,
+    family: Any,
+    least: float,
 ) -> float:
     """Newton's method kept inside a bracket, as `quantiles._newton`."""
-    x, low, high = start, (0.0 if family == LOMAX else -INF), INF
+    x, low, high = start, least, INF
     for step in range(BRACKET_STEPS):
         cdf, density, _ = sums(x, components, n, family)
         excess = cdf - level
@@ -271,55 +291,41 @@ def quantiles(
     tolerance: float,
     components: Floats,
     n: int,
-    family: int,
+    family: Any,
+    least: float,
     out: Floats,
 ) -> None:
     """Quantiles at levels (2, Q), which stand over the normal's; centre: the mixture's mean.
 
     tolerance: the last step, in scales of the narrowest component. The first step is by the leading
-    components alone, if they are almost all of the mixture.
+    components alone, if they are almost all of the mixture. least: what no label is below, 0 or
+    -inf; of positive labels SCALE is filled.
     """
     between, within, scales = 0.0, 0.0, components[SCALE]
-    _scales(components, n, family)
+    positive = least == 0.0
+    if not positive:  # of normals whose peaks are as high as those of the components
+        inverse, norm = components[INVERSE], components[NORM]
+        for i in range(n):
+            scales[i] = arithmetic.exp(-norm[i]) / (inverse[i] * ROOT_2_PI)
     for i in range(n):
-        mean = _mean_of(components, i, family)
-        between += components[WEIGHT, i] * (mean - centre) ** 2
+        between += components[WEIGHT, i] * (components[LOC, i] - centre) ** 2
         within += components[WEIGHT, i] * scales[i]
     spread = math.sqrt(between + within * within)
     small = tolerance * arithmetic.smallest(scales, n)
     leading, mass = _leading(components, n)
     for k in range(levels.shape[1]):
         start, move = centre + spread * levels[1, k], 0.0
-        if family == LOMAX:  # from 0 no step leads anywhere
+        if positive:  # from 0 no step leads anywhere
             start = -centre * math.log1p(-levels[0, k])
         elif leading < n and mass > LARGELY:
             move, _ = _halley(levels[1, k], start, mass, components, leading, family)
         first = start - move if math.isfinite(move) else start
-        x = _by_halley(levels[1, k], first, small, components, n, family)
+        x = _by_halley(levels[1, k], first, small, components, n, family, least)
         if math.isnan(x):
             # Its error is of the second order only.
             fine = 1e-3 * small
-            x = _by_bracket(levels[0, k], start, spread, fine, components, n, family)
+            x = _by_bracket(levels[0, k], start, spread, fine, components, n, family, least)
         out[k] = x
-
-
-@inlined
-def _mean_of(components: Floats, i: int, family: int) -> float:
-    if family == LOMAX:
-        return 1.0 / float(components[INVERSE, i] * (components[SHAPE, i] - 1.0))
-    return float(components[LOC, i])
-
-
-@compiled
-def _scales(components: Floats, n: int, family: int) -> None:
-    """Scales of normals whose peaks are as high as those of the components."""
-    inverse, norm, scale = components[INVERSE], components[NORM], components[SCALE]
-    if family != LOMAX:
-        for i in range(n):
-            scale[i] = arithmetic.exp(-norm[i]) / (inverse[i] * ROOT_2_PI)
-        return
-    for i in range(n):
-        scale[i] = 1.0 / (components[SHAPE, i] * inverse[i] * ROOT_2_PI)
 
 
 @compiled

@@ -8,7 +8,8 @@ from model_core.components.base import Components, average, join
 from model_core.components.blend import Blend
 from model_core.components.choice import Choice
 from model_core.components.discrete import Bernoulli, Categorical, NegativeBinomial
-from model_core.components.real import Lomax, MultivariateStudentT, Normal, SkewedT, StudentT
+from model_core.components.positive import Lomax, Positive
+from model_core.components.real import MultivariateStudentT, Normal, SkewedT, StudentT
 
 __all__ = [
     "Bernoulli",
@@ -20,6 +21,7 @@ __all__ = [
     "MultivariateStudentT",
     "NegativeBinomial",
     "Normal",
+    "Positive",
     "SkewedT",
     "StudentT",
     "average",

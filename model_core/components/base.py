@@ -8,6 +8,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from model_core.maths.special import ROOT_2_PI
+
 
 class Components(Protocol):
     """One distribution for each (stream, component); `y` and `value` broadcast against it.
@@ -43,6 +45,12 @@ class Components(Protocol):
 
     def variance(self) -> Tensor:
         """Variance (B, M, d); inf where it does not exist."""
+        ...
+
+    def width(self) -> Tensor:
+        """Standard deviation (B, M, d) of a normal whose peak is as high; the variance may not
+        exist.
+        """
         ...
 
     def covariance(self) -> Tensor:
@@ -125,6 +133,12 @@ class Family:
         own: Any = self
         joint: Tensor = own.log_density(value).masked_fill(torch.isnan(value), 0.0).sum(-1)
         return joint
+
+    def width(self) -> Tensor:
+        """Of a peak at the mean."""
+        own: Any = self
+        width: Tensor = torch.exp(-own.log_density(own.mean())) / ROOT_2_PI
+        return width
 
     def covariance(self) -> Tensor:
         """Diagonal."""

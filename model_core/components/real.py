@@ -1,4 +1,4 @@
-"""Families of real labels, and of positive ones."""
+"""Families of real labels."""
 
 from __future__ import annotations
 
@@ -341,44 +341,3 @@ class Normal(_Normal, Family):
             self.loc.shape, generator=generator, dtype=self.loc.dtype, device=self.loc.device
         )
         return self.loc + self.scale * normal
-
-
-class _Lomax(NamedTuple):
-    shape: Tensor
-    scale: Tensor
-
-
-class Lomax(_Lomax, Family):
-    """Durations, exponential with a gamma rate: `P(Y > y) = (1 + y / scale)^-shape`.
-
-    The mean exists for `shape > 1`, the variance for `shape > 2`; quantiles need a mean.
-    """
-
-    support = "positive"
-
-    def log_density(self, value: Tensor) -> Tensor:
-        """Log density of each output; -inf below zero."""
-        density: Tensor = _FAMILIES.lomax_log_density(value, self.shape, self.scale)
-        return density
-
-    def cdf(self, value: Tensor) -> Tensor:
-        """Cumulative probability, to rounding however small."""
-        log_tail: Tensor = _FAMILIES.lomax_log_tail(value / self.scale, self.shape)
-        return -torch.expm1(log_tail)
-
-    def mean(self) -> Tensor:
-        """`scale / (shape - 1)`; inf for `shape <= 1`."""
-        mean: Tensor = _FAMILIES.lomax_mean(self.shape, self.scale)
-        return mean
-
-    def variance(self) -> Tensor:
-        """`mean^2 shape / (shape - 2)`; inf for `shape <= 2`."""
-        variance: Tensor = _FAMILIES.lomax_variance(self.shape, self.scale)
-        return variance
-
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """The inverse of the distribution function at a uniform draw below one."""
-        uniform = torch.rand(
-            self.scale.shape, generator=generator, dtype=self.scale.dtype, device=self.scale.device
-        )
-        return self.scale * torch.expm1(-torch.log1p(-uniform) / self.shape)

@@ -1,6 +1,10 @@
 """Families of predictive distributions, of one output: densities, tails and moments.
 
 `y` is the label. Parameters are as the models of `conjugate` state them.
+
+Of a family of positive labels this is all: torch and kernels find `NAME_log_density`, `NAME_mean`,
+`NAME_variance`, `NAME_width` (standard deviation of a normal whose peak is as high) and
+`NAME_reached` (CDF, density and the density's derivative, of `y >= 0`) by its name.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from model_core.maths.special import (
     COUNT_SHIFTS,
     FARTHEST,
     HALF_LOG_2PI,
+    ROOT_2_PI,
+    expm1,
     peizer_pratt,
     stirling_error,
 )
@@ -60,9 +66,12 @@ def lomax_log_density(y: float, shape: float, scale: float) -> float:
     return where(y < 0, -math.inf, inside)
 
 
-def lomax_log_tail(ratio: float, shape: float) -> float:
-    """Log probability of more than `ratio` scales."""
-    return -shape * log1p(maximum(ratio, 0.0))
+def lomax_reached(y: float, shape: float, scale: float) -> tuple[float, float, float]:
+    """CDF, of all digits however small, density and its derivative."""
+    inverse = 1.0 / (scale + y)
+    cdf = -expm1(-shape * log1p(y / scale))
+    density = shape * inverse * (1.0 - cdf)
+    return cdf, density, -density * (shape + 1.0) * inverse
 
 
 def lomax_mean(shape: float, scale: float) -> float:
@@ -74,6 +83,11 @@ def lomax_variance(shape: float, scale: float) -> float:
     """`mean^2 shape / (shape - 2)`; inf for `shape <= 2`."""
     mean = lomax_mean(shape, scale)
     return where(shape > 2.0, mean * mean * shape / (shape - 2.0), math.inf)
+
+
+def lomax_width(shape: float, scale: float) -> float:
+    """The peak is at zero."""
+    return scale / (shape * ROOT_2_PI)
 
 
 def negative_binomial_log_mass(y: float, error: float, shape: float, rate: float) -> float:

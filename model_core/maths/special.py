@@ -19,6 +19,7 @@ from model_core.maths.ops import (
 )
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+ROOT_2_PI = math.sqrt(2 * math.pi)
 ROOT_HALF = math.sqrt(0.5)  # argument of erfc in that of the normal
 FARTHEST = 1e150  # whose square does not overflow
 COUNT_SHIFTS = 24  # steps of a recurrence in the shape
@@ -103,6 +104,15 @@ def student_t(
     # Of the side of t, so that a small lower tail is as exact as it is small.
     tail = half_erfc((level + bend * slope) * sqrt(y)) + abs(t) * density * series
     return where(t < 0, tail, 1.0 - tail), density, x
+
+
+def expm1(x: float) -> float:
+    """`exp(x) - 1` of x <= 0, of all digits (Kahan)."""
+    u = exp(x)
+    far = u < 0.5
+    inside = where(far | (u == 1.0), 0.75, u)
+    near = where(u == 1.0, x, (inside - 1.0) * x / log(inside))
+    return where(far, u - 1.0, near)
 
 
 def normal_cdf(z: float) -> float:

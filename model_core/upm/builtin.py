@@ -1,8 +1,8 @@
 """The built-in models, by name, in whatever size a stream needs.
 
-One line of the table for each; no torch here until a model is built. Tests then ask for the rest:
-a case with its reference, a kind for the worker's tests, curves of sensitivity, and a row in
-docs/models.md. Only published trained models have versions.
+One line of the table for each; no torch here until a model is built. Tests then ask for a case with
+its reference, a kind for the worker's tests, and a row in docs/models.md; without curves of
+sensitivity its streams have no setting of that name. Only published trained models have versions.
 """
 
 from __future__ import annotations

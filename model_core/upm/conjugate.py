@@ -1,7 +1,8 @@
 """Conjugate models: they need no training. Their equations are in `maths.conjugate`.
 
 A model of this kind is its equations there, a class here with its prior, and a line in `builtin`;
-whose predictives are of a new family, that too. Kernel and torch have the rest.
+whose predictives are of a new family, that too (docs/architecture.md). Kernel and torch have the
+rest.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ def test_units_change_no_changepoint_probability(name):
     expected = run(one, [plain], 10)
     outputs = np.arange(len(one.location)) < one.model.y_dim
     for factor, shift in ((1e6, -1e5), (1e-6, 30.0)):
-        shift = 0.0 if name == "exponential" else shift
+        shift = 0.0 if one.model.label == "positive" else shift
         factors = np.where(outputs, factor, 3 / factor)
         moved = one._replace(location=factors * (one.location + shift), scale=factors * one.scale)
         other = plain._replace(y=factor * (plain.y + shift), x=3 / factor * (plain.x + shift))

@@ -614,7 +614,7 @@ def test_every_kernel_is_compiled_at_installation():
     built_in = {name: entry.build(entry.simulated) for name, entry in BUILTIN.items()}
     models = {**learned, **built_in}
     assert {*installation.NAMES} == {*models, installation.STEP, installation.ANOMALIES}
-    named = {compiled._name(model) for model in models.values()}
+    named = {compiled._module(model) for model in models.values()}
     assert named == {*compiled._BUILT_IN, *compiled._LEARNED}
 
 

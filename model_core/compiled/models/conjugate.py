@@ -15,19 +15,26 @@ import numba
 import numpy as np
 from numba.core import cgutils
 from numba.extending import overload
-from numba.np import arrayobj
 
 from model_core.compiled import LABEL
 from model_core.compiled.belief import SHARE, SPARE
 from model_core.compiled.families import ANSWERS
-from model_core.compiled.jit import OPTIONS, Floats, compiled, intrinsic, whole
+from model_core.compiled.jit import (
+    INLINED,
+    Floats,
+    compiled,
+    intrinsic,
+    slot_pointer,
+    state,
+    state_at,
+    whole,
+)
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise, RowStep, forget
 from model_core.upm import conjugate
 
 _EQUATIONS = maths("conjugate")
 _MODEL_OF = {model.statistics: model for model in conjugate.Conjugate.__subclasses__()}
-_INLINED = {"forceinline": True, **OPTIONS}
 
 
 def of(model: conjugate.Conjugate) -> tuple[Model, Functions]:
@@ -70,12 +77,6 @@ def functions_of(kind: type[conjugate.Conjugate]) -> Functions:
 # --- numbers of one output in a slot --------------------------------------------------------------
 
 
-def _pointer(target: Any, builder: Any, kind: Any, rows: Any, line: Any, slot: Any) -> Any:
-    array = arrayobj.make_array(kind)(target, builder, rows)
-    width = cgutils.unpack_tuple(builder, array.shape)[1]
-    return builder.gep(array.data, [builder.add(builder.mul(line, width), slot)])
-
-
 def _lines(builder: Any, which: Any, outputs: Any, output: Any) -> list[Any]:
     """Line of each statistic of an output, and whether all outputs share it."""
     zero = output.type(0)
@@ -94,7 +95,7 @@ def take(context: Any, own: Any, which: Any, outputs: Any, output: Any, slot: An
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         rows, fields, count, at, place = arguments
         values = [
-            builder.load(_pointer(target, builder, signature.args[0], rows, line, place))
+            builder.load(slot_pointer(target, builder, signature.args[0], rows, line, place))
             for line, _ in _lines(builder, fields, count, at)
         ]
         return target.make_tuple(builder, signature.return_type, values)
@@ -116,44 +117,12 @@ def put(
             _lines(builder, fields, count, at), cgutils.unpack_tuple(builder, values), strict=True
         )
         for (line, shared), value in pairs:
-            pointer = _pointer(target, builder, signature.args[0], rows, line, place)
+            pointer = slot_pointer(target, builder, signature.args[0], rows, line, place)
             with builder.if_then(builder.or_(last, builder.not_(shared))):
                 builder.store(value, pointer)
         return target.get_dummy_value()
 
     return numba.types.void(own, which, outputs, output, slot, numbers), generate
-
-
-@intrinsic
-def state_at(context: Any, params: Any, places: Any, slot: Any) -> Any:
-    """The parameters at these lines in one slot, as a tuple."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows, lines, place = arguments
-        values = [
-            builder.load(_pointer(target, builder, signature.args[0], rows, line, place))
-            for line in cgutils.unpack_tuple(builder, lines)
-        ]
-        return target.make_tuple(builder, signature.return_type, values)
-
-    kind = numba.types.UniTuple(numba.types.float64, len(places.types))
-    return kind(params, places, slot), generate
-
-
-@intrinsic
-def state(context: Any, params: Any, places: Any, slot: Any, numbers: Any) -> Any:
-    """Write parameters at these lines into one slot."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows, lines, place, values = arguments
-        pairs = zip(
-            cgutils.unpack_tuple(builder, lines), cgutils.unpack_tuple(builder, values), strict=True
-        )
-        for line, value in pairs:
-            builder.store(value, _pointer(target, builder, signature.args[0], rows, line, place))
-        return target.get_dummy_value()
-
-    return numba.types.void(params, places, slot, numbers), generate
 
 
 # --- equations ------------------------------------------------------------------------------------
@@ -188,7 +157,7 @@ def _finish(which: Any, model: Any, params: Floats) -> None:
     """What the family leaves to do."""
 
 
-@overload(_predictive, jit_options=_INLINED, strict=False)  # type: ignore[untyped-decorator]
+@overload(_predictive, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _predictive_by(which: Any, stats: Any, part: Any, location: float) -> Any:
     function = _equation(which)
     if _kind(which).mixture is conjugate.Conjugate.mixture:
@@ -196,7 +165,7 @@ def _predictive_by(which: Any, stats: Any, part: Any, location: float) -> Any:
     return lambda which, stats, part, location: function(stats, part, location)
 
 
-@overload(_widen, jit_options=_INLINED, strict=False)  # type: ignore[untyped-decorator]
+@overload(_widen, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _widen_by(which: Any, parameters: Any, part: Any) -> Any:
     function = _equation(which, "wide_")
     if function is None:  # no label is an outlier
@@ -206,19 +175,19 @@ def _widen_by(which: Any, parameters: Any, part: Any) -> Any:
     return lambda which, parameters, part: function(parameters, part)
 
 
-@overload(_update, jit_options=_INLINED, strict=False)  # type: ignore[untyped-decorator]
+@overload(_update, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _update_by(which: Any, stats: Any, y: float, weight: float) -> Any:
     function = _equation(which, "update_")
     return lambda which, stats, y, weight: function(stats, y, weight)
 
 
-@overload(_places, jit_options=_INLINED, strict=False)  # type: ignore[untyped-decorator]
+@overload(_places, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _places_by(which: Any, outputs: int, parts: int, at: int) -> Any:
     places = ANSWERS[_kind(which).family].places
     return lambda which, outputs, parts, at: places(outputs, parts, at)
 
 
-@overload(_finish, jit_options=_INLINED, strict=False)  # type: ignore[untyped-decorator]
+@overload(_finish, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _finish_by(which: Any, model: Any, params: Floats) -> Any:
     finish = ANSWERS[_kind(which).family].finish
     return lambda which, model, params: finish(model, params)

@@ -372,4 +372,5 @@ def marginal(
     out[first + output] = cdf
     out[first + outputs + output] = cdf
     at = first + 2 * outputs + output * count
-    mixture.quantiles(levels, out[output], TOLERANCE, components, n, family, out[at : at + count])
+    reached = out[at : at + count]
+    mixture.quantiles(levels, out[output], TOLERANCE, components, n, family, -INF, reached)

@@ -33,6 +33,11 @@ class Kind(NamedTuple):
         """Whether labels are counts."""
         return self.label is count
 
+    @property
+    def positive(self) -> bool:
+        """Whether labels are durations."""
+        return self.label is duration
+
 
 def real(rng, level, x):
     return rng.gauss(level, 1)

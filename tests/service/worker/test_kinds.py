@@ -203,7 +203,7 @@ def test_absurd_numbers_do_no_lasting_harm(make_bench, name):
             if not kind.probabilities and not kind.counts and rng.random() < 0.3:
                 y = seen.y if isinstance(seen.y, list) else [seen.y]
                 seen.y = [each if each is None else rng.choice([*ABSURD, each]) for each in y]
-                seen.y = list(map(abs, seen.y)) if kind.model == "exponential" else seen.y
+                seen.y = list(map(abs, seen.y)) if kind.positive else seen.y
         for answer in bench.observe(stream, observations)[15:]:
             assert math.isfinite(answer["log_score"])
             for values in (answer["predictive"].get("quantiles") or {}).values():
