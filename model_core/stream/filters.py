@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from model_core.filter import FilterState, Prior
-from model_core.stream.columns import Columns, Floats
+from model_core.stream.columns import Columns, Floats, of_all
 from model_core.stream.slab import Slab, Step
 from model_core.upm.base import UnderlyingModel
 
@@ -82,7 +82,7 @@ class Filters:
                 elapsed=np.ones(self.rows) if elapsed is None else elapsed[:, t],
                 changepoint=np.full(self.rows, np.nan),
                 outlier_rate=np.full(self.rows, rate),
-                hazard=np.broadcast_to(table, (self.rows, len(table))),
+                hazard=of_all(table, self.rows),
                 offset=nothing,
             )
             yield self.slab.step(

@@ -177,14 +177,13 @@ class Pipeline:
         """Observations as a filter takes them; offsets: (B,) seasons of the labels."""
         count = len(observations)
         blank = (0.0,) * self.model.x_dim
-        hazard = self.rules.hazard
         return Columns(
             y=np.array([seen.y for seen in observations], dtype=np.float64),
             x=np.array([seen.x or blank for seen in observations], dtype=np.float64),
             elapsed=np.array([seen.elapsed for seen in observations]),
             changepoint=np.array([seen.changepoint for seen in observations]),
             outlier_rate=np.full(count, self.rules.outlier_rate),
-            hazard=np.broadcast_to(hazard, (count, len(hazard))),
+            hazard=columns.of_all(self.rules.hazard, count),
             offset=offsets,
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core import summary
-from model_core.stream.columns import Columns
+from model_core.stream.columns import Columns, of_all
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
@@ -68,7 +68,7 @@ class Layout:
             elapsed=rows[:, ELAPSED],
             changepoint=rows[:, CHANGEPOINT],
             outlier_rate=np.full(count, outlier_rate),
-            hazard=np.broadcast_to(hazard, (count, len(hazard))),
+            hazard=of_all(hazard, count),
             offset=rows[:, OFFSET].copy(),
         )
 
