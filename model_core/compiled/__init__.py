@@ -42,11 +42,6 @@ _LEARNED = {
 }
 
 
-def has_kernel(model: UnderlyingModel) -> bool:
-    """Whether the model has a kernel; costs nothing."""
-    return _module(model) in _BUILT_IN or _module(model) in _LEARNED
-
-
 def kernel_of(model: UnderlyingModel) -> Kernel | None:
     """Return the kernel of a model, compiled or loaded from the cache; None: it has none.
 

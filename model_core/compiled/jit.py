@@ -265,7 +265,8 @@ def state(context: Any, rows: Any, places: Any, slot: Any, numbers: Any) -> Any:
 def call(context: Any, address: Any, *arguments: Any) -> Any:
     """Call the `compiled` function of these arguments' types, of a float, at an address.
 
-    One driver calls those of every model without being compiled for each.
+    One driver calls those of every model without being compiled for each. What the function raises,
+    as it may where indices are checked (NUMBA_BOUNDSCHECK), the caller raises.
     """
 
     def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -274,7 +275,9 @@ def call(context: Any, address: Any, *arguments: Any) -> Any:
         pointer = convention.get_function_type(REAL, kinds).as_pointer()
         function = builder.inttoptr(values[0], pointer)
         parts = cgutils.unpack_tuple(builder, values[1])
-        _, result = convention.call_function(builder, function, REAL, kinds, parts)
+        status, result = convention.call_function(builder, function, REAL, kinds, parts)
+        with builder.if_then(status.is_error, likely=False):
+            convention.return_status_propagate(builder, status)
         return result
 
     return REAL(address, numba.types.StarArgTuple(arguments)), generate

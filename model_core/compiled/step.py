@@ -112,8 +112,8 @@ class Functions(NamedTuple):
 
     predict: fills `params`; returns the weight of what is beside the hypotheses. score: log density
     EACH of the label; returns the share of it that counts for run lengths. learn: updates `own` by
-    the responsibilities SHARE, given the log score of the hypotheses in `work[SPARE, 0]`; returns
-    that of the answer, nan where what follows would not be finite. remember: moves the context on,
+    the responsibilities SHARE; its argument is the log score of the hypotheses, its result that
+    of the answer, nan where what follows would not be finite. remember: moves the context on,
     and what statistics are stepped in place. summarise: (step, levels, spare, out) fills a row of
     the summary; levels: (2, Q); spare: to work in, see `advance`.
     """
@@ -126,9 +126,15 @@ class Functions(NamedTuple):
 
     def addresses(self) -> Ints:
         """Of the functions, compiled or loaded from the cache."""
-        functions = [address(function, (_STEP,)) for function in self[:-1]]
-        summarise = address(self.summarise, (_STEP, _MATRIX, _MATRIX, _LINE))
-        return np.array([*functions, summarise])
+        return np.array(
+            [
+                address(self.predict, (_STEP,)),
+                address(self.score, (_STEP,)),
+                address(self.learn, (_STEP, numba.float64)),
+                address(self.remember, (_STEP,)),
+                address(self.summarise, (_STEP, _MATRIX, _MATRIX, _LINE)),
+            ]
+        )
 
 
 @compiled
@@ -238,15 +244,14 @@ def advance(
         for i in range(slots, width):  # what is no hypothesis learns nothing
             work[SHARE, i] = 0.0
         log_score = belief.observe(work, counted)
-        known = belief.totals_after(head, model.outputs, number, totals)
+        finite = belief.totals_after(head, model.outputs, number, totals)
         best = arithmetic.largest(work[PATH], width)
-        if not (known and math.isfinite(log_score) and math.isfinite(best)):
+        if not (finite and math.isfinite(log_score) and math.isfinite(best)):
             continue
         if summary.shape[1] > 0:
             call(summarise, step, levels, spare, summary[b])
         if labelled:
-            work[belief.SPARE, 0] = log_score
-            log_score = call(learn, step)
+            log_score = call(learn, step, log_score)
         if not (math.isfinite(log_score) and _finite(own, work[belief.SPARE])):
             continue
         belief.keep(line, head, slots, slot, previous, totals, work, out)

@@ -462,7 +462,7 @@ def test_models_without_a_kernel_have_none():
 
     assert compiled.kernel_of(Own()) is None
     assert compiled.kernel_of(linear.Linear(x_dim=200)) is None
-    assert not any(compiled.has_kernel(model_of(name)) for name in WITHOUT)
+    assert not any(compiled.kernel_of(model_of(name)) for name in WITHOUT)
     assert compiled.kernel_of(conjugate.Gaussian()) is compiled.kernel_of(conjugate.Gaussian())
 
 
@@ -566,6 +566,23 @@ def test_what_no_hypothesis_has_is_neither_changed_nor_read(name):
         first = statistics_line(model.y_dim)
         statistics = lines[:, first:, :slots]
         statistics[:] = torch.where(empty, 2.0 * lines[:, first:, -1:], statistics)
+
+
+def test_what_a_function_at_an_address_raises_is_raised():
+    @numba.njit(**jit.OPTIONS)
+    def root(x):
+        if x < 0:
+            raise ValueError("below 0")
+        return math.sqrt(x)
+
+    @numba.njit
+    def called(at, x):
+        return jit.call(at, x)
+
+    at = jit.address(root, (numba.float64,))
+    assert called(at, 4.0) == 2.0
+    with pytest.raises(ValueError, match="below 0"):
+        called(at, -4.0)
 
 
 # --- elementary functions -------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
-from model_core.compiled.belief import CHANCE, MASS, SHARE, SPARE
+from model_core.compiled.belief import CHANCE, MASS, SHARE
 from model_core.compiled.jit import Floats, compiled, either, inlined, whole
 from model_core.compiled.models import student_t, walk
 from model_core.compiled.ops import maths
@@ -183,21 +183,23 @@ def _walk(outputs: int, noise: Noise, context: Floats, params: Floats) -> None:
 
 
 @compiled
-def believe(d: int, noise: Noise, number: Floats, params: Floats, work: Floats) -> float:
+def believe(
+    d: int, noise: Noise, number: Floats, log_score: float, params: Floats, work: Floats
+) -> float:
     """Keep what is believed of each output, by all parts; returns the score with the walk."""
     chance = work[CHANCE]
     for o in range(d):
         expected, learned = expect(d, noise, o, number, chance, work[MASS], work[SHARE], params)
         keep_belief(d, noise, o, number, chance, expected, learned, params)
-    return score_with_walk(d, noise, work, params)
+    return score_with_walk(d, noise, log_score, params)
 
 
 @compiled
-def score_with_walk(d: int, noise: Noise, work: Floats, params: Floats) -> float:
+def score_with_walk(d: int, noise: Noise, log_score: float, params: Floats) -> float:
     """Log score of the answer; the walk's lead before that of the hypotheses is kept."""
-    last, log_score = believed_of(d, noise) + d, work[SPARE, 0]
+    last = believed_of(d, noise) + d
     first = student_t.before_locations(d, noise) + 4 * noise.parts * d
-    n, density, weight = whole(work[CHANCE]), 0.0, params[last, 0]
+    n, density, weight = whole(params[0]), 0.0, params[last, 0]
     for o in range(d):
         density += params[first + o, n - 2]
     params[last, 1] = density - log_score
@@ -233,11 +235,11 @@ def expect(
         skew = noise.skews[part]
         offset = SIZE * (skew - 1.0 / skew)  # of its mean, in scales
         _share(y, inlier, loc, square, density, params[log_weight + k], evidence, tails, skew, each)
-        weight, told = params[weights + k], params[weights + size + k]
+        weight, posterior = params[weights + k], params[weights + size + k]
         expected += _expected(chance, weight, loc, square, offset, n)
         for i in range(n):
             if mass[i] > 0:
-                learned += mass[i] * told[i] * min(each[i], 1.0)
+                learned += mass[i] * posterior[i] * min(each[i], 1.0)
     return expected, learned
 
 
@@ -307,13 +309,13 @@ def _share(
 
 
 @compiled
-def learn(step: RowStep) -> float:
+def learn(step: RowStep, log_score: float) -> float:
     """Conjugate update of the parts, and of their probabilities."""
     model = step.model
     number = step.number
     params = step.params
     work = step.work
-    log_score = believe(model.outputs, model.noise, number, params, work)
+    log_score = believe(model.outputs, model.noise, number, log_score, params, work)
     update(model.outputs, model.noise, number, step.context[0], work[SHARE], step.own, params)
     return log_score
 
@@ -337,8 +339,8 @@ def update(
     size = parts * d
     alpha, origin = own[5 * size], own[(6 * parts + every) * d + 1]
     first, second, n = student_t.before_locations(d, noise), seconds_of(d, noise), whole(share)
-    told, rest = params[0], params[d]  # means and variances are not needed any more
-    log_shares(share, told, rest)
+    counted, left = params[0], params[d]  # means and variances are not needed any more
+    log_shares(share, counted, left)
     for o in range(d):
         evidence, y = params[first + 4 * every * d + o], number[LABEL + o]
         for part in range(parts):
@@ -352,7 +354,7 @@ def update(
             _absorb(y, loc, each, u, own[2 * k], own[2 * k + 1], own[at : at + 3])
         for k in range(o * every, (o + 1) * every):
             density = params[first + 2 * every * d + k]
-            reweigh(density, evidence, told, rest, own[6 * size + 1 + k])
+            reweigh(density, evidence, counted, left, own[6 * size + 1 + k])
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     for i in range(n):
@@ -373,21 +375,21 @@ def _absorb(
 
 
 @compiled
-def log_shares(share: Floats, told: Floats, rest: Floats) -> None:
-    """Log of the share that a label tells with, and of what is left of one."""
+def log_shares(share: Floats, counted: Floats, left: Floats) -> None:
+    """Log of the share of a label that counts, and of what is left of one."""
     for i in range(whole(share)):
-        told[i] = arithmetic.log(share[i])
-        rest[i] = arithmetic.log(1.0 - share[i])
+        counted[i] = arithmetic.log(share[i])
+        left[i] = arithmetic.log(1.0 - share[i])
 
 
 @compiled
 def reweigh(
-    density: Floats, evidence: Floats, told: Floats, rest: Floats, log_weight: Floats
+    density: Floats, evidence: Floats, counted: Floats, left: Floats, log_weight: Floats
 ) -> None:
     """`log(w exp(density - evidence) + (1 - w) exp(log_weight))`, by `log_shares` of w."""
-    for i in range(whole(told)):
+    for i in range(whole(counted)):
         log_weight[i] = arithmetic.logaddexp(
-            told[i] + density[i] - evidence[i], rest[i] + log_weight[i]
+            counted[i] + density[i] - evidence[i], left[i] + log_weight[i]
         )
 
 

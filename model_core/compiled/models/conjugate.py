@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import overload
 
 from model_core.compiled import LABEL
-from model_core.compiled.belief import SHARE, SPARE
+from model_core.compiled.belief import SHARE
 from model_core.compiled.families import ANSWERS
 from model_core.compiled.jit import (
     INLINED,
@@ -65,8 +65,9 @@ def functions_of(kind: type[conjugate.Conjugate]) -> Functions:
     def predict(step: RowStep) -> float:
         return _predict(which, step)
 
-    def learn(step: RowStep) -> float:
-        return _learn(which, step)
+    def learn(step: RowStep, log_score: float) -> float:
+        _learn(which, step)
+        return log_score
 
     # By these names numba's cache tells the functions of one class from those of another.
     for function in (predict, learn):
@@ -218,7 +219,7 @@ def _predict(which: Any, step: RowStep) -> float:
 
 
 @compiled
-def _learn(which: Any, step: RowStep) -> float:
+def _learn(which: Any, step: RowStep) -> None:
     """Conjugate update with the responsibility as a fraction of an observation."""
     model = step.model
     number = step.number
@@ -230,4 +231,3 @@ def _learn(which: Any, step: RowStep) -> float:
         for i in range(whole(share)):
             stats = take(own, which, outputs, o, i)
             put(own, which, outputs, o, i, _update(which, stats, y, share[i]))
-    return float(step.work[SPARE, 0])

@@ -85,9 +85,9 @@ def _exclude(d: int, noise: Noise, params: Floats) -> None:
     size, last, learned = parts * d, whole(params[0]) - 1, parts - 1
     for o in range(d):
         k = first + o * parts
-        rest = math.log1p(-math.exp(params[k + 3 * size + learned, last]))
+        left = math.log1p(-math.exp(params[k + 3 * size + learned, last]))
         for part in range(learned):
-            params[k + 3 * size + part, last] -= rest
+            params[k + 3 * size + part, last] -= left
         params[k + 3 * size + learned, last] = NOTHING
         params[k + learned, last] = params[k, last]
         params[k + size + learned, last] = params[k + size, last]
@@ -96,7 +96,7 @@ def _exclude(d: int, noise: Noise, params: Floats) -> None:
 
 
 @compiled
-def learn(step: RowStep) -> float:
+def learn(step: RowStep, log_score: float) -> float:
     """Conjugate update of all parts, and of their probabilities; covariances later.
 
     They learn the average share of the outputs.
@@ -108,7 +108,7 @@ def learn(step: RowStep) -> float:
     params = step.params
     work = step.work
     d, noise, size = model.outputs, model.noise, model.features
-    log_score = averaged.believe(d, noise, number, params, work)
+    log_score = averaged.believe(d, noise, number, log_score, params, work)
     averaged.update(d, noise, number, context[0], work[SHARE], own, params)
     first = averaged.lines_of(d, noise)
     projected = params[averaged.params_of(d, noise) + size :]

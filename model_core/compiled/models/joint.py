@@ -147,7 +147,7 @@ def score(step: RowStep) -> float:
 
 
 @compiled
-def learn(step: RowStep) -> float:
+def learn(step: RowStep, log_score: float) -> float:
     """Conjugate update of all, and of their probabilities."""
     model = step.model
     number = step.number
@@ -160,7 +160,7 @@ def learn(step: RowStep) -> float:
     more = params[at.more : at.blocks]
     _share(d, at, share, params)
     _believe(d, noise, at, number, params, work)
-    log_score = averaged.score_with_walk(d, noise, work, params)
+    log_score = averaged.score_with_walk(d, noise, log_score, params)
     averaged.update(d, noise, number, context[0], more[LEARNED], own, params)
     for j in range(TOGETHER):
         wishart.learn(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from model_core.compiled import arithmetic, mixture
-from model_core.compiled.belief import CHANCE, EACH, SHARE, SPARE
+from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.jit import Floats, compiled
 from model_core.compiled.models import student_t, wishart
 from model_core.compiled.step import ALONE, Functions, Model, RowStep, forget
@@ -59,7 +59,7 @@ def score(step: RowStep) -> float:
 
 
 @compiled
-def learn(step: RowStep) -> float:
+def learn(step: RowStep, log_score: float) -> float:
     """Conjugate update with a weighted observation."""
     model = step.model
     own = step.own
@@ -68,7 +68,7 @@ def learn(step: RowStep) -> float:
     block = step.params[student_t.lines_of(d, model.noise) :]
     kappa, nu, psi = own[d : d + 1], own[d + 1], own[d + 2 :]
     wishart.learn(d, 1, step.number, step.context, work[SHARE], block, own, kappa, psi, nu)
-    return float(work[SPARE, 0])
+    return log_score
 
 
 @compiled

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from model_core.compiled import LABEL, LABELLED, arithmetic
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.belief import CHANCE, EACH, SHARE, SPARE
+from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.jit import Floats, compiled, statistics_line, whole
 from model_core.compiled.models import student_t
 from model_core.compiled.models.regression import numbers
@@ -117,13 +117,13 @@ def score(step: RowStep) -> float:
 
 
 @compiled
-def learn(step: RowStep) -> float:
+def learn(step: RowStep, log_score: float) -> float:
     """Count the class."""
     work = step.work
     counts, share = step.own[int(step.number[LABEL])], work[SHARE]
     for i in range(whole(share)):
         counts[i] += share[i]
-    return float(work[SPARE, 0])
+    return log_score
 
 
 @compiled

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
-from model_core.compiled.belief import CHANCE, EACH, SHARE, SPARE
+from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.jit import Floats, compiled, statistics_line, whole
 from model_core.compiled.models import lags, student_t
 from model_core.compiled.step import ALONE, Functions, Model, Noise, RowStep
@@ -222,7 +222,7 @@ def score_normal(step: RowStep) -> float:
 
 
 @compiled
-def learn(step: RowStep) -> float:
+def learn(step: RowStep, log_score: float) -> float:
     """One row absorbed, as `upm.regression.absorb`; the covariance where it lies, later."""
     model = step.model
     own = step.own
@@ -248,7 +248,7 @@ def learn(step: RowStep) -> float:
         origin = own[model.kept - 1]
         for i in range(whole(share)):
             origin[i] = step.context[0] if origin[i] < 0 and share[i] > 0 else origin[i]
-    return float(work[SPARE, 0]) + unbounded(projected)
+    return log_score + unbounded(projected)
 
 
 @compiled
