@@ -17,7 +17,7 @@ from model_core import codec
 from model_core import filter as moca
 from model_core.errors import BadState
 from model_core.filter import FilterState
-from model_core.stream.slab import CHUNK_BYTES, STEP_BYTES, Slab
+from model_core.stream.slab import CHUNK_BYTES, STEP_BYTES, Refused, Slab
 from model_core.upm.builtin import Options
 from service import wire
 from service.observability import metrics
@@ -91,7 +91,10 @@ class Engine:
             for stream, stored in readable
             if self._usable(stream, partial(self._resume, stream, stored))
         ]
-        self._replay([stream for stream in loaded if stream.slab is not None])
+        for stream in loaded:
+            if stream.slab is not None and stream.slab.in_series:
+                self._usable(stream, partial(self._replay, [stream]))
+        self._replay([stream for stream in loaded if stream.slab is not None and stream.buffer])
         for name in missing:
             self.streams[partition, name].count()
 
@@ -246,9 +249,15 @@ class Engine:
             self._replay([stream])
 
     def _replay(self, streams: list[Stream]) -> None:
-        """Step streams through the tail beyond their checkpoints; raises no events again."""
-        for _ in replay_buffers(streams, self.tick):
-            pass
+        """Step streams through the tail beyond their checkpoints; raises no events again.
+
+        Raises UnreadablePart where the filter takes none of it.
+        """
+        try:
+            for _ in replay_buffers(streams, self.tick):
+                pass
+        except Refused as refusal:
+            raise UnreadablePart(f"its tail cannot be replayed: {refusal}") from refusal
 
     def forget(self, partition: int) -> None:
         """Drop everything of a partition that is lost; nothing is written."""

@@ -9,7 +9,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from model_core import artifact
+from model_core import artifact, codec
 from service import wire
 from service.observability import metrics
 from service.store import keys
@@ -43,7 +43,7 @@ def observed(bench, stream="a", count=42):
 
 # --- damaged and lost parts ---------------------------------------------------------------------
 
-LOADED = ["head", "checkpoint", "tail", "sealed tail", "stray", "idempotency"]
+LOADED = ["head", "checkpoint", "numbers", "tail", "sealed tail", "stray", "idempotency"]
 READ = ["history", "events", "hindsight"]
 
 
@@ -56,6 +56,7 @@ def damage(bench, part):
     key, field = {
         "head": (keys.heads(0), "a"),
         "checkpoint": (keys.checkpoint(0, "a"), f"{head.generation}:{head.checkpoint}"),
+        "numbers": (keys.checkpoint(0, "a"), f"{head.generation}:{head.checkpoint}"),
         "tail": (keys.tail(0, "a"), str(head.seq - 1)),
         "sealed tail": (keys.tail(0, "a"), str(head.checkpoint - 1)),  # history alone
         "idempotency": (keys.idempotency(0, "a"), b"k\x000"),
@@ -65,7 +66,21 @@ def damage(bench, part):
     }[part]
     blob = bytearray(client.hget(key, field))
     blob[len(blob) // 2] ^= 0x55
+    if part == "numbers":  # not finite, of which no checksum tells
+        blob = bytearray(broken_numbers(client.hget(key, field), field))
     client.hset(key, field, bytes(blob))
+
+
+def broken_numbers(blob, field):
+    header, arrays = codec.unpack(
+        codec.MAGIC, codec.VERSION, wire.checked(blob, "checkpoint", "a", field)
+    )
+    numbers = {name: tensor.numpy().copy() for name, tensor in arrays.items()}
+    for name in numbers:
+        if name.startswith("stats."):
+            numbers[name][:] = float("inf")
+    state = codec.pack(codec.MAGIC, codec.VERSION, {"kind": header["kind"]}, numbers)
+    return wire.checksummed(state, "checkpoint", "a", field)
 
 
 def everything(bench):
