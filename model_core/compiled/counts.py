@@ -81,63 +81,31 @@ def quantiles(
 ) -> None:
     """Smallest counts whose cumulative probabilities reach levels (2, Q)."""
     for j in range(levels.shape[1]):
-        level = levels[0, j]
-        k = 0
+        level, k = levels[0, j], 0
         while k < EXACT_COUNTS and cumulative[k] - level + ROUNDING < 0:
             k += 1
         out[j] = k
-        if k == EXACT_COUNTS:
-            out[j] = _search(level, levels[1, j], mean, variance, components, n, cumulative)
-
-
-@compiled
-def _search(
-    level: float,
-    normal: float,
-    mean: float,
-    variance: float,
-    components: Floats,
-    n: int,
-    cumulative: Floats,
-) -> float:
-    """Outwards from a normal's quantile to a bracket, then false position and halving in turn."""
-    low, high = EXACT_COUNTS - 1.0, INF
-    below, above = cumulative[EXACT_COUNTS - 1] - level, 1.0 - level
-    spread = math.sqrt(variance) if math.isfinite(variance) else mean
-    x = max(float(np.floor(mean + spread * normal)), low + 1)
-    for step in range(COUNT_STEPS):
-        excess = cdf(x, components, n, cumulative) - level + ROUNDING
-        if excess >= 0:
-            high, above = x, excess
-        else:
-            low, below = x, excess
-        far = float(np.floor(0.25 * spread + 1.0)) * 2.0**step
-        if high == INF:
-            x = low + far
+        if k < EXACT_COUNTS:
             continue
-        part = below / (below - above) if step % 2 else 0.5
-        inside = float(np.floor(low + part * (high - low)))
-        inside = min(max(inside, low + 1), high - 1)
-        if not low < inside < high:  # floats may be far apart
-            break
-        x = max(inside, high - far) if step < 8 else inside
-    return high
-
-
-@compiled
-def summarise(
-    number: float,
-    levels: Floats,
-    components: Floats,
-    n: int,
-    out: Floats,
-) -> None:
-    """Probabilities up to the label and below it, and quantiles; mean and variance are there.
-
-    number: the label, nan without one.
-    """
-    cumulative = components[CUMULATIVE]
-    small_counts(components, n, EXACT_COUNTS, cumulative)
-    out[2] = np.nan if math.isnan(number) else cdf(number, components, n, cumulative)
-    out[3] = np.nan if math.isnan(number) else cdf(number - 1.0, components, n, cumulative)
-    quantiles(levels, out[0], out[1], components, n, cumulative, out[4:])
+        # Outwards from a normal's quantile to a bracket, then false position and halving in turn.
+        low, high = EXACT_COUNTS - 1.0, INF
+        below, above = cumulative[EXACT_COUNTS - 1] - level, 1.0 - level
+        spread = math.sqrt(variance) if math.isfinite(variance) else mean
+        x = max(float(np.floor(mean + spread * levels[1, j])), low + 1)
+        for step in range(COUNT_STEPS):
+            excess = cdf(x, components, n, cumulative) - level + ROUNDING
+            if excess >= 0:
+                high, above = x, excess
+            else:
+                low, below = x, excess
+            far = float(np.floor(0.25 * spread + 1.0)) * 2.0**step
+            if high == INF:
+                x = low + far
+                continue
+            part = below / (below - above) if step % 2 else 0.5
+            inside = float(np.floor(low + part * (high - low)))
+            inside = min(max(inside, low + 1), high - 1)
+            if not low < inside < high:  # floats may be far apart
+                break
+            x = max(inside, high - far) if step < 8 else inside
+        out[j] = high

@@ -23,6 +23,7 @@ from model_core.compiled.jit import INLINED, Floats, compiled, inlined, state, s
 from model_core.compiled.models import student_t
 from model_core.compiled.ops import maths
 from model_core.compiled.step import ALONE, Model, RowStep
+from model_core.maths.families import EXACT_COUNTS
 
 _FAMILIES = maths("families")
 
@@ -210,7 +211,11 @@ def _negative_binomial_summarise(
                 spare[counts.RATE, n] = rate[i]
                 n += 1
     mixture.moments(chance, params[:1], params[1:2], columns, out)
-    counts.summarise(_label(step.number), levels, spare, n, out)
+    y, cumulative = _label(step.number), spare[counts.CUMULATIVE]
+    counts.small_counts(spare, n, EXACT_COUNTS, cumulative)
+    for k in range(2):
+        out[2 + k] = np.nan if math.isnan(y) else counts.cdf(y - k, spare, n, cumulative)
+    counts.quantiles(levels, out[0], out[1], spare, n, cumulative, out[4:])
     return 0.0
 
 

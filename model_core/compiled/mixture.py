@@ -15,7 +15,7 @@ from numba.extending import overload
 
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import OPTIONS, F, Floats, compiled, inlined, padded, state_at
+from model_core.compiled.jit import OPTIONS, Floats, compiled, inlined, padded, state_at
 from model_core.compiled.ops import maths
 from model_core.maths.special import ROOT_2_PI
 from model_core.table import LANES
@@ -43,44 +43,41 @@ PARAMETERS = INVERSE
 
 
 @compiled
-def put_heavy_first(components: Floats, n: int) -> None:
-    """Order components so that the search for quantiles can begin with the first ones."""
-    weight, first, last = components[WEIGHT], 0, n - 1
-    while True:
-        while first < last and weight[first] > HEAVY:
+def complete(components: Floats, n: int, family: int) -> int:
+    """Finish n components of squared scales INVERSE, filled up to whole vectors; returns how many.
+
+    Of real labels. Those that the search for quantiles begins with come first.
+    """
+    weight, inverse, first, last = components[WEIGHT], components[INVERSE], 0, n - 1
+    while first < last:
+        if weight[first] > HEAVY:
             first += 1
-        while first < last and weight[last] <= HEAVY:
+        elif weight[last] <= HEAVY:
             last -= 1
-        if first >= last:
-            return
-        for k in range(WEIGHT, TERM):
-            row = components[k]
-            row[first], row[last] = row[last], row[first]
-
-
-@compiled
-def fill_up(components: Floats, n: int) -> None:
-    """Components of no weight, as the first, up to whole vectors."""
+        else:
+            for k in range(WEIGHT, TERM):
+                row = components[k]
+                row[first], row[last] = row[last], row[first]
+    filled: int = padded(n)
     for k in range(WEIGHT, TERM):
-        for i in range(n, padded(n)):
+        for i in range(n, filled):
             components[k, i] = components[k, 0] if k > WEIGHT else 0.0
-
-
-@compiled
-def tabulate(components: Floats, n: int) -> None:
-    """Fill what depends on the degrees of freedom alone."""
-    for i in range(n):
-        (
-            components[TERM, i],
-            components[TERM + 1, i],
-            components[TERM + 2, i],
-            components[TERM + 3, i],
-            components[TERM + 4, i],
-            components[HILL, i],
-            components[HILL_B, i],
-            components[SLOPE, i],
-            components[LEVEL, i],
-        ) = _SPECIAL.student_t_table(components[HALF, i])
+    for i in range(filled):
+        inverse[i] = 1.0 / np.sqrt(inverse[i])
+    if family != NORMAL:
+        for i in range(filled):
+            (
+                components[TERM, i],
+                components[TERM + 1, i],
+                components[TERM + 2, i],
+                components[TERM + 3, i],
+                components[TERM + 4, i],
+                components[HILL, i],
+                components[HILL_B, i],
+                components[SLOPE, i],
+                components[LEVEL, i],
+            ) = _SPECIAL.student_t_table(components[HALF, i])
+    return filled
 
 
 @inlined
@@ -99,67 +96,6 @@ def _student_t(
 # Only these sums may be regrouped, which is what makes loops that sum three things into vectors.
 # The functions they call keep their order. A state holds nothing of them: quantiles alone do.
 _SUMMED = {"fastmath": {"reassoc"}, **OPTIONS}
-
-
-def _summed(function: F) -> F:
-    return numba.njit(**_SUMMED)(function)  # type: ignore[no-any-return]
-
-
-@_summed
-def _student_t_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
-    weight, loc, inverse, half = components[0], components[1], components[2], components[3]
-    norm, a, b, c = components[4], components[6], components[7], components[8]
-    d, e, hill, hill_b = components[9], components[10], components[11], components[12]
-    slope, level = components[13], components[14]
-    cdf, density, derivative = 0.0, 0.0, 0.0
-    for i in range(n & -LANES):  # it is filled up
-        f, p, q = _student_t(
-            x, loc[i], inverse[i], half[i], norm[i], a[i], b[i], c[i], d[i], e[i],
-            hill[i], hill_b[i], slope[i], level[i],
-        )  # fmt: skip
-        cdf += weight[i] * f
-        density += weight[i] * p
-        derivative += weight[i] * q
-    return cdf, density, derivative
-
-
-@_summed
-def _skewed_t_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
-    weight, loc, inverse, half = components[0], components[1], components[2], components[3]
-    norm, skew, a, b, c = components[4], components[5], components[6], components[7], components[8]
-    d, e, hill, hill_b = components[9], components[10], components[11], components[12]
-    slope, level = components[13], components[14]
-    cdf, density, derivative = 0.0, 0.0, 0.0
-    for i in range(n & -LANES):  # it is filled up
-        error, gamma = x - loc[i], skew[i]
-        narrow = inverse[i] * (gamma if error < 0 else 1.0 / gamma)
-        # The tail on its side, of a Student-t around 0.
-        tail, p, q = _student_t(
-            -abs(error), 0.0, narrow, half[i], norm[i], a[i], b[i], c[i], d[i], e[i],
-            hill[i], hill_b[i], slope[i], level[i],
-        )  # fmt: skip
-        below = 2.0 / (1.0 + gamma * gamma)  # twice the probability below the mode
-        side = weight[i] * (below if error < 0 else 2.0 - below)
-        cdf += side * tail if error < 0 else weight[i] - side * tail
-        density += side * p
-        derivative += side * (q if error < 0 else -q)
-    return cdf, density, derivative
-
-
-@_summed
-def _normal_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
-    weight, loc = components[WEIGHT], components[LOC]
-    inverse, norm = components[INVERSE], components[NORM]
-    cdf, density, derivative = 0.0, 0.0, 0.0
-    for i in range(n):
-        z = (x - loc[i]) * inverse[i]
-        z = z if z > -1e150 else -1e150
-        z = z if z < 1e150 else 1e150
-        p = weight[i] * inverse[i] * arithmetic.exp(norm[i] - 0.5 * (z * z))
-        cdf += weight[i] * _SPECIAL.normal_cdf(z)
-        density += p
-        derivative -= p * z * inverse[i]
-    return cdf, density, derivative
 
 
 def sums(x: float, components: Floats, n: int, family: Any) -> tuple[float, float, float]:
@@ -186,50 +122,54 @@ def _sums_by(x: float, components: Floats, n: int, family: Any) -> Any:
     return positive
 
 
-@compiled
+@numba.njit(**_SUMMED)  # type: ignore[untyped-decorator]
 def _real_sums(x: float, components: Floats, n: int, family: int) -> tuple[float, float, float]:
-    if family == NORMAL:
-        return _normal_sums(x, components, n)
-    if family == SKEWED_T:
-        return _skewed_t_sums(x, components, n)
-    return _student_t_sums(x, components, n)
+    weight, loc, inverse, half = components[0], components[1], components[2], components[3]
+    norm, skew, a, b, c = components[4], components[5], components[6], components[7], components[8]
+    d, e, hill, hill_b = components[9], components[10], components[11], components[12]
+    slope, level = components[13], components[14]
+    cdf, density, derivative = 0.0, 0.0, 0.0
+    if family == STUDENT_T:
+        for i in range(n & -LANES):  # it is filled up
+            f, p, q = _student_t(
+                x, loc[i], inverse[i], half[i], norm[i], a[i], b[i], c[i], d[i], e[i],
+                hill[i], hill_b[i], slope[i], level[i],
+            )  # fmt: skip
+            cdf += weight[i] * f
+            density += weight[i] * p
+            derivative += weight[i] * q
+    elif family == SKEWED_T:
+        for i in range(n & -LANES):
+            error, gamma = x - loc[i], skew[i]
+            narrow = inverse[i] * (gamma if error < 0 else 1.0 / gamma)
+            # The tail on its side, of a Student-t around 0.
+            tail, p, q = _student_t(
+                -abs(error), 0.0, narrow, half[i], norm[i], a[i], b[i], c[i], d[i], e[i],
+                hill[i], hill_b[i], slope[i], level[i],
+            )  # fmt: skip
+            below = 2.0 / (1.0 + gamma * gamma)  # twice the probability below the mode
+            side = weight[i] * (below if error < 0 else 2.0 - below)
+            cdf += side * tail if error < 0 else weight[i] - side * tail
+            density += side * p
+            derivative += side * (q if error < 0 else -q)
+    else:
+        for i in range(n):
+            z = (x - loc[i]) * inverse[i]
+            z = z if z > -1e150 else -1e150
+            z = z if z < 1e150 else 1e150
+            p = weight[i] * inverse[i] * arithmetic.exp(norm[i] - 0.5 * (z * z))
+            cdf += weight[i] * _SPECIAL.normal_cdf(z)
+            density += p
+            derivative -= p * z * inverse[i]
+    return cdf, density, derivative
 
 
-@compiled
-def _by_halley(
-    normal: float,
-    start: float,
-    small: float,
-    components: Floats,
-    n: int,
-    family: Any,
-    least: float,
-) -> float:
-    """Solve `ndtri(F(x)) = normal`, of a mixture close to a normal almost a line; nan: failed."""
-    x = start
-    for _ in range(HALLEY_STEPS):
-        move, apart = _halley(normal, x, 1.0, components, n, family)
-        if math.isnan(move):
-            return np.nan
-        x = max(x - move, least)
-        # The error that is left is of third order. Steps are small as well where a positive value
-        # is all but 0, however far it has to go.
-        if abs(move) < small and abs(apart) < ARRIVED:
-            return x
-    return np.nan
-
-
-@compiled
-def _halley(
-    normal: float, x: float, mass: float, components: Floats, n: int, family: Any
-) -> tuple[float, float]:
+@inlined
+def _halley(normal: float, cdf: float, density: float, derivative: float) -> tuple[float, float]:
     """How far beyond the quantile x is by Halley's method, and `ndtri(F(x)) - normal`.
 
-    mass: of the components. nan where they have no quantile of the normal at x.
+    cdf to derivative: of `sums` at x. nan where there is no quantile of the normal.
     """
-    cdf, density, derivative = sums(x, components, n, family)
-    if mass != 1.0:
-        cdf, density, derivative = cdf / mass, density / mass, derivative / mass
     if not (NEAR < cdf < 1.0 - NEAR and density > 0):
         return np.nan, np.nan
     at = arithmetic.ndtri(cdf)
@@ -237,16 +177,6 @@ def _halley(
     bend = at * slope * slope + derivative / density * slope
     newton = (at - normal) / slope
     return newton / max(1.0 - 0.5 * newton * bend / slope, 0.5), at - normal
-
-
-@compiled
-def _leading(components: Floats, n: int) -> tuple[int, float]:
-    """How many components come before those of little weight, in whole vectors; their mass."""
-    weight, count = components[WEIGHT], 0
-    while count < n and weight[count] > HEAVY:
-        count += 1
-    count = padded(count)
-    return count, arithmetic.total(weight, count)
 
 
 @compiled
@@ -297,11 +227,12 @@ def quantiles(
 ) -> None:
     """Quantiles at levels (2, Q), which stand over the normal's; centre: the mixture's mean.
 
-    tolerance: the last step, in scales of the narrowest component. The first step is by the leading
-    components alone, if they are almost all of the mixture. least: what no label is below, 0 or
-    -inf; of positive labels SCALE is filled.
+    Solves `ndtri(F(x)) = normal`, of a mixture close to a normal almost a line, by Halley's method;
+    where that fails by Newton's. tolerance: the last step, in scales of the narrowest component.
+    The first step is by the leading components alone, if they are almost all of the mixture.
+    least: what no label is below, 0 or -inf; of positive labels SCALE is filled.
     """
-    between, within, scales = 0.0, 0.0, components[SCALE]
+    between, within, scales, leading = 0.0, 0.0, components[SCALE], 0
     positive = least == 0.0
     if not positive:  # of normals whose peaks are as high as those of the components
         inverse, norm = components[INVERSE], components[NORM]
@@ -312,19 +243,37 @@ def quantiles(
         within += components[WEIGHT, i] * scales[i]
     spread = math.sqrt(between + within * within)
     small = tolerance * arithmetic.smallest(scales, n)
-    leading, mass = _leading(components, n)
+    while leading < n and components[WEIGHT, leading] > HEAVY:
+        leading += 1
+    leading = padded(leading)
+    mass = arithmetic.total(components[WEIGHT], leading)
     for k in range(levels.shape[1]):
-        start, move = centre + spread * levels[1, k], 0.0
+        level, normal = levels[0, k], levels[1, k]
+        start, count, part = centre + spread * normal, n, 1.0
         if positive:  # from 0 no step leads anywhere
-            start = -centre * math.log1p(-levels[0, k])
+            start = -centre * math.log1p(-level)
         elif leading < n and mass > LARGELY:
-            move, _ = _halley(levels[1, k], start, mass, components, leading, family)
-        first = start - move if math.isfinite(move) else start
-        x = _by_halley(levels[1, k], first, small, components, n, family, least)
-        if math.isnan(x):
+            count, part = leading, mass
+        x, arrived = start, False
+        for _ in range(HALLEY_STEPS + int(count < n)):
+            cdf, density, derivative = sums(x, components, count, family)
+            move, apart = _halley(normal, cdf / part, density / part, derivative / part)
+            if count < n:  # once
+                x = x - move if math.isfinite(move) else x
+                count, part = n, 1.0
+                continue
+            if math.isnan(move):
+                break
+            x = max(x - move, least)
+            # The error that is left is of third order. Steps are small as well where a positive
+            # value is all but 0, however far it has to go.
+            if abs(move) < small and abs(apart) < ARRIVED:
+                arrived = True
+                break
+        if not arrived:
             # Its error is of the second order only.
             fine = 1e-3 * small
-            x = _by_bracket(levels[0, k], start, spread, fine, components, n, family, least)
+            x = _by_bracket(level, start, spread, fine, components, n, family, least)
         out[k] = x
 
 

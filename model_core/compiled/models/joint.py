@@ -283,7 +283,7 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
             out[d + b * d + a] += total
     for o in range(d):
         _multiply(chance, more[WEIGHT], more[ONE])
-        count = student_t.gather_parts(d, noise, o, more[ONE], params, spare)
+        count = student_t.gather(d, noise, o, more[ONE], params, spare)
         for j in range(TOGETHER):
             block = params[at.blocks + j * at.block :]
             half, loc = block[HALF], block[LOCATION + o]
@@ -293,9 +293,7 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
                 least, factor, _ = _SPECIAL.student_t_norm(half[i])
                 more[OTHER, i] = least + 0.5 * arithmetic.log(factor)
             count = student_t.append(count, more[ONE], loc, square, half, more[OTHER], 1.0, spare)
-        filled = student_t.complete(count, spare)
-        mixture.tabulate(spare, filled)
-        student_t.marginal(d, o, mixture.SKEWED_T, step.number, levels, spare, filled, out)
+        student_t.marginal(d, o, mixture.SKEWED_T, step.number, levels, spare, count, out)
     return 0.0
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH
-from model_core.compiled.jit import Floats, compiled, either, inlined, padded, whole
+from model_core.compiled.jit import Floats, compiled, either, inlined, whole
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Noise, RowStep
 from model_core.maths.conjugate import OUTLIER_SPREAD
@@ -191,27 +191,48 @@ def describe(outputs: int, noise: Noise, params: Floats) -> None:
         norm, factor = params[first + NORM], params[first + FACTOR]
         for i in range(n):
             norm[i] += 0.5 * arithmetic.log(factor[i])
+    parts, at = noise.parts, weights_of(outputs, noise)
+    first, size = before_locations(outputs, noise), outputs * parts
     for o in range(outputs):
-        _average_means(outputs, noise, o, params)
-        _average_variances(outputs, noise, o, params)
-
-
-@compiled
-def _average_means(outputs: int, noise: Noise, o: int, params: Floats) -> None:
-    parts, first = noise.parts, before_locations(outputs, noise)
-    mean, at, size = params[o], weights_of(outputs, noise), outputs * parts
-    for k in range(o * parts, o * parts + parts):
-        loc, weight = params[first + k], params[at + k if parts > 1 else o]
-        for i in range(whole(mean)):
-            share = weight[i] if parts > 1 else 1.0
-            mean[i] = share * loc[i] + (mean[i] if k > o * parts else 0.0)
-        skew = noise.skews[k - o * parts]
-        if skew == 1.0:
-            continue
-        group, square = freedom_of(outputs, noise, k), params[first + size + k]
-        half, norm = params[group + HALF], params[group + NORM]
-        for i in range(whole(mean)):
-            mean[i] += weight[i] * math.sqrt(square[i]) * _offset(half[i], norm[i], skew)
+        mean, variance = params[o], params[outputs + o]
+        for k in range(o * parts, o * parts + parts):
+            loc, square = params[first + k], params[first + size + k]
+            weight = params[at + k if parts > 1 else o]
+            group, skew = freedom_of(outputs, noise, k), noise.skews[k - o * parts]
+            half, norm = params[group + HALF], params[group + NORM]
+            for i in range(n):
+                share = weight[i] if parts > 1 else 1.0
+                mean[i] = share * loc[i] + (mean[i] if k > o * parts else 0.0)
+            if skew != 1.0:
+                for i in range(n):
+                    mean[i] += weight[i] * math.sqrt(square[i]) * _offset(half[i], norm[i], skew)
+        for k in range(o * parts, o * parts + parts):
+            loc, square = params[first + k], params[first + size + k]
+            weight = params[at + k if parts > 1 else o]
+            group, skew = freedom_of(outputs, noise, k), noise.skews[k - o * parts]
+            half, norm = params[group + HALF], params[group + NORM]
+            wide = skew * skew - 1.0 + 1.0 / (skew * skew)
+            for i in range(n):
+                share, offset = weight[i] if parts > 1 else 1.0, 0.0
+                if skew != 1.0:
+                    offset = _offset(half[i], norm[i], skew)
+                apart = loc[i] + offset * math.sqrt(square[i]) - mean[i]
+                within = wide * half[i] / (half[i] - 1) - offset * offset
+                variance[i] = share * (apart * apart + square[i] * within) + (
+                    variance[i] if k > o * parts else 0.0
+                )
+        for group in range(_shared(noise)):
+            half = params[2 * outputs + FREEDOM * group + HALF]
+            for i in range(n):
+                variance[i] = variance[i] if half[i] > 1.0 else INF
+        if noise.own:
+            last = (o + 1) * parts - 1
+            half = params[freedom_of(outputs, noise, last) + HALF]
+            weight = params[at + last if parts > 1 else o]
+            for i in range(n):
+                # One of no weight does not count.
+                counts = parts == 1 or weight[i] != 0.0
+                variance[i] = variance[i] if half[i] > 1.0 or not counts else INF
 
 
 @inlined
@@ -219,45 +240,6 @@ def _offset(half: float, norm: float, skew: float) -> float:
     """Mean less mode of a Student-t with a skew, in scales."""
     size = arithmetic.exp(norm) * 2.0 * half / (half - 0.5)
     return size * (skew - 1.0 / skew)
-
-
-@compiled
-def _average_variances(outputs: int, noise: Noise, o: int, params: Floats) -> None:
-    parts, first = noise.parts, before_locations(outputs, noise)
-    mean, variance, size = params[o], params[outputs + o], outputs * parts
-    at = weights_of(outputs, noise)
-    for k in range(o * parts, o * parts + parts):
-        loc, weight = params[first + k], params[at + k if parts > 1 else o]
-        group, square, skew = (
-            freedom_of(outputs, noise, k),
-            params[first + size + k],
-            noise.skews[k - o * parts],
-        )
-        half, norm = params[group + HALF], params[group + NORM]
-        wide = skew * skew - 1.0 + 1.0 / (skew * skew)
-        for i in range(whole(mean)):
-            share, offset = weight[i] if parts > 1 else 1.0, 0.0
-            if skew != 1.0:
-                offset = _offset(half[i], norm[i], skew)
-            apart = loc[i] + offset * math.sqrt(square[i]) - mean[i]
-            within = wide * half[i] / (half[i] - 1) - offset * offset
-            variance[i] = share * (apart * apart + square[i] * within) + (
-                variance[i] if k > o * parts else 0.0
-            )
-    for group in range(_shared(noise)):
-        half = params[2 * outputs + FREEDOM * group + HALF]
-        for i in range(whole(mean)):
-            variance[i] = variance[i] if half[i] > 1.0 else INF
-    if noise.own:
-        last = (o + 1) * parts - 1
-        half, weight = (
-            params[freedom_of(outputs, noise, last) + HALF],
-            params[at + last if parts > 1 else o],
-        )
-        for i in range(whole(mean)):
-            # One of no weight does not count.
-            counts = parts == 1 or weight[i] != 0.0
-            variance[i] = variance[i] if half[i] > 1.0 or not counts else INF
 
 
 @compiled
@@ -269,22 +251,9 @@ def gather(
     params: Floats,
     out: Floats,
 ) -> int:
-    """Components of one output that have a weight, filled up; returns how many."""
-    return complete(gather_parts(outputs, noise, output, chance, params, out), out)
-
-
-@compiled
-def gather_parts(
-    outputs: int,
-    noise: Noise,
-    output: int,
-    chance: Floats,
-    params: Floats,
-    out: Floats,
-) -> int:
     """The first components of one output's mixture; returns how many have a weight."""
     parts, first, n = noise.parts, before_locations(outputs, noise), 0
-    size, share = outputs * parts, out[mixture.LEVEL]  # filled by `tabulate`, later
+    size, share = outputs * parts, out[mixture.LEVEL]  # filled later
     weights = weights_of(outputs, noise)
     for k in range(output * parts, output * parts + parts):
         loc, square = params[first + k], params[first + size + k]
@@ -310,7 +279,7 @@ def append(
 ) -> int:
     """Add to n components those that have a weight `share`; returns how many there are.
 
-    norm: the log density at zero with unit scale. `complete` follows the last ones.
+    norm: the log density at zero with unit scale. `marginal` follows the last ones.
     """
     for i in range(whole(loc)):
         if share[i] > mixture.NEGLIGIBLE:
@@ -325,18 +294,6 @@ def append(
 
 
 @compiled
-def complete(n: int, out: Floats) -> int:
-    """Fill n components up to whole vectors, and turn squared scales; returns how many."""
-    mixture.put_heavy_first(out, n)
-    mixture.fill_up(out, n)
-    inverse = out[mixture.INVERSE]
-    filled: int = padded(n)
-    for i in range(filled):
-        inverse[i] = 1.0 / np.sqrt(inverse[i])
-    return filled
-
-
-@compiled
 def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Mean, covariance, the label's cumulative probability (twice) and quantiles."""
     model = step.model
@@ -348,7 +305,6 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], chance.shape[0], out)
     for o in range(outputs):
         n = gather(outputs, noise, o, chance, params, spare)
-        mixture.tabulate(spare, n)
         marginal(outputs, o, family, step.number, levels, spare, n, out)
     return 0.0
 
@@ -364,13 +320,17 @@ def marginal(
     n: int,
     out: Floats,
 ) -> None:
-    """One output's cumulative probability at the label (twice) and quantiles, after its mean."""
+    """One output's cumulative probability at the label (twice) and quantiles, after its mean.
+
+    components: the n first of its mixture, see `append`.
+    """
     first, count = outputs + outputs * outputs, levels.shape[1]
+    filled = mixture.complete(components, n, family)
     cdf = np.nan
     if number[LABELLED] > 0:
-        cdf = mixture.sums(number[LABEL + output], components, n, family)[0]
+        cdf = mixture.sums(number[LABEL + output], components, filled, family)[0]
     out[first + output] = cdf
     out[first + outputs + output] = cdf
     at = first + 2 * outputs + output * count
     reached = out[at : at + count]
-    mixture.quantiles(levels, out[output], TOLERANCE, components, n, family, -INF, reached)
+    mixture.quantiles(levels, out[output], TOLERANCE, components, filled, family, -INF, reached)
