@@ -577,6 +577,8 @@ def decode_around(place: ChangePlace, stored: StoredAround, before: int, after: 
             whole = seasonal or seq == start
             read: Any = wire.decode_record if whole else wire.decode_labelled
             rows[seq] = decoded(read, blob, "tail", stream, seq)
+    # A chunk may hold older ones, until a commit trims it: they do not count.
+    rows = {seq: row for seq, row in rows.items() if seq >= wanted.start}
     first = rows.get(start)
     record = first if isinstance(first, wire.Record) else None
     begin = wanted.start

@@ -359,9 +359,11 @@ def test_labels_that_are_not_retained_are_left_out_and_damaged_ones_an_error():
     place = ChangePlace(0, "pump", labelled_head(300, history=120), 300, None, None)
     found = reads.decode_around(place, fetched(place), BEFORE, AFTER)
     assert repr(found.before) == repr(labels(range(280, 300)))
-    gone = ChangePlace(0, "pump", labelled_head(300, history=50), 300, None, None)
+    gone = ChangePlace(0, "pump", labelled_head(390, history=50), 300, None, None)
+    assert chunk_of("pump", 349) == chunk_of("pump", 350)  # some of a chunk are older
     found = reads.decode_around(gone, fetched(gone), BEFORE, AFTER)
     assert (found.before, found.first) == ([], None)
+    assert repr(found.after) == repr(labels(range(350, 400)))
     place = ChangePlace(0, "pump", labelled_head(300), 300, None, None)
     tail, chunks = fetched(place)
     for damaged in (([b"?", *tail[1:]], chunks), (tail, [b"?", *chunks[1:]])):
