@@ -37,7 +37,7 @@ $(RUN_STAMP): pyproject.toml constraints.txt
 
 # Those of sources that did not change are in the cache.
 $(KERNELS_STAMP): $(RUN_STAMP) $(shell find model_core -name '*.py')
-	@echo 'kernels of the models, compiled for this processor: a minute or two of all cores'
+	@echo 'kernels of the models, compiled for this processor: about a minute of all cores'
 	$(BIN)/python -m model_core.compiled
 	@touch $@
 
