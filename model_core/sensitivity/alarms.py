@@ -28,8 +28,8 @@ def watch(
     """Observations at which events were confirmed, [threshold][series], of streams by default.
 
     One that is relocated is confirmed again only where its new start is after the confirmation: it
-    cannot be the same change. hazard: None for the model's. `tick` is told of observations as they
-    are done.
+    cannot be the same change. hazard: None for the model's. tick: called with the number of
+    observations done.
     """
     filters = Filters(model, len(drawn.y), DEFAULTS.max_hypotheses, ())
     for row, (location, scale) in enumerate(_moments(model, drawn)):

@@ -72,17 +72,22 @@ class Filters:
         """
         table = np.atleast_1d(np.array(self.model.hazard if hazard is None else hazard))
         rate = self.model.outlier_rate if outlier_rate is None else outlier_rate
+        hazards = of_all(table, self.rows)
+        rates = np.full(self.rows, rate)
+        unstated = np.full(self.rows, np.nan)
+        no_inputs = np.empty((self.rows, 0))
+        ones = np.ones(self.rows)
         nothing = np.zeros(self.rows)
         confirmed = [0] * self.rows
         thresholds = [0.0] * self.rows
         for t in range(y.shape[1]):
             seen = Columns(
                 y=y[:, t],
-                x=np.empty((self.rows, 0)) if x is None else x[:, t],
-                elapsed=np.ones(self.rows) if elapsed is None else elapsed[:, t],
-                changepoint=np.full(self.rows, np.nan),
-                outlier_rate=np.full(self.rows, rate),
-                hazard=of_all(table, self.rows),
+                x=no_inputs if x is None else x[:, t],
+                elapsed=ones if elapsed is None else elapsed[:, t],
+                changepoint=unstated,
+                outlier_rate=rates,
+                hazard=hazards,
                 offset=nothing,
             )
             yield self.slab.step(

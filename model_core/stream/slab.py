@@ -271,7 +271,7 @@ class Slab:
         return [*self._chunks.read(rows), *self._ranks.read(rows)] if rows else []
 
     def write(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
-        """Put what `read` gave in place of what is kept of rows."""
+        """Replace all that is kept of rows; tensors: as `read` returns them."""
         if rows:
             self._chunks.write(rows, tensors[:-1])
             self._ranks.write(rows, tensors[-1:])

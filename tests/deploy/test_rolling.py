@@ -48,7 +48,7 @@ class Sending(httpx.AsyncHTTPTransport):
 
 
 class Balanced(Load):
-    """Posts to each API in turn that is in rotation, until it is told to end; nothing twice."""
+    """Posts to the APIs in rotation, one after the other, until `end`; nothing twice."""
 
     def __init__(self, urls, labels, per_second):
         super().__init__(urls[0], labels, per_second)
