@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from model_core import belief as beliefs
 from model_core.belief import Belief
@@ -13,9 +16,11 @@ from model_core.sensitivity.regimes import Drawn, location_of
 from model_core.stream import warmup
 from model_core.stream.events import Reading, Track, track
 from model_core.stream.filters import Filters
-from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
+
+Floats = NDArray[np.float64]
+Alarms = list[list[list[int]]]  # observations at which events were confirmed [threshold][series]
 
 
 def watch(
@@ -24,28 +29,67 @@ def watch(
     thresholds: Sequence[float],
     hazard: float | None = None,
     tick: Callable[[int], None] = lambda observations: None,
-) -> list[list[list[int]]]:
-    """Observations at which events were confirmed, [threshold][series], of streams by default.
+) -> Alarms:
+    """Alarms of streams by default; hazard: None for the model's.
 
-    One that is relocated is confirmed again only where its new start is after the confirmation: it
-    cannot be the same change. hazard: None for the model's. tick: called with the number of
-    observations done.
+    tick: called with the number of observations done.
     """
-    filters = Filters(model, len(drawn.y), DEFAULTS.max_hypotheses, ())
-    for row, (location, scale) in enumerate(_moments(model, drawn)):
-        filters.begin(row, location, scale)
-    watched = Watch(len(drawn.y), thresholds)
+    y = drawn.y.numpy()
     x = None if drawn.x is None else drawn.x.numpy()
-    for t, _ in enumerate(filters.together(drawn.y.numpy(), x, hazard=hazard)):
+    alarms: Alarms = []
+    for so_far in follow(begun(model, y, x), y, thresholds, x=x, hazard=hazard):
+        alarms = so_far
+        tick(len(y))
+    return alarms
+
+
+def begun(model: UnderlyingModel, y: Floats, x: Floats | None = None) -> Filters:
+    """Filters of series y (B, T, d), with location and scale of their first labels, as streams."""
+    filters = Filters(model, len(y), DEFAULTS.max_hypotheses, ())
+    if not model.needs_scale:
+        for row in range(len(y)):
+            filters.begin(row, [location_of(model)] * model.scaled, [1.0] * model.scaled)
+        return filters
+    first = y if x is None or not model.scales_inputs else np.concatenate((y, x), -1)
+    for row, values in enumerate(first[:, : warmup.LONGEST].tolist()):
+        (location, scale), _ = warmup.first(model, values, DEFAULTS.warmup)
+        filters.begin(row, location, scale)
+    return filters
+
+
+def follow(
+    filters: Filters,
+    y: Floats,
+    thresholds: Sequence[float] | Sequence[Sequence[float]],
+    starts: Sequence[int] | None = None,
+    *,
+    x: Floats | None = None,
+    hazard: Floats | float | None = None,
+    outlier_rate: float | None = None,
+) -> Iterator[Alarms]:
+    """Filter series on through y (B, T, d); yields their alarms so far after each observation.
+
+    thresholds, starts: as of `Watch`. hazard, outlier_rate: None for the model's.
+    """
+    watched = Watch(len(y), thresholds, starts)
+    first = int(filters.states.seq[0])
+    steps = filters.together(y, x, hazard=hazard, outlier_rate=outlier_rate)
+    for t, _ in enumerate(steps, first):
         watched.take(filters.states, t)
-        tick(len(drawn.y))
-    return watched.confirmed
+        yield watched.confirmed
+
+
+def wait(alarms: Sequence[int], change: int) -> float:
+    """Observations of the new regime up to the first alarm in it; inf without one."""
+    return min((t - change + 1 for t in alarms if t >= change), default=math.inf)
 
 
 class Watch:
     """Events of each series under each threshold.
 
-    thresholds: those of all series, or those of each. starts: of the regimes that they begin in.
+    An event that is relocated is confirmed again only where its new start is after the
+    confirmation: it cannot be the same change. thresholds: those of all series, or those of each.
+    starts: of the regimes that they begin in.
     """
 
     def __init__(
@@ -55,7 +99,7 @@ class Watch:
         starts: Sequence[int] | None = None,
     ) -> None:
         first = [0] * series if starts is None else list(starts)
-        self.confirmed: list[list[list[int]]] = [[[] for _ in range(series)] for _ in thresholds]
+        self.confirmed: Alarms = [[[] for _ in range(series)] for _ in thresholds]
         self._tracks = [[Track(start, start) for start in first] for _ in thresholds]
         self._starts = torch.tensor([first for _ in thresholds], dtype=torch.int64)
         self._open = torch.zeros(len(thresholds), series, dtype=torch.bool)
@@ -113,14 +157,3 @@ class Watch:
         confirmed = self.confirmed[which][row]
         if last is None or last.id != new.id or new.start > confirmed[-1]:
             confirmed.append(reading.seq)
-
-
-def _moments(model: UnderlyingModel, drawn: Drawn) -> list[Moments]:
-    """Location and scale of every series by its first labels, as of a stream of the service."""
-    if not model.needs_scale:
-        unscaled = [location_of(model)] * model.scaled, [1.0] * model.scaled
-        return [unscaled] * len(drawn.y)
-    first = drawn.y[:, : warmup.LONGEST]
-    if model.scales_inputs and drawn.x is not None:
-        first = torch.cat((first, drawn.x[:, : warmup.LONGEST]), -1)
-    return [warmup.first(model, rows, DEFAULTS.warmup)[0] for rows in first.tolist()]

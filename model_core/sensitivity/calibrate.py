@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from model_core import filter as moca
+from model_core.errors import CannotSimulate
 from model_core.sensitivity import curve as curves
-from model_core.sensitivity.alarms import watch
+from model_core.sensitivity.alarms import wait, watch
 from model_core.sensitivity.curve import Curve, Delay, Point, log_odds, probability_of
 from model_core.sensitivity.regimes import Inputs, check, draw, shifted
 from model_core.stream_settings import DEFAULTS
@@ -105,17 +108,23 @@ def _curve(
     series = max(1, plan.observations // plan.length)
     for size in _batches(model, series):
         drawn = draw(model, size, plan.length, generator, inputs)
-        for i, confirmed in enumerate(watch(model, drawn, thresholds, hazard, tick)):
-            counts[i] += sum(map(len, confirmed))
-    used = curves.usable(counts)
-    delays = _delays(model, plan, hazard, thresholds[:used], inputs, tick)
-    rates = curves.rates(thresholds, counts, series * plan.length)[:used]
+        for i, alarms in enumerate(watch(model, drawn, thresholds, hazard, tick)):
+            counts[i] += sum(map(len, alarms))
     points: list[Point] = []
-    for threshold, (rate, low, high), late in zip(thresholds, rates, delays, strict=False):
+    rates = curves.rates(thresholds, counts, series * plan.length)[: curves.usable(counts)]
+    for threshold, (rate, low, high) in zip(thresholds, rates, strict=False):
         # Of thresholds that are alike in their alarms the first is the quickest.
         if not points or rate < points[-1].false_alarms_per_1000:
-            points.append(Point(threshold, rate, low, high, late))
-    return Curve(hazard, tuple(points))
+            points.append(Point(threshold, rate, low, high))
+    if len(points) < 2:
+        raise CannotSimulate(
+            f"cannot calibrate: {series * plan.length} observations without a change gave "
+            f"{counts[0]} false alarms at the most sensitive threshold, too few to tell thresholds "
+            "apart: simulate more"
+        )
+    delays = _delays(model, plan, hazard, [point.threshold for point in points], inputs, tick)
+    delayed = zip(points, delays, strict=True)
+    return Curve(hazard, tuple(point._replace(delays=of_point) for point, of_point in delayed))
 
 
 def _delays(
@@ -130,30 +139,26 @@ def _delays(
     if model.label in UNORDERED:
         return [() for _ in thresholds]
     generator = torch.Generator().manual_seed(plan.seed + 1)
-    waits: list[list[list[int | None]]] = [[[] for _ in SHIFTS] for _ in thresholds]
+    waits: list[list[list[float]]] = [[[] for _ in SHIFTS] for _ in thresholds]
     for size in _batches(model, plan.shifted):
         drawn = draw(model, size, plan.before + plan.horizon, generator, inputs)
         for s, shift in enumerate(SHIFTS):
             moved = shifted(drawn, model.label, plan.before, shift, generator)
-            for i, confirmed in enumerate(watch(model, moved, thresholds, hazard, tick)):
-                waits[i][s] += [_wait(alarms, plan.before) for alarms in confirmed]
+            for i, alarms in enumerate(watch(model, moved, thresholds, hazard, tick)):
+                waits[i][s] += [wait(of_series, plan.before) for of_series in alarms]
     return [
         tuple(_delay(shift, waited) for shift, waited in zip(SHIFTS, by_shift, strict=True))
         for by_shift in waits
     ]
 
 
-def _wait(confirmed: Sequence[int], at: int) -> int | None:
-    """Observations of the new regime seen at the first alarm in it; None where there was none."""
-    return next((t - at + 1 for t in confirmed if t >= at), None)
-
-
-def _delay(shift: float, waits: Sequence[int | None]) -> Delay:
-    detected = sorted(wait for wait in waits if wait is not None)
-    half = (len(waits) + 1) // 2
-    median = float(detected[half - 1]) if len(detected) >= half else None
+def _delay(shift: float, waits: Sequence[float]) -> Delay:
+    """Summary of the waits after one size of shift, inf where there was no alarm."""
+    detected = [waited for waited in waits if math.isfinite(waited)]
+    median = statistics.median_low(waits)
     mean = sum(detected) / len(detected) if detected else None
-    return Delay(shift, median, mean, len(detected) / len(waits))
+    share = len(detected) / len(waits)
+    return Delay(shift, median if math.isfinite(median) else None, mean, share)
 
 
 def _thresholds(model: UnderlyingModel, hazard: float | None) -> list[float]:

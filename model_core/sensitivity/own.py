@@ -18,7 +18,7 @@ from model_core import belief as beliefs
 from model_core.filter import FilterState, Prior
 from model_core.sensitivity import curve as curves
 from model_core.sensitivity import quiet
-from model_core.sensitivity.alarms import Watch
+from model_core.sensitivity.alarms import follow
 from model_core.sensitivity.curve import probability_of
 from model_core.stream.filters import Filters
 from model_core.upm.base import UnderlyingModel
@@ -103,13 +103,17 @@ def confirmations(
     series, steps = y.shape
     filters = Filters(model, series, state.belief.log_prob.shape[-1] - 1, ())
     filters.fill(state, prior)
-    thresholds = [probability_of(odds) for odds in LOG_ODDS]
-    watch = Watch(series, thresholds, [regime_start(state)] * series)
-    passed = filters.together(y[:, :, None], hazard=hazard, outlier_rate=outlier_rate)
-    for t, _ in enumerate(passed):
-        watch.take(filters.states, int(state.seq) + t)
+    alarms = follow(
+        filters,
+        y[:, :, None],
+        [probability_of(odds) for odds in LOG_ODDS],
+        [regime_start(state)] * series,
+        hazard=hazard,
+        outlier_rate=outlier_rate,
+    )
+    for t, confirmed in enumerate(alarms):
         if t % EVERY == 0 or t == steps - 1:
-            yield [sum(map(len, confirmed)) for confirmed in watch.confirmed]
+            yield [sum(map(len, by_series)) for by_series in confirmed]
 
 
 def regime_start(state: FilterState) -> int:

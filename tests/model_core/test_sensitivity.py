@@ -41,6 +41,8 @@ def test_trained_kinds_and_inputs_of_ones_own_are_drawn_but_no_explained_inputs(
         assert row[6:].tolist() in x[:, :3, 0].tolist()
     with pytest.raises(CannotSimulate, match="pcoc"):
         calibrate(case("pcoc-3").model, Plan(1000))
+    with pytest.raises(CannotSimulate, match="60 observations .* simulate more"):
+        calibrate(build("gaussian", Options()), Plan(60, length=60))
 
 
 def alarms(model, found, row, threshold):

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
+from model_core.sensitivity.alarms import wait
 from model_core.stream_settings import DEFAULT_VECTOR_MODEL, DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
@@ -48,7 +49,6 @@ from training.quality.series import (
     Scalars,
     SeriesFamily,
     Sizes,
-    delay,
     load,
 )
 from training.statistics import Estimate, bootstrap
@@ -254,7 +254,7 @@ def simulate(
         for method, alarms in false_alarms.items():
             rates = [1000 * len(times) / sizes.quiet_length for times in alarms]
             delays = [
-                [delay(times, sizes.shift_at) for times in of_shift[method]] for of_shift in raised
+                [wait(times, sizes.shift_at) for times in of_shift[method]] for of_shift in raised
             ]
             rows.append(
                 FamilyRow(

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from model_core.filter import FilterState, Prior
 from model_core.sensitivity import own, quiet
-from model_core.sensitivity.alarms import Watch
+from model_core.sensitivity.alarms import Alarms, begun, follow, wait, watch
 from model_core.sensitivity.curve import probability_of
 from model_core.sensitivity.regimes import draw
-from model_core.stream import warmup
 from model_core.stream.filters import Filters
-from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 from training.online import segmentation
-from training.quality.series import FAMILIES, SeriesFamily, Sizes, delay
+from training.quality.series import FAMILIES, SeriesFamily, Sizes
 
 Floats = NDArray[np.float64]
 
@@ -62,20 +60,11 @@ def simulate(
 def _by_prior(model: UnderlyingModel, seed: int, sizes: Sizes) -> list[float]:
     """Thresholds of the requested rates, as on series from the prior."""
     generator = torch.Generator().manual_seed(seed)
-    y = draw(model, sizes.drawn, sizes.length, generator).y[:, :, 0].numpy()
+    drawn = draw(model, sizes.drawn, sizes.length, generator)
     thresholds = [probability_of(odds) for odds in own.LOG_ODDS]
-    confirmed = _alarms(_begun(model, y), y, thresholds, [0] * len(y))
-    counts = [sum(map(len, alarms)) for alarms in confirmed]
-    return [own.calibrated(counts, y.size, rate).threshold for rate in sizes.requested]
-
-
-def _begun(model: UnderlyingModel, y: Floats) -> Filters:
-    """Filters of streams, with location and scale of their first labels."""
-    filters = Filters(model, len(y), DEFAULTS.max_hypotheses, ())
-    for row, labels in enumerate(y):
-        (location, scale), _ = warmup.first(model, labels[:, None].tolist(), DEFAULTS.warmup)
-        filters.begin(row, location, scale)
-    return filters
+    counts = [sum(map(len, alarms)) for alarms in watch(model, drawn, thresholds)]
+    observations = sizes.drawn * sizes.length
+    return [own.calibrated(counts, observations, rate).threshold for rate in sizes.requested]
 
 
 def _family(
@@ -89,7 +78,7 @@ def _family(
     y = np.stack([family.draw(rng, sizes.learned + sizes.scored) for _ in range(sizes.streams)])
     learned = y[:, : sizes.learned]
     scored = y[:, sizes.learned :]
-    filters = _begun(model, learned)
+    filters = begun(model, learned[:, :, None])
     for _ in filters.together(learned[:, :, None]):
         pass
     own_counts = [
@@ -115,7 +104,7 @@ def _family(
         false = [sum(map(len, quiet_alarms[way])) * 1000 / scored.size for way in ways]
         delays = [
             tuple(
-                statistics.median(delay(times, sizes.learned) for times in alarms[way])
+                statistics.median(wait(times, sizes.learned) for times in alarms[way])
                 for alarms in shifted
             )
             for way in ways
@@ -147,15 +136,9 @@ def _alarms(
     y: Floats,
     thresholds: Sequence[float] | Sequence[Sequence[float]],
     starts: Sequence[int],
-) -> list[list[list[int]]]:
-    """Positions at which events were confirmed, [threshold][stream]; see `Watch`.
-
-    filters: of the streams, which are as before.
-    """
+) -> Alarms:
+    """Alarms of streams that go on through y (B, T); filters: of the streams, which stay."""
     copies = Filters(filters.model, filters.rows, filters.max_hypotheses, ())
     copies.fill(filters.states, filters.priors)
-    watch = Watch(len(y), thresholds, starts)
-    begin = int(filters.states.seq[0])
-    for t, _ in enumerate(copies.together(y[:, :, None])):
-        watch.take(copies.states, begin + t)
-    return watch.confirmed
+    *_, confirmed = follow(copies, y[:, :, None], thresholds, starts)
+    return confirmed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -270,8 +270,3 @@ class Sizes(NamedTuple):
     continuations: int = own.SERIES
     steps: int = own.STEPS
     requested: tuple[float, ...] = (0.5, 2.0)  # false alarms per 1,000
-
-
-def delay(alarms: Sequence[int], shift: int) -> float:
-    """Observations from a shift up to the first alarm after it; inf without one."""
-    return min((t - shift + 1 for t in alarms if t >= shift), default=math.inf)
