@@ -22,7 +22,6 @@ from tests.limits import (  # noqa: F401 (hooks)
     pytest_runtest_protocol,
     pytest_timeout_set_timer,
 )
-from tests.standin import StandIn
 from tests.waiting import PATIENCE_S, until
 
 # A shell makes its background jobs ignore SIGINT, and their children would inherit that.
@@ -139,10 +138,3 @@ def valkey_url(_shared_valkey):
     """URL of an empty embedded Valkey, for tests that need not run on each kind."""
     empty(connect(_shared_valkey))
     return _shared_valkey
-
-
-@pytest.fixture
-def standin():
-    """A stand-in of the service, on a free port."""
-    with StandIn() as server:
-        yield server

@@ -1,4 +1,4 @@
-"""Reading series, and whole replays against the HTTP stand-in."""
+"""Reading series, and whole replays to a client that is made up."""
 
 import csv
 import io
@@ -9,9 +9,11 @@ import pytest
 from pyarrow import parquet
 from rich.console import Console
 
+from moca_client.errors import problem_of
 from moca_client.replay import ReplayError, replay
-from moca_client.responses import Hindsight
+from moca_client.responses import Changepoints, ExplainedEvent, Hindsight, Segment, StreamSummary
 from moca_client.series import SeriesError, read_series, read_streams, time_axis
+from tests.moca_client.test_plots import row
 
 
 def written(tmp_path, text, name="series.csv"):
@@ -101,6 +103,62 @@ def test_times():
 # --- replay ---------------------------------------------------------------------------------
 
 
+class Service:
+    """A service with one stream that changes at 40, by the calls of a client that it takes."""
+
+    def __init__(self):
+        self.settings, self.seq = None, 0
+        self.bodies = []
+        self.refused_from = None  # seq of the first observation that is refused
+        self.others = 0  # observations of another writer after each list
+        self.hindsight = iter(())  # of the next answers about changepoints
+
+    def __call__(self, url, api_key):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def wait_ready(self, seconds):
+        pass
+
+    def stream(self, name):
+        if self.settings is None:
+            raise problem_of(404, {"type": "x/unknown-stream"})
+        return StreamSummary(name, "gaussian", self.seq)
+
+    def put_stream(self, name, settings):
+        self.settings = settings
+
+    def delete_stream(self, name):
+        self.settings, self.seq = None, 0
+
+    def observe(self, name, rows, belief):
+        if self.seq == self.refused_from:
+            raise problem_of(422, {"title": "busy", "detail": "try again"})
+        self.bodies.append(rows)
+        answers = [row(seq) for seq in range(self.seq, self.seq + len(rows))]
+        answers[0].changepoint_probability = None
+        self.seq += len(rows) + self.others
+        return answers
+
+    def changepoints(self, name):
+        events = [ExplainedEvent(1, "confirmed", 40, 42, 50, size=-1.9)]
+        segments = [Segment(0, 40), Segment(40, self.seq)]
+        hindsight = next(self.hindsight, None)
+        return Changepoints(name, self.seq, "gaussian", events, segments, hindsight)
+
+
+@pytest.fixture
+def service(monkeypatch):
+    service = Service()
+    monkeypatch.setattr("moca_client.replay.Client", service)
+    return service
+
+
 @pytest.fixture
 def shift(tmp_path):
     """40 years about 0, then 40 about 6."""
@@ -109,16 +167,15 @@ def shift(tmp_path):
     return written(tmp_path, "year,flow\n" + rows, "a shift.csv")
 
 
-def test_replay(standin, shift, tmp_path):
+def test_replay(service, shift, tmp_path):
     console = quiet()
     out = tmp_path / "out"
     replayed = replay(
-        shift, url=standin.url, model="gaussian", settings={"scale": 1.0}, out=out, batch=33,
-        console=console,
-    )  # fmt: skip
-    assert standin.settings == {"a-shift": {"model": "gaussian", "scale": 1.0}}
-    assert [len(body) for body in standin.bodies] == [33, 33, 14]
-    assert standin.bodies[0][0] == {"y": 0.5, "time": "1900-01-01T00:00:00Z"}
+        shift, model="gaussian", settings={"scale": 1.0}, out=out, batch=33, console=console
+    )
+    assert (replayed.stream, service.settings) == ("a-shift", {"model": "gaussian", "scale": 1.0})
+    assert [len(body) for body in service.bodies] == [33, 33, 14]
+    assert service.bodies[0][0] == {"y": 0.5, "time": "1900-01-01T00:00:00Z"}
     assert [event.start for event in replayed.events] == [40]
     assert replayed.when(40) == "1940"
     said = console.file.getvalue()
@@ -129,7 +186,7 @@ def test_replay(standin, shift, tmp_path):
     assert [int(row["seq"]) for row in rows] == list(range(80))
     assert float(rows[3]["flow"]) == -0.5
     assert float(rows[3]["quantile_0.05"]) < float(rows[3]["quantile_0.95"])
-    assert rows[0]["changepoint_probability"] == ""
+    assert rows[33]["changepoint_probability"] == ""
     table = parquet.read_table(out / "a-shift-answers.parquet").to_pydict()
     assert table["mean"] == [answer.predictive.mean[0] for answer in replayed.answers]
     assert sum(table["belief_probability"][50]) == pytest.approx(1, abs=1e-6)
@@ -137,86 +194,58 @@ def test_replay(standin, shift, tmp_path):
     assert (out / "a-shift.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_lost_answers_do_not_double_rows(standin, shift, tmp_path):
-    standin.lose_answers = 2
-    replayed = replay(shift, url=standin.url, out=tmp_path / "a.csv", batch=40, console=quiet())
-    assert [answer.seq for answer in replayed.answers] == list(range(80))
-    assert standin.streams["a-shift"].seq == 80
-
-
-def test_an_existing_stream(standin, shift, tmp_path):
+def test_an_existing_stream(service, shift, tmp_path):
     def again(existing):
-        out = tmp_path / "a.csv"
-        return replay(shift, url=standin.url, out=out, existing=existing, console=quiet())
+        return replay(shift, out=tmp_path / "a.csv", existing=existing, console=quiet())
 
     again("refuse")
     with pytest.raises(ReplayError, match="already has 80 observations"):
         again("refuse")
     assert again("append").first_seq == 80
     assert again("replace").first_seq == 0
-    assert standin.streams["a-shift"].seq == 80
+    assert service.seq == 80
 
 
-def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(standin, shift, tmp_path):
+def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(service, shift, tmp_path):
     console, out = quiet(), tmp_path / "a.csv"
-    original = standin.streams
-
-    class Broken(dict):
-        def setdefault(self, name, default):
-            if name in self and self[name].seq == 40:
-                standin.refusals = [422]
-            return super().setdefault(name, default)
-
-    standin.streams = Broken(original)
+    service.refused_from = 50
     with pytest.raises(ReplayError, match="rows 51 to 60: 422 busy: try again"):
-        replay(shift, url=standin.url, out=out, batch=10, console=console)
+        replay(shift, out=out, batch=10, console=console)
     assert len(out.read_text().splitlines()) == 51
     assert "first 50 rows" in console.file.getvalue()
 
 
-def test_another_writer_is_noticed(standin, shift, tmp_path):
-    class Busy(list):
-        def append(self, rows):
-            super().append(rows)
-            standin.streams["a-shift"].observe(0.0, False)
-
-    standin.bodies = Busy()
+def test_another_writer_is_noticed(service, shift, tmp_path):
+    service.others = 1
     with pytest.raises(ReplayError, match="rows 11 to 20: another client writes to 'a-shift'"):
-        replay(shift, url=standin.url, out=tmp_path / "a.csv", batch=10, console=quiet())
+        replay(shift, out=tmp_path / "a.csv", batch=10, console=quiet())
 
 
-def test_the_input_is_never_overwritten(standin, shift):
+def test_nothing_is_sent_where_nothing_can_be_written(service, shift, tmp_path, monkeypatch):
+    """The input is not overwritten; a picture needs a package, without which tables are written."""
     with pytest.raises(ReplayError, match="would overwrite"):
-        replay(shift, url=standin.url, out=shift, console=quiet())
-    assert standin.requests == []
-
-
-def test_missing_packages_are_told_before_anything_is_sent(standin, shift, tmp_path, monkeypatch):
+        replay(shift, out=shift, console=quiet())
     monkeypatch.setattr("moca_client.replay.find_spec", lambda name: None)
     with pytest.raises(
         ReplayError, match=r"a.png needs matplotlib: pip install 'moca-client\[plots\]'"
     ):
-        replay(shift, url=standin.url, out=tmp_path / "a.png", console=quiet())
-    assert standin.requests == []
-    replay(shift, url=standin.url, out=tmp_path / "out", console=quiet())
+        replay(shift, out=tmp_path / "a.png", console=quiet())
+    assert service.bodies == []
+    replay(shift, out=tmp_path / "out", console=quiet())
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a-shift-answers.csv"]
 
 
-def test_hindsight_is_waited_for(standin, shift, tmp_path, monkeypatch):
+def test_hindsight_is_waited_for_and_not_without_end(service, shift, tmp_path, monkeypatch):
     monkeypatch.setattr("moca_client.replay.HINDSIGHT_POLL_S", 0.01)
-    current = {"status": "current", "first": 0, "seq": 80}
-    standin.hindsight = iter([{"status": "pending"}] * 3 + [current])
+    pending, current = Hindsight("pending"), Hindsight("current", 0, 80)
+    service.hindsight = iter([pending, pending, pending, current])
     console = quiet()
-    replayed = replay(shift, url=standin.url, out=tmp_path / "a.csv", console=console)
-    assert replayed.hindsight == Hindsight("current", 0, 80)
+    replayed = replay(shift, out=tmp_path / "a.csv", console=console)
+    assert replayed.hindsight == current
     said = " ".join(console.file.getvalue().split())
     assert "best segmentation, by seq: 0-39, 40-79 (in hindsight for 0-79)" in said
-
-
-def test_hindsight_is_not_waited_for_without_end(standin, shift, tmp_path, monkeypatch):
     monkeypatch.setattr("moca_client.replay.HINDSIGHT_WAIT_S", 0.0)
-    monkeypatch.setattr("moca_client.replay.HINDSIGHT_POLL_S", 0.01)
-    standin.hindsight = iter([{"status": "pending"}] * 9)
-    replayed = replay(shift, url=standin.url, out=tmp_path / "a.csv", console=quiet())
+    service.hindsight = iter([pending] * 9)
+    replayed = replay(shift, out=tmp_path / "a.csv", existing="replace", console=quiet())
     assert replayed.hindsight.status == "pending"
-    assert len(list(standin.hindsight)) >= 7
+    assert len(list(service.hindsight)) >= 7
