@@ -79,12 +79,23 @@ class Processes:
         self.signal(name, signal.SIGKILL)
         self.running.pop(name).wait()
 
+    def children(self, name: str) -> dict[str, int]:
+        """Pids of what a supervisor started, by command; the store's is that of its program."""
+        command = ["pgrep", "-a", "-P", str(self.running[name].pid)]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = {}
+        for pid, *words in map(str.split, lines.splitlines()):
+            program = words[words.index(MOCA[-1]) + 1] if MOCA[-1] in words else words[0]
+            found[program] = int(pid)
+        return found
+
     def kill_with_children(self, name: str) -> None:
         """Kill the supervisor first, then whatever it started: nobody gets to tidy up."""
-        command = ["pgrep", "-P", str(self.running[name].pid)]
-        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        pids = self.children(name).values()
         self.kill(name)
-        subprocess.run(["kill", "-KILL", *found.split()], check=False, stderr=subprocess.DEVNULL)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def stop(self, name: str) -> int:
         """Ask a process to end; returns its exit status."""

@@ -1,5 +1,6 @@
 """Processes that die, hang or are cut off under load: nothing is lost or done twice."""
 
+import contextlib
 import os
 import signal
 
@@ -7,6 +8,8 @@ import httpx
 import pytest
 
 from service.runtime.embedded import running_url
+from service.runtime.process import EXIT_REFUSED
+from service.store import keys
 from service.store.connection import connect
 from tests.e2e.calling import KNOWN, ask, post
 from tests.e2e.deployment import (
@@ -16,7 +19,7 @@ from tests.e2e.deployment import (
     series,
 )
 from tests.feeding import Follower
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, ended, until
 
 STREAMS = 10
 LENGTH = 16  # more than series() needs for a change
@@ -33,8 +36,44 @@ def test_a_worker_is_killed_under_load(separate, processes):
     check_as_uninterrupted(separate, load)
 
 
+def test_whatever_is_killed_starts_again_and_a_stop_leaves_nothing(serve, processes, tmp_path):
+    """The lease lives for a minute: only a release lets the next worker have it."""
+    processes.environment |= {"MOCA_LEASE_TTL_MS": "60000", "MOCA_REQUEST_DEADLINE_S": "300"}
+    url = serve()
+    store = str(running_url(tmp_path / "data"))
+
+    def holders():
+        with connect(store) as client:
+            tokens = client.mget([keys.lease(partition) for partition in range(16)])
+        return {token.decode().partition("/")[0] for token in tokens if token}
+
+    def kept():
+        with contextlib.suppress(Exception), connect(store) as client:
+            return client.get("kept")
+
+    children = processes.children("serve")
+    (before,) = holders()
+    os.kill(children["worker"], signal.SIGKILL)
+    until(lambda: holders() not in (set(), {before}))
+    with connect(store) as client:
+        assert {each.decode() for each in client.zrange(keys.WORKERS, 0, -1)} == holders()
+        client.set("kept", "yes")
+        pid = client.info("server")["process_id"]
+    os.kill(children["api"], signal.SIGKILL)
+    until(lambda: ended(children["api"]))
+    answer = httpx.get(f"{url}/livez", timeout=PATIENCE_S)  # its callers wait meanwhile
+    assert answer.status_code == 200
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: kept() == b"yes")
+    refused = processes.run("serve", "--data-dir", tmp_path / "data", status=EXIT_REFUSED)
+    assert f"process {processes.running['serve'].pid}" in refused
+    processes.signal("serve", signal.SIGINT)
+    assert processes.running["serve"].wait(PATIENCE_S) == 0
+    assert running_url(tmp_path / "data") is None
+
+
 @pytest.mark.slow
-def test_a_clean_stop_and_then_a_kill_of_everything_lose_nothing(serve, processes):
+def test_a_clean_stop_and_then_a_kill_of_the_supervisor_lose_nothing(serve, processes):
     """Streams, settings and thresholds are as they were; who follows a stream sees no end of it."""
     url = serve()
     settings = {"model": "gaussian", "sensitivity": {"false_alarms_per_1000": 0.1}}
@@ -58,7 +97,9 @@ def test_a_clean_stop_and_then_a_kill_of_everything_lose_nothing(serve, processe
     load = Load(url, series(STREAMS, LENGTH), PER_SECOND, retry=True)
 
     def again():
-        processes.kill_with_children("serve")
+        pids = processes.children("serve").values()
+        processes.kill("serve")
+        until(lambda: all(map(ended, pids)))
         serve()
 
     load.run_with((0.3, again))

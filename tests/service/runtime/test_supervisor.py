@@ -1,20 +1,18 @@
-"""Supervision: children and a clock made up, and a few real processes of each kind that dies."""
+"""Supervision, of children and by a clock that are made up.
 
-import contextlib
+Real processes that are killed: tests/e2e/test_kill.py.
+"""
+
 import os
 import queue
 import signal
 import socket
-import subprocess
-import sys
-import urllib.request
 from types import SimpleNamespace
 
 import pytest
 
 from service.problems import StartupError
 from service.runtime import process, supervisor
-from service.runtime.embedded import Embedded
 from service.runtime.process import (
     EXIT_REFUSED,
     STOP_WAIT_S,
@@ -25,12 +23,7 @@ from service.runtime.process import (
 )
 from service.runtime.supervisor import KILL_AFTER_S, TICK_S, Exited, Stop, Supervisor
 from service.settings import Settings
-from service.store import keys
-from service.store.connection import connect
-from tests.ports import free_port
-from tests.waiting import PATIENCE_S, Clock, ended, until
-
-# --- children made up -------------------------------------------------------------------------
+from tests.waiting import Clock
 
 
 class Born:
@@ -238,186 +231,3 @@ def test_an_address_that_cannot_be_had_is_named(monkeypatch):
     urls = [url_of(host, 8000) for host in ("127.0.0.1", "0.0.0.0", "::", "example.org")]
     places = ["127.0.0.1", "127.0.0.1", "[::1]", "example.org"]
     assert urls == [f"http://{place}:8000" for place in places]
-
-
-# --- real processes ---------------------------------------------------------------------------
-
-
-SUPERVISOR = """
-import os, sys
-from pathlib import Path
-from service.runtime.process import log_to_stderr
-from service.settings import Settings
-from service.runtime.supervisor import Supervisor
-log_to_stderr("serve")
-folder = Path(sys.argv[1])
-settings = Settings(
-    data_dir=folder / "data", port=int(sys.argv[2]), workers=1, partitions=4, lease_ttl_ms=60_000,
-    request_deadline_s=300,
-)
-ready = lambda url: print("ready", flush=True)
-program = [sys.executable, str(folder / "child.py"), str(folder)]
-sys.exit(Supervisor(settings, os.environ, ready, program).run())
-"""
-
-CHILD = """
-import os, signal, socket, sys, threading, time
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
-from service.runtime.process import follow_parent
-from service.store.connection import connect
-from service.store.log import Log
-
-folder, command, *rest = sys.argv[1:]
-options = dict(zip(rest[::2], rest[1::2]))
-follow_parent(int(options["--parent-fd"]))
-
-def say(what):
-    with open(Path(folder) / "events", "a") as events:
-        events.write(f"{command} {os.getpid()} {what}\\n")
-
-def stop(*_):
-    say("stopped")
-    os._exit(0)
-
-signal.signal(signal.SIGTERM, stop)
-
-class Ready(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(os.environ["MOCA_PARTITIONS"].encode())
-    def log_message(self, *_): pass
-
-if command == "worker":
-    with connect(os.environ["MOCA_REDIS_URL"]) as client:
-        log = Log(client, options["--worker-id"], 60_000, 4)
-        log.heartbeat(60_000)
-        for partition in range(4):
-            log.acquire(partition)
-    assert os.path.isdir(os.environ["PROMETHEUS_MULTIPROC_DIR"])
-    say("started")
-    time.sleep(60)
-else:
-    server = HTTPServer(("", 0), Ready, bind_and_activate=False)
-    server.socket.close()
-    server.socket = socket.socket(fileno=int(options["--listen-fd"]))
-    say("started")
-    server.serve_forever()
-"""
-
-
-class Running:
-    """A supervisor in its own process, over stand-in children."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.port = free_port()
-        (folder / "child.py").write_text(CHILD)
-        self.store = Embedded(folder / "data")  # to know its address, never started here
-        self.supervisors = []
-
-    def start(self):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISOR, str(self.folder), str(self.port)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.supervisors.append(self.process)
-        return self.process
-
-    def start_ready(self):
-        process = self.start()
-        assert process.stdout.readline() == "ready\n", process.stderr.read()
-        until(lambda: len(self.started("worker")) > self.stopped_or_killed("worker"))
-        return process
-
-    def events(self):
-        path = self.folder / "events"
-        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-    def started(self, command):
-        return [
-            int(pid) for name, pid, what in self.events() if (name, what) == (command, "started")
-        ]
-
-    def stopped_or_killed(self, command):
-        return sum(ended(pid) for pid in self.started(command))
-
-    def holders(self):
-        with connect(self.store.url) as client:
-            tokens = client.mget([keys.lease(partition) for partition in range(4)])
-        return {token.decode().partition("/")[0] for token in tokens if token}
-
-    def close(self):
-        for each in self.supervisors:
-            if each.poll() is None:
-                each.terminate()
-            each.communicate(timeout=PATIENCE_S)
-        # A killed supervisor leaves its server behind; taking it over ends it.
-        self.store.start()
-        self.store.stop()
-
-
-@pytest.fixture
-def running(tmp_path):
-    running = Running(tmp_path)
-    yield running
-    running.close()
-
-
-def server_pid(running):
-    with connect(running.store.url) as client:
-        return client.info("server")["process_id"]
-
-
-def test_whatever_is_killed_starts_again_and_a_stop_leaves_nothing(running):
-    service = running.start_ready()
-    (before,) = running.holders()
-    os.kill(running.started("worker")[0], signal.SIGKILL)
-    # The lease lives for a minute: only a release lets the next worker have it.
-    until(lambda: running.holders() not in (set(), {before}))
-    with connect(running.store.url) as client:
-        living = {member.decode() for member in client.zrange(keys.WORKERS, 0, -1)}
-        assert living == running.holders()
-        client.set("kept", "yes")
-    os.kill(running.started("api")[0], signal.SIGKILL)
-    until(lambda: ended(running.started("api")[0]))
-    ready = f"http://127.0.0.1:{running.port}/readyz"
-    with urllib.request.urlopen(ready, timeout=PATIENCE_S) as answer:  # its callers wait meanwhile
-        assert (answer.status, answer.read()) == (200, b"4")
-    os.kill(server_pid(running), signal.SIGKILL)
-
-    def kept():
-        with contextlib.suppress(Exception), connect(running.store.url) as client:
-            return client.get("kept")
-
-    until(lambda: kept() == b"yes")
-    second = running.start()
-    _, said = second.communicate(timeout=PATIENCE_S)
-    assert second.returncode == EXIT_REFUSED
-    assert f"process {service.pid}" in said
-    service.send_signal(signal.SIGINT)
-    service.communicate(timeout=PATIENCE_S)
-    assert service.returncode == 0
-    assert [name for name, _, what in running.events() if what == "stopped"] == ["api", "worker"]
-    assert not running.store.socket.exists()
-
-
-@pytest.mark.slow
-def test_all_end_with_a_killed_supervisor_and_the_next_goes_on(running):
-    service = running.start_ready()
-    with connect(running.store.url) as client:
-        client.set("kept", "yes")
-        # On a busy disk the file is written only once the last sync has ended.
-        assert client.execute_command("WAITAOF", 1, 0, 10_000)[0] == 1
-    (before,) = running.holders()
-    every = [server_pid(running), *running.started("api"), *running.started("worker")]
-    service.kill()
-    service.wait()
-    until(lambda: all(ended(pid) for pid in every))
-    running.start_ready()
-    with connect(running.store.url) as client:
-        assert client.get("kept") == b"yes"
-    until(lambda: running.holders() not in (set(), {before}))
