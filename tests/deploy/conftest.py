@@ -2,9 +2,7 @@
 
 import pytest
 
-from service.store.connection import connect
-from tests.clusters import running_cluster
-from tests.conftest import empty
+from tests.clusters import empty, running_cluster
 from tests.e2e.conftest import disk_store, processes, serve  # noqa: F401
 
 
@@ -21,12 +19,6 @@ def redis_url(shared_cluster):
     for port in nodes.running:
         empty(nodes.client(port))
     return url
-
-
-@pytest.fixture
-def redis_client(redis_url):
-    with connect(redis_url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import yaml
 from packaging.utils import canonicalize_name
 
 from service.commands.options import read_settings
-from tests.conftest import _binary, _wait_until_up
+from tests.clusters import valkey, wait_until_up
 from tests.needed import needed
 from tests.serving import Quiet, ThreadServer
 from tests.waiting import PATIENCE_S
@@ -140,18 +140,18 @@ def test_passwords_and_dashboards_are_made_and_valkey_has_the_password(
     assert len(list((tmp_path / "dashboards").iterdir())) == 2
     for name in [name for name in os.environ if name.startswith("MOCA_")]:
         monkeypatch.delenv(name)
-    valkey = services["valkey"]
+    service = services["valkey"]
     socket_path = f"{tmp_path}/s"
-    server = f"{_binary('valkey')} --port 0 --unixsocket {socket_path}"
-    start = placed(valkey["command"][-1], tmp_path, valkey_server=server)
+    server = f"{valkey()} --port 0 --unixsocket {socket_path}"
+    start = placed(service["command"][-1], tmp_path, valkey_server=server)
     file = folder / "valkey_password"
     process = subprocess.Popen(["sh", "-c", start], stdout=subprocess.DEVNULL)
     try:
         options = {"redis_url": f"unix://{socket_path}", "redis_password_file": file}
-        _wait_until_up(read_settings(options).redis_url, process)
+        wait_until_up(read_settings(options).redis_url, process)
         if shutil.which("redis-cli"):
             client = f"redis-cli -s {socket_path}"
-            ask = placed(valkey["healthcheck"]["test"][-1], tmp_path, valkey_cli=client)
+            ask = placed(service["healthcheck"]["test"][-1], tmp_path, valkey_cli=client)
             assert subprocess.call(["sh", "-c", ask]) == 0
             wrong = ask.replace("valkey_password", "grafana_password")
             assert subprocess.run(["sh", "-c", wrong], capture_output=True).returncode != 0

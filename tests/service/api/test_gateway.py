@@ -17,7 +17,7 @@ from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of
 from tests.faults import REPLIES, Proxy
-from tests.service.api.conftest import slug
+from tests.service.api.conftest import slug, worker_of
 from tests.waiting import until_async
 
 POST = "/v1/streams/s/observations"
@@ -351,7 +351,7 @@ async def test_unknown_outcomes(proxy, worker, start, store, clock):
 
 async def test_a_store_that_goes_away_and_comes_back(lonely_store, settings, start, clock):
     async with start(settings, redis_url=lonely_store.url) as api:
-        with lonely_store.worker():
+        with worker_of(lonely_store):
             assert (await api.get("/readyz")).status_code == 200
             assert (await api.post(POST, json={"y": 0})).status_code == 200
         lonely_store.stop()
@@ -368,7 +368,7 @@ async def test_a_store_that_goes_away_and_comes_back(lonely_store, settings, sta
         # The batch that was on its way is still being resolved; nothing else gets in before.
         assert slug(await api.post(POST, json={"y": 2})) == "redis-unavailable"
         lonely_store.start()
-        with lonely_store.worker():
+        with worker_of(lonely_store):
             await until_async(api.app.state.context.replies.subscribed.is_set)
             ready = await api.get("/readyz")
             assert ready.status_code == 200, ready.text

@@ -22,7 +22,7 @@ from service.settings import Settings
 from service.store import connection
 from service.store.connection import connect, patiently
 from service.store.health import fix_partitions
-from tests.conftest import running_server
+from tests.clusters import running_server, valkey
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S, Clock
 
@@ -130,10 +130,10 @@ def test_a_new_store_has_few_partitions_and_keeps_its_own(opened, valkey_url):
 # --- passwords and plugins --------------------------------------------------------------------
 
 
-def test_commands_reach_a_store_with_a_password(server_binary, tmp_path):
+def test_commands_reach_a_store_with_a_password(tmp_path):
     file = tmp_path / "password"
     file.write_text("p@ss:/w\n")
-    with running_server(server_binary) as url:
+    with running_server(valkey()) as url:
         with connect(url) as client:
             client.config_set("requirepass", "p@ss:/w")
         given = {"MOCA_REDIS_URL": url}

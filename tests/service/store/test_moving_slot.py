@@ -6,8 +6,7 @@ import redis
 from service.store import keys
 from service.store.connection import connect, connect_async
 from service.store.shards import SLOTS, slot_of
-from tests.clusters import running_nodes
-from tests.conftest import _binary
+from tests.clusters import running_nodes, valkey
 from tests.ports import free_ports
 from tests.waiting import until
 
@@ -25,7 +24,7 @@ def is_up(node):
 @pytest.fixture(scope="module")
 def pair():
     """Two servers with half of the slots each; yields their address and clients of each."""
-    with running_nodes(_binary("valkey")) as nodes:
+    with running_nodes(valkey()) as nodes:
         ports = free_ports(2)
         for port in ports:
             nodes.start(port, "--cluster-enabled", "yes", "--save", "")

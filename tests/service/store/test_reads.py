@@ -26,7 +26,7 @@ from service.store.streams import (
     seal,
     unseal,
 )
-from tests.conftest import running_server
+from tests.clusters import running_server, valkey
 from tests.waiting import until
 
 pytestmark = pytest.mark.redis
@@ -258,7 +258,7 @@ async def test_the_oldest_entry_of_all_partitions_counts(reader, redis_client):
     assert (await reader.condition()).oldest_pending_s == 0  # from the future
 
 
-def test_an_append_only_file_that_cannot_grow_is_seen(server_binary, monkeypatch):
+def test_an_append_only_file_that_cannot_grow_is_seen(monkeypatch):
     """A limit on the size of its files stands for a full disk."""
     start, started = subprocess.Popen, []
 
@@ -276,7 +276,7 @@ def test_an_append_only_file_that_cannot_grow_is_seen(server_binary, monkeypatch
     monkeypatch.setattr(subprocess, "Popen", unlimited_by_signal)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # inherited: the write fails instead
     try:
-        with running_server(server_binary, "--appendonly", "yes") as url, connect(url) as client:
+        with running_server(valkey(), "--appendonly", "yes") as url, connect(url) as client:
             client.set("a", "b")
             assert asyncio.run(condition()) == (0.0, True, False)
             limit(64)
