@@ -23,7 +23,7 @@ from training.figures import Chart, PlottedCurve
 from training.meta_training.objective import class_log_probabilities, start
 from training.meta_training.runs import Run
 from training.results import Table
-from training.statistics import Estimate, estimate, formatted, paired, reliability
+from training.statistics import Estimate, estimate, paired, reliability
 from training.trained import PROTOCOLS, Trained
 
 Values = NDArray[np.float64]
@@ -76,7 +76,7 @@ class Comparison(NamedTuple):
     def cell(self, setting: str, method: str) -> str:
         """Mean with its 95 % interval over sequences; empty where it was not trained."""
         values = self.values.get((setting, method))
-        return "" if values is None else formatted(estimate(values))
+        return "" if values is None else str(estimate(values))
 
     def ahead(self, ours: tuple[str, str], theirs: tuple[str, str]) -> Estimate:
         """Paired lead of a setting and method over another on the same sequences."""
@@ -122,7 +122,7 @@ def method_table(comparison: Comparison) -> Table:
         for method in comparison.methods()
     ]
     leads = [comparison.lead(setting, "MOCA", BASELINES) for setting in settings]
-    cells = ["" if lead is None else f"{formatted(lead[1])} over {lead[0]}" for lead in leads]
+    cells = ["" if lead is None else f"{lead[1]} over {lead[0]}" for lead in leads]
     rows.append(["MOCA's lead", *cells])
     if comparison.name in PAPERS:
         heads.append("the paper, its games")
@@ -147,7 +147,7 @@ def ablation_table(comparison: Comparison, question: str) -> Table:
         cells = [comparison.cell(setting, method) for method in methods]
         if compared:
             ahead = comparison.ahead((setting, methods[0]), (first, methods[0]))
-            cells.append("" if setting == first else formatted(ahead))
+            cells.append("" if setting == first else str(ahead))
         rows.append((setting, *cells))
     caption = f"{comparison.metric}, mean and 95 % interval over test sequences."
     return Table(question, caption, tuple(heads), rows)

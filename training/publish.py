@@ -29,8 +29,8 @@ from training.data.files import Place
 from training.data.windows import Batch, Splits
 from training.errors import BadConfig, BadData, BadRun, Behind
 from training.experiments import own
-from training.report import MethodComparison, Report
-from training.statistics import estimate, formatted
+from training.report import Report
+from training.statistics import MethodComparison
 from training.trained import DTYPE, Trained
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -137,14 +137,14 @@ def _untrained(
         console.print(f"Not compared with the built-in models: {error}", style="yellow")
         return ()
     console.print(own.table(wanted.name, scores).for_terminal())
-    leads = own.leads_of(scores)
-    clear = {name: lead for name, lead in leads.items() if lead.high < 0}
-    worst, least = min((clear or leads).items(), key=lambda lead: lead[1].mean)
-    if least.mean < 0:
+    clear = [other for other in scores.untrained if other.difference.high < 0]
+    best = min(clear or scores.untrained, key=lambda other: other.difference.mean)
+    lead = best.difference
+    if lead.mean < 0:
+        ahead = lead._replace(mean=-lead.mean, low=-lead.high, high=-lead.low)
         text = (
-            f"the built-in model {worst!r} is ahead of this one by "
-            f"{formatted(least._replace(mean=-least.mean, low=-least.high, high=-least.low))} nats "
-            "an observation on the held-out data"
+            f"the built-in model {best.method!r} is ahead of this one by {ahead} nats an "
+            "observation on the held-out data"
         )
         if clear and not wanted.anyway:
             raise Behind(
@@ -152,10 +152,7 @@ def _untrained(
                 "with --anyway"
             )
         console.print(f"Warning: {text}.", style="yellow")
-    return tuple(
-        MethodComparison(name, "log score", estimate(scores.values[name]), lead)
-        for name, lead in leads.items()
-    )
+    return scores.untrained
 
 
 def digest(config: Config, batch: Batch) -> str:

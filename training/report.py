@@ -16,6 +16,7 @@ from training.errors import TrainingError
 from training.figures import Chart
 from training.statistics import (
     Estimate,
+    MethodComparison,
     calibration_error,
     coverage,
     distance,
@@ -32,30 +33,12 @@ MAX_HYPOTHESES = 100  # of the filter while measuring calibration
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 
 
-class Environment(NamedTuple):
-    """Environment and duration of the training."""
-
-    torch: str
-    device: str
-    seed: int
-    wall_time_s: float
-
-
 class Metric(NamedTuple):
     """A measured metric with its unit."""
 
     name: str
     estimate: Estimate
     unit: str = ""
-
-
-class MethodComparison(NamedTuple):
-    """Another method on the same sequences; difference: the model less the method, paired."""
-
-    method: str
-    metric: str
-    estimate: Estimate
-    difference: Estimate | None = None
 
 
 class Calibration(NamedTuple):
@@ -73,16 +56,16 @@ class Calibration(NamedTuple):
 class Report(NamedTuple):
     """Report of a trained model.
 
-    untrained: built-in models on the held-out part of own data, by log score (more is better);
-    empty: not compared. history: one record for each validation, in the JSON only; on the page a
-    figure shows it.
+    environment: that of the training, with its duration. untrained: built-in models on the
+    held-out part of own data, by log score (more is better); empty: not compared. history: one
+    record for each validation, in the JSON only; on the page a figure shows it.
     """
 
     name: str
     kind: str
     data_digest: str
     configuration: Mapping[str, Any]
-    environment: Environment
+    environment: Mapping[str, Any]
     metrics: tuple[Metric, ...]
     comparisons: tuple[MethodComparison, ...] = ()
     untrained: tuple[MethodComparison, ...] = ()
@@ -109,12 +92,12 @@ def measured(name: str, run: Trained, splits: Splits, digest: str) -> Report:
         kind=run.config.model.kind,
         data_digest=digest,
         configuration=configuration,
-        environment=Environment(
-            str(run.result.get("torch", "not recorded")),
-            str(run.result.get("device", "not recorded")),
-            run.config.seed,
-            run.result["elapsed_s"],
-        ),
+        environment={
+            "torch": run.result["torch"],
+            "device": run.result["device"],
+            "seed": run.config.seed,
+            "wall_time_s": run.result["elapsed_s"],
+        },
         metrics=tuple(
             Metric(METRICS[metric][0], _estimate(of_metric), METRICS[metric][1])
             for metric, of_metric in values.items()
@@ -210,7 +193,7 @@ def write(folder: Path, report: Report, page: bool = True) -> list[Path]:
 
 def _compared(comparisons: Iterable[MethodComparison]) -> list[tuple[Any, ...]]:
     return [
-        (one.method, one.metric, one.estimate, one.difference or "", one.estimate.count)
+        (one.method, one.metric, one.estimate, one.difference, one.estimate.count)
         for one in comparisons
     ]
 

@@ -34,8 +34,24 @@ class Estimate(NamedTuple):
         """The longer half of the interval."""
         return max(self.mean - self.low, self.high - self.mean)
 
+    def __format__(self, digits: str) -> str:
+        """As `-3.291 ± 0.074`, the longer half of the interval; only the mean without one."""
+        mean = format(self.mean, digits or ".3f")
+        if math.isnan(self.half_width):
+            return mean
+        return f"{mean} ± {format(self.half_width, digits or '.3f')}"
+
     def __str__(self) -> str:
-        return formatted(self)
+        return format(self)
+
+
+class MethodComparison(NamedTuple):
+    """Another method on the same sequences; difference: the model less the method, paired."""
+
+    method: str
+    metric: str
+    estimate: Estimate
+    difference: Estimate
 
 
 def estimate(values: ArrayLike, level: float = LEVEL) -> Estimate:
@@ -78,13 +94,6 @@ def paired(ours: ArrayLike, theirs: ArrayLike) -> Estimate:
             f"expected values of the same sequences, got {len(first)} and {len(second)}"
         )
     return estimate(first - second)
-
-
-def formatted(value: Estimate, digits: int = 3) -> str:
-    """Format as `-3.291 ± 0.074`, the longer half of the interval; only the mean without one."""
-    if math.isnan(value.half_width):
-        return f"{value.mean:.{digits}f}"
-    return f"{value.mean:.{digits}f} ± {value.half_width:.{digits}f}"
 
 
 def _checked(values: ArrayLike) -> Floats:

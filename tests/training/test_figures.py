@@ -13,7 +13,7 @@ import torch
 from training import figures, report
 from training.experiments import bandit, players, sinusoid
 from training.figures import DPI, METHODS, Dots, curve
-from training.statistics import Estimate, reliability
+from training.statistics import Estimate, MethodComparison, reliability
 
 HAZARDS = [0.01, 0.05, 0.2]
 STEPS = 24
@@ -160,16 +160,17 @@ def test_text_is_no_mathematics(charts):
 
 @pytest.fixture
 def measured(charts):
+    ahead = Estimate(-0.3, -0.4, -0.2, 200)
     return report.Report(
         name=f"sinusoid {EVIL}",
         kind="alpaca",
         data_digest="sha256:12",
         configuration={"hazard": 0.05, "encoder": {"layers": [128, 128], EVIL: EVIL}},
-        environment=report.Environment("2.13.0", "cpu", 7, 12.34),
+        environment={"torch": "2.13.0", "device": "cpu", "seed": 7, "wall_time_s": 12.34},
         metrics=(report.Metric("NLL", Estimate(-3.291, -3.365, -3.217, 200), "nats"),),
         comparisons=(
-            report.MethodComparison("SW5", "NLL", Estimate(-3.0, -3.1, -2.9, 200)),
-            report.MethodComparison(EVIL, "NLL", Estimate(1.0, math.nan, math.nan, 1)),
+            MethodComparison("SW5", "NLL", Estimate(-3.0, -3.1, -2.9, 200), ahead),
+            MethodComparison(EVIL, "NLL", Estimate(1.0, math.nan, math.nan, 1), ahead),
         ),
         calibration=report.Calibration(0.021, ((0.5, 0.493), (0.9, 0.907))),
         figures=(charts["validation"], charts["pit"]),

@@ -26,7 +26,7 @@ from training.paper import (
     method_table,
     save_table,
 )
-from training.statistics import estimate, formatted
+from training.statistics import estimate
 from training.trained import Protocol, Trained
 
 SMALL = {
@@ -70,7 +70,7 @@ def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path)
     console = Console(record=True, width=100)
     console.print(printed.for_terminal())
     words = [line.split() for line in console.export_text().splitlines() if line.strip()]
-    ours = {method: formatted(estimate(values["all", method])) for method in ("MOCA", "oracle")}
+    ours = {method: str(estimate(values["all", method])) for method in ("MOCA", "oracle")}
     assert ["MOCA", *ours["MOCA"].split(), "-3.291", "±", "0.074"] in words
     assert ["oracle", *ours["oracle"].split()] in words  # the paper has none
     run = Trained(None, catalogue.preset("players", "quick", {"seed": 4}), RESULT)

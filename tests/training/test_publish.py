@@ -14,9 +14,10 @@ from training.catalogue import splits
 from training.data.files import Place
 from training.errors import BadConfig, BadData, BadRun
 from training.experiments import own
-from training.experiments.own import BlockScores, finished
+from training.experiments.own import HeldOutScores, finished
 from training.experiments.regimes import RegimeSeries
 from training.publish import Publication, publish
+from training.statistics import MethodComparison, estimate, paired
 from training.trained import load
 
 
@@ -123,18 +124,21 @@ def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(runs, tmp_pa
     rows = json.loads((tmp_path / "p" / "1" / "report.json").read_text())["untrained"]
     hazard = load(run, splits(run.config, place)).hazard.item()
     assert artifact.load(tmp_path / "p" / "1").hazard == pytest.approx(hazard, abs=1e-7)
-    trained, *_ = (values.mean() for values in scores.values.values())
+    theirs = {other.method: other.estimate.mean for other in scores.untrained}
     for row in rows:
-        theirs = scores.values[row["method"]].mean()
-        assert row["estimate"]["mean"] == pytest.approx(theirs, abs=1e-6)
-        assert row["difference"]["mean"] == pytest.approx(trained - theirs, abs=1e-6)
+        mean = theirs.pop(row["method"])
+        assert row["estimate"]["mean"] == pytest.approx(mean, abs=1e-6)
+        assert row["difference"]["mean"] == pytest.approx(scores.trained.mean - mean, abs=1e-6)
+    assert not theirs
     assert min(row["difference"]["high"] for row in rows) < 0
 
 
 def test_a_model_that_is_level_is_published_with_a_warning(wanted, monkeypatch, capsys):
     theirs = np.random.default_rng(0).normal(size=40)
     for lead, level in ((-0.01 * np.linspace(-20, 22, 40), True), (1.0, False)):
-        scores = BlockScores({"trained": theirs + lead, "averaged": theirs}, 20, 800)
+        ahead = paired(theirs + lead, theirs)
+        other = MethodComparison("averaged", "log score", estimate(theirs), ahead)
+        scores = HeldOutScores("trained fleet", estimate(theirs + lead), (other,), 20, 800)
         monkeypatch.setattr(own, "compare", lambda *_, scores=scores: scores)
         publish(wanted._replace(anyway=False), console=Console(width=200))
         assert ("Warning: the built-in model" in capsys.readouterr().out) == level

@@ -13,7 +13,6 @@ from training.statistics import (
     coverage,
     distance,
     estimate,
-    formatted,
     paired,
     reliability,
     uniform_band,
@@ -33,7 +32,7 @@ def test_intervals_of_a_mean_and_of_a_paired_difference():
     again = bootstrap(ours - theirs, np.random.default_rng(3))
     assert drawn == again
     for one in (estimate([2.0]), bootstrap([2.0], np.random.default_rng(0))):
-        assert formatted(one) == "2.000"
+        assert f"{one} {one:.1f}" == "2.000 2.0"
     for wrong in ([], [[1.0, 2.0]], [1.0, math.nan]):
         with pytest.raises(ValueError, match="expected"):
             estimate(wrong)

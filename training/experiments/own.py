@@ -8,7 +8,7 @@ those after `BURN_IN`, when the untrained models have left their warm-up.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -34,7 +34,7 @@ from training.errors import BadConfig, BadData, BadRun
 from training.learners.base import Scaling
 from training.meta_training.runs import Run
 from training.results import Table
-from training.statistics import Estimate, estimate, formatted, paired
+from training.statistics import Estimate, MethodComparison, estimate, paired
 from training.trained import Trained
 
 ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
@@ -271,19 +271,21 @@ def check_scaling(scaling: Scaling, config: Config) -> None:
             )
 
 
-class BlockScores(NamedTuple):
-    """Log scores by method.
+class HeldOutScores(NamedTuple):
+    """Log scores of one observation of the test series: means over blocks of them.
 
-    values: mean log score of every block, the trained model's first. block: length of a
-    block. observations: total number scored.
+    name, trained: of the trained model. untrained: the others. block: length of a block.
+    observations: total number scored.
     """
 
-    values: Mapping[str, Values]
+    name: str
+    trained: Estimate
+    untrained: tuple[MethodComparison, ...]
     block: int
     observations: int
 
 
-def evaluate(run: Trained, splits: Splits, out: Path | None = None) -> BlockScores:
+def evaluate(run: Trained, splits: Splits, out: Path | None = None) -> HeldOutScores:
     """Print the table, and write it as `table.json` and `table.md`; raises TrainingError."""
     torch.set_num_threads(1)
     console = Console()
@@ -291,13 +293,10 @@ def evaluate(run: Trained, splits: Splits, out: Path | None = None) -> BlockScor
     scores = compare(run, splits, console)
     printed = table(folder.name, scores)
     console.print(printed.for_terminal())
-    leads = leads_of(scores)
-    rows = []
-    for name, values in scores.values.items():
-        row: dict[str, Any] = {"model": name, "log_score": estimate(values)}
-        if name in leads:
-            row["trained_less_this"] = leads[name]
-        rows.append(row)
+    rows: list[dict[str, Any]] = [{"model": scores.name, "log_score": scores.trained}]
+    for other in scores.untrained:
+        row = {"model": other.method, "log_score": other.estimate}
+        rows.append({**row, "trained_less_this": other.difference})
     about = {"block": scores.block, "observations": scores.observations, "burn_in": BURN_IN}
     printed.save(out or folder / "evaluation", {**about, "rows": rows})
     return scores
@@ -319,7 +318,7 @@ def compare(
     splits: Splits,
     console: Console | None = None,
     most: int | None = None,
-) -> BlockScores:
+) -> HeldOutScores:
     """Log scores of the run's model and of the untrained ones, on its test series.
 
     most: observations from the start of each that are looked at; None: all. Raises BadData where
@@ -337,21 +336,31 @@ def compare(
     # Nothing of a shorter series is scored.
     series = [one.part(0, most or len(one.y)) for one in series if len(one.y) > BURN_IN]
     length = run.config.optimiser.length
-    own_name = f"trained {run.config.model.kind}"
-    models = {own_name: trained.load(run, splits).served(), **_untrained(run.config, splits)}
-    scores: dict[str, list[Tensor]] = {}
-    for name, model in track(
-        models.items(), "filtering", console=console, transient=True, disable=console is None
-    ):
-        scores[name] = log_scores(model, series)
-    values = {name: block_means(rows, length) for name, rows in scores.items()}
-    if not len(values[own_name]):
+    models = {"": trained.load(run, splits).served(), **_untrained(run.config, splits)}
+    scores = {
+        name: log_scores(model, series)
+        for name, model in track(
+            models.items(), "filtering", console=console, transient=True, disable=console is None
+        )
+    }
+    ours = scores.pop("")
+    blocks = block_means(ours, length)
+    if not len(blocks):
         raise BadData(
             f"no test series has more than {BURN_IN} observations, and a whole label after them: "
             "nothing to score"
         )
-    count = sum(int((~row[BURN_IN:].isnan()).sum()) for row in scores[own_name])
-    return BlockScores(values, length, count)
+    others = {name: block_means(theirs, length) for name, theirs in scores.items()}
+    return HeldOutScores(
+        name=f"trained {run.config.model.kind}",
+        trained=estimate(blocks),
+        untrained=tuple(
+            MethodComparison(name, "log score", estimate(theirs), paired(blocks, theirs))
+            for name, theirs in others.items()
+        ),
+        block=length,
+        observations=sum(int((~row[BURN_IN:].isnan()).sum()) for row in ours),
+    )
 
 
 def _untrained(config: Config, splits: Splits) -> dict[str, UnderlyingModel]:
@@ -372,14 +381,6 @@ def _untrained(config: Config, splits: Splits) -> dict[str, UnderlyingModel]:
     if x_dim:
         models["linear"] = build("linear", ModelOptions(y_dim=y_dim, x_dim=x_dim))
     return models
-
-
-def leads_of(scores: BlockScores) -> dict[str, Estimate]:
-    """Log score of the trained model less that of each other one, in nats an observation."""
-    ours, *_ = scores.values.values()
-    return {
-        name: paired(ours, values) for name, values in scores.values.items() if values is not ours
-    }
 
 
 def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]:
@@ -422,16 +423,14 @@ def block_means(scores: Sequence[Tensor], length: int) -> Values:
     return np.array(means)
 
 
-def table(name: str, scores: BlockScores) -> Table:
+def table(name: str, scores: HeldOutScores) -> Table:
     """The table of a run."""
-    leads = {other: formatted(lead) for other, lead in leads_of(scores).items()}
     rows = [
-        (model, formatted(estimate(values)), leads.get(model, ""))
-        for model, values in scores.values.items()
+        (scores.name, str(scores.trained), ""),
+        *((one.method, str(one.estimate), str(one.difference)) for one in scores.untrained),
     ]
-    blocks = len(next(iter(scores.values.values())))
     caption = (
-        f"{scores.observations} observations in {blocks} blocks of {scores.block}, "
+        f"{scores.observations} observations in {scores.trained.count} blocks of {scores.block}, "
         "mean and 95 % interval over blocks; more is better"
     )
     heads = ("model", "nats per observation", "trained less this")

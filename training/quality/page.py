@@ -16,7 +16,7 @@ from training.quality.scores import REPETITIONS, RUNAWAY
 from training.quality.series import MARGINS, Sizes
 from training.results import Table, plain, rendered
 from training.results import write as write_json
-from training.statistics import Estimate, formatted
+from training.statistics import Estimate
 
 NONE = "-"
 INTERVAL = "mean and 95 % bootstrap interval over series"
@@ -40,7 +40,7 @@ def tables(results: Results) -> list[Table]:
             lambda row: (
                 row.family,
                 row.method,
-                formatted(row.false, 2),
+                f"{row.false:.2f}",
                 *(
                     f"{_whole(delay)} ({share:.0%})"
                     for delay, share in zip(row.delay, row.found, strict=True)
@@ -187,8 +187,8 @@ def _change_table(corpus: str, rows: Iterable[ChangeRow]) -> Table:
             chosen,
             lambda row: (
                 row.method,
-                formatted(row.f1),
-                formatted(row.cover),
+                str(row.f1),
+                str(row.cover),
                 str(row.detections),
             ),
             1,
@@ -198,7 +198,7 @@ def _change_table(corpus: str, rows: Iterable[ChangeRow]) -> Table:
         f"F1 of detected changes within {margin} observations, {INTERVAL}.",
         ("method", "F1", "detections"),
         chosen,
-        lambda row: (row.method, formatted(row.f1), str(row.detections)),
+        lambda row: (row.method, str(row.f1), str(row.detections)),
         1,
     )
 
