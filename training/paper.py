@@ -12,18 +12,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from model_core import segments
-from model_core.segments import Changes, Sequences
 from training import catalogue, figures, trained
 from training.config import Objective
 from training.data.files import Place
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
 from training.figures import Chart, PlottedCurve
-from training.meta_training.objective import class_log_probabilities, start
 from training.meta_training.runs import Run
 from training.results import Table
-from training.statistics import Estimate, estimate, paired, reliability
+from training.statistics import Estimate, estimate, paired
 from training.trained import PROTOCOLS, Trained
 
 Values = NDArray[np.float64]
@@ -48,8 +45,6 @@ PAPERS = {
     }
 }
 STEPS = 150  # of a sequence whose belief is drawn
-CALIBRATED = 25  # test sequences whose PITs are drawn
-CLASSIFIED = 20  # test sequences of a classifier's calibration
 
 
 class Comparison(NamedTuple):
@@ -307,43 +302,19 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
     return comparison
 
 
-def validated(run: Trained) -> Chart:
-    """Validations of a run while it trained."""
-    return figures.validation({run.method: run.result["history"]}, f"{run.method}: validation")
+def first_sequence(run: Trained, splits: Splits) -> Batch:
+    """The first test sequence, as far as its belief is drawn."""
+    return trained.sequences(splits, run.protocol).part(slice(0, 1)).cut(0, STEPS)
 
 
-def tested(run: Trained, splits: Splits, count: int) -> Batch:
-    """The first test sequences."""
-    batch = trained.sequences(splits, run.protocol).part(slice(0, count))
-    return batch.to("cpu", run.protocol.dtype)
-
-
-def calibrated(run: Trained, splits: Splits) -> Chart:
-    """Calibration of real labels on the first test sequences."""
-    batch = tested(run, splits, CALIBRATED)
-    traced = trained.trace(trained.load(run, splits).model(), batch, max_hypotheses=100)
-    return figures.calibration(traced.pit)
-
-
-@torch.no_grad()
 def classifier_charts(evaluated: Evaluated) -> Charts:
     """MOCA's belief and calibration at each hazard, and validation of every method."""
     charts: Charts = []
     for setting, run, splits in evaluated.mocas():
-        one = tested(run, splits, 1).cut(0, STEPS)
-        assert one.switch is not None
-        learner = trained.load(run, splits, one.y.dtype)
-        model = learner.model()
-        matrix = segments.segment_matrix(model, start(model, one), Sequences(one.x, one.y))
-        posterior = segments.forward(matrix, Changes(learner.hazard)).log_posterior
-        belief = figures.heat_map(posterior[0].double().exp().numpy(), one.switch[0].numpy())
-        batch = tested(run, splits, CLASSIFIED)
-        part = run.protocol.part
-        parts = [
-            class_log_probabilities(learner, batch.part(slice(i, i + part)), run.config.objective)
-            for i in range(0, len(batch.y), part)
-        ]
-        bins = reliability(torch.cat(parts).exp().numpy(), batch.y.squeeze(-1).numpy())
+        batch = first_sequence(run, splits)
+        assert batch.switch is not None
+        belief = trained.trace(trained.load(run, splits).model(), batch).belief[0].numpy()
+        _, calibration = trained.calibration(run, splits)
         histories = {
             method: other.result["history"]
             for (at, method), other in evaluated.chosen.items()
@@ -352,8 +323,8 @@ def classifier_charts(evaluated: Evaluated) -> Charts:
         panels = (("elapsed_s", "nll"), ("elapsed_s", "accuracy"))
         losses = figures.validation(histories, f"Validation at hazard {setting}", panels)
         charts += [
-            (f"belief-{setting}", belief),
-            (f"calibration-{setting}", figures.classifier(bins)),
+            (f"belief-{setting}", figures.heat_map(belief, batch.switch[0].numpy())),
+            (f"calibration-{setting}", calibration),
             (f"losses-{setting}", losses),
         ]
     return charts

@@ -9,28 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from training import figures, results, trained
+from training import results, trained
 from training.config import OWN, Objective
 from training.data.windows import Splits
 from training.errors import TrainingError
 from training.figures import Chart
-from training.statistics import (
-    Estimate,
-    MethodComparison,
-    calibration_error,
-    coverage,
-    distance,
-    estimate,
-    paired,
-    reliability,
-)
-from training.trained import DTYPE, METRICS, Protocol, Trained
+from training.statistics import Estimate, MethodComparison, estimate, paired
+from training.trained import METRICS, Calibration, Protocol, Trained
 
 VERSION = 1  # of the layout of report.json
 SERVED = Objective()  # the service's conditioning, for any mode of training
-CALIBRATION_SEQUENCES = 25  # test sequences on which calibration is measured
-MAX_HYPOTHESES = 100  # of the filter while measuring calibration
-LEVELS = (0.5, 0.8, 0.9, 0.95)
 
 
 class Metric(NamedTuple):
@@ -39,18 +27,6 @@ class Metric(NamedTuple):
     name: str
     estimate: Estimate
     unit: str = ""
-
-
-class Calibration(NamedTuple):
-    """Calibration; None where a measure does not apply.
-
-    pit_distance: of the PITs from uniform (Kolmogorov-Smirnov). coverage: (level, share inside) of
-    central intervals. class_error: expected calibration error of a classifier.
-    """
-
-    pit_distance: float | None = None
-    coverage: tuple[tuple[float, float], ...] = ()
-    class_error: float | None = None
 
 
 class Report(NamedTuple):
@@ -86,7 +62,7 @@ def measured(name: str, run: Trained, splits: Splits, digest: str) -> Report:
     configuration = run.config.model_dump(mode="json")
     if run.config.experiment == OWN:  # of own files only the name, as their path is private
         configuration["data"]["path"] = Path(configuration["data"]["path"]).name
-    numbers, chart = _calibrated(run, splits, protocol)
+    numbers, chart = trained.calibration(run, splits)
     return Report(
         name=name,
         kind=run.config.model.kind,
@@ -105,7 +81,7 @@ def measured(name: str, run: Trained, splits: Splits, digest: str) -> Report:
         comparisons=_comparisons(run, splits, protocol, values[first]),
         calibration=numbers,
         figures=(
-            figures.validation({run.method: run.result["history"]}, "Validation"),
+            trained.validations(run),
             chart,
         ),
         history=tuple(run.result["history"]),
@@ -145,21 +121,6 @@ def _comparisons(
             MethodComparison(method, METRICS[protocol.metric][0], _estimate(theirs), difference)
         )
     return tuple(comparisons)
-
-
-def _calibrated(run: Trained, splits: Splits, protocol: Protocol) -> tuple[Calibration, Chart]:
-    """PITs of numbers or reliability of classes, of the model filtered as in the service."""
-    batch = trained.sequences(splits, protocol).part(slice(0, CALIBRATION_SEQUENCES))
-    batch = batch.to("cpu", DTYPE)
-    model = trained.load(run, splits).served()
-    traced = trained.trace(model, batch, max_hypotheses=MAX_HYPOTHESES)
-    if traced.probability is not None:
-        bins = reliability(traced.probability, batch.y.squeeze(-1).numpy())
-        return Calibration(class_error=calibration_error(bins)), figures.classifier(bins)
-    pits = traced.pit
-    inside = coverage(pits, LEVELS).tolist()
-    numbers = Calibration(distance(pits), tuple(zip(LEVELS, inside, strict=True)))
-    return numbers, figures.calibration(pits)
 
 
 def write(folder: Path, report: Report, page: bool = True) -> list[Path]:

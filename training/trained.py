@@ -22,18 +22,24 @@ from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
+from training import figures
 from training.config import OWN, Config, Objective
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
+from training.figures import Chart
 from training.learners import Classifier, Learner, learner
 from training.meta_training.objective import labelled, reveal
 from training.meta_training.runs import Run
 from training.meta_training.runs import finished as finished_runs
 from training.meta_training.validation import measured
+from training.statistics import calibration_error, coverage, distance, reliability
 
 SEED = 20_200_107  # of test sequences, whatever the seed of the run
 VERSION = 2  # of what test sequences are drawn from and how they are scored; more with each change
 DTYPE = torch.float64
+CALIBRATION_SEQUENCES = 25  # test sequences on which calibration is measured
+MAX_HYPOTHESES = 100  # of the filter while measuring calibration
+LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals whose coverage is measured
 MEDIAN = (0.5,)  # without a level predictives are not summed up
 NAMES = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}
 METRICS = {"nll": ("test NLL", "nats"), "accuracy": ("test accuracy", "")}  # name and unit
@@ -264,6 +270,36 @@ def trace(
             pits.append(summary.cdf)
     probability = np.stack(classes, 1) if classes else None
     return Trace(torch.stack(beliefs, 1), np.stack(pits, 1), probability, states)
+
+
+class Calibration(NamedTuple):
+    """Calibration; None where a measure does not apply.
+
+    pit_distance: of the PITs from uniform (Kolmogorov-Smirnov). coverage: (level, share inside) of
+    central intervals. class_error: expected calibration error of a classifier.
+    """
+
+    pit_distance: float | None = None
+    coverage: tuple[tuple[float, float], ...] = ()
+    class_error: float | None = None
+
+
+def calibration(run: Trained, splits: Splits) -> tuple[Calibration, Chart]:
+    """PITs of numbers or reliability of classes, of the model filtered as in the service."""
+    batch = sequences(splits, run.protocol).part(slice(0, CALIBRATION_SEQUENCES))
+    traced = trace(load(run, splits).served(), batch, max_hypotheses=MAX_HYPOTHESES)
+    if traced.probability is not None:
+        bins = reliability(traced.probability, batch.y.squeeze(-1).numpy())
+        return Calibration(class_error=calibration_error(bins)), figures.classifier(bins)
+    pits = traced.pit
+    inside = coverage(pits, LEVELS).tolist()
+    numbers = Calibration(distance(pits), tuple(zip(LEVELS, inside, strict=True)))
+    return numbers, figures.calibration(pits)
+
+
+def validations(run: Trained) -> Chart:
+    """Validations of a run while it trained."""
+    return figures.validation({run.method: run.result["history"]}, f"{run.method}: validation")
 
 
 def coming(model: UnderlyingModel, x: Tensor, hazard: float | None = None) -> Inputs:

@@ -44,7 +44,12 @@ def sportvu(
 
 @prepare.command()
 def mnist(
-    source: Annotated[Path, typer.Argument(help="Folder with the four IDX files, .gz or not.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder with train-images-idx3-ubyte and train-labels-idx1-ubyte, .gz or not."
+        ),
+    ],
     out: Out,
     images: Annotated[int, typer.Option(min=1, help="Images of each of the 56 tasks.")] = 900,
     seed: Annotated[int, typer.Option(min=0, help="Seed of which images a task has.")] = 0,

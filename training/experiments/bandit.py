@@ -36,7 +36,7 @@ from model_core.filter import FilterState, Prior
 from model_core.stream.filters import Filters
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
-from training import catalogue, figures, paper, trained
+from training import catalogue, figures, trained
 from training.data.files import Place
 from training.data.windows import Batch, Series, Splits, Windows, held, switches, uniform
 from training.errors import BadConfig, BadRun
@@ -521,7 +521,7 @@ def draw(wanted: Study, runs: Runs, results: Results, strategies: Sequence[str])
         charts.append((f"cumulative-{strategy}", chart))
     for (hazard, method), run in runs.items():
         if method == "MOCA":
-            charts.append((f"losses-{hazard}", paper.validated(run)))
+            charts.append((f"losses-{hazard}", trained.validations(run)))
     if (PAPER_HAZARD, "MOCA") in runs:
         charts.append(("wheel", _paper_chart(wanted, runs)))
     return charts

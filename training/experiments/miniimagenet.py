@@ -38,7 +38,6 @@ LISTS = ("train.csv", "val.csv", "test.csv")
 SIZE = 84
 QUALITY = 95
 OUTPUTS = {"train": "train", "val": "val", "test": "test_public"}
-SPLITS = {"train": "train", "val": "validation", "test": "test"}
 SUPERCLASSES = 5
 JITTER = 0.4
 CHUNK = 32  # images augmented together: as many as fit a processor's cache
@@ -51,7 +50,6 @@ class Class(NamedTuple):
     label: int
     wnid: str
     superclass: int
-    superclass_name: str
     split: str
 
 
@@ -67,7 +65,7 @@ def classes() -> dict[str, Class]:
     """Return the paper's table by synset, in their order."""
     text = package_files("training.experiments").joinpath("superclasses.json").read_text()
     rows = sorted(
-        (wnid, superclass, entry["name"], split)
+        (wnid, superclass, split)
         for superclass, entry in enumerate(json.loads(text))
         for split in OUTPUTS
         for wnid in entry[split]
@@ -76,7 +74,7 @@ def classes() -> dict[str, Class]:
 
 
 def prepare(source: Path, out: Path) -> list[Path]:
-    """Write `miniimagenet_{train,val,test_public}.npz` and the table of classes.
+    """Write `miniimagenet_{train,val,test_public}.npz`.
 
     JPEG images of 84 x 84 in RGB are copied; others are scaled to that size. BadData names
     list and line of an image that is missing, damaged or of an unknown synset.
@@ -90,26 +88,16 @@ def prepare(source: Path, out: Path) -> list[Path]:
         if not chosen:
             raise BadData(f"{source}: the lists name no image of the split {split!r}")
         parts = [_jpeg(item) for item in track(chosen, f"Reading images: {split}")]
-        label = np.array([table[item.wnid].label for item in chosen], np.int16)
         written.append(
             save(
                 out / f"miniimagenet_{name}.npz",
                 jpeg=np.frombuffer(b"".join(parts), np.uint8),
                 offset=np.cumsum([0] + [len(part) for part in parts], dtype=np.int64),
-                label=label,
+                label=np.array([table[item.wnid].label for item in chosen], np.int16),
                 superclass=np.array([table[item.wnid].superclass for item in chosen], np.int8),
-                # Index within the class: equal labels are neighbours.
-                image_id=(np.arange(len(label)) - np.searchsorted(label, label)).astype(np.int32),
             )
         )
-    listed = out / "miniimagenet_classes.json"
-    # The file counts super-classes from 1, as the paper does.
-    rows = [
-        one._replace(superclass=one.superclass + 1, split=SPLITS[one.split])._asdict()
-        for one in table.values()
-    ]
-    listed.write_text(json.dumps(rows, indent=0) + "\n")
-    return [*written, listed]
+    return written
 
 
 def _items(source: Path, name: str, table: dict[str, Class]) -> list[Item]:

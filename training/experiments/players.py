@@ -27,15 +27,13 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from rich.progress import track
 
-from training import figures, paper, trained
+from training import figures, trained
 from training.data.files import Place, arrays, keys, save
 from training.data.windows import Batch, Fixed, Series, Splits, Windows
 from training.errors import BadData
 from training.figures import CURRENT, INK, MOCA, QUIET, SEGMENTS, Chart, Floats
 from training.paper import Charts, Evaluated
-from training.trained import DTYPE
 
-RATE_HZ = 12.5
 EVERY = 2  # frames of 25 Hz
 GAP_MS = (20, 60)  # between frames of one piece
 JUMP_FT = 1.0  # a frame: faster than any player
@@ -55,11 +53,10 @@ BELOW = 5  # a switch is where the most probable run length falls below it
 
 
 class Frame(NamedTuple):
-    """Positions at a time; `event` and `place` locate its first occurrence in the file."""
+    """Positions at a time; `event` is that of its first occurrence in the file."""
 
     time_ms: int
     event: int
-    place: int
     position: dict[int, tuple[float, float]]  # of each player, feet
 
 
@@ -67,10 +64,8 @@ class Piece(NamedTuple):
     """One player's path without a break: x (n, 2) feet at 12.5 Hz."""
 
     x: NDArray[np.float32]
-    player: int
     play: int
     game_id: str
-    raw_start: int
 
 
 def prepare(source: Path, out: Path, held_out: Sequence[str] = ()) -> list[Path]:
@@ -104,7 +99,7 @@ def game_pieces(file: Path) -> list[Piece]:
             continue
         for player in stretch[0].position:
             x = np.array([frame.position[player] for frame in kept], np.float32)
-            pieces.append(Piece(x, player, kept[0].event, game_id, kept[0].place))
+            pieces.append(Piece(x, kept[0].event, game_id))
     return pieces
 
 
@@ -138,7 +133,7 @@ def _frame(file: Path, moment: Any, event: int, place: int) -> Frame:
         raise BadData(
             f"{file}: event {event}, moment {place}: expected {MOMENT}: {error}"
         ) from error
-    return Frame(time_ms, event, place, position)
+    return Frame(time_ms, event, position)
 
 
 def _stretches(frames: Sequence[Frame]) -> list[list[Frame]]:
@@ -184,20 +179,16 @@ def _arrays(pieces: Sequence[Piece]) -> dict[str, NDArray[Any]]:
         "x": x,
         "length": np.array([len(piece.x) for piece in pieces], np.int32),
         "game_id": np.array([piece.game_id for piece in pieces]),
-        "rate_hz": np.array(RATE_HZ, np.float32),
+        "play": np.array([piece.play for piece in pieces], np.int32),
     }
-    for key in ("play", "player", "raw_start"):
-        kept[key] = np.array([getattr(piece, key) for piece in pieces], np.int32)
     for positions in WINDOWS:
         # Neighbours share the border position, so that no step is lost or in both.
-        at = [
-            (row, start)
-            for row, piece in enumerate(pieces)
+        cut = [
+            piece.x[start : start + positions]
+            for piece in pieces
             for start in range(0, len(piece.x) - positions + 1, positions - 1)
         ]
-        cut = [pieces[row].x[start : start + positions] for row, start in at]
         kept[f"w{positions}"] = np.array(cut, np.float32).reshape(-1, positions, 2)
-        kept[f"w{positions}_src"] = np.array(at, np.int32).reshape(-1, 2)
     return kept
 
 
@@ -298,14 +289,14 @@ def draw(evaluated: Evaluated) -> Charts:
         name = str(run.config.data["name"])
         windows = held(evaluated.wanted.place.recorded, name, PATH_LENGTH)
         longest = int(windows.y.norm(dim=-1).sum(-1).argmax())
-        batch = windows.part(slice(longest, longest + 1)).to("cpu", DTYPE)
+        batch = windows.part(slice(longest, longest + 1))
         assert batch.x is not None
         belief = trained.trace(trained.load(run, source).model(), batch).belief[0].numpy()
         title = f"A player's trajectory, window {longest} of {name}"
         charts += [
             ("trajectory", trajectory((batch.x[0] * SCALE_FT).numpy(), belief, title)),
-            ("calibration", paper.calibrated(run, source)),
-            ("losses", paper.validated(run)),
+            ("calibration", trained.calibration(run, source)[1]),
+            ("losses", trained.validations(run)),
         ]
     return charts
 

@@ -5,20 +5,19 @@ task, each of its observations a random image of that task, the label the digit.
 its task uniformly from all of the split, also the one before: only so the colour changes with
 probability 6/7, as the paper says, and `switch` marks a new regime even if its task is the same.
 
-Prepared from MNIST as published (four IDX files, gzipped or not): `rainbow_mnist_{train,val,
-test}.npz` hold `gray` (tasks, images, 28, 28) uint8, scaled and turned; `y` (tasks, images);
-`rgb` (tasks, 3) uint8, the background of a white digit.
+Prepared from MNIST as published (IDX files, gzipped or not): `rainbow_mnist_{train,val,test}.npz`
+hold `gray` (tasks, images, 28, 28) uint8, scaled and turned; `y` (tasks, images); `rgb` (tasks, 3)
+uint8, the background of a white digit.
 """
 
 from __future__ import annotations
 
 import gzip
-import json
 import math
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,15 +34,15 @@ __all__ = ["draw", "prepare", "splits"]
 
 CLASSES = 10
 SHAPE = (3, 28, 28)  # of an image; x is its 2352 numbers, row-major
-COLOURS = {
-    "red": (255, 0, 0),
-    "orange": (255, 165, 0),
-    "yellow": (255, 255, 0),
-    "green": (0, 128, 0),
-    "blue": (0, 0, 255),
-    "indigo": (75, 0, 130),
-    "violet": (238, 130, 238),
-}
+COLOURS = (
+    (255, 0, 0),  # red
+    (255, 165, 0),  # orange
+    (255, 255, 0),  # yellow
+    (0, 128, 0),  # green
+    (0, 0, 255),  # blue
+    (75, 0, 130),  # indigo
+    (238, 130, 238),  # violet
+)
 SCALES = (1.0, 0.5)
 ROTATIONS = (0, 90, 180, 270)  # degrees counter-clockwise
 # The paper does not name its split of the 56 tasks; this one was drawn once.
@@ -56,8 +55,6 @@ _SPLITS = {
 class RainbowTask(NamedTuple):
     """One transformation of the digits; `split` is train, val or test."""
 
-    task: int
-    color: str
     rgb: tuple[int, int, int]
     scale: float
     rotation: int
@@ -67,43 +64,44 @@ class RainbowTask(NamedTuple):
 def tasks() -> list[RainbowTask]:
     """Return the 56 transformations: 7 colours x 2 scales x 4 rotations."""
     return [
-        RainbowTask(place, color, COLOURS[color], scale, rotation, _SPLITS.get(place, "train"))
-        for place, (color, scale, rotation) in enumerate(product(COLOURS, SCALES, ROTATIONS))
+        RainbowTask(rgb, scale, rotation, _SPLITS.get(place, "train"))
+        for place, (rgb, scale, rotation) in enumerate(product(COLOURS, SCALES, ROTATIONS))
     ]
 
 
 def prepare(source: Path, out: Path, images: int = 900, seed: int = 0) -> list[Path]:
-    """Write `mnist.npz`, `rainbow_mnist_{train,val,test}.npz` and the table of tasks.
+    """Write `rainbow_mnist_{train,val,test}.npz`.
 
-    `source` holds `train-images-idx3-ubyte` and its three companions, also with `.gz` or a dot
-    before `idx`. Each task gets `images` different training images, drawn by `seed`; no image is
-    in two tasks. BadData for a file that is missing or damaged, or too few images.
+    `source` holds `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, also with `.gz` or a dot
+    before `idx`. Each task gets `images` different images, drawn by `seed`; no image is in two
+    tasks. BadData for a file that is missing or damaged, or too few images.
     """
-    x, y = _pair(source, "train")
-    x_test, y_test = _pair(source, "t10k")
+    x_file = _find(source, "train-images", 3)
+    y_file = _find(source, "train-labels", 1)
+    x = read_idx(x_file)
+    y = read_idx(y_file)
+    if x.ndim != 3 or x.shape[1:] != (28, 28) or len(x) == 0:
+        raise BadData(f"{x_file}: expected images of 28 x 28, got {x.shape}")
+    if y.shape != x.shape[:1] or y.max() > 9:
+        raise BadData(f"{y_file}: expected {len(x)} digits, got {y.shape} up to {y.max()}")
     table = tasks()
     if not 0 < images <= len(x) // len(table):
         raise BadData(f"expected 1 to {len(x) // len(table)} images a task, got {images}")
     order = np.random.default_rng(seed).permutation(len(x))
     index = order[: len(table) * images].reshape(len(table), images).astype(np.int32)
-    kept = {"x_train": x, "y_train": y, "x_test_public": x_test, "y_test_public": y_test}
-    written = [save(out / "mnist.npz", **kept)]
+    written = []
     for split in track(("train", "val", "test"), "Transforming digits"):
-        chosen = [task for task in table if task.split == split]
-        rows = [task.task for task in chosen]
+        rows = [row for row, task in enumerate(table) if task.split == split]
         written.append(
             save(
                 out / f"rainbow_mnist_{split}.npz",
-                gray=np.stack([transformed(x[index[task.task]], task) for task in chosen]),
+                gray=np.stack([transformed(x[index[row]], table[row]) for row in rows]),
                 y=y[index[rows]],
                 mnist_index=index[rows],
-                task=np.array(rows, np.int64),
-                rgb=np.array([task.rgb for task in chosen], np.uint8),
+                rgb=np.array([table[row].rgb for row in rows], np.uint8),
             )
         )
-    listed = out / "rainbow_mnist_tasks.json"
-    listed.write_text(json.dumps([task._asdict() for task in table], indent=0) + "\n")
-    return [*written, listed]
+    return written
 
 
 def transformed(digits: NDArray[np.uint8], task: RainbowTask) -> NDArray[np.uint8]:
@@ -132,18 +130,6 @@ def read_idx(file: Path) -> NDArray[np.uint8]:
     if len(shape) != content[3] or len(content) - head != math.prod(shape):
         raise BadData(f"{file}: expected {shape} bytes after the header, got {len(content) - head}")
     return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
-
-
-def _pair(source: Path, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    x_file = _find(source, f"{name}-images", 3)
-    y_file = _find(source, f"{name}-labels", 1)
-    x = read_idx(x_file)
-    y = read_idx(y_file)
-    if x.ndim != 3 or x.shape[1:] != (28, 28) or len(x) == 0:
-        raise BadData(f"{x_file}: expected images of 28 x 28, got {x.shape}")
-    if y.shape != x.shape[:1] or y.max() > 9:
-        raise BadData(f"{y_file}: expected {len(x)} digits, got {y.shape} up to {y.max()}")
-    return x, y
 
 
 def _find(source: Path, stem: str, dimensions: int) -> Path:

@@ -88,15 +88,15 @@ def draw(evaluated: Evaluated) -> Charts:
     for setting, run, source in evaluated.mocas():
         charts += [
             (f"belief-{setting}", _predicted(run, source)),
-            (f"calibration-{setting}", paper.calibrated(run, source)),
-            (f"losses-{setting}", paper.validated(run)),
+            (f"calibration-{setting}", trained.calibration(run, source)[1]),
+            (f"losses-{setting}", trained.validations(run)),
         ]
     return charts + _crossed(evaluated.comparison)
 
 
 def _predicted(run: Trained, source: Splits) -> Chart:
     """The paper's figure of the sinusoid, of the first test sequence."""
-    batch = paper.tested(run, source, 1).cut(0, paper.STEPS)
+    batch = paper.first_sequence(run, source)
     assert batch.x is not None
     assert batch.switch is not None
     model = trained.load(run, source).model()

@@ -36,9 +36,9 @@ def frames(start, stop, **changed):
 
 
 def shape(pieces):
-    """Positions, play and first frame of each stretch; all ten players have the same."""
+    """Positions, play and first place of each stretch; all ten players have the same."""
     assert len(pieces) % 10 == 0
-    return [(len(piece.x), piece.play, piece.raw_start) for piece in pieces[::10]]
+    return [(len(piece.x), piece.play, piece.x[0, 0]) for piece in pieces[::10]]
 
 
 ENDS = {
@@ -55,7 +55,7 @@ def test_a_game_becomes_pieces_that_end_where_the_path_does(tmp_path):
     overlap = [frames(0, 200), frames(100, 300), frames(50, 90)]
     pieces = players.game_pieces(write_game(tmp_path, "0021500001", overlap))
     assert shape(pieces) == [(150, 0, 0)]
-    assert [piece.player for piece in pieces] == list(range(1, 11))
+    assert [piece.x[0, 1] for piece in pieces] == list(range(1, 11))
     np.testing.assert_allclose(pieces[3].x[:, 0], 0.2 * np.arange(150), rtol=1e-5)
     assert (pieces[3].x[:, 1] == 4).all()
     assert {piece.game_id for piece in pieces} == {"0021500001"}
@@ -85,8 +85,7 @@ def test_games_become_what_the_source_of_players_reads(tmp_path):
     torch.testing.assert_close(y, torch.full((20, 150), 0.2).double(), atol=1e-4, rtol=0)
     with np.load(test) as content:
         assert set(content["game_id"]) == {"0021500003"}
-        row, start = content["w151_src"][7]
-        np.testing.assert_array_equal(content["w151"][7], content["x"][row, start : start + 151])
+        np.testing.assert_array_equal(content["w151"][7], content["x"][7, :151])
     train, test = players.prepare(tmp_path, tmp_path / "out", ["0021500001"])
     with np.load(train) as kept, np.load(test) as held:
         assert set(held["game_id"]) == {"0021500001"}

@@ -20,13 +20,13 @@ def idx(array):
 
 
 def write_mnist(folder, x, y, mark="-", packed=False):
-    for name, part in (("train", slice(None)), ("t10k", slice(0, 5))):
-        for kind, array in (("images", x[part]), ("labels", y[part])):
-            file = f"{name}-{kind}{mark}idx{array.ndim}-ubyte"
-            content = idx(array)
-            if packed:
-                file, content = f"{file}.gz", gzip.compress(content)
-            (folder / file).write_bytes(content)
+    for kind, array in (("images", x), ("labels", y)):
+        file = f"train-{kind}{mark}idx{array.ndim}-ubyte"
+        content = idx(array)
+        if packed:
+            file = f"{file}.gz"
+            content = gzip.compress(content)
+        (folder / file).write_bytes(content)
     return folder
 
 
@@ -43,10 +43,7 @@ def test_mnist_becomes_tasks_that_the_source_reads(tmp_path):
         folder, out = tmp_path / str(k), tmp_path / str(k) / "out"
         folder.mkdir()
         written = rainbow.prepare(write_mnist(folder, x, y, mark, packed), out, images=3)
-        assert len(written) == 5
-        with np.load(out / "mnist.npz") as content:
-            np.testing.assert_array_equal(content["x_train"], x)
-            np.testing.assert_array_equal(content["y_test_public"], y[:5])
+        assert len(written) == 3
     used = []
     for split, count in (("train", 42), ("val", 7), ("test", 7)):
         with np.load(out / f"rainbow_mnist_{split}.npz") as content:
@@ -68,7 +65,7 @@ def test_mnist_becomes_tasks_that_the_source_reads(tmp_path):
 def test_digits_are_halved_in_the_middle_and_turned_counter_clockwise():
     digit = np.zeros((1, 28, 28), np.uint8)
     digit[0, 0, 26:] = 200  # upper right corner
-    half = rainbow.RainbowTask(0, "red", (255, 0, 0), 0.5, 0, "train")
+    half = rainbow.RainbowTask((255, 0, 0), 0.5, 0, "train")
     image = rainbow.transformed(digit, half)[0]
     assert (image[7, 20], image.sum()) == (100, 100)
     turned = rainbow.transformed(digit, half._replace(rotation=90))[0]
