@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from tests.e2e.calling import KNOWN, close
+from tests.answers import close
+from tests.e2e.calling import KNOWN
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S as PATIENCE_S  # others have it from here
 from tests.waiting import until

@@ -7,7 +7,8 @@ from http.client import HTTPConnection
 
 import httpx
 
-from tests.e2e.calling import KNOWN, ask, close, history, labels, post, slug
+from tests.answers import close
+from tests.e2e.calling import KNOWN, ask, history, labels, post, slug
 from tests.feeding import Follower
 from tests.waiting import PATIENCE_S, until
 

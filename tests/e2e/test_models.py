@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import service
-from tests.e2e.calling import ask, close, labels, post, slug
+from tests.answers import close
+from tests.e2e.calling import ask, labels, post, slug
 from tests.waiting import PATIENCE_S
 
 TRAINED = Path(service.__file__).parent / "samples" / "models" / "regimes" / "1"

@@ -1,3 +1,3 @@
 """Benches of the worker's tests: a store, its log, and a worker that is stepped."""
 
-from tests.service.worker.conftest import _torch, bench, close, make_bench  # noqa: F401
+from tests.service.worker.conftest import _close, _torch, bench, make_bench  # noqa: F401

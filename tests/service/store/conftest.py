@@ -8,6 +8,7 @@ from service.store.connection import connect_async
 from service.store.log import Commit, Log
 
 P = 3
+TTL_MS = 600_000
 
 
 @pytest.fixture
@@ -18,12 +19,12 @@ async def appender(redis_url):
 
 @pytest.fixture
 def log(redis_client):
-    return Log(redis_client, "w1", ttl_ms=5000, partitions=4)
+    return Log(redis_client, "w1", TTL_MS, partitions=4)
 
 
 @pytest.fixture
 def other(redis_client):
-    return Log(redis_client, "w2", ttl_ms=5000, partitions=4)
+    return Log(redis_client, "w2", TTL_MS, partitions=4)
 
 
 @pytest.fixture

@@ -289,12 +289,13 @@ async def test_a_store_that_does_not_answer_is_soon_looked_at_again(monkeypatch)
 
 async def test_a_cancelled_append_is_settled_by_its_number(appender, redis_client):
     await appender.append(P, 0, 1, b"a")
-    redis_client.client_pause(200, all=False)  # holds writes back, so the answer is still due
+    redis_client.client_pause(600_000, all=False)  # holds writes back: the answer is still due
     task = asyncio.create_task(appender.append(P, 1, 1, b"b"))
     await asyncio.sleep(0.05)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    redis_client.client_unpause()
     again = await appender.append(P, 1, 1, b"b")
     found = redis_client.xrange(keys.log(P))
     assert [entry.decode() for entry, _ in found][1:] == [again.entry]

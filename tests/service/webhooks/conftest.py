@@ -8,7 +8,6 @@ import hmac
 import itertools
 import json
 import time
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -22,7 +21,7 @@ from service.webhooks.notices import Notice, line_of
 from service.wire import Event
 from service.wire.event_entries import Raised
 from tests.feeding import Writer
-from tests.serving import ThreadServer
+from tests.serving import Quiet, ThreadServer
 from tests.waiting import until_async
 
 PARTITIONS = 4
@@ -61,27 +60,17 @@ class Receiver(ThreadServer):
         ]
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        """Stay quiet."""
-
+class Handler(Quiet):
     def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.body()
         fate = self.server.fate(self.path, json.loads(body).get("data"))
         self.server.calls.append((self.path, dict(self.headers), body, fate))
         if isinstance(fate, float):
             time.sleep(fate)
             self.close_connection = True
             return
-        self.send_response(fate)
-        if fate == 302:
-            self.send_header("Location", f"{self.server.url}/elsewhere")
-        if fate == 429:
-            self.send_header("Retry-After", "1")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        place = {"Location": f"{self.server.url}/elsewhere"}
+        self.answer(fate, headers={302: place, 429: {"Retry-After": "1"}}.get(fate, {}))
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from service.store.streams import all_decoded, decoded, unseal
 from service.wire import Import, Observation, Observe, RunLength, snapshot
 from service.worker import worker as loop
 from service.worker.worker import Worker
+from tests.answers import close
 from tests.waiting import PATIENCE_S
 
 INCARNATION = "api0"
@@ -289,27 +290,9 @@ class Fragile(Gaussian):
         return new._replace(mean=torch.where((y == BAD).unsqueeze(1), torch.nan, new.mean))
 
 
-def close_to(found, expected, tolerance=1e-9, at="$"):
-    """Check that two JSON values are equal, their numbers to the tolerance."""
-    if isinstance(expected, dict):
-        assert isinstance(found, dict), at
-        assert found.keys() == expected.keys(), at
-        for key in expected:
-            close_to(found[key], expected[key], tolerance, f"{at}.{key}")
-    elif isinstance(expected, list | tuple):
-        assert len(found) == len(expected), at
-        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
-            close_to(a, b, tolerance, f"{at}[{i}]")
-    elif isinstance(expected, float) and isinstance(found, float):
-        same = math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
-        assert same, f"{at}: {found!r} is not {expected!r}"
-    else:
-        assert found == expected, f"{at}: {found!r} is not {expected!r}"
-
-
-@pytest.fixture
-def close():
-    return close_to
+@pytest.fixture(name="close")
+def _close():
+    return close
 
 
 @pytest.fixture(autouse=True)
