@@ -110,7 +110,7 @@ def when(row):
     return datetime.fromisoformat(row["confirmed_time"] or row["suspected_time"])
 
 
-def test_changes_are_filtered_ordered_and_paged(http, fleet):
+def test_changes_are_filtered_and_the_newest_comes_first(http, fleet):
     every = changes(http, fleet)["changes"]
     assert [when(row) for row in every] == sorted(map(when, every), reverse=True)
     middle = (START + timedelta(days=3)).isoformat()
@@ -129,16 +129,6 @@ def test_changes_are_filtered_ordered_and_paged(http, fleet):
         page = changes(http, fleet, **{name: value})
         assert page["changes"] == [row for row in every if fits(row)], name
         assert page["total"] == len(page["changes"])
-    sizes = [abs(row["size"] or 0) for row in changes(http, fleet, sort="size")["changes"]]
-    assert sizes == sorted(sizes, reverse=True)
-    seen, query = [], {"sort": "probability", "limit": 7}
-    while True:
-        page = changes(http, fleet, **query)
-        seen += page["changes"]
-        if page["cursor"] is None:
-            break
-        query["cursor"] = page["cursor"]
-    assert seen == changes(http, fleet, sort="probability")["changes"]
 
 
 def test_the_overview_says_what_each_stream_says(http, prefix):
@@ -172,32 +162,20 @@ def test_the_overview_says_what_each_stream_says(http, prefix):
         assert {key: row[key] for key in alike} == {key: summary[key] for key in alike}
 
 
-def test_the_overview_is_searched_ordered_and_paged(url, http, fleet):
-    def listed(**query):
-        seen, cursor = [], None
-        while True:
-            page = client.overview(limit=4, labels=1, cursor=cursor, **query)
-            seen += page.streams
-            if (cursor := page.cursor) is None:
-                assert page.total == len(seen)
-                return [each.stream for each in seen]
+def test_the_overview_is_searched_and_ordered(url, http, fleet):
+    with Client(url) as client:
 
-    names = [f"{fleet}{i}" for i in range(6)]
-    with Client(url) as client:
-        assert listed(prefix=fleet) == names
+        def listed(**query):
+            return [each.stream for each in client.overview(limit=100, labels=1, **query).streams]
+
+        assert listed(prefix=fleet) == [f"{fleet}{i}" for i in range(6)]
         assert listed(contains=f"{fleet}3"[1:]) == [f"{fleet}3"]
-        by_name = {e.stream: e for e in client.overview(fleet, limit=100).streams}
-        sure = listed(prefix=fleet, sort="changed_probability")
-    values = [by_name[name].changed_probability for name in sure]
-    assert values == sorted(values, reverse=True)
-    with Client(url) as client:
+        sure = client.overview(fleet, sort="changed_probability", limit=100).streams
         recent = listed(prefix=fleet, sort="change")
+    values = [each.changed_probability for each in sure]
+    assert values == sorted(values, reverse=True)
     newest = [row["stream"] for row in changes(http, fleet, state="confirmed")["changes"]]
     assert recent == list(dict.fromkeys(newest))
-    for query, field in (("limit=101", "limit"), ("labels=65", "labels"), ("sort=size", "sort")):
-        refused = http.get(f"/v1/overview?{query}")
-        assert refused.status_code == 422
-        assert refused.json()["errors"][0]["loc"] == f"query.{field}"
 
 
 def test_streams_are_selected_by_tags(url, http, fleet):
@@ -211,10 +189,6 @@ def test_streams_are_selected_by_tags(url, http, fleet):
     either = ['{number="01"}', f'{{stream=~"{fleet}[2-4]",site!="north"}}']
     with Client(url) as client:
         assert list(client.streams(fleet, 2, match=either)) == [f"{fleet}{i}" for i in (1, 2, 4)]
-    for path in ("/v1/streams", "/v1/changes"):
-        refused = http.get(path, params={"match": '{a=~"(("}'})
-        assert refused.status_code == 422
-        assert refused.json()["errors"][0]["loc"].startswith("query.match")
 
 
 def test_tags_are_replaced_as_a_whole_and_other_settings_leave_them(http, prefix):

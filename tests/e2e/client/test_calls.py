@@ -11,7 +11,7 @@ import numpy
 import pandas
 import pytest
 
-from moca_client import Ended, Followed, InvalidRequest, errors
+from moca_client import InvalidRequest, errors
 from moca_client.responses import Answer
 from tests.e2e.calling import KNOWN
 
@@ -68,6 +68,10 @@ def test_observing_one_many_and_items_of_many_streams(client, stream):
     assert (client.observe(other, 1.0, key="mine")).seq == again.seq
     with pytest.raises(errors.KeyReused):
         client.observe(other, 2.0, key="mine")
+    with pytest.raises(errors.DimensionMismatch) as caught:
+        client.observe(other, [*(i % 2 for i in range(520)), {"y": [1.0, 2.0]}])
+    assert caught.value.document["applied"] == 512
+    assert [answer.seq for answer in caught.value.answers] == list(range(2, 514))
 
 
 def test_what_a_stream_answers_when_it_is_asked(client, stream):
@@ -117,27 +121,6 @@ def test_inputs_and_models(client, stream):
     assert (client.model("regimes")).versions[0].version == "1"
     with pytest.raises(errors.NotFound):
         client.model("nonesuch")
-
-
-def test_refusals_have_types_and_say_what_was_applied(client, stream):
-    with pytest.raises(errors.InvalidField) as caught:
-        client.observe(stream, {"y": "high", "why": 1})
-    assert [error.loc for error in caught.value.errors] == ["body.y"]
-    with pytest.raises(errors.UnknownModel):
-        client.put_stream(stream, {"model": "nonesuch"})
-    client.put_stream(stream, {"model": "bernoulli"})
-    with pytest.raises(errors.LabelOutOfRange):
-        client.observe(stream, 3.0)
-    client.observe(stream, 1)
-    with pytest.raises(errors.SettingsConflict):
-        client.put_stream(stream, {"location": 3.0})
-    with pytest.raises(errors.SeqConflict) as conflict:
-        client.observe(stream, {"y": 1, "seq": 7})
-    assert conflict.value.seq == 1
-    with pytest.raises(errors.DimensionMismatch) as caught:
-        client.observe(stream, [*(i % 2 for i in range(520)), {"y": [1.0, 2.0]}])
-    assert caught.value.document["applied"] == 512
-    assert [answer.seq for answer in caught.value.answers] == list(range(1, 513))
 
 
 def test_what_cannot_be_sent_is_refused_by_the_name_of_its_place(client, stream):
@@ -206,26 +189,6 @@ def test_rows_of_an_array_are_labels_of_several_outputs_of_which_some_are_missin
     assert labels(client, stream) == expected
     summary = client.stream(stream)
     assert (summary.y_dim, summary.last) == (2, [7.0, 6.0])
-
-
-def test_a_stream_is_followed_to_its_end_and_a_cursor_knows_its_stream(client, stream):
-    client.put_stream(stream, KNOWN)
-    client.observe(stream, [1.0, 2.0])
-    messages = []
-    for message in client.follow(stream, after=-1):
-        messages.append(message)
-        if len(messages) == 2:
-            client.observe(stream, [3.0, {"y": 4.0, "time": "2024-05-01T12:00:00Z"}])
-        if len(messages) == 4:
-            client.delete_stream(stream)
-    assert [message.seq for message in messages[:4]] == [0, 1, 2, 3]
-    assert all(isinstance(message, Followed) for message in messages[:4])
-    assert (messages[3].y, messages[3].time) == (4.0, "2024-05-01T12:00:00Z")
-    assert messages[4:] == [Ended("deleted", messages[4].detail)]
-    client.observe(stream, [1.0, 2.0, 3.0])
-    with pytest.raises(errors.Conflict):
-        for _ in client.follow(stream, after=messages[1].cursor):
-            pass
 
 
 def test_the_examples_of_the_page_run(url, tmp_path, monkeypatch):

@@ -263,6 +263,7 @@ async def test_without_a_stream_there_is_no_link_and_no_explanation(writer, chan
 
 async def test_a_bad_parameter_is_named(api):
     for query, loc in (
+        ("match={a=~%22((%22}", "match[0]"),
         ("since=yesterday", "since"),
         ("until=2024-05-01", "until"),
         ("state=gone", "state[0]"),
@@ -277,6 +278,10 @@ async def test_a_bad_parameter_is_named(api):
     ):
         assert located(await api.get(f"/v1/changes?{query}")) == [f"query.{loc}"], query
     assert (await api.get("/v1/changes?limit=500&min_probability=1")).is_success
+    for query, loc in (("limit=101", "limit"), ("labels=65", "labels"), ("sort=size", "sort")):
+        assert located(await api.get(f"/v1/overview?{query}")) == [f"query.{loc}"], query
+    for match in ("{a=~%22((%22}", "{a=b}"):
+        assert located(await api.get(f"/v1/streams?match={match}")) == ["query.match[0]"], match
 
 
 # --- streams ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from model_core.upm.builtin import Options, build
 from service.wire import Configure, Observation, Record
 from service.worker.streams.answers import LEVELS
 from service.worker.streams.series import past_of
-from tests.service.worker.conftest import close_to
+from tests.answers import close
 
 MIB = 1 << 20
 SAMPLES = Path(service.samples.__file__).parent / "models"
@@ -81,7 +81,7 @@ def test_a_worker_answers_as_without_kernels(make_bench, monkeypatch):
         answers.append(own)
         assert [record.seq for record in bench.records("a")] == list(range(50))
     for found in answers[1:]:
-        close_to(found, answers[0], 1e-7)
+        close(found, answers[0], 1e-7)
 
 
 # --- memory -------------------------------------------------------------------------------------
