@@ -71,9 +71,7 @@ def disc():
     states, reward = torch.rand(30, 2).double() - 0.5, torch.linspace(-1, 1, 30).double()
     axis = torch.linspace(-1, 1, 11)
     belief = torch.tensor(beliefs()), torch.tensor(SWITCH), None, axis, axis + axis[:, None]
-    return bandit.disc_chart(
-        states, reward, bandit.RewardBelief(None, *belief), STEPS // 2, "Wheel"
-    )
+    return bandit.disc_chart(states, reward, bandit.RewardBelief(*belief), STEPS // 2, "Wheel")
 
 
 FIGURES = {

@@ -18,7 +18,7 @@ switches and radius known, less that of the action taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -294,19 +294,10 @@ AGENTS: Mapping[str, Agent] = {
 
 
 class Trials(NamedTuple):
-    """An agent's actions (B, T), rewards (B, T), and regret of each step (B, T)."""
+    """An agent's actions (B, T), and regret of each step (B, T)."""
 
     action: Tensor
-    reward: Tensor
     regret: Tensor
-
-    def cumulative(self) -> Tensor:
-        """Regret up to and including each step (B, T)."""
-        return self.regret.cumsum(-1)
-
-    def percent_of(self, other: Trials) -> Tensor:
-        """Total regret of each trial (B,) in percent of another agent's."""
-        return 100 * self.regret.sum(-1) / other.regret.sum(-1)
 
 
 class RewardBelief(NamedTuple):
@@ -317,12 +308,22 @@ class RewardBelief(NamedTuple):
     [i, j] = (x_2, x_1) of `axis` (G,); nan outside the disc.
     """
 
-    trials: Trials
     belief: Tensor
     switch: Tensor
     delta: Tensor
     axis: Tensor
     mean: Tensor
+
+
+class Step(NamedTuple):
+    """A step of B trials: hypotheses before the action, actions (B,), the belief after the reward.
+
+    MOCA's hypotheses stay as they were before the reward, those of others may not.
+    """
+
+    before: Hypotheses
+    action: Tensor
+    after: Hypotheses | None
 
 
 def simulate(
@@ -340,15 +341,18 @@ def simulate(
     chance = _generators(generator, world)
     if agent is None:
         shape = (world.delta.shape[1],)
-        drawn = [torch.randint(ACTIONS, shape, generator=one) for one in chance]
-        return _score(world, torch.stack(drawn))
-    trial = HYPOTHESES * model.prior_cov.numel() * model.prior_cov.element_size()
-    count = max(1, CACHED // trial)
-    parts = []
-    for first in range(0, len(world.delta), count):
-        at = slice(first, first + count)
-        parts.append(_play(agent, model, world.part(at), strategy, chance[at]))
-    return Trials(*(torch.cat(field) for field in zip(*parts, strict=True)))
+        action = torch.stack([torch.randint(ACTIONS, shape, generator=one) for one in chance])
+    else:
+        trial = HYPOTHESES * model.prior_cov.numel() * model.prior_cov.element_size()
+        count = max(1, CACHED // trial)
+        parts = []
+        for first in range(0, len(world.delta), count):
+            at = slice(first, first + count)
+            steps = _play(agent, model, world.part(at), strategy, chance[at])
+            parts.append(torch.stack([step.action for step in steps], 1))
+        action = torch.cat(parts)
+    mean = reward_mean(world.states, action, world.delta)
+    return Trials(action, best_mean(world.states, world.delta) - mean)
 
 
 def follow(
@@ -361,24 +365,17 @@ def follow(
     grid = torch.stack((axis.expand(POINTS, -1), axis.unsqueeze(-1).expand(-1, POINTS)), -1)
     belief = torch.zeros(steps, steps)
     mean = torch.full_like(grid[..., 0], torch.nan)
-
-    def watch(t: int, before: Hypotheses | None, after: Hypotheses | None) -> None:
-        if before is not None and t == at:
+    chance = _generators(generator, world)[:1]
+    for t, step in enumerate(_play(Filtered, model, one, strategy, chance)):
+        if t == at:
             first = torch.ones_like(grid[..., 0], dtype=torch.int64)
             points = inputs(grid, first).reshape(1, POINTS**2, X_DIM)
-            mean.copy_(actions.mean(model, before, points).reshape(POINTS, POINTS))
-        if after is not None:
-            probability = after.log_prob[0].exp().float()
-            belief[t].index_add_(0, after.run_length[0].clamp(0, steps - 1), probability)
-
-    chance = _generators(generator, world)[:1]
-    trials = _play(Filtered, model, one, strategy, chance, watch)
+            mean = actions.mean(model, step.before, points).reshape(POINTS, POINTS)
+        assert step.after is not None
+        probability = step.after.log_prob[0].exp().float()
+        belief[t].index_add_(0, step.after.run_length[0].clamp(0, steps - 1), probability)
     mean = mean.masked_fill(grid.norm(dim=-1) > 1, torch.nan)
-    return RewardBelief(trials, belief, one.switch[0], one.delta[0], axis, mean)
-
-
-# Called with a step, and the hypotheses before its action or after its reward.
-Watch = Callable[[int, Hypotheses | None, Hypotheses | None], None]
+    return RewardBelief(belief, one.switch[0], one.delta[0], axis, mean)
 
 
 @torch.no_grad()
@@ -388,30 +385,20 @@ def _play(
     world: BanditWorld,
     strategy: Strategy,
     chance: list[torch.Generator],
-    watch: Watch = lambda t, before, after: None,
-) -> Trials:
+) -> Iterator[Step]:
     count, steps = world.delta.shape
     zeros = world.delta.new_zeros(count, 1)
     holder = begin(model, moca.make_prior(model, zeros, zeros + 1))
     every = torch.arange(ACTIONS).expand(count, -1)
     rows = torch.arange(count)
-    taken = []
     for t in range(steps):
         state = world.states[:, t]
         candidates = inputs(state.unsqueeze(1).expand(-1, ACTIONS, -1), every)
-        held = holder.held(world.switch[:, t])
-        watch(t, held, None)
-        action = actions.choose(model, held, candidates, strategy, chance).chosen
+        before = holder.held(world.switch[:, t])
+        action = actions.choose(model, before, candidates, strategy, chance).chosen
         reward = reward_mean(state, action, world.delta[:, t]) + world.noise[:, t]
         after = holder.learn(candidates[rows, action], reward.unsqueeze(-1))
-        taken.append(action)
-        watch(t, None, after)
-    return _score(world, torch.stack(taken, 1))
-
-
-def _score(world: BanditWorld, action: Tensor) -> Trials:
-    mean = reward_mean(world.states, action, world.delta)
-    return Trials(action, mean + world.noise, best_mean(world.states, world.delta) - mean)
+        yield Step(before, action, after)
 
 
 def _generators(generator: torch.Generator, world: BanditWorld) -> list[torch.Generator]:
@@ -495,8 +482,8 @@ def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
         chosen = STRATEGIES[strategy]
         random = simulate(None, own, shared, chosen, seeded())
         ours = simulate(AGENTS[run.method], own, shared, chosen, seeded())
-    percent = ours.percent_of(random).numpy()
-    played = Played(percent, ours.cumulative().numpy().astype(np.float32))
+    percent = 100 * ours.regret.sum(-1) / random.regret.sum(-1)
+    played = Played(percent.numpy(), ours.regret.cumsum(-1).float().numpy())
     np.savez_compressed(file, **played._asdict())
     return played
 

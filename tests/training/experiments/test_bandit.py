@@ -191,9 +191,6 @@ def test_regret_is_the_best_mean_less_that_of_the_action(model):
             ]
             mean = every[trials.action[i, t]]
             assert trials.regret[i, t] == max(every) - mean
-            assert trials.reward[i, t] == mean + met.noise[i, t]
-    torch.testing.assert_close(trials.cumulative()[:, -1], trials.regret.sum(-1))
-    assert (trials.cumulative().diff(dim=-1) >= 0).all()
 
 
 def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
@@ -207,10 +204,8 @@ def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
     played = {
         name: simulate(agent, model, met, THOMPSON, seeded(3)) for name, agent in chosen.items()
     }
-    random = played["random"]
-    percent = {name: own.percent_of(random).mean().item() for name, own in played.items()}
-    assert percent["random"] == 100
-    assert percent["oracle"] < percent["moca"] < percent["five"] < 60
+    regret = {name: trials.regret.sum().item() for name, trials in played.items()}
+    assert regret["oracle"] < regret["moca"] < regret["five"] < 0.6 * regret["random"]
     means = bandit.reward_mean(met.states[..., None, :], torch.arange(5), met.delta[..., None])
     expected = (bandit.best_mean(met.states, met.delta) - means.mean(-1)).mean().item()
     assert played["random"].regret.mean().item() == pytest.approx(expected, abs=0.1)
