@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from rich.console import Console
 from training import figures
 from training.figures import Chart, Dots, dots
 from training.quality.measures import SPREAD, ChangeRow, FamilyRow, ForecastRow, Results
-from training.quality.scores import REPETITIONS, RUNAWAY
-from training.quality.series import MARGINS, Sizes
+from training.quality.scores import MARGIN, REPETITIONS, RUNAWAY
+from training.quality.series import MARGINS, TCPD, Sizes
 from training.results import Table, plain, rendered
 from training.results import write as write_json
 from training.statistics import Estimate
@@ -26,6 +27,13 @@ COMPARED = ("normal", "Student-t3", "lognormal", "AR(0.5)", "season of 24")  # b
 WORST = -50  # NAB's scores below are not drawn
 
 
+# A column of a table: its head, and the cell of a row.
+Column = tuple[str, Callable[[Any], str]]
+FAMILY: Column = ("family", attrgetter("family"))
+CORPUS: Column = ("corpus", attrgetter("corpus"))
+METHOD: Column = ("method", attrgetter("method"))
+
+
 def tables(results: Results) -> list[Table]:
     """Tables of all results."""
     sizes = Sizes()
@@ -35,16 +43,13 @@ def tables(results: Results) -> list[Table]:
             f"False alarms per 1,000 quiet observations ({INTERVAL}); then for each size of shift "
             f"the median delay, in observations, and the share found within {sizes.within}. A "
             "method that alarms all the time also finds shifts.",
-            ("family", "method", "false per 1,000", *(f"{by:g} sd" for by in sizes.shifts)),
             results.families,
-            lambda row: (
-                row.family,
-                row.method,
-                f"{row.false:.2f}",
-                *(
-                    f"{_whole(delay)} ({share:.0%})"
-                    for delay, share in zip(row.delay, row.found, strict=True)
-                ),
+            FAMILY,
+            METHOD,
+            ("false per 1,000", lambda row: f"{row.false:.2f}"),
+            *(
+                (f"{by:g} sd", lambda row, k=k: f"{_whole(row.delay[k])} ({row.found[k]:.0%})")
+                for k, by in enumerate(sizes.shifts)
             ),
         ),
         _table(
@@ -53,30 +58,29 @@ def tables(results: Results) -> list[Table]:
             "and those that are confirmed: with the threshold by draws from the model's prior, and "
             "with the one calibrated on the stream's own labels, for which the calibration itself "
             "expects some. Then the median delays at shifts of 1, 2 and 3 sd.",
-            (
-                "family",
-                "method",
-                "requested",
-                "by the prior",
-                "by own labels",
-                "expected",
-                "delays by the prior",
-                "by own labels",
-            ),
             results.sensitivity,
-            lambda row: (
-                row.family,
-                row.method,
-                f"{row.requested:g}",
-                f"{row.false[0]:.2f}",
-                f"{row.false[1]:.2f}",
-                f"{row.expected:.2f}",
-                *(", ".join(map(_whole, delays)) for delays in row.delay),
-            ),
+            FAMILY,
+            METHOD,
+            ("requested", lambda row: f"{row.requested:g}"),
+            ("by the prior", lambda row: f"{row.false[0]:.2f}"),
+            ("by own labels", lambda row: f"{row.false[1]:.2f}"),
+            ("expected", lambda row: f"{row.expected:.2f}"),
+            ("delays by the prior", lambda row: ", ".join(map(_whole, row.delay[0]))),
+            ("by own labels", lambda row: ", ".join(map(_whole, row.delay[1]))),
         ),
     ]
     for corpus in dict.fromkeys(row.corpus for row in results.changes):
-        content.append(_change_table(corpus, results.changes))
+        f1: Column = ("F1", lambda row: str(row.f1))
+        detections: Column = ("detections", lambda row: str(row.detections))
+        if corpus == TCPD:
+            caption = f"F1 (margin {MARGIN}) and covering by the benchmark's scorer, {INTERVAL}."
+            columns = [METHOD, f1, ("covering", lambda row: str(row.cover)), detections]
+        else:
+            within = MARGINS[corpus]
+            caption = f"F1 of detected changes within {within} observations, {INTERVAL}."
+            columns = [METHOD, f1, detections]
+        rows = [row for row in results.changes if row.corpus == corpus]
+        content.append(_table(f"Changes: {corpus}", caption, rows, *columns, named=1))
     content += [
         _table(
             "Choices: TCPD",
@@ -85,30 +89,27 @@ def tables(results: Results) -> list[Table]:
             "the other half; the defaults on the same halves; mean and standard deviation over "
             f"{REPETITIONS} splits. Beaten: share of the random settings that the defaults beat on "
             "all series.",
-            ("method", "output", "chosen: F1", "covering", "defaults: F1", "covering", "beaten"),
             results.selection,
-            lambda row: (
-                row.method,
-                row.row.output,
-                *(f"{mean:.3f} ± {sd:.3f}" for mean, sd in (*row.row.chosen, *row.row.default)),
-                f"{row.row.beaten:.0%}",
-            ),
+            METHOD,
+            ("output", lambda row: row.row.output),
+            ("chosen: F1", lambda row: "{:.3f} ± {:.3f}".format(*row.row.chosen[0])),
+            ("covering", lambda row: "{:.3f} ± {:.3f}".format(*row.row.chosen[1])),
+            ("defaults: F1", lambda row: "{:.3f} ± {:.3f}".format(*row.row.default[0])),
+            ("covering", lambda row: "{:.3f} ± {:.3f}".format(*row.row.default[1])),
+            ("beaten", lambda row: f"{row.row.beaten:.0%}"),
         ),
         _table(
             "Forecasts: log score and CRPS",
             f"One step ahead, each series in the scale of its warm-up, {INTERVAL}. Lead: log score "
             "less that of the last value, median over series. Relative: CRPS as a share of the "
             "last value's, geometric mean over series.",
-            ("corpus", "method", "log score", "lead", "CRPS", "relative"),
             results.forecasts,
-            lambda row: (
-                row.corpus,
-                row.method,
-                _rounded(row.score.log_score),
-                _fixed(row.score.lead),
-                _rounded(row.score.crps),
-                _rounded(row.score.relative_crps),
-            ),
+            CORPUS,
+            METHOD,
+            ("log score", lambda row: _rounded(row.score.log_score)),
+            ("lead", lambda row: _fixed(row.score.lead)),
+            ("CRPS", lambda row: _rounded(row.score.crps)),
+            ("relative", lambda row: _rounded(row.score.relative_crps)),
         ),
         _table(
             "Forecasts: error and runaways",
@@ -116,31 +117,25 @@ def tables(results: Results) -> list[Table]:
             "value's, geometric mean over series. Runaway: largest distance of a predictive mean "
             "from the range of the labels, in their standard deviations, and the number of series "
             f"with more than {RUNAWAY:g}.",
-            ("corpus", "method", "error", "relative", "runaway", "series"),
             results.forecasts,
-            lambda row: (
-                row.corpus,
-                row.method,
-                _rounded(row.score.error),
-                _rounded(row.score.relative_error),
-                f"{row.score.runaway:.2g}",
-                str(row.score.runaways),
-            ),
+            CORPUS,
+            METHOD,
+            ("error", lambda row: _rounded(row.score.error)),
+            ("relative", lambda row: _rounded(row.score.relative_error)),
+            ("runaway", lambda row: f"{row.score.runaway:.2g}"),
+            ("series", lambda row: str(row.score.runaways)),
         ),
         _table(
             "Calibration",
             "Share of labels in 90 % intervals: pooled, and of the series with the lowest and the "
             "highest. KS: distance of the pooled PITs from uniform.",
-            ("corpus", "method", "coverage", "lowest", "highest", "KS"),
             results.forecasts,
-            lambda row: (
-                row.corpus,
-                row.method,
-                _fixed(row.score.coverage),
-                _fixed(row.score.lowest),
-                _fixed(row.score.highest),
-                _fixed(row.score.ks),
-            ),
+            CORPUS,
+            METHOD,
+            ("coverage", lambda row: _fixed(row.score.coverage)),
+            ("lowest", lambda row: _fixed(row.score.lowest)),
+            ("highest", lambda row: _fixed(row.score.highest)),
+            ("KS", lambda row: _fixed(row.score.ks)),
         ),
         _table(
             "Anomalies: NAB, standard profile",
@@ -149,58 +144,30 @@ def tables(results: Results) -> list[Table]:
             "In-sample: with the best threshold of all series. Alarms are at least 100 "
             "observations apart; without that every observation above the threshold is a "
             "detection.",
-            ("anomaly score", "other half", "in-sample", "at .999"),
             results.nab,
-            lambda row: (
-                row.method,
-                NONE
-                if math.isnan(row.score.mean)
-                else f"{row.score.mean:.1f} ± {row.score.sd:.1f}",
-                f"{row.score.in_sample:.1f}",
-                NONE if math.isnan(row.score.fixed) else f"{row.score.fixed:.1f}",
+            ("anomaly score", attrgetter("method")),
+            (
+                "other half",
+                lambda row: (
+                    NONE
+                    if math.isnan(row.score.mean)
+                    else f"{row.score.mean:.1f} ± {row.score.sd:.1f}"
+                ),
             ),
-            1,
+            ("in-sample", lambda row: f"{row.score.in_sample:.1f}"),
+            ("at .999", lambda row: _fixed(row.score.fixed, 1)),
+            named=1,
         ),
     ]
     return [table for table in content if table.rows]
 
 
 def _table(
-    title: str,
-    caption: str,
-    heads: tuple[str, ...],
-    rows: Iterable[Any],
-    cells: Callable[[Any], tuple[str, ...]],
-    named: int = 2,
+    title: str, caption: str, rows: Sequence[Any], *columns: Column, named: int = 2
 ) -> Table:
-    return Table(title, caption, heads, [cells(row) for row in rows], named)
-
-
-def _change_table(corpus: str, rows: Iterable[ChangeRow]) -> Table:
-    chosen = [row for row in rows if row.corpus == corpus]
-    margin = MARGINS.get(corpus)
-    if margin is None:
-        return _table(
-            f"Changes: {corpus}",
-            f"F1 (margin 5) and covering by the benchmark's scorer, {INTERVAL}.",
-            ("method", "F1", "covering", "detections"),
-            chosen,
-            lambda row: (
-                row.method,
-                str(row.f1),
-                str(row.cover),
-                str(row.detections),
-            ),
-            1,
-        )
-    return _table(
-        f"Changes: {corpus}",
-        f"F1 of detected changes within {margin} observations, {INTERVAL}.",
-        ("method", "F1", "detections"),
-        chosen,
-        lambda row: (row.method, str(row.f1), str(row.detections)),
-        1,
-    )
+    heads = tuple(head for head, _ in columns)
+    cells = [tuple(cell(row) for _, cell in columns) for row in rows]
+    return Table(title, caption, heads, cells, named)
 
 
 def _whole(value: float) -> str:
@@ -214,8 +181,8 @@ def _rounded(value: Estimate) -> str:
     return f"{value.mean:.3g} ± {value.half_width:.2g}"
 
 
-def _fixed(value: float) -> str:
-    return f"{value:.3f}" if math.isfinite(value) else NONE
+def _fixed(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}f}" if math.isfinite(value) else NONE
 
 
 def show(results: Results, console: Console) -> None:
