@@ -1,4 +1,4 @@
-"""Experiments: their presets and sources, grids of runs, and ablations: grids of one question."""
+"""Experiments by name: presets, sources, grids of runs, and ablations: grids of one question."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.resources import files
 from itertools import product
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from training.config import OWN, Config, Options, checked, merged
 from training.data.files import Place
@@ -36,15 +37,22 @@ def _tables(experiment: str) -> dict[str, Options]:
     return {"quick": {}, **tomllib.loads(text)}
 
 
+def module(experiment: str) -> ModuleType:
+    """What an experiment is: `splits`, its sources, and its test, `PROTOCOL`.
+
+    Also `draw`, the figures of its runs, and `ABLATIONS`, where it has some.
+    """
+    return import_module(f"training.experiments.{'own' if experiment == OWN else experiment}")
+
+
 def splits(config: Config, place: Place) -> Splits:
     """Sources of an experiment's series; raises BadConfig or BadData."""
     sources: Splits
     if config.experiment == OWN:
-        sources = import_module("training.experiments.own").opened(config).splits
+        sources = module(OWN).opened(config).splits
         return sources
-    experiment = import_module(f"training.experiments.{config.experiment}")
     try:
-        sources = experiment.splits(place, **config.data)
+        sources = module(config.experiment).splits(place, **config.data)
     except TrainingError:
         raise
     except (TypeError, ValueError) as error:
@@ -116,7 +124,7 @@ def cells(wanted: Axes, common: Options) -> Iterator[Cell]:
 
 def ablation(name: str, experiment: str) -> Ablation:
     """An ablation of an experiment; raises BadConfig."""
-    ablations = ABLATIONS.get(experiment, {})
+    ablations: Mapping[str, Ablation] = getattr(module(experiment), "ABLATIONS", {})
     if not ablations:
         raise BadConfig(f"--ablation {name}: {experiment} has no ablations")
     if name not in ablations:
@@ -125,93 +133,6 @@ def ablation(name: str, experiment: str) -> Ablation:
     return ablations[name]
 
 
-def _at(hazard: float, **settings: Any) -> Options:
-    return {"data": {"hazard": hazard}, "model": {"hazard": hazard}, **settings}
-
-
-def _with(hazard: float, **model: Any) -> Options:
-    return {"data": {"hazard": hazard}, "model": {"hazard": hazard, **model}}
-
-
-RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
-
-
-_SINUSOID: Mapping[str, Ablation] = {
-    "supervision": Ablation(
-        "What is it worth to be told a share of the switches (paper, app. D.4)?",
-        "share of switches told in training",
-        [Variation(f"{r:g}", "MOCA", _at(0.2, objective={"supervision": r})) for r in RATES],
-        RATES,
-    ),
-    "prior-weight": Ablation(
-        "Does a small weight of the prior help an oracle's training (paper, app. D.3)?",
-        "weight of the prior in training",
-        [
-            Variation(f"{w:g}", "oracle", _at(0.1, objective={"mode": "oracle", "prior_weight": w}))
-            for w in (0.0, 1e-16, 1e-8, 1e-4)
-        ]
-        + [Variation("0", "MOCA", _at(0.1))],
-        mode="oracle",
-    ),
-    "length": Ablation(
-        "How long must training windows be (paper, app. D.6)?",
-        "length of training windows",
-        [
-            Variation(f"{t}", "MOCA", _at(0.01, optimiser={"length": t}))
-            for t in (10, 20, 50, 100, 200)
-        ],
-    ),
-    "noise": Ablation(
-        "Is it better to learn the noise variance than to know it (paper, app. C)?",
-        "hazard",
-        [Variation(f"{h:g}", "learned", _with(h)) for h in (0.01, 0.1)]
-        + [
-            Variation(f"{h:g}", "fixed, true", _with(h, noise_variance=0.05, learn_noise=False))
-            for h in (0.01, 0.1)
-        ],
-    ),
-    "model": Ablation(
-        "ALPaCA or an LSTM (paper, sec. 6)?",
-        "hazard",
-        [Variation("0.1", "ALPaCA", _at(0.1)), Variation("0.1", "LSTM", _with(0.1, kind="lstm"))],
-    ),
-    "prior-scale": Ablation(
-        "Which first scale of the prior trains best?",
-        "first scale of the prior",
-        [
-            Variation(f"{s:g}", "MOCA", _with(0.1, prior_scale=s))
-            for s in (0.03, 0.1, 0.18, 0.3, 1.0)
-        ],
-    ),
-    "priors": Ablation(
-        "Is a mixture prior better where four tasks recur (hazard 0.05)?",
-        "typical regimes",
-        [
-            Variation(
-                f"{m}",
-                "MOCA",
-                {"data": {"hazard": 0.05, "tasks": 4}, "model": {"hazard": 0.05, "priors": m}},
-            )
-            for m in (1, 4, 8)
-        ],
-    ),
-}
-_PLAYERS: Mapping[str, Ablation] = {
-    "model": Ablation(
-        "ALPaCA or an LSTM (paper, sec. 6)?",
-        "first hazard",
-        [
-            Variation("0.05", "ALPaCA", {"model": {"kind": "alpaca"}}),
-            Variation("0.05", "LSTM", {}),
-        ],
-    ),
-    "priors": Ablation(
-        "Is a mixture prior better?",
-        "typical regimes",
-        [
-            Variation(f"{m}", "MOCA", {"model": {"kind": "alpaca", "lags": 5, "priors": m}})
-            for m in (1, 4)
-        ],
-    ),
-}
-ABLATIONS = {"sinusoid": _SINUSOID, "players": _PLAYERS}
+def at(hazard: float, **sections: Options) -> Options:
+    """Settings of data that switch at a hazard, which is the model's too, with others."""
+    return merged({"data": {"hazard": hazard}, "model": {"hazard": hazard}}, sections)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from training.figures import Chart, PlottedCurve
 from training.meta_training.runs import Run
 from training.results import Table
 from training.statistics import Estimate, estimate, paired
-from training.trained import PROTOCOLS, Trained
+from training.trained import Protocol, Trained
 
 Values = NDArray[np.float64]
 Charts = list[tuple[str, Chart]]  # by the name of their files
@@ -218,7 +218,7 @@ class Evaluated(NamedTuple):
         ]
 
 
-def evaluate(wanted: Study, draw: Callable[[Evaluated], Charts]) -> Comparison:
+def evaluate(wanted: Study) -> Comparison:
     """Print the table, write it and the figures; raises BadRun where nothing is trained."""
     torch.set_num_threads(1)
     console = Console()
@@ -234,7 +234,8 @@ def evaluate(wanted: Study, draw: Callable[[Evaluated], Charts]) -> Comparison:
             )
     splits = {setting: catalogue.splits(run.config, wanted.place) for setting, run in first.items()}
     values: dict[tuple[str, str], Values] = {}
-    protocol = PROTOCOLS[wanted.experiment]
+    experiment = catalogue.module(wanted.experiment)
+    protocol: Protocol = experiment.PROTOCOL
     for (setting, method), run in track(chosen.items(), "testing", console=console, transient=True):
         values[setting, method] = trained.scores(run, splits[setting], protocol)
         if method in CROSSED:
@@ -251,7 +252,7 @@ def evaluate(wanted: Study, draw: Callable[[Evaluated], Charts]) -> Comparison:
     charts: Charts = []
     if len(comparison.settings()) > 1:
         charts.append(("performance", comparison.hazard_chart()))
-    charts += draw(Evaluated(wanted, chosen, splits, comparison))
+    charts += experiment.draw(Evaluated(wanted, chosen, splits, comparison))
     for name, chart in charts:
         chart.save(wanted.out / name)
     console.print(f"tables and {len(charts)} figures in {wanted.out}")
@@ -266,7 +267,7 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
     torch.set_num_threads(1)
     console = Console()
     ablation = catalogue.ablation(name, wanted.experiment)
-    protocol = PROTOCOLS[wanted.experiment]
+    protocol: Protocol = catalogue.module(wanted.experiment).PROTOCOL
     values: dict[tuple[str, str], Values] = {}
     runs = {}
     shares = ablation.supervision

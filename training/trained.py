@@ -22,7 +22,7 @@ from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
-from training import figures
+from training import catalogue, figures
 from training.config import OWN, Config, Objective
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
@@ -66,17 +66,6 @@ class Protocol(NamedTuple):
         return 1 if self.metric == "accuracy" else -1
 
 
-PROTOCOLS = {
-    "sinusoid": Protocol(200, 400),
-    "bandit": Protocol(50, 400),
-    "players": Protocol(200, 150),
-    "rainbow": Protocol(200, 400, "accuracy", torch.float32, 4),
-    "miniimagenet": Protocol(200, 400, "accuracy", torch.float32, 4),
-    "regimes": Protocol(200, 200),
-    "data": Protocol(200, 100),
-}
-
-
 class Trained(NamedTuple):
     """A finished run."""
 
@@ -100,7 +89,7 @@ class Trained(NamedTuple):
     @property
     def protocol(self) -> Protocol:
         """Test protocol of the run; windows of own data are as long as in training."""
-        protocol = PROTOCOLS[self.config.experiment]
+        protocol: Protocol = catalogue.module(self.config.experiment).PROTOCOL
         if self.config.experiment == OWN:
             protocol = protocol._replace(length=self.config.optimiser.length)
         metric = "accuracy" if self.config.model.kind == "pcoc" else "nll"

@@ -86,8 +86,8 @@ def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path)
 
 @pytest.fixture(autouse=True)
 def small_protocols(monkeypatch):
-    monkeypatch.setitem(trained.PROTOCOLS, "sinusoid", TINY)
-    monkeypatch.setitem(trained.PROTOCOLS, "players", Protocol(5, 150))
+    monkeypatch.setattr(sinusoid, "PROTOCOL", TINY)
+    monkeypatch.setattr(players, "PROTOCOL", Protocol(5, 150))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
 
 @pytest.mark.slow
 def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
-    comparison = evaluate(Study("sinusoid", "quick", runs, place, tmp_path), sinusoid.draw)
+    comparison = evaluate(Study("sinusoid", "quick", runs, place, tmp_path))
     learned = {"MOCA", "oracle", "SW5", SUPERVISED, UNSUPERVISED}
     assert set(comparison.methods()) == learned
     assert "MOCA's lead" in capsys.readouterr().out
@@ -148,7 +148,7 @@ def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
 
 def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
     with pytest.raises(BadRun, match="moca train sinusoid"):
-        evaluate(Study("sinusoid", "quick", tmp_path, place, tmp_path), sinusoid.draw)
+        evaluate(Study("sinusoid", "quick", tmp_path, place, tmp_path))
     with pytest.raises(BadConfig, match="supervision, prior-weight, length"):
         catalogue.ablation("colour", "sinusoid")
     run = next(trained.finished(runs / "sinusoid"))
@@ -184,7 +184,7 @@ def test_players_from_runs_to_figures(court, tmp_path):
     runs = tmp_path / "runs"
     train(Training("players", "quick", runs), COMMON, court, Axes(modes=modes))
     train(Training("players", "quick-12p5hz", runs), COMMON, court, Axes(modes=["moca"]))
-    comparison = evaluate(Study("players", "quick", runs, court, tmp_path), players.draw)
+    comparison = evaluate(Study("players", "quick", runs, court, tmp_path))
     assert comparison.methods() == ["MOCA", "SW5", "TOE", "COE"]
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert len({row["mean"] for row in rows}) == 4

@@ -99,8 +99,6 @@ def _experiment(name: str, about: str) -> None:
         datasets: Datasets = None,
         out: Out = None,
     ) -> None:
-        from importlib import import_module
-
         from training import paper
         from training.data.files import Place
 
@@ -111,7 +109,7 @@ def _experiment(name: str, about: str) -> None:
             if ablation is not None:
                 paper.evaluate_ablation(wanted, ablation)
             else:
-                paper.evaluate(wanted, import_module(f"training.experiments.{name}").draw)
+                paper.evaluate(wanted)
 
     text = "Trained runs on the same test sequences: table, JSON, figures as SVG and PNG."
     app.command(name, help=f"{about} {text}")(command)

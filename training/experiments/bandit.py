@@ -59,6 +59,7 @@ SEED = 20_200_108  # of worlds and of choices, the same for all agents
 STEPS = 1000
 HYPOTHESES = 100  # of MOCA
 CACHED = 2**24  # bytes of covariances done together: more trials at once go slower on a CPU
+PROTOCOL = trained.Protocol(50, 400)  # of the report of a run that is published
 METRIC = "regret, % of the random agent's"
 STRATEGIES = {
     "thompson": Strategy("thompson"),
@@ -175,11 +176,9 @@ class Holder(Protocol):
 
         Valid until `learn`, which may change the statistics in place.
         """
-        ...
 
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses | None:
         """Learn from a reward y (B, 1) for input x (B, 7); the belief after it, if it has one."""
-        ...
 
 
 class Filtered:

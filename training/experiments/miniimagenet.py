@@ -31,8 +31,11 @@ from training.data.files import Place, arrays, replacing, save
 from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
 from training.errors import BadData
 from training.paper import classifier_charts as draw
+from training.trained import Protocol
 
-__all__ = ["draw", "prepare", "splits"]
+__all__ = ["PROTOCOL", "draw", "prepare", "splits"]
+
+PROTOCOL = Protocol(200, 400, "accuracy", torch.float32, 4)
 
 LISTS = ("train.csv", "val.csv", "test.csv")
 SIZE = 84

@@ -35,8 +35,9 @@ from training.learners.base import Scaling
 from training.meta_training.runs import Run
 from training.results import Table
 from training.statistics import Estimate, MethodComparison, estimate, paired
-from training.trained import Trained
+from training.trained import Protocol, Trained
 
+PROTOCOL = Protocol(200, 100)
 ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
 LISTED = 10  # streams named in a message
 PARTS = ("training", "validation", "test")

@@ -28,11 +28,13 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from training import figures, trained
+from training.catalogue import Ablation, Variation
 from training.data.files import Place, arrays, keys, save
 from training.data.windows import Batch, Fixed, Series, Splits, Windows
 from training.errors import BadData
 from training.figures import CURRENT, INK, MOCA, QUIET, SEGMENTS, Chart, Floats
 from training.paper import Charts, Evaluated
+from training.trained import Protocol
 
 EVERY = 2  # frames of 25 Hz
 GAP_MS = (20, 60)  # between frames of one piece
@@ -45,6 +47,25 @@ MOMENT = "[quarter, ms, clock, shot clock, null, [[team, player, x, y, z], ...]]
 SCALE_FT = 50.0
 TESTED = 150  # observations of a test window
 VALIDATION = 0.15
+PROTOCOL = Protocol(200, TESTED)
+ABLATIONS = {
+    "model": Ablation(
+        "ALPaCA or an LSTM (paper, sec. 6)?",
+        "first hazard",
+        [
+            Variation("0.05", "ALPaCA", {"model": {"kind": "alpaca"}}),
+            Variation("0.05", "LSTM", {}),
+        ],
+    ),
+    "priors": Ablation(
+        "Is a mixture prior better?",
+        "typical regimes",
+        [
+            Variation(f"{m}", "MOCA", {"model": {"kind": "alpaca", "lags": 5, "priors": m}})
+            for m in (1, 4)
+        ],
+    ),
+}
 # Of the figure of a trajectory.
 PATH_LENGTH = 200  # observations (paper, fig. 4)
 LENGTH = 94.0  # of an NBA court, feet

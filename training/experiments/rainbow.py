@@ -29,8 +29,11 @@ from training.data.files import Place, arrays, save
 from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
 from training.errors import BadData
 from training.paper import classifier_charts as draw
+from training.trained import Protocol
 
-__all__ = ["draw", "prepare", "splits"]
+__all__ = ["PROTOCOL", "draw", "prepare", "splits"]
+
+PROTOCOL = Protocol(200, 400, "accuracy", torch.float32, 4)
 
 CLASSES = 10
 SHAPE = (3, 28, 28)  # of an image; x is its 2352 numbers, row-major

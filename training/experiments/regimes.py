@@ -9,7 +9,9 @@ from torch import Tensor
 
 from training.data.files import Place
 from training.data.windows import Batch, Splits, checked_hazard, held, switches, uniform
+from training.trained import Protocol
 
+PROTOCOL = Protocol(200, 200)
 LEVEL = 3.0  # standard deviation of levels
 TREND = 0.05  # of slopes, per observation
 MEMORY = (0.0, 0.95)  # coefficients of the autoregression

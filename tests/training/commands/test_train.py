@@ -12,7 +12,7 @@ from tests.training.moca import moca, small
 from training import catalogue
 from training.data.windows import Series
 from training.errors import BadConfig
-from training.experiments import own
+from training.experiments import own, players, sinusoid
 from training.experiments.regimes import RegimeSeries
 from training.jobs import LAGS
 from training.meta_training.runs import Run, finished
@@ -105,8 +105,9 @@ def test_every_preset_and_variation_is_a_configuration():
         configs = {name: catalogue.preset(experiment, name) for name in names}
         assert {config.experiment for config in configs.values()} == {experiment}
         assert experiment == "regimes" or configs["quick"].optimiser != configs["paper"].optimiser
-    for experiment, questions in catalogue.ABLATIONS.items():
-        for name, ablation in questions.items():
+    for module in (sinusoid, players):
+        experiment = module.__name__.rpartition(".")[2]
+        for name, ablation in module.ABLATIONS.items():
             folders = {variation.name for variation in ablation.variations}
             assert len(folders) == len(ablation.variations), name
             for variation in ablation.variations:
