@@ -39,7 +39,6 @@ class ModelConfig(Section):
     features: PositiveInt = 32
     activation: Activation = "relu"
     output_activation: Activation = "tanh"
-    identity: bool = False  # features are the inputs: no network
     # Of inputs that are images, convolved: channels, height and width; channels of each block.
     image: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
     blocks: tuple[PositiveInt, ...] = (64, 64, 64, 64)
@@ -75,10 +74,10 @@ class ModelConfig(Section):
                 f"noise is {self.noise!r}, but that of a fleet is always unknown: leave it out, or "
                 "use --model alpaca"
             )
-        if self.identity or self.image is not None:
+        if self.image is not None:
             raise ValueError(
-                "identity and image are not for a fleet, whose encoder is an MLP: leave them out, "
-                "or use --model alpaca"
+                "image is not for a fleet, whose encoder is an MLP: leave it out, or use --model "
+                "alpaca"
             )
         return self
 

@@ -4,8 +4,7 @@ ValueError
 └── TrainingError
     ├── BadConfig   a setting, a preset or a combination of them
     ├── BadData     unusable data
-    ├── BadRun      an unreadable or incompatible folder of a run
-    └── Behind      a run whose model forecasts worse than one that needs no training
+    └── BadRun      an unusable run: unreadable, incompatible, or behind a model without training
 """
 
 from __future__ import annotations
@@ -24,8 +23,4 @@ class BadData(TrainingError):
 
 
 class BadRun(TrainingError):
-    """An unreadable or incompatible folder of a run."""
-
-
-class Behind(TrainingError):
-    """A run whose model forecasts worse than one that needs no training."""
+    """A run that cannot be read or used as it is."""

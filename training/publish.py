@@ -27,7 +27,7 @@ from training import report as reporting
 from training.config import OWN, Config
 from training.data.files import Place
 from training.data.windows import Batch, Splits
-from training.errors import BadConfig, BadData, BadRun, Behind
+from training.errors import BadConfig, BadData, BadRun
 from training.experiments import own
 from training.report import Report
 from training.statistics import MethodComparison
@@ -99,7 +99,7 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
 
     The written artifact is loaded and must reproduce the scores of the run's parameters first. A
     model of own data is compared with the built-in ones before, on the console if there is one.
-    Raises BadConfig for an invalid name or version, BadRun for an unusable run, Behind.
+    Raises BadConfig for an invalid name or version, BadRun for an unusable run.
     """
     console = console or Console(quiet=True)
     folder = wanted.models_dir / _checked_name(wanted.name)
@@ -128,7 +128,7 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
 def _untrained(
     wanted: Publication, run: Trained, splits: Splits, console: Console
 ) -> tuple[MethodComparison, ...]:
-    """Built-in models on the run's held-out data; raises Behind where one is clearly ahead."""
+    """Built-in models on the run's held-out data; raises BadRun where one is clearly ahead."""
     if run.config.experiment != OWN:
         return ()
     try:
@@ -147,7 +147,7 @@ def _untrained(
             "observation on the held-out data"
         )
         if clear and not wanted.anyway:
-            raise Behind(
+            raise BadRun(
                 f"{wanted.run}: {text}: use that, train longer or on more series, or publish this "
                 "with --anyway"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,15 +34,6 @@ class Batch(NamedTuple):
     switch: Tensor | None = None
     elapsed: Tensor | None = None
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """Change every tensor that is there."""
-        y = change(self.y)
-        x, elapsed, switch = (
-            None if field is None else change(field)
-            for field in (self.x, self.elapsed, self.switch)
-        )
-        return Batch(x, y, switch, elapsed)
-
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
         """The windows on another device; the host does not wait for the copies."""
 
@@ -51,15 +42,15 @@ class Batch(NamedTuple):
             rounded = field if field.dtype == torch.bool else field.to(dtype)
             return transfer.to_device(rounded, device)
 
-        return self.map(copy)
+        return _mapped(self, copy)
 
     def part(self, at: slice | Tensor) -> Batch:
         """Some of the windows."""
-        return self.map(lambda field: field[at])
+        return _mapped(self, lambda field: field[at])
 
     def cut(self, start: int, stop: int) -> Batch:
         """Observations [start, stop) of every window."""
-        return self.map(lambda field: field[:, start:stop])
+        return _mapped(self, lambda field: field[:, start:stop])
 
 
 class Source(Protocol):
@@ -97,11 +88,7 @@ class Series(NamedTuple):
 
     def part(self, start: int, stop: int) -> Series:
         """Observations [start, stop), under the same name."""
-        x, switch, elapsed = (
-            None if field is None else field[start:stop]
-            for field in (self.x, self.switch, self.elapsed)
-        )
-        return Series(x, self.y[start:stop], switch, self.name, elapsed)
+        return _mapped(self, lambda field: field[start:stop])
 
     def padded(self, length: int) -> Series:
         """With observations without a label at the end, up to a length."""
@@ -113,6 +100,19 @@ class Series(NamedTuple):
         switch = None if self.switch is None else pad(self.switch, (0, more))
         elapsed = None if self.elapsed is None else pad(self.elapsed, (0, more), value=1.0)
         return Series(x, y, switch, self.name, elapsed)
+
+
+S = TypeVar("S", Batch, Series)
+
+
+def _mapped(observations: S, change: Callable[[Tensor], Tensor]) -> S:
+    """Change every tensor that is there."""
+    changed: dict[str, Any] = {
+        name: change(field)
+        for name, field in observations._asdict().items()
+        if isinstance(field, Tensor)
+    }
+    return observations._replace(**changed)
 
 
 class Windows:

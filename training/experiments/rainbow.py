@@ -195,37 +195,30 @@ def coloured(gray: Tensor, rgb: Tensor) -> Tensor:
 def splits(
     place: Place,
     hazard: float,
-    all_tasks: bool = False,
     validation_images: int = 100,
-    test_images: int = 300,
 ) -> Splits:
     """Sources that share no image, and if possible no task between training and test.
 
-    With `rainbow_mnist_test.npz` in the folder, as in the paper:
-
-    - train on the 42 tasks of `train`, validation the 7 of `val`, test the 7 of `test`;
-    - `all_tasks`: train on all 49 but the last `validation_images` of each, those for validation.
-
-    Without that file the tasks of `val` take the place of the test tasks:
-
-    - train on 42 tasks but the last `validation_images` of each, those for validation; test `val`;
-    - `all_tasks`: of each task of `val`, moreover, the last `test_images` are the test. Images
-      are then new in the test, tasks are not: expect better scores than on new tasks.
+    As in the paper the 42 tasks of `train` are for training, the 7 of `val` for validation, the 7
+    of `test` for the test. Without the file of those the tasks of `val` are the test, and the last
+    `validation_images` of each of the 42 for validation.
 
     BadData if a file cannot be read or a task has too few images.
     """
     folder = place.recorded
     train = _tasks(folder, "train")
-    other = _tasks(folder, "val")
-    tested = (folder / "rainbow_mnist_test.npz").exists()
-    test = _tasks(folder, "test") if tested else other
-    validation = other
-    if all_tasks:
-        if not tested:
-            other, test = _parted(other, test_images)
-        train, validation = _parted([*train, *other], validation_images)
-    elif not tested:
-        train, validation = _parted(train, validation_images)
+    validation = _tasks(folder, "val")
+    if (folder / "rainbow_mnist_test.npz").exists():
+        test = _tasks(folder, "test")
+    else:
+        test = validation
+        fewest = min(len(task.y) for task in train)
+        if not 0 < validation_images < fewest:
+            raise BadData(
+                f"cannot hold {validation_images} images of each task out: one has {fewest}"
+            )
+        validation = [task.part(-validation_images, None) for task in train]
+        train = [task.part(None, -validation_images) for task in train]
     return Splits(
         Rainbow(train, hazard),
         Rainbow(validation, hazard),
@@ -234,14 +227,6 @@ def splits(
         y_dim=1,
         classes=CLASSES,
     )
-
-
-def _parted(tasks: Sequence[Images], last: int) -> tuple[list[Images], list[Images]]:
-    """Each task without its last images, and those."""
-    fewest = min(len(task.y) for task in tasks)
-    if not 0 < last < fewest:
-        raise BadData(f"cannot hold {last} images of each task out: one has {fewest}")
-    return [task.part(None, -last) for task in tasks], [task.part(-last, None) for task in tasks]
 
 
 def _tasks(folder: Path, split: str) -> list[Images]:

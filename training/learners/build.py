@@ -12,7 +12,7 @@ from training.errors import BadConfig
 from training.learners.alpaca import AlpacaLearner, AlpacaMixtureLearner, FleetLearner
 from training.learners.base import Learner, Scaling
 from training.learners.classes import Classifier, PcocLearner
-from training.learners.encoders import ConvEncoder, EncoderModule, MlpEncoder, NoEncoder
+from training.learners.encoders import ConvEncoder, EncoderModule, MlpEncoder
 from training.learners.lstm import LstmLearner
 
 
@@ -65,8 +65,6 @@ def _encoder(config: ModelConfig, scaling: Scaling) -> EncoderModule:
     if config.image is not None:
         return ConvEncoder(*config.image, list(config.blocks), mixed=config.mixed_precision)
     into = len(scaling.x_offset) + config.lags * len(scaling.y_offset)
-    if config.identity:
-        return NoEncoder(into)
     layers = [into, *config.widths, config.features]
     linear = len(scaling.y_offset) if config.kind == "fleet" else 0
     return MlpEncoder(layers, config.activation, config.output_activation, linear)

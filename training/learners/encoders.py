@@ -135,18 +135,6 @@ class ConvEncoder(nn.ModuleList):
         }
 
 
-class NoEncoder(nn.Identity):
-    """Features are the inputs."""
-
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.features = features
-
-    def spec(self) -> dict[str, Any]:
-        """The field `encoder` of a `model.json`."""
-        return {"type": "identity"}
-
-
 def tensors(module: nn.Module) -> dict[str, Tensor]:
     """Tensors of a module for an artifact: parameters, and running moments of its norms."""
     state = cast(dict[str, Tensor], module.state_dict())

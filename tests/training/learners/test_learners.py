@@ -28,7 +28,6 @@ KINDS = {
     "alpaca-mixture": ({"noise": "known", "priors": 3}, 0),
     "alpaca-mixture-unknown": ({"noise": "unknown", "priors": 2, "lags": 1}, 0),
     "alpaca-conv": (IMAGE, 0),
-    "alpaca-identity": ({"identity": True, "lags": 1}, 0),
     "lstm-lags": ({"kind": "lstm", "hidden": 6, "decoder": (8, 4), "lags": 2}, 0),
     "pcoc": ({"kind": "pcoc", "dirichlet": 2.0}, 3),
     "pcoc-conv": ({"kind": "pcoc", **IMAGE}, 3),
