@@ -37,6 +37,7 @@ from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
 from tests.clusters import running_valkey
+from tests.stored import blob, record
 from tests.waiting import PATIENCE_S, Clock, until
 
 PARTITIONS = 4
@@ -113,9 +114,8 @@ class FakeWorker:
                 effects += changes
                 key = keys.outcomes(partition, batch.incarnation, outcome.number)
                 number = outcome.number
-                blob = wire.encode(outcome)
-                blob = wire.checksummed(blob, "outcome", batch.incarnation, number)
-                effects.append(("HSET", key, str(number), blob))
+                stored = blob(outcome, "outcome", batch.incarnation, number)
+                effects.append(("HSET", key, str(number), stored))
                 done += wire.units(envelope.command)
             if self.publish:
                 hints = outcomes if self.inline else [each.number for each in outcomes]
@@ -156,16 +156,15 @@ class FakeWorker:
         for observation in command.observations:
             if observation.y == BAD_LABEL:
                 refusal = LabelOutOfRange("y: not this one", applied=len(answers))
-                effects.append(("HSET", keys.heads(partition), stream, stored(head, stream)))
+                effects.append(("HSET", keys.heads(partition), stream, blob(head, "head", stream)))
                 raise Partly(refusal, answers, effects)
             answers.append(self._answer(head, observation, command.belief))
-            record = wire.Record(
-                head.seq, observation.y, observation.x, observation.time, 1.0, None, 0.01, 0.0
-            )
-            blob = wire.checksummed(wire.encode(record), "tail", stream, head.seq)
-            effects.append(("HSET", keys.tail(partition, stream), str(head.seq), blob))
+            kept = record(head.seq, observation.y)
+            kept.x, kept.time = observation.x, observation.time
+            tail = blob(kept, "tail", stream, head.seq)
+            effects.append(("HSET", keys.tail(partition, stream), str(head.seq), tail))
             head.seq += 1
-        effects.append(("HSET", keys.heads(partition), stream, stored(head, stream)))
+        effects.append(("HSET", keys.heads(partition), stream, blob(head, "head", stream)))
         if command.key is not None:
             self._remembered[remembered] = (command.digest, answers)
         return answers, effects
@@ -191,15 +190,15 @@ class FakeWorker:
         stream = command.stream
         head, effects = self._heads.get(stream), []
         if isinstance(command, wire.SegmentHistory) and stream in self.hindsight:
-            blob = wire.checksummed(wire.encode(self.hindsight[stream]), "hindsight", stream)
-            return 204, [], [("HSET", keys.hindsight(partition), stream, blob)]
+            found = blob(self.hindsight[stream], "hindsight", stream)
+            return 204, [], [("HSET", keys.hindsight(partition), stream, found)]
         if isinstance(command, wire.Configure):
             status = 200 if head else 201
             if head is None:
                 head, effects = self._create(partition, stream, command.settings)
             else:
                 head.settings = head.settings._replace(**command.settings)
-                effects = [("HSET", keys.heads(partition), stream, stored(head, stream))]
+                effects = [("HSET", keys.heads(partition), stream, blob(head, "head", stream))]
             return status, [msgspec.json.encode(rendering.summary(stream, head))], effects
         if head is None:
             raise UnknownStream(f"there is no stream {stream!r}")
@@ -218,14 +217,9 @@ class FakeWorker:
         head = self._heads[stream] = NamedHead(1, settings)
         head.stream = stream
         return head, [
-            ("HSET", keys.heads(partition), stream, stored(head, stream)),
+            ("HSET", keys.heads(partition), stream, blob(head, "head", stream)),
             ("ZADD", keys.names(partition), 0, stream),
         ]
-
-
-def stored(head, stream):
-    """A head as it is stored."""
-    return wire.checksummed(wire.encode(head), "head", stream)
 
 
 class NamedHead(wire.Head):

@@ -23,9 +23,10 @@ from service.store import keys
 from service.store.connection import connect_async
 from service.store.feed import Feeds
 from service.store.reads import AsyncStore
-from service.store.streams import chunk_of, seal
+from service.store.streams import chunk_of
 from tests.feeding import MS, Writer
-from tests.service.api.conftest import PARTITIONS, located, stored
+from tests.service.api.conftest import PARTITIONS, located
+from tests.stored import put_head, put_records, record
 
 STATES = ("suspected", "confirmed", "withdrawn")
 GATEWAY = SimpleNamespace(partition=lambda stream: keys.partition_of(stream, PARTITIONS))
@@ -123,7 +124,7 @@ async def test_what_an_error_left_untrimmed_is_trimmed_by_the_next_request(
 async def test_a_damaged_history_is_left_out_of_a_page(writer, changes, store):
     for name in ("good", "bad"):
         writer.raise_(name, 3)
-        keep(store, name, [record(seq) for seq in range(100)])
+        keep(store, name, list(map(daily, range(100))))
     place = keys.history(keys.partition_of("bad", PARTITIONS), "bad")
     store.hset(place, str(chunk_of("bad", 30)), b"?")
     page = await listed(changes())
@@ -137,7 +138,7 @@ async def test_records_that_a_commit_moved_between_two_reads_are_read_again(
 ):
     """An explanation made without them is answered, but not cached."""
     writer.raise_("a", 3)
-    keep(store, "a", [record(seq) for seq in range(100)])
+    keep(store, "a", list(map(daily, range(100))))
     whole = (await listed(changes())).changes[0]
     around, moved = AsyncStore.around, []
 
@@ -161,17 +162,17 @@ async def test_records_that_a_commit_moved_between_two_reads_are_read_again(
 async def test_a_change_is_explained_anew_once_a_season_is_found(writer, changes, store):
     """The same labels, of which the last are less another season from then on."""
     writer.raise_("a", 3)
-    keep(store, "a", [record(seq) for seq in range(100)])
+    keep(store, "a", list(map(daily, range(100))))
     one = changes()
     before = (await listed(one)).changes[0]
     assert (await listed(one)).changes[0] == before
-    known = [record(seq, offset=0.9 * (seq % 7)) for seq in range(100)]
+    known = [daily(seq, offset=0.9 * (seq % 7)) for seq in range(100)]
     keep(store, "a", known, wire.SeasonPeriods([7], 100))
     assert (await listed(one)).changes[0] == (await listed(changes())).changes[0] != before
 
 
-def record(seq, offset=0.0):
-    return wire.Record(seq, float(seq % 7), None, None, 1.0, None, 0.01, 0.01, offset=offset)
+def daily(seq, offset=0.0):
+    return record(seq, float(seq % 7), offset=offset)
 
 
 def keep(store, name, records, season=None):
@@ -179,11 +180,8 @@ def keep(store, name, records, season=None):
     p = keys.partition_of(name, PARTITIONS)
     count = len(records)
     settings = wire.StreamSettings("gaussian")
-    head = wire.Head(1, settings, seq=count, sealed=count, season=season)
-    store.hset(keys.heads(p), name, stored(head, name))
-    for number in {chunk_of(name, row.seq) for row in records}:
-        rows = [row for row in records if chunk_of(name, row.seq) == number]
-        store.hset(keys.history(p, name), str(number), seal(name, number, rows))
+    put_head(store, p, name, wire.Head(1, settings, seq=count, sealed=count, season=season))
+    put_records(store, p, name, records, sealed=count)
 
 
 async def test_pages_go_on_where_they_were_while_changes_come(writer, changes):
@@ -249,9 +247,8 @@ async def test_without_a_stream_there_is_no_link_and_no_explanation(writer, chan
     writer.raise_("gone", 1)
     writer.raise_("other", 1)
     writer.raise_("damaged", 1)
-    p = keys.partition_of("other", PARTITIONS)
     head = wire.Head(2, wire.StreamSettings("gaussian"), seq=20)  # of a later life
-    store.hset(keys.heads(p), "other", stored(head, "other"))
+    put_head(store, keys.partition_of("other", PARTITIONS), "other", head)
     store.hset(keys.heads(keys.partition_of("damaged", PARTITIONS)), "damaged", b"?")
     page = await listed(changes())
     assert len(page.changes) == 3
@@ -287,13 +284,6 @@ async def test_a_bad_parameter_is_named(api):
 # --- streams ------------------------------------------------------------------------------------
 
 
-def put_head(store, name, head):
-    blob = stored(head, name)
-    store.zadd(keys.names(GATEWAY.partition(name)), {name: 0})
-    store.hset(keys.heads(GATEWAY.partition(name)), name, blob)
-    return blob
-
-
 @pytest.fixture
 async def reads(valkey_url):
     client = connect_async(valkey_url)
@@ -309,10 +299,10 @@ async def test_pages_by_probability_are_those_of_a_sort_of_all(store, reads, mon
         name = f"{rng.choice(SITES)}-{i}"
         values[name] = rng.choice([None, 0.5, 0.5, rng.random()])
         head = wire.Head(1, wire.StreamSettings(), changed_probability=values[name])
-        blob = put_head(store, name, head)
+        put_head(store, GATEWAY.partition(name), name, head)
         if i % 10 == 0:
             values[name] = None
-            store.hset(keys.heads(GATEWAY.partition(name)), name, blob[:-1] + b"?")
+            store.hset(keys.heads(GATEWAY.partition(name)), name, b"?")
     for prefix, contains in (("", ""), ("north", ""), ("東", "1"), ("", "ü"), ("north", "-🜁-")):
         expected = sorted(
             (name for name in values if name.startswith(prefix) and contains in name),
@@ -340,10 +330,9 @@ def tagged(store, monkeypatch):
     for i in range(25):
         name = f"s{i:02}"
         chosen = wire.StreamSettings(tags={"site": "north" if i % 5 else "south"})
-        put_head(store, name, wire.Head(1, chosen, seq=1, updated_ms=now_ms))
-        row = wire.Record(0, 1.0, None, None, 1.0, None, None, 0.0, anomaly=i / 100)
-        blob = wire.checksummed(wire.encode(row), "tail", name, 0)
-        store.hset(keys.tail(GATEWAY.partition(name), name), "0", blob)
+        p = GATEWAY.partition(name)
+        put_head(store, p, name, wire.Head(1, chosen, seq=1, updated_ms=now_ms))
+        put_records(store, p, name, [record(0, 1.0, anomaly=i / 100)], sealed=0)
     return [f"s{i:02}" for i in range(25)]
 
 
@@ -395,7 +384,8 @@ async def test_results_leave_out_streams_deleted_after_their_names_were_read(
     read_heads = reads.heads
 
     async def heads(streams):
-        put_head(store, "s01", wire.Head(1, wire.StreamSettings(), deleted=True))
+        deleted = wire.Head(1, wire.StreamSettings(), deleted=True)
+        put_head(store, GATEWAY.partition("s01"), "s01", deleted)
         store.hdel(keys.heads(GATEWAY.partition("s02")), "s02")
         return await read_heads(streams)
 

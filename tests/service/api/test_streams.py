@@ -10,8 +10,8 @@ from service import wire
 from service.api.gateway import own_commands
 from service.store import keys
 from service.store.keys import partition_of
-from service.store.streams import chunk_of, seal
-from tests.service.api.conftest import located, slug, stored
+from tests.service.api.conftest import located, slug
+from tests.stored import blob, put_head, put_records, record
 from tests.waiting import PATIENCE_S, Clock, until_async
 
 P = partition_of("s", 4)
@@ -190,13 +190,10 @@ def put(store, seq=500, starts=(0, 250), name="s", **settings):
         previous[start] = before
     chosen = wire.StreamSettings(**settings)
     head = wire.Head(1, chosen, seq=seq, warm=True, sealed=seq, best_start=starts[-1])
-    chunks = {}
-    for i in range(max(0, seq - chosen.history), seq):
-        record = wire.Record(i, 0.0, None, None, 1.0, None, 0.01, 0.0, previous_start=previous[i])
-        chunks.setdefault(chunk_of(name, i), []).append(record)
-    for number, chunk in chunks.items():
-        store.hset(keys.history(p, name), str(number), seal(name, number, chunk))
-    store.hset(keys.heads(p), name, stored(head, name))
+    kept = range(max(0, seq - chosen.history), seq)
+    records = (record(i, previous_start=previous[i]) for i in kept)
+    put_records(store, p, name, records, sealed=seq)
+    put_head(store, p, name, head)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +206,7 @@ def put(store, seq=500, starts=(0, 250), name="s", **settings):
 async def test_changepoints_follow_the_best_path_back(api, store, history, expected, counts):
     put(store, starts=(0, 100, 250), history=history)
     event = wire.Event(1, "confirmed", 250, 255, 265, 5, 0.9, "up", 2.0)
-    store.hset(keys.events(P, "s"), "1", wire.checksummed(wire.encode(event), "event", "s", 1))
+    store.hset(keys.events(P, "s"), "1", blob(event, "event", "s", 1))
     found = (await api.get(PATH)).json()
     assert [(each["start"], each["end"]) for each in found["segmentation"]] == expected
     (event,) = found["events"]
@@ -226,11 +223,10 @@ async def test_changepoints_follow_the_best_path_back(api, store, history, expec
 async def test_changepoints_have_the_kinds_that_are_asked_for(api, store):
     put(store, history=0)
     event = wire.Event(1, "confirmed", 50, 55, 65)
-    store.hset(keys.events(P, "s"), "1", wire.checksummed(wire.encode(event), "event", "s", 1))
+    store.hset(keys.events(P, "s"), "1", blob(event, "event", "s", 1))
     for at in (90, 1):
         event = wire.Event(at, "confirmed", at, at, at, kind="anomaly")
-        blob = wire.checksummed(wire.encode(event), "anomaly", "s", at)
-        store.hset(keys.anomalies(P, "s"), str(at), blob)
+        store.hset(keys.anomalies(P, "s"), str(at), blob(event, "anomaly", "s", at))
     change, anomalies = ["change 1"], ["anomaly 1", "anomaly 90"]
     for query, expected in (
         ("", change),

@@ -27,6 +27,7 @@ from service.store.streams import (
     unseal,
 )
 from tests.clusters import running_server, valkey
+from tests.stored import blob, put_records, record
 from tests.waiting import until
 
 pytestmark = pytest.mark.redis
@@ -45,29 +46,14 @@ def store(redis_client):
     return Store(redis_client)
 
 
-def record(seq):
-    return wire.Record(seq, float(seq), None, None, 1.0, None, 0.01, 0.0, log_score=-1.5)
-
-
 def head_of(seq=0, **fields):
     settings = wire.StreamSettings("gaussian", history=fields.pop("history", 2000))
     return wire.Head(1, settings, seq=seq, **fields)
 
 
-def stored(head, stream):
-    return wire.checksummed(wire.encode(head), "head", stream)
-
-
 def write_history(client, stream, seq, sealed):
     """Store records 0..seq-1 as a worker would: whole chunks below `sealed`, then the tail."""
-    chunks = {}
-    for i in range(sealed):
-        chunks.setdefault(chunk_of(stream, i), []).append(record(i))
-    for number, records in chunks.items():
-        client.hset(keys.history(P, stream), str(number), seal(stream, number, records))
-    for i in range(sealed, seq):
-        blob = wire.checksummed(wire.encode(record(i)), "tail", stream, i)
-        client.hset(keys.tail(P, stream), str(i), blob)
+    put_records(client, P, stream, map(record, range(seq)), sealed)
 
 
 # --- chunks -----------------------------------------------------------------------------------
@@ -98,7 +84,7 @@ def test_where_records_lie_and_that_sealing_is_the_identity():
 
 
 def test_load_finds_all_parts(redis_client, store):
-    head = stored(head_of(130, checkpoint=128), "a")
+    head = blob(head_of(130, checkpoint=128), "head", "a")
     redis_client.hset(keys.heads(P), "a", head)
     store.put_checkpoints(
         P, [("a", "1:128", b"\x00new"), ("a", "1:64", b"old"), ("b", "1:0", b"b")]
@@ -106,7 +92,7 @@ def test_load_finds_all_parts(redis_client, store):
     redis_client.hset(keys.tail(P, "a"), mapping={"129": "y", "1000": "z", "128": "x"})
     redis_client.hset(keys.idempotency(P, "a"), b"k\x000", b"r")
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
-    redis_client.hset(keys.heads(P), "bare", stored(head_of(5), "bare"))
+    redis_client.hset(keys.heads(P), "bare", blob(head_of(5), "head", "bare"))
     missing, found, broken, bare = store.load(P, ["b", "a", "broken", "bare"])
     assert missing == Stored(None, None, {}, {})
     tail = {b"128": b"x", b"129": b"y", b"1000": b"z"}
@@ -131,8 +117,8 @@ def test_chunks_as_stored(redis_client, store):
 
 async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
     head = head_of(3)
-    redis_client.hset(keys.heads(P), "a", stored(head, "a"))
-    redis_client.hset(keys.heads(P), "gone", stored(head_of(3, deleted=True), "gone"))
+    redis_client.hset(keys.heads(P), "a", blob(head, "head", "a"))
+    redis_client.hset(keys.heads(P), "gone", blob(head_of(3, deleted=True), "head", "gone"))
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
     assert await reader.head(P, "a") == head
     assert await reader.head(P, "gone") is None
@@ -147,9 +133,7 @@ async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
 async def test_events_by_id(redis_client, reader):
     for id_ in (10, 2, 1):
         event = wire.Event(id_, "confirmed", 5 * id_, 6 * id_)
-        redis_client.hset(
-            keys.events(P, "a"), str(id_), wire.checksummed(wire.encode(event), "event", "a", id_)
-        )
+        redis_client.hset(keys.events(P, "a"), str(id_), blob(event, "event", "a", id_))
     assert [event.id for event in await reader.events(P, "a")] == [1, 2, 10]
     assert await reader.events(P, "b") == []
     redis_client.hset(keys.events(P, "a"), "3", b"?")
@@ -183,7 +167,7 @@ async def test_records_end_with_the_retained_and_follow_what_was_sealed_since(re
     assert seqs(await reader.records(P, "a", head, 0, 200)) == list(range(150, 200))
     before = head_of(200, sealed=61)  # what was sealed when the head was read; 189 is by now
     assert seqs(await reader.records(P, "a", before, 0, 200)) == list(range(200))
-    redis_client.hset(keys.heads(P), "a", stored(head_of(200, sealed=189), "a"))
+    redis_client.hset(keys.heads(P), "a", blob(head_of(200, sealed=189), "head", "a"))
     redis_client.hdel(keys.tail(P, "a"), "195")
     with pytest.raises(UnreadablePart, match="observation 195 of 'a' is missing"):
         await reader.records(P, "a", before, 0, 200)
@@ -225,8 +209,8 @@ async def test_names_that_all_lie_in_one_partition(redis_client, reader):
 
 async def test_outcomes_and_health(redis_client, reader):
     outcome = wire.Outcome(1024, 200, [b"{}"])
-    blob = wire.checksummed(wire.encode(outcome), "outcome", "i", 1024)
-    redis_client.hset(keys.outcomes(P, "i", 1024), "1024", blob)
+    stored = blob(outcome, "outcome", "i", 1024)
+    redis_client.hset(keys.outcomes(P, "i", 1024), "1024", stored)
     assert await reader.outcomes("i", [(P, 0), (P, 1024), (P, 1025)]) == {1024: outcome}
     assert await reader.outcomes("i", [(0, 1024)]) == await reader.outcomes("j", [(P, 1024)]) == {}
     assert await reader.outcomes("i", []) == {}
@@ -313,7 +297,7 @@ def fetched(place):
     wanted = reads._wanted(place, BEFORE, AFTER)
     sealed, name = place.head.sealed, place.stream
     tail = [
-        wire.checksummed(wire.encode(labelled(seq)), "tail", name, seq)
+        blob(labelled(seq), "tail", name, seq)
         for seq in range(max(wanted.start, sealed), wanted.stop)
     ]
     chunks = []

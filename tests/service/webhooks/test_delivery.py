@@ -20,6 +20,7 @@ from service.wire.event_entries import Filter, Id
 from tests.e2e.deployment import Processes
 from tests.ports import free_port
 from tests.service.webhooks.conftest import PARTITIONS, Receiver, notice, raised, verify
+from tests.stored import put_head, put_records, record
 from tests.waiting import PATIENCE_S, until, until_async
 
 LOOPBACK = Allowed.parse("http://127.0.0.1")
@@ -241,22 +242,19 @@ async def test_a_delivery_explains_its_change_by_the_history_of_its_stream(
     delivering.hook("h", f"{receiver.url}/h", kinds=["change", "anomaly"])
     p = keys.partition_of("a", PARTITIONS)
 
-    def put_head(generation):
-        head = wire.encode(wire.Head(generation, wire.StreamSettings("gaussian"), seq=60))
-        delivering.client.hset(keys.heads(p), "a", wire.checksummed(head, "head", "a"))
+    def live(generation):
+        head = wire.Head(generation, wire.StreamSettings("gaussian"), seq=60)
+        put_head(delivering.client, p, "a", head)
 
-    put_head(1)
-    for seq in range(60):
-        y = (10.0 if seq < 30 else 4.0) + 0.1 * (seq % 3)
-        record = wire.encode(wire.Record(seq, y, None, None, 1.0, None, 0.01, 0.0))
-        blob = wire.checksummed(record, "tail", "a", seq)
-        delivering.client.hset(keys.tail(p, "a"), str(seq), blob)
+    live(1)
+    y = [(10.0 if seq < 30 else 4.0) + 0.1 * (seq % 3) for seq in range(60)]
+    put_records(delivering.client, p, "a", map(record, range(60), y), sealed=0)
     async with delivering.running():
         writer.raise_("a", 3)  # a change at 30
         await until_async(lambda: len(receiver.calls) == 1)
         writer.raise_("a", 4, kind="anomaly")
         await until_async(lambda: len(receiver.calls) == 2)
-        put_head(2)  # of a later life
+        live(2)
         writer.raise_("a", 3)
         await until_async(lambda: len(receiver.calls) == 3)
         delivering.client.hset(keys.heads(p), "a", b"damaged")

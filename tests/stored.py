@@ -1,0 +1,40 @@
+"""What a worker stores of a stream, written without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from service import wire
+from service.store import keys
+from service.store.streams import chunk_of, seal
+
+
+def record(seq: int, y: Any = 0.0, **fields: Any) -> wire.Record:
+    """A record of an observation at the place `seq`."""
+    return wire.Record(seq, y, None, None, 1.0, None, 0.01, 0.0, **fields)
+
+
+def blob(value: Any, *place: object) -> bytes:
+    """A value as it is stored, with the checksum of its place."""
+    return wire.checksummed(wire.encode(value), *place)
+
+
+def put_head(client, partition: int, stream: str, head: wire.Head) -> None:
+    client.zadd(keys.names(partition), {stream: 0})
+    client.hset(keys.heads(partition), stream, blob(head, "head", stream))
+
+
+def put_records(
+    client, partition: int, stream: str, records: Iterable[wire.Record], sealed: int
+) -> None:
+    """Store records below `sealed` in whole chunks, the others in the tail."""
+    chunks: dict[int, list[wire.Record]] = {}
+    for each in records:
+        if each.seq < sealed:
+            chunks.setdefault(chunk_of(stream, each.seq), []).append(each)
+        else:
+            tail = blob(each, "tail", stream, each.seq)
+            client.hset(keys.tail(partition, stream), str(each.seq), tail)
+    for number, rows in chunks.items():
+        client.hset(keys.history(partition, stream), str(number), seal(stream, number, rows))
