@@ -171,7 +171,7 @@ def running_cluster(masters: int = 3, replicas: int = 0):
             )
         command = ["redis-cli", "--cluster", "create", *(f"127.0.0.1:{p}" for p in ports)]
         command += ["--cluster-replicas", str(replicas), "--cluster-yes"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         for port in ports:
             until(lambda p=port: _ready(lambda: _is_whole(nodes.client(p))), lambda: "the cluster")
         yield "redis+cluster://" + ",".join(f"127.0.0.1:{p}" for p in ports[:masters]), nodes

@@ -3,7 +3,6 @@
 The service must be a fresh one, whose model `regimes` has two versions: see `publish`.
 """
 
-import json
 import random
 import shutil
 import sys
@@ -12,15 +11,12 @@ import httpx
 import msgspec
 
 from service.api.openapi import EXAMPLES, all_examples
-from service.api.parsing.remote_write import PROTOBUF
-from service.api.routes.table import CALLS
+from service.api.parsing.bodies import BYTES
 from service.models.catalogue import SHIPPED
 from tests.e2e import calling
-from tests.remote_write import V1, version_1
+from tests.service.api.calls import request_of
 from tests.waiting import PATIENCE_S, until
 
-BYTES = "application/octet-stream"
-PATHS = {call.endpoint.__name__: (call.method, call.path) for call in CALLS}
 KEPT = 4  # of a long list of objects or numbers
 ENDLESS = ("events", "follow_observations")
 
@@ -51,23 +47,20 @@ def prepare(client):
 
 def ask(client, each, blob):
     """Send one example; `blob` is a snapshot for the one that needs it."""
-    method, path = PATHS[each.call]
-    url = path.format(**each.path) + (f"?{each.query}" if each.query else "")
-    if each.body is msgspec.UNSET:
-        if each.call in ENDLESS:
-            return first_message(client, url)
-        if each.call != "changepoints":
-            return client.request(method, url)
-        found = lambda: client.request(method, url)  # noqa: E731
-        until(lambda: found().json()["hindsight"]["status"] != "pending")
-        return found()
-    content = each.body if isinstance(each.body, str) else json.dumps(each.body)
-    content = blob if each.media == BYTES else content
-    if each.media == PROTOBUF:
-        labels = {"__name__": "node_load1", "instance": "a:9100", "job": "node"}
-        samples = [(0.4, 1_767_225_600_000), (0.5, 1_767_225_660_000)]
-        return client.request(method, url, content=version_1((labels, samples)), headers=V1)
-    return client.request(method, url, content=content, headers={"Content-Type": each.media})
+    labels = {"__name__": "node_load1", "instance": "a:9100", "job": "node"}
+    samples = [(0.4, 1_767_225_600_000), (0.5, 1_767_225_660_000)]
+    asked = request_of(each, blob, (labels, samples))
+
+    def send():
+        return client.request(
+            asked.call.method, asked.url, content=asked.content, headers=asked.headers
+        )
+
+    if each.call in ENDLESS:
+        return first_message(client, asked.url)
+    if each.call == "changepoints":
+        until(lambda: send().json()["hindsight"]["status"] != "pending")
+    return send()
 
 
 def first_message(client, url):

@@ -74,7 +74,7 @@ def test_a_stream_moves_to_another_model_while_observations_come(url, http, pref
 def test_a_stream_expires_and_one_that_follows_it_is_told(url, http, prefix):
     ask(http, "PUT", f"{prefix}brief", 201, json={"ttl": 1})
     follower = Follower(url, f"{prefix}brief")
-    with follower.connected(timeout=PATIENCE_S) as messages:
+    with follower.connected() as messages:
         list(messages)
     assert follower.ends == ["deleted"]
     ask(http, "GET", f"{prefix}brief", 404)

@@ -93,13 +93,13 @@ def test_a_stream_that_ends_or_is_replaced_is_told_and_is_not_taken_for_its_succ
     post(http, name, [1.0, 2.0])
     snapshot = http.get(f"/v1/streams/{name}/snapshot").content
     follower = Follower(url, name, after="0")
-    with follower.connected(timeout=PATIENCE_S) as messages:
+    with follower.connected() as messages:
         until(lambda: next(messages) and follower.seen)
         ask(http, "PUT", f"{name}/snapshot?replace=true", content=snapshot, headers=BYTES)
         list(messages)
     assert follower.ends == ["replaced"]
     follower = Follower(url, name, after="0")
-    with follower.connected(timeout=PATIENCE_S) as messages:
+    with follower.connected() as messages:
         until(lambda: next(messages) and follower.seen)
         ask(http, "DELETE", name, 204)
         list(messages)

@@ -13,11 +13,12 @@ from fastapi.openapi.utils import get_openapi
 from service import problems
 from service.api.app import create_app
 from service.api.openapi import all_examples, answers
+from service.api.parsing.bodies import BYTES
 from service.api.routes.table import CALLS
 from service.problems import PROBLEM_JSON, problem_types
 from service.settings import Settings
-from tests.e2e.asking import BYTES, PATHS, answer_of, play
-from tests.service.api.calls import NAMES, check, check_problem, openapi, operation
+from tests.e2e.asking import answer_of, play
+from tests.service.api.calls import BY_NAME, check, check_problem, openapi, operation
 from tests.waiting import PATIENCE_S
 
 OPEN_SCHEMAS = {"Problem"}  # may have further members
@@ -35,7 +36,7 @@ def closed():
 
 def contents():
     """Every media type of every request and answer, with where it is."""
-    for name in NAMES:
+    for name in BY_NAME:
         each = operation(name)
         for media, content in each.get("requestBody", {}).get("content", {}).items():
             yield f"{name} body {media}", content
@@ -56,7 +57,7 @@ def test_every_body_and_answer_and_schema_has_examples_that_fit_it():
     for schema in openapi()["components"]["schemas"].values():
         for example in schema.get("examples", []):
             check(schema, example)
-    assert {each.call for each in all_examples()} == set(NAMES)
+    assert {each.call for each in all_examples()} == set(BY_NAME)
     names = [(each.call, each.name) for each in all_examples()]
     assert len(set(names)) == len(names)
 
@@ -171,9 +172,9 @@ def test_a_provoked_problem_is_one_that_the_call_is_said_to_have(played):
     client.post("/v1/streams/cool/observations", json={"y": 1.0})
     (blob,) = [response.content for each, response in answered if each.call == "get_snapshot"]
     for slug, call, path, request in PROVOKED:
-        sent, method = dict(request), PATHS[call][0]
+        sent = dict(request)
         if "kind" in sent:
             kind = {"Content-Type": f"application/{sent.pop('kind')}"}
             sent = {"content": blob, **sent, "headers": kind}
-        response = client.request(method, PATHS[call][1].format(**path), **sent)
+        response = client.request(BY_NAME[call].method, BY_NAME[call].path.format(**path), **sent)
         check_problem(call, response, response.status_code, slug)

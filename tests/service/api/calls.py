@@ -20,7 +20,7 @@ from service.settings import Settings
 from service.wire import snapshot
 from tests.remote_write import V2, version_2
 
-NAMES = [call.endpoint.__name__ for call in CALLS]
+BY_NAME = {call.endpoint.__name__: call for call in CALLS}
 
 
 class Asked(NamedTuple):
@@ -29,38 +29,46 @@ class Asked(NamedTuple):
     call: ApiCall
     name: str
     url: str
-    media: str
+    headers: dict[str, str]
     content: bytes | None
+
+    @property
+    def media(self):
+        return self.headers.get("Content-Type", "").partition(";")[0]
 
     async def send(self, api, url=None, content=msgspec.UNSET, **headers):
         """Send it, with another address, body or headers."""
         body = self.content if content is msgspec.UNSET else content
-        kind = {"Content-Type": self.media} if self.call.has_body else {}
-        if self.media == PROTOBUF:
-            kind = V2
-        return await api.request(
-            self.call.method, url or self.url, content=body, headers={**kind, **headers}
-        )
+        headers = {**self.headers, **headers}
+        return await api.request(self.call.method, url or self.url, content=body, headers=headers)
+
+
+def request_of(example, snapshot, samples):
+    """The request of an example; a snapshot and a remote write are bytes that it does not have."""
+    call = BY_NAME[example.call]
+    url = call.path.format(**example.path) + (f"?{example.query}" if example.query else "")
+    headers = {"Content-Type": example.media} if call.has_body else {}
+    content = None
+    if isinstance(example.body, str):
+        content = example.body.encode()
+    elif example.body is not msgspec.UNSET:
+        content = json.dumps(example.body).encode()
+    if example.media == PROTOBUF:
+        headers, content = V2, version_2(samples)
+    if example.media == BYTES and call.has_body:
+        content = snapshot
+    return Asked(call, example.call, url, headers, content)
 
 
 @functools.cache
 def requests():
     """One request of each call, as its first example has it."""
+    head = wire.Head(1, wire.StreamSettings())
+    blob = snapshot.dump(snapshot.StreamSnapshot("s", 1, None, head, None, [], [], {}))
     found = {}
     for example in all_examples():
-        call = CALLS[NAMES.index(example.call)]
-        url = call.path.format(**example.path) + (f"?{example.query}" if example.query else "")
-        content = None
-        if isinstance(example.body, str):
-            content = example.body.encode()
-        elif example.body is not msgspec.UNSET:
-            content = json.dumps(example.body).encode()
-        if example.media == PROTOBUF:
-            content = version_2(({"__name__": "x"}, [(1.0, 1_767_225_600_000)]))
-        if example.media == BYTES:
-            head = wire.Head(1, wire.StreamSettings())
-            content = snapshot.dump(snapshot.StreamSnapshot("s", 1, None, head, None, [], [], {}))
-        found.setdefault(example.call, Asked(call, example.call, url, example.media, content))
+        asked = request_of(example, blob, ({"__name__": "x"}, [(1.0, 1_767_225_600_000)]))
+        found.setdefault(example.call, asked)
     return list(found.values())
 
 
@@ -72,7 +80,7 @@ def openapi():
 
 def operation(name, document=None):
     """What the document says of a call."""
-    call = CALLS[NAMES.index(name)]
+    call = BY_NAME[name]
     return (document or openapi())["paths"][call.path][call.method.lower()]
 
 

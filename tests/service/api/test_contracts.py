@@ -18,7 +18,7 @@ from service.api_keys import OPEN, SCOPES
 from service.problems import WaitTooLong
 from service.store import keys
 from tests.e2e.asking import publish
-from tests.service.api.calls import NAMES, check_problem, openapi, operation, requests
+from tests.service.api.calls import BY_NAME, check_problem, openapi, operation, requests
 from tests.service.api.conftest import make_key, slug
 from tests.waiting import until_async
 
@@ -42,7 +42,7 @@ def raising(error):
 
 
 def test_every_call_has_a_request_to_test_it_by():
-    assert sorted(each.name for each in requests()) == sorted(NAMES)
+    assert sorted(each.name for each in requests()) == sorted(BY_NAME)
 
 
 async def test_without_a_key_every_call_but_the_probes_is_refused(settings, worker, start):

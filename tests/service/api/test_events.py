@@ -186,7 +186,7 @@ def test_catching_up_meets_following_without_a_loss_or_a_doubling(start, writer,
     fill(writer, 10)
     writing = threading.Thread(target=fill, args=(writer, 30, 11))
     consumers = [Consumer(url, after="0") for _ in range(3)]
-    reading = [threading.Thread(target=c.read, args=(40 * 8, 60.0)) for c in consumers]
+    reading = [threading.Thread(target=c.read, args=(40 * 8,)) for c in consumers]
     for thread in (writing, *reading):
         thread.start()
     for thread in (writing, *reading):
@@ -198,7 +198,7 @@ def test_catching_up_meets_following_without_a_loss_or_a_doubling(start, writer,
 
 def test_a_lost_connection_to_the_store_loses_no_event(start, writer, valkey_url):
     consumer = Consumer(start().url)
-    with consumer.connected(60.0) as messages, connect(valkey_url) as client:
+    with consumer.connected() as messages, connect(valkey_url) as client:
         next(messages)
         for i in range(1, 4):
             client.client_kill_filter(_type="normal", skipme=True)
@@ -227,7 +227,7 @@ def test_heartbeats_move_the_cursor_past_what_is_not_wanted(start, writer):
 def connected(consumer):
     """The consumer's messages, until the test ends."""
     stack = contextlib.ExitStack()
-    messages = stack.enter_context(consumer.connected(60.0))
+    messages = stack.enter_context(consumer.connected())
     next(messages)
     return stack, messages
 
@@ -272,7 +272,7 @@ def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(start, writer
     assert len(ids) < 125
     resumed = Consumer(api.url)
     resumed.last = ids[-1].decode()
-    resumed.read(125 - len(ids), 60.0)
+    resumed.read(125 - len(ids))
     assert [i for _, i, _ in resumed.seen] == list(range(len(ids) + 1, 126))
 
 

@@ -277,8 +277,14 @@ async def test_a_bad_parameter_is_named(api):
     assert (await api.get("/v1/changes?limit=500&min_probability=1")).is_success
     for query, loc in (("limit=101", "limit"), ("labels=65", "labels"), ("sort=size", "sort")):
         assert located(await api.get(f"/v1/overview?{query}")) == [f"query.{loc}"], query
-    for match in ("{a=~%22((%22}", "{a=b}"):
-        assert located(await api.get(f"/v1/streams?match={match}")) == ["query.match[0]"], match
+    for query, loc in (
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=x", "limit"),
+        ("match={a=b}", "match[0]"),
+    ):
+        assert located(await api.get(f"/v1/streams?{query}")) == [f"query.{loc}"], query
+    assert (await api.get("/v1/streams?limit=1000")).is_success
 
 
 # --- streams ------------------------------------------------------------------------------------

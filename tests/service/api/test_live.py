@@ -122,7 +122,7 @@ def test_many_who_follow_cost_one_look(start, settings, monkeypatch):
 
     monkeypatch.setattr(api.app.state.context.observation_hub._store, "heads", counted)
     followers = [Follower(api.url, "a") for _ in range(10)]
-    threads = [threading.Thread(target=each.read, args=(1, 60.0)) for each in followers]
+    threads = [threading.Thread(target=each.read, args=(1,)) for each in followers]
     for thread in threads:
         thread.start()
     until(lambda: api.metric("moca_live_streams") == 10)
@@ -161,7 +161,7 @@ def test_a_lost_connection_to_the_store_loses_nothing(api, settings):
             response = http.post("/v1/streams/a/observations", json={"y": i, "seq": i})
         return response.status_code in (200, 409)
 
-    with follower.connected(60.0) as messages, connect(settings.redis_url) as client:
+    with follower.connected() as messages, connect(settings.redis_url) as client:
         next(messages)
         for i in range(1, 6):
             client.client_kill_filter(_type="normal", skipme=True)

@@ -91,15 +91,6 @@ def test_a_list_of_several_parts_is_not_taken_for_one_in_other_parts():
     assert len({digest(body), list_digest(body, 33, 512), list_digest(body, 33, 20)}) == 3
 
 
-async def test_a_list_again_with_its_key_is_answered_from_memory(api, worker):
-    body, key = [{"y": i} for i in range(40)], {"Idempotency-Key": "again"}
-    first = (await api.post(POST, json=body, headers=key)).json()
-    second = (await api.post(POST, json=body, headers=key)).json()
-    assert second == [{**answer, "duplicate": True} for answer in first]
-    other = await api.post(POST, json=body[:-1], headers=key)
-    assert (other.status_code, slug(other)) == (422, "key-reused")
-
-
 async def test_a_bad_idempotency_key_is_named(api, worker):
     for key in ("", "a b", "é", "k" * 201, "a\tb"):
         response = await api.post(POST, json={}, headers={"Idempotency-Key": key.encode()})

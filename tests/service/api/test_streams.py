@@ -112,26 +112,6 @@ async def test_one_rule_of_confirmation_is_passed_on(api, worker):
         assert worker.commands[-1].settings == given
 
 
-async def test_the_list_comes_in_pages(api):
-    names = sorted(f"{kind}-{i}" for kind in ("pump", "fan") for i in range(13))
-    await api.post("/v1/observations", json=[{"stream": name, "y": 1} for name in names])
-    found, cursor = [], None
-    while True:
-        params = {"limit": 5} | ({} if cursor is None else {"cursor": cursor})
-        page = (await api.get("/v1/streams", params=params)).json()
-        found += [each["stream"] for each in page["streams"]]
-        cursor = page["cursor"]
-        if cursor is None:
-            break
-        assert len(page["streams"]) == 5
-    assert found == names
-    pumps = (await api.get("/v1/streams", params={"prefix": "pump-"})).json()["streams"]
-    assert len(pumps) == 13
-    for limit in (0, 1001, "x"):
-        assert located(await api.get("/v1/streams", params={"limit": limit})) == ["query.limit"]
-    assert (await api.get("/v1/streams", params={"limit": 1000})).is_success
-
-
 async def test_predictions_have_defaults_and_new_seeds(api, worker):
     await api.post(f"{S}/observations", json={"y": 1})
     body = {"x": [[1, 2]], "quantiles": [0.1], "samples": 3, "components": True, "seed": 5}

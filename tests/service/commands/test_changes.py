@@ -44,22 +44,19 @@ def listed(moca, monkeypatch):
     return listed
 
 
-def test_times_are_utc(listed):
+def test_times_are_utc_and_no_more_pages_are_read_than_the_limit_needs(listed):
     shown = listed(Service()).stdout
     assert "time (UTC)" in shown
     for i, time in enumerate(SHOWN):
         (line,) = [line for line in shown.splitlines() if line.split()[:1] == [f"s{i}"]]
         assert line.split()[1] == time
-
-
-def test_what_cannot_be_read_is_told(listed):
-    found = listed(Service(["b", "a"]), "--csv")
-    assert "cannot read the state or history of a, b" in found.stderr
-    assert "cannot read" not in found.stdout
-    assert listed(Service()).stderr == ""
-
-
-def test_no_more_pages_than_the_limit_needs(listed):
     service = Service()
     assert listed(service, "--csv", "--limit", "2").stdout.count("\n") == 3
     assert service.calls == 2
+
+
+def test_what_cannot_be_read_is_told(listed):
+    answer = listed(Service(["b", "a"]), "--csv")
+    assert "cannot read the state or history of a, b" in answer.stderr
+    assert "cannot read" not in answer.stdout
+    assert listed(Service()).stderr == ""
