@@ -1,5 +1,6 @@
 """The image and compose: versions, health, rights, passwords; and the image that was built."""
 
+import contextlib
 import json
 import os
 import re
@@ -10,21 +11,39 @@ import subprocess
 import sys
 import threading
 import tomllib
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from service.commands.options import read_settings
 from tests.clusters import valkey, wait_until_up
-from tests.needed import needed
 from tests.serving import Quiet, ThreadServer
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 HEALTH = [sys.executable, "-I", str(ROOT / "deploy" / "healthcheck.py")]
+
+
+def needed(requirements):
+    """Names of distributions that some requirements bring along, themselves included."""
+    seen, left = set(), [Requirement(text) for text in requirements]
+    while left:
+        one = left.pop()
+        key = (canonicalize_name(one.name), frozenset(one.extras))
+        if key in seen:
+            continue
+        seen.add(key)
+        with contextlib.suppress(PackageNotFoundError):  # of another platform
+            for below in map(Requirement, requires(one.name) or []):
+                environments = [{"extra": extra} for extra in (*one.extras, "")]
+                if below.marker is None or any(map(below.marker.evaluate, environments)):
+                    left.append(below)
+    return {name for name, _ in seen}
 
 
 def test_every_package_of_the_image_has_one_version():

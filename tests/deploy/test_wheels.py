@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +21,8 @@ DETECTOR = next(blocks(ROOT / "docs" / "detector.md"))
 PANDAS = "import pandas as pd"  # not installed beside the client
 WRONG = "import moca_client\nmoca_client.Client('').model('').versions[0].no_such_member\n"
 PIP = ("-m", "pip", "--disable-pip-version-check")
+# What `make run` installs beside the service itself.
+EXTRAS = re.search(r"-e '\.\[(.*?)\]'", (ROOT / "Makefile").read_text())[1]
 
 
 # Prints what a package imports at first, and what all of its modules do, but for some of its parts.
@@ -133,12 +136,15 @@ def test_modules_of_the_client_are_there_at_first_use():
 
 @pytest.mark.slow
 def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
+    """With the extras of `make run` the demo draws; what more training needs is named."""
     core = installed(empty_environment(tmp_path / "core"), wheels["moca-core"])
     _, every = json.loads(run(core, "-I", "-c", IMPORTS, "model_core"))
     assert {"model_core", "numba", "numpy", "safetensors", "torch"} <= set(every)
     _, code, shown = DETECTOR
     assert run(core, "-I", "-c", code) == shown
-    python = installed(empty_environment(tmp_path / "all"), *wheels.values())
+    service = f"{wheels['moca-service']}[{EXTRAS}]"
+    others = wheels["moca-client"], wheels["moca-core"]
+    python = installed(empty_environment(tmp_path / "all"), *others, service)
     pip("--python", python, "check")
     before = "import sys, service.worker.worker, service.api.app; print(*sys.modules)"
     modules = run(python, "-I", "-c", before).split()
@@ -147,6 +153,14 @@ def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
         python.parent / "moca", "demo", "--once", "--port", free_port(),
         "--data-dir", tmp_path / "data", "--plots-dir", tmp_path / "plots", timeout=120,
     )  # fmt: skip
+    names = ["coal-answers.csv", "coal.png", "nile-answers.csv", "nile.png"]
+    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
+    history = tmp_path / "history.csv"
+    history.write_text("y\n" + "\n".join(str(i % 7) for i in range(300)) + "\n")
+    command = [python.parent / "moca", "train", "--data", history]
+    refused = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "`make install` installs all that training needs" in refused.stderr
     pip("--python", python, "uninstall", "--yes", "moca-service")
     run(python, "-I", "-c", "import moca_client, model_core.filter; moca_client.Client")
     left = run(python, "-I", "-c", "import importlib.util as u; print(u.find_spec('service'))")
