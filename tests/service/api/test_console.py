@@ -3,6 +3,7 @@
 import gzip
 import re
 from importlib.metadata import PackageNotFoundError
+from unittest.mock import Mock
 
 import pytest
 
@@ -75,10 +76,7 @@ async def test_files_are_packed_where_that_is_understood_and_not_sent_again(api,
 
 
 async def test_without_the_plotting_package_the_page_says_so(api, fresh, monkeypatch):
-    def missing(name):
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(assets, "version", missing)
+    monkeypatch.setattr(assets, "version", Mock(side_effect=PackageNotFoundError))
     assert '<meta name="moca-plotly" content=""' in (await api.get("/")).text
 
 

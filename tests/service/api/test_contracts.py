@@ -6,6 +6,7 @@ Every refusal is a problem document that the OpenAPI document has for its call.
 import asyncio
 import json
 import re
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -280,9 +281,7 @@ async def test_what_the_router_refuses(api):
 
 
 async def test_an_unexpected_error_is_a_problem_that_tells_nothing(api, monkeypatch, caplog):
-    async def broken(command):
-        raise RuntimeError("a bug")
-
+    broken = AsyncMock(side_effect=RuntimeError("a bug"))
     monkeypatch.setattr(api.app.state.context.gateway, "submit", broken)
     response = await api.get("/v1/streams/s/run-length")
     document = check_problem("run_length", response, 500, "internal-error")

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import time
+from itertools import chain, repeat
+from unittest.mock import DEFAULT, AsyncMock
 
 import pytest
 import redis
@@ -81,16 +83,11 @@ async def test_what_waits_goes_together_and_in_order(api, worker):
 async def test_entries_are_bounded(api, worker, monkeypatch):
     monkeypatch.setattr(append, "MAX_ENTRY_BYTES", 4096)
     appender = api.app.state.context.gateway._queues[P]._appender
-    sizes, send = [], appender.append
-
-    async def noted(partition, number, count, payload, *more):
-        sizes.append(len(payload))
-        return await send(partition, number, count, payload, *more)
-
-    monkeypatch.setattr(appender, "append", noted)
+    append_entry = AsyncMock(wraps=appender.append)
+    monkeypatch.setattr(appender, "append", append_entry)
     responses = await asyncio.gather(*(api.post(POST, json={"y": i}) for i in range(300)))
     assert {response.status_code for response in responses} == {200}
-    assert 4096 - 200 < max(sizes) <= 4096
+    assert 4096 - 200 < max(len(call.args[3]) for call in append_entry.await_args_list) <= 4096
 
 
 async def test_envelopes_are_stamped_and_a_canary_is_chosen_for_new_streams(
@@ -201,14 +198,8 @@ async def test_outcomes_of_which_only_numbers_are_published_are_read_until_it_su
     worker.inline = False
     recovered = count_of(metrics.RECOVERED_REPLIES)
     store = api.app.state.context.replies._store
-    read, failures = store.outcomes, [redis.ConnectionError("gone"), OSError("gone")]
-
-    async def failing(*arguments):
-        if failures:
-            raise failures.pop()
-        return await read(*arguments)
-
-    store.outcomes = failing
+    failures = [redis.ConnectionError("gone"), OSError("gone")]
+    store.outcomes = AsyncMock(wraps=store.outcomes, side_effect=chain(failures, repeat(DEFAULT)))
     assert (await api.post(POST, json={"y": 0})).status_code == 200
     assert caplog.text.count("cannot read outcomes: gone") == 2
     assert count_of(metrics.RECOVERED_REPLIES) == recovered  # none was missed

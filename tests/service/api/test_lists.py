@@ -5,6 +5,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -108,13 +109,9 @@ async def test_what_an_error_left_untrimmed_is_trimmed_by_the_next_request(
     for i in range(1, 4):
         writer.raise_("a", i)
     assert (await listed(one)).total == 3
-
-    async def fail(self, partitions):
-        raise redis.ConnectionError("gone")
-
     writer.raise_("a", 4)
     with monkeypatch.context() as patched:
-        patched.setattr(Feeds, "oldest", fail)
+        patched.setattr(Feeds, "oldest", AsyncMock(side_effect=redis.ConnectionError("gone")))
         with pytest.raises(RedisUnavailable):
             await listed(one)
     store.xtrim(keys.feed(keys.partition_of("a", PARTITIONS)), maxlen=1, approximate=False)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,33 +25,27 @@ def models(tmp_path):
 
 @pytest.fixture
 def simulated(monkeypatch):
-    """Curves of a built-in model in place of a simulation; returns the plans."""
-    plans = []
-    found = sensitivity_curves.of("nowhere", "bernoulli")
-
-    def simulate(model, plan, reference):
-        plans.append(plan)
-        return found
-
-    monkeypatch.setattr(calibrate, "_simulated", simulate)
-    simulate.plans, simulate.found = plans, found
-    return simulate
+    """Curves of a built-in model in place of a simulation."""
+    simulated = Mock(return_value=sensitivity_curves.of("nowhere", "bernoulli"))
+    monkeypatch.setattr(calibrate, "_simulated", simulated)
+    return simulated
 
 
 def test_an_artifact_gets_its_curves_and_nothing_else_changes(moca, models, simulated):
     file = models / "kinds" / "1" / "model.json"
-    before = {**json.loads(file.read_text()), "sensitivity": simulated.found}
+    before = {**json.loads(file.read_text()), "sensitivity": simulated.return_value}
     mode = file.stat().st_mode
     said = moca("calibrate", "kinds", "--models-dir", models, *FEW, "--hazard", "0.05", "--seed", 3)
     assert said.exit_code == 0, said.output
     assert "kinds@1" in said.output
-    (plan,) = simulated.plans
+    simulated.assert_called_once()
+    plan = simulated.call_args.args[1]
     assert (plan.hazards, plan.seed, plan.shifted) == ((0.05,), 3, 8)
     after = json.loads(file.read_text())
     assert after == before
     assert file.stat().st_mode == mode
     assert len(list(file.parent.iterdir())) == len(list((SHIPPED / "regimes" / "1").iterdir()))
-    assert sensitivity_curves.of(models, "kinds@1") == simulated.found
+    assert sensitivity_curves.of(models, "kinds@1") == simulated.return_value
     artifact.load(file.parent)
 
 
@@ -80,10 +75,8 @@ def test_a_model_is_simulated(moca, tmp_path):
 
 
 def test_what_cannot_be_calibrated_is_said(moca, models, monkeypatch):
-    def refuse(*_):
-        raise CannotSimulate("a classifier that explains its inputs")
-
-    monkeypatch.setattr(calibrate, "_simulated", refuse)
+    refusal = CannotSimulate("a classifier that explains its inputs")
+    monkeypatch.setattr(calibrate, "_simulated", Mock(side_effect=refusal))
     before = [path.read_bytes() for path in sorted(models.rglob("*.json"))]
     for arguments, said in (
         (("kinds",), "explains its inputs"),

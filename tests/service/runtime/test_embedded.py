@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -133,10 +134,10 @@ def test_stop_ends_the_owner_of_a_folder_and_says_when_there_is_none(tmp_path):
 
 
 def test_a_folder_that_another_process_holds_is_refused_by_its_number(store, monkeypatch):
-    monkeypatch.setattr(embedded, "START_WAIT_S", 0.2)
     store.start()
     pid = store.pid
     left = Embedded(store.data_dir)
+    monkeypatch.setattr(embedded, "START_WAIT_S", 0.2)
     monkeypatch.setattr(left, "_own", lambda: None)  # as if that owner were gone, but its server
     with pytest.raises(EmbeddedError, match=f"process {pid}"):
         left.start()
@@ -183,11 +184,9 @@ def test_a_disk_that_is_full_at_the_start_is_named(tmp_path, monkeypatch):
             keeper.open()
     keeper.close()
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with monkeypatch.context() as patch:
-        patch.setattr(Embedded, "_record", full)
+        patch.setattr(Embedded, "_record", Mock(side_effect=full))
         with pytest.raises(StartupError, match="disk full"):
             keeper.open()
     keeper.close()

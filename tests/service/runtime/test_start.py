@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -41,14 +42,8 @@ def test_a_store_that_starts_later_is_waited_for_and_each_reason_said_once(caplo
     clock = Clock()
     monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=clock))
     stopped = SimpleNamespace(is_set=lambda: False, wait=clock.advance)
-    answers = iter([redis.ConnectionError("refused")] * 3 + [redis.BusyLoadingError("loading"), 7])
-
-    def ask():
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
+    refused, loading = redis.ConnectionError("refused"), redis.BusyLoadingError("loading")
+    ask = Mock(side_effect=[refused, refused, refused, loading, 7])
     assert patiently(ask, stopped=stopped) == 7
     said = [each.getMessage() for each in caplog.records if each.name == connection.__name__]
     assert [line.rpartition(": ")[2] for line in said] == ["refused", "loading"]

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 from redis.exceptions import ConnectionError as Unreachable
@@ -221,6 +222,8 @@ def test_counters_that_drifted_are_put_right_when_nothing_waits(redis_client, lo
 
 # --- leases of which no answer came -----------------------------------------------------------
 
+AWAY = Mock(side_effect=Unreachable("gone"))
+
 
 @pytest.fixture
 def unanswered(log, monkeypatch):
@@ -228,7 +231,7 @@ def unanswered(log, monkeypatch):
 
     def unanswered(partition=P):
         with monkeypatch.context() as patch:
-            patch.setattr(log._acquire, "run", _away)
+            patch.setattr(log._acquire, "run", AWAY)
             with pytest.raises(Unreachable):
                 log.acquire(partition)
         (token,) = log._unsure[partition]
@@ -237,16 +240,12 @@ def unanswered(log, monkeypatch):
     return unanswered
 
 
-def _away(*_, **__):
-    raise Unreachable("gone")
-
-
 def test_leases_that_could_not_be_given_back_are_no_hindrance(log, other, add, monkeypatch):
     """Their worker need not wait for their end once the store is back; another one has to."""
     add()
     lease, second = log.acquire(P), log.acquire(0)
     with monkeypatch.context() as patch:
-        patch.setattr(log, "_release_tokens", _away)
+        patch.setattr(log, "_release_tokens", AWAY)
         log.give_up([lease, second])
         with pytest.raises(Unreachable):
             log.acquire(P)

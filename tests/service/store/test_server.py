@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 import redis
@@ -159,11 +160,15 @@ def impatient(proxy):
 
 async def test_a_cut_answer_is_never_repeated(proxy, redis_client):
     with connect(proxy.url) as client:
-        for count, call in enumerate((lambda at: at.xadd("a", {"b": "c"}), _in_pipeline), 1):
+        calls = (
+            lambda: client.xadd("a", {"b": "c"}),
+            lambda: client.pipeline(transaction=False).xadd("a", {"b": "c"}).execute(),
+        )
+        for count, call in enumerate(calls, 1):
             client.ping()
             proxy.cut()
             with pytest.raises(Lost):
-                call(client)
+                call()
             proxy.heal()
             assert redis_client.xlen("a") == count
     async with connect_async(proxy.url) as client:
@@ -172,12 +177,6 @@ async def test_a_cut_answer_is_never_repeated(proxy, redis_client):
         with pytest.raises(Lost):
             await client.xadd("a", {"b": "c"})
     assert redis_client.xlen("a") == 3
-
-
-def _in_pipeline(client):
-    with client.pipeline(transaction=False) as several:
-        several.xadd("a", {"b": "c"})
-        several.execute()
 
 
 @pytest.mark.parametrize("direction", [REQUESTS, REPLIES])
@@ -257,34 +256,22 @@ class Closed:
 
 async def test_a_store_that_does_not_answer_is_soon_looked_at_again(monkeypatch):
     """It waited ten times as long as the look that was not answered: 20 s of 503."""
-    looks = iter([redis.ConnectionError("away"), TimeoutError(), Health([], [0], 0, 0)])
-    pauses, down = [], []
-
-    class Store:
-        async def health(self):
-            look = next(looks)
-            if isinstance(look, Exception):
-                raise look
-            return look
-
-        async def canaries(self):
-            return {}, []
-
-        async def condition(self):
-            raise redis.ConnectionError("not looked at here")
+    store, down = AsyncMock(), []
+    store.health.side_effect = [redis.ConnectionError(), TimeoutError(), Health([], [0], 0, 0)]
+    store.canaries.return_value = {}, []
+    store.condition.side_effect = redis.ConnectionError
+    monitor = StoreMonitor(store, Settings(partitions=1))
 
     async def pause(seconds):
-        pauses.append(seconds)
-        down.append(bool(watched.down_since))
-        if len(pauses) == 3:
+        down.append((seconds, bool(monitor.down_since)))
+        if len(down) == 3:
             raise asyncio.CancelledError
 
     monkeypatch.setattr(store_monitor, "asyncio", SimpleNamespace(sleep=pause))
-    watched = StoreMonitor(Store(), Settings(partitions=1))
     with pytest.raises(asyncio.CancelledError):
-        await watched.watch()
-    assert pauses == [store_monitor.AGAIN_S, store_monitor.AGAIN_S, store_monitor.PERIOD_S]
-    assert down == [True, True, False]
+        await monitor.watch()
+    again = (store_monitor.AGAIN_S, True)
+    assert down == [again, again, (store_monitor.PERIOD_S, False)]
 
 
 async def test_a_cancelled_append_is_settled_by_its_number(appender, redis_client):

@@ -5,6 +5,7 @@ import json
 import threading
 from collections import Counter
 from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -122,80 +123,51 @@ async def test_apprise_notifies_and_connects_only_where_it_may(receiver):
 # --- attempts at a delivery, without a receiver or a clock ------------------------------------
 
 
-class Settled:
-    """Letters in place of those of the store: what was done and what was buried."""
-
-    def __init__(self):
-        self.finished, self.buried = [], []
-
-    async def done(self, letters):
-        self.finished += [letter.id for letter in letters]
-
-    async def bury(self, letter, error, attempts, bounds):
-        self.buried.append((letter.id, attempts, bounds))
-        return []
-
-
-class Outcomes:
-    """A sender whose attempts come out as they are given."""
-
-    def __init__(self, outcomes):
-        self.outcomes, self.sent = iter(outcomes), []
-
-    async def attempt(self, notice):
-        self.sent.append(notice)
-        return next(self.outcomes)
-
-
 @pytest.fixture
 def attempts(monkeypatch):
     """Deliver a letter whose attempts come out as `outcomes` says; returns what came of it."""
 
     async def attempts(outcomes, **delivery):
-        found = Settled()
-        found.pauses, found.jitter = [], []
-
-        async def pause(seconds):
-            found.pauses.append(seconds)
-
-        def uniform(low, high):
-            found.jitter.append((low, high))
-            return 1.0
-
-        async def of(number, raised):
-            return notice(number=number)
-
+        pause, uniform = AsyncMock(), Mock(return_value=1.0)
         sleepless = SimpleNamespace(**{**vars(asyncio), "sleep": pause})
         monkeypatch.setattr(runner, "asyncio", sleepless)
         monkeypatch.setattr(runner, "random", SimpleNamespace(uniform=uniform))
         hook = Hook("a", "http://127.0.0.1/", b"x" * 32, Filter())
         made = runner.Runner(hook, None, Settings(), Delivery(**delivery))
         await made._sender.close()
-        found.sender = made._sender = Outcomes(outcomes)
-        made._letters, made._notices = found, SimpleNamespace(of=of)
+        made._sender = AsyncMock()
+        made._sender.attempt.side_effect = outcomes
+        made._letters, made._notices = AsyncMock(), AsyncMock()
+        made._letters.bury.return_value = []
         await made._deliver(Letter("feed", "1", "evt_1", b"", raised(), Id(0, 0)))
-        return found
+        return SimpleNamespace(
+            pauses=[call.args[0] for call in pause.await_args_list],
+            jitter={call.args for call in uniform.call_args_list},
+            attempts=made._sender.attempt.await_count,
+            numbers={call.args[0] for call in made._notices.of.await_args_list},
+            finished=made._letters.done.await_count,
+            buried=[call.args[2:] for call in made._letters.bury.await_args_list],
+        )
 
     return attempts
 
 
 async def test_pauses_double_up_to_their_limit_until_it_is_given_up(attempts):
     bounds = {"backoff_s": 1.0, "backoff_max_s": 5.0, "dead_letters": 7, "dead_letter_bytes": 9}
-    found = await attempts([Failure("500")] * 6, attempts=6, **bounds)
-    assert found.pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
-    assert set(found.jitter) == {(0.5, 1.0)}
-    assert (len(found.sender.sent), found.buried) == (6, [("1", 6, (7, 9))])
-    found = await attempts([Failure("a"), Failure("b"), None], attempts=3)
-    assert (found.finished, found.buried) == (["1"], [])
-    assert {each.number for each in found.sender.sent} == {"evt_1"}
+    given_up = await attempts([Failure("500")] * 6, attempts=6, **bounds)
+    assert given_up.pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
+    assert given_up.jitter == {(0.5, 1.0)}
+    assert (given_up.attempts, given_up.buried) == (6, [(6, (7, 9))])
+    delivered = await attempts([Failure("a"), Failure("b"), None], attempts=3)
+    assert (delivered.finished, delivered.buried, delivered.numbers) == (1, [], {"evt_1"})
 
 
 async def test_a_receiver_that_says_when_is_asked_then_and_one_that_refuses_no_more(attempts):
     waits = [Failure("503", retry_after_s=s) for s in (0.0, 7.5, 1e9)]
-    found = await attempts([*waits, None], attempts=9, backoff_s=1.0, backoff_max_s=20.0)
-    assert (found.pauses, found.jitter) == ([0.0, 7.5, 20.0], [])
-    found = await attempts([Failure("410", final=True)], attempts=9)
-    assert (found.pauses, found.buried[0][:2]) == ([], ("1", 1))
+    waited = await attempts([*waits, None], attempts=9, backoff_s=1.0, backoff_max_s=20.0)
+    assert (waited.pauses, waited.jitter) == ([0.0, 7.5, 20.0], set())
+    refused = await attempts([Failure("410", final=True)], attempts=9)
+    assert (refused.pauses, refused.buried[0][0]) == ([], 1)
 
 
 # --- deliveries -------------------------------------------------------------------------------

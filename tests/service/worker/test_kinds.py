@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -146,12 +147,7 @@ def check_answers(observations, answers, kind):
 
 def lose_everything(bench):
     """As after a lost connection: every partition is taken again."""
-
-    def cut(*_):
-        raise redis.ConnectionError("cut")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench.worker.log, "read", cut)
+    with patch.object(bench.worker.log, "read", side_effect=redis.ConnectionError("cut")):
         bench.turn()
     assert not bench.worker.engine.streams
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -69,13 +70,6 @@ def slug(outcome):
     return json.loads(outcome.body[0])["type"].rpartition("/")[2]
 
 
-def raising(error):
-    def fail(*_, **__):
-        raise error
-
-    return fail
-
-
 def test_one_command_is_set_aside_and_everything_else_is_served(make_bench, poisonous):
     bench = make_bench(partitions=3)
     streams = [f"s{i}" for i in range(6)]
@@ -137,7 +131,7 @@ def test_a_repeat_that_is_set_aside_says_what_the_first_came_to(bench, monkeypat
     stored = bench.stored("a")
     bench.crash()
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module.Engine, "_read", raising(ValueError("a defect")))
+        patch.setattr(engine_module.Engine, "_read", Mock(side_effect=ValueError("a defect")))
         (repeat,) = bench.send(keyed(1.0))
     answer = json.loads(repeat.body[0])
     assert (repeat.status, answer.pop("duplicate")) == (200, True)
@@ -148,7 +142,7 @@ def test_a_repeat_that_is_set_aside_says_what_the_first_came_to(bench, monkeypat
     bench.client.delete(keys.idempotency(0, "b"))
     bench.client.set(keys.idempotency(0, "b"), "not a hash")
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module.Engine, "load", raising(ValueError("a defect")))
+        patch.setattr(engine_module.Engine, "load", Mock(side_effect=ValueError("a defect")))
         (outcome,) = bench.send(one("b", 1.0, key="k", digest="d"))
     assert slug(outcome) == "quarantined"
     assert bench.client.get(keys.idempotency(0, "b")) == b"not a hash"
@@ -165,7 +159,7 @@ def test_the_trials_outlive_the_worker(poisonous, bench, monkeypatch):
 
     lives = 0
     while bench.outcome(*numbers[0]) is None:
-        bench.worker._lose = raising(Killed())
+        bench.worker._lose = Mock(side_effect=Killed)
         try:
             bench.turn()
         except Killed:
@@ -181,7 +175,7 @@ def test_the_trials_outlive_the_worker(poisonous, bench, monkeypatch):
 def test_faults_of_the_machine_set_nothing_aside(bench, monkeypatch, fault):
     numbers = bench.append(one("a", 2.0))
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module.Engine, "checkpoint_due", raising(fault))
+        patch.setattr(engine_module.Engine, "checkpoint_due", Mock(side_effect=fault))
         for _ in range(12):
             bench.turn()
     assert statuses(bench.outcomes(numbers)) == [200]

@@ -4,6 +4,7 @@ import gc
 import json
 import math
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -232,10 +233,7 @@ def test_a_job_that_is_broken_off_is_done_by_the_next_owner(bench, names, way):
 def test_a_fault_in_a_job_is_its_partitions_alone(bench, names, monkeypatch):
     long, other = names
 
-    def fails(*_, **__):
-        raise ValueError("broken")
-
-    monkeypatch.setattr(rerun_commands, "what_if", fails)
+    monkeypatch.setattr(rerun_commands, "what_if", Mock(side_effect=ValueError("broken")))
     asked = bench.append(wire.WhatIf(long, {}, False))
     for _ in range(3):
         bench.turn()
