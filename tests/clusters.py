@@ -1,6 +1,7 @@
 """Real stores in temporary folders: one server, clusters, sentinels."""
 
 import contextlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -9,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import redis
-from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import RedisError
 
 from service.store.connection import connect
 from tests.ports import free_port, free_ports
-from tests.waiting import until
+from tests.waiting import barring, until
 
 APPENDING = ("--save", "", "--appendonly", "yes")
 
@@ -53,11 +53,10 @@ def running_server(binary: str, *options: str):
 def wait_until_up(url: str, process: subprocess.Popen) -> None:
     def up():
         assert process.poll() is None, f"the server stopped with {process.returncode}"
-        with contextlib.suppress(Unreachable):
-            return client.ping()
+        return client.ping()
 
     with connect(url) as client:
-        until(up)
+        until(barring(RedisError, up))
 
 
 def empty(client) -> None:
@@ -89,7 +88,7 @@ class Nodes:
             self.running[port] = subprocess.Popen(
                 self.commands[port], stdout=log, stderr=subprocess.STDOUT, restore_signals=False
             )
-        until(lambda: _ready(self.client(port).ping), lambda: f"the server at port {port}")
+        until(barring(RedisError, self.client(port).ping), lambda: f"the server at port {port}")
 
     def client(self, port: int) -> redis.Redis:
         return redis.Redis(port=port, decode_responses=True, protocol=2)
@@ -103,13 +102,6 @@ class Nodes:
             process.kill()
         for process in self.running.values():
             process.wait()
-
-
-def _ready(check) -> bool:
-    try:
-        return bool(check())
-    except RedisError:
-        return False
 
 
 @contextlib.contextmanager
@@ -142,6 +134,11 @@ class OneServer:
     def start(self) -> None:
         self.nodes.again(self.port)
 
+    def limit_files(self, most: int) -> None:
+        """Bound the size of the files that it writes, as a full disk does."""
+        limits = (most, resource.RLIM_INFINITY)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, limits)
+
     @contextlib.contextmanager
     def hanging(self):
         """Stop the process for a while: connections stay, and nothing answers."""
@@ -173,7 +170,7 @@ def running_cluster(masters: int = 3, replicas: int = 0):
         command += ["--cluster-replicas", str(replicas), "--cluster-yes"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         for port in ports:
-            until(lambda p=port: _ready(lambda: _is_whole(nodes.client(p))), lambda: "the cluster")
+            until(barring(RedisError, lambda p=port: _is_whole(nodes.client(p))))
         yield "redis+cluster://" + ",".join(f"127.0.0.1:{p}" for p in ports[:masters]), nodes
 
 
@@ -199,10 +196,8 @@ def running_sentinels():
             nodes.start(port, str(config), "--sentinel")
         asked = nodes.client(sentinels[0])
         for known, count in (("num-slaves", 1), ("num-other-sentinels", 2)):
-            until(
-                lambda k=known, n=count: _ready(lambda: asked.sentinel_master("main")[k] == n),
-                lambda k=known: k,
-            )
+            found = lambda k=known, n=count: asked.sentinel_master("main")[k] == n  # noqa: E731
+            until(barring(RedisError, found), lambda k=known: k)
         places = ",".join(f"127.0.0.1:{port}" for port in sentinels)
         yield f"redis+sentinel://{places}/main", nodes, master, replica
 

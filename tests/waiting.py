@@ -33,6 +33,18 @@ async def until_async(check: Callable[[], T], why: Callable[[], object] = str) -
     return value
 
 
+def barring(error: type[Exception], check: Callable[[], T]) -> Callable[[], T | bool]:
+    """A check that is false while it raises an error."""
+
+    def attempt() -> T | bool:
+        try:
+            return check()
+        except error:
+            return False
+
+    return attempt
+
+
 def ended(pid: int) -> bool:
     """Whether a process has ended, even if its parent has not waited for it yet."""
     try:

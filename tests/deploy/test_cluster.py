@@ -42,7 +42,7 @@ from tests.service.webhooks.test_delivery import (  # noqa: F401
     test_a_second_process_waits_and_takes_over_in_order,
     test_wanted_events_are_posted_signed_and_in_order,
 )
-from tests.waiting import until
+from tests.waiting import barring, until
 
 pytestmark = pytest.mark.slow
 P = 3
@@ -154,18 +154,6 @@ async def test_a_quiet_wait_is_not_a_lost_connection(redis_url):
         await reading.aclose()
 
 
-def works(call):
-    """A check that is false while the store cannot be reached."""
-
-    def check():
-        try:
-            return call()
-        except (redis.RedisError, ValueError):
-            return False
-
-    return check
-
-
 async def test_behind_sentinels_the_new_master_is_found_and_nothing_is_sent_twice():
     with running_sentinels() as (url, nodes, master, replica), connect(url) as client:
         waiting = connect_async(url)
@@ -177,7 +165,7 @@ async def test_behind_sentinels_the_new_master_is_found_and_nothing_is_sent_twic
         nodes.kill(master)
         with pytest.raises(redis.ConnectionError):
             client.set("b", "2")  # never sent again by itself
-        await asyncio.to_thread(until, works(lambda: client.set("b", "2")))
+        await asyncio.to_thread(until, barring(redis.RedisError, lambda: client.set("b", "2")))
         assert client.info("server")["tcp_port"] == replica
         assert client.get("a") == b"1"
         with contextlib.suppress(redis.ConnectionError):  # of the old one, unless it is known

@@ -33,7 +33,7 @@ from tests.deploy.dashboards import (
 from tests.e2e.calling import KNOWN, ask
 from tests.e2e.deployment import Load, Processes, wait_ready
 from tests.ports import free_port
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, barring, until
 
 ALERTMANAGER = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
 CONFIG = ROOT / "deploy" / "alertmanager.yml"
@@ -145,17 +145,6 @@ def running(*command, **options):
         process.wait(PATIENCE_S)
 
 
-def answers(url, *statuses):
-    """A check that an address answers, with one of these statuses."""
-
-    def check():
-        with contextlib.suppress(httpx.TransportError):
-            return httpx.get(url).status_code in statuses
-        return False
-
-    return check
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(ALERTMANAGER is None, reason="alertmanager is not installed")
 def test_a_change_is_an_alert_that_ends_by_feedback_that_it_was_none(serve, tmp_path):
@@ -179,7 +168,7 @@ match = ['{{site="north"}}']
         connect(running_url(tmp_path / "data")) as store,
         httpx.Client(base_url=service, timeout=PATIENCE_S) as client,
     ):
-        until(answers(alerts, 200))
+        until(barring(httpx.TransportError, lambda: httpx.get(alerts).is_success))
         until(lambda: store.hexists(keys.WEBHOOKS, "am"))
         for site in ("north", "south"):
             tags = {"site": site, "job": "pumps"}
@@ -321,7 +310,7 @@ def watched(disk_store, processes, tmp_path):
     for api in apis:
         wait_ready(api)
     with running(*command, stdout=subprocess.DEVNULL):
-        until(answers(f"{url}/-/ready", 200))
+        until(barring(httpx.TransportError, lambda: httpx.get(f"{url}/-/ready").is_success))
         began = time.time()
         load = Load(apis[0], labels(), PER_SECOND, retry=True)
         with httpx.Client(base_url=apis[1], timeout=PATIENCE_S) as client:

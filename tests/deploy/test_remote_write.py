@@ -14,7 +14,7 @@ from service.wire import timestamps
 from tests.e2e.deployment import wait_ready
 from tests.ports import free_port
 from tests.serving import Quiet, ThreadServer
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, barring, until
 
 PROGRAM = shutil.which("prometheus")
 pytestmark = [
@@ -62,15 +62,6 @@ class Exporter(Quiet):
             self.answer(200, body)
 
 
-def reached(check):
-    def attempt():
-        with contextlib.suppress(httpx.HTTPError):
-            return check()
-        return False
-
-    return attempt
-
-
 def counted(url):
     """Samples by what became of them, in this life of the API."""
     name, found = "moca_remote_write_samples_total", defaultdict(float)
@@ -108,14 +99,18 @@ def test_every_scraped_sample_arrives_once_whatever_is_killed(disk_store, proces
 
     def more():
         before = counted(url)["applied"]
-        until(reached(lambda: counted(url)["applied"] >= before + 4 * SERIES))
+        until(barring(httpx.HTTPError, lambda: counted(url)["applied"] >= before + 4 * SERIES))
 
     url = processes.start_separate(disk_store)
     with ThreadServer(Exporter) as exporter:
         config = CONFIG.format(exporter=exporter.server_port, moca=url)
         (tmp_path / "p.yml").write_text(config)
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-            until(reached(lambda: httpx.get(f"{prometheus}/-/ready").status_code == 200))
+            until(
+                barring(
+                    httpx.HTTPError, lambda: httpx.get(f"{prometheus}/-/ready").status_code == 200
+                )
+            )
             more()
             for name in ("api", "worker-a", "worker-b"):
                 processes.kill(name)
@@ -155,4 +150,4 @@ def settled(url, prometheus):
         time.sleep(2.5)  # longer than it takes Prometheus to look for what it has to send
         return same and not waiting
 
-    until(reached(quiet))
+    until(barring(httpx.HTTPError, quiet))

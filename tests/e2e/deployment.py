@@ -19,7 +19,7 @@ from tests.answers import close
 from tests.e2e.calling import KNOWN
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S as PATIENCE_S  # others have it from here
-from tests.waiting import until
+from tests.waiting import barring, until
 
 MOCA = (sys.executable, "-m", "service.commands.main")
 
@@ -136,13 +136,8 @@ def served(folder: Path) -> Iterator[tuple[Processes, str]]:
 
 
 def wait_ready(url: str) -> None:
-    def ready() -> bool:
-        try:
-            return httpx.get(f"{url}/readyz", timeout=PATIENCE_S).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    until(ready, lambda: f"{url} was not ready")
+    ready = lambda: httpx.get(f"{url}/readyz", timeout=PATIENCE_S).is_success  # noqa: E731
+    until(barring(httpx.TransportError, ready), lambda: f"{url} was not ready")
 
 
 def series(streams: int, length: int) -> np.ndarray:

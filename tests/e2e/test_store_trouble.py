@@ -5,7 +5,6 @@ A store that is killed, and a path to it that loses, cuts or holds bytes: tests/
 
 import resource
 import shutil
-import signal
 
 import httpx
 import pytest
@@ -23,14 +22,8 @@ LIMIT = 20_000  # bytes of a file, for a disk that is full
 
 @pytest.fixture(scope="module")
 def server():
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with running_valkey() as server:
         yield server
-
-
-def limit(server, most):
-    """Bound the size of the files that a server writes."""
-    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +51,7 @@ def test_the_disk_of_the_store_is_full(url, server):
 
         applied = [post(f"k{i}", float(i % 3)).json()["seq"] for i in range(5)]
         assert applied == list(range(5))
-        limit(server, LIMIT)
+        server.limit_files(LIMIT)
         taken = 0
         while (refused := post(f"f{taken}", 1.0)).status_code == 200:
             taken += 1
@@ -69,7 +62,7 @@ def test_the_disk_of_the_store_is_full(url, server):
         assert client.get("/v1/streams/full").status_code == 200  # what is committed can be read
         until(lambda: "moca_redis_append_only_failing 1.0" in client.get("/metrics").text)
         until(lambda: slug(post("g", 1.0)) == "redis-unavailable")
-        limit(server, resource.RLIM_INFINITY)
+        server.limit_files(resource.RLIM_INFINITY)
         until(lambda: post("g", 1.0).status_code == 200)
         wait_ready(url)
         assert post(f"f{taken}", 1.0).status_code == 200  # the one whose outcome was not known

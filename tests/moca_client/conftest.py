@@ -2,6 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
@@ -64,24 +65,13 @@ def ask(monkeypatch):
 def _outcome(monkeypatch, kind, answers, use, options):
     clock = Clock()
     outcome = Outcome(answers)
-
-    def pause(seconds):
-        outcome.pauses.append(seconds)
-        clock.advance(seconds)
-
-    async def pause_async(seconds):
-        pause(seconds)
-
-    def uniform(low, high):
-        outcome.jitter.append((low, high))
-        return 1.0
-
+    sleep, sleep_async = Mock(side_effect=clock.advance), AsyncMock(side_effect=clock.advance)
+    uniform = Mock(return_value=1.0)
     with monkeypatch.context() as patch:
         for module in TIMED:
-            patch.setattr(
-                f"moca_client.{module}.time", SimpleNamespace(monotonic=clock, sleep=pause)
-            )
-        patch.setattr("moca_client.asynchronous.asyncio", SimpleNamespace(sleep=pause_async))
+            timed = SimpleNamespace(monotonic=clock, sleep=sleep)
+            patch.setattr(f"moca_client.{module}.time", timed)
+        patch.setattr("moca_client.asynchronous.asyncio", SimpleNamespace(sleep=sleep_async))
         patch.setattr("moca_client.retry.random", SimpleNamespace(uniform=uniform))
         transport = httpx.MockTransport(outcome)
         try:
@@ -93,6 +83,9 @@ def _outcome(monkeypatch, kind, answers, use, options):
                 outcome.value = asyncio.run(_use(transport, use, options))
         except (errors.ClientError, httpx.HTTPError) as error:
             outcome.error = error
+    pauses = sleep.call_args_list or sleep_async.call_args_list
+    outcome.pauses = [pause.args[0] for pause in pauses]
+    outcome.jitter = [drawn.args for drawn in uniform.call_args_list]
     return outcome
 
 

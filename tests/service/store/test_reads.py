@@ -3,8 +3,6 @@
 import asyncio
 import random
 import resource
-import signal
-import subprocess
 import time
 import zlib
 
@@ -26,7 +24,7 @@ from service.store.streams import (
     seal,
     unseal,
 )
-from tests.clusters import running_server, valkey
+from tests.clusters import running_valkey
 from tests.stored import blob, put_records, record
 from tests.waiting import until
 
@@ -242,34 +240,19 @@ async def test_the_oldest_entry_of_all_partitions_counts(reader, redis_client):
     assert (await reader.condition()).oldest_pending_s == 0  # from the future
 
 
-def test_an_append_only_file_that_cannot_grow_is_seen(monkeypatch):
-    """A limit on the size of its files stands for a full disk."""
-    start, started = subprocess.Popen, []
-
-    def unlimited_by_signal(command, **options):
-        started.append(start(command, **options, restore_signals=False))
-        return started[-1]
-
-    async def condition():
-        async with connect_async(url) as client:
+def test_an_append_only_file_that_cannot_grow_is_seen():
+    async def look():
+        async with connect_async(server.url) as client:
             return await AsyncStore(client, PARTITIONS).condition()
 
-    def limit(size):
-        resource.prlimit(started[0].pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-    monkeypatch.setattr(subprocess, "Popen", unlimited_by_signal)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # inherited: the write fails instead
-    try:
-        with running_server(valkey(), "--appendonly", "yes") as url, connect(url) as client:
-            client.set("a", "b")
-            assert asyncio.run(condition()) == (0.0, True, False)
-            limit(64)
-            client.set("a", "c" * 1000)
-            until(lambda: asyncio.run(condition()).append_only_failing)
-            limit(resource.RLIM_INFINITY)
-            until(lambda: not asyncio.run(condition()).append_only_failing)
-    finally:
-        signal.signal(signal.SIGXFSZ, handler)
+    with running_valkey() as server, connect(server.url) as client:
+        client.set("a", "b")
+        assert asyncio.run(look()) == (0.0, True, False)
+        server.limit_files(64)
+        client.set("a", "c" * 1000)
+        until(lambda: asyncio.run(look()).append_only_failing)
+        server.limit_files(resource.RLIM_INFINITY)
+        until(lambda: not asyncio.run(look()).append_only_failing)
 
 
 # --- labels around a change -------------------------------------------------------------------
