@@ -9,10 +9,8 @@ import zipfile
 from unittest.mock import Mock
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from model_core import artifact
 from service import api_keys as access
 from service import wire
 from service.backup.file import Reader
@@ -21,37 +19,16 @@ from service.commands.main import app
 from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.health import UnusableServer, fix_partitions
-from service.wire import Configure, Delete, Observation, Observe
+from service.wire import Configure, Delete, Observe
+from tests.service.worker.kinds import KINDS, configure, publish, series
 
-MODELS = ["gaussian", "poisson", "joint", "pump"]
-
-
-def series(kind, count):
-    """Labels with two shifts, a few of them missing."""
-    rng = random.Random(1)
-    made = []
-    for i in range(count):
-        y = rng.gauss([0.0, 4.0, -3.0][3 * i // count], 1)
-        if kind == "poisson":
-            y = float(abs(round(y)))
-        if kind == "joint":
-            y = [y, rng.gauss(0, 1)]
-        x = [rng.gauss(0, 1), 1.0] if kind == "pump" else None
-        made.append(Observation(y=None if rng.random() < 0.05 else y, x=x))
-    return made
-
-
-@pytest.fixture
-def pump(tmp_path):
-    """Publish a small regression."""
-    described = {"kind": "alpaca", "x_dim": 2, "y_dim": 1, "feature_dim": 2, "hazard": 0.05}
-    described["encoder"] = {"type": "identity"}
-    tensors = {
-        "prior_mean": torch.zeros(2, 1, dtype=torch.float64),
-        "prior_covariance_factor": torch.eye(2, dtype=torch.float64),
-        "log_noise_variance": torch.zeros(1, dtype=torch.float64),
-    }
-    artifact.save(tmp_path / "models" / "pump" / "1", described, tensors)
+# Streams, each with a model of its name.
+STREAMS = {
+    "gaussian": KINDS["gaussian"],
+    "poisson": KINDS["poisson"],
+    "joint": KINDS["joint-partial"],
+    "pump": KINDS["alpaca"],
+}
 
 
 def moca(bench, *arguments, models=None):
@@ -77,9 +54,10 @@ def stored():
 
 
 @pytest.fixture
-def filled(bench, pump, stored):
+def filled(bench, stored, tmp_path):
     """A store with a stream of each kind, changed, deleted, with keyed requests and keys."""
-    bench.labels = {kind: series(kind, 160) for kind in MODELS}
+    publish(tmp_path / "models")
+    bench.labels = {stream: series(kind, 160) for stream, kind in STREAMS.items()}
     if not stored:
         fill(bench, bench.labels)
         bench.stop()
@@ -94,10 +72,9 @@ def filled(bench, pump, stored):
 
 
 def fill(bench, labels):
-    for kind in MODELS:
-        settings = {"model": kind, "max_hypotheses": 30, "outlier_rate": 0.01}
-        bench.ask(Configure(kind, {**settings, "history": 100, "anomaly_alarm": 0.6}), status=201)
-        bench.observe(kind, labels[kind][:90])
+    for stream, kind in STREAMS.items():
+        configure(bench, stream, kind, 201, history=100, anomaly_alarm=0.6)
+        bench.observe(stream, labels[stream][:90])
     bench.ask(Configure("gaussian", {"confirm_after": 5, "ttl": 1e6}))
     bench.ask(Observe("gaussian", labels["gaussian"][90:91], key="k", digest="d"))
     bench.observe("gone", [1.0, 2.0], key="k", digest="d")
@@ -136,16 +113,16 @@ def test_streams_go_on_where_they_were(filled, file, make_bench, close, partitio
     before, told = everything(filled), feeds(filled)
     other = make_bench(db=1, partitions=partitions)
     output = done(moca(other, "restore", file, "--partitions", partitions))
-    assert f"restored {len(MODELS)} streams into {partitions} partitions" in output
-    assert before.keys() == {*MODELS, "gone"}
+    assert f"restored {len(STREAMS)} streams into {partitions} partitions" in output
+    assert before.keys() == {*STREAMS, "gone"}
     assert everything(other) == before
     assert any(told.values())
     assert filled.client.exists(keys.anomalies(filled.partition("gaussian"), "gaussian"))
     assert feeds(other) == (told if partitions == 2 else {p: [] for p in range(partitions)})
-    for kind in MODELS:
-        at = filled.head(kind).seq
-        rest = filled.labels[kind][at:]
-        close(other.observe(kind, rest), filled.observe(kind, rest))
+    for stream in STREAMS:
+        at = filled.head(stream).seq
+        rest = filled.labels[stream][at:]
+        close(other.observe(stream, rest), filled.observe(stream, rest))
     again = other.ask(Observe("gaussian", filled.labels["gaussian"][90:91], key="k", digest="d"))
     assert again["duplicate"]
     late = other.ask(Observe("gone", filled.labels["gaussian"][:1], key="k", digest="d"))
@@ -231,7 +208,7 @@ def test_not_into_too_little_memory(filled, make_bench, tmp_path, monkeypatch):
         other.client.config_set("maxmemory", 0)
     assert len(everything(other)) == 1
     done(moca(other, "restore", file))
-    assert len(everything(other)) == len(MODELS) + 1
+    assert len(everything(other)) == len(STREAMS) + 1
 
 
 def test_the_number_of_partitions_of_a_store_stays(file, make_bench):
@@ -296,7 +273,7 @@ def test_a_stream_that_cannot_be_read_is_named_and_left_out(filled, tmp_path):
     with Reader(tmp_path / "b") as reader:
         assert sorted(reader.verify().skipped) == ["joint", "poisson"]
         names = {kept.stream for block in reader.streams() for kept in block.streams}
-    assert names == {*MODELS, "gone"} - {"joint", "poisson"}
+    assert names == {*STREAMS, "gone"} - {"joint", "poisson"}
 
 
 def test_a_file_that_is_there_stays(file, filled):

@@ -9,6 +9,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
+import redis
 import torch
 
 from model_core import compiled
@@ -267,6 +268,35 @@ def replace_commit(log, commit):
 
 def restore_commit(log):
     vars(log).pop("begin_commit", None)
+
+
+class Trouble:
+    """The first round of commits fails in some way; those after it are as they should be."""
+
+    def __init__(self, bench, kind):
+        self.bench, self.kind, self.rounds = bench, kind, []
+        self.commit = commit_of(bench.worker.log)
+        replace_commit(bench.worker.log, self)
+
+    def __call__(self, commits):
+        self.rounds.append({each.partition for each in commits})
+        first = len(self.rounds) == 1
+        return getattr(self, self.kind)(commits) if first else self.commit(commits)
+
+    def refused(self, commits):
+        self.commit([each for each in commits if each.partition])
+        return ["OK" if each.partition else "INVALID: why" for each in commits]
+
+    def fenced(self, commits):
+        self.bench.client.set(keys.lease(0), "another/worker")
+        return self.commit(commits)
+
+    def cut_before(self, commits):
+        raise redis.ConnectionError("cut before")
+
+    def cut_after(self, commits):
+        self.commit(commits)
+        raise redis.ConnectionError("cut after")
 
 
 def noise(count, level=0.0, seed=4):

@@ -8,7 +8,7 @@ import redis
 
 from service.store import keys
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
-from tests.service.worker.conftest import commit_of, replace_commit
+from tests.service.worker.conftest import Trouble, commit_of, replace_commit
 
 STREAMS = ["a", "b", "c", "d", "e"]
 KNOWN = {"location": [0.0], "scale": [1.0]}
@@ -185,34 +185,6 @@ def test_two_workers_share_partitions_and_hand_over(make_bench):
     assert [bench.client.exists(keys.lease(p)) for p in range(6)] == [1] * 6
 
 
-class Trouble:
-    """The first round of commits fails in some way; those after it are as they should be."""
-
-    def __init__(self, bench, kind):
-        self.bench, self.kind, self.rounds = bench, kind, []
-        self.commit = commit_of(bench.worker.log)
-
-    def __call__(self, commits):
-        self.rounds.append({each.partition for each in commits})
-        first = len(self.rounds) == 1
-        return getattr(self, self.kind)(commits) if first else self.commit(commits)
-
-    def refused(self, commits):
-        self.commit([each for each in commits if each.partition])
-        return ["OK" if each.partition else "INVALID: why" for each in commits]
-
-    def fenced(self, commits):
-        self.bench.client.set(keys.lease(0), "another/worker")
-        return self.commit(commits)
-
-    def cut_before(self, commits):
-        raise redis.ConnectionError("cut before")
-
-    def cut_after(self, commits):
-        self.commit(commits)
-        raise redis.ConnectionError("cut after")
-
-
 @pytest.mark.parametrize("kind", ["refused", "fenced", "cut_before", "cut_after"])
 def test_a_batch_computed_while_the_commit_before_it_fails(make_bench, kind):
     """It rests on what was not committed, or it was never committed itself: all of it goes."""
@@ -223,7 +195,6 @@ def test_a_batch_computed_while_the_commit_before_it_fails(make_bench, kind):
     bench.turn()
     bench.worker._maintained = float("inf")  # which would wait for the commit under way
     trouble = Trouble(bench, kind)
-    replace_commit(bench.worker.log, trouble)
     numbers = []
     for _ in range(2):
         for stream in streams:

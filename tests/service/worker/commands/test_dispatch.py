@@ -7,7 +7,6 @@ from typing import get_args
 
 import msgspec
 import pytest
-import redis
 
 from service.problems import ReadTimeout, UnknownStream
 from service.store.streams import Stored
@@ -35,7 +34,7 @@ from service.wire import (
 from service.worker.commands import dispatch
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask
-from tests.service.worker.conftest import STAGED, commit_of, replace_commit
+from tests.service.worker.conftest import STAGED, Trouble
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.02, "ttl": 1.0}
 CREATES = (Observe, Ingest, Configure, Import)
@@ -89,20 +88,6 @@ def after(bench):
     return msgspec.json.decode(msgspec.json.encode([*found, bench.observe("a", [0.3, 4.0, 4.4])]))
 
 
-def failing(bench, commits_first):
-    """Have the next commit fail, before or after it was written; returns whether one has."""
-    commit, failed = commit_of(bench.worker.log), []
-
-    def fail(commits):
-        if commits_first:
-            commit(commits)
-        failed.append(len(commits))
-        raise redis.ConnectionError("cut")
-
-    replace_commit(bench.worker.log, fail)
-    return failed
-
-
 @pytest.mark.parametrize("tag", EXAMPLES)
 def test_a_command_has_one_outcome_and_one_effect_whatever_is_lost(make_bench, close, tag):
     """A worker that dies before, or after, its commit is written is as one that never did."""
@@ -115,11 +100,11 @@ def test_a_command_has_one_outcome_and_one_effect_whatever_is_lost(make_bench, c
     if isinstance(command, READ_ONLY):
         assert plain.stored("a") == before
     expected_after = after(plain)
-    for db, commits_first in ((1, False), (2, True)):
+    for db, kind in ((1, "cut_before"), (2, "cut_after")):
         bench = fill(make_bench(db=db), tag, now_ms=plain.now_ms - 60_000)
         numbers = bench.append(command)
-        failed = failing(bench, commits_first)
-        while not failed:
+        trouble = Trouble(bench, kind)
+        while not trouble.rounds:
             bench.turn()
         bench.crash()
         (outcome,) = bench.outcomes(numbers)
