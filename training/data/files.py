@@ -30,27 +30,25 @@ class Place(NamedTuple):
         return self.data
 
 
-def arrays(file: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of `keys`; BadData if the file or one of them is missing or unreadable."""
+def arrays(
+    file: Path, keys: Sequence[str], optional: Sequence[str] = ()
+) -> dict[str, NDArray[Any]]:
+    """The arrays of `keys`, and those of `optional` that are there.
+
+    BadData if the file or one of `keys` is missing or unreadable.
+    """
     try:
         with np.load(file, allow_pickle=False) as opened:
             missing = [key for key in keys if key not in opened.files]
             if missing:
                 raise BadData(f"{file} has no array {missing[0]!r}; it has {opened.files}")
-            return {key: opened[key] for key in keys}
+            return {key: opened[key] for key in (*keys, *optional) if key in opened.files}
     except FileNotFoundError:
         raise BadData(f"{file} does not exist; `moca data prepare` writes it") from None
     except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
         if isinstance(error, BadData):
             raise
         raise BadData(f"{file} is not a readable .npz file: {error}") from error
-
-
-def keys(file: Path) -> list[str]:
-    """Return the names of the arrays of a file; BadData as `arrays`."""
-    arrays(file, [])
-    with np.load(file, allow_pickle=False) as opened:
-        return list(opened.files)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from rich.progress import track
 
 from training import figures, trained
 from training.catalogue import Ablation, Variation
-from training.data.files import Place, arrays, keys, save
+from training.data.files import Place, arrays, save
 from training.data.windows import Batch, Fixed, Series, Splits, Windows
 from training.errors import BadData
 from training.figures import CURRENT, INK, MOCA, QUIET, SEGMENTS, Chart, Floats
@@ -73,14 +73,6 @@ WIDTH = 50.0  # likewise
 BELOW = 5  # a switch is where the most probable run length falls below it
 
 
-class Frame(NamedTuple):
-    """Positions at a time; `event` is that of its first occurrence in the file."""
-
-    time_ms: int
-    event: int
-    position: dict[int, tuple[float, float]]  # of each player, feet
-
-
 class Piece(NamedTuple):
     """One player's path without a break: x (n, 2) feet at 12.5 Hz."""
 
@@ -113,18 +105,32 @@ def prepare(source: Path, out: Path, held_out: Sequence[str] = ()) -> list[Path]
 def game_pieces(file: Path) -> list[Piece]:
     """Paths of all players of a game: cut at lost frames, substitutions and impossible jumps."""
     game_id, frames = _frames(file)
+    times = sorted(frames)
+    step = np.diff(times)
+    play = [frames[time_ms][0] for time_ms in times]
+    player = np.array([sorted(frames[time_ms][1]) for time_ms in times]).reshape(-1, PLAYERS)
+    position = np.array(
+        [[xy for _, xy in sorted(frames[time_ms][1].items())] for time_ms in times]
+    ).reshape(-1, PLAYERS, 2)
+    lost = (step < GAP_MS[0]) | (step > GAP_MS[1])
+    substituted = (player[1:] != player[:-1]).any(-1)
+    jumped = (np.diff(position, axis=0) ** 2).sum(-1).max(-1, initial=0) > JUMP_FT**2
+    cuts = 1 + np.flatnonzero(lost | substituted | jumped)
     pieces = []
-    for stretch in _stretches(frames):
+    for stretch in np.split(np.arange(len(times)), cuts):
         kept = stretch[::EVERY]
-        if len(kept) < SHORTEST:
-            continue
-        for player in stretch[0].position:
-            x = np.array([frame.position[player] for frame in kept], np.float32)
-            pieces.append(Piece(x, kept[0].event, game_id))
+        if len(kept) >= SHORTEST:
+            paths = position[kept].astype(np.float32).swapaxes(0, 1)
+            pieces += [Piece(x, play[kept[0]], game_id) for x in paths]
     return pieces
 
 
-def _frames(file: Path) -> tuple[str, list[Frame]]:
+# A frame: the event in which it is first, and the position of each player in feet.
+Frame = tuple[int, dict[int, tuple[float, float]]]
+
+
+def _frames(file: Path) -> tuple[str, dict[int, Frame]]:
+    """The game's id, and its frames with all players by their time in ms."""
     try:
         game = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
@@ -136,43 +142,25 @@ def _frames(file: Path) -> tuple[str, list[Frame]]:
         if not isinstance(event, dict) or not isinstance(event.get("moments"), list):
             raise BadData(f"{file}: event {number} has no list 'moments'")
         for place, moment in enumerate(event["moments"]):
-            frame = _frame(file, moment, number, place)
-            if len(frame.position) == PLAYERS:
-                frames.setdefault(frame.time_ms, frame)
-    return str(game["gameid"]), [frames[time_ms] for time_ms in sorted(frames)]
+            try:
+                time_ms, players = _frame(moment)
+            except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
+                raise BadData(
+                    f"{file}: event {number}, moment {place}: expected {MOMENT}: {error}"
+                ) from error
+            if len(players) == PLAYERS:
+                frames.setdefault(time_ms, (number, players))
+    return str(game["gameid"]), frames
 
 
-def _frame(file: Path, moment: Any, event: int, place: int) -> Frame:
-    try:
-        position = {
-            int(player): (float(x), float(y)) for team, player, x, y, _ in moment[5] if team != -1
-        }
-        time_ms = int(moment[1])
-        if not np.isfinite(list(position.values())).all():
-            raise ValueError("a position is not finite")
-    except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
-        raise BadData(
-            f"{file}: event {event}, moment {place}: expected {MOMENT}: {error}"
-        ) from error
-    return Frame(time_ms, event, position)
-
-
-def _stretches(frames: Sequence[Frame]) -> list[list[Frame]]:
-    stretches: list[list[Frame]] = []
-    for place, frame in enumerate(frames):
-        if place == 0 or not _follows(frames[place - 1], frame):
-            stretches.append([])
-        stretches[-1].append(frame)
-    return stretches
-
-
-def _follows(before: Frame, frame: Frame) -> bool:
-    if not GAP_MS[0] <= frame.time_ms - before.time_ms <= GAP_MS[1]:
-        return False
-    if before.position.keys() != frame.position.keys():
-        return False
-    steps = ((before.position[player], to) for player, to in frame.position.items())
-    return all((x - u) ** 2 + (y - v) ** 2 <= JUMP_FT**2 for (u, v), (x, y) in steps)
+def _frame(moment: Any) -> tuple[int, dict[int, tuple[float, float]]]:
+    """Time in ms, and the position of each player."""
+    players = {
+        int(player): (float(x), float(y)) for team, player, x, y, _ in moment[5] if team != -1
+    }
+    if not np.isfinite(list(players.values())).all():
+        raise ValueError("a position is not finite")
+    return int(moment[1]), players
 
 
 def _held_out(pieces: Sequence[Piece], held_out: Sequence[str]) -> list[bool]:
@@ -232,8 +220,13 @@ def splits(place: Place, name: str = "nba_12p5hz", validation: float = VALIDATIO
     """
     folder = place.recorded
     file = folder / f"{name}_train.npz"
-    groups = _groups(file)
-    content = arrays(file, ["x", "length"])
+    content = arrays(file, ["x", "length"], optional=["game_id", "play", "example"])
+    games = content.get("game_id")
+    groups = content.get("play", content.get("example"))
+    if games is not None and len(np.unique(games)) > 1:
+        groups = games
+    if groups is None:
+        raise BadData(f"{file} has neither several games in 'game_id' nor 'play' nor 'example'")
     late = _last_groups(groups, content["length"], validation, file)
     pieces = _pieces(content["x"], content["length"], groups)
     train = [piece for piece, held_out in zip(pieces, late, strict=True) if not held_out]
@@ -254,19 +247,6 @@ def held(folder: Path, name: str, length: int = TESTED) -> Batch:
 def pairs(position_ft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and labels (..., T, 2) of positions (..., T + 1, 2) in feet."""
     return position_ft[..., :-1, :] / SCALE_FT, position_ft.diff(dim=-2)
-
-
-def _groups(file: Path) -> NDArray[Any]:
-    """Group of each piece: the game if there are several, else the play."""
-    have = keys(file)
-    if "game_id" in have:
-        games = arrays(file, ["game_id"])["game_id"]
-        if len(np.unique(games)) > 1:
-            return games
-    segment = next((key for key in ("play", "example") if key in have), None)
-    if segment is None:
-        raise BadData(f"{file} has neither several games in 'game_id' nor 'play' nor 'example'")
-    return arrays(file, [segment])[segment]
 
 
 def _last_groups(
