@@ -120,9 +120,7 @@ def _noise(parts: Parts, *shape: int) -> tuple[Tensor | None, NoisePrior | None]
         return parts.exponential("log_noise_variance", *shape), None
     if noise != "unknown":
         raise BadArtifact(f"{DESCRIPTION}: noise is {noise!r}, expected 'known' or 'unknown'")
-    alpha = parts.exponential("log_noise_alpha", *shape)
-    if not (alpha > 1).all():
-        raise BadArtifact(f"{TENSORS}: 'log_noise_alpha' has one not above 0: no variance exists")
+    alpha = parts.exponential("log_noise_alpha", *shape, above=1.0)  # or no variance exists
     return None, NoisePrior(alpha, parts.exponential("log_noise_beta", *shape))
 
 

@@ -37,6 +37,8 @@ def encoder(parts: Parts, x_dim: int, feature_dim: int) -> Encoder:
 
     Raises BadArtifact.
     """
+    if parts.encoder is not None:
+        return parts.encoder
     spec: Spec = parts.field("encoder", dict)
     kind = spec.get("type")
     if not isinstance(kind, str) or kind not in _BUILDERS:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from model_core import hazard as hazards
 from model_core.artifact_digest import DESCRIPTION, TENSORS
+from model_core.encoder import Encoder
 from model_core.errors import BadArtifact
 
 LARGEST = 1e50  # of an offset or a scale, so that what is scaled can be squared
@@ -20,8 +21,11 @@ class Parts:
     """The fields of a `model.json` and the tensors beside it, checked as they are asked for.
 
     Every method raises BadArtifact, naming the file and the part, for what is missing, of a wrong
-    type or shape, or not finite. Tensors come in float64 on `device`.
+    type or shape, or not finite. Tensors come in float64 on `device`. encoder: the one to use in
+    place of that of the field `encoder`, as in training.
     """
+
+    encoder: Encoder | None = None
 
     def __init__(
         self,
@@ -84,12 +88,14 @@ class Parts:
             )
         return shape
 
-    def exponential(self, name: str, *shape: int) -> Tensor:
-        """`exp` of a tensor of logarithms, finite and above 0."""
+    def exponential(self, name: str, *shape: int, above: float = 0.0) -> Tensor:
+        """`exp` of a tensor of logarithms, finite and above a number."""
         value = self.derived(name, self.tensor(name, *shape).exp())
         # Its inverse must be finite too: a variance is as good as a precision.
         if not torch.isfinite(1 / value).all():
             raise BadArtifact(f"{TENSORS}: {name!r} is too small")
+        if not (value > above).all():
+            raise BadArtifact(f"{TENSORS}: {name!r} has an exponential not above {above:g}")
         return value
 
     def derived(self, name: str, value: Tensor) -> Tensor:

@@ -9,11 +9,16 @@ import torch
 from training.config import Config, ModelConfig
 from training.data.windows import Splits
 from training.errors import BadConfig
-from training.learners.alpaca import AlpacaLearner, AlpacaMixtureLearner, FleetLearner
 from training.learners.base import Learner, Scaling
-from training.learners.classes import Classifier, PcocLearner
 from training.learners.encoders import ConvEncoder, EncoderModule, MlpEncoder
-from training.learners.lstm import LstmLearner
+from training.learners.kinds import (
+    AlpacaLearner,
+    AlpacaMixtureLearner,
+    Classifier,
+    FleetLearner,
+    LstmLearner,
+    PcocLearner,
+)
 
 
 def learner(config: Config, splits: Splits, scaling: Scaling | None = None) -> Learner:
@@ -56,6 +61,7 @@ def build(
         if config.kind == "pcoc":
             of_classes = PcocLearner if adapts else Classifier
             return of_classes(encoder, scaling, config, classes)
+        kinds: dict[str, type[AlpacaLearner | LstmLearner]]
         kinds = {"alpaca": AlpacaLearner, "fleet": FleetLearner, "lstm": LstmLearner}
         of_numbers = AlpacaMixtureLearner if config.priors > 1 else kinds[config.kind]
         return of_numbers(encoder, scaling, config)

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model_core.encoder import ACTIVATIONS
+from model_core.encoder import Mlp
 
 IMAGES = 32  # evaluated together: intermediate results stay in the processor's cache
-
-
-class EncoderModule(Protocol):
-    """A module with its description for an artifact."""
-
-    features: int
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Features of inputs."""
-        ...
-
-    def spec(self) -> dict[str, Any]:
-        """The field `encoder` of a `model.json`."""
-        ...
 
 
 class MlpEncoder(nn.ModuleList):
@@ -46,12 +32,16 @@ class MlpEncoder(nn.ModuleList):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (..., n) of inputs (..., x_dim)."""
-        inputs = x
-        last = len(self.layers) - 2
-        for i in range(last + 1):
-            name = self.output_activation if i == last else self.activation
-            x = ACTIVATIONS[name](self[i](x))
-        return x if self.linear is None else torch.cat((x, self.linear(inputs)), -1)
+        layers = [cast(nn.Linear, self[i]) for i in range(len(self.layers) - 1)]
+        linear = None if self.linear is None else (self.linear.weight, self.linear.bias)
+        network = Mlp(
+            weights=tuple(layer.weight for layer in layers),
+            biases=tuple(layer.bias for layer in layers),
+            activation=self.activation,
+            output_activation=self.output_activation,
+            linear=linear,
+        )
+        return network(x)
 
     def spec(self) -> dict[str, Any]:
         """The field `encoder` of a `model.json`."""
@@ -135,11 +125,4 @@ class ConvEncoder(nn.ModuleList):
         }
 
 
-def tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Tensors of a module for an artifact: parameters, and running moments of its norms."""
-    state = cast(dict[str, Tensor], module.state_dict())
-    return {
-        name: value.detach().cpu().contiguous()
-        for name, value in state.items()
-        if not name.endswith("num_batches_tracked")
-    }
+EncoderModule = MlpEncoder | ConvEncoder
