@@ -37,8 +37,8 @@ def test_a_worker_is_killed_under_load(separate, processes):
 
 
 def test_whatever_is_killed_starts_again_and_a_stop_leaves_nothing(serve, processes, tmp_path):
-    """The lease lives for a minute: only a release lets the next worker have it."""
-    processes.environment |= {"MOCA_LEASE_TTL_MS": "60000", "MOCA_REQUEST_DEADLINE_S": "300"}
+    """A lease outlives all patience: only a release lets the next worker have it."""
+    processes.environment |= {"MOCA_LEASE_TTL_MS": "600000", "MOCA_REQUEST_DEADLINE_S": "1300"}
     url = serve()
     store = str(running_url(tmp_path / "data"))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 import jsonschema
 import msgspec
@@ -18,6 +20,8 @@ from service.api.routes.table import CALLS, ApiCall
 from service.problems import PROBLEM_JSON, TYPE_PREFIX
 from service.settings import Settings
 from service.wire import snapshot
+from service.wire.event_cursor import Positions
+from service.wire.event_entries import Id
 from tests.remote_write import V2, version_2
 
 BY_NAME = {call.endpoint.__name__: call for call in CALLS}
@@ -36,11 +40,12 @@ class Asked(NamedTuple):
     def media(self):
         return self.headers.get("Content-Type", "").partition(";")[0]
 
-    async def send(self, api, url=None, content=msgspec.UNSET, **headers):
-        """Send it, with another address, body or headers."""
+    async def send(self, api, url=None, query="", content=msgspec.UNSET, **headers):
+        """Send it, with another address, query, body or headers."""
+        url = f"{self.url.partition('?')[0]}?{query}" if query else url or self.url
         body = self.content if content is msgspec.UNSET else content
         headers = {**self.headers, **headers}
-        return await api.request(self.call.method, url or self.url, content=body, headers=headers)
+        return await api.request(self.call.method, url, content=body, headers=headers)
 
 
 def request_of(example, snapshot, samples):
@@ -70,6 +75,106 @@ def requests():
         asked = request_of(example, blob, ({"__name__": "x"}, [(1.0, 1_767_225_600_000)]))
         found.setdefault(example.call, asked)
     return list(found.values())
+
+
+# Values that are wrong, by the place that is named: of settings, and of the calls.
+SETTINGS = {
+    "body.hazard": [0, 1, "0.1", [], [0, 0.0], [0.5] * 65],
+    "body.hazard.mean": [{"mean": 0.99, "shape": 1}, {"mean": 10_001, "shape": 1}],
+    "body.hazard.shape": [{"mean": 5}, {"mean": 5, "shape": 0.0009}],
+    "body.hazard.sd": [{"mean": 5, "shape": 1, "sd": 1}],
+    "body.hazard[0]": [[True]],
+    "body.hazard[1]": [[0.5, 1.5]],
+    "body.classes": [1, 1001, 2.5],
+    "body.order": [-1, 33],
+    "body.trend": [1],
+    "body.seasonal": [1],
+    "body.season": [1, 10_001],
+    "body.sensitivity": [0.1],
+    "body.sensitivity.false_alarms_per_1000": [
+        {}, {"false_alarms_per_1000": 0}, {"false_alarms_per_1000": 1001},
+    ],
+    "body.max_hypotheses": [1, 2001, None],
+    "body.outlier_rate": [1],
+    "body.confirm_after": [0],
+    "body.anomaly_alarm": [0.5, 1],
+    "body.confirm_probability": [0.49, 1],
+    "body.warmup": [201],
+    "body.history": [100_001],
+    "body.interval": [0.0009],
+    "body.ttl": [0.9],
+    "body.label_window": [1001],
+    "body.location": [[], True, [0.0] * 257],
+    "body.scale": [0],
+    "body.scale[1]": [[1, -1]],
+    "body.model": ["", "../x"],
+    "body.lifetime": [3],
+}  # fmt: skip
+PLACES = ["x", "-2", "1@", "@1", "1@x", "1.5", "9" * 17, "é", "1@1@1", "٣"]
+CURSOR = Positions([0], 8, {0: Id(5, 5)}).text()  # of another number of partitions
+WRONG = {
+    "put_stream": SETTINGS,
+    "what_if": {f"body.settings.{place[5:]}": values[:1] for place, values in SETTINGS.items()},
+    "predict": {
+        "body.x": [[], [[1]] * 1001],
+        "body.x[0]": [[[]], [1], [[1.0] * 257]],
+        "body.quantiles": [[0.5] * 100],
+        "body.quantiles[0]": [[0]],
+        "body.samples": [1001, -1],
+        "body.components": [1],
+        "body.seed": [2**63],
+        "body.elapsed": [0],
+    },
+    "observe": {
+        "query.belief": ["perhaps"],
+        "header.idempotency-key": ["", "a b", "é", "k" * 201, "a\tb"],
+    },
+    "changepoints": {"query.kind[0]": ["point"], "query.wait": ["perhaps"]},
+    "list_changes": {
+        "query.match[0]": ['{a=~"(("}'],
+        "query.since": ["yesterday"],
+        "query.until": ["2024-05-01"],
+        "query.state[0]": ["gone"],
+        "query.model[0]": ["a@b@c"],
+        "query.min_size": [-1, "nan"],
+        "query.min_probability": [1.01],
+        "query.sort": ["stream"],
+        "query.limit": [501],
+        "query.format": ["xml"],
+        "query.cursor": ["x"],
+    },
+    "overview": {"query.limit": [101], "query.labels": [65], "query.sort": ["size"]},
+    "list_streams": {"query.limit": [0, 1001, "x"], "query.match[0]": ["{a=b}"]},
+    "events": {
+        "query.after": ["x", "é", "A" * 9999, CURSOR],
+        "header.last-event-id": ["x", "é", "A" * 9999, CURSOR],
+        "query.state[0]": ["new"],
+        "query.stream[0]": ["a b"],
+        "query.model[0]": ["a/b"],
+        "query.kind[0]": ["else"],
+        "query.match[0]": ["{site=north}"],
+    },
+    "follow_observations": {
+        "query.after": PLACES,
+        "header.last-event-id": PLACES,
+        "query.state": ["perhaps"],
+    },
+    "readyz": {"query.partitions": ["none"]},
+}
+
+
+def wrong_request(place, value):
+    """What a request has, beside what is good, to be wrong there: `send` of `Asked` takes it."""
+    kind, _, field = place.partition(".")
+    name = re.match(r"[\w-]+", field)[0]
+    if kind == "query":
+        return {"query": urlencode({name: value})}
+    if kind == "header":
+        return {name: value.encode()}
+    body = {name: value}
+    if name == "settings":
+        body = {name: {re.match(r"\w+", field.partition(".")[2])[0]: value}}
+    return {"content": json.dumps(body).encode()}
 
 
 @functools.cache

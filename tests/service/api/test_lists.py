@@ -26,7 +26,7 @@ from service.store.feed import Feeds
 from service.store.reads import AsyncStore
 from service.store.streams import chunk_of
 from tests.feeding import MS, Writer
-from tests.service.api.conftest import PARTITIONS, located
+from tests.service.api.conftest import PARTITIONS
 from tests.stored import put_head, put_records, record
 
 STATES = ("suspected", "confirmed", "withdrawn")
@@ -255,33 +255,9 @@ async def test_without_a_stream_there_is_no_link_and_no_explanation(writer, chan
     assert msgspec.json.encode(page)
 
 
-async def test_a_bad_parameter_is_named(api):
-    for query, loc in (
-        ("match={a=~%22((%22}", "match[0]"),
-        ("since=yesterday", "since"),
-        ("until=2024-05-01", "until"),
-        ("state=gone", "state[0]"),
-        ("model=a@b@c", "model[0]"),
-        ("min_size=-1", "min_size"),
-        ("min_size=nan", "min_size"),
-        ("min_probability=1.01", "min_probability"),
-        ("sort=stream", "sort"),
-        ("limit=501", "limit"),
-        ("format=xml", "format"),
-        ("cursor=x", "cursor"),
-    ):
-        assert located(await api.get(f"/v1/changes?{query}")) == [f"query.{loc}"], query
-    assert (await api.get("/v1/changes?limit=500&min_probability=1")).is_success
-    for query, loc in (("limit=101", "limit"), ("labels=65", "labels"), ("sort=size", "sort")):
-        assert located(await api.get(f"/v1/overview?{query}")) == [f"query.{loc}"], query
-    for query, loc in (
-        ("limit=0", "limit"),
-        ("limit=1001", "limit"),
-        ("limit=x", "limit"),
-        ("match={a=b}", "match[0]"),
-    ):
-        assert located(await api.get(f"/v1/streams?{query}")) == [f"query.{loc}"], query
-    assert (await api.get("/v1/streams?limit=1000")).is_success
+async def test_parameters_at_the_bounds_are_taken(api):
+    for query in ("changes?limit=500&min_probability=1", "streams?limit=1000"):
+        assert (await api.get(f"/v1/{query}")).is_success, query
 
 
 # --- streams ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect
 from tests.feeding import Follower
-from tests.service.api.conftest import located, make_key, slug
+from tests.service.api.conftest import make_key, slug
 from tests.waiting import PATIENCE_S, until
 
 PATH = "/v1/streams/a/observations/live"
@@ -93,16 +93,10 @@ def test_every_id_resumes_right_after_its_message(api):
     assert nothing_yet.seen == [(200, 2.0), (201, 3.0)]
 
 
-def test_bad_places_are_refused_by_name(api):
+def test_a_place_that_there_is_not_is_refused(api):
     post(api, [0.0])
-    url = f"{api.url}{PATH}"
-    for place in ("x", "-2", "1@", "@1", "1@x", "1.5", "9" * 17, "é", "1@1@1", "٣"):
-        assert located(refused(url, params={"after": place})) == ["query.after"], place
-        headers = {b"Last-Event-ID": place.encode()}
-        assert located(refused(url, headers=headers)) == ["header.last-event-id"], place
-    assert located(refused(url, params={"state": "perhaps"})) == ["query.state"]
-    for place in ("1", "7@1", "0@2"):  # an observation, or a life, that there is not
-        response = refused(url, params={"after": place})
+    for place in ("1", "7@1", "0@2"):  # an observation, or a life
+        response = refused(f"{api.url}{PATH}", params={"after": place})
         assert (response.status_code, slug(response)) == (409, "stream-replaced"), place
         assert response.json()["seq"] == 1
 

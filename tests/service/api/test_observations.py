@@ -46,7 +46,8 @@ async def test_everything_of_an_observation_reaches_the_worker_and_is_answered_a
     assert (seen.elapsed, seen.changepoint, seen.pending) == (2.0, 0.25, False)
     assert (await api.post(POST, json={"y": None})).json()["seq"] == 1
     assert "belief" not in (await api.post(POST, json={})).json()
-    assert located(await api.post(POST, json={}, params={"belief": "perhaps"})) == ["query.belief"]
+    longest = {"Idempotency-Key": "!~" * 100}
+    assert (await api.post(POST, json={}, headers=longest)).is_success
     headers = {"Content-Type": "application/json; charset=utf-8"}
     twice = await api.post(POST, content=b'{"y": 1, "y": 2}', headers=headers)
     assert twice.json()["y"] == 2
@@ -89,14 +90,6 @@ def test_a_list_of_several_parts_is_not_taken_for_one_in_other_parts():
     body = b"[...]"
     assert list_digest(body, 32, 512) == list_digest(body, 32, 32) == digest(body)
     assert len({digest(body), list_digest(body, 33, 512), list_digest(body, 33, 20)}) == 3
-
-
-async def test_a_bad_idempotency_key_is_named(api, worker):
-    for key in ("", "a b", "é", "k" * 201, "a\tb"):
-        response = await api.post(POST, json={}, headers={"Idempotency-Key": key.encode()})
-        assert located(response) == ["header.idempotency-key"], key
-    assert worker.commands == []
-    assert (await api.post(POST, json={}, headers={"Idempotency-Key": "!~" * 100})).is_success
 
 
 async def test_expected_positions(api, worker):
