@@ -62,7 +62,7 @@ class ChosenCandidate(NamedTuple):
 
 
 def hypotheses(grown: FilterState) -> Hypotheses:
-    """Those of a state after `filter.grow`."""
+    """Those of a state after `filter.grow`; of one before it, without that of a change."""
     belief = grown.belief
     return Hypotheses(belief.log_prob, belief.run_length, grown.stats, grown.context)
 

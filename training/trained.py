@@ -195,21 +195,6 @@ class Trace(NamedTuple):
     states: dict[int, FilterState]
 
 
-def filters_of(
-    model: UnderlyingModel,
-    rows: int,
-    max_hypotheses: int = DEFAULTS.max_hypotheses,
-    levels: Sequence[float] = (),
-    moments: Sequence[Moments] | None = None,
-) -> Filters:
-    """Filters before their first observations; moments: of each row, by default 0 and 1."""
-    filters = Filters(model, rows, max_hypotheses, levels)
-    unit = [0.0] * model.scaled, [1.0] * model.scaled
-    for row, (location, scale) in enumerate(moments or [unit] * rows):
-        filters.begin(row, location, scale)
-    return filters
-
-
 def filtered(filters: Filters, batch: Batch) -> Iterator[list[Step]]:
     """Step filters through a batch."""
     x = None if batch.x is None else batch.x.double().numpy()
@@ -218,12 +203,15 @@ def filtered(filters: Filters, batch: Batch) -> Iterator[list[Step]]:
 
 
 @torch.no_grad()
-def log_scores(
-    model: UnderlyingModel, batch: Batch, moments: Sequence[Moments] | None = None
-) -> Tensor:
-    """`log p(y_t | x_t, past)` (B, T), nan where unlabelled; as many hypotheses as a stream has."""
-    steps = filtered(filters_of(model, len(batch.y), moments=moments), batch)
-    scores = [[step.readout.log_score for step in taken] for taken in steps]
+def log_scores(model: UnderlyingModel, batch: Batch, moments: Sequence[Moments] = ()) -> Tensor:
+    """`log p(y_t | x_t, past)` (B, T), nan where unlabelled; as many hypotheses as a stream has.
+
+    moments: location and scale of each series; without any 0 and 1.
+    """
+    filters = Filters(model, len(batch.y), DEFAULTS.max_hypotheses)
+    for row, (location, scale) in enumerate(moments):
+        filters.begin(row, location, scale)
+    scores = [[step.readout.log_score for step in taken] for taken in filtered(filters, batch)]
     return torch.tensor(scores, dtype=torch.float64).T
 
 
@@ -236,7 +224,7 @@ def trace(
 ) -> Trace:
     """Filter a batch from its first observation; by default nothing is pruned."""
     count, steps = batch.y.shape[:2]
-    filters = filters_of(model, count, max_hypotheses or steps, MEDIAN)
+    filters = Filters(model, count, max_hypotheses or steps, MEDIAN)
     beliefs = []
     pits = []
     classes = []
@@ -310,7 +298,7 @@ def coming(model: UnderlyingModel, x: Tensor, hazard: float | None = None) -> In
 def density(model: UnderlyingModel, state: FilterState, x: Tensor, y: Tensor) -> Tensor:
     """Predictive density (len(y), len(x)) of one stream's next label y (Q,) at inputs x (G, 1)."""
     rows = len(x)
-    filters = filters_of(model, rows, state.belief.log_prob.shape[-1] - 1)
+    filters = Filters(model, rows, state.belief.log_prob.shape[-1] - 1)
     filters.fill(state, filters.prior(0))
     inputs = coming(model, x)
     grown, _ = moca.grow(filters.states, filters.priors, inputs)

@@ -45,7 +45,7 @@ def watch(
 
 def begun(model: UnderlyingModel, y: Floats, x: Floats | None = None) -> Filters:
     """Filters of series y (B, T, d), with location and scale of their first labels, as streams."""
-    filters = Filters(model, len(y), DEFAULTS.max_hypotheses, ())
+    filters = Filters(model, len(y), DEFAULTS.max_hypotheses)
     if not model.needs_scale:
         for row in range(len(y)):
             filters.begin(row, [location_of(model)] * model.scaled, [1.0] * model.scaled)

@@ -101,7 +101,7 @@ def confirmations(
     series, and those of all last.
     """
     series, steps = y.shape
-    filters = Filters(model, series, state.belief.log_prob.shape[-1] - 1, ())
+    filters = Filters(model, series, state.belief.log_prob.shape[-1] - 1)
     filters.fill(state, prior)
     alarms = follow(
         filters,

@@ -32,7 +32,7 @@ from torch import Tensor
 from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Hypotheses, Strategy
-from model_core.filter import FilterState, Prior
+from model_core.filter import Prior
 from model_core.stream.filters import Filters
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
@@ -197,8 +197,7 @@ class Filtered:
         hypotheses: int = HYPOTHESES,
     ) -> None:
         """Begin without an observation."""
-        self._filters = Filters(model, len(prior.location), hypotheses, ())
-        self._filters.fill(moca.init(prior, hypotheses), prior)
+        self._filters = Filters(model, len(prior.location), hypotheses)
         self._hazard = hazard
         anywhere = prior.location.new_zeros(len(prior.location), X_DIM)
         self._coming = trained.coming(model, anywhere, hazard)
@@ -206,7 +205,7 @@ class Filtered:
     def held(self, switch: Tensor) -> Hypotheses:
         """The mixture with the new hypothesis; MOCA does not use `switch`."""
         grown, _ = moca.grow(self._filters.states, self._filters.priors, self._coming)
-        return self._hypotheses(grown)
+        return actions.hypotheses(grown)
 
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses:
         """One step of the filter."""
@@ -217,12 +216,7 @@ class Filtered:
             raise FloatingPointError(
                 "a step of the filter gave a log probability that is not finite"
             )
-        return self._hypotheses(self._filters.states)
-
-    def _hypotheses(self, state: FilterState) -> Hypotheses:
-        belief = state.belief
-        context = self._filters.priors.context
-        return Hypotheses(belief.log_prob, belief.run_length, state.stats, context)
+        return actions.hypotheses(self._filters.states)
 
 
 class Sliding:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from moca_client.series import listed
 from model_core.stream import warmup
+from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS, VECTOR_OUTPUTS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options as ModelOptions
@@ -393,7 +394,7 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
     rows = []
     for first in range(0, len(series), BATCH):
         some = series[first : first + BATCH]
-        moments = None
+        moments: list[Moments] = []
         if model.needs_scale:
             # Location and scale of each series' warm-up, as of a stream of the service.
             scaled = [

@@ -138,7 +138,7 @@ def _alarms(
     starts: Sequence[int],
 ) -> Alarms:
     """Alarms of streams that go on through y (B, T); filters: of the streams, which stay."""
-    copies = Filters(filters.model, filters.rows, filters.max_hypotheses, ())
+    copies = Filters(filters.model, filters.rows, filters.max_hypotheses)
     copies.fill(filters.states, filters.priors)
     *_, confirmed = follow(copies, y[:, :, None], thresholds, starts)
     return confirmed
