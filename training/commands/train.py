@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from training.commands import Datasets, Runs, fail, refusals
-
-
-class Held(StrEnum):
-    """Data held out for the test: the later part of every series, or whole series."""
-
-    TIME = "time"
-    STREAM = "stream"
 
 
 def _own(text: str, default: str | bool, *names: str, **more: Any) -> Any:
@@ -94,7 +86,7 @@ def train(
         ),
     ] = None,
     hold_out: Annotated[
-        Held | None,
+        Literal["time", "stream"] | None,
         _own(
             "Data held out for the test: the later part of every series (time), or whole series "
             "(stream).",
@@ -164,7 +156,7 @@ def train(
             "time": time,
             "changepoint": changepoint,
             "interval": interval,
-            "by": None if hold_out is None else hold_out.value,
+            "by": hold_out,
         },
     }
     own = {
