@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet, types
+from pydantic import Field
 
 from moca_client.series import (
     EPOCH,
@@ -34,6 +35,7 @@ from moca_client.series import (
     named,
     numbered,
 )
+from training.config import Section
 from training.data.windows import Series
 from training.errors import BadData
 
@@ -48,52 +50,60 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 
-class Columns(NamedTuple):
-    """Columns by role. Wanted ones: None is to be recognised; recognised ones: None is absent."""
+class DataSource(Section):
+    """The section `data` of a run on own series.
 
-    y: Sequence[str] | None = None
-    x: Sequence[str] | None = None
+    y to changepoint: columns by role; None is to be recognised. interval: None where each
+    observation is one unit of the hazard after the last. digest: of the file's bytes; a run can
+    only be resumed with the same bytes.
+    """
+
+    path: Path
+    digest: str = ""
+    y: tuple[str, ...] | None = None
+    x: tuple[str, ...] | None = None
     stream: str | None = None
     time: str | None = None
     changepoint: str | None = None
+    interval: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Time in one unit of the hazard, as the setting of streams: seconds.",
+    )
+    by: Literal["time", "stream"] = "time"
+    train: float = Field(default=0.7, gt=0, lt=1)
+    validation: float = Field(default=0.15, gt=0, lt=1)
 
 
-def read(
-    path: Path,
-    wanted: Columns = Columns(),  # noqa: B008  # immutable
-    *,
-    interval: float | None = None,
-    classes: bool = False,
-    partial: bool = False,
-) -> list[Series]:
+def read(source: DataSource, *, classes: bool = False, partial: bool = False) -> list[Series]:
     """Series (float64) of a file, or of all `.csv`, `.tsv`, `.parquet` and `.pq` in a folder.
 
-    `interval`: time in one unit of the hazard, in seconds, or of numbers in their unit; None: each
-    observation is one. `classes`: labels are class indices. partial: whether some labels of a row
-    may be empty. An empty label is a missing one (nan). BadData names file, row and column of
-    unusable content: a missing column, text or an infinity among numbers, an empty input or time, a
-    time twice in a series, a label that is not a class, or a column without any.
+    classes: labels are class indices. partial: whether some labels of a row may be empty. An empty
+    label is a missing one (nan). BadData names file, row and column of unusable content: a missing
+    column, text or an infinity among numbers, an empty input or time, a time twice in a series, a
+    label that is not a class, or a column without any.
     """
     origin: dict[str, Path] = {}
     series: list[Series] = []
     first: _Table | None = None
-    for file in files(path):
-        table = _Table(file, wanted)
+    for file in files(source.path):
+        table = _Table(file, source)
         first = first or table
         if (table.y, table.x) != (first.y, first.x):
             raise BadData(
                 f"{file} has labels {table.y} and inputs {table.x}, "
                 f"{first.file} {first.y} and {first.x}"
             )
-        if interval is not None and table.time is None:
+        if source.interval is not None and table.time is None:
             raise BadData(f"{file} has no time column for --interval; name it with --time")
-        for one in table.series(interval, classes, partial):
+        for one in table.series(source.interval, classes, partial):
             if one.name in origin:
                 raise BadData(f"stream {one.name!r} is in {origin[one.name]} and in {file}")
             origin[one.name] = file
             series.append(one)
     assert first is not None
-    _check_labels(path, np.concatenate([one.y.numpy() for one in series]), first.y, classes)
+    _check_labels(source.path, np.concatenate([one.y.numpy() for one in series]), first.y, classes)
     return series
 
 
@@ -110,12 +120,12 @@ def files(path: Path) -> list[Path]:
 class _Table:
     """The content of a file and its columns by role; rows of messages count from 1."""
 
-    def __init__(self, file: Path, wanted: Columns) -> None:
+    def __init__(self, file: Path, source: DataSource) -> None:
         """Read Parquet by its suffix, else CSV; BadData if unreadable or without rows."""
         self.file = file
         is_parquet = file.suffix.lower() in PARQUET
         try:
-            read_text = wanted.stream or "stream"
+            read_text = source.stream or "stream"
             table = parquet.read_table(file) if is_parquet else _csv(file, read_text)
         except OSError as error:
             raise BadData(f"{file} cannot be read: {error.strerror or error}") from error
@@ -128,10 +138,10 @@ class _Table:
         if not table.num_rows:
             raise BadData(f"{file} has no rows")
         self._table = table
-        self._recognise(wanted)
+        self._recognise(source)
 
-    def _recognise(self, wanted: Columns) -> None:
-        single = [name for name in wanted[2:] if isinstance(name, str)]
+    def _recognise(self, wanted: DataSource) -> None:
+        single = [name for name in (wanted.stream, wanted.time, wanted.changepoint) if name]
         for name in [*(wanted.y or []), *(wanted.x or []), *single]:
             if name not in self.names:
                 raise BadData(f"{self.file} has no column {name!r}; it has {listed(self.names)}")

@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -28,8 +27,9 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options as ModelOptions
 from model_core.upm.builtin import build
 from training import trained
-from training.config import OWN, Config, Options, Section, checked
+from training.config import OWN, Config, Options, checked
 from training.data import tables
+from training.data.tables import DataSource
 from training.data.windows import InUnits, Series, Source, Splits, Windows, consecutive
 from training.errors import BadConfig, BadData, BadRun
 from training.learners.base import Scaling
@@ -49,40 +49,15 @@ GENERATED = 50  # test sequences of an experiment with generated data
 Values = NDArray[np.float64]
 
 
-class DataSource(Section):
-    """The section `data` of a run on own series.
-
-    digest: of the file's bytes; a run can only be resumed with the same bytes.
-    """
-
-    path: Path
-    digest: str = ""
-    y: tuple[str, ...] | None = None
-    x: tuple[str, ...] | None = None
-    stream: str | None = None
-    time: str | None = None
-    changepoint: str | None = None
-    interval: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Time in one unit of the hazard, as the setting of streams: seconds.",
-    )
-    by: Literal["time", "stream"] = "time"
-    train: float = Field(default=0.7, gt=0, lt=1)
-    validation: float = Field(default=0.15, gt=0, lt=1)
-
-
 class Opened(NamedTuple):
     """A user's data as a run reads them.
 
-    validation, test: the series of these, or the parts of all series, unwindowed. scaling: to mean
-    0 and standard deviation 1 over the training part; none of labels in units of each stream.
-    short: lines about series shorter than a window.
+    test: its series, or the parts of all series, unwindowed. scaling: to mean 0 and standard
+    deviation 1 over the training part; none of labels in units of each stream. short: lines about
+    series shorter than a window.
     """
 
     splits: Splits
-    validation: list[Series]
     test: list[Series]
     scaling: Scaling
     short: list[str]
@@ -131,13 +106,8 @@ def source_of(settings: Options) -> DataSource:
 
 def read(source: DataSource, config: Config) -> list[Series]:
     """Every series; raises BadData, naming file, row and column."""
-    return tables.read(
-        source.path,
-        tables.Columns(source.y, source.x, source.stream, source.time, source.changepoint),
-        interval=source.interval,
-        classes=config.model.kind == "pcoc",
-        partial=config.model.kind == "fleet",
-    )
+    kind = config.model.kind
+    return tables.read(source, classes=kind == "pcoc", partial=kind == "fleet")
 
 
 def split(source: DataSource, series: Sequence[Series], config: Config) -> Opened:
@@ -198,7 +168,7 @@ def split(source: DataSource, series: Sequence[Series], config: Config) -> Opene
         scaling = scaling._replace(y_offset=none.y_offset, y_scale=none.y_scale)
     count = 1 + int(max(one.y.nan_to_num(0).max() for one in series)) if classes else 0
     splits = Splits(train, validation, test, x_dim, y_dim, count)
-    return Opened(splits, parts[1], parts[2], scaling, short)
+    return Opened(splits, parts[2], scaling, short)
 
 
 def _part(series: Sequence[Series], low: float, high: float, by: str) -> list[Series]:

@@ -8,8 +8,12 @@ import torch
 from pyarrow import parquet
 
 from training.data import tables
-from training.data.tables import Columns
+from training.data.tables import DataSource
 from training.errors import BadData
+
+
+def read(path, classes=False, partial=False, **settings):
+    return tables.read(DataSource(path=path, **settings), classes=classes, partial=partial)
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def test_streams_times_inputs_and_changepoints(write):
         "a,2024-01-01,2,1,10,0\n"
         "a,2024-01-03,6,5,,0\n"
     )
-    a, b = tables.read(file)
+    a, b = read(file)
     assert (a.name, b.name) == ("a", "b")
     assert a.x.tolist() == [[1, 2], [3, 4], [5, 6]]
     assert a.y[:2].tolist() == [[10], [11]]
@@ -52,7 +56,7 @@ COLUMNS = [
 
 def test_columns_are_found_by_name(write):
     for text, x, y in COLUMNS:
-        (one,) = tables.read(write(text))
+        (one,) = read(write(text))
         assert (one.x if x is None else one.x.tolist()) == x, text
         assert one.y.tolist() == y, text
         assert (one.name, one.switch) == ("own", None)
@@ -60,7 +64,7 @@ def test_columns_are_found_by_name(write):
 
 def test_types_are_those_of_the_whole_file_and_names_of_streams_are_text(write):
     rows = [f"{k % 2:03d},{k}" for k in range(150_000)]  # over a megabyte of whole numbers
-    one, other = tables.read(write("\n".join(["stream,y", *rows, "000,0.5", "001,n/a"])))
+    one, other = read(write("\n".join(["stream,y", *rows, "000,0.5", "001,n/a"])))
     assert (one.name, other.name) == ("000", "001")
     assert one.y[-2:].flatten().tolist() == [149_998, 0.5]
     assert other.y[-1].isnan()
@@ -68,12 +72,12 @@ def test_types_are_those_of_the_whole_file_and_names_of_streams_are_text(write):
 
 def test_columns_can_be_named(write):
     file = write("k,when,u,v,w,new\nq,2,1,2,3,1\nq,1,4,5,6,0\n")
-    wanted = Columns(["w"], ["v", "u"], "k", "when", "new")
-    (one,) = tables.read(file, wanted)
+    names = {"stream": "k", "time": "when", "changepoint": "new"}
+    (one,) = read(file, y=["w"], x=["v", "u"], **names)
     assert one.x.tolist() == [[5, 4], [2, 1]]
     assert one.y.tolist() == [[6], [3]]
     assert one.switch.tolist() == [False, True]
-    (one,) = tables.read(write("x,y\n1,2\n"), Columns(x=[]))
+    (one,) = read(write("x,y\n1,2\n"), x=[])
     assert one.x is None
 
 
@@ -82,7 +86,7 @@ def test_a_folder_is_read_in_the_order_of_its_names(write):
     file = write("y\n1\n2\n", "a.csv")
     write("not read", "notes.txt")
     parquet.write_table(pa.table({"y": [5.0, None]}), file.parent / "c.parquet")
-    series = tables.read(file.parent)
+    series = read(file.parent)
     assert [(one.name, len(one.y)) for one in series] == [("a", 2), ("b", 1), ("c", 2)]
     assert series[2].y.isnan().flatten().tolist() == [False, True]
 
@@ -91,7 +95,7 @@ def test_parquet_has_times_and_booleans(tmp_path):
     days = [datetime(2024, 1, day, tzinfo=UTC) for day in (2, 1)]
     table = pa.table({"time": days, "y": [1, 2], "stream": [7, 7], "changepoint": [True, False]})
     parquet.write_table(table, tmp_path / "own.parquet")
-    (one,) = tables.read(tmp_path / "own.parquet")
+    (one,) = read(tmp_path / "own.parquet")
     assert one.y.tolist() == [[2], [1]]
     assert one.switch.tolist() == [False, True]
     assert one.name == "7"
@@ -127,55 +131,55 @@ NO_CLASSES = [
 def test_refusals_name_row_and_column(write):
     for text, message in REFUSED:
         with pytest.raises(BadData, match=message):
-            tables.read(write(text))
+            read(write(text))
     for text, message in NO_CLASSES:
         file = write(text)
         with pytest.raises(BadData, match=message):
-            tables.read(file, classes=True)
-        assert tables.read(file)[0].y.isfinite().all()
+            read(file, classes=True)
+        assert read(file)[0].y.isfinite().all()
 
 
 def test_rows_that_lack_some_labels(write):
-    (one,) = tables.read(write("y1,y2\n1,2\n3,\n,4\n,\n"), partial=True)
+    (one,) = read(write("y1,y2\n1,2\n3,\n,4\n,\n"), partial=True)
     assert one.y.isnan().tolist() == [[False, False], [False, True], [True, False], [True, True]]
     assert one.y.nansum(0).tolist() == [4, 6]
     with pytest.raises(BadData, match=r"column 'y2' .*--y y1,y3"):
-        tables.read(write("y1,y2,y3\n1,,5\n3,,6\n"), partial=True)
+        read(write("y1,y2,y3\n1,,5\n3,,6\n"), partial=True)
 
 
 def test_time_between_rows_in_units_of_the_hazard(write):
     text = "stream,time,y\na,2024-01-01T00:01:00Z,1\nb,2024-01-01,7\na,2024-01-01T00:00:30Z,0\n"
     text += "a,2024-01-01T00:05:00Z,2\n"
-    a, b = tables.read(write(text), interval=60.0)
+    a, b = read(write(text), interval=60.0)
     assert a.y.flatten().tolist() == [0, 1, 2]
     assert a.elapsed.tolist() == [1, 0.5, 4]
     assert b.elapsed.tolist() == [1]
-    (numbers,) = tables.read(write("time,y\n3,1\n4.5,2\n10,3\n"), interval=0.5)
+    (numbers,) = read(write("time,y\n3,1\n4.5,2\n10,3\n"), interval=0.5)
     assert numbers.elapsed.tolist() == [1, 3, 11]
-    assert tables.read(write("time,y\n3,1\n"))[0].elapsed is None
+    assert read(write("time,y\n3,1\n"))[0].elapsed is None
     with pytest.raises(BadData, match="has no time column for --interval; name it with --time"):
-        tables.read(write("y\n3\n"), interval=1.0)
+        read(write("y\n3\n"), interval=1.0)
 
 
 def test_files_that_cannot_be_read(write, tmp_path):
     with pytest.raises(BadData, match=r"none.csv cannot be read: No such file"):
-        tables.read(tmp_path / "none.csv")
+        read(tmp_path / "none.csv")
     with pytest.raises(BadData, match="holds none of"):
-        tables.read(tmp_path)
+        read(tmp_path)
     with pytest.raises(BadData, match=r"own.parquet is not a Parquet file"):
-        tables.read(write("y\n1\n", "own.parquet"))
+        read(write("y\n1\n", "own.parquet"))
     (tmp_path / "bytes.csv").write_bytes(b"y\n\xff\n")
     with pytest.raises(BadData, match=r"bytes.csv is not a CSV file in UTF-8"):
-        tables.read(tmp_path / "bytes.csv")
+        read(tmp_path / "bytes.csv")
     with pytest.raises(BadData, match="has no column 'z'; it has 'y'"):
-        tables.read(write("y\n1\n"), Columns(x=["z"]))
+        read(write("y\n1\n"), x=["z"])
 
 
 def test_files_of_a_folder_must_agree(write):
     file = write("x,y\n1,2\n", "a.csv")
     write("y\n1\n", "b.csv")
     with pytest.raises(BadData, match=r"b.csv has labels \['y'\] and inputs \[\], .*a.csv"):
-        tables.read(file.parent)
+        read(file.parent)
     write("x,y,stream\n1,2,a\n", "b.csv")
     with pytest.raises(BadData, match=r"stream 'a' is in .*a.csv and in .*b.csv"):
-        tables.read(file.parent)
+        read(file.parent)

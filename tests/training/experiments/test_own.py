@@ -18,6 +18,7 @@ from tests.training.tiny import seeded
 from training import catalogue
 from training.catalogue import splits
 from training.data.files import Place
+from training.data.tables import DataSource
 from training.data.windows import Series
 from training.errors import BadData
 from training.experiments import own
@@ -135,7 +136,7 @@ def test_what_cannot_be_scored_is_refused(run, tmp_path, monkeypatch):
 def split(series, length, kind="alpaca", **source):
     settings = {"model": {"kind": kind}, "optimiser": {"length": length}}
     config = catalogue.preset("data", "quick", settings)
-    return own.split(own.DataSource(path="own.csv", **source), series, config)
+    return own.split(DataSource(path="own.csv", **source), series, config)
 
 
 def counted(sizes, classes=2):
