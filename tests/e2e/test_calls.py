@@ -1,39 +1,13 @@
 """Calls of one stream, from HTTP through the log and a worker to the answer, on real processes."""
 
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 
 import httpx
 
-from tests.answers import close
-from tests.e2e.calling import KNOWN, ask, history, labels, post, slug
+from tests.e2e.calling import KNOWN, ask, slug
 from tests.feeding import Follower
-from tests.waiting import PATIENCE_S, until
-
-
-def test_two_writers_with_the_same_keys_have_one_effect(url, http, prefix):
-    answers = ([], [])
-    ask(http, "PUT", f"{prefix}race", 201, json=KNOWN)
-
-    def write(into):
-        with httpx.Client(base_url=url, timeout=PATIENCE_S) as own:
-            for i in range(100):
-                headers = {"Idempotency-Key": f"key-{i}"}
-                body = {"y": float(i % 7)}
-                into.append(ask(own, "POST", f"{prefix}race/observations", json=body,
-                                headers=headers))  # fmt: skip
-
-    writers = [threading.Thread(target=write, args=(into,)) for into in answers]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    for one, other in zip(*answers, strict=True):
-        assert one.pop("duplicate") != other.pop("duplicate")
-        assert one == other
-    assert [each["y"] for each in history(http, f"{prefix}race")] == [i % 7 for i in range(100)]
+from tests.waiting import until
 
 
 def test_a_list_that_is_sent_again_after_its_answer_was_lost_is_applied_once(url, http, prefix):
@@ -54,21 +28,6 @@ def test_a_list_that_is_sent_again_after_its_answer_was_lost_is_applied_once(url
     assert ask(http, "GET", stream)["seq"] == 500
     other = http.post(path, json=[{"y": 1.0}], headers=headers)
     assert (other.status_code, slug(other)) == (422, "key-reused")
-
-
-def test_a_stream_moves_to_another_model_while_observations_come(url, http, prefix):
-    """None fails, and the belief is that of a fresh replay."""
-    moved, fresh, seen = f"{prefix}a", f"{prefix}b", labels(150, seed=4)
-    post(http, moved, seen[:100])
-    with ThreadPoolExecutor() as pool, httpx.Client(base_url=url, timeout=PATIENCE_S) as own:
-        moving = pool.submit(ask, own, "POST", f"{moved}/model", json={"model": "gaussian"})
-        for each in seen[100:]:
-            ask(http, "POST", f"{moved}/observations", json=each)
-        assert moving.result()["model"] == "gaussian"
-    ask(http, "PUT", fresh, 201, json={"model": "gaussian"})
-    post(http, fresh, seen)
-    beliefs = [ask(http, "GET", f"{name}/run-length")["belief"] for name in (moved, fresh)]
-    close(*beliefs)
 
 
 def test_a_stream_expires_and_one_that_follows_it_is_told(url, http, prefix):
