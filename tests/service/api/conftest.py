@@ -56,14 +56,12 @@ class FakeWorker:
         self._log = Log(self._client, "fake", 60_000, partitions)
         self._leases = {p: self._log.acquire(p) for p in range(partitions)}
         self._offsets = {p: lease.offset for p, lease in self._leases.items()}
-        self._heads, self._sums = {}, {}
-        self._remembered = {}
+        self._heads, self._remembered = {}, {}
         self._stop, self._turn = threading.Event(), threading.Lock()
         self.running = threading.Event()
         self.running.set()
         self.publish = True
         self.inline = True  # else only the numbers of outcomes are published
-        self.channel = keys.reply_channel
         self.hindsight = {}  # by stream, what a segmentation in hindsight finds
         self.commands, self.envelopes = [], []
         self.batches = []  # commands in each entry of the log
@@ -119,23 +117,20 @@ class FakeWorker:
                 done += wire.units(envelope.command)
             if self.publish:
                 hints = outcomes if self.inline else [each.number for each in outcomes]
-                channel = self.channel(partition, batch.incarnation)
+                channel = keys.reply_channel(partition, batch.incarnation)
                 publish.append((channel, wire.encode(hints)))
         lease, old = self._leases[partition], self._offsets[partition]
         new = self._offsets[partition] = Offset(entries[-1].id, DONE)
         return Commit(partition, lease.token, old, new, done, effects, publish)
 
     def _apply(self, partition, envelope):
-        command, answers, effects = envelope.command, [], []
+        """The outcome of a command, and its effects."""
+        command, effects = envelope.command, []
         try:
             if isinstance(command, wire.Observe):
-                status = 200
-                answers, effects = self._observe(partition, command)
+                status, answers, effects = self._observe(partition, command)
             else:
                 status, answers, effects = self._other(partition, command)
-        except Partly as partly:
-            refusal, answers, effects = partly.args
-            status, answers = refusal.status, [*answers, refusal.render()]
         except ServiceError as refusal:
             status, answers = refusal.status, [refusal.render()]
         return wire.Outcome(envelope.number, status, answers), effects
@@ -143,62 +138,61 @@ class FakeWorker:
     def _observe(self, partition, command):
         stream, remembered = command.stream, (command.stream, command.key, command.first)
         if command.key is not None and remembered in self._remembered:
-            return self._repeat(*self._remembered[remembered], command), []
-        head = self._heads.get(stream)
-        if command.seq is not None and command.seq != (head.seq if head else 0):
-            raise SeqConflict("elsewhere", seq=head.seq if head else 0)
-        effects = []
-        if head is None:
-            head, effects = self._create(partition, stream, {})
-        answers = []
+            return self._repeat(command, *self._remembered[remembered])
+        head, effects = self._heads.get(stream), []
+        seq = head.seq if head else 0
+        if command.seq not in (None, seq):
+            raise SeqConflict("elsewhere", seq=seq)
         if any(observation.y == MISFIT for observation in command.observations):
             raise DimensionMismatch("y: does not fit", applied=0)
+        if head is None:
+            head, effects = self._create(partition, stream, {})
+        status, answers = 200, []
         for observation in command.observations:
             if observation.y == BAD_LABEL:
                 refusal = LabelOutOfRange("y: not this one", applied=len(answers))
-                effects.append(("HSET", keys.heads(partition), stream, blob(head, "head", stream)))
-                raise Partly(refusal, answers, effects)
-            answers.append(self._answer(head, observation, command.belief))
+                status = refusal.status
+                answers.append(refusal.render())
+                break
+            answer = {
+                "stream": stream,
+                "seq": head.seq,
+                "model": head.settings.model,
+                "y": observation.y,
+                "duplicate": False,
+                **({"belief": True} if command.belief else {}),
+            }
+            answers.append(msgspec.json.encode(answer))
             kept = record(head.seq, observation.y)
             kept.x, kept.time = observation.x, observation.time
             tail = blob(kept, "tail", stream, head.seq)
             effects.append(("HSET", keys.tail(partition, stream), str(head.seq), tail))
             head.seq += 1
         effects.append(("HSET", keys.heads(partition), stream, blob(head, "head", stream)))
-        if command.key is not None:
+        if command.key is not None and status == 200:
             self._remembered[remembered] = (command.digest, answers)
-        return answers, effects
+        return status, answers, effects
 
-    def _repeat(self, digest, answers, command):
+    def _repeat(self, command, digest, answers):
         if digest != command.digest:
             raise KeyReused("used with another body")
-        return [a.replace(b'"duplicate":false', b'"duplicate":true') for a in answers]
-
-    def _answer(self, head, observation, belief):
-        answer = {
-            "stream": head.stream,
-            "seq": head.seq,
-            "model": head.settings.model,
-            "y": observation.y,
-            "duplicate": False,
-        }
-        if belief:
-            answer["belief"] = True
-        return msgspec.json.encode(answer)
+        again = [a.replace(b'"duplicate":false', b'"duplicate":true') for a in answers]
+        return 200, again, []
 
     def _other(self, partition, command):
         stream = command.stream
         head, effects = self._heads.get(stream), []
         if isinstance(command, wire.SegmentHistory) and stream in self.hindsight:
-            found = blob(self.hindsight[stream], "hindsight", stream)
-            return 204, [], [("HSET", keys.hindsight(partition), stream, found)]
+            segments = blob(self.hindsight[stream], "hindsight", stream)
+            return 204, [], [("HSET", keys.hindsight(partition), stream, segments)]
         if isinstance(command, wire.Configure):
             status = 200 if head else 201
             if head is None:
                 head, effects = self._create(partition, stream, command.settings)
             else:
                 head.settings = head.settings._replace(**command.settings)
-                effects = [("HSET", keys.heads(partition), stream, blob(head, "head", stream))]
+                stored = blob(head, "head", stream)
+                effects = [("HSET", keys.heads(partition), stream, stored)]
             return status, [msgspec.json.encode(rendering.summary(stream, head))], effects
         if head is None:
             raise UnknownStream(f"there is no stream {stream!r}")
@@ -213,23 +207,12 @@ class FakeWorker:
         return 200, [msgspec.json.encode({"stream": stream, "asked": type(command).__name__})], []
 
     def _create(self, partition, stream, settings):
-        settings = wire.StreamSettings(**{"model": "gaussian", **settings})
-        head = self._heads[stream] = NamedHead(1, settings)
-        head.stream = stream
+        head = wire.Head(1, wire.StreamSettings(**{"model": "gaussian", **settings}))
+        self._heads[stream] = head
         return head, [
             ("HSET", keys.heads(partition), stream, blob(head, "head", stream)),
             ("ZADD", keys.names(partition), 0, stream),
         ]
-
-
-class NamedHead(wire.Head):
-    """A head that knows its stream."""
-
-    stream: str = ""
-
-
-class Partly(Exception):
-    """A refusal part-way: the refusal, the answers before it, and their effects."""
 
 
 def make_key(redis_url, name, *scopes, **extra):
