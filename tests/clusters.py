@@ -6,13 +6,15 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 import redis
-from redis.exceptions import RedisError
+from redis.exceptions import MovedError, RedisError
 
 from service.store.connection import connect
+from service.store.shards import SLOTS, slot_of
 from tests.ports import free_port, free_ports
 from tests.waiting import barring, until
 
@@ -156,22 +158,73 @@ def running_valkey():
 
 
 @contextlib.contextmanager
-def running_cluster(masters: int = 3, replicas: int = 0):
+def running_cluster(masters: int = 3, replicas: int = 0, binary: str = ""):
     """Run a cluster; yields its address and its nodes, masters first."""
-    with running_nodes() as nodes:
+    with running_nodes(binary) as nodes:
         ports = free_ports(masters * (1 + replicas))
-        for port in ports:
+        for i, port in enumerate(ports):
             nodes.start(
                 port,
                 *("--cluster-enabled", "yes", "--cluster-node-timeout", "2000"),
                 *(*APPENDING, "--maxmemory-policy", "noeviction"),
             )
-        command = ["redis-cli", "--cluster", "create", *(f"127.0.0.1:{p}" for p in ports)]
-        command += ["--cluster-replicas", str(replicas), "--cluster-yes"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            node = nodes.client(port)
+            node.execute_command("CLUSTER SET-CONFIG-EPOCH", i + 1)
+            node.execute_command("CLUSTER MEET", "127.0.0.1", ports[0])
+            if i < masters:
+                first, beyond = (SLOTS * place // masters for place in (i, i + 1))
+                node.execute_command("CLUSTER ADDSLOTSRANGE", first, beyond - 1)
+        for i, port in enumerate(ports[masters:]):
+            master = nodes.client(ports[i % masters]).execute_command("CLUSTER MYID")
+            replicate = ("CLUSTER REPLICATE", master)  # refused until it has heard of its master
+            until(barring(RedisError, lambda p=port, r=replicate: _ran(nodes.client(p), *r)))
         for port in ports:
-            until(barring(RedisError, lambda p=port: _is_whole(nodes.client(p))))
+            until(barring(RedisError, lambda p=port: _is_whole(nodes.client(p), len(ports))))
         yield "redis+cluster://" + ",".join(f"127.0.0.1:{p}" for p in ports[:masters]), nodes
+
+
+def _ran(node: redis.Redis, *words) -> bool:
+    node.execute_command(*words)
+    return True
+
+
+def _is_whole(node: redis.Redis, size: int) -> bool:
+    info = node.execute_command("CLUSTER INFO")
+    return info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == size
+
+
+class SlotMove:
+    """The slot of a key on its way from its master to another."""
+
+    def __init__(self, nodes: Nodes, key: str) -> None:
+        self.slot = slot_of(key)
+        self.clients = {port: nodes.client(port) for port in nodes.running}
+        self.ids = {p: c.execute_command("CLUSTER MYID") for p, c in self.clients.items()}
+        owned = {
+            port: barring(MovedError, partial(_ran, client, "EXISTS", key))
+            for port, client in self.clients.items()
+        }
+        self.source = next(port for port in owned if owned[port]())
+        self.target = next(port for port in self.clients if port != self.source)
+
+    def _set(self, port: int, *words) -> None:
+        self.clients[port].execute_command("CLUSTER SETSLOT", self.slot, *words)
+
+    def begin(self) -> None:
+        self._set(self.target, "IMPORTING", self.ids[self.source])
+        self._set(self.source, "MIGRATING", self.ids[self.target])
+
+    def keys(self, at_most: int = 100) -> int:
+        """Move so many keys; returns what is left."""
+        source = self.clients[self.source]
+        names = source.execute_command("CLUSTER GETKEYSINSLOT", self.slot, 100)
+        for name in names[:at_most]:
+            source.execute_command("MIGRATE", "127.0.0.1", self.target, name, 0, 5000)
+        return len(names[at_most:])
+
+    def end(self) -> None:
+        for port in (self.target, self.source, *self.clients):
+            self._set(port, "NODE", self.ids[self.target])
 
 
 @contextlib.contextmanager
@@ -200,9 +253,3 @@ def running_sentinels():
             until(barring(RedisError, found), lambda k=known: k)
         places = ",".join(f"127.0.0.1:{port}" for port in sentinels)
         yield f"redis+sentinel://{places}/main", nodes, master, replica
-
-
-def _is_whole(node: redis.Redis) -> bool:
-    info = node.execute_command("CLUSTER INFO")
-    state = info.get("cluster_state") if isinstance(info, dict) else str(info)
-    return "ok" in str(state).partition("cluster_state:")[2][:4] or state == "ok"

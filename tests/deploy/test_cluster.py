@@ -18,7 +18,7 @@ from service.store.feed import Feeds
 from service.store.health import check_server
 from service.store.log import DONE, START, Commit, Log, Offset
 from service.store.shards import slot_of
-from tests.clusters import running_cluster, running_sentinels
+from tests.clusters import SlotMove, running_cluster, running_sentinels
 from tests.e2e.deployment import (
     Load,
     check_as_uninterrupted,
@@ -51,46 +51,10 @@ PARTITIONS = 64
 SHARDED = [keys.reply_channel(p, "i") for p in range(PARTITIONS)]
 
 
-class Move:
-    """One slot on its way from its master to another."""
-
-    def __init__(self, nodes):
-        self.clients = {port: nodes.client(port) for port in nodes.running}
-        self.ids = {p: c.execute_command("CLUSTER MYID") for p, c in self.clients.items()}
-        self.source = next(p for p, client in self.clients.items() if self._owns(client))
-        self.target = next(p for p in self.clients if p != self.source)
-
-    def _owns(self, client):
-        try:
-            client.exists(keys.log(P))
-        except redis.exceptions.MovedError:
-            return False
-        return True
-
-    def _set(self, port, *words):
-        self.clients[port].execute_command("CLUSTER SETSLOT", SLOT, *words)
-
-    def begin(self):
-        self._set(self.target, "IMPORTING", self.ids[self.source])
-        self._set(self.source, "MIGRATING", self.ids[self.target])
-
-    def keys(self, at_most=100):
-        """Move so many keys; returns what is left."""
-        source = self.clients[self.source]
-        names = source.execute_command("CLUSTER GETKEYSINSLOT", SLOT, 100)
-        for name in names[:at_most]:
-            source.execute_command("MIGRATE", "127.0.0.1", self.target, name, 0, 5000)
-        return len(names[at_most:])
-
-    def end(self):
-        for port in (self.target, self.source, *self.clients):
-            self._set(port, "NODE", self.ids[self.target])
-
-
 async def test_appends_and_commits_follow_a_slot(cluster):
     url, nodes = cluster
     append = connect_async(url)
-    move = Move(nodes)
+    move = SlotMove(nodes, keys.log(P))
     try:
         with connect(url) as client:
             log, appender = Log(client, "w", 60_000, 8), Appender(append, "inc", 100)
@@ -116,7 +80,7 @@ async def test_appends_and_commits_follow_a_slot(cluster):
 
 def test_a_waiting_reader_follows_a_slot_and_a_dead_master_is_a_lost_connection(cluster):
     url, nodes = cluster
-    move = Move(nodes)
+    move = SlotMove(nodes, keys.log(P))
     with connect(url) as client, connect(url) as writes:
         writes.xadd(keys.log(P), {"b": "a"})
         log = Log(client, "w", 60_000, 8)
@@ -214,7 +178,7 @@ def how_known(request, monkeypatch):
 
 async def test_a_channel_follows_its_slot_and_the_others_stay(cluster, how_known, caplog):
     url, nodes = cluster
-    move = Move(nodes)
+    move = SlotMove(nodes, keys.log(P))
     with connect(url) as client:
         publisher = Publisher(client)
         async with listening(url, SHARDED) as found:
