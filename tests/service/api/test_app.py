@@ -16,32 +16,26 @@ from service.store.feed import Feeds
 from service.store.health import UnusableServer
 from service.store.reads import AsyncStore
 from tests.service.api.conftest import PARTITIONS
+from tests.service.models.test_catalogue import put
 from tests.waiting import PATIENCE_S, until_async
 
 TURNS = 30  # of the event loop: more than a command to the store takes to be sent
 
 
-def put_model(folder, name, version, **changes):
-    described = {"format": 1, "kind": "alpaca", "x_dim": 2, "y_dim": 1, "hazard": 0.1, **changes}
-    place = folder / name / version
-    place.mkdir(parents=True)
-    (place / "model.json").write_text(json.dumps(described))
-
-
 async def test_models(api, settings):
     folder = settings.models_dir
     for version in ("1", "9", "10"):
-        put_model(folder, "sine", version, training={"iterations": int(version)})
+        put(folder, "sine", version, training={"iterations": int(version)})
     numbers = {"version": 1, "metrics": [{"name": "test NLL", "estimate": {"mean": -0.5}}]}
     (folder / "sine" / "9" / "report.json").write_text(json.dumps(numbers))
-    put_model(folder, "odd", "1", format=7)
+    put(folder, "odd", "1", format=7)
     wrong = {
         "hazard": "low",
         "regimes": [{"name": 1}],
         "training": {"iterations": "many"},
         "encoder": {"own": [1]},
     }
-    put_model(folder, "wrong", "1", **wrong)
+    put(folder, "wrong", "1", **wrong)
     models = {model["name"]: model for model in (await api.get("/v1/models")).json()["models"]}
     assert {"gaussian", "regimes", "odd", "sine", "wrong"} <= set(models)
     assert models["sine"]["default"] == "sine@10"

@@ -8,6 +8,7 @@ import queue
 import signal
 import socket
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,19 +27,9 @@ from service.settings import Settings
 from tests.waiting import Clock
 
 
-class Born:
-    """A process of no program; `ends` says when one that is asked to stop does: at once, or not."""
-
-    def __init__(self, command, env):
-        self.command, self.env = command, env
-        self.pid, self.returncode = 0, None
-        self.told = []
-
-    def terminate(self):
-        self.told.append("terminate")
-
-    def kill(self):
-        self.told.append("kill")
+def told(child):
+    """What a child was told by its supervisor: to terminate, or killed."""
+    return [] if child.process is None else [call[0] for call in child.process.method_calls]
 
 
 class Stage:
@@ -64,7 +55,7 @@ class Stage:
         self.buried.append((worker_id, verdict))
 
     def _popen(self, command, env, **_):
-        self.born.append(Born(command[3:], env))
+        self.born.append(Mock(command=command[3:], env=env, pid=0, returncode=None))
         return self.born[-1]
 
     @property
@@ -78,9 +69,9 @@ class Stage:
             step = self.steps.pop(0)
             return step() if callable(step) else step
         for child in self.children:
-            told = child.process.told if child.process is not None else []
-            if "kill" in told or (told and child.name not in self.deaf):
-                return self.ended(child, -signal.SIGKILL if "kill" in told else 0)
+            killed = "kill" in told(child)
+            if killed or (told(child) and child.name not in self.deaf):
+                return self.ended(child, -signal.SIGKILL if killed else 0)
         self.clock.advance(timeout)
         raise queue.Empty
 
@@ -170,8 +161,7 @@ def test_a_stop_ends_the_api_then_the_workers_then_webhooks(stage):
     order = []
 
     def note(child):
-        told = [each.name for each in stage.children if each.process and each.process.told]
-        order.append((child.name, told))
+        order.append((child.name, [each.name for each in stage.children if told(each)]))
 
     stage.stop(note)
     assert order == [
@@ -201,9 +191,9 @@ def test_what_does_not_end_is_killed_after_its_time(stage):
 
 def test_a_second_signal_kills_what_ends_and_all_that_comes_later(stage):
     stage.deaf = {child.name for child in stage.children}
-    began, told = stage.clock.now, []
-    stage.stop(lambda child: told.append(child.process.told), Stop("SIGTERM"))
-    assert ["kill" in each for each in told] == [True] * 4
+    began, orders = stage.clock.now, []
+    stage.stop(lambda child: orders.append(told(child)), Stop("SIGTERM"))
+    assert ["kill" in order for order in orders] == [True] * 4
     assert stage.clock.now - began < 1
 
 
