@@ -1,6 +1,5 @@
 """What comes by itself, on real processes: events of all streams, observations of one, webhooks."""
 
-import json
 import signal
 import threading
 import time
@@ -15,7 +14,7 @@ from service.store.connection import connect
 from tests.e2e.calling import BYTES, KNOWN, ask, post
 from tests.e2e.deployment import Load, create_streams, series
 from tests.feeding import Consumer, Follower, by_stream
-from tests.serving import Quiet, ThreadServer
+from tests.service.webhooks.conftest import Receiver
 from tests.waiting import PATIENCE_S, until
 
 STREAMS = 8
@@ -194,19 +193,11 @@ def test_followers_see_all_once_whatever_restarts(separate, processes):
     assert sum(reader.connections for reader in readers) > 2 * STREAMS
 
 
-class Posts(Quiet):
-    def do_POST(self):
-        data = json.loads(self.body())["data"]
-        self.server.events.add((data["stream"], data["event"]["id"], data["event"]["state"]))
-        self.answer(200)
-
-
 @pytest.mark.slow
 def test_one_machine_delivers_events_to_webhooks_and_stops_cleanly(serve, processes, tmp_path):
     hooks = tmp_path / "hooks.toml"
     processes.environment["PAGER"] = "whsec_" + "A" * 44
-    with ThreadServer(Posts) as receiver:
-        receiver.events = set()
+    with Receiver() as receiver:
         hooks.write_text(
             f'[[hook]]\nname = "pager"\nurl = "{receiver.url}/h"\nsecret_env = "PAGER"\n'
         )
@@ -220,13 +211,13 @@ def test_one_machine_delivers_events_to_webhooks_and_stops_cleanly(serve, proces
             for i, row in enumerate(steps(2)):
                 post(client, f"s-{i}", row.tolist())
             confirmed = {
-                (f"s-{i}", event["id"], "confirmed")
+                (f"s-{i}", event["id"])
                 for i in range(2)
                 for event in ask(client, "GET", f"s-{i}/changepoints")["events"]
                 if event["state"] == "confirmed"
             }
             assert len(confirmed) >= 4
-            until(lambda: receiver.events >= confirmed)
+            until(lambda: set(receiver.got("/h")) >= confirmed)
             delivered = 'moca_webhook_delivered_total{hook="pager"}'
             until(lambda: delivered in client.get("/metrics").text)
         processes.signal("serve", signal.SIGTERM)

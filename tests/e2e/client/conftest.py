@@ -15,3 +15,12 @@ def client(url):
 @pytest.fixture
 def stream(prefix):
     return f"{prefix}s"
+
+
+def records(client, stream):
+    """All observations of a stream that are retained."""
+    return [record for page in client.history(stream) for record in page.observations]
+
+
+def labels(client, stream):
+    return [record.y for record in records(client, stream)]

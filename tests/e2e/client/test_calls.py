@@ -14,12 +14,9 @@ import pytest
 from moca_client import InvalidRequest, errors
 from moca_client.responses import Answer
 from tests.e2e.calling import KNOWN
+from tests.e2e.client.conftest import labels
 
 PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
-
-
-def labels(client, stream):
-    return [record.y for page in client.history(stream) for record in page.observations]
 
 
 def test_a_stream_from_its_making_to_its_end(client, stream):

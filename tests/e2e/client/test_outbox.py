@@ -23,6 +23,7 @@ from moca_client import (
     errors,
 )
 from tests.e2e.calling import KNOWN
+from tests.e2e.client.conftest import labels, records
 from tests.e2e.client.writer import STREAMS, observation
 from tests.waiting import until
 
@@ -69,18 +70,12 @@ def outbox(request):
 
 
 @pytest.fixture
-def stream(url, prefix):
-    with Client(url) as client:
-        client.put_stream(f"{prefix}s", KNOWN)
+def stream(client, prefix):
+    client.put_stream(f"{prefix}s", KNOWN)
     return f"{prefix}s"
 
 
-def labels(url, stream):
-    with Client(url) as client:
-        return [record.y for page in client.history(stream) for record in page.observations]
-
-
-async def test_answers_come_back_by_callback_and_by_asking(outbox, url, stream):
+async def test_answers_come_back_by_callback_and_by_asking(outbox, url, client, stream):
     """A callback that fails holds up nothing."""
     delivered = []
 
@@ -97,14 +92,13 @@ async def test_answers_come_back_by_callback_and_by_asking(outbox, url, stream):
         assert [notice.answer.seq for notice in box.answers()] == [6, 7, 8, 9]
         assert box.answers() == []
         assert (box.pending, box.error) == (0, None)
-        with Client(url) as client:
-            client.observe(stream, 99.0)  # somebody else writes, too
+        client.observe(stream, 99.0)  # somebody else writes, too
         box.add(stream, 10.0)
         assert await box.flush()
-    assert labels(url, stream) == [*map(float, range(10)), 99.0, 10.0]
+    assert labels(client, stream) == [*map(float, range(10)), 99.0, 10.0]
 
 
-async def test_what_is_refused_is_kept_aside_in_the_file(outbox, url, stream, tmp_path):
+async def test_what_is_refused_is_kept_aside_in_the_file(outbox, url, client, stream, tmp_path):
     refused = []
     async with outbox(url, tmp_path / "box", on_failed=refused.append) as box:
         for y in (1.0, [1.0, 2.0], 2.0, [3.0, 4.0], 3.0):
@@ -125,11 +119,11 @@ async def test_what_is_refused_is_kept_aside_in_the_file(outbox, url, stream, tm
         box.add(stream, 4.0)
         assert await box.flush()
         assert [notice.ticket for notice in box.failed()] == [7]
-    assert labels(url, stream) == [1.0, 2.0, 3.0, 4.0]
+    assert labels(client, stream) == [1.0, 2.0, 3.0, 4.0]
 
 
 async def test_what_waits_in_the_file_when_it_is_closed_is_sent_later(
-    outbox, url, stream, tmp_path
+    outbox, url, client, stream, tmp_path
 ):
     async with outbox(NOBODY, tmp_path / "box") as box:
         for y in range(5):
@@ -140,7 +134,7 @@ async def test_what_waits_in_the_file_when_it_is_closed_is_sent_later(
     async with outbox(url, tmp_path / "box") as box:
         assert box.pending == 5
         assert await box.flush()
-    assert labels(url, stream) == list(range(5))
+    assert labels(client, stream) == list(range(5))
 
 
 async def test_what_is_wrong_is_told_at_once_and_what_is_lost_at_the_end(outbox):
@@ -183,9 +177,8 @@ def check(url, length):
     with Client(url) as client:
         for i in range(STREAMS):
             posted = [observation(at) for at in range(i, length, STREAMS)]
-            pages = client.history(f"box-{i}")
-            records = [record for page in pages for record in page.observations]
-            assert [{"y": record.y, "time": record.time} for record in records] == posted
+            kept = records(client, f"box-{i}")
+            assert [{"y": record.y, "time": record.time} for record in kept] == posted
             assert client.stream(f"box-{i}").seq == len(posted)
 
 
