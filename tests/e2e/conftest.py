@@ -59,9 +59,8 @@ class Shared(NamedTuple):
 
 @pytest.fixture
 def processes(tmp_path):
-    found = Processes(tmp_path, {"MOCA_PARTITIONS": "16"})
-    yield found
-    found.stop_all()
+    with Processes(tmp_path, {"MOCA_PARTITIONS": "16"}) as processes:
+        yield processes
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ MOCA = (sys.executable, "-m", "service.commands.main")
 
 
 class Processes:
-    """Processes by name."""
+    """Processes by name; all are stopped at the end of a `with` block."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
@@ -35,6 +35,12 @@ class Processes:
         self.environment = {**os.environ, **patient, **models, **environment}
         self.running: dict[str, subprocess.Popen] = {}
         self.port = 0  # of `moca serve`
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_all()
 
     def start(self, name: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -128,11 +134,8 @@ class Processes:
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[tuple[Processes, str]]:
     """Run `moca serve` on a store of its own; yields its processes and its URL."""
-    processes = Processes(folder, {"MOCA_PARTITIONS": "16"})
-    try:
+    with Processes(folder, {"MOCA_PARTITIONS": "16"}) as processes:
         yield processes, processes.serve()
-    finally:
-        processes.stop_all()
 
 
 def wait_ready(url: str) -> None:

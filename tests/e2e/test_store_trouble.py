@@ -34,11 +34,8 @@ def url(server, tmp_path_factory):
         "MOCA_LEASE_TTL_MS": "1000",
         "MOCA_REQUEST_DEADLINE_S": "8",
     }
-    processes = Processes(tmp_path_factory.mktemp("processes"), settings)
-    try:
+    with Processes(tmp_path_factory.mktemp("processes"), settings) as processes:
         yield processes.start_separate(server.url)
-    finally:
-        processes.stop_all()
 
 
 def test_the_disk_of_the_store_is_full(url, server):

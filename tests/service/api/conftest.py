@@ -68,7 +68,10 @@ class FakeWorker:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def stop(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         self._stop.set()
         self.running.set()
         self._thread.join(PATIENCE_S)
@@ -257,9 +260,8 @@ def settings(valkey_url, tmp_path):
 @pytest.fixture
 def worker(settings):
     """Run a fake worker on every partition."""
-    fake = FakeWorker(settings.redis_url, settings.partitions)
-    yield fake
-    fake.stop()
+    with FakeWorker(settings.redis_url, settings.partitions) as worker:
+        yield worker
 
 
 @contextlib.asynccontextmanager
@@ -367,8 +369,5 @@ def worker_of(store):
     with connect(store.url) as client:
         for partition in range(PARTITIONS):
             client.delete(keys.lease(partition))
-    fake = FakeWorker(store.url)
-    try:
-        yield fake
-    finally:
-        fake.stop()
+    with FakeWorker(store.url) as worker:
+        yield worker

@@ -26,9 +26,8 @@ def worker():
 
 @pytest.fixture
 def writer(valkey_url):
-    found = Writer(valkey_url, PARTITIONS)
-    yield found
-    found.close()
+    with contextlib.closing(Writer(valkey_url, PARTITIONS)) as writer:
+        yield writer
 
 
 @pytest.fixture

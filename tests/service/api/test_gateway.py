@@ -53,10 +53,9 @@ async def failing(api, yes=True):
 @pytest.fixture
 def proxy(settings):
     """A proxy before the store, and settings that go through it."""
-    found = Proxy(settings.redis_url)
-    found.settings = settings.model_copy(update={"redis_url": found.url})
-    yield found
-    found.close()
+    with contextlib.closing(Proxy(settings.redis_url)) as proxy:
+        proxy.settings = settings.model_copy(update={"redis_url": proxy.url})
+        yield proxy
 
 
 async def unanswered(api, proxy, store, *posts):

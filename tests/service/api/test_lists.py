@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
@@ -36,9 +37,8 @@ SITES = ("north", "süd", "東", "north-🜁", "ＮＯ")
 
 @pytest.fixture
 def writer(valkey_url):
-    found = Writer(valkey_url, PARTITIONS, most=60)
-    yield found
-    found.close()
+    with closing(Writer(valkey_url, PARTITIONS, most=60)) as writer:
+        yield writer
 
 
 @pytest.fixture

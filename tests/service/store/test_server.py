@@ -147,9 +147,8 @@ def test_no_blocking_read_outlasts_the_read_timeout():
 
 @pytest.fixture
 def proxy(valkey_url):
-    found = Proxy(valkey_url)
-    yield found
-    found.close()
+    with contextlib.closing(Proxy(valkey_url)) as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -293,14 +292,14 @@ async def test_a_cancelled_append_is_settled_by_its_number(appender, redis_clien
 
 
 def test_commands_are_carried_out_in_order_and_errors_are_replies(redis_client):
-    found = Pipe(redis_client)
-    first = found.put([("INCR", "a"), ("SET", "b", "x"), ("INCR", "b")])
-    second = found.put([("INCR", "a")])
+    kept = Pipe(redis_client)
+    first = kept.put([("INCR", "a"), ("SET", "b", "x"), ("INCR", "b")])
+    second = kept.put([("INCR", "a")])
     assert redis_client.get("a") is None
-    assert found.call([("GET", "a")]) == [b"2"]
+    assert kept.call([("GET", "a")]) == [b"2"]
     assert (first[:2], second) == ([1, b"OK"], [2])
     assert isinstance(first[2], redis.ResponseError)
-    found.close()
+    kept.close()
 
 
 @pytest.mark.parametrize("direction", [REQUESTS, REPLIES])

@@ -75,17 +75,15 @@ class Handler(Quiet):
 
 @pytest.fixture
 def receiver():
-    found = Receiver()
-    yield found
-    found.stop()
+    with Receiver() as receiver:
+        yield receiver
 
 
 @pytest.fixture
 def writer(valkey_url):
-    found = Writer(valkey_url, PARTITIONS)
-    found.clock = lambda: int(time.time() * 1000)  # events of before a hook are not for it
-    yield found
-    found.close()
+    with contextlib.closing(Writer(valkey_url, PARTITIONS)) as writer:
+        writer.clock = lambda: int(time.time() * 1000)  # events of before a hook are not for it
+        yield writer
 
 
 class Delivering:

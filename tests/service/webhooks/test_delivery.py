@@ -329,9 +329,8 @@ async def test_a_second_process_waits_and_takes_over_in_order(delivering, receiv
 @pytest.fixture
 def processes(valkey_url, tmp_path):
     environment = {"MOCA_REDIS_URL": valkey_url, "MOCA_PARTITIONS": str(PARTITIONS)}
-    found = Processes(tmp_path, {**environment, "MOCA_LEASE_TTL_MS": "1000"})
-    yield found
-    found.stop_all()
+    with Processes(tmp_path, {**environment, "MOCA_LEASE_TTL_MS": "1000"}) as processes:
+        yield processes
 
 
 def test_a_kill_between_delivery_and_acknowledgement_delivers_again(
