@@ -114,24 +114,21 @@ class ChangeRow(NamedTuple):
     detections: int = 0
 
 
-class SelectedSettings(NamedTuple):
-    """F1 and covering of one way to a segmentation, mean and standard deviation over halves.
+Spread = tuple[float, float]  # mean and standard deviation
+
+
+class SelectionRow(NamedTuple):
+    """F1 and covering of one model on TCPD by one way to a segmentation, over halves.
 
     chosen: of what was best on the other half. default: of the defaults. beaten: share of the
     candidates that the defaults beat on all series together, which chose them.
     """
 
-    output: str
-    chosen: tuple[tuple[float, float], tuple[float, float]]
-    default: tuple[tuple[float, float], tuple[float, float]]
-    beaten: float
-
-
-class SelectionRow(NamedTuple):
-    """One model on TCPD."""
-
     method: str
-    row: SelectedSettings
+    output: str
+    chosen: tuple[Spread, Spread]
+    default: tuple[Spread, Spread]
+    beaten: float
 
 
 class ForecastRow(NamedTuple):
@@ -411,7 +408,7 @@ def selection(study: QualityStudy) -> dict[str, list[Any]]:
         table = np.array(by_candidate)  # [candidate, series, output, measure]
         halves = [study.rng.permutation(len(series)) for _ in range(REPETITIONS)]
         for k, output in enumerate(OUTPUTS):
-            rows.append(SelectionRow(name, _choice(output, table[:, :, k], halves)))
+            rows.append(_choice(name, output, table[:, :, k], halves))
     return {"selection": rows}
 
 
@@ -437,7 +434,9 @@ def candidates(model: UnderlyingModel, count: int, rng: np.random.Generator) -> 
     return drawn
 
 
-def _choice(output: str, table: Floats, halves: Sequence[NDArray[np.int64]]) -> SelectedSettings:
+def _choice(
+    name: str, output: str, table: Floats, halves: Sequence[NDArray[np.int64]]
+) -> SelectionRow:
     """table: [candidate, series, measure]."""
     chosen = []
     default = []
@@ -448,16 +447,13 @@ def _choice(output: str, table: Floats, halves: Sequence[NDArray[np.int64]]) -> 
             chosen.append(table[best, other].mean(0))
             default.append(table[0, other].mean(0))
 
-    def spread(values: Sequence[Floats]) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Mean and standard deviation of both measures."""
-        f1, cover = np.mean(values, 0).tolist()
-        f1_sd, cover_sd = np.std(values, 0).tolist()
-        return (f1, f1_sd), (cover, cover_sd)
+    def spread(values: Sequence[Floats]) -> tuple[Spread, Spread]:
+        f1, cover = zip(np.mean(values, 0).tolist(), np.std(values, 0).tolist(), strict=True)
+        return f1, cover
 
     sums = table.mean(1).sum(-1)
-    return SelectedSettings(
-        output, spread(chosen), spread(default), float((sums[1:] < sums[0]).mean())
-    )
+    beaten = float((sums[1:] < sums[0]).mean())
+    return SelectionRow(name, output, spread(chosen), spread(default), beaten)
 
 
 def forecasts(study: QualityStudy) -> dict[str, list[Any]]:
