@@ -7,15 +7,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from tests.training.moca import SMALL as TRAINED
-from tests.training.tiny import Untold
+from tests.training.tiny import SETTINGS, Untold
 from training import catalogue, jobs, trained
 from training.catalogue import Axes
 from training.config import Objective
 from training.data.files import Place
 from training.errors import BadConfig, BadRun
 from training.experiments import players, sinusoid
-from training.jobs import Training, overrides, train
+from training.jobs import Training, train
 from training.paper import (
     BASELINES,
     SUPERVISED,
@@ -29,14 +28,7 @@ from training.paper import (
 from training.statistics import estimate
 from training.trained import Protocol, Trained
 
-SMALL = {
-    "model": {"widths": (8,), "features": 4},
-    "optimiser": {"iterations": 4, "batch": 4, "length": 12},
-    "validation": {"every": 2, "windows": 4},
-}
 TINY = Protocol(6, 160)
-COMMON = overrides(None, [f"{name}={value}" for name, value in TRAINED.items()])
-COMMON["optimiser"]["length"] = 20
 STEPS = 260
 RESULT = {"iterations": 4, "elapsed_s": 1.0}
 SHARED = np.random.default_rng(5).normal(size=40)
@@ -100,7 +92,7 @@ def runs(tmp_path_factory, place):
     """Two methods at two hazards with two learning rates."""
     folder = tmp_path_factory.mktemp("runs")
     wanted = Training("sinusoid", "quick", folder)
-    train(wanted, SMALL, place, Axes([0.05, 0.2], ["moca", "oracle", "sw5"], [0.01, 1e-6]))
+    train(wanted, SETTINGS, place, Axes([0.05, 0.2], ["moca", "oracle", "sw5"], [0.01, 1e-6]))
     return folder
 
 
@@ -140,7 +132,7 @@ def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
     assert "MOCA's lead" in capsys.readouterr().out
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert len(rows) == 2 * len(learned)
-    assert {row.get("iterations") for row in rows if row["method"] == "SW5"} == {4}
+    assert {row.get("iterations") for row in rows if row["method"] == "SW5"} == {12}
     written = {file.name for file in tmp_path.iterdir()}
     for name in ("performance", "belief-0.05", "calibration-0.2", "losses-0.2", "supervision"):
         assert {f"{name}.svg", f"{name}.png"} <= written
@@ -182,8 +174,8 @@ def court(tmp_path_factory):
 def test_players_from_runs_to_figures(court, tmp_path):
     modes = ["moca", "toe", "sw5", "coe"]
     runs = tmp_path / "runs"
-    train(Training("players", "quick", runs), COMMON, court, Axes(modes=modes))
-    train(Training("players", "quick-12p5hz", runs), COMMON, court, Axes(modes=["moca"]))
+    train(Training("players", "quick", runs), SETTINGS, court, Axes(modes=modes))
+    train(Training("players", "quick-12p5hz", runs), SETTINGS, court, Axes(modes=["moca"]))
     comparison = evaluate(Study("players", "quick", runs, court, tmp_path))
     assert comparison.methods() == ["MOCA", "SW5", "TOE", "COE"]
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
@@ -204,6 +196,6 @@ def test_denormals_count_as_nothing_in_training_only(court, tmp_path, monkeypatc
         return original(*arguments, **options)
 
     monkeypatch.setattr(jobs, "loop", loop)
-    train(Training("players", "quick", tmp_path), COMMON, court, Axes(modes=["toe"]))
+    train(Training("players", "quick", tmp_path), SETTINGS, court, Axes(modes=["toe"]))
     assert largest == [0.0]
     assert (tiny * 0.25).max().item() == pytest.approx(5e-39, rel=1e-6)

@@ -14,7 +14,7 @@ from training.meta_training.processes import World
 from training.meta_training.runs import Progress, Run
 
 SETTINGS = {
-    "model": {"widths": [8], "features": 4},
+    "model": {"widths": [8], "features": 4, "hidden": 6, "decoder": [8]},
     "optimiser": {"iterations": 12, "batch": 4, "length": 12, "dtype": "float64"},
     "validation": {"every": 3, "windows": 4},
 }

@@ -224,19 +224,6 @@ def test_options_name_columns_lengths_and_folders(tmp_path, series):
     assert opened.scaling.x_scale[1] == pytest.approx(0.5)
 
 
-def test_what_is_too_short_is_padded_or_left_out_and_named(tmp_path, file):
-    short = "".join(f"short,{t},{t % 3}\n" for t in range(40))
-    file.write_text(file.read_text() + short + "least,0,1.0\nleast,1,2.0\n")
-    result = trained(tmp_path, "--data", file)
-    assert result.exit_code == 0, result.stderr
-    assert "left out: stream 'least': 1 observations for training" in result.stderr
-    assert "left out: stream 'short': 6 observations for validation" in result.stderr
-    assert "1 of 5 streams for training, 'short'\n" in result.stderr
-    result = trained(tmp_path, "--data", file, "--model", "alpaca", "--name", "plain")
-    assert result.exit_code == 0, result.stderr
-    assert "2 of 5 streams for validation, 'short', 'least'\n" in result.stderr
-
-
 @pytest.fixture
 def plant(tmp_path, series):
     """A plant's file: hours apart at odd intervals, an output of one stream gone, text, a series

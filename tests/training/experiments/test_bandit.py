@@ -15,8 +15,9 @@ from model_core.filter import Inputs
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from tests.model_core.registry import tensor
 from tests.training.moca import moca as command
-from tests.training.tiny import seeded
+from tests.training.tiny import SETTINGS, seeded
 from training.catalogue import Axes
+from training.config import merged
 from training.data.files import Place
 from training.errors import BadRun
 from training.experiments import bandit
@@ -27,11 +28,6 @@ from training.statistics import estimate
 from training.trained import finished
 
 THOMPSON = STRATEGIES["thompson"]
-SMALL = {
-    "model": {"widths": (8,), "features": 4},
-    "optimiser": {"iterations": 3, "batch": 3, "length": 12},
-    "validation": {"every": 3, "windows": 3},
-}
 HAZARDS, METHODS, STEPS, TRIALS = (0.02, 0.1), {"MOCA", "SW5", "oracle"}, 140, 3
 RINGS = 8
 
@@ -224,7 +220,7 @@ def wanted_of(runs, out):
 def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short, monkeypatch):
     runs, out = tmp_path / "runs", tmp_path / "out"
     place, modes = Place(None, runs / "cache"), ["moca", "sw5", "oracle", "coe"]  # coe: no agent
-    train(Training("bandit", "quick", runs), SMALL, place, Axes(HAZARDS, modes))
+    train(Training("bandit", "quick", runs), SETTINGS, place, Axes(HAZARDS, modes))
     asked = ["--strategy", "thompson", "--strategy", "greedy", "--trials", TRIALS]
     result = command("evaluate", "bandit", "--runs", runs, "--out", out, *asked)
     assert result.exit_code == 0, result.stderr
@@ -266,7 +262,7 @@ def test_what_no_agent_can_play_is_refused(tmp_path):
         assert result.exit_code == 2
         assert message in result.stderr
     place = Place(None, tmp_path / "cache")
-    settings = SMALL | {"model": {"kind": "lstm", "hidden": 4, "decoder": (4,)}}
+    settings = merged(SETTINGS, {"model": {"kind": "lstm"}})
     train(Training("bandit", "quick", tmp_path), settings, place, Axes([0.1], ["moca"]))
     (run,) = finished(tmp_path)
     with pytest.raises(BadRun, match="got 'lstm'"):

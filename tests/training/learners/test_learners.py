@@ -74,10 +74,10 @@ def loss(learner, batch, supervision=None):
     return -log_scores(learner, batch, Objective(), supervision).nansum()
 
 
-def trained(learner, batch, steps, optimiser=None):
-    """Losses of some steps, and the optimiser."""
+def trained(learner, batch, steps):
+    """Losses of some steps."""
     learned = [p for p in learner.parameters() if p.requires_grad]
-    optimiser = optimiser or torch.optim.Adam(learned, lr=0.03)
+    optimiser = torch.optim.Adam(learned, lr=0.03)
     losses = []
     for _ in range(steps):
         optimiser.zero_grad()
@@ -85,27 +85,15 @@ def trained(learner, batch, steps, optimiser=None):
         value.backward()
         optimiser.step()
         losses.append(value.item())
-    return losses, optimiser
+    return losses
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_learner_learns_resumes_and_is_served_as_it_was_trained(kind, tmp_path):
+def test_a_learner_learns_and_is_served_as_it_was_trained(kind, tmp_path):
     batch, learner = drawn(kind), learner_of(kind)
-    losses, optimiser = trained(learner, batch, 3)
+    losses = trained(learner, batch, 5)
     assert all(map(math.isfinite, losses))
     assert losses[2] < losses[0]
-
-    resumed = learner_of(kind, seed=1)
-    resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
-    again = torch.optim.Adam([p for p in resumed.parameters() if p.requires_grad], lr=0.03)
-    again.load_state_dict(copy.deepcopy(optimiser.state_dict()))
-    trained(learner, batch, 2, optimiser)
-    trained(resumed, batch, 2, again)
-    for (name, one), (_, other) in zip(
-        learner.state_dict().items(), resumed.state_dict().items(), strict=True
-    ):
-        assert torch.equal(one, other), name
-
     learner.eval()
     artifact.save(tmp_path / "a", *learner.artifact())
     loaded = artifact.load(tmp_path / "a")
