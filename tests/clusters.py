@@ -247,9 +247,9 @@ def running_sentinels():
                 "sentinel failover-timeout main 3000\n"
             )
             nodes.start(port, str(config), "--sentinel")
-        asked = nodes.client(sentinels[0])
-        for known, count in (("num-slaves", 1), ("num-other-sentinels", 2)):
-            found = lambda k=known, n=count: asked.sentinel_master("main")[k] == n  # noqa: E731
-            until(barring(RedisError, found), lambda k=known: k)
+        sentinel = nodes.client(sentinels[0])
+        for field, count in (("num-slaves", 1), ("num-other-sentinels", 2)):
+            counted = lambda k=field, n=count: sentinel.sentinel_master("main")[k] == n  # noqa: E731
+            until(barring(RedisError, counted), lambda k=field: k)
         places = ",".join(f"127.0.0.1:{port}" for port in sentinels)
         yield f"redis+sentinel://{places}/main", nodes, master, replica

@@ -62,9 +62,9 @@ class Message:
 
     def __init__(self, lines):
         fields = [line.partition(":") for line in lines]
-        found = {name: value.removeprefix(" ") for name, _, value in fields if name}
-        self.id, self.event = found.get("id"), found.get("event", "")
-        self.data = json.loads(found["data"]) if "data" in found else None
+        values = {name: value.removeprefix(" ") for name, _, value in fields if name}
+        self.id, self.event = values.get("id"), values.get("event", "")
+        self.data = json.loads(values["data"]) if "data" in values else None
         self.comment = any(not name for name, _, _ in fields)
 
     @property
@@ -142,7 +142,7 @@ class Follower(Consumer):
 
 def by_stream(seen):
     """Events of each stream, in the order they came."""
-    found = {}
-    for stream, *rest in seen:
-        found.setdefault(stream, []).append(tuple(rest))
-    return found
+    events = {}
+    for stream, *event in seen:
+        events.setdefault(stream, []).append(tuple(event))
+    return events

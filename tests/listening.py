@@ -31,11 +31,11 @@ class Heard:
 @contextlib.asynccontextmanager
 async def listening(url, channels, failing=0):
     client = connect_async(url)
-    found = Heard(client, channels, failing)
-    task = asyncio.create_task(found.subscriptions.listen())
+    heard = Heard(client, channels, failing)
+    task = asyncio.create_task(heard.subscriptions.listen())
     try:
-        await found.until(found.subscriptions.complete.is_set)
-        yield found
+        await heard.until(heard.subscriptions.complete.is_set)
+        yield heard
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -61,17 +61,17 @@ def _left(name: str, seen: set[tuple[int, str]]) -> set[Process]:
 
 def _below(roots: set[int], running: list[Process]) -> set[Process]:
     """Descendants of processes."""
-    found: set[Process] = set()
-    known = set(roots)
-    while more := {each for each in running if each.parent in known} - found:
-        found |= more
-        known |= {each.pid for each in more}
-    return found
+    below: set[Process] = set()
+    parents = set(roots)
+    while more := {process for process in running if process.parent in parents} - below:
+        below |= more
+        parents |= {process.pid for process in more}
+    return below
 
 
 def _running() -> list[Process]:
     """All other processes that are no zombies."""
-    found = []
+    processes = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -79,8 +79,8 @@ def _running() -> list[Process]:
             # The name of a program, in brackets, may have spaces and brackets.
             state, parent, *fields = file.read().rpartition(") ")[2].split()
             if state != "Z":
-                found.append(Process(int(name), fields[17], int(parent)))
-    return found
+                processes.append(Process(int(name), fields[17], int(parent)))
+    return processes
 
 
 def _environment(pid: int) -> bytes:

@@ -164,9 +164,9 @@ def test_options_that_the_pages_of_security_and_training_name_exist():
 
 def test_blocks_of_code_are_code():
     for kind, parse in PARSERS.items():
-        found = [each for each in blocks(kind) if kind != "json" or "reference.md" in each[0]]
-        assert found, kind
-        for where, text in found:
+        texts = [each for each in blocks(kind) if kind != "json" or "reference.md" in each[0]]
+        assert texts, kind
+        for where, text in texts:
             try:
                 parse(text)
             except (SyntaxError, ValueError, yaml.YAMLError) as error:

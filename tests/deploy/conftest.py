@@ -9,8 +9,8 @@ from tests.e2e.conftest import disk_store, processes, serve  # noqa: F401
 @pytest.fixture(scope="session")
 def shared_cluster():
     """Address and nodes of a cluster, not emptied between tests."""
-    with running_cluster() as found:
-        yield found
+    with running_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -35,5 +35,5 @@ def separate(redis_url, processes):  # noqa: F811
 @pytest.fixture
 def cluster():
     """Address and nodes of a cluster of the test's own, which it may change."""
-    with running_cluster() as found:
-        yield found
+    with running_cluster() as cluster:
+        yield cluster

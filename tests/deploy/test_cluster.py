@@ -90,8 +90,8 @@ def test_a_waiting_reader_follows_a_slot_and_a_dead_master_is_a_lost_connection(
         move.keys()
         move.end()
         writes.xadd(keys.log(P), {"b": "b"})
-        found = until(lambda: log.read(at, 1, 200))
-        assert found[P][0].payload == b"b"
+        entries = until(lambda: log.read(at, 1, 200))
+        assert entries[P][0].payload == b"b"
         nodes.kill(move.target)
         with pytest.raises(redis.RedisError):
             log.read(at, 1, 2000)

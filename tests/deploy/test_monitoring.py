@@ -175,8 +175,8 @@ match = ['{{site="north"}}']
             ask(client, "PUT", f"pump-{site}", 201, json=KNOWN | {"confirm_after": 4, "tags": tags})
             levels = [0.3 * (-1) ** i + (8.0 if i >= 30 else 0.0) for i in range(60)]
             ask(client, "POST", f"pump-{site}/observations", json=[{"y": y} for y in levels])
-        found = ask(client, "GET", "pump-north/changepoints")["events"]
-        (change,) = (each for each in found if each["state"] == "confirmed")
+        answer = ask(client, "GET", "pump-north/changepoints")["events"]
+        (change,) = (each for each in answer if each["state"] == "confirmed")
         (alert,) = until(lambda: httpx.get(alerts).json())
         assert alert["labels"]["stream"] == "pump-north"
         assert (alert["labels"]["site"], alert["labels"]["job"]) == ("north", "pumps")

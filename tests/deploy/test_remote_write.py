@@ -122,12 +122,12 @@ def test_every_scraped_sample_arrives_once_whatever_is_killed(disk_store, proces
             more()
             Exporter.paused = True
             settled(url, prometheus)
-            found = httpx.get(
+            answer = httpx.get(
                 f"{prometheus}/api/v1/query", params={"query": 'load{job="exporter"}[30m]'}
             ).json()["data"]["result"]
-            assert len(found) == SERIES
+            assert len(answer) == SERIES
             with httpx.Client(base_url=url, timeout=PATIENCE_S) as moca:
-                for row in found:
+                for row in answer:
                     samples = [(t, float(value)) for t, value in row["values"]]
                     assert check(moca, row["metric"]["number"], samples) >= 6
             assert not counted(url)["rejected"]

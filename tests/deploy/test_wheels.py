@@ -130,8 +130,8 @@ def test_modules_of_the_client_are_there_at_first_use():
     code = "import sys, moca_client as c; heavy = {'torch', 'fastapi', 'numpy', 'pandas'}; "
     code += "light = not heavy & set(sys.modules); c.errors.Problem; c.Client; "
     code += "print(light, 'Client' in vars(c))"
-    found = run(sys.executable, "-c", code, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert found == "True True\n"
+    printed = run(sys.executable, "-c", code, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert printed == "True True\n"
 
 
 @pytest.mark.slow

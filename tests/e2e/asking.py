@@ -108,15 +108,15 @@ def shortened(value):
 
 def record(url):
     """Write the answers of a service into the file of examples."""
-    found = []
+    recorded = []
     with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         for each, response in play(client):
             assert response.is_success, f"{each.summary}: {response.text}"
             new = msgspec.structs.replace(
                 each, status=response.status_code, answer=shortened(answer_of(response))
             )
-            found.append(new)
-    lines = ",\n".join(msgspec.json.encode(each).decode() for each in found)
+            recorded.append(new)
+    lines = ",\n".join(msgspec.json.encode(each).decode() for each in recorded)
     EXAMPLES.write_text(f"[\n{lines}\n]\n")
 
 

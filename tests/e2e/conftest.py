@@ -120,14 +120,14 @@ def _start(folder):
     rules = folder / "rules.toml"
     rules.write_text(RULES)
     environment = {"MOCA_PARTITIONS": "16", "MOCA_PROMETHEUS_RULES": str(rules)}
-    found = Processes(folder, environment)
+    processes = Processes(folder, environment)
     try:
-        url = found.serve()
+        url = processes.serve()
     except BaseException:
-        found.stop_all()
+        processes.stop_all()
         raise
-    _started.append(found)
-    return {"url": url, "pid": found.running["serve"].pid, "users": []}
+    _started.append(processes)
+    return {"url": url, "pid": processes.running["serve"].pid, "users": []}
 
 
 @pytest.fixture

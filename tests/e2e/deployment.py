@@ -90,11 +90,11 @@ class Processes:
         """Pids of what a supervisor started, by command; the store's is that of its program."""
         command = ["pgrep", "-a", "-P", str(self.running[name].pid)]
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        found = {}
+        children = {}
         for pid, *words in map(str.split, lines.splitlines()):
             program = words[words.index(MOCA[-1]) + 1] if MOCA[-1] in words else words[0]
-            found[program] = int(pid)
-        return found
+            children[program] = int(pid)
+        return children
 
     def kill_with_children(self, name: str) -> None:
         """Kill the supervisor first, then whatever it started: nobody gets to tidy up."""

@@ -29,15 +29,15 @@ def steps(streams=STREAMS):
 
 def feed_of(redis_url, prefix, partitions=16):
     """Every state of every change of the streams with a prefix, by stream, in the log's order."""
-    found = {}
+    states_of = {}
     with connect(redis_url) as client:
         for p in range(partitions):
             for id_, fields in client.xrange(keys.feed(p)):
                 raised = feed.entry_of(p, id_, fields).raised
                 if raised.stream.startswith(prefix) and raised.event.kind == "change":
-                    states = found.setdefault(raised.stream, [])
+                    states = states_of.setdefault(raised.stream, [])
                     states.append((raised.event.id, raised.event.state))
-    return found
+    return states_of
 
 
 class Restless(threading.Thread):

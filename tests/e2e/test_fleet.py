@@ -182,8 +182,8 @@ def test_streams_are_selected_by_tags(url, http, fleet):
     query = {"prefix": fleet, "match": '{site="south"}', "limit": 3}
     first = http.get("/v1/streams", params=query).json()
     second = http.get("/v1/streams", params=query | {"cursor": first["cursor"]}).json()
-    found = [row["stream"] for row in first["streams"] + second["streams"]]
-    assert found == [f"{fleet}{i}" for i in (1, 2, 4, 5)]
+    names = [row["stream"] for row in first["streams"] + second["streams"]]
+    assert names == [f"{fleet}{i}" for i in (1, 2, 4, 5)]
     assert second["cursor"] is None
     assert first["streams"][0]["tags"] == {"site": "south", "number": "01"}
     either = ['{number="01"}', f'{{stream=~"{fleet}[2-4]",site!="north"}}']

@@ -130,9 +130,9 @@ def test_many_streams_move_by_the_beginning_of_their_ids(http, prefix, publish, 
     assert model_of(http, f"{prefix}else") == f"{pump}@1"
     ask(http, "PUT", f"{prefix}fresh", 201, json={"model": f"{pump}@2"})
     post(http, f"{prefix}fresh", seen)
-    found = ask(http, "GET", f"{names[3]}/run-length")
-    assert found["model"] == f"{pump}@2"
-    close(found["belief"], ask(http, "GET", f"{prefix}fresh/run-length")["belief"])
+    answer = ask(http, "GET", f"{names[3]}/run-length")
+    assert answer["model"] == f"{pump}@2"
+    close(answer["belief"], ask(http, "GET", f"{prefix}fresh/run-length")["belief"])
 
 
 @pytest.mark.slow

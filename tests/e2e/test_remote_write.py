@@ -28,8 +28,8 @@ def test_a_rule_makes_the_stream_and_its_settings_can_be_changed(http, prefix):
     write(http, (labels(prefix), [(1.0, T0)])).raise_for_status()
     settings = ask(http, "GET", f"{prefix}a")["settings"]
     assert settings["tags"] == labels(prefix) | {"source": "prometheus"}
-    found = [settings[name] for name in ("model", "interval", "ttl")]
-    assert found == ["gaussian", 10.0, 604800.0]
+    chosen = [settings[name] for name in ("model", "interval", "ttl")]
+    assert chosen == ["gaussian", 10.0, 604800.0]
     match = {"match": f'node_load1{{run="{prefix}"}}'}
     streams = http.get("/v1/streams", params=match).json()["streams"]
     assert [row["stream"] for row in streams] == [f"{prefix}a"]
@@ -83,8 +83,8 @@ def test_results_are_those_of_the_last_observation(http, prefix):
     ask(http, "PUT", vector, 201, json=settings)
     assert len(results(http, f'{{run="{prefix}"}}')) == 5 * len(series)  # of this one none yet
     ask(http, "POST", f"{vector}/observations", json=[{"y": [1, 2]}] * 3)
-    found = results(http, f'{{run="{prefix}"}}')
-    outputs = {dict(key[1:]).get("output") for key in found if ("stream", vector) in key}
+    values = results(http, f'{{run="{prefix}"}}')
+    outputs = {dict(key[1:]).get("output") for key in values if ("stream", vector) in key}
     assert {"0", "1"} <= outputs
     for each in series:
         stream = f"{prefix}{each['instance']}"
@@ -93,8 +93,8 @@ def test_results_are_those_of_the_last_observation(http, prefix):
         shown |= {"metric": each.get("metric", "node_load1"), "source": "prometheus"}
         key = tuple(sorted((shown | {"stream": stream}).items()))
         predictive = last["predictive"]
-        assert found[("moca_forecast_mean", *key)] == predictive["mean"][0]
-        assert found[("moca_forecast_lower", *key)] == predictive["quantiles"]["0.05"][0]
-        assert found[("moca_forecast_upper", *key)] == predictive["quantiles"]["0.95"][0]
-        assert found[("moca_anomaly", *key)] == last["anomaly"]
-        assert found[("moca_changed_probability", *key)] == last["changed_probability"]
+        assert values[("moca_forecast_mean", *key)] == predictive["mean"][0]
+        assert values[("moca_forecast_lower", *key)] == predictive["quantiles"]["0.05"][0]
+        assert values[("moca_forecast_upper", *key)] == predictive["quantiles"]["0.95"][0]
+        assert values[("moca_anomaly", *key)] == last["anomaly"]
+        assert values[("moca_changed_probability", *key)] == last["changed_probability"]

@@ -53,8 +53,8 @@ def test_the_disk_of_the_store_is_full(url, server):
         while (refused := post(f"f{taken}", 1.0)).status_code == 200:
             taken += 1
         # The first of them may be accepted, and wait: 504. Those after it are not.
-        found = refused.status_code, slug(refused)
-        assert found in ((503, "outcome-unknown"), (504, "no-answer"))
+        problem = refused.status_code, slug(refused)
+        assert problem in ((503, "outcome-unknown"), (504, "no-answer"))
         assert refused.headers["Retry-After"]
         assert client.get("/v1/streams/full").status_code == 200  # what is committed can be read
         until(lambda: "moca_redis_append_only_failing 1.0" in client.get("/metrics").text)
@@ -91,7 +91,7 @@ def test_the_store_comes_back_older_than_it_was(url, server, tmp_path):
         conflict = client.post("/v1/streams/old/observations", json={"y": 1.0, "seq": 60})
         assert (conflict.status_code, conflict.json()["seq"]) == (409, 40)
         assert [post(1.0) for _ in range(5)] == list(range(40, 45))
-        found = client.get("/v1/streams/old/history").json()["observations"]
-        assert [each["seq"] for each in found] == list(range(45))
+        observations = client.get("/v1/streams/old/history").json()["observations"]
+        assert [each["seq"] for each in observations] == list(range(45))
     with connect(server.url) as store:
         assert list(store.scan_iter("moca:*:quarantine")) == []

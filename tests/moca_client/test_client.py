@@ -104,10 +104,10 @@ def test_what_can_be_repeated_is_repeated_unchanged(ask):
     for name, (use, document) in REPEATED.items():
         for trouble in (LOST, REFUSED, 429, 503, 504):
             bad = said(trouble) if isinstance(trouble, int) else trouble
-            found = ask([bad, bad, ok(document)], use)
-            assert len(found.requests) == 3, (name, trouble)
-            assert len({request.content for request in found.requests}) == 1, name
-            (key,) = set(found.headers("idempotency-key"))
+            outcome = ask([bad, bad, ok(document)], use)
+            assert len(outcome.requests) == 3, (name, trouble)
+            assert len({request.content for request in outcome.requests}) == 1, name
+            (key,) = set(outcome.headers("idempotency-key"))
             assert (key is not None) == (name in KEYED), name
 
 
@@ -173,16 +173,16 @@ def test_the_last_retry_begins_when_the_time_is_over_and_none_after(ask):
 
 
 def test_pauses_double_up_to_5_s_with_jitter(ask):
-    found = ask([REFUSED] * 8 + [ok()], lambda c: c.observe("s", 1.0))
-    assert found.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    assert set(found.jitter) == {(0.8, 1.2)}
+    outcome = ask([REFUSED] * 8 + [ok()], lambda c: c.observe("s", 1.0))
+    assert outcome.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert set(outcome.jitter) == {(0.8, 1.2)}
 
 
 def test_it_waits_at_least_as_long_as_the_service_says(ask):
     busy = said(503, headers={"Retry-After": "7"})
-    found = ask([busy, said(429, headers={"Retry-After": "0"}), ok()], lambda c: c.stream("s"))
-    assert found.pauses == [7.0, 0.2]
-    assert found.jitter[:2] == [(0.8, 1.2), (1.0, 1.2)]  # never before the time
+    waited = ask([busy, said(429, headers={"Retry-After": "0"}), ok()], lambda c: c.stream("s"))
+    assert waited.pauses == [7.0, 0.2]
+    assert waited.jitter[:2] == [(0.8, 1.2), (1.0, 1.2)]  # never before the time
     with pytest.raises(Unavailable) as caught:
         ask([said(429, headers={"Retry-After": "61"})], lambda c: c.stream("s"), retry_for_s=60)
     assert len(caught.value.outcome.requests) == 1
@@ -219,40 +219,40 @@ def items_of(streams):
 
 
 def test_items_have_keys_of_their_own(ask):
-    found = ask([LOST, ok([ITEM] * 2)], lambda c: c.observe_many(items_of("ss")))
-    first, again = map(body, found.requests)
+    outcome = ask([LOST, ok([ITEM] * 2)], lambda c: c.observe_many(items_of("ss")))
+    first, again = map(body, outcome.requests)
     assert first == again
     assert len({item["key"] for item in first}) == 2
 
 
 def test_items_refused_for_the_time_being_are_sent_again_with_those_behind_them(ask):
     script = [ok([BUSY, ITEM, BEHIND]), ok([ITEM, ITEM])]
-    found = ask(script, lambda c: c.observe_many(items_of("aba")))
-    assert [type(each).__name__ for each in found.value] == ["Answer"] * 3
-    first, again = map(body, found.requests)
+    outcome = ask(script, lambda c: c.observe_many(items_of("aba")))
+    assert [type(each).__name__ for each in outcome.value] == ["Answer"] * 3
+    first, again = map(body, outcome.requests)
     assert again == [first[0], first[2]]
-    assert found.pauses == [0.1]
+    assert outcome.pauses == [0.1]
 
 
 def test_items_behind_a_bad_one_are_not_sent_again(ask):
     bad = {"status": 422, "type": "x/y"}
-    found = ask([ok([bad, BEHIND])], lambda c: c.observe_many(items_of("ss")))
-    assert [each.status for each in found.value] == [422, 424]
-    assert len(found.requests) == 1
+    outcome = ask([ok([bad, BEHIND])], lambda c: c.observe_many(items_of("ss")))
+    assert [each.status for each in outcome.value] == [422, 424]
+    assert len(outcome.requests) == 1
 
 
 def test_rounds_of_items_are_bounded(ask):
-    found = ask([ok([BUSY])], lambda c: c.observe_many(items_of("a")), retries=2)
-    assert (found.value[0].status, len(found.requests)) == (429, 3)
+    outcome = ask([ok([BUSY])], lambda c: c.observe_many(items_of("a")), retries=2)
+    assert (outcome.value[0].status, len(outcome.requests)) == (429, 3)
     for retry_for_s, rounds in ((0.1, 2), (0.0999, 1)):
         use = REPEATED["observe_many"][0]
         assert len(ask([ok([BUSY])], use, retry_for_s=retry_for_s).requests) == rounds
 
 
 def test_items_whose_repeat_got_no_answer_say_so(ask):
-    found = ask([ok([ITEM, BUSY]), LOST], lambda c: c.observe_many(items_of("ab")), retries=1)
-    assert type(found.value[0]).__name__ == "Answer"
-    assert (found.value[1].status, found.value[1].type) == (503, "outcome-unknown")
+    result = ask([ok([ITEM, BUSY]), LOST], lambda c: c.observe_many(items_of("ab")), retries=1)
+    assert type(result.value[0]).__name__ == "Answer"
+    assert (result.value[1].status, result.value[1].type) == (503, "outcome-unknown")
 
 
 # --- requests and problems --------------------------------------------------------------------
@@ -262,10 +262,10 @@ def test_the_key_of_the_argument_or_of_the_variable_is_sent(ask, monkeypatch):
     monkeypatch.delenv("MOCA_API_KEY", raising=False)
     assert ask([ok(STATE)], lambda c: c.stream("s")).headers("authorization") == [None]
     monkeypatch.setenv("MOCA_API_KEY", "moca_1_env")
-    found = ask([ok(STATE)], lambda c: c.stream("s"))
-    assert found.headers("authorization") == ["Bearer moca_1_env"]
-    found = ask([ok(STATE)], lambda c: c.stream("s"), api_key="moca_2_arg")
-    assert found.headers("authorization") == ["Bearer moca_2_arg"]
+    outcome = ask([ok(STATE)], lambda c: c.stream("s"))
+    assert outcome.headers("authorization") == ["Bearer moca_1_env"]
+    outcome = ask([ok(STATE)], lambda c: c.stream("s"), api_key="moca_2_arg")
+    assert outcome.headers("authorization") == ["Bearer moca_2_arg"]
 
 
 def test_bodies_of_beliefs_snapshots_and_moves(ask):
@@ -288,9 +288,9 @@ def test_bodies_of_beliefs_snapshots_and_moves(ask):
 def test_pages_are_asked_for_one_after_the_other(ask):
     row = [{"stream": "a"}], [{"stream": "b"}]
     pages = [ok({"streams": row[0], "cursor": "a"}), ok({"streams": row[1], "cursor": None})]
-    found = ask(pages, lambda c: c.streams("p", 1))
-    assert found.value == ["a", "b"]
-    assert [request.url.params.get("cursor") for request in found.requests] == [None, "a"]
+    outcome = ask(pages, lambda c: c.streams("p", 1))
+    assert outcome.value == ["a", "b"]
+    assert [request.url.params.get("cursor") for request in outcome.requests] == [None, "a"]
 
 
 def below(kind):
@@ -383,9 +383,9 @@ def events(count, **asked):
 def test_filters_are_asked_for_each_time_and_only_those_that_are_named(ask):
     asked = {"prefix": "pump-", "states": ["confirmed", "withdrawn"], "match": '{site="north"}'}
     script = [messages(event(1)), messages(event(2, "anomaly"), "event: later\ndata: 1", event(3))]
-    found = ask(script, events(3, after="0", kinds=["change", "anomaly"], **asked))
-    assert [type(item) for item in found.value] == [StreamEvent] * 3
-    for request in found.requests:
+    outcome = ask(script, events(3, after="0", kinds=["change", "anomaly"], **asked))
+    assert [type(item) for item in outcome.value] == [StreamEvent] * 3
+    for request in outcome.requests:
         assert request.url.params.get_list("state") == ["confirmed", "withdrawn"]
         assert request.url.params.get_list("kind") == ["change", "anomaly"]
         assert request.url.params["prefix"] == "pump-"
@@ -403,11 +403,11 @@ def test_it_goes_on_after_a_heartbeat_too_and_tells_gaps(ask):
     lost = '{"partitions": [{"partition": 1, "after": null, "until": "t"}]}'
     gap = f"id: 7\nevent: gap\ndata: {lost}"
     script = [messages(":\nid: 5"), messages("retry: 1000", gap), messages(event(8))]
-    found = ask(script, events(2))
-    assert found.value[0] == Gap(json.loads(lost), "7")
-    assert found.value[1].cursor == "8"
-    assert found.headers("Last-Event-ID") == [None, "5", "7"]
-    assert found.pauses == [0.1, 1.0]  # as the service says, from then on
+    outcome = ask(script, events(2))
+    assert outcome.value[0] == Gap(json.loads(lost), "7")
+    assert outcome.value[1].cursor == "8"
+    assert outcome.headers("Last-Event-ID") == [None, "5", "7"]
+    assert outcome.pauses == [0.1, 1.0]  # as the service says, from then on
 
 
 def test_a_feed_that_cannot_be_had(ask):
@@ -439,12 +439,12 @@ def test_following_goes_on_across_connections_to_the_end(ask):
         messages(HELLO, observed(4), ": beat", observed(5), cut="id: 6@1\nevent: obser"),
         messages(HELLO.replace("3", "5"), GAP, "event: later\ndata: 1", observed(9), END),
     ]
-    found = ask(script, lambda c: c.follow("s"))
-    assert [type(each) for each in found.value] == [Followed, Followed, Missed, Followed, Ended]
-    assert [each.y for each in found.value if isinstance(each, Followed)] == [4.5, 5.5, 9.5]
-    assert found.value[2:] == [Missed(6, 9, "8@1"), found.value[3], Ended("deleted", "gone")]
-    assert found.value[3].cursor == "9@1"
-    assert found.headers("Last-Event-ID") == [None, "3@1", "5@1"]
+    outcome = ask(script, lambda c: c.follow("s"))
+    assert [type(each) for each in outcome.value] == [Followed, Followed, Missed, Followed, Ended]
+    assert [each.y for each in outcome.value if isinstance(each, Followed)] == [4.5, 5.5, 9.5]
+    assert outcome.value[2:] == [Missed(6, 9, "8@1"), outcome.value[3], Ended("deleted", "gone")]
+    assert outcome.value[3].cursor == "9@1"
+    assert outcome.headers("Last-Event-ID") == [None, "3@1", "5@1"]
 
 
 def test_a_stream_that_went_meanwhile_has_ended_and_one_that_never_was_is_refused(ask):
@@ -453,9 +453,9 @@ def test_a_stream_that_went_meanwhile_has_ended_and_one_that_never_was_is_refuse
         (409, "stream-replaced", "replaced", errors.Conflict),
     ):
         gone = said(status, slug, detail="it is not there")
-        found = ask([messages(HELLO, observed(4)), gone], lambda c: c.follow("s", after=3))
-        assert found.value[1:] == [Ended(reason, "it is not there")]
-        assert found.headers("Last-Event-ID") == ["3", "4@1"]
+        outcome = ask([messages(HELLO, observed(4)), gone], lambda c: c.follow("s", after=3))
+        assert outcome.value[1:] == [Ended(reason, "it is not there")]
+        assert outcome.headers("Last-Event-ID") == ["3", "4@1"]
         with pytest.raises(kind):
             ask([gone], lambda c: c.follow("s", after="7@2"))
     with pytest.raises(InvalidRequest):
@@ -503,12 +503,12 @@ def test_each_event_comes_once_across_connections_that_are_cut_or_silent(kind):
     with ThreadServer(Feed) as feed:
         feed.cursors, feed.left = [], threading.Event()
         try:
-            found = taken(kind(feed.url), 4, after="0", silence_s=0.2)
+            items = taken(kind(feed.url), 4, after="0", silence_s=0.2)
             feed.left.set()
-            found += taken(kind(feed.url), 25, after=found[-1].cursor)
+            items += taken(kind(feed.url), 25, after=items[-1].cursor)
         finally:
             feed.left.set()
-    assert [item.event.id for item in found] == list(range(1, 30))
-    assert found[-1].cursor == "29"
+    assert [item.event.id for item in items] == list(range(1, 30))
+    assert items[-1].cursor == "29"
     asked = list(dict.fromkeys(feed.cursors))  # of a slow machine twice
     assert asked == ["0", "3", *(str(4 + 3 * i) for i in range(9))]

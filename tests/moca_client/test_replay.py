@@ -55,8 +55,8 @@ def test_columns_of_a_file(tmp_path):
     series = read_series(file)
     assert (series.y, series.x) == ([[1.0], None], [[math.pi], [0.0]])
     assert series.axis.rfc3339 is None  # plain numbers are no points in time
-    found = read_streams(written(tmp_path, "pump,value,note\na,1,on\nb,3,\n"), "pump")
-    assert {name: series.y for name, series in found.items()} == {"a": [[1.0]], "b": [[3.0]]}
+    streams = read_streams(written(tmp_path, "pump,value,note\na,1,on\nb,3,\n"), "pump")
+    assert {name: series.y for name, series in streams.items()} == {"a": [[1.0]], "b": [[3.0]]}
 
 
 def test_what_is_refused_is_named(tmp_path):

@@ -21,9 +21,9 @@ async def stubborn(times, ended):
 
 
 async def begun(*runs):
-    found = [asyncio.create_task(run) for run in runs]
+    tasks_begun = [asyncio.create_task(run) for run in runs]
     await asyncio.sleep(0)
-    return found
+    return tasks_begun
 
 
 def logged(caplog):
@@ -33,24 +33,24 @@ def logged(caplog):
 async def test_a_task_that_drops_cancellations_is_cancelled_again(caplog, monkeypatch):
     monkeypatch.setattr(tasks, "END_WAIT_S", 60.0)
     ended = []
-    found = await begun(*(stubborn(times, ended) for times in (0, 1, 3)))
-    await end(*found, None, again_s=0.01)
-    assert all(task.cancelled() for task in found)
+    running = await begun(*(stubborn(times, ended) for times in (0, 1, 3)))
+    await end(*running, None, again_s=0.01)
+    assert all(task.cancelled() for task in running)
     assert ended == []
     assert logged(caplog) == []
 
 
 async def test_what_never_ends_is_logged_with_its_place_and_left(caplog, monkeypatch):
     monkeypatch.setattr(tasks, "END_WAIT_S", 0.2)
-    found = await begun(stubborn(1_000_000, []), stubborn(0, []))
-    found[0].set_name("the stubborn one")
-    await end(*found)
-    assert found[1].cancelled()
-    assert not found[0].done()
+    running = await begun(stubborn(1_000_000, []), stubborn(0, []))
+    running[0].set_name("the stubborn one")
+    await end(*running)
+    assert running[1].cancelled()
+    assert not running[0].done()
     (record,) = logged(caplog)
     assert "the stubborn one" in record.getMessage()
     assert "test_tasks.py" in record.getMessage()
-    found[0].get_coro().close()
+    running[0].get_coro().close()
 
 
 async def test_what_ended_with_an_error_is_not_reported_as_lost():
@@ -63,9 +63,9 @@ async def test_what_ended_with_an_error_is_not_reported_as_lost():
         finally:
             raise ConnectionError("the cancellation came out as this")
 
-    found = await begun(failing())
-    await end(*found)
-    del found
+    running = await begun(failing())
+    await end(*running)
+    del running
     await asyncio.sleep(0)
     assert reported == []
 

@@ -55,18 +55,18 @@ def opened(chromium, tabs):
         page = window.new_page()
         opened.append(page if window is tabs else window)
         page.set_default_timeout(1000 * PATIENCE_S)
-        said, origins = [], set()
-        page.on("console", lambda each: each.type == "error" and said.append(each.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
+        errors_seen, origins = [], set()
+        page.on("console", lambda each: each.type == "error" and errors_seen.append(each.text))
+        page.on("pageerror", lambda error: errors_seen.append(str(error)))
         page.on("request", lambda request: origins.add(urlsplit(request.url)[:2]))
-        pages.append((url, errors, said, origins))
+        pages.append((url, errors, errors_seen, origins))
         return page
 
     yield begin
     for page_or_window in opened:
         page_or_window.close()
-    for url, errors, said, origins in pages:
-        assert [text for text in said if not any(each in text for each in errors)] == []
+    for url, errors, errors_seen, origins in pages:
+        assert [text for text in errors_seen if not any(each in text for each in errors)] == []
         assert {each for each in origins if each[0] in ("http", "https")} <= {urlsplit(url)[:2]}
 
 

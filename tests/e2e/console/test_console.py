@@ -61,14 +61,14 @@ def test_a_stream_is_found_in_the_list_and_drawn_with_its_change(page, fake):
     row.get_by_role("link", name="pump").click()
     expect(page).to_have_title("pump · MOCA console")
     expect(page.locator(".annotation-text", has_text="#1 confirmed")).to_be_visible()
-    found = drawn(page)
+    chart = drawn(page)
     _, seen_y = observations()["pump"]
-    label = trace(found, "label")
+    label = trace(chart, "label")
     assert (label["x"], label["y"]) == (list(range(60)), [each["y"] for each in seen_y])
     assert label["customdata"][28] == "1928-01-01"
-    assert sum(high is not None for high in trace(found, "forecast, 90 %")["y"]) >= 55
-    assert trace(found, "anomaly")["x"] == [20]
-    assert starts(found, (None, "solid")) == [40]
+    assert sum(high is not None for high in trace(chart, "forecast, 90 %")["y"]) >= 55
+    assert trace(chart, "anomaly")["x"] == [20]
+    assert starts(chart, (None, "solid")) == [40]
     expect(page.locator(".plot")).to_have_attribute(
         "aria-label", re.compile(r"1 confirmed change, the last at 40 ▲ up by 3\.1 sd")
     )
@@ -92,9 +92,9 @@ def test_every_kind_of_stream_is_drawn(page, fake):
     for name, (settings, posted) in observations().items():
         page.goto(f"{fake.url}/#/streams/{name}")
         expect(page).to_have_title(f"{name} · MOCA console")
-        found = drawn(page)
+        chart = drawn(page)
         shown = sum("pending" not in each for each in posted) * (settings.get("history") != 0)
-        assert len(trace(found, "label")["x"]) == shown, name
+        assert len(trace(chart, "label")["x"]) == shown, name
         page.get_by_text("View as tables").click()
         expect(page.locator(".tables table").first).to_be_visible()
         seen(page, "document.querySelector('#hazard').value !== ''")
@@ -219,11 +219,11 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     asked = {"hazard": 0.2, "sensitivity": sensitivity, "model": "averaged"}
     assert fake.asked("POST", path)[-1][1]["settings"] == asked
     seen(page, "document.querySelector('.plot').data.length === 9")
-    found = figure(page)
+    chart = figure(page)
     tried = fake.answers["what-if"]
-    assert trace(found, "P(changed), what if")["y"] == tried["changed_probability"]
+    assert trace(chart, "P(changed), what if")["y"] == tried["changed_probability"]
     events = [e["start"] for e in tried["events"] if e["state"] != "withdrawn"]
-    assert starts(found, ("dashdot",)) == events
+    assert starts(chart, ("dashdot",)) == events
     fake.answers["POST /v1/streams/pump/model"] = fake.answers["GET /v1/streams/pump"]
     fake.answers["PUT /v1/streams/pump"] = fake.answers["GET /v1/streams/pump"]
     page.get_by_role("button", name="Apply these settings").click()
@@ -470,6 +470,8 @@ def test_axe_finds_nothing(opened, fake, axe, scheme, width):
             page.get_by_role("button", name="Rerun").click()
             page.wait_for_selector("#what-if-result table")
         page.evaluate(axe)
-        found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-        said = [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found]
+        violations = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")[
+            "violations"
+        ]
+        said = [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in violations]
         assert said == [], place

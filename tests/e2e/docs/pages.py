@@ -102,8 +102,8 @@ def _moca(folder: Path) -> Path:
 
 def blocks(page: Path):
     """Yield the blocks of code: kind, code, expected output or None."""
-    found = [(match[1], match[2]) for match in BLOCK.finditer(page.read_text())]
-    for (kind, code), (next_kind, text) in zip(found, [*found[1:], ("", "")], strict=True):
+    parts = [(match[1], match[2]) for match in BLOCK.finditer(page.read_text())]
+    for (kind, code), (next_kind, text) in zip(parts, [*parts[1:], ("", "")], strict=True):
         if kind != "text":
             yield kind, code, text if next_kind == "text" else None
 

@@ -128,8 +128,8 @@ def test_every_message_reaches_its_stream_once(cluster, reader, service_url, tmp
 
         def labels(sensor):
             answer = client.get(f"/v1/streams/{sensor}/history?start=0&limit=1000")
-            found = answer.json().get("observations", []) if answer.status_code == 200 else []
-            return [each["y"] for each in found]
+            kept = answer.json().get("observations", []) if answer.status_code == 200 else []
+            return [each["y"] for each in kept]
 
         process = reader()
         cluster.send_no_readings()

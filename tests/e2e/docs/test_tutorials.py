@@ -30,8 +30,8 @@ def test_the_readme_tries_it_with_what_works(url, prefix, tmp_path):
     reader = Reader(tmp_path)
     reader.ports[ADDRESS] = httpx.URL(url).port
     for kind, code, shown in tried:
-        found = reader.run(kind, code.replace("pump-7", f"{prefix}pump"))
+        printed = reader.run(kind, code.replace("pump-7", f"{prefix}pump"))
         if kind == "python":
-            assert found.split() == shown.split()
+            assert printed.split() == shown.split()
         else:
-            assert '"seq":50,' in found
+            assert '"seq":50,' in printed

@@ -70,11 +70,11 @@ def requests():
     """One request of each call, as its first example has it."""
     head = wire.Head(1, wire.StreamSettings())
     blob = snapshot.dump(snapshot.StreamSnapshot("s", 1, None, head, None, [], [], {}))
-    found = {}
+    by_call = {}
     for example in all_examples():
         asked = request_of(example, blob, ({"__name__": "x"}, [(1.0, 1_767_225_600_000)]))
-        found.setdefault(example.call, asked)
-    return list(found.values())
+        by_call.setdefault(example.call, asked)
+    return list(by_call.values())
 
 
 # Values that are wrong, by the place that is named: of settings, and of the calls.

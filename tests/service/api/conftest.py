@@ -95,9 +95,9 @@ class FakeWorker:
 
     def _take(self):
         try:
-            found = self._log.read(self._offsets, 16, 20)
-            if found and self.running.is_set():
-                self._log.commit([self._commit(p, found[p]) for p in found])
+            entries = self._log.read(self._offsets, 16, 20)
+            if entries and self.running.is_set():
+                self._log.commit([self._commit(p, entries[p]) for p in entries])
         except redis.RedisError:  # the test took the store away
             time.sleep(0.02)
 
@@ -298,12 +298,12 @@ def store(settings):
 @pytest.fixture
 def clock(monkeypatch):
     """The clock of deadlines, grace and outages, which stands still until it is told to move."""
-    found = Clock()
-    moved = SimpleNamespace(monotonic=found, time=time.time, time_ns=time.time_ns)
+    clock = Clock()
+    moved = SimpleNamespace(monotonic=clock, time=time.time, time_ns=time.time_ns)
     for module in (gateway, store_monitor):
         monkeypatch.setattr(module, "time", moved)
     monkeypatch.setattr(gateway, "SWEEP_S", 0.01)
-    return found
+    return clock
 
 
 class Served:
@@ -349,9 +349,9 @@ def served(settings, worker, monkeypatch):
     with contextlib.ExitStack() as stack:
 
         def serve(**chosen):
-            found = Served(settings.model_copy(update=chosen))
-            stack.callback(found.stop)
-            return found
+            service = Served(settings.model_copy(update=chosen))
+            stack.callback(service.stop)
+            return service
 
         yield serve
 

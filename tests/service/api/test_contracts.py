@@ -326,14 +326,14 @@ def test_openapi_describes_every_call():
     document = openapi()
     assert len([op for path in document["paths"].values() for op in path]) == len(CALLS)
     for call in CALLS:
-        found = operation(call.endpoint.__name__)
-        assert found["summary"], call.path
-        assert found["description"], call.path
-        places = {each["name"]: each["in"] for each in found.get("parameters", [])}
+        described = operation(call.endpoint.__name__)
+        assert described["summary"], call.path
+        assert described["description"], call.path
+        places = {each["name"]: each["in"] for each in described.get("parameters", [])}
         assert set(re.findall(r"{(\w+)}", call.path)) == {
             name for name, place in places.items() if place == "path"
         }
-        assert ("requestBody" in found) == call.has_body
+        assert ("requestBody" in described) == call.has_body
     for name in ENDLESS:
         assert list(operation(name)["responses"]["200"]["content"]) == ["text/event-stream"]
         named = {each["name"] for each in operation(name)["parameters"]}

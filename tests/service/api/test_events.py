@@ -45,14 +45,14 @@ def fill(writer, count, first=1):
 
 def taken(consumer):
     """Messages with events until nothing more comes."""
-    found = []
+    messages_taken = []
     with consumer.connected() as messages:
         beats = 0
         while beats < 3:
             message = next(messages)
             beats = beats + 1 if message.comment else 0
-            found += [message] if message.event else []
-    return found
+            messages_taken += [message] if message.event else []
+    return messages_taken
 
 
 def test_a_message_has_the_event_and_where_to_go_on(start, writer):
@@ -116,10 +116,10 @@ def test_filters(start, writer):
         ({"kind": ["change", "anomaly"], "stream": "t2"}, ["t2 1", "t2 7"]),
         ({"kind": "all", "state": "confirmed", "stream": "t2"}, ["t2 1", "t2 7"]),
     ):
-        found = taken(Consumer(url, after="0", **query))
-        each = sorted(f"{m.data['stream']} {m.data['event']['id']}" for m in found)
+        messages = taken(Consumer(url, after="0", **query))
+        each = sorted(f"{m.data['stream']} {m.data['event']['id']}" for m in messages)
         assert each == wanted, query
-        for message in found:
+        for message in messages:
             kind = {"changepoint": "change"}.get(message.event, message.event)
             assert message.data["event"]["kind"] == kind
 

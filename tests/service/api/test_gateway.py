@@ -398,12 +398,12 @@ async def taken_and_refused(api, worker, count, refused):
     """Post to a worker that is away: so many are refused, at once, and alike; returns how."""
     requests = [asyncio.create_task(api.post(POST, json={"y": i})) for i in range(count)]
     await until_async(lambda: sum(request.done() for request in requests) == refused)
-    found = [request.result() for request in requests if request.done()]
+    refusals = [request.result() for request in requests if request.done()]
     worker.running.set()
     kept = [response.status_code for response in await asyncio.gather(*requests)]
     assert sorted(kept) == [200] * (count - refused) + [429] * refused
-    assert {response.headers["retry-after"] for response in found} == {"1"}
-    (why,) = {slug(response) for response in found}
+    assert {response.headers["retry-after"] for response in refusals} == {"1"}
+    (why,) = {slug(response) for response in refusals}
     return why
 
 

@@ -33,9 +33,9 @@ def bearer(token):
 @pytest.fixture
 def now(monkeypatch):
     """The clock of the cache and of expiry; the table is only read again when it has moved."""
-    found = Clock(time.time())
-    monkeypatch.setattr(auth, "time", SimpleNamespace(monotonic=found, time=found))
-    return found
+    clock = Clock(time.time())
+    monkeypatch.setattr(auth, "time", SimpleNamespace(monotonic=clock, time=clock))
+    return clock
 
 
 async def test_without_keys_this_machine_calls_freely_until_the_first_key(

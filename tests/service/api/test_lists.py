@@ -140,11 +140,11 @@ async def test_records_that_a_commit_moved_between_two_reads_are_read_again(
     around, moved = AsyncStore.around, []
 
     async def moving(self, places, before, after):
-        found = await around(self, places, before, after)
+        parts = await around(self, places, before, after)
         if not moved:
-            return found
+            return parts
         moved.pop()
-        return [([None] * len(tail), [None] * len(chunks)) for tail, chunks in found]
+        return [([None] * len(tail), [None] * len(chunks)) for tail, chunks in parts]
 
     monkeypatch.setattr(AsyncStore, "around", moving)
     one = changes()
@@ -337,9 +337,9 @@ def head_reads(store):
 async def test_results_read_each_head_once(tagged, reads, head_reads):
     head_reads()
     for match, expected in (([], range(25)), (['{site="south"}'], range(0, 25, 5))):
-        found = await prometheus.results(reads, GATEWAY, match, 25)
+        results = await prometheus.results(reads, GATEWAY, match, 25)
         assert head_reads() == dict.fromkeys(tagged, 1)
-        assert [(name, labels["stream"], value) for name, labels, value in found] == [
+        assert [(name, labels["stream"], value) for name, labels, value in results] == [
             ("moca_anomaly", f"s{i:02}", i / 100) for i in expected
         ]
 
@@ -369,5 +369,5 @@ async def test_results_leave_out_streams_deleted_after_their_names_were_read(
         return await read_heads(streams)
 
     monkeypatch.setattr(reads, "heads", heads)
-    found = await prometheus.results(reads, GATEWAY, [], 25)
-    assert [labels["stream"] for _, labels, _ in found] == ["s00", *tagged[3:]]
+    results = await prometheus.results(reads, GATEWAY, [], 25)
+    assert [labels["stream"] for _, labels, _ in results] == ["s00", *tagged[3:]]

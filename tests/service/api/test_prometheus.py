@@ -199,23 +199,23 @@ def request_2(*references, symbols=("", "a", "b")):
 def test_a_series_with_too_many_labels_is_refused_before_they_are_read():
     body = request_2([1, 2] * 500_000, [1, 2])
     assert len(body) < 100_000
-    found = parse(body, Version.V2, *LIMITS)
-    assert [series.labels for series in found.series] == [("a", "b")]
-    assert [refusal.samples for refusal in found.refusals] == [1]
+    parsed = parse(body, Version.V2, *LIMITS)
+    assert [series.labels for series in parsed.series] == [("a", "b")]
+    assert [refusal.samples for refusal in parsed.refusals] == [1]
     labels = {f"l{i}": "x" for i in range(tags.MAX_TAGS)}
     for body, version in ((version_1, Version.V1), (version_2, Version.V2)):
-        found = parse(body((labels, [])), version, *LIMITS)
-        assert len(found.series[0].labels) == 2 * tags.MAX_TAGS
-        found = parse(body((labels | {"m": "x"}, [(1.0, 1), (2.0, 2)])), version, *LIMITS)
-        assert (found.series, found.samples, found.refusals[0].samples) == ([], 2, 2)
+        parsed = parse(body((labels, [])), version, *LIMITS)
+        assert len(parsed.series[0].labels) == 2 * tags.MAX_TAGS
+        parsed = parse(body((labels | {"m": "x"}, [(1.0, 1), (2.0, 2)])), version, *LIMITS)
+        assert (parsed.series, parsed.samples, parsed.refusals[0].samples) == ([], 2, 2)
 
 
 def test_symbols_are_shared_and_bounded_and_names_are_not_repeated():
-    found = parse(request_2([1, 2, 2, 1, 1, 2]), Version.V2, *LIMITS)
-    assert (found.series, len(found.refusals)) == ([], 1)
+    parsed = parse(request_2([1, 2, 2, 1, 1, 2]), Version.V2, *LIMITS)
+    assert (parsed.series, len(parsed.refusals)) == ([], 1)
     symbols = ("", "a", "x" * 100_000)
-    found = parse(request_2(*[[1, 2]] * 100, symbols=symbols), Version.V2, *LIMITS)
-    assert len({id(series.labels[1]) for series in found.series}) == 1
+    parsed = parse(request_2(*[[1, 2]] * 100, symbols=symbols), Version.V2, *LIMITS)
+    assert len({id(series.labels[1]) for series in parsed.series}) == 1
     assert parse(request_2([1, 2], symbols=["s"] * 64), Version.V2, 8 << 20, 1)
     with pytest.raises(BodyTooLarge):
         parse(request_2([1, 2], symbols=["s"] * 65), Version.V2, 8 << 20, 1)

@@ -25,9 +25,9 @@ async def test_create_change_look_delete(api, worker):
     changed = await api.put(S, json={"hazard": None})
     assert changed.status_code == 200
     assert worker.commands[1].settings == {"hazard": None}
-    found = (await api.get(S)).json()
-    assert found == changed.json()
-    assert found["settings"]["scale"] == [2.0]
+    answer = (await api.get(S)).json()
+    assert answer == changed.json()
+    assert answer["settings"]["scale"] == [2.0]
     assert (await api.put(S)).status_code == 200
     deleted = await api.delete(S)
     assert (deleted.status_code, deleted.content) == (204, b"")
@@ -76,9 +76,9 @@ async def test_predictions_have_defaults_and_new_seeds(api, worker):
     await api.post(f"{S}/observations", json={"y": 1})
     body = {"x": [[1, 2]], "quantiles": [0.1], "samples": 3, "components": True, "seed": 5}
     assert (await api.post(f"{S}/predictions", json=body)).json()["asked"] == "Predict"
-    found = worker.commands[-1]
-    assert (found.x, found.quantiles, found.samples) == ([[1.0, 2.0]], [0.1], 3)
-    assert (found.components, found.seed) == (True, 5)
+    command = worker.commands[-1]
+    assert (command.x, command.quantiles, command.samples) == ([[1.0, 2.0]], [0.1], 3)
+    assert (command.components, command.seed) == (True, 5)
     await api.post(f"{S}/predictions")
     await api.post(f"{S}/predictions", json={})
     assert worker.commands[-1].quantiles == [0.05, 0.5, 0.95]
@@ -133,9 +133,9 @@ async def test_changepoints_follow_the_best_path_back(api, store, history, expec
     put(store, starts=(0, 100, 250), history=history)
     event = wire.Event(1, "confirmed", 250, 255, 265, 5, 0.9, "up", 2.0)
     store.hset(keys.events(P, "s"), "1", blob(event, "event", "s", 1))
-    found = (await api.get(PATH)).json()
-    assert [(each["start"], each["end"]) for each in found["segmentation"]] == expected
-    (event,) = found["events"]
+    answer = (await api.get(PATH)).json()
+    assert [(each["start"], each["end"]) for each in answer["segmentation"]] == expected
+    (event,) = answer["events"]
     sides = [event.pop(name) for name in ("before", "after", "explanation")]
     if counts is None:  # it lies before what is retained
         assert sides == [None] * 3
@@ -143,7 +143,7 @@ async def test_changepoints_follow_the_best_path_back(api, store, history, expec
         assert [side["count"] for side in sides[:2]] == counts
     assert (event["id"], event["state"], event["start"]) == (1, "confirmed", 250)
     assert (event["probability"], event["direction"], event["size"]) == (0.9, "up", 2.0)
-    assert found["seq"] == 500
+    assert answer["seq"] == 500
 
 
 async def test_changepoints_have_the_kinds_that_are_asked_for(api, store):
@@ -160,8 +160,8 @@ async def test_changepoints_have_the_kinds_that_are_asked_for(api, store):
         ("?kind=all", change + anomalies),
         ("?kind=anomaly&kind=change", change + anomalies),
     ):
-        found = (await api.get(PATH + query)).json()
-        assert [f"{each['kind']} {each['id']}" for each in found["events"]] == expected
+        answer = (await api.get(PATH + query)).json()
+        assert [f"{each['kind']} {each['id']}" for each in answer["events"]] == expected
 
 
 # --- hindsight ----------------------------------------------------------------------------------
@@ -195,11 +195,11 @@ def paused(worker):
 async def test_hindsight_is_computed_once_by_all_who_ask_and_then_kept(api, worker, store):
     put(store)
     worker.hindsight["s"] = found_in_hindsight(500, 0, 100, 260)
-    found = await asyncio.gather(*(changepoints(api) for _ in range(8)))
+    responses = await asyncio.gather(*(changepoints(api) for _ in range(8)))
     said = {
         "status": "current", "first": 0, "seq": 500, "computed": "2023-11-14T22:13:20.000+00:00",
     }  # fmt: skip
-    assert found == [([0, 100, 260], said)] * 8
+    assert responses == [([0, 100, 260], said)] * 8
     assert await changepoints(api) == ([0, 100, 260], said)
     assert asked(worker) == 1
 
@@ -245,14 +245,14 @@ async def test_few_are_in_the_logs_at_a_time(api, paused, store, monkeypatch):
         put(store, name=name)
         paused.hindsight[name] = found_in_hindsight(500, 0, 100)
     paths = [f"/v1/streams/{name}/changepoints" for name in names]
-    found = await asyncio.gather(*(api.get(path) for path in paths))
-    assert [each.json()["hindsight"]["status"] for each in found] == ["pending"] * 7
+    responses = await asyncio.gather(*(api.get(path) for path in paths))
+    assert [each.json()["hindsight"]["status"] for each in responses] == ["pending"] * 7
     assert len(api.app.state.context.replies.pending) == own_commands.HINDSIGHT_IN_LOGS
     paused.running.set()
     await until_async(lambda: asked(paused) == 5)
     monkeypatch.setattr(own_commands, "HINDSIGHT_WAIT_S", 60.0)
-    found = await asyncio.gather(*(api.get(path) for path in paths))
-    assert [each.json()["hindsight"]["status"] for each in found] == ["current"] * 7
+    responses = await asyncio.gather(*(api.get(path) for path in paths))
+    assert [each.json()["hindsight"]["status"] for each in responses] == ["current"] * 7
     assert asked(paused) == 7
 
 

@@ -84,7 +84,7 @@ def test_what_cannot_be_calibrated_is_said(moca, models, monkeypatch):
         (("kinds", "--hazard", "1.5"), "--hazard"),
         (("kinds", "--observations", "10"), "--observations"),
     ):
-        found = moca("calibrate", *arguments, "--models-dir", models)
-        assert found.exit_code in (1, 2)
-        assert said in found.output
+        result = moca("calibrate", *arguments, "--models-dir", models)
+        assert result.exit_code in (1, 2)
+        assert said in result.output
     assert [path.read_bytes() for path in sorted(models.rglob("*.json"))] == before

@@ -37,9 +37,9 @@ def listed(moca, monkeypatch):
     def listed(service, *arguments):
         monkeypatch.setattr(changes, "connected", lambda url, api_key: nullcontext(service))
         monkeypatch.setattr(changes, "on_terminal", lambda: True)
-        found = moca("changes", *arguments)
-        assert found.exit_code == 0, found.output
-        return found
+        result = moca("changes", *arguments)
+        assert result.exit_code == 0, result.output
+        return result
 
     return listed
 

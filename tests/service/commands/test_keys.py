@@ -136,9 +136,9 @@ def test_wrong_wishes_are_refused_and_no_key_is_made(moca, valkey_url):
         (("--scope", "read", "--expires", "never"), "expires"),
         ((), "--scope"),
     ):
-        found = moca("keys", "create", "a", *arguments, "--redis-url", valkey_url)
-        assert found.exit_code == 2
-        assert field in found.stderr
+        result = moca("keys", "create", "a", *arguments, "--redis-url", valkey_url)
+        assert result.exit_code == 2
+        assert field in result.stderr
     with connect(valkey_url) as client:
         assert not Keyring(client).any()
 
@@ -146,17 +146,17 @@ def test_wrong_wishes_are_refused_and_no_key_is_made(moca, valkey_url):
 def test_listening_for_others_needs_keys_or_a_word(moca, valkey_url):
     wanted = {"MOCA_REDIS_URL": valkey_url, "MOCA_HOST": "0.0.0.0", "MOCA_PORT": "0"}
     for command in ("serve", "api"):
-        found = moca(command, **wanted)
-        assert found.exit_code == EXIT_REFUSED, found.output
-    found = moca("serve", "--open", "--require-keys")
-    assert found.exit_code == 2
-    assert "open_access" in found.stderr
+        result = moca(command, **wanted)
+        assert result.exit_code == EXIT_REFUSED, result.output
+    result = moca("serve", "--open", "--require-keys")
+    assert result.exit_code == 2
+    assert "open_access" in result.stderr
 
 
 def test_looking_makes_no_store(moca, tmp_path):
     data = ["--data-dir", tmp_path / "typo"]
     for words in (["keys", "list"], ["keys", "revoke", "a"], ["backup", tmp_path / "b"]):
-        found = moca(*words, *data)
-        assert found.exit_code == EXIT_REFUSED
-        assert "--data-dir" in found.stderr
+        result = moca(*words, *data)
+        assert result.exit_code == EXIT_REFUSED
+        assert "--data-dir" in result.stderr
     assert list(tmp_path.iterdir()) == []

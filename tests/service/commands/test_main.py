@@ -31,9 +31,9 @@ KEPT = {"MOCA_URL", "MOCA_API_KEY", "MOCA_WORKER_ID", "MOCA_TRAIN_DATA", "MOCA_T
 
 
 def test_only_settings_have_variables_and_every_option_has_a_line_of_help():
-    found = list(every_option(typer.main.get_command(app)))
-    assert len(found) > 80
-    for command, option in found:
+    options = list(every_option(typer.main.get_command(app)))
+    assert len(options) > 80
+    for command, option in options:
         if option.name not in {"help", "show_version", "install_completion", "show_completion"}:
             kept = option.name in Settings.model_fields or option.envvar in KEPT
             assert option.envvar is None or kept, (command, option.name)

@@ -76,9 +76,9 @@ def test_versions_are_ordered_by_their_numbers_and_a_name_means_a_usable_one(tmp
     for version in ("9", "10", "1.9", "1.10"):
         put(tmp_path, "pump", version)
     put(tmp_path, "pump", "11", format=2)
-    found = models.Catalogue(tmp_path).versions("pump")
-    assert [each.version for each in found] == ["1.9", "1.10", "9", "10", "11"]
-    assert found[-1].error is not None
+    versions = models.Catalogue(tmp_path).versions("pump")
+    assert [each.version for each in versions] == ["1.9", "1.10", "9", "10", "11"]
+    assert versions[-1].error is not None
     assert models.resolve(tmp_path, "pump") == "pump@10"
     assert models.Catalogue(tmp_path).usable("pump") == ["1.9", "1.10", "9", "10"]
 
@@ -93,9 +93,9 @@ def test_reports_that_can_be_read_are_shown(tmp_path, shipped):
     for version, size in (("6", models.LARGEST_REPORT), ("7", models.LARGEST_REPORT + 1)):
         put(tmp_path, "a", version, '{"a":"' + "x" * (size - 8) + '"}')
     put(shipped, "b", "1", '{"version": 2}')
-    found = [catalogue.report(each) for each in catalogue.versions("a")]
-    assert found[0] == {"version": 1, "metrics": []}
-    assert [each is None for each in found] == [False, True, True, True, True, False, True]
+    reports = [catalogue.report(each) for each in catalogue.versions("a")]
+    assert reports[0] == {"version": 1, "metrics": []}
+    assert [each is None for each in reports] == [False, True, True, True, True, False, True]
     assert catalogue.report(catalogue.versions("b")[0]) == {"version": 2}
     assert catalogue.report(catalogue.versions("gaussian")[0]) is None
 

@@ -29,17 +29,17 @@ for accept in sys.argv[1:]:
 
 def expositions(**environ):
     """What a fresh process answers in both formats."""
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", CODE, "", OPENMETRICS],
         env={**os.environ, **environ},
         capture_output=True,
         check=True,
         text=True,
     )
-    kinds = found.stderr.split("=====")
+    kinds = result.stderr.split("=====")
     assert "text/plain; version=0.0.4" in kinds[0]
     assert "openmetrics-text" in kinds[1]
-    plain, openmetrics, _ = found.stdout.split("=====")
+    plain, openmetrics, _ = result.stdout.split("=====")
     return plain, openmetrics
 
 
@@ -79,12 +79,12 @@ def test_several_processes_are_added_up(one, several):
 
 def test_openmetrics_has_the_stream_of_the_last_change(one, several):
     """As an exemplar, never as a label; of a process that writes metrics for itself."""
-    found = {family.name: family for family in text_string_to_metric_families(one[1])}
-    (counted,) = found["moca_changepoints"].samples
+    families_by_name = {family.name: family for family in text_string_to_metric_families(one[1])}
+    (counted,) = families_by_name["moca_changepoints"].samples
     assert counted.labels == {"model": "gaussian", "state": "confirmed"}
     assert counted.value == 2  # the other's id is longer than an exemplar may be
     assert counted.exemplar.labels == {"stream": "pump-7", "event": "4"}
-    assert found["moca_build_info"].samples[0].value == 1
-    assert "process_cpu_seconds" in found
+    assert families_by_name["moca_build_info"].samples[0].value == 1
+    assert "process_cpu_seconds" in families_by_name
     names = {family.name for family in text_string_to_metric_families(several[1])}
     assert {"moca_changepoints", "moca_build_info", "moca_observations"} <= names

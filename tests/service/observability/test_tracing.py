@@ -21,14 +21,14 @@ def opened(monkeypatch):
     """A tracer whose collector is not there."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    found = []
+    tracers = []
 
     def open_(**settings):
-        found.append(open_tracer(Settings(**settings), "api"))
-        return found[-1]
+        tracers.append(open_tracer(Settings(**settings), "api"))
+        return tracers[-1]
 
     yield open_
-    for each in filter(None, found):
+    for each in filter(None, tracers):
         each.close()
     for thread in threading.enumerate():
         if thread.name.startswith("Otel"):

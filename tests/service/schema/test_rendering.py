@@ -34,28 +34,28 @@ def records(pointers, first=0):
 
 
 def test_a_segmentation_follows_pointers_back_from_the_last_start():
-    found = rendering.segmentation(
+    segments = rendering.segmentation(
         head(warm=True, seq=7, best_start=5), records([-1, 0, 1, 0, 3, 2, 2])
     )
     # 5 came from 2, and 2 from 1, and 1 from 0.
-    assert found == [Segment(0, 1), Segment(1, 2), Segment(2, 5), Segment(5, 7)]
-    found = rendering.segmentation(head(warm=True, seq=3), records([-1, 0, 0]))
-    assert found == [Segment(0, 3)]
+    assert segments == [Segment(0, 1), Segment(1, 2), Segment(2, 5), Segment(5, 7)]
+    segments = rendering.segmentation(head(warm=True, seq=3), records([-1, 0, 0]))
+    assert segments == [Segment(0, 3)]
 
 
 def test_a_segmentation_begins_with_what_is_retained():
     kept = records([0, 11, 0, 0], first=12)
-    found = rendering.segmentation(head(warm=True, seq=16, best_start=13), kept)
-    assert found == [Segment(12, 13), Segment(13, 16)]
-    found = rendering.segmentation(head(warm=True, seq=16, best_start=3), kept)
-    assert found == [Segment(12, 16)]
+    segments = rendering.segmentation(head(warm=True, seq=16, best_start=13), kept)
+    assert segments == [Segment(12, 13), Segment(13, 16)]
+    segments = rendering.segmentation(head(warm=True, seq=16, best_start=3), kept)
+    assert segments == [Segment(12, 16)]
     assert rendering.segmentation(head(warm=True), []) == []
     assert rendering.segmentation(head(seq=2), records([-1, -1])) == []
 
 
 def test_in_hindsight_goes_as_far_as_it_reaches():
     for starts, seq, online, expected in (
-        ([0, 40], 100, [0, 60], [0, 40]),  # nothing since: as it was found
+        ([0, 40], 100, [0, 60], [0, 40]),  # nothing since: as it was hindsight
         ([0, 95], 100, [0], [0, 95]),
         ([0, 40], 110, [0, 60, 103], [0, 40, 103]),  # what began since
         ([0, 40], 110, [0, 60, 97], [0, 40, 97]),  # or was too new then
@@ -73,14 +73,14 @@ def test_in_hindsight_goes_as_far_as_it_reaches():
         ([0, 30], 104, [40, 58], [40]),
     ):
         path = [Segment(*each) for each in pairwise([*online, seq])]
-        found = StoredHindsight(1, starts[0], 100, starts, 0)
-        segments = rendering.in_hindsight(head(warm=True, seq=seq), path, found)
+        hindsight = StoredHindsight(1, starts[0], 100, starts, 0)
+        segments = rendering.in_hindsight(head(warm=True, seq=seq), path, hindsight)
         assert segments == [Segment(*each) for each in pairwise([*expected, seq])], (starts, online)
-    assert rendering.in_hindsight(head(warm=True, seq=100), [], found) == []
+    assert rendering.in_hindsight(head(warm=True, seq=100), [], hindsight) == []
 
 
 def test_hindsight_is_current_until_a_tenth_more_was_observed():
-    found = StoredHindsight(1, 0, 100, [0], 0)
+    hindsight = StoredHindsight(1, 0, 100, [0], 0)
     for seq, history, usable, current in (
         (110, 2000, True, True),
         (111, 2000, True, False),
@@ -90,30 +90,33 @@ def test_hindsight_is_current_until_a_tenth_more_was_observed():
         (105, 5, False, False),
     ):
         stream = Head(1, StreamSettings(history=history), seq=seq)
-        assert (found.usable(stream), found.current(stream)) == (usable, current), (seq, history)
+        assert (hindsight.usable(stream), hindsight.current(stream)) == (usable, current), (
+            seq,
+            history,
+        )
         assert not StoredHindsight(2, 0, 100, [0], 0).usable(stream)
 
 
 def test_the_summary_of_a_new_stream_and_of_one_with_observations():
-    found = shown(rendering.summary("a", head(created_ms=1_700_000_000_123)))
-    assert found["created"] == "2023-11-14T22:13:20.123+00:00"
-    assert (found["seq"], found["warming_up"], found["run_length"]) == (0, True, None)
-    assert found["regime_start"] is None
-    assert found["mean_log_score"] is None
+    answer = shown(rendering.summary("a", head(created_ms=1_700_000_000_123)))
+    assert answer["created"] == "2023-11-14T22:13:20.123+00:00"
+    assert (answer["seq"], answer["warming_up"], answer["run_length"]) == (0, True, None)
+    assert answer["regime_start"] is None
+    assert answer["mean_log_score"] is None
     optional = ("season", "regime")
-    assert list(found) == [n for n in StreamSummary.__struct_fields__ if n not in optional]
+    assert list(answer) == [n for n in StreamSummary.__struct_fields__ if n not in optional]
     state = head(
         seq=10, warm=True, map_run_length=1,
         track=Track(event=Event(3, "suspected", 8, suspected_at=9)),
         log_score_sum=-6.0, scored=4, season=SeasonPeriods([24, 168], 600),
         regime=TypicalRegime("idle", 0.75),
     )  # fmt: skip
-    found = shown(rendering.summary("a", state))
-    assert found["season"] == {"periods": [24, 168]}
-    assert found["regime"] == {"name": "idle", "probability": 0.75}
-    assert found["run_length"] == {"map": 1}
-    assert found["regime_start"] == 8
-    assert found["mean_log_score"] == -1.5
-    assert list(found["event"]) == list(Event._fields)
-    assert (found["event"]["state"], found["event"]["confirmed_at"]) == ("suspected", None)
-    assert found["last_event"] is None
+    answer = shown(rendering.summary("a", state))
+    assert answer["season"] == {"periods": [24, 168]}
+    assert answer["regime"] == {"name": "idle", "probability": 0.75}
+    assert answer["run_length"] == {"map": 1}
+    assert answer["regime_start"] == 8
+    assert answer["mean_log_score"] == -1.5
+    assert list(answer["event"]) == list(Event._fields)
+    assert (answer["event"]["state"], answer["event"]["confirmed_at"]) == ("suspected", None)
+    assert answer["last_event"] is None

@@ -46,8 +46,8 @@ def test_members_that_have_more_than_a_default_are_in_their_place():
 
 
 def test_numbers_have_moments_and_classes_probabilities_alone():
-    found = rendered(of_numbers([1.0], None, {"0.5": [1.0]}))
-    assert found == {"mean": [1.0], "variance": None, "quantiles": {"0.5": [1.0]}}
+    answer = rendered(of_numbers([1.0], None, {"0.5": [1.0]}))
+    assert answer == {"mean": [1.0], "variance": None, "quantiles": {"0.5": [1.0]}}
     assert rendered(of_classes([0.25, 0.75])) == {"probabilities": [0.25, 0.75]}
     assert of_classes([1.0]).mean is ABSENT
 

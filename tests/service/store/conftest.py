@@ -33,9 +33,9 @@ def add(redis_client):
 
     def add(count=1, partition=P):
         name = keys.log(partition)
-        found = [redis_client.xadd(name, {"b": f"e{i}"}).decode() for i in range(count)]
+        ids = [redis_client.xadd(name, {"b": f"e{i}"}).decode() for i in range(count)]
         redis_client.hincrby(keys.meta(partition), "in", count)
-        return found
+        return ids
 
     return add
 

@@ -20,9 +20,9 @@ HEADS = keys.heads(P)
 
 def meta(client, *fields):
     """Fields of the partition's bookkeeping, as text."""
-    found = client.hmget(keys.meta(P), fields)
-    found = [None if value is None else value.decode() for value in found]
-    return found[0] if len(fields) == 1 else found
+    values = client.hmget(keys.meta(P), fields)
+    values = [None if value is None else value.decode() for value in values]
+    return values[0] if len(fields) == 1 else values
 
 
 def left(client, partition=P):
@@ -68,13 +68,13 @@ async def test_the_same_number_answers_the_first_entry(redis_client, appender, l
 
 async def test_numbers_belong_to_one_process_and_partition(redis_client, appender):
     other = Appender(appender._client, "i2", max_pending=10)
-    found = await asyncio.gather(
+    responses = await asyncio.gather(
         appender.append(P, 0, 1, b"a"),
         appender.append(P - 1, 0, 1, b"c"),
         appender.append(P - 2, 0, 1, b"d"),
     )
-    found.append(await other.append(P, 0, 1, b"b"))
-    assert [each.waiting for each in found] == [1, 1, 1, 2]
+    responses.append(await other.append(P, 0, 1, b"b"))
+    assert [each.waiting for each in responses] == [1, 1, 1, 2]
     assert len(left(redis_client)) == 2
 
 
@@ -491,8 +491,8 @@ def test_a_feed_takes_each_entry_once_and_names_the_one_before(redis_client, log
     # The same effect again, whole and in part: an id says what is there already.
     again = ("FEED", feed, 10, "5-10", b"b", big, b"\x00", f"9-{2**63 + 1}", b"d")
     assert log.commit([make(lease, START, first), make(lease, START, again)]) == ["OK", "OK"]
-    found = [(id_.decode(), f[b"e"], f[b"b"].decode()) for id_, f in redis_client.xrange(feed)]
-    assert found == [
+    entries = [(id_.decode(), f[b"e"], f[b"b"].decode()) for id_, f in redis_client.xrange(feed)]
+    assert entries == [
         ("5-7", b"a", "0-0"),
         ("5-10", b"b", "5-7"),
         (big, b"\x00", "5-10"),
@@ -514,12 +514,12 @@ def test_a_feed_is_bounded(redis_client, log, make):
 
 def test_read_returns_what_is_beyond_each_offset(redis_client, log, add):
     ids, more = add(3), add(2, partition=0)
-    found = log.read({P: Offset(ids[0], DONE), 0: START, 1: START}, count=10, block_ms=0)
-    assert {p: [entry.id for entry in entries] for p, entries in found.items()} == {
+    by_partition = log.read({P: Offset(ids[0], DONE), 0: START, 1: START}, count=10, block_ms=0)
+    assert {p: [entry.id for entry in entries] for p, entries in by_partition.items()} == {
         P: ids[1:],
         0: more,
     }
-    assert found[P][0].payload == b"e1"
+    assert by_partition[P][0].payload == b"e1"
     assert len(log.read({P: START}, count=2, block_ms=0)[P]) == 2
     assert log.read({1: START}, count=2, block_ms=0) == {}
     assert log.read({}, count=2, block_ms=0) == {}
@@ -529,8 +529,8 @@ def test_an_entry_applied_in_part_is_read_again(redis_client, log):
     for id_ in ("5-0", "5-1", "6-0"):
         redis_client.xadd(keys.log(P), {"b": id_}, id=id_)
     for offset, first in [(("5-0", 0), "5-0"), (("5-1", 7), "5-1"), (("6-0", 1), "6-0")]:
-        found = log.read({P: Offset(*offset)}, count=1, block_ms=0)[P]
-        assert (found[0].id, found[0].payload) == (first, first.encode())
+        entries = log.read({P: Offset(*offset)}, count=1, block_ms=0)[P]
+        assert (entries[0].id, entries[0].payload) == (first, first.encode())
     assert log.read({P: Offset("5-1", DONE)}, 1, 0)[P][0].id == "6-0"
     for offset in (START, Offset("5-18446744073709551615", DONE), Offset("7-1", 0)):
         assert Offset.parse(str(offset)) == Offset.parse(str(offset).encode()) == offset
@@ -539,11 +539,11 @@ def test_an_entry_applied_in_part_is_read_again(redis_client, log):
 def test_read_waits_for_the_first_entry(redis_url, log, add):
     thread = threading.Timer(0.05, add)
     thread.start()
-    found = []
-    while not found:  # a read waits for a second at most
-        found = log.read({P: START}, count=10, block_ms=1000).get(P, [])
+    entries = []
+    while not entries:  # a read waits for a second at most
+        entries = log.read({P: START}, count=10, block_ms=1000).get(P, [])
     thread.join()
-    assert len(found) == 1
+    assert len(entries) == 1
     began = time.monotonic()
     assert log.read({0: START}, count=10, block_ms=50) == {}
     assert time.monotonic() - began >= 0.04

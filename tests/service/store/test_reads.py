@@ -151,9 +151,9 @@ async def test_records_across_chunks_and_tail(redis_client, reader):
         ranges = [(0, 1), (299, 300), (sealed - 1, sealed + 1), (sealed, 300), (0, sealed)]
         ranges += [(i, i + 70) for i in (0, 5, 60, 64, 130)]
         for start, stop in ranges:
-            found = await reader.records(P, stream, head, start, stop)
-            assert seqs(found) == list(range(start, stop))
-        assert found[0] == record(130)
+            kept = await reader.records(P, stream, head, start, stop)
+            assert seqs(kept) == list(range(start, stop))
+        assert kept[0] == record(130)
         assert seqs(await reader.records(P, stream, head, -5, 999)) == list(range(300))
         assert await reader.records(P, stream, head, 300, 400) == []
         assert await reader.records(P, stream, head, 5, 5) == []
@@ -315,22 +315,22 @@ def test_labels_around_a_change_are_those_of_the_records_wherever_these_lie():
             sealed = next(s for s in range(COUNT + 64) if chunk_of("pump", s) == boundary)
             head = labelled_head(min(sealed, COUNT), season=season)
             place = ChangePlace(0, "pump", head, start, previous, following)
-            found = reads.decode_around(place, fetched(place), BEFORE, AFTER)
+            labels_around = reads.decode_around(place, fetched(place), BEFORE, AFTER)
             seasonal = season is not None
-            assert repr(found.before) == repr(labels(before, seasonal))  # nan is not itself
-            assert repr(found.after) == repr(labels(after, seasonal))
-            assert found.first == labelled(start)
+            assert repr(labels_around.before) == repr(labels(before, seasonal))  # nan is not itself
+            assert repr(labels_around.after) == repr(labels(after, seasonal))
+            assert labels_around.first == labelled(start)
 
 
 def test_labels_that_are_not_retained_are_left_out_and_damaged_ones_an_error():
     place = ChangePlace(0, "pump", labelled_head(300, history=120), 300, None, None)
-    found = reads.decode_around(place, fetched(place), BEFORE, AFTER)
-    assert repr(found.before) == repr(labels(range(280, 300)))
+    labels_around = reads.decode_around(place, fetched(place), BEFORE, AFTER)
+    assert repr(labels_around.before) == repr(labels(range(280, 300)))
     gone = ChangePlace(0, "pump", labelled_head(390, history=50), 300, None, None)
     assert chunk_of("pump", 349) == chunk_of("pump", 350)  # some of a chunk are older
-    found = reads.decode_around(gone, fetched(gone), BEFORE, AFTER)
-    assert (found.before, found.first) == ([], None)
-    assert repr(found.after) == repr(labels(range(350, 400)))
+    labels_around = reads.decode_around(gone, fetched(gone), BEFORE, AFTER)
+    assert (labels_around.before, labels_around.first) == ([], None)
+    assert repr(labels_around.after) == repr(labels(range(350, 400)))
     place = ChangePlace(0, "pump", labelled_head(300), 300, None, None)
     tail, chunks = fetched(place)
     for damaged in (([b"?", *tail[1:]], chunks), (tail, [b"?", *chunks[1:]])):

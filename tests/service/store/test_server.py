@@ -110,12 +110,12 @@ def test_addresses_of_one_server_a_cluster_and_sentinels():
     cluster = parse("redis+cluster://me:p%40ss@a,b:7001,[::1]:7002")
     assert cluster.places == [("a", 6379), ("b", 7001), ("::1", 7002)]
     assert cluster.options == {"username": "me", "password": "p@ss"}
-    found = parse("rediss+cluster://a:7000?ssl_ca_certs=/ca.pem")
-    assert found.options == {"ssl": True, "ssl_ca_certs": "/ca.pem"}
-    found = parse("redis+sentinel://:store@a,b:1/main/2?sentinel_password=theirs")
-    assert found.places == [("a", 26379), ("b", 1)]
-    assert (found.name, found.options) == ("main", {"password": "store", "db": 2})
-    assert found.sentinel_options == {"password": "theirs"}
+    parsed = parse("rediss+cluster://a:7000?ssl_ca_certs=/ca.pem")
+    assert parsed.options == {"ssl": True, "ssl_ca_certs": "/ca.pem"}
+    parsed = parse("redis+sentinel://:store@a,b:1/main/2?sentinel_password=theirs")
+    assert parsed.places == [("a", 26379), ("b", 1)]
+    assert (parsed.name, parsed.options) == ("main", {"password": "store", "db": 2})
+    assert parsed.sentinel_options == {"password": "theirs"}
     for wrong in ("//", "//a,,b", "//a:port", "//a/1"):
         with pytest.raises(ValueError, match=r"HOST|no database"):
             parse(f"redis+cluster:{wrong}")
@@ -137,8 +137,8 @@ def test_no_blocking_read_outlasts_the_read_timeout():
     assert pipe.WAIT_MS / 1000 + pipe.LATE_S <= READ_TIMEOUT_S
     for url in ("redis://h", "redis+sentinel://h/main", "unix:///s"):
         for make in (connect, connect_async):
-            found = make(f"{url}?socket_timeout=5").connection_pool.connection_kwargs
-            assert found["socket_timeout"] == 5.0
+            options = make(f"{url}?socket_timeout=5").connection_pool.connection_kwargs
+            assert options["socket_timeout"] == 5.0
             assert make(url).connection_pool.connection_kwargs["socket_timeout"] == READ_TIMEOUT_S
 
 
@@ -283,8 +283,8 @@ async def test_a_cancelled_append_is_settled_by_its_number(appender, redis_clien
         await task
     redis_client.client_unpause()
     again = await appender.append(P, 1, 1, b"b")
-    found = redis_client.xrange(keys.log(P))
-    assert [entry.decode() for entry, _ in found][1:] == [again.entry]
+    entries = redis_client.xrange(keys.log(P))
+    assert [entry.decode() for entry, _ in entries][1:] == [again.entry]
     assert redis_client.hget(keys.meta(P), "in") == b"2"  # no call got another one's answer
 
 

@@ -117,13 +117,13 @@ class Model:
             self.holder = None
 
     def check(self, *_):
-        found = named(self.client)
+        trial = named(self.client)
         if not self.trials:
-            assert found is None
+            assert trial is None
             return
         entry, index = self.place()
-        assert found[0] == f"{entry}:{index}"
-        assert {token: began == 0 for token, began in found[1].items()} == self.trials
+        assert trial[0] == f"{entry}:{index}"
+        assert {token: began == 0 for token, began in trial[1].items()} == self.trials
 
 
 ENDS = st.one_of(

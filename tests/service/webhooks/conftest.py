@@ -111,11 +111,11 @@ class Delivering:
     @property
     def ready(self):
         """Whether each hook has a group on every feed."""
-        found = 0
+        groups = 0
         for key in itertools.chain.from_iterable(self.client.everywhere("KEYS", "moca:*")):
             if self.client.type(key) == b"stream" and key != keys.DEAD_LETTERS.encode():
-                found += len(self.client.xinfo_groups(key))
-        return found >= self.file.read_text().count("[[hook]]") * (PARTITIONS + 1)
+                groups += len(self.client.xinfo_groups(key))
+        return groups >= self.file.read_text().count("[[hook]]") * (PARTITIONS + 1)
 
     def pending(self, hook):
         every = [keys.feed(p) for p in range(PARTITIONS)]
@@ -151,8 +151,8 @@ class Delivering:
     @staticmethod
     def _counts(hook):
         names = ("FAILED", "DELIVERED", "DEAD", "EVICTED")
-        found = [getattr(metrics, f"WEBHOOK_{name}") for name in names]
-        return [each.labels(hook)._value.get() for each in found]
+        counters = [getattr(metrics, f"WEBHOOK_{name}") for name in names]
+        return [counter.labels(hook)._value.get() for counter in counters]
 
 
 @pytest.fixture

@@ -198,12 +198,12 @@ def test_which_addresses_the_list_allows():
         ("http://[::1]:80", "http://[::1]/", True),
         ("*.0.0.1", "https://127.0.0.1/", False),
     ):
-        found = Allowed.parse(hosts)
+        allowed_hosts = Allowed.parse(hosts)
         if allowed:
-            found.check_url(url)
+            allowed_hosts.check_url(url)
         else:
             with pytest.raises(NotAllowed):
-                found.check_url(url)
+                allowed_hosts.check_url(url)
     for hosts in ("*", "a.*.com", "ftp://a.com", "a.com/path", "u@a.com", "a:b"):
         with pytest.raises(StartupError, match="webhook-hosts"):
             Allowed.parse(hosts)
@@ -324,12 +324,12 @@ def test_apprise_targets_are_read_from_their_url_alone(read, refused):
 def test_the_documents_show_what_works(tmp_path):
     page = DOCS.read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    found = {}
-    exec(code, found)  # what readers copy
+    names_of_page = {}
+    exec(code, names_of_page)  # what readers copy
     headers = headers_of(KEY, "evt_1", 1_700_000_000, b"{}")
-    assert found["genuine"](headers, b"{}", SECRET)
-    assert not found["genuine"](headers, b"{ }", SECRET)
-    assert not found["genuine"]({**headers, "webhook-id": "evt_2"}, b"{}", SECRET)
+    assert names_of_page["genuine"](headers, b"{}", SECRET)
+    assert not names_of_page["genuine"](headers, b"{ }", SECRET)
+    assert not names_of_page["genuine"]({**headers, "webhook-id": "evt_2"}, b"{}", SECRET)
     path = tmp_path / "hooks.toml"
     environ = {
         "PAGER_SECRET": SECRET,

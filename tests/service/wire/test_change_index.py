@@ -11,7 +11,7 @@ PARTITIONS = 3
 
 def entries_of(rng, partition, streams=4, count=120):
     """Entries of a feed in order: lives of many events, in any order of their states."""
-    found = []
+    entries = []
     before = Id(0, 0)
     for i in range(count):
         stream = f"s{partition}-{rng.randrange(streams)}"
@@ -28,9 +28,9 @@ def entries_of(rng, partition, streams=4, count=120):
         raised = Raised(stream, "gaussian", generation, event, time, 1_700_000_000_000 + i)
         id_ = Id(1000 + i // 3, i)
         damaged = rng.random() < 0.05
-        found.append(FeedEntry(partition, id_, before, None if damaged else raised))
+        entries.append(FeedEntry(partition, id_, before, None if damaged else raised))
         before = id_
-    return found
+    return entries
 
 
 def clock(raised):

@@ -41,8 +41,8 @@ class Bench:
         exact = {"idempotency_keep_s", "resident_bytes"} & settings.keys()
         loose = {name: settings.pop(name) for name in exact}
         plain = {"partitions": 2, "lease_ttl_ms": 60_000, "request_deadline_s": 180.0, **settings}
-        made = Settings(redis_url=url, models_dir=models_dir, **plain)
-        self.settings = made.model_copy(update=loose)  # below their bounds, too
+        bounded = Settings(redis_url=url, models_dir=models_dir, **plain)
+        self.settings = bounded.model_copy(update=loose)  # below their bounds, too
         self.client = connect(url)
         self.numbers, self.batches = 0, Counter()
         self.now_ms = int(time.time() * 1000)
@@ -127,14 +127,14 @@ class Bench:
 
     def outcomes(self, numbers):
         """Step the worker until every command is answered."""
-        found = [None] * len(numbers)
+        outcomes = [None] * len(numbers)
         turn = 0
         end = math.inf  # patience begins after the first turn, which may load a kernel
         while True:
             for i, number in enumerate(numbers):
-                found[i] = found[i] or self.outcome(*number)
-            if None not in found:
-                return found
+                outcomes[i] = outcomes[i] or self.outcome(*number)
+            if None not in outcomes:
+                return outcomes
             assert time.monotonic() < end, f"no answer after {PATIENCE_S:g} s"
             self.turn(maintain=turn % 4 == 0)
             turn += 1
@@ -162,8 +162,8 @@ class Bench:
 
     def believed(self, stream):
         """Probabilities of run lengths."""
-        found = self.ask(RunLength(stream))["belief"]
-        return {each["run_length"]: each["probability"] for each in found}
+        belief = self.ask(RunLength(stream))["belief"]
+        return {hypothesis["run_length"]: hypothesis["probability"] for hypothesis in belief}
 
     # --- what is stored -----------------------------------------------------------------------
 
@@ -171,10 +171,10 @@ class Bench:
         """Every key of a stream: head, tail, history, checkpoint, events, idempotency."""
         p = self.partition(stream)
         hashes = (keys.tail, keys.history, keys.checkpoint, keys.events, keys.idempotency)
-        found = {key.__name__: self.client.hgetall(key(p, stream)) for key in hashes}
-        found["head"] = self.client.hget(keys.heads(p), stream)
-        found["named"] = self.client.zscore(keys.names(p), stream) is not None
-        return found
+        stored = {key.__name__: self.client.hgetall(key(p, stream)) for key in hashes}
+        stored["head"] = self.client.hget(keys.heads(p), stream)
+        stored["named"] = self.client.zscore(keys.names(p), stream) is not None
+        return stored
 
     def head(self, stream):
         blob = self.client.hget(keys.heads(self.partition(stream)), stream)
@@ -182,14 +182,14 @@ class Bench:
 
     def events(self, stream):
         blobs = self.client.hgetall(keys.events(self.partition(stream), stream))
-        found = all_decoded(wire.decode_event, blobs, "event", stream)
-        return sorted(found, key=lambda event: event.id)
+        events = all_decoded(wire.decode_event, blobs, "event", stream)
+        return sorted(events, key=lambda event: event.id)
 
     def anomalies(self, stream):
         """Anomaly events as stored."""
         blobs = self.client.hgetall(keys.anomalies(self.partition(stream), stream))
-        found = all_decoded(wire.decode_event, blobs, "anomaly", stream)
-        return sorted(found, key=lambda event: event.id)
+        anomalies = all_decoded(wire.decode_event, blobs, "anomaly", stream)
+        return sorted(anomalies, key=lambda event: event.id)
 
     def feed(self, stream=None):
         """Entries of the feed: of every stream, or of one."""
@@ -229,13 +229,13 @@ class Bench:
             decoded(wire.decode_record, blob, "tail", stream, int(seq))
             for seq, blob in tail.items()
         ]
-        found = {record.seq: record for record in sealed}
+        records = {record.seq: record for record in sealed}
         for record in loose:
             # What is in both is the same.
-            assert found.setdefault(record.seq, record) == record
+            assert records.setdefault(record.seq, record) == record
         oldest = max(0, head.seq - head.settings.history)
-        kept = [found[seq] for seq in range(oldest, head.seq)]
-        assert max(found, default=-1) < head.seq
+        kept = [records[seq] for seq in range(oldest, head.seq)]
+        assert max(records, default=-1) < head.seq
         read = self._store(lambda store, p: store.records(p, stream, head, 0, head.seq), stream)
         assert asyncio.run(read) == kept
         return kept
@@ -346,15 +346,15 @@ def no_kernels(monkeypatch):
 @pytest.fixture
 def make_bench(valkey_url, tmp_path):
     """Build benches on one server: `db` keeps them apart. `url` is another server's."""
-    made = []
+    benches = []
 
     def build(db=0, url=None, **settings):
         url = url or f"{valkey_url}?db={db}"
-        made.append(Bench(url, tmp_path / "models", **settings))
-        return made[-1]
+        benches.append(Bench(url, tmp_path / "models", **settings))
+        return benches[-1]
 
     yield build
-    for bench in made:
+    for bench in benches:
         bench.close()
 
 

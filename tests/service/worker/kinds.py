@@ -120,7 +120,7 @@ KINDS = {
 def series(kind, length, seed=1, plain=False):
     """Observations with two shifts; unless `plain` some have no label, some come irregularly."""
     rng = random.Random(seed)
-    made = []
+    observations = []
     for i in range(length):
         x = [rng.gauss(0, 1) for _ in range(kind.x_dim)] or None
         y = kind.label(rng, LEVELS[3 * i // length], x)
@@ -131,8 +131,8 @@ def series(kind, length, seed=1, plain=False):
             changepoint=0.2 if rng.random() < 0.03 else None,
             time=f"2024-01-01T00:00:{i % 60:02}Z",
         )
-        made.append(Observation(y=y, x=x) if plain else odd)
-    return made
+        observations.append(Observation(y=y, x=x) if plain else odd)
+    return observations
 
 
 def configure(bench, stream, kind, status=201, **more):

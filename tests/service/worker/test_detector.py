@@ -56,14 +56,14 @@ def observations(y, **more):
 def agree(close, detector, answers, seen, tolerance=EXACT):
     """Take observations in one by one, and compare each answer."""
     for each, served in zip(seen, answers, strict=True):
-        found = detector.update(each.y, each.x, each.elapsed, each.changepoint).to_dict()
+        ours = detector.update(each.y, each.x, each.elapsed, each.changepoint).to_dict()
         at = f"seq {served['seq']}"
         for name in MEMBERS:
-            if name != "model" or found[name]:  # no label has decided on it yet
-                close(found[name], served[name], tolerance, at)
-        assert found.get("season") == served.get("season"), at
-        close(found.get("regime"), served.get("regime"), tolerance, at)
-        close(found["event"], served["event"], tolerance, at)
+            if name != "model" or ours[name]:  # no label has decided on it yet
+                close(ours[name], served[name], tolerance, at)
+        assert ours.get("season") == served.get("season"), at
+        close(ours.get("regime"), served.get("regime"), tolerance, at)
+        close(ours["event"], served["event"], tolerance, at)
 
 
 def listed(detector, bench, stream="a"):
@@ -75,8 +75,8 @@ def listed(detector, bench, stream="a"):
     bench.send(SegmentHistory(stream))
     head = bench.head(stream)
     online = rendering.segmentation(head, bench.records(stream))
-    found = rendering.in_hindsight(head, online, bench.hindsight(stream))
-    assert [(s.start, s.end) for s in detector.segments()] == [(s.start, s.end) for s in found]
+    segments = rendering.in_hindsight(head, online, bench.hindsight(stream))
+    assert [(s.start, s.end) for s in detector.segments()] == [(s.start, s.end) for s in segments]
 
 
 def foreseen(close, detector, bench, **more):
@@ -235,9 +235,9 @@ def test_a_threshold_that_is_calibrated_on_own_labels(detect, close):
     bench.ask(CalibrateSensitivity("a"), status=204)
     served = bench.head("a").alarm
     detector.update_many(y)
-    found = detector.calibrate()
-    assert found.threshold == pytest.approx(served.threshold, rel=1e-9)
-    assert found.false_alarms_per_1000 == served.calibration.false_alarms_per_1000
+    calibrated = detector.calibrate()
+    assert calibrated.threshold == pytest.approx(served.threshold, rel=1e-9)
+    assert calibrated.false_alarms_per_1000 == served.calibration.false_alarms_per_1000
     seen = observations([*y[:30], *(9.0 + each for each in y[:40])])
     agree(close, detector, bench.observe("a", seen), seen)
     listed(detector, bench)
@@ -256,11 +256,11 @@ def test_an_evaluation_says_what_a_stream_says(bench, model, rule):
     confirmed = sorted(e.start for e in bench.events("a") if e.state == "confirmed")
     given = {"confirm_probability": None, **rule} if rule else {}
     settings = StreamSettings(history=60, **given)
-    found = follow(build(model, Options()), [[value] for value in y], settings)
-    assert list(found.served) == [segment.start for segment in segments][1:] != []
-    assert found.confirmed() == confirmed != []
+    evaluation = follow(build(model, Options()), [[value] for value in y], settings)
+    assert list(evaluation.served) == [segment.start for segment in segments][1:] != []
+    assert evaluation.confirmed() == confirmed != []
     anomalies = [math.nan if each["anomaly"] is None else each["anomaly"] for each in answers]
-    assert found.anomaly == pytest.approx(anomalies, nan_ok=True)
+    assert evaluation.anomaly == pytest.approx(anomalies, nan_ok=True)
     told = {a["seq"]: a["event"] for a in answers if a["event"] and a["seq"] >= 20}
-    last = {t: (each.id, each.state, each.start) for t, each in found.events if t >= 20}
+    last = {t: (each.id, each.state, each.start) for t, each in evaluation.events if t >= 20}
     assert {t: (e["id"], e["state"], e["start"]) for t, e in told.items()} == last

@@ -110,8 +110,8 @@ def state(bench, stream):
 
 def known(body):
     """JSON of an answer without the clock of its stream."""
-    found = json.loads(body)
-    return {name: value for name, value in found.items() if name not in ("created", "updated")}
+    members = json.loads(body)
+    return {name: value for name, value in members.items() if name not in ("created", "updated")}
 
 
 def check_nothing_left(bench):

@@ -112,16 +112,16 @@ def test_every_byte_of_a_log_entry():
     assert read(entry) == good
     worst = 0
     for bad in damages(entry.payload):
-        found = read(entry._replace(payload=bad))
-        assert found.keys() == good.keys()
-        lost = [number for number, command in found.items() if command is None]
-        assert all(found[number] == good[number] for number in good if number not in lost)
+        commands = read(entry._replace(payload=bad))
+        assert commands.keys() == good.keys()
+        lost = [number for number, command in commands.items() if command is None]
+        assert all(commands[number] == good[number] for number in good if number not in lost)
         worst = max(worst, len(lost) if len(bad) == len(entry.payload) else 0)
     assert worst == 1  # a damaged byte is one command's
     for bad in damages(entry.sums):
-        found = read(entry._replace(sums=bad))
-        assert set(found) <= set(good)  # none at all where there is no telling
-        assert all(command in (None, good[number]) for number, command in found.items())
+        commands = read(entry._replace(sums=bad))
+        assert set(commands) <= set(good)  # none at all where there is no telling
+        assert all(command in (None, good[number]) for number, command in commands.items())
     assert set(read(entry, partition=1).values()) == {None}
     # The decoder has an error of its own for bytes that are no text.
     (item,) = decode_entries(0, START, [Entry("5-0", b"\x92\xa1\xff\x90")])

@@ -99,13 +99,13 @@ def test_answers_are_what_was_predicted_and_are_kept(make_bench, close, name):
         x = None if coming.x is None else [[0.3] * kind.x_dim, coming.x]
         asked = Predict("a", x=x, samples=4, seed=7, components=True, quantiles=LEVELS)
         before = bench.stored("a")
-        found = bench.ask(asked)
-        close(bench.ask(asked), found)
+        predicted = bench.ask(asked)
+        close(bench.ask(asked), predicted)
         belief = bench.ask(RunLength("a"))["belief"]
         assert bench.stored("a") == before
-        assert found["seq"] == upto
+        assert predicted["seq"] == upto
         answers += bench.observe("a", [coming], components=True, quantiles=LEVELS)
-        last = found["predictions"][-1]
+        last = predicted["predictions"][-1]
         close(last["predictive"], answers[-1]["predictive"], tolerance=1e-6)
         if last["predictive"] is not None:
             close(last["components"], answers[-1]["components"], tolerance=1e-6)

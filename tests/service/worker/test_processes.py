@@ -48,10 +48,10 @@ class Stalls:
         read, begin, apply = worker.log.read, worker.log.begin_commit, loop.CommandBatch.apply
 
         def read_and_wait(*arguments):
-            found = read(*arguments)
-            if found:
+            entries = read(*arguments)
+            if entries:
                 self.here()
-            return found
+            return entries
 
         def wait_and_apply(batch):
             self.here()

@@ -96,8 +96,8 @@ def test_extremes(make_bench):
                 assert 0 <= answer[f"{name}_probability"] <= 1
             assert 0 <= answer["run_length"]["pruned_mass"] <= 1
             assert answer["log_score"] is None or math.isfinite(answer["log_score"])
-        found = bench.ask(RunLength(stream))
-        assert sum(row["probability"] for row in found["belief"]) == pytest.approx(1)
+        belief = bench.ask(RunLength(stream))
+        assert sum(row["probability"] for row in belief["belief"]) == pytest.approx(1)
         elapsed = 1.0 if seen.elapsed is None else seen.elapsed
         bench.ask(Predict(stream, elapsed=elapsed, samples=3, components=True))
     bench.crash()

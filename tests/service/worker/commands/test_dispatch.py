@@ -84,8 +84,8 @@ def after(bench):
     """What the stream is and does from here on, in values that may be compared."""
     head = bench.head("a")
     records = [] if head.deleted else bench.records("a")
-    found = [head, records, bench.events("a"), bench.stored("a")["named"]]
-    return msgspec.json.decode(msgspec.json.encode([*found, bench.observe("a", [0.3, 4.0, 4.4])]))
+    parts = [head, records, bench.events("a"), bench.stored("a")["named"]]
+    return msgspec.json.decode(msgspec.json.encode([*parts, bench.observe("a", [0.3, 4.0, 4.4])]))
 
 
 @pytest.mark.parametrize("tag", EXAMPLES)

@@ -116,19 +116,22 @@ def test_is_kept_until_a_tenth_more_was_observed(bench, reruns):
     assert segment(bench) == first
     assert reruns == [120]
     bench.observe("a", y[132:])
-    found = segment(bench)
-    assert (reruns, found.seq) == ([120, 133], 133)
-    assert found.starts[1:] == evaluated("gaussian", y)
+    later = segment(bench)
+    assert (reruns, later.seq) == ([120, 133], 133)
+    assert later.starts[1:] == evaluated("gaussian", y)
 
 
 def test_of_a_stream_longer_than_its_history(bench):
     y = labels(330)
     made(bench, "averaged", y, history=100)
-    found = segment(bench)
+    hindsight_found = segment(bench)
     # History is retained in whole chunks.
-    assert 330 - 100 - CHUNK < found.first <= 330 - 100
-    later = evaluated("averaged", y[found.first :])
-    assert found.starts == [found.first, *(found.first + start for start in later)]
+    assert 330 - 100 - CHUNK < hindsight_found.first <= 330 - 100
+    later = evaluated("averaged", y[hindsight_found.first :])
+    assert hindsight_found.starts == [
+        hindsight_found.first,
+        *(hindsight_found.first + start for start in later),
+    ]
 
 
 def test_goes_with_its_stream(bench, reruns):
@@ -212,8 +215,8 @@ def test_calibrated_once_there_are_labels_enough_and_again_when_they_have_double
     bench.observe("a", two_levels(159, seed=5))
     assert listed(bench) == []
     confirmed = {e.start for e in bench.events("a") if e not in present and e.state == "confirmed"}
-    found = bench.ask(WhatIf("a", {"history": 1999}))  # keeps the calibration
-    assert confirmed <= {e["start"] for e in found["events"] if e["state"] == "confirmed"}
+    answer = bench.ask(WhatIf("a", {"history": 1999}))  # keeps the calibration
+    assert confirmed <= {e["start"] for e in answer["events"] if e["state"] == "confirmed"}
     bench.observe("a", two_levels(1, seed=6))
     assert listed(bench) == [b"a"]
     assert calibrate(bench).calibration.labels == 320

@@ -110,16 +110,16 @@ def alike(bench, stream):
 
 
 def test_the_answer_describes_the_belief(bench, stream):
-    found = bench.ask(RunLength(stream))
-    pairs = [(each["run_length"], each["probability"]) for each in found["belief"]]
-    summary = found["run_length"]
+    answer = bench.ask(RunLength(stream))
+    pairs = [(each["run_length"], each["probability"]) for each in answer["belief"]]
+    summary = answer["run_length"]
     assert math.fsum(p for _, p in pairs) == pytest.approx(1)
-    assert all(each["start"] == 14 - each["run_length"] for each in found["belief"])
+    assert all(each["start"] == 14 - each["run_length"] for each in answer["belief"])
     assert summary["mean"] == pytest.approx(math.fsum(r * p for r, p in pairs))
     assert summary["map"] == max(pairs, key=lambda pair: pair[1])[0]
-    assert found["changepoint_probability"] == dict(pairs)[0]
+    assert answer["changepoint_probability"] == dict(pairs)[0]
     recent = math.fsum(p for r, p in pairs if r < 5)
-    assert found["recent_change_probability"] == pytest.approx(recent)
+    assert answer["recent_change_probability"] == pytest.approx(recent)
     for level, length in summary["quantiles"].items():
         reached = [r for r, _ in pairs if sum(p for s, p in pairs if s <= r) >= float(level)]
         assert length == min(reached)
@@ -131,8 +131,8 @@ def test_stated_probabilities_take_the_place_of_the_believed_ones(bench, stream)
     assert bench.believed(stream) == pytest.approx({3: 0.25, 9: 0.75})
     assert answer["run_length"]["map"] == bench.head(stream).map_run_length == 9
     assert answer["changed_probability"] == pytest.approx(1.0)  # both start after 0
-    found = bench.ask(Predict(stream, components=True))["predictions"][0]["components"]
-    weights = {each["run_length"]: each["weight"] for each in found}
+    components = bench.ask(Predict(stream, components=True))["predictions"][0]["components"]
+    weights = {each["run_length"]: each["weight"] for each in components}
     assert weights == pytest.approx({0: 0.3, 4: 0.7 * 0.25, 10: 0.7 * 0.75})
 
 

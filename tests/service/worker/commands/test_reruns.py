@@ -288,17 +288,17 @@ def check_rerun(bench, stream):
     engine = bench.worker.engine
     held = engine.streams[bench.partition(stream), stream]
     with torch.inference_mode():
-        found = outcome(rerun.corrected(engine, held, kept(bench, stream)))
-        states = [each.slab.state(each.row) for each in (held, found.stream)]
-        found.close()
+        again = outcome(rerun.corrected(engine, held, kept(bench, stream)))
+        states = [each.slab.state(each.row) for each in (held, again.stream)]
+        again.close()
     for part in ("belief", "stats"):
         for one, other in zip(*(getattr(state, part) for state in states), strict=True):
             torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
     for name in ("seq", "best_start", "map_run_length", "belief_override"):
-        assert getattr(found.head, name) == getattr(held.live(), name), name
-    assert found.head.track.confirmed_start == held.live().track.confirmed_start
+        assert getattr(again.head, name) == getattr(held.live(), name), name
+    assert again.head.track.confirmed_start == held.live().track.confirmed_start
     expected = held.live().changed_probability
-    assert found.head.changed_probability == pytest.approx(expected, abs=1e-9)
+    assert again.head.changed_probability == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(("at", "belief"), [(1, [(0, 1.0)]), (30, SHORT), (60, SHORT)])
@@ -314,8 +314,10 @@ def test_several_overrides_in_one_place_are_the_last_and_stay_with_the_record(be
     bench.ask(SetBelief("a", [(4, 0.9), (19, 0.1), (0, 0.0)]))
     bench.observe("a", shifted(0, each=20, seed=6))
     check_rerun(bench, "a")
-    found = {r.seq: r.belief_override for r in bench.records("a") if r.belief_override is not None}
-    assert found == {20: [(4, 0.9), (19, 0.1)]}
+    overrides = {
+        r.seq: r.belief_override for r in bench.records("a") if r.belief_override is not None
+    }
+    assert overrides == {20: [(4, 0.9), (19, 0.1)]}
 
 
 @pytest.mark.parametrize("at", [30, 60])

@@ -40,9 +40,9 @@ def empty(bench, stream):
 
 
 def altered(blob, change):
-    found = snapshot.load(blob)
-    change(found)
-    return snapshot.dump(found)
+    content = snapshot.load(blob)
+    change(content)
+    return snapshot.dump(content)
 
 
 # --- what goes on -------------------------------------------------------------------------------
@@ -65,8 +65,8 @@ def test_it_goes_on_as_the_uninterrupted_one(make_bench, tmp_path, name, at, clo
     (again,) = other.send(Observe("b", **last))  # keys travel too
     assert json.loads(again.body[0]) == {**json.loads(first.body[0]), "duplicate": True}
     assert other.head("b").seq == at
-    found = other.observe("b", observations[at:])
-    close([{**each, "stream": "a"} for each in found], expected)
+    answers = other.observe("b", observations[at:])
+    close([{**each, "stream": "a"} for each in answers], expected)
     for read in ("events", "records"):
         own = getattr(other, read)("b")
         close(msgspec.to_builtins(own), msgspec.to_builtins(getattr(bench, read)("a")))
