@@ -19,12 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
 from model_core.belief import by_run_length
 from model_core.components import average
 from model_core.filter import FilterState
+from model_core.lazy import Tensor, torch
 from model_core.upm.base import Stats, UnderlyingModel, tree_map
 
 Name = Literal["thompson", "optimistic", "greedy"]

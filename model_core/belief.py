@@ -6,11 +6,9 @@ Shapes: `B` streams, `S = max_hypotheses + 1` slots. A `log_prob` of -inf is an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+from model_core.lazy import Tensor, torch
 
 NEG_INF = float("-inf")
 # Log probabilities that differ by less are equal: rounding must not choose between two starts.
@@ -91,41 +89,6 @@ def observe(belief: Belief, log_likelihood: Tensor) -> tuple[Belief, Tensor]:
     score = score - score.amax(-1, keepdim=True)
     posterior = belief._replace(log_prob=joint - top - evidence, score=score)
     return posterior, (top + evidence).squeeze(-1)
-
-
-def override(belief: Belief, log_prob: Tensor) -> Belief:
-    """Put probabilities (B, S) in place of those of each slot, of slots that are not empty alone.
-
-    The best paths' scores move as if the difference had been observed. Rows need not sum to one;
-    one without any probability is a ValueError.
-    """
-    log_prob = log_prob.masked_fill(torch.isneginf(belief.log_prob), NEG_INF)
-    total = torch.logsumexp(log_prob, -1, keepdim=True)
-    if not bool(torch.isfinite(total).all()):
-        raise ValueError("the override leaves no hypothesis with a positive probability")
-    log_prob = log_prob - total
-    gone = torch.isneginf(log_prob)
-    moved = (log_prob - belief.log_prob).masked_fill(gone, NEG_INF)
-    return belief._replace(log_prob=log_prob, score=belief.score + moved)
-
-
-def restate(belief: Belief, stated: Sequence[tuple[int, float]]) -> Belief:
-    """Override the belief (1, S) of one stream by probabilities of distinct run lengths.
-
-    A run length that has no hypothesis counts as the next longer one there is, or as the longest:
-    such are those that were pruned, and regimes from before the first observation that is known.
-    A belief without any hypothesis stays as it is.
-    """
-    (alive,) = torch.isfinite(belief.log_prob[0]).nonzero(as_tuple=True)
-    if not len(alive):
-        return belief
-    lengths, order = belief.run_length[0, alive].sort()
-    asked, probability = zip(*stated, strict=True)
-    place = torch.searchsorted(lengths, torch.tensor(asked, device=lengths.device))
-    slot = alive[order][place.clamp(max=len(alive) - 1)]
-    mass = torch.zeros_like(belief.log_prob[0])
-    mass.index_add_(0, slot, torch.tensor(probability, dtype=mass.dtype, device=mass.device))
-    return override(belief, mass.log().unsqueeze(0))
 
 
 def prune(belief: Belief) -> tuple[Belief, Tensor]:

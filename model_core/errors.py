@@ -5,6 +5,7 @@ ModelCoreError
 ├── BadArtifact      a model folder that cannot be loaded
 ├── BadInput         a setting or an observation that a detector cannot take (also a ValueError)
 ├── CannotSimulate   a model that no quiet data can be drawn from
+├── MissingTorch     what torch computes, where it is not installed
 ├── OutOfRange       a sensitivity that a model's curve does not reach
 └── WarmingUp        what a detector cannot answer before its warm-up is over
 """
@@ -29,6 +30,10 @@ class BadArtifact(ModelCoreError):
 
 class CannotSimulate(ModelCoreError):
     """Series of one regime cannot be drawn from a model alone."""
+
+
+class MissingTorch(ModelCoreError):
+    """What was asked for is computed by torch, which is not installed."""
 
 
 class OutOfRange(ModelCoreError):

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from model_core import belief as beliefs
 from model_core import hazard as hazards
 from model_core.belief import Belief, Growth
 from model_core.components import average, join
+from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
 from model_core.transfer import on_host
 from model_core.upm.base import Stats, UnderlyingModel, over, select, tree_map
@@ -326,33 +324,6 @@ def choose(mask: Tensor, chosen: FilterState, otherwise: FilterState) -> FilterS
     """Rows of `chosen` where `mask` (B,), else of `otherwise`."""
     pairs = zip(leaves(chosen), leaves(otherwise), strict=True)
     return rebuild(chosen, [torch.where(over(mask, a), a, b) for a, b in pairs])
-
-
-def resize(state: FilterState, prior: Prior, max_hypotheses: int) -> FilterState:
-    """The same streams with another number of slots; the least likely hypotheses go first.
-
-    What went is not reported: it happens once, at the user's word. `belief.evidence_bound` does not
-    hold across it.
-    """
-    new = init(prior, max_hypotheses)
-    keep = min(max_hypotheses, state.belief.log_prob.shape[-1])
-    slots = state.belief.log_prob.topk(keep, -1).indices
-
-    def moved(target: Tensor, source: Tensor) -> Tensor:
-        picked = slots.reshape(slots.shape + (1,) * (source.dim() - 2)).expand(
-            -1, -1, *source.shape[2:]
-        )
-        return torch.cat((source.gather(1, picked), target[:, keep:]), 1)
-
-    belief = Belief(*map(moved, new.belief, state.belief))
-    total = torch.logsumexp(belief.log_prob, -1, keepdim=True)
-    # Before the first observation there is nothing to normalise.
-    log_prob = torch.where(torch.isfinite(total), belief.log_prob - total, belief.log_prob)
-    return state._replace(
-        belief=belief._replace(log_prob=log_prob),
-        totals_at_start=moved(new.totals_at_start, state.totals_at_start),
-        stats=tree_map(moved, new.stats, state.stats),
-    )
 
 
 def leaves(state: FilterState) -> list[Tensor]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+from model_core.lazy import Tensor, torch
 
 LONGEST = 10_000  # entries of a table
 NEGLIGIBLE = 1e-6  # share of regimes, or relative difference from the limit, not worth an entry

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor
-
 from model_core.belief import Belief, by_run_length
 from model_core.filter import FilterState, Inputs, Prior, grow, leaves, predict, rebuild, step
+from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel, tree_map
 

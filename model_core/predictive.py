@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from model_core import quantiles
 from model_core.components import Components, average
+from model_core.lazy import Tensor, torch
 from model_core.transfer import on_host
 
 LARGE = 4096  # outputs of all components of a row, from which on it is worth to leave some out

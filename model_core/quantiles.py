@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from model_core.components import Components
+from model_core.lazy import Tensor, torch
 from model_core.maths.special import ROOT_2_PI
 
 COUNT_STEPS = 500  # of a count's quantile; a dozen are needed
@@ -60,8 +60,8 @@ def continuous(
 
 def with_normal(levels: Sequence[float]) -> NDArray[np.float64]:
     """Levels over the standard normal's quantiles at them (2, Q), as compiled kernels take them."""
-    at = torch.tensor(levels, dtype=torch.float64)
-    return torch.stack((at, torch.special.ndtri(at))).numpy()
+    normal = NormalDist()
+    return np.array([levels, [normal.inv_cdf(level) for level in levels]], dtype=np.float64)
 
 
 def _plain(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple, get_type_hints
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from model_core import belief as beliefs
 from model_core.filter import FilterState, Info
+from model_core.lazy import Tensor, torch
 from model_core.stream.events import Reading
 from model_core.stream.state import TypicalRegime
 from model_core.transfer import to_host
@@ -106,7 +105,7 @@ def rows(table: Tensor | NDArray[np.float64]) -> list[Readout]:
     """Return the readout of each stream of a table, on the host."""
     first = len(NUMBERS)
     middle = first + (table.shape[1] - first) // 2
-    if isinstance(table, Tensor):
+    if not isinstance(table, np.ndarray):
         (table,) = to_host([table])
     lines: list[list[float]] = table.tolist()
     columns = zip(NUMBERS.values(), zip(*lines, strict=True), strict=False)

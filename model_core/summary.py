@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
 from model_core.transfer import on_host, to_device, to_host
 

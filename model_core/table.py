@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from model_core.belief import Belief
-from model_core.filter import FilterState, Prior, init, make_prior
+from model_core.filter import FilterState, Prior
+from model_core.lazy import Tensor, torch
 from model_core.upm.base import UnderlyingModel
 
+Floats = NDArray[np.float64]
 LANES = 8  # numbers that the widest vectors of a processor hold
 # Lines; the totals at the start and the statistics follow.
 LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, TOTALS_AT_START = range(5)
@@ -53,8 +53,8 @@ class Rows(NamedTuple):
     """Rows on the CPU as a kernel takes them: slots of each, lines (R, L, W) and heads (R, H)."""
 
     slots: int
-    lines: NDArray[np.float64]
-    heads: NDArray[np.float64]
+    lines: Floats
+    heads: Floats
 
 
 class _Leaf(NamedTuple):
@@ -65,37 +65,58 @@ class _Leaf(NamedTuple):
 
 
 class Layout:
-    """Where the numbers of a model's state lie, and rows from states and back."""
+    """Where the numbers of a model's state lie; rows of new streams, and states as views of rows.
 
-    def __init__(
-        self, model: UnderlyingModel, max_hypotheses: int, device: torch.device | str = "cpu"
-    ) -> None:
-        unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
-        prior = make_prior(model, unit, unit)
+    Rows are arrays on the host, or tensors on a device; states and priors are tensors.
+    """
+
+    def __init__(self, model: UnderlyingModel, max_hypotheses: int, device: str = "cpu") -> None:
+        self.kind = model.kind
+        self._model = model
+        self._device = device
+        unit = np.ones((1, model.scaled))
+        stats, context = model.start(unit, unit, device)
         self.max_hypotheses = max_hypotheses
         self.slots = max_hypotheses + 1
         self.width = padded(self.slots + 2)
         self.outputs = model.y_dim
-        self.context = prior.context.shape[1]
-        self._stats = type(prior.stats)
+        self.context = context.shape[1]
+        self._stats = type(stats)
         self._leaves: dict[str, _Leaf] = {}
         at = statistics_line(self.outputs)
         # What is stepped where it lies is not copied for it: last.
-        order = sorted(prior.stats._fields, key=lambda name: name in model.in_place)
+        order = sorted(stats._fields, key=lambda name: name in model.in_place)
         self.kept = 0  # lines of statistics that are copied
         for name in order:
-            shape = tuple(getattr(prior.stats, name).shape[2:])
+            shape = tuple(getattr(stats, name).shape[2:])
             self._leaves[name] = _Leaf(slice(at, at + math.prod(shape)), shape)
             at += math.prod(shape)
             if name not in model.in_place:
                 self.kept += math.prod(shape)
         self.height = at
         self.head = context_place(self.outputs) + 2 * self.context
-        self.blank = self.begin(prior)
 
-    def begin(self, prior: Prior) -> tuple[Tensor, Tensor]:
-        """Lines (B, L, W) and heads (B, H) of streams before their first observation."""
-        return self.packed(init(prior, self.max_hypotheses), prior)
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return int(8 * (self.height * self.width + self.head))
+
+    def begin(self, locations: Floats, scales: Floats) -> tuple[Floats, Floats]:
+        """Lines (B, L, W) and heads (B, H) of streams before their first observation.
+
+        locations, scales: (B, model.scaled).
+        """
+        stats, context = self._model.start(locations, scales, self._device)
+        batch = len(locations)
+        lines = np.zeros((batch, self.height, self.width))
+        lines[:, (LOG_PROB, SCORE)] = -np.inf
+        lines[:, PREVIOUS, : self.slots] = -1
+        for name, leaf in self._leaves.items():
+            lines[:, leaf.lines] = getattr(stats, name).reshape(batch, -1, 1)
+        nothing = np.zeros((batch, 2 + 2 * self.outputs))
+        seq, totals = np.split(nothing, [1], 1)
+        heads = np.hstack((seq, locations[:, : self.outputs], totals, context, context))
+        return lines, heads
 
     def packed(self, state: FilterState, prior: Prior) -> tuple[Tensor, Tensor]:
         """Lines (B, L, W) and heads (B, H) of states; the numbers are copied."""
@@ -116,25 +137,46 @@ class Layout:
         heads = seq, prior.location, state.totals, state.context, prior.context
         return lines, torch.cat(heads, -1)
 
-    def rows(self, lines: Tensor, heads: Tensor) -> Rows:
-        """The same rows for a kernel, which changes them in place."""
-        return Rows(self.slots, lines.numpy(), heads.numpy())
-
-    def state(self, lines: Tensor, heads: Tensor) -> FilterState:
+    def state(self, lines: Floats | Tensor, heads: Floats | Tensor) -> FilterState:
         """States of rows; all but whole numbers are views of them."""
-        own = lines[..., : self.slots]
+        own = torch.as_tensor(lines)[..., : self.slots]
+        head = torch.as_tensor(heads)
         belief = Belief(
             own[:, LOG_PROB], own[:, RUN_LENGTH].long(), own[:, SCORE], own[:, PREVIOUS].long()
         )
-        _, totals, context, _ = self._parts(heads)
+        _, totals, context, _ = self._parts(head)
         at_start = own[:, TOTALS_AT_START : statistics_line(self.outputs)].mT
         stats = self._statistics(own)
-        return FilterState(belief, heads[:, SEQ].long(), totals, at_start, context, stats)
+        return FilterState(belief, head[:, SEQ].long(), totals, at_start, context, stats)
 
-    def prior(self, lines: Tensor, heads: Tensor) -> Prior:
+    def prior(self, lines: Floats | Tensor, heads: Floats | Tensor) -> Prior:
         """Priors of rows, views of them."""
-        location, _, _, context = self._parts(heads)
-        return Prior(self._statistics(lines[..., -1:]), location, context)
+        location, _, _, context = self._parts(torch.as_tensor(heads))
+        return Prior(self._statistics(torch.as_tensor(lines)[..., -1:]), location, context)
+
+    def resized(self, lines: Floats, slots: int) -> Floats:
+        """The likeliest hypotheses of rows (B, L, any width), of `slots` each, in these slots.
+
+        What goes is not reported: it happens once, at the user's word. `belief.evidence_bound` does
+        not hold across it.
+        """
+        resized = np.repeat(lines[..., -1:], self.width, -1)
+        resized[:, (RUN_LENGTH, *range(TOTALS_AT_START, statistics_line(self.outputs)))] = 0
+        resized[:, PREVIOUS, : self.slots] = -1
+        keep = min(self.max_hypotheses, slots)
+        order = np.argsort(-lines[:, LOG_PROB, :slots], 1, kind="stable")[:, :keep]
+        resized[..., :keep] = np.take_along_axis(lines, order[:, None], 2)
+        log_prob = resized[:, LOG_PROB]
+        top = log_prob.max(1, keepdims=True)
+        there = np.isfinite(top)  # before the first observation there is nothing to normalise
+        shares = np.exp(log_prob - np.where(there, top, 0.0)).sum(1, keepdims=True)
+        log_prob -= np.where(there, top + np.log(np.where(there, shares, 1.0)), 0.0)
+        return resized
+
+    @property
+    def symmetric(self) -> list[_Leaf]:
+        """Statistics whose last two axes are a symmetric matrix."""
+        return [self._leaves[name] for name in self._model.symmetric]
 
     def _parts(self, heads: Tensor) -> Sequence[Tensor]:
         """Locations, totals, contexts, and contexts before the first label."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from torch import Tensor, erfc, exp, log, log1p, sqrt, where
-
+from model_core.lazy import Tensor, torch
 from model_core.maths import bound
 
 __all__ = [
@@ -28,9 +27,34 @@ def maths(name: str) -> ModuleType:
     return bound(name, sys.modules[__name__])
 
 
+def exp(x: Tensor) -> Tensor:
+    """Exponential."""
+    return torch.exp(x)
+
+
+def log(x: Tensor) -> Tensor:
+    """Natural logarithm."""
+    return torch.log(x)
+
+
+def log1p(x: Tensor) -> Tensor:
+    """`log(1 + x)`."""
+    return torch.log1p(x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """Square root."""
+    return torch.sqrt(x)
+
+
+def where(condition: Tensor, chosen: Tensor | float, otherwise: Tensor | float) -> Tensor:
+    """`chosen` where the condition holds, else `otherwise`."""
+    return torch.where(condition, chosen, otherwise)
+
+
 def half_erfc(z: Tensor) -> Tensor:
     """`erfc(z) / 2`."""
-    return 0.5 * erfc(z)
+    return 0.5 * torch.erfc(z)
 
 
 def fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:

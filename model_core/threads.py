@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
+from model_core.lazy import torch
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Have torch use one thread: several wait for each other in thousands of small operations.
 
-    It counts for all of the process; the number from before is restored at the end.
+    It counts for all of the process; the number from before is restored at the end. Where nobody
+    has imported torch there are none.
     """
+    if "torch" not in sys.modules:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

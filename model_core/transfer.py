@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import torch
+import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+
+from model_core.lazy import Tensor, is_tensor, torch
 
 
 def moved(value: Any, device: torch.device | str) -> Any:
     """A model, or a part of one, with its tensors on the device."""
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         return value.to(device)
     if isinstance(value, tuple):
         parts = [moved(part, device) for part in value]
@@ -28,6 +29,11 @@ def moved(value: Any, device: torch.device | str) -> Any:
         changed = {name: moved(part, device) for name, part in fields.items()}
         return dataclasses.replace(value, **changed)
     return value
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether a device had no room left."""
+    return type(error).__name__ == "OutOfMemoryError"
 
 
 def on_host(tensor: Tensor) -> bool:
@@ -52,6 +58,13 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     parts = torch.split(host, [prod(tensor.shape) for tensor in tensors])
     pairs = zip(parts, tensors, strict=True)
     return [part.view(tensor.dtype).reshape(tensor.shape) for part, tensor in pairs]
+
+
+def to_arrays(values: Sequence[NDArray[Any]] | Sequence[Tensor]) -> list[NDArray[Any]]:
+    """Arrays as they are, and tensors as arrays of the host; see `to_host`."""
+    if all(isinstance(value, np.ndarray) for value in values):
+        return list(values)  # type: ignore[arg-type]
+    return [tensor.numpy() for tensor in to_host(values)]  # type: ignore[arg-type]
 
 
 def to_device(values: NDArray[Any] | Sequence[int] | Tensor, device: torch.device | str) -> Tensor:

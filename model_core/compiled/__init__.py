@@ -1,8 +1,8 @@
 """Compiled steps: `filter.step` on rows in place, at the price of its arithmetic.
 
-The eager filter is the specification; a kernel differs from it by rounding alone, and leaves to it
-every row whose numbers are not finite. Models of a class that has a kernel are stepped by it on the
-CPU; the eager filter steps all others, and those on other devices.
+The eager filter is the specification; a kernel differs from it by rounding alone, and refuses every
+row whose numbers are not finite. Models of a class that has a kernel are stepped by it on the CPU;
+the eager filter steps all others, and those on other devices.
 
 Kernels are compiled at installation, by `python -m model_core.compiled`, and loaded from its cache.
 """

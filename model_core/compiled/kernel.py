@@ -8,14 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS
 from model_core.compiled.belief import NUMBERS, ROWS
 from model_core.compiled.jit import Floats, Ints, locked
 from model_core.compiled.models import lags
 from model_core.compiled.step import Functions, Model, driver
+from model_core.lazy import Tensor, torch
 from model_core.maths.families import EXACT_COUNTS
 from model_core.summary import Summary
 from model_core.table import Layout, Rows, context_place, padded
@@ -119,7 +118,7 @@ class Kernel:
         `readout.table`), label, input. hazards: (B, H). levels: (2, Q), see
         `quantiles.with_normal`. The table
         is that of `readout.table`. Where its `ok` is 0 the row is as it was but for what its empty
-        slots hold, the rest of the table and its summary are undefined, and the eager step decides.
+        slots hold, and the rest of the table and its summary are undefined.
         A summary that is not wanted is empty. beliefs: (B, 2, S), filled with the log probabilities
         and run lengths of the slots after each step, unless empty. Raises ValueError for arrays of
         other types and shapes. A row that is not held is not `ok`.

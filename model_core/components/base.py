@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
-import torch
-from torch import Tensor
-
+from model_core.lazy import Tensor, torch
 from model_core.maths.special import ROOT_2_PI
 
 

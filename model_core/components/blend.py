@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Self
 
-import torch
-from torch import Tensor
-
 from model_core.components.base import Components, Family
+from model_core.lazy import Tensor, torch
 
 
 class _Blend(NamedTuple):

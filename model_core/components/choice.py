@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Self
 
-import torch
-from torch import Tensor
-
 from model_core.components.base import Components, Family
 from model_core.components.blend import Blend
+from model_core.lazy import Tensor, torch
 
 
 class _Choice(NamedTuple):

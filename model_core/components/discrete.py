@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-import torch
-from torch import Tensor
-
 from model_core.components.base import Family, average
+from model_core.lazy import Tensor, torch
 from model_core.maths.families import EXACT_COUNTS
 from model_core.tensor_ops import maths
 from model_core.transfer import on_host

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-import torch
-from torch import Tensor
-
 from model_core.components.base import Components, Family
 from model_core.components.blend import Blend
 from model_core.components.real import MultivariateStudentT, SkewedT
+from model_core.lazy import Tensor, torch
 
 
 class _Either(NamedTuple):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from model_core.components.base import Family
+from model_core.lazy import Tensor, torch
 from model_core.tensor_ops import maths
 
 

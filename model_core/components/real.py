@@ -6,10 +6,8 @@ import math
 from functools import cached_property
 from typing import NamedTuple, Self
 
-import torch
-from torch import Tensor
-
 from model_core.components.base import Family
+from model_core.lazy import Tensor, torch
 from model_core.tensor_ops import maths
 from model_core.transfer import on_host
 

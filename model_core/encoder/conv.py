@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+from model_core.lazy import Tensor, torch
 
 EPSILON = 1e-5  # added to running variances, as torch.nn.BatchNorm2d does
 
@@ -44,13 +42,13 @@ class Conv:
         """Features (..., n) of images (..., channels * height * width)."""
         image = x.reshape(-1, self.channels, self.height, self.width)
         for block in self.blocks:
-            image = functional.conv2d(image, block.weight, block.bias, padding=1)
+            image = torch.nn.functional.conv2d(image, block.weight, block.bias, padding=1)
             if block.norm is not None:
                 weight, bias, mean, variance = block.norm
                 # Never of the batch's own moments: no observation depends on its batch mates.
-                normed = functional.batch_norm(
+                normed = torch.nn.functional.batch_norm(
                     image, mean, variance, weight, bias, False, eps=EPSILON
                 )
                 image = torch.relu(normed)
-            image = functional.max_pool2d(image, 2)
+            image = torch.nn.functional.max_pool2d(image, 2)
         return image.reshape(*x.shape[:-1], -1)

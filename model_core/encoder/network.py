@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Tensor
+from model_core.lazy import Tensor, torch
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
+    "relu": lambda value: torch.relu(value),
+    "tanh": lambda value: torch.tanh(value),
     "identity": lambda value: value,
 }
 

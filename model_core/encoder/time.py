@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+from model_core.lazy import Tensor, torch
 
 
 @dataclass(frozen=True)

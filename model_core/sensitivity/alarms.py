@@ -6,14 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from model_core import belief as beliefs
-from model_core.belief import Belief
-from model_core.filter import FilterState
 from model_core.sensitivity.regimes import Drawn, location_of
 from model_core.stream import warmup
+from model_core.stream.beliefs import Hypotheses
 from model_core.stream.events import Reading, Track, track
 from model_core.stream.filters import Filters
 from model_core.stream_settings import DEFAULTS
@@ -72,10 +69,10 @@ def follow(
     thresholds, starts: as of `Watch`. hazard, outlier_rate: None for the model's.
     """
     watched = Watch(len(y), thresholds, starts)
-    first = int(filters.states.seq[0])
+    first = filters.seq
     steps = filters.together(y, x, hazard=hazard, outlier_rate=outlier_rate)
     for t, _ in enumerate(steps, first):
-        watched.take(filters.states, t)
+        watched.take(filters.beliefs, t)
         yield watched.confirmed
 
 
@@ -101,33 +98,28 @@ class Watch:
         first = [0] * series if starts is None else list(starts)
         self.confirmed: Alarms = [[[] for _ in range(series)] for _ in thresholds]
         self._tracks = [[Track(start, start) for start in first] for _ in thresholds]
-        self._starts = torch.tensor([first for _ in thresholds], dtype=torch.int64)
-        self._open = torch.zeros(len(thresholds), series, dtype=torch.bool)
-        columns = torch.tensor(thresholds, dtype=torch.float64).reshape(len(thresholds), -1)
-        self._thresholds = columns.expand(-1, series)
+        self._starts = np.array([first for _ in thresholds], dtype=np.int64)
+        self._open = np.zeros((len(thresholds), series), dtype=bool)
+        columns = np.array(thresholds, dtype=np.float64).reshape(len(thresholds), -1)
+        self._thresholds = np.broadcast_to(columns, (len(thresholds), series))
 
-    def take(self, state: FilterState, t: int) -> None:
-        """Follow the belief after observation `t`, where there is anything to follow."""
-        belief = state.belief
+    def take(self, belief: Hypotheses, t: int) -> None:
+        """Follow the beliefs after observation `t`, where there is anything to follow."""
         # Most thresholds have alarmed nowhere yet: their mass is that after the earliest start.
-        earliest = self._starts.amin(0)
-        common = beliefs.mass_below(belief, t - earliest)
-        slot = beliefs.likeliest(belief.log_prob, belief.run_length).unsqueeze(-1)
-        start = t - belief.run_length.gather(-1, slot).squeeze(-1)
-        busy = (start > self._starts) | self._open | (common >= self._thresholds)
-        at = busy.nonzero()
+        earliest = self._starts.min(0)
+        common = belief.mass_below(t - earliest)
+        start = t - belief.likeliest
+        at = np.argwhere((start > self._starts) | self._open | (common >= self._thresholds))
         if not len(at):
             return
-        which, rows = at.unbind(-1)
-        picked = Belief(*(values[rows] for values in belief))
+        which, rows = at.T
         below = t - self._starts[which, rows]
-        mass, slot = beliefs.suspected(picked, below, self._thresholds[which, rows])
-        here = torch.arange(len(rows)), slot
+        mass, suspect = belief.rows(rows).suspected(below, self._thresholds[which, rows])
         readings = zip(
             at.tolist(),
-            (t - picked.run_length[here]).tolist(),
-            picked.log_prob[here].exp().tolist(),
-            picked.previous_start[here].tolist(),
+            (t - suspect.run_length).tolist(),
+            suspect.probability.tolist(),
+            suspect.previous_start.tolist(),
             mass.tolist(),
             strict=True,
         )

@@ -7,10 +7,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
-
 from model_core import filter as moca
 from model_core.errors import CannotSimulate
+from model_core.lazy import torch
 from model_core.sensitivity import curve as curves
 from model_core.sensitivity.alarms import wait, watch
 from model_core.sensitivity.curve import Curve, Delay, Point, log_odds, probability_of

@@ -14,13 +14,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core import belief as beliefs
-from model_core.filter import FilterState, Prior
 from model_core.sensitivity import curve as curves
 from model_core.sensitivity import quiet
 from model_core.sensitivity.alarms import follow
 from model_core.sensitivity.curve import probability_of
 from model_core.stream.filters import Filters
+from model_core.stream.slab import StreamRow
 from model_core.upm.base import UnderlyingModel
 
 MOST = 2000  # last observations that are learned from
@@ -88,36 +87,29 @@ def calibrated(counts: Sequence[int], observations: int, rate: float) -> Calibra
 
 def confirmations(
     model: UnderlyingModel,
-    state: FilterState,
-    prior: Prior,
+    own: StreamRow,
+    max_hypotheses: int,
     y: NDArray[np.float64],
     hazard: NDArray[np.float64],
     outlier_rate: float,
 ) -> Iterator[list[int]]:
     """Numbers of events confirmed in continuations y (B, T), at each threshold of LOG_ODDS.
 
-    state, prior: of one stream with one output and no inputs, on the CPU. hazard: (H,) by run
-    length. The present regime counts as known. Yields those so far every EVERY observations of each
-    series, and those of all last.
+    own: a stream with one output and no inputs, of so many hypotheses. hazard: (H,) by run length.
+    The present regime counts as known. Yields those so far every EVERY observations of each series,
+    and those of all last.
     """
     series, steps = y.shape
-    filters = Filters(model, series, state.belief.log_prob.shape[-1] - 1)
-    filters.fill(state, prior)
+    filters = Filters(model, series, max_hypotheses)
+    filters.copy(own)
     alarms = follow(
         filters,
         y[:, :, None],
         [probability_of(odds) for odds in LOG_ODDS],
-        [regime_start(state)] * series,
+        filters.starts,
         hazard=hazard,
         outlier_rate=outlier_rate,
     )
     for t, confirmed in enumerate(alarms):
         if t % EVERY == 0 or t == steps - 1:
             yield [sum(map(len, by_series)) for by_series in confirmed]
-
-
-def regime_start(state: FilterState) -> int:
-    """Start of the most probable regime of one stream."""
-    belief = state.belief
-    slot = beliefs.likeliest(belief.log_prob, belief.run_length)
-    return max(0, int(state.seq) - 1 - int(belief.run_length[0, slot]))

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from model_core.errors import CannotSimulate
 from model_core.filter import make_prior
+from model_core.lazy import Tensor, torch
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.learned import Learned
 
 COUNT = 10.0  # location that rates of counts are drawn around
 # Labels of which the deviation is taken; how many of it labels go.
@@ -24,7 +21,7 @@ EARLY = 50
 FARTHEST = 100.0
 ATTEMPTS = 20
 
-Inputs = Callable[[int, int, torch.Generator], Tensor]  # series, observations: (B, T, x_dim)
+Inputs = Callable[[int, int, "torch.Generator"], Tensor]  # series, observations: (B, T, x_dim)
 
 
 class Drawn(NamedTuple):
@@ -144,6 +141,7 @@ def _joined(parts: list[Drawn]) -> Drawn:
 
 def normal_inputs(model: UnderlyingModel) -> Inputs:
     """Inputs that are independent and standard normal, as the model has them scaled."""
+    from model_core.upm.learned import Learned  # torch: a second or more
 
     def drawn(series: int, steps: int, generator: torch.Generator) -> Tensor:
         x = torch.randn(series, steps, model.x_dim, generator=generator, dtype=torch.float64)

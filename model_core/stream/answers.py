@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from model_core import summary
+from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
 from model_core.stream.events import Event
 from model_core.stream.rows import Floats

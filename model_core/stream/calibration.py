@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from model_core import filter as moca
 from model_core.errors import BadInput
-from model_core.filter import Prior
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.own import Calibrated
 from model_core.stream import columns, hindsight
@@ -16,7 +14,6 @@ from model_core.stream.pipeline import Pipeline
 from model_core.stream.slab import Past, Slab
 from model_core.stream.state import StatedMoments
 from model_core.threads import one_thread
-from model_core.transfer import to_host
 
 GENERATION = 1  # as of a stream that was never deleted: continuations are drawn by it
 
@@ -94,12 +91,12 @@ def of_filter(
     starts = yield from hindsight.starts(slab, past, stated, first)
     regime = own.learned(labels, there.nonzero()[0] + first, starts)
     y = own.continuations(regime, drawn.name, drawn.generation, drawn.seq)
-    state = slab.state(row)
-    state = moca.rebuild(state, to_host(moca.leaves(state)))
-    prior = slab.prior(row)
-    prior = Prior(type(prior.stats)(*to_host(prior.stats)), *to_host(prior[1:]))
+    hypotheses = slab.max_hypotheses
+    passed = own.confirmations(
+        slab.model, slab.row(row), hypotheses, y, rates.hazard, rates.outlier_rate
+    )
     counts: list[int] = []
-    for so_far in own.confirmations(slab.model, state, prior, y, rates.hazard, rates.outlier_rate):
+    for so_far in passed:
         counts = so_far
         yield
     return own.calibrated(counts, y.size, requested)

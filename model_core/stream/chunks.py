@@ -1,14 +1,18 @@
-"""Rows of tensors in chunks: growing copies nothing, and chunks that are not needed go."""
+"""Rows of numbers in chunks: growing copies nothing, and chunks that are not needed go."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from model_core.lazy import torch
 from model_core.transfer import to_device
 
+Array = Any  # of float64: an array on the host, a tensor on another device; they index alike
+Shapes = Sequence[tuple[int, ...]]
 # Of the first chunk, the larger; each later one doubles what there is, up to a bound. Most slabs
 # have one: steps of rows in several cost more.
 FIRST_ROWS = 16
@@ -18,14 +22,11 @@ FIRST_BYTES = 4 << 20
 class Chunk:
     """Memory of a fixed number of rows, and which of them are free."""
 
-    def __init__(self, like: Sequence[Tensor], rows: int) -> None:
+    def __init__(self, shapes: Shapes, rows: int, device: str) -> None:
         self.rows = rows
         self.free = list(range(rows - 1, -1, -1))
         # Not filled: a row is written before it is read.
-        self.tensors = [
-            torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
-            for tensor in like
-        ]
+        self.arrays = [_room((rows, *shape), device) for shape in shapes]
 
     @property
     def used(self) -> int:
@@ -34,16 +35,19 @@ class Chunk:
 
 
 class Chunks:
-    """Rows known by numbers, which stay theirs wherever they lie; all tensors (rows, ...)."""
+    """Rows known by numbers, which stay theirs wherever they lie; all arrays (rows, ...)."""
 
-    def __init__(self, like: Sequence[Tensor], chunk_bytes: int, expected: int = 0) -> None:
-        """Hold rows such as those of `like` in chunks of about `chunk_bytes` at most.
+    def __init__(
+        self, shapes: Shapes, chunk_bytes: int, expected: int = 0, device: str = "cpu"
+    ) -> None:
+        """Hold rows of arrays of these shapes in chunks of about `chunk_bytes` at most.
 
         expected: rows of the first chunk, at least.
         """
         self._expected = expected
-        self._like = like
-        self.row_bytes = sum(tensor[:1].nbytes for tensor in like)
+        self._shapes = shapes
+        self._device = device
+        self.row_bytes = 8 * sum(map(prod, shapes))
         self._most = max(1, chunk_bytes // self.row_bytes)
         self._chunks: list[Chunk] = []
         self._places: dict[int, tuple[Chunk, int]] = {}
@@ -70,7 +74,7 @@ class Chunks:
     def reserve(self) -> int:
         """Take a row that is written next; returns its number."""
         if self.full:
-            self._chunks.append(Chunk(self._like, self._next_rows()))
+            self._chunks.append(Chunk(self._shapes, self._next_rows(), self._device))
         # Into the fullest, so that others empty.
         chunk = max(
             (candidate for candidate in self._chunks if candidate.free),
@@ -86,23 +90,34 @@ class Chunks:
         chunk, row = self._places.pop(number)
         chunk.free.append(row)
 
-    def read(self, numbers: Sequence[int]) -> list[Tensor]:
+    def read(self, numbers: Sequence[int]) -> list[Array]:
         """Rows as they are numbered, copied."""
         groups = self._grouped(numbers)
-        parts = [
-            [tensor.index_select(0, rows) for tensor in chunk.tensors] for chunk, rows, _ in groups
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        order = torch.cat([at for _, _, at in groups]).argsort()
-        return [torch.cat(pieces).index_select(0, order) for pieces in zip(*parts, strict=True)]
-
-    def write(self, numbers: Sequence[int], tensors: Sequence[Tensor]) -> None:
-        """Put rows in place of distinct ones."""
-        groups = self._grouped(numbers)
+        if len(groups) == 1:
+            ((chunk, rows, _),) = groups
+            return [array[rows] for array in chunk.arrays]
+        copies = [_room((len(numbers), *shape), self._device) for shape in self._shapes]
         for chunk, rows, at in groups:
-            for own, tensor in zip(chunk.tensors, tensors, strict=True):
-                own.index_copy_(0, rows, tensor if len(groups) == 1 else tensor.index_select(0, at))
+            for copy, array in zip(copies, chunk.arrays, strict=True):
+                copy[at] = array[rows]
+        return copies
+
+    def lines(self, numbers: Sequence[int], count: int) -> Array:
+        """The first lines (B, count, ...) of the first array of rows, copied."""
+        groups = self._grouped(numbers)
+        if len(groups) == 1:
+            ((chunk, rows, _),) = groups
+            return chunk.arrays[0][rows, :count]
+        lines = _room((len(numbers), count, *self._shapes[0][1:]), self._device)
+        for chunk, rows, at in groups:
+            lines[at] = chunk.arrays[0][rows, :count]
+        return lines
+
+    def write(self, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
+        """Put rows in place of distinct ones; arrays: on the device, as `read` returns them."""
+        for chunk, rows, at in self._grouped(numbers):
+            for own, array in zip(chunk.arrays, arrays, strict=True):
+                own[rows] = array[at]
 
     def place(self, number: int) -> tuple[Chunk, int]:
         """Chunk that holds a row, and its place there."""
@@ -144,21 +159,27 @@ class Chunks:
         moved = [number for number, (place, _) in self._places.items() if place is chunk]
         if not moved:
             return
-        tensors = self.read(moved)
+        arrays = self.read(moved)
         for number in moved:
             other = next(candidate for candidate in self._chunks if candidate.free)
             self._places[number] = other, other.free.pop()
-        self.write(moved, tensors)
+        self.write(moved, arrays)
 
-    def _grouped(self, numbers: Sequence[int]) -> list[tuple[Chunk, Tensor, Tensor]]:
+    def _grouped(self, numbers: Sequence[int]) -> list[tuple[Chunk, Array, Array]]:
         """Chunks that hold them, with their rows there and which of `numbers` these are."""
-        device = self._like[0].device
         first, _ = self._places[numbers[0]]
         rows = [row for chunk, row in map(self._places.__getitem__, numbers) if chunk is first]
         if len(rows) == len(numbers):  # as a rule: it has to be quick
-            at = torch.arange(len(rows), device=device)
-            return [(first, to_device(rows, device), at)]
-        return [
-            (chunk, to_device(rows, device), to_device(places, device))
-            for chunk, rows, places in self.places(numbers)
-        ]
+            return [(first, self._index(rows), slice(None))]
+        groups = self.places(numbers)
+        return [(chunk, self._index(lying), self._index(at)) for chunk, lying, at in groups]
+
+    def _index(self, rows: list[int]) -> Array:
+        places = np.array(rows, dtype=np.int64)
+        return places if self._device == "cpu" else to_device(places, self._device)
+
+
+def _room(shape: tuple[int, ...], device: str) -> Array:
+    if device == "cpu":
+        return np.empty(shape)
+    return torch.empty(shape, dtype=torch.float64, device=device)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from model_core import compiled as places
 from model_core.filter import Inputs
+from model_core.lazy import Tensor, torch
 from model_core.transfer import to_device
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
-# Label as the filter sees it, None where missing, and input.
-Labelled = tuple[Sequence[float] | None, Sequence[float] | None]
 
 
 class Columns(NamedTuple):
@@ -123,15 +119,6 @@ def values(model: UnderlyingModel, seen: Columns) -> list[list[float]]:
 
 def remembers(model: UnderlyingModel) -> bool:
     """Whether a missing label changes what the model predicts."""
-    unit = torch.ones(1, model.scaled, dtype=torch.float64)
-    return model.context(unit, unit).shape[-1] > 0
-
-
-def history(model: UnderlyingModel, seen: Columns) -> list[Labelled]:
-    """Labels, None where missing, and inputs of one regime; left out where that is the same."""
-    there = labelled(model, seen.y)
-    if not remembers(model):
-        seen = seen.part(there.nonzero()[0])
-        there = there[there]
-    rows = zip(seen.filtered.tolist(), seen.x.tolist(), there.tolist(), strict=True)
-    return [(label if present else None, x or None) for label, x, present in rows]
+    unit = np.ones((1, model.scaled))
+    _, context = model.start(unit, unit)
+    return context.size > 0

@@ -10,15 +10,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from model_core import filter as moca
 from model_core.errors import BadInput, BadState, WarmingUp
+from model_core.lazy import torch
 from model_core.sensitivity.own import Calibrated
 from model_core.stream import calibration, forecasts, hindsight, parsing, season, storage, warmup
 from model_core.stream import settings as options
-from model_core.stream.answers import Answer, Answers, Predictive, of_draws, of_mixture
+from model_core.stream.answers import (
+    Answer,
+    Answers,
+    Predictive,
+    of_draws,
+    of_mixture,
+    predictive,
+)
 from model_core.stream.events import Event
 from model_core.stream.parsing import Label
 from model_core.stream.pipeline import NOTHING, Pipeline
@@ -220,20 +226,8 @@ class Detectors:
             return None
         with self._undone(always=True):
             (given,) = self._inputs([x])
-        offset = pipeline.offsets_ahead(stream, 1)
-        if self.warming_up(stream):
-            _, mixture = pipeline.predicted([stream], [given])
-        else:
-            row = pipeline.series[stream].row
-            state = pipeline.slab.state(row)
-            prior = pipeline.slab.prior(row)
-            inputs = pipeline.coming(1, given, elapsed)
-            grown, _ = moca.grow(state, prior, inputs)
-            mixture = moca.predict(pipeline.model, grown, prior, inputs).mixture
-        if mixture is None:
-            return None
-        mixture = mixture.shifted(torch.from_numpy(offset)) if offset.any() else mixture
-        return of_mixture(pipeline.model, mixture, self._levels)
+        numbers = pipeline.predict(stream, given, elapsed)
+        return None if numbers is None else predictive(pipeline.model, numbers, self._levels)
 
     def forecast(self, stream: int, horizon: int = 1, seed: int = 0) -> list[Predictive]:
         """Predictive distributions of the next labels; changes nothing.

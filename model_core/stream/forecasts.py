@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor
-
 from model_core import horizon
 from model_core.filter import Inputs
+from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
 from model_core.stream.columns import Floats
 from model_core.stream.slab import Slab

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeVar
 
-import torch
-
-from model_core import belief as beliefs
 from model_core.readout import Readout
 from model_core.stream import columns, seasons, warmup
 from model_core.stream.pipeline import Pipeline
@@ -16,6 +13,7 @@ from model_core.stream.segmentation import Segment, best, in_hindsight
 from model_core.stream.series import SeriesState
 from model_core.stream.slab import Past, Slab
 from model_core.stream.state import StatedMoments
+from model_core.table import SEQ
 
 UNCOMPILED = 512  # observations that are segmented of a model without a kernel: about a second
 TICK = 16  # observations between signs of life
@@ -48,9 +46,7 @@ def starts(
                 resume(slab, row, first)
         start = lines[-1].best_start if len(lines) > 1 else first
         if seen.rows in past.overrides:
-            belief = slab.restate(row, past.overrides[seen.rows])
-            slot = beliefs.likeliest(belief.score[0], belief.run_length[0])
-            start = first + seen.rows - 1 - int(belief.run_length[0, slot])
+            start = first + seen.rows - 1 - int(slab.restate(row, past.overrides[seen.rows]).best)
     finally:
         slab.remove(row)
     pointers = {first + i: line.born_previous_start for i, line in enumerate(lines)}
@@ -60,8 +56,9 @@ def starts(
 
 def resume(slab: Slab, row: int, first: int) -> None:
     """Have a filter learn, after its first observation, that it was at position `first`."""
-    state = slab.state(row)
-    slab.put(row, state._replace(seq=torch.full_like(state.seq, first + 1)))
+    own = slab.row(row)
+    own.head[SEQ] = first + 1
+    slab.put(row, own)
 
 
 def outcome(steps: Generator[None, None, T]) -> T:

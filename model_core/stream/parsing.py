@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from model_core import labels
 from model_core.errors import BadInput
+from model_core.lazy import is_tensor
 from model_core.upm.base import UnderlyingModel
 
 Label = Any  # a number, a sequence of numbers, a mapping of them, or None or nan: missing
@@ -37,7 +37,7 @@ def elements(values: Any) -> list[Any]:
         return values
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
-    listed = values.tolist() if isinstance(values, np.ndarray | Tensor) else values
+    listed = values.tolist() if isinstance(values, np.ndarray) or is_tensor(values) else values
     if not isinstance(listed, Iterable):
         raise BadInput(f"expected a list or an array of observations, got {values!r}")
     return list(listed)
@@ -52,7 +52,7 @@ def numbers(name: str, value: Any) -> tuple[float, ...]:
             return (float(value),)
         if isinstance(value, str | bytes):
             raise TypeError
-        alone = isinstance(value, np.ndarray | Tensor) and not value.ndim
+        alone = (isinstance(value, np.ndarray) or is_tensor(value)) and not value.ndim
         if isinstance(value, Iterable) and not alone:
             return tuple(math.nan if number is None else float(number) for number in value)
         return (float(value),)

@@ -14,12 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from model_core.filter import Inputs
-from model_core.predictive import Mixture
 from model_core.readout import Readout
 from model_core.stream import columns, predictives, season, seasons, warmup
 from model_core.stream.columns import Columns
 from model_core.stream.events import Event
-from model_core.stream.predictives import MixtureRow
 from model_core.stream.rows import ANOMALY, CHANGED, OFFSET, PREVIOUS, Floats, Layout, Observation
 from model_core.stream.segmentation import Segment, best
 from model_core.stream.series import Moved, Rules, SeriesState, Taken
@@ -144,12 +142,25 @@ class Pipeline:
         series = self.series[row]
         if not series.warm:
             return math.nan
-        before = self.slab.state(series.row)
-        ranks = self.slab.ranks(series.row)
         offset = np.array([seasons.offset(series.season_state)])
-        (step,) = self._step([series], self._columns([observation], offset))
-        self.slab.put(series.row, before, ranks)
+        (step,) = self.slab.tried(series.row, self._columns([observation], offset))
         return step.anomaly
+
+    def predict(self, row: int, x: tuple[float, ...], elapsed: float) -> Floats | None:
+        """Numbers of the `Summary` of the next label's predictive; None: nothing is known yet."""
+        series = self.series[row]
+        own = self.begun(row)
+        if own is None:
+            return None
+        try:
+            nothing = (math.nan,) * self.model.y_dim
+            coming = self._columns([Observation(nothing, x, elapsed)], self.offsets_ahead(row, 1))
+            (step,) = self.slab.tried(own, coming, not self.levels)
+        finally:
+            if not series.warm:
+                self.slab.remove(own)
+        (numbers,) = predictives.numbers([step.predictive], coming.y, coming.offset, self.levels)
+        return numbers
 
     def coming(self, count: int = 1, x: tuple[float, ...] = (), elapsed: float = 1.0) -> Inputs:
         """Inputs of a step over the observation to come, of `count` copies of a row."""
@@ -328,32 +339,26 @@ class Pipeline:
 
     # --- warm-up ------------------------------------------------------------------------------
 
-    def predicted(
-        self, rows: Sequence[int], inputs: Sequence[tuple[float, ...]]
-    ) -> tuple[list[int], Mixture | None]:
-        """Provisional predictives of the next labels of series that warm up, of one regime each.
-
-        inputs: of the labels. Returns which of the rows have one, and a mixture of so many rows.
-        """
-        histories = [self.retained(self.series[row].retained.rows) for row in rows]
-        coming = [x or None for x in inputs]
-        return warmup.provisional(self.model, histories, [self.rules.stated] * len(rows), coming)
+    def begun(self, row: int) -> int | None:
+        """Row of the slab that holds a series' filter; in the warm-up of one to be removed."""
+        series = self.series[row]
+        if series.warm:
+            return series.row
+        return warmup.begun(self.slab, self.retained(series.retained.rows), self.rules.stated)
 
     def _forecasts(self, rows: Sequence[int], seen: Sequence[Observation]) -> list[_Forecast]:
         """Provisional forecasts of observations of warm-ups."""
         offsets = np.array([seasons.offset(self.series[row].season_state) for row in rows])
-        if not self._provisional:
+        if not self._provisional or not rows:
             return [_Forecast(offset, NOTHING, math.nan) for offset in offsets.tolist()]
+        histories = [self.retained(self.series[row].retained.rows) for row in rows]
+        coming = self._columns(seen, offsets)
+        steps = warmup.forecasts(self.slab, histories, [self.rules.stated] * len(rows), coming)
+        made = {i: step for i, step in enumerate(steps) if step is not None}
+        summaries = self._numbers([*made.values()], coming.part([*made]))
         forecasts = [_Forecast(0.0, NOTHING, math.nan)] * len(rows)
-        at, mixture = self.predicted(rows, [observation.x for observation in seen])
-        if mixture is None:
-            return forecasts
-        chosen = self._columns([seen[i] for i in at], offsets[at])
-        scores = warmup.scores(self.model, mixture, chosen)
-        places = [MixtureRow(mixture, j) for j in range(len(at))]
-        numbers = predictives.numbers(places, chosen.y, chosen.offset, self.levels)
-        for j, i in enumerate(at):
-            forecasts[i] = _Forecast(float(offsets[i]), numbers[j], scores[j])
+        for (i, step), numbers in zip(made.items(), summaries, strict=True):
+            forecasts[i] = _Forecast(float(offsets[i]), numbers, step.readout.log_score)
         return forecasts
 
     def _warm_up(self, series: SeriesState, seen: Observation, forecast: _Forecast) -> Taken:

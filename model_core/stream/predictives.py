@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from model_core import summary
+from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
 from model_core.summary import Summary
 from model_core.transfer import to_device, to_host

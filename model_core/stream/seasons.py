@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
+import numpy as np
 
-from model_core import belief as beliefs
-from model_core.filter import FilterState
-from model_core.stream import columns, season, warmup
+from model_core.stream import beliefs, columns, season, warmup
 from model_core.stream.columns import Floats
-from model_core.stream.slab import Past, Refused, Slab
+from model_core.stream.slab import Past, Refused, Slab, StreamRow
 from model_core.stream.state import SeasonPeriods, State, StatedMoments
+from model_core.table import PREVIOUS, RUN_LENGTH, SEQ
 from model_core.upm.base import UnderlyingModel
 
 
@@ -124,33 +123,30 @@ def begin_anew(
     values = columns.values(slab.model, seen)
     if warmup.given(slab.model, stated) is None and warmup.varied(values, slab.model.y_dim):
         location, scale = warmup.estimated(slab.model, values, stated)
-    before = slab.state(row)
-    prior = slab.prior(row)
-    ranks = slab.ranks(row)
+    before = slab.row(row)
     slab.begin_anew(row, location, scale)
     confirmed = max(series.track.confirmed_start - base, 0)  # as the new filter counts
     try:
         lines = list(slab.replay(row, past._replace(seen=seen), lambda: confirmed, threshold))
     except Refused:
-        slab.put(row, before, ranks, prior)
+        slab.put(row, before)
         return None
-    now = _moved(slab.state(row), base, joined)
-    slab.put(row, now, ranks)  # what is replayed was ranked before
-    belief = now.belief
+    now = slab.row(row)._replace(ranks=before.ranks)  # what is replayed was ranked before
+    _move(now, base, joined)
+    slab.put(row, now)
+    belief = beliefs.of_lines(now.lines, slab.layout.slots)
     last = lines[-1]
     # The regime that the new filter believes in counts as confirmed: it raises no event.
-    newest = int(now.seq[0]) - 1
+    newest = now.seq - 1
     start = max(series.track.confirmed_start, newest - last.event_run_length)
-    since = torch.tensor([newest - start], device=belief.run_length.device)
     series.location = location
     series.scale = scale
     series.track = series.track._replace(
         confirmed_start=start, before_start=start, confirmed_totals=last.start_totals
     )
     series.best_start = _position(last.best_start, base, joined)
-    slot = beliefs.likeliest(belief.log_prob, belief.run_length)
-    series.map_run_length = int(belief.run_length[0, slot])
-    series.changed_probability = float(beliefs.mass_below(belief, since))
+    series.map_run_length = int(belief.likeliest)
+    series.changed_probability = float(belief.mass_below(newest - start))
     return Anew(offsets, [_position(line.born_previous_start, base, joined) for line in lines])
 
 
@@ -162,14 +158,11 @@ def _position(position: int, base: int, joined: int) -> int:
     return position + base if position > 0 else joined
 
 
-def _moved(state: FilterState, base: int, joined: int) -> FilterState:
-    """State of a filter that began at `base` of a series, in positions of the series."""
-    belief = state.belief
-    length = belief.run_length
-    previous = belief.previous_start
-    eldest = state.seq.unsqueeze(-1) - 1
-    length = torch.where(length == eldest, length + base - joined, length)
-    there = torch.where(previous == 0, joined, previous + base)
-    previous = torch.where(previous < 0, previous, there)
-    belief = belief._replace(run_length=length, previous_start=previous)
-    return state._replace(belief=belief, seq=state.seq + base)
+def _move(own: StreamRow, base: int, joined: int) -> None:
+    """Move a filter that began at `base` of a series to positions of the series."""
+    length = own.lines[RUN_LENGTH]
+    length[length == own.seq - 1] += base - joined
+    previous = own.lines[PREVIOUS]
+    there = np.where(previous == 0, joined, previous + base)
+    own.lines[PREVIOUS] = np.where(previous < 0, previous, there)
+    own.head[SEQ] += base

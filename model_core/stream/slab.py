@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from model_core import anomaly, codec, readout
-from model_core import belief as beliefs
 from model_core import compiled as places
 from model_core import filter as moca
-from model_core.belief import Belief
 from model_core.filter import FilterState, Prior
+from model_core.lazy import torch
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
-from model_core.stream import columns
-from model_core.stream.chunks import Chunk, Chunks
+from model_core.stream import beliefs, columns
+from model_core.stream.beliefs import Hypotheses, Probabilities
+from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.predictives import MixtureRow, PredictiveRow, SummaryRow
 from model_core.summary import Summary
-from model_core.table import Layout, Rows
-from model_core.transfer import on_host, to_host
+from model_core.table import SEQ, TOTALS_AT_START, Layout, Rows
+from model_core.transfer import to_arrays, to_device
 from model_core.upm.base import UnderlyingModel
 
 OK_COLUMN = list(readout.NUMBERS).index("ok")
@@ -34,7 +32,6 @@ RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is 
 AT_ONCE = 64  # observations of one series in a call of a kernel
 CHUNK_BYTES = 64 << 20  # of a slab's memory that is taken, and given back, at a time
 STEP_BYTES = 128 << 20  # of the states that are stepped at once
-NEVER = np.iinfo(np.int64).max  # later than any run length
 # Run lengths and their probabilities, by place of the observation that follows.
 Overrides = Mapping[int, Sequence[tuple[int, float]]]
 NO_OVERRIDES: Overrides = MappingProxyType({})
@@ -67,17 +64,6 @@ class Past(NamedTuple):
         return self.part(self.seen.rows - count, self.seen.rows)
 
 
-class Probabilities(NamedTuple):
-    """Run lengths of the surviving hypotheses, the shortest first, and their probabilities."""
-
-    run_length: list[int]
-    probability: list[float]
-
-    def pairs(self) -> list[tuple[int, float]]:
-        """Each run length with its probability."""
-        return list(zip(*self, strict=True))
-
-
 class Step(NamedTuple):
     """One step of one row; where its readout is not `ok` the row is as it was.
 
@@ -91,16 +77,20 @@ class Step(NamedTuple):
     belief: Probabilities | None = None
 
 
-def probabilities(
-    log_prob: NDArray[np.float64], run_length: NDArray[np.int64]
-) -> list[Probabilities]:
-    """Surviving hypotheses of beliefs (B, S)."""
-    alive = np.isfinite(log_prob)
-    order = np.where(alive, run_length, NEVER).argsort(1, kind="stable")
-    lengths = np.take_along_axis(run_length, order, 1).tolist()
-    chances = np.exp(np.take_along_axis(log_prob, order, 1)).tolist()
-    rows = zip(lengths, chances, alive.sum(1).tolist(), strict=True)
-    return [Probabilities(r[:count], p[:count]) for r, p, count in rows]
+class StreamRow(NamedTuple):
+    """All that is kept of one stream, on the host: lines (L, W), head (H,) and state of `anomaly`.
+
+    Lines and heads are those of `table.Layout`.
+    """
+
+    lines: Floats
+    head: Floats
+    ranks: Floats
+
+    @property
+    def seq(self) -> int:
+        """Observations that were applied."""
+        return int(self.head[SEQ])
 
 
 class Slab:
@@ -126,18 +116,18 @@ class Slab:
         self.max_hypotheses = max_hypotheses
         self.device = device
         # Elsewhere than on the CPU, and of models that have none, the eager filter steps all rows.
-        self._kernel = places.kernel_of(model) if torch.device(device).type == "cpu" else None
+        self._kernel = places.kernel_of(model) if device == "cpu" else None
         self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
         self._make_room = make_room
         self._levels = with_normal(levels)
         self._layout = Layout(model, max_hypotheses, device)
-        self._chunks = Chunks(self._layout.blank, chunk_bytes, expected)
-        self._held: dict[Chunk, Rows] = {}  # as the kernel has them
+        shapes = [(self._layout.height, self._layout.width), (self._layout.head,)]
+        self._chunks = Chunks(shapes, chunk_bytes, expected, device)
         # States of `anomaly` lie on the host, under the same numbers.
         self._outputs = anomaly.outputs(model)
-        like = torch.empty(1, anomaly.size(self._outputs), dtype=torch.float64)
+        size = anomaly.size(self._outputs)
         most_rows = max(1, chunk_bytes // self._chunks.row_bytes)
-        self._ranks = Chunks([like], most_rows * like.nbytes)
+        self._ranks = Chunks([(size,)], most_rows * 8 * size)
         self.row_bytes = self._chunks.row_bytes + self._ranks.row_bytes
         self.step_rows = max(1, step_bytes // self.row_bytes)
 
@@ -171,13 +161,12 @@ class Slab:
 
     def trim(self, eager: bool = True) -> int:
         """Give back memory that no series needs; returns its bytes. eager: all of it."""
-        self._held.clear()
         return self._chunks.trim(eager) + self._ranks.trim(eager)
 
-    def add(self, state: FilterState, prior: Prior, ranks: Floats) -> int:
-        """Make one series resident; ranks: see `ranks`. Returns its row."""
-        (row,) = self._add([ranks], self._layout.packed(state, prior))
-        return row
+    @property
+    def layout(self) -> Layout:
+        """Where the numbers of a row lie."""
+        return self._layout
 
     def begin(self, locations: list[list[float]], scales: list[list[float]]) -> list[int]:
         """Make series resident that have no observation yet; returns their rows."""
@@ -185,55 +174,63 @@ class Slab:
             anomaly.begin(self.model, location, scale)
             for location, scale in zip(locations, scales, strict=True)
         ]
-        return self._add(ranks, self._fresh(locations, scales))
+        lines, heads = self._fresh(locations, scales)
+        return self._add(lines, heads, np.array(ranks))
 
     def begin_anew(self, row: int, location: list[float], scale: list[float]) -> None:
         """Put a row before its first observation; its ranks stay."""
         self._chunks.write([row], self._fresh([location], [scale]))
 
-    def _fresh(self, locations: list[list[float]], scales: list[list[float]]) -> Sequence[Tensor]:
-        prior = moca.make_prior(self.model, self._tensor(locations), self._tensor(scales))
-        return self._layout.begin(prior)
-
-    def _add(self, ranks: Iterable[Floats], tensors: Sequence[Tensor]) -> list[int]:
-        rows = []
-        for row_ranks in ranks:
-            if self._make_room is not None:
-                held = self._chunks, self._ranks
-                coming = sum(chunks.next_bytes for chunks in held if chunks.full)
-                if coming:
-                    self._make_room(coming)
-            rows.append(self._chunks.reserve())
-            self._put_ranks(self._ranks.reserve(), row_ranks)  # both number their rows from 0
-        self._chunks.write(rows, tensors)
-        return rows
+    def add(self, own: StreamRow) -> int:
+        """Make one series resident; returns its row."""
+        lines, head, ranks = (part[None] for part in own)
+        (row,) = self._add(self._placed(lines), self._placed(head), ranks)
+        return row
 
     def remove(self, row: int) -> None:
         """Forget a row."""
         self._chunks.remove(row)
         self._ranks.remove(row)
 
+    def row(self, row: int) -> StreamRow:
+        """All that is kept of one series, copied."""
+        (own,) = self.each([row])
+        return own
+
+    def each(self, rows: Sequence[int]) -> Iterator[StreamRow]:
+        """All that is kept of each of several series: one copy for all."""
+        if not rows:
+            return
+        held = to_arrays(self._chunks.read(rows))
+        yield from map(StreamRow, *held, *self._ranks.read(rows))
+
+    def put(self, row: int, own: StreamRow) -> None:
+        """Put what `row` returned, or a changed copy of it, in place of a row."""
+        self._chunks.write([row], [self._placed(own.lines[None]), self._placed(own.head[None])])
+        self._ranks.write([row], [own.ranks[None]])
+
+    def fill(self, rows: Sequence[int], lines: Floats, heads: Floats) -> None:
+        """Put lines and heads, of each or one (batch 1) of all, in place of those of rows."""
+        of_all = [np.broadcast_to(part, (len(rows), *part.shape[1:])) for part in (lines, heads)]
+        self._chunks.write(rows, [self._placed(part) for part in of_all])
+
+    def read(self, rows: Sequence[int]) -> list[Array]:
+        """All that is kept of rows, copied where it lies: arrays or tensors (B, ...)."""
+        return [*self._chunks.read(rows), *self._ranks.read(rows)] if rows else []
+
+    def write(self, rows: Sequence[int], arrays: Sequence[Array]) -> None:
+        """Replace all that is kept of rows; arrays: as `read` returns them."""
+        if rows:
+            self._chunks.write(rows, arrays[:-1])
+            self._ranks.write(rows, arrays[-1:])
+
     def state(self, row: int) -> FilterState:
-        """State of one series (batch 1), a copy."""
+        """State of one series (batch 1) for the eager filter, a copy."""
         return self._layout.state(*self._chunks.read([row]))
 
     def prior(self, row: int) -> Prior:
-        """Prior of one series (batch 1), a copy."""
+        """Prior of one series (batch 1) for the eager filter, a copy."""
         return self._layout.prior(*self._chunks.read([row]))
-
-    def states(self, rows: Sequence[int]) -> Iterator[FilterState]:
-        """States of series (batch 1 each) on the host, in order: one copy for all.
-
-        Where rows lie on the host nothing is copied: each is good until its row changes.
-        """
-        if on_host(self._layout.blank[0]):
-            held = [self._chunks.place(row) for row in rows]
-            lying = [(chunk.tensors, row) for chunk, row in held]
-        else:
-            tensors = to_host(self._chunks.read(rows))
-            lying = [(tensors, i) for i in range(len(rows))]
-        for (lines, heads), row in lying:
-            yield self._layout.state(lines[row : row + 1], heads[row : row + 1])
 
     def batch(self, rows: Sequence[int]) -> tuple[FilterState, Prior]:
         """States and priors of series, on their device: good until the rows change.
@@ -243,70 +240,65 @@ class Slab:
         groups = self._chunks.places(rows)
         (chunk, lying, _), *more = groups
         if not more and lying == list(range(lying[0], lying[0] + len(rows))):
-            tensors = [tensor[lying[0] : lying[0] + len(rows)] for tensor in chunk.tensors]
+            held = [array[lying[0] : lying[0] + len(rows)] for array in chunk.arrays]
         else:
-            tensors = self._chunks.read(rows)
-        return self._layout.state(*tensors), self._layout.prior(*tensors)
+            held = self._chunks.read(rows)
+        return self._layout.state(*held), self._layout.prior(*held)
 
-    def fill(self, rows: Sequence[int], state: FilterState, prior: Prior) -> None:
-        """Put states and priors in place of those of rows, or one of each (batch 1) in all."""
-        tensors = self._layout.packed(state, prior)
-        self._chunks.write(rows, [part.expand(len(rows), *part.shape[1:]) for part in tensors])
+    def decoded(self, row: int, blob: bytes) -> StreamRow:
+        """What `encoded` made bytes of; row: one with its location and scale.
 
-    def put(
-        self,
-        row: int,
-        state: FilterState,
-        ranks: Floats | None = None,
-        prior: Prior | None = None,
-    ) -> None:
-        """Put a state (batch 1) in place of a row's; ranks: see `ranks`, None leaves them."""
-        own = self.prior(row) if prior is None else prior
-        self._chunks.write([row], self._layout.packed(state, own))
-        if ranks is not None:
-            self._put_ranks(row, ranks)
+        Raises BadState.
+        """
+        return StreamRow(*codec.decode(self._layout, *self.row(row), blob))
 
-    def read(self, rows: Sequence[int]) -> list[Tensor]:
-        """All that is kept of rows, copied: tensors (B, ...)."""
-        return [*self._chunks.read(rows), *self._ranks.read(rows)] if rows else []
+    def encoded(self, own: StreamRow, seasons: Floats | None = None) -> bytes:
+        """Bytes of one series, with its state of seasons."""
+        return codec.encode(self._layout, *own, seasons)
 
-    def write(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
-        """Replace all that is kept of rows; tensors: as `read` returns them."""
-        if rows:
-            self._chunks.write(rows, tensors[:-1])
-            self._ranks.write(rows, tensors[-1:])
+    def resized(self, own: StreamRow, slots: int) -> StreamRow:
+        """A row of a slab of other size, `slots` of each row, as one of this."""
+        return own._replace(lines=self._layout.resized(own.lines[None], slots)[0])
 
-    def ranks(self, row: int) -> Floats:
-        """State of `anomaly` of one series, a copy."""
-        chunk, place = self._ranks.place(row)
-        state: Floats = chunk.tensors[0].numpy()[place].copy()
-        return state
-
-    def _put_ranks(self, row: int, ranks: Floats) -> None:
-        chunk, place = self._ranks.place(row)
-        chunk.tensors[0].numpy()[place] = ranks
-
-    def decoded(self, row: int, blob: bytes) -> tuple[FilterState, Floats]:
-        """States of one series from bytes, as `put` takes them; raises BadState."""
-        state = codec.decode(self.model, self.prior(row), self.max_hypotheses, blob)
-        return state, codec.decode_ranks(self.model, blob, anomaly.size(self._outputs))
-
-    def encoded(self, row: int, state: FilterState, seasons: Floats | None = None) -> bytes:
-        """Bytes of one series; state, seasons: its own."""
-        return codec.encode(self.model, state, self.ranks(row), seasons)
+    def hypotheses(self, rows: Sequence[int]) -> Hypotheses:
+        """Beliefs of series (B, S), by slot."""
+        (lines,) = to_arrays([self._chunks.lines(rows, TOTALS_AT_START)])
+        return beliefs.of_lines(lines, self._layout.slots)
 
     def belief(self, row: int) -> Probabilities:
         """Surviving hypotheses of one series."""
-        own = self.state(row).belief
-        (belief,) = probabilities(own.log_prob.cpu().numpy(), own.run_length.cpu().numpy())
+        own = self.hypotheses([row])
+        (belief,) = beliefs.probabilities(own.log_prob, own.run_length)
         return belief
 
-    def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> Belief:
+    def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> Hypotheses:
         """Override a row's belief by probabilities of run lengths; returns it."""
-        state = self.state(row)
-        belief = beliefs.restate(state.belief, stated)
-        self.put(row, state._replace(belief=belief))
-        return belief
+        own = self.row(row)
+        beliefs.restate(own.lines, self._layout.slots, stated)
+        self.put(row, own)
+        return beliefs.of_lines(own.lines, self._layout.slots)
+
+    def _fresh(self, locations: list[list[float]], scales: list[list[float]]) -> list[Array]:
+        moments = (np.array(values, dtype=np.float64) for values in (locations, scales))
+        return [self._placed(part) for part in self._layout.begin(*moments)]
+
+    def _placed(self, numbers: Floats) -> Array:
+        """Numbers of the host where the rows are."""
+        return numbers if self.device == "cpu" else to_device(numbers, self.device)
+
+    def _add(self, lines: Array, heads: Array, ranks: Floats) -> list[int]:
+        rows = []
+        for _ in ranks:
+            if self._make_room is not None:
+                held = self._chunks, self._ranks
+                coming = sum(chunks.next_bytes for chunks in held if chunks.full)
+                if coming:
+                    self._make_room(coming)
+            rows.append(self._chunks.reserve())
+            self._ranks.reserve()  # both number their rows from 0
+        self._chunks.write(rows, [lines, heads])
+        self._ranks.write(rows, [ranks])
+        return rows
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -333,14 +325,24 @@ class Slab:
                 whole = self._whole(seen.y)
                 wanted = [i for i in wanted if whole[i]]
             stepped = self._step_compiled(rows, seen, inputs, wanted, summarised)
-        # Rows of details, of labels with missing outputs, and those that are not finite: what
-        # becomes of them eager steps decide.
+        # Those of details, and of labels with missing outputs.
         left = [i for i in range(len(rows)) if i not in stepped]
         if left:
             again = self._step_eagerly([rows[i] for i in left], inputs[left], seen.hazard[left])
             stepped.update(zip(left, again, strict=True))
         in_order = [stepped[i] for i in range(len(rows))]
         return self._ranked(rows, seen.y, in_order)
+
+    def tried(self, row: int, seen: Columns, detailed: bool = False) -> list[Step]:
+        """Steps of a row by each of several observations alone; the row stays as it is."""
+        own = self.row(row)
+        copies = [self.add(own) for _ in range(seen.rows)]
+        try:
+            nothing = [0] * seen.rows
+            return self.step(copies, seen, nothing, [0.0] * seen.rows, [detailed] * seen.rows)
+        finally:
+            for copy in copies:
+                self.remove(copy)
 
     def through(
         self,
@@ -422,8 +424,7 @@ class Slab:
         Those before the first that it refuses, or before which an event was confirmed.
         """
         start = confirmed()
-        before = self._chunks.read([row])
-        ranks = self.ranks(row)
+        before = self.read([row])
         inputs = columns.packed(self.model, seen, start, threshold)
         used = 0
         for step in self._advance_series(row, seen, inputs, summarised, believed):
@@ -432,8 +433,7 @@ class Slab:
             used += 1
             yield step
         if used < seen.rows:
-            self._chunks.write([row], before)
-            self._put_ranks(row, ranks)
+            self.write([row], before)
             if used:
                 again = seen.part(slice(used))
                 for _ in self._advance_series(row, again, inputs[:used], False, False):
@@ -455,7 +455,7 @@ class Slab:
         steps = self._ranked([row] * fine, seen.y[:fine], pairs)
         if not believed:
             return steps
-        held = probabilities(room[:fine, 0], room[:fine, 1].astype(np.int64))
+        held = beliefs.probabilities(room[:fine, 0], room[:fine, 1].astype(np.int64))
         return [step._replace(belief=belief) for step, belief in zip(steps, held, strict=True)]
 
     def _ranked(
@@ -475,7 +475,7 @@ class Slab:
         values = np.empty(len(rows))
         for chunk, lying, at in self._ranks.places(rows):
             chosen = np.array(lying, dtype=np.int64)
-            states = chunk.tensors[0].numpy()
+            (states,) = chunk.arrays
             values[at] = anomaly.observe_rows(states, chosen, surprises[at], labels[at])
         pairs = zip(stepped, values.tolist(), strict=True)
         return [Step(line, place, value) for (line, place), value in pairs]
@@ -495,7 +495,7 @@ class Slab:
         wanted: list[int],
         summarised: bool,
     ) -> dict[int, tuple[Readout, PredictiveRow]]:
-        """Step the `wanted` of the rows where they lie; returns those that stayed finite."""
+        """Step the `wanted` of the rows where they lie."""
         stepped: dict[int, tuple[Readout, PredictiveRow]] = {}
         for chunk, lying, at in self._chunks.places([rows[i] for i in wanted]):
             chosen = [wanted[i] for i in at]
@@ -505,9 +505,8 @@ class Slab:
             table, summary = self._advance(
                 chunk, place, inputs[part], seen.hazard[part], summarised
             )
-            fine = np.flatnonzero(table[:, OK_COLUMN] > 0)
-            readouts = readout.rows(table[fine]) if len(fine) else []
-            for i, line in zip(fine.tolist(), readouts, strict=True):
+            table[table[:, OK_COLUMN] <= 0] = 0.0  # the rest of a refused row is undefined
+            for i, line in enumerate(readout.rows(table)):
                 stepped[chosen[i]] = line, SummaryRow(summary, i)
         return stepped
 
@@ -520,10 +519,13 @@ class Slab:
             prior = self._layout.prior(*held)
             observed = columns.inputs_of(self.model, inputs, hazard, self.device)
             state, info = moca.step(self.model, state, prior, observed)
-            starts = torch.from_numpy(inputs[:, places.CONFIRMED]).long().to(self.device)
-            alarms = torch.from_numpy(inputs[:, places.THRESHOLD]).to(self.device)
+            starts = to_device(inputs[:, places.CONFIRMED].astype(np.int64), self.device)
+            alarms = to_device(inputs[:, places.THRESHOLD].copy(), self.device)
             table = readout.table(state, info, starts, alarms, RECENT_RUN_LENGTHS)
-            self._chunks.write(rows, self._layout.packed(state, prior))
+            packed = self._layout.packed(state, prior)
+            self._chunks.write(
+                rows, packed if self.device != "cpu" else [tensor.numpy() for tensor in packed]
+            )
             readouts = readout.rows(table)
             if self.model.typical:
                 regimes = readout.typical_regimes(self.model, state)
@@ -549,11 +551,9 @@ class Slab:
         room: for beliefs, see `compiled.kernel.Kernel.advance`.
         """
         assert self._kernel is not None
-        held = self._held.get(chunk)
-        if held is None:
-            held = self._held[chunk] = self._layout.rows(*chunk.tensors)
+        lines, heads = chunk.arrays
         return self._kernel.advance(
-            held,
+            Rows(self._layout.slots, lines, heads),
             rows,
             np.ascontiguousarray(inputs),
             np.ascontiguousarray(hazard),
@@ -562,6 +562,3 @@ class Slab:
             summarised and self._levels.shape[1] > 0,
             room,
         )
-
-    def _tensor(self, values: list[list[float]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=self.device)

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from model_core import codec
 from model_core.errors import BadState, ModelCoreError
@@ -37,7 +36,7 @@ def write(
         draft.unlink(missing_ok=True)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header and arrays of a file; raises BadState."""
     return codec.unpack(MAGIC, VERSION, Path(path).read_bytes())
 
@@ -56,7 +55,7 @@ def arrays(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
     """All arrays of a pipeline, by name; what is not in them are the numbers of the series."""
     warm = [series.row for series in pipeline.series if series.warm]
     stored: dict[str, NDArray[Any]] = {
-        f"filter {i}": tensor.numpy() for i, tensor in enumerate(pipeline.slab.read(warm))
+        f"filter {i}": array for i, array in enumerate(pipeline.slab.read(warm))
     }
     for row, series in enumerate(pipeline.series):
         stored[f"retained {row}"] = series.retained.rows
@@ -66,7 +65,7 @@ def arrays(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
 
 
 def restore(
-    pipeline: Pipeline, numbers: Sequence[dict[str, Any]], stored: Mapping[str, Tensor]
+    pipeline: Pipeline, numbers: Sequence[dict[str, Any]], stored: Mapping[str, NDArray[Any]]
 ) -> None:
     """Put arrays and numbers of series into a new pipeline; for `restored`."""
     warm = [
@@ -82,27 +81,27 @@ def restore(
         series.row = row
     filtered = [series.row for series in warm]
     own = pipeline.slab.read(filtered)
-    for i, tensor in enumerate(own):
-        _fill(tensor, stored[f"filter {i}"], f"filter {i}")
+    for i, array in enumerate(own):
+        _fill(array, stored[f"filter {i}"], f"filter {i}")
     pipeline.slab.write(filtered, own)
     for row, series in enumerate(pipeline.series):
-        rows = stored[f"retained {row}"].numpy()
+        rows = stored[f"retained {row}"]
         if rows.ndim != 2 or rows.shape[1] != pipeline.layout.width:
             raise ValueError(f"array 'retained {row}' is of shape {list(rows.shape)}")
         series.retained.fill(rows, fields["first"])
         kept = stored.get(f"season {row}")
-        series.season_state = None if kept is None else kept.numpy().copy()
+        series.season_state = None if kept is None else kept.copy()
         if series.season_state is not None and not season.valid(series.season_state):
             raise ValueError(f"array 'season {row}' is no state of a season")
 
 
-def _fill(own: Tensor, stored: Tensor, name: str) -> None:
+def _fill(own: NDArray[Any], stored: NDArray[Any], name: str) -> None:
     if own.shape != stored.shape or own.dtype != stored.dtype:
         raise ValueError(
             f"array {name!r} is {stored.dtype} {list(stored.shape)}, expected {own.dtype} "
             f"{list(own.shape)}"
         )
-    own.copy_(stored)
+    own[:] = stored
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:

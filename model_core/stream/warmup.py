@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from model_core.filter import make_prior
-from model_core.predictive import Mixture
 from model_core.stream import columns
-from model_core.stream.columns import Columns, Labelled
+from model_core.stream.columns import Columns
+from model_core.stream.slab import Past, Refused, Slab, Step
 from model_core.stream.state import StatedMoments
-from model_core.transfer import to_device
-from model_core.upm.base import UnderlyingModel, tree_map
+from model_core.upm.base import UnderlyingModel
 
 LONGEST = 200  # labels after which a series whose values never differ goes on without them
 LONGEST_WAIT = 2000  # observations after which one whose labels are missing does
+RECALLED = 64  # labels that a forecast in the warm-up is made from, the last ones
 FLAT_SCALE = 0.01  # of the location, where all values were the same
 SMALLEST_SCALE = 1e-150  # its square is still a number
 SCALE_FREE = ("count", "positive")  # labels whose location says it all
@@ -118,71 +115,68 @@ def first(
     return estimate(values, model), count + 1
 
 
-def provisional(
-    model: UnderlyingModel,
+def begun(slab: Slab, seen: Columns, stated: StatedMoments) -> int | None:
+    """Row of a filter that begins now, with the labels of a warm-up so far; the caller's to remove.
+
+    None before two labels differ, and where it takes no observations.
+    """
+    values = columns.values(slab.model, seen)
+    if not varied(values, slab.model.y_dim):
+        return None
+    location, scale = estimated(slab.model, values, stated)
+    # Missing labels, of which many may come, say nothing to most models.
+    chosen = seen if columns.remembers(slab.model) else seen.part(_labelled(slab.model, seen))
+    (row,) = slab.begin([location], [scale])
+    try:
+        for _ in slab.replay(row, Past(chosen.part(slice(-RECALLED, None)))):
+            pass
+    except Refused:
+        slab.remove(row)
+        return None
+    return row
+
+
+def forecasts(
+    slab: Slab,
     histories: Sequence[Columns],
     stated: Sequence[StatedMoments],
-    coming: Sequence[Sequence[float] | None],
-    device: torch.device | str = "cpu",
-) -> tuple[list[int], Mixture | None]:
-    """Predictives of one regime that holds all labels so far, of series that warm up.
+    coming: Columns,
+    detailed: Sequence[bool] = (),
+) -> list[Step | None]:
+    """Forecast of the coming label of each of several series that warm up, by `begun`.
 
-    coming: the inputs of the labels to predict; of a single series any number of them. Returns
-    which of the series have one, those with two labels that differ, and a mixture of so many rows.
+    detailed: as of `Slab.step`. None where there is no filter yet. A label that is beyond it has no
+    log score, but a forecast.
     """
-    chosen = []
-    labels = []
-    moments = []
-    for i, seen in enumerate(histories):
-        values = columns.values(model, seen)
-        if varied(values, model.y_dim):
-            chosen.append(i)
-            labels.append(columns.history(model, seen))
-            moments.append(estimated(model, values, stated[i]))
-    if not chosen:
-        return [], None
-    inputs = coming if len(histories) == 1 else [coming[i] for i in chosen]
-    return chosen, _one_regime(model, labels, moments, inputs, device)
+    forecast: list[Step | None] = [None] * coming.rows
+    begun_rows: dict[int, int] = {}
+    try:
+        for i, (seen, moments) in enumerate(zip(histories, stated, strict=True)):
+            row = begun(slab, seen, moments)
+            if row is not None:
+                begun_rows[i] = row
+        label = coming
+        for _ in range(2):
+            left = [i for i in begun_rows if forecast[i] is None]
+            if not left:
+                break
+            for i, step in zip(left, _steps(slab, begun_rows, left, label, detailed), strict=True):
+                forecast[i] = step if step.readout.ok else None
+            label = coming._replace(y=np.full_like(coming.y, math.nan))
+    finally:
+        for row in begun_rows.values():
+            slab.remove(row)
+    return forecast
 
 
-def scores(model: UnderlyingModel, mixture: Mixture, seen: Columns) -> list[float]:
-    """Log density of each label under its provisional predictive; nan where there is none."""
-    there = columns.labelled(model, seen.y)
-    y = to_device(np.where(there[:, None], seen.filtered, 0.0), mixture.log_weight.device)
-    densities = mixture.log_prob(y).cpu().numpy()
-    listed: list[float] = np.where(there & np.isfinite(densities), densities, math.nan).tolist()
-    return listed
+def _steps(
+    slab: Slab, rows: dict[int, int], chosen: list[int], seen: Columns, detailed: Sequence[bool]
+) -> list[Step]:
+    nothing = [0] * len(chosen)
+    wanted = [detailed[i] for i in chosen] if detailed else ()
+    own = [rows[i] for i in chosen]
+    return slab.step(own, seen.part(chosen), nothing, [0.0] * len(chosen), wanted)
 
 
-def _one_regime(
-    model: UnderlyingModel,
-    histories: Sequence[Sequence[Labelled]],
-    moments: Sequence[Moments],
-    coming: Sequence[Sequence[float] | None],
-    device: torch.device | str,
-) -> Mixture:
-    """Predictives of `provisional`, of labels with their inputs."""
-
-    def tensor(values: Any) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=device)
-
-    def encoded(inputs: Sequence[Sequence[float] | None]) -> Tensor | None:
-        blank = [0.0] * model.x_dim
-        return model.encode(tensor([x or blank for x in inputs]) if blank else None, context)
-
-    locations, scales = zip(*moments, strict=True)
-    (stats, _, context) = make_prior(model, tensor(locations), tensor(scales))
-    nothing = [0.0] * model.y_dim
-    for i in range(max(map(len, histories))):
-        rows = [history[i] if i < len(history) else None for history in histories]
-        phi = encoded([None if row is None else row[1] for row in rows])
-        y = tensor([nothing if row is None else row[0] or nothing for row in rows])
-        labelled = tensor([float(row is not None and row[0] is not None) for row in rows])
-        stats = model.update(stats, phi, y, labelled.unsqueeze(-1))
-        there = tensor([float(row is not None) for row in rows]).unsqueeze(-1) > 0
-        context = torch.where(there, model.remember(context, y, labelled > 0), context)
-    if len(histories) == 1:
-        stats = tree_map(lambda leaf: leaf.expand(len(coming), *leaf.shape[1:]), stats)
-        context = context.expand(len(coming), -1)
-    components = model.predictive(stats, encoded(coming))
-    return Mixture(torch.zeros(len(coming), 1, dtype=torch.float64, device=device), components)
+def _labelled(model: UnderlyingModel, seen: Columns) -> NDArray[np.int64]:
+    return np.flatnonzero(columns.labelled(model, seen.y))

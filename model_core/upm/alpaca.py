@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
-
+from model_core.lazy import Tensor, torch
 from model_core.transfer import on_host
-from model_core.upm import lattice
 from model_core.upm.base import Starts, Stats
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats, Regression, noise_before
+
+if TYPE_CHECKING:
+    from model_core.upm import lattice
 
 
 class AlpacaStats(NamedTuple):
@@ -65,6 +65,8 @@ class Alpaca(Learned, Regression):
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
     ) -> Starts:
         """By lattice steps of both ends of a window: `O(T^2 n)`, times outputs where one lacks."""
+        from model_core.upm import lattice  # torch: a second or more
+
         label = (y - self.y_offset) / self.y_scale
         present = ~torch.isnan(label)
         label = torch.where(present, label, 0.0)
@@ -96,6 +98,8 @@ def _by_output(
     mean: Tensor, cov: Tensor, phi: Tensor, y: Tensor, weight: Tensor, longest: int | None
 ) -> lattice.Predicted:
     """`lattice.predict` with weights (B, T, y), and spreads (B, T, T, y), by output."""
+    from model_core.upm import lattice
+
     batch = len(y)
     outputs = y.shape[-1]
     predicted = lattice.predict(

@@ -59,15 +59,15 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from model_core.components import Blend, SkewedT
+from model_core.lazy import Tensor, torch
 from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.regression import TAILS
 from model_core.tensor_ops import maths
 from model_core.upm import walk
-from model_core.upm.base import Beside, UnderlyingModel, in_units
+from model_core.upm.base import Beside, ClosedForm, Floats, Stats, in_units, of_arrays
 
 _REGRESSION = maths("regression")
 LEVEL, LINE, LAG = range(3)  # what a part regresses on beside the constant
@@ -110,7 +110,7 @@ class PartsReading(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Averaged(UnderlyingModel):
+class Averaged(ClosedForm):
     """Level, line or autoregression in each regime, with normal, heavy-tailed or skewed noise.
 
     Outputs are independent. Features are (B, 1 + 3 d): time, lag, least and greatest forecast.
@@ -136,34 +136,35 @@ class Averaged(UnderlyingModel):
     believes: bool = True
     needs_scale: bool = True
 
-    def prior(self, location: Tensor, scale: Tensor) -> AveragedStats:
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Prior centred on the location."""
-        level = location[:, None, :, None].expand(-1, -1, -1, len(self.kinds))
-        variances = 1.0, self.slope, self.autoregression
-        second = level.new_tensor([variances[kind] for kind in self.kinds]).expand_as(level)
-        log_weight = level.new_tensor(self._log_weights())
-        first = torch.full_like(level, self.kappa)
-        nothing = torch.zeros_like(level)
-        beta = self.beta * scale[:, None, :, None].square().expand_as(level)
-        one = torch.ones_like(location[:, None, :1])
-        return AveragedStats(
-            torch.stack((level, nothing), -1),
-            torch.stack((first, nothing, second), -1),
+        shape = (len(location), 1, self.y_dim, len(self.kinds))
+        variances = np.array([1.0, self.slope, self.autoregression])
+        mean = np.zeros((*shape, 2))
+        mean[..., 0] = location[:, None, :, None]
+        precision = np.zeros((*shape, 3))
+        precision[..., 0] = self.kappa
+        precision[..., 2] = variances[list(self.kinds)]
+        one = np.ones((len(location), 1, 1))
+        return of_arrays(
+            AveragedStats,
+            mean,
+            precision,
             self.alpha * one,
-            beta.clone(),
-            log_weight.expand_as(level).clone(),
+            np.broadcast_to(self.beta * scale[:, None, :, None] ** 2, shape),
+            np.broadcast_to(self._log_weights(), shape),
             -one,
         )
 
-    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
         """Time, location, scale, least and greatest label and the lag as believed, and the walk.
 
         (B, 3 + 10 d); from the least label on in the stream's units.
         """
         batch, outputs = location.shape
-        nothing = location.new_zeros(batch, 3 * outputs)
-        time = location.new_zeros(batch, 1)
-        return torch.cat((time, location, scale, nothing, walk.begin(location)), -1)
+        nothing = np.zeros((batch, 3 * outputs))
+        time = np.zeros((batch, 1))
+        return np.hstack((time, location, scale, nothing, walk.begin(batch, outputs)))
 
     def beside(self, context: Tensor) -> Beside:
         """The random walk."""

@@ -10,12 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from model_core.components import Components
+from model_core.lazy import Tensor, torch
 
 Stats = Any  # a NamedTuple of tensors; each model has its own
+Floats = NDArray[np.float64]
 S = TypeVar("S")
 FARTHEST = 1e6  # scales from the location beyond which a lag or an input counts as that far
 
@@ -94,6 +96,13 @@ class UnderlyingModel(ABC):
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
         """What all hypotheses of a stream share besides its belief, at the start: (B, c)."""
         return torch.zeros(len(location), 0, dtype=location.dtype, device=location.device)
+
+    def start(self, location: Floats, scale: Floats, device: str = "cpu") -> tuple[Stats, Floats]:
+        """`prior` and `context` as numbers of the host; device: of the model's own numbers."""
+        moments = [torch.from_numpy(value).to(device) for value in (location, scale)]
+        prior = self.prior(*moments)
+        stats = of_arrays(type(prior), *map(array_of, prior))
+        return stats, array_of(self.context(*moments))
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """Context after an observation; y: (B, y_dim), anything where not `labelled` (B,).
@@ -220,6 +229,40 @@ class UnderlyingModel(ABC):
     def scaled(self) -> int:
         """Numbers in a location and in a scale."""
         return self.y_dim + (self.x_dim if self.scales_inputs else 0)
+
+
+class ClosedForm(UnderlyingModel):
+    """A model whose prior is a formula of location and scale: numbers of the host, no torch."""
+
+    @abstractmethod
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
+        """`prior` in arrays."""
+
+    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
+        """`context` as an array."""
+        return np.empty((len(location), 0))
+
+    def prior(self, location: Tensor, scale: Tensor) -> Stats:
+        """`fresh` in tensors."""
+        return tree_map(location.new_tensor, self.fresh(array_of(location), array_of(scale)))
+
+    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+        """`fresh_context` as a tensor."""
+        return location.new_tensor(self.fresh_context(array_of(location), array_of(scale)))
+
+    def start(self, location: Floats, scale: Floats, device: str = "cpu") -> tuple[Stats, Floats]:
+        """What these two say."""
+        return self.fresh(location, scale), self.fresh_context(location, scale)
+
+
+def of_arrays(kind: Callable[..., Stats], *arrays: Floats) -> Stats:
+    """Statistics of a kind with arrays of the host in place of tensors."""
+    return kind(*arrays)
+
+
+def array_of(value: Tensor) -> Floats:
+    """Numbers of a tensor on the host."""
+    return np.asarray(value.detach().cpu().numpy())
 
 
 def in_units(value: Tensor, location: Tensor, scale: Tensor) -> Tensor:

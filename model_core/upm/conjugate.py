@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from model_core.components import (
     Bernoulli,
@@ -24,11 +23,12 @@ from model_core.components import (
     NegativeBinomial,
     StudentT,
 )
+from model_core.lazy import Tensor, torch
 from model_core.tensor_ops import maths
-from model_core.upm.base import Stats, UnderlyingModel
+from model_core.upm.base import ClosedForm, Floats, Stats, of_arrays
 
 
-class Conjugate(UnderlyingModel):
+class Conjugate(ClosedForm):
     """A model whose statistics are a few numbers for each output, or for all outputs together.
 
     `weight` of an update is the inlier responsibility of the observation under each hypothesis; it
@@ -119,12 +119,12 @@ class Gaussian(Conjugate):
     shared = ("kappa", "alpha")
     family = StudentT
 
-    def prior(self, location: Tensor, scale: Tensor) -> GaussianStats:
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Prior centred on the location, its expected variance in units of the scale."""
-        mean = location.unsqueeze(1)
-        ones = torch.ones_like(mean[..., :1])
-        beta = self.beta * scale.unsqueeze(1).square()
-        return GaussianStats(mean, self.kappa * ones, self.alpha * ones, beta)
+        mean = location[:, None]
+        ones = np.ones_like(mean[..., :1])
+        beta = self.beta * scale[:, None] ** 2
+        return of_arrays(GaussianStats, mean, self.kappa * ones, self.alpha * ones, beta)
 
 
 class GammaStats(NamedTuple):
@@ -152,10 +152,10 @@ class Exponential(Conjugate):
     statistics = GammaStats
     family = Lomax
 
-    def prior(self, location: Tensor, scale: Tensor) -> GammaStats:
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Gamma over the rate, under which a duration's mean is the location."""
-        shape = torch.full_like(location.unsqueeze(1), self.shape)
-        return GammaStats(shape, (shape - 1) * location.unsqueeze(1))
+        shape = np.full_like(location[:, None], self.shape)
+        return of_arrays(GammaStats, shape, (shape - 1) * location[:, None])
 
 
 class BetaStats(NamedTuple):
@@ -178,10 +178,10 @@ class BernoulliModel(Conjugate):
     statistics = BetaStats
     family = Bernoulli
 
-    def prior(self, location: Tensor, scale: Tensor) -> BetaStats:
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Beta(ones, zeros) for every stream."""
-        like = location.unsqueeze(1)
-        return BetaStats(torch.full_like(like, self.ones), torch.full_like(like, self.zeros))
+        like = location[:, None]
+        return of_arrays(BetaStats, np.full_like(like, self.ones), np.full_like(like, self.zeros))
 
 
 class DirichletStats(NamedTuple):
@@ -203,10 +203,11 @@ class CategoricalModel(Conjugate):
     statistics = DirichletStats
     family = Categorical
 
-    def prior(self, location: Tensor, scale: Tensor) -> DirichletStats:
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
         """The same pseudo-count of every class for every stream."""
-        shape = len(location), 1, self.classes
-        return DirichletStats(location.new_full(shape, self.concentration))
+        return of_arrays(
+            DirichletStats, np.full((len(location), 1, self.classes), self.concentration)
+        )
 
     def labels(self, y: Tensor) -> Tensor:
         """Whether the label is of each class, (B, J)."""
@@ -263,14 +264,14 @@ class Poisson(Conjugate):
             for factor, weight, strange in gammas
         )
 
-    def prior(self, location: Tensor, scale: Tensor) -> CountStats:
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Nothing seen."""
-        shape = torch.full_like(location.unsqueeze(1), self.shape)
-        return CountStats(shape, torch.zeros_like(shape))
+        shape = np.full_like(location[:, None], self.shape)
+        return of_arrays(CountStats, shape, np.zeros_like(shape))
 
-    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
         """The location (B, 1), which the gammas of every hypothesis start from."""
-        return location.clone()
+        return location
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """The location (B, 1)."""

@@ -24,13 +24,11 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from model_core.components import Blend, SkewedT
 from model_core.encoder import Encoder
+from model_core.lazy import Tensor, torch
 from model_core.upm.averaged import Averaged, AveragedStats, PartsReading
-from model_core.upm.base import Beside
+from model_core.upm.base import Beside, UnderlyingModel
 
 
 class FleetStats(NamedTuple):
@@ -92,9 +90,9 @@ class Fleet(Averaged):
         """Numbers in an input."""
         return len(self.x_offset)
 
-    def prior(self, location: Tensor, scale: Tensor) -> FleetStats:  # type: ignore[override]
+    def prior(self, location: Tensor, scale: Tensor) -> FleetStats:
         """That of `averaged`, and the learned one, the same for every stream."""
-        alone = super().prior(location, scale)
+        alone: AveragedStats = super().prior(location, scale)
         learned = torch.full_like(alone.log_weight[..., :1], math.log(self.chance))
         others = alone.log_weight + math.log1p(-self.chance)
         first = (len(location), 1)
@@ -105,6 +103,8 @@ class Fleet(Averaged):
             self.noise_alpha.expand(*first, -1),
             self.noise_beta.expand(*first, -1),
         )
+
+    start = UnderlyingModel.start  # its prior is learned
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
         """That of `averaged`, then the lags (p d)."""

@@ -43,15 +43,15 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from model_core.components import Blend, MultivariateStudentT
 from model_core.components.either import Either
+from model_core.lazy import Tensor, torch
 from model_core.maths.regression import TAILS
 from model_core.tensor_ops import maths
 from model_core.upm.averaged import Averaged, AveragedStats
-from model_core.upm.base import Beside, in_units
+from model_core.upm.base import Beside, Floats, Stats, in_units, of_arrays
 
 _REGRESSION = maths("regression")
 TOGETHER = 2  # vector autoregressions: normal noise, heavy tails
@@ -118,29 +118,31 @@ class Joint(Averaged):
     symmetric: tuple[str, ...] = ("inverse", "psi")
     parts = Averaged.parts + TOGETHER
 
-    def prior(self, location: Tensor, scale: Tensor) -> JointStats:  # type: ignore[override]
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Random walks about the location; the three are equally probable."""
-        alone = self._alone.prior(location, scale)
         batch, d = location.shape
-        walk = torch.cat((location.unsqueeze(1), torch.diag_embed(scale)), 1)
-        features = location.new_tensor([self.kappa] + d * [self.autoregression])
-        psi = torch.diag_embed(2 * self.beta * scale.square())
         shape = batch, 1, TOGETHER
-        return JointStats(
-            *alone,
-            walk[:, None, None].expand(*shape, 1 + d, d).clone(),
-            torch.diag(features).expand(*shape, 1 + d, 1 + d).clone(),
-            psi[:, None, None].expand(*shape, d, d).clone(),
-            location.new_full(shape, 2 * self.alpha + d - 1),
-            location.new_full((batch, 1, 1 + TOGETHER), -math.log(1 + TOGETHER)),
+        matrix = np.empty((*shape, 1 + d, d))
+        matrix[..., 0, :] = location[:, None, None]
+        matrix[..., 1:, :] = _diagonal(scale)[:, None, None]
+        features = np.diag([self.kappa] + d * [self.autoregression])
+        psi = _diagonal(2 * self.beta * scale**2)
+        return of_arrays(
+            JointStats,
+            *super().fresh(location, scale),
+            matrix,
+            np.broadcast_to(features, (*shape, 1 + d, 1 + d)),
+            np.broadcast_to(psi[:, None, None], (*shape, d, d)),
+            np.full(shape, 2 * self.alpha + d - 1),
+            np.full((batch, 1, 1 + TOGETHER), -math.log(1 + TOGETHER)),
         )
 
-    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
         """That of `averaged`, then `WATCHED` numbers of each output: (B, 3 + 14 d)."""
-        one = torch.ones_like(location)
-        nothing = torch.zeros_like(location)
+        one = np.ones_like(location)
+        nothing = np.zeros_like(location)
         watched = one, BEFORE * one, nothing, nothing
-        return torch.cat((super().context(location, scale), *watched), -1)
+        return np.hstack((super().fresh_context(location, scale), *watched))
 
     def beside(self, context: Tensor) -> Beside:
         """The random walks."""
@@ -286,6 +288,11 @@ class Joint(Averaged):
         """Context of `averaged`, and what is watched."""
         watched = WATCHED * self.y_dim
         return context[..., :-watched], context[..., -watched:]
+
+
+def _diagonal(values: Floats) -> Floats:
+    """Diagonal matrices (B, d, d) of values (B, d)."""
+    return values[..., None] * np.eye(values.shape[-1])
 
 
 def _features(phi: Tensor, outputs: int) -> Tensor:

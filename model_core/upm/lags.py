@@ -6,19 +6,19 @@ scale, the two last labels and the lags, the latest first and in the stream's un
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from model_core.upm.base import in_units
+from model_core.lazy import Tensor, torch
+from model_core.upm.base import Floats, in_units
 
 REACH = 2.0  # scales that a lag may lie beyond the two labels before it
 
 
-def begin(location: Tensor, scale: Tensor, order: int) -> Tensor:
+def begin(location: Floats, scale: Floats, order: int) -> Floats:
     """Context of streams before their first label; location, scale: (B, d)."""
     batch, outputs = location.shape
-    labels = location.new_zeros(batch, (2 + order) * outputs)
-    return torch.cat((location.new_zeros(batch, 1), location, scale, labels), -1)
+    labels = np.zeros((batch, (2 + order) * outputs))
+    return np.hstack((np.zeros((batch, 1)), location, scale, labels))
 
 
 def advance(context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from model_core.lazy import Tensor, torch
 from model_core.upm import lags
-from model_core.upm.base import Stats, in_units
+from model_core.upm.base import ClosedForm, Floats, Stats, in_units, of_arrays
 from model_core.upm.regression import NoisyStats, Regression
 
 TREND_UNIT = 20.0  # observations over which a trend of one (prior) standard deviation moves as much
@@ -34,7 +34,7 @@ class TrendStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ZeroTraining(Regression):
+class ZeroTraining(ClosedForm, Regression):
     """What both have: an intercept around the location, and coefficients around 0.
 
     `level` is the intercept's variance; of the noise's, `alpha` and `beta` are the inverse gamma's.
@@ -48,16 +48,16 @@ class ZeroTraining(Regression):
     outlier_rate: float = 0.01
     needs_scale: bool = True
 
-    def _prior(self, variances: Sequence[float], location: Tensor, scale: Tensor) -> NoisyStats:
+    def _fresh(self, variances: Sequence[float], location: Floats, scale: Floats) -> Stats:
         """Independent coefficients of the given variances after the intercept."""
         batch = len(location)
         size = 1 + len(variances)
-        mean = location.new_zeros(batch, 1, size, self.y_dim)
+        mean = np.zeros((batch, 1, size, self.y_dim))
         mean[:, 0, 0] = location[:, : self.y_dim]
-        cov = torch.diag(location.new_tensor([self.level, *variances]))
-        squared = scale[:, None, : self.y_dim].square()
-        alpha = torch.full_like(squared, self.alpha)
-        return NoisyStats(mean, cov.expand(batch, 1, -1, -1), alpha, self.beta * squared)
+        cov = np.broadcast_to(np.diag([self.level, *variances]), (batch, 1, size, size))
+        squared = scale[:, None, : self.y_dim] ** 2
+        alpha = np.full_like(squared, self.alpha)
+        return of_arrays(NoisyStats, mean, cov, alpha, self.beta * squared)
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class Linear(ZeroTraining):
     kind: str = "linear"
     scales_inputs: bool = True
 
-    def prior(self, location: Tensor, scale: Tensor) -> NoisyStats:
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Intercept at the labels' location; slopes 0."""
-        return self._prior([self.slope] * self.x_dim, location, scale)
+        return self._fresh([self.slope] * self.x_dim, location, scale)
 
-    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
         """Location and scale of the inputs (B, 2 x_dim); it never changes."""
-        return torch.cat((location[:, self.y_dim :], scale[:, self.y_dim :]), -1)
+        return np.hstack((location[:, self.y_dim :], scale[:, self.y_dim :]))
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """One and the scaled inputs (B, 1 + x_dim)."""
@@ -122,16 +122,16 @@ class Autoregressive(ZeroTraining):
         """Whether its streams look for seasons by default: not beside one that was stated."""
         return super().seasonal and not self.season
 
-    def prior(self, location: Tensor, scale: Tensor) -> NoisyStats | TrendStats:
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Intercept at the location; all else 0."""
         variances = [self.lag / self.y_dim] * (self.order * self.y_dim)
         variances += [self.swing] * len(self._sines())
         if not self.trend:
-            return self._prior(variances, location, scale)
-        stats = self._prior([*variances, self.slope], location, scale)
-        return TrendStats(*stats, torch.full_like(location[:, None, :1], -1.0))
+            return self._fresh(variances, location, scale)
+        stats = self._fresh([*variances, self.slope], location, scale)
+        return of_arrays(TrendStats, *stats, np.full_like(location[:, None, :1], -1.0))
 
-    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
         """Time, location, scale, the two labels before, and lags (B, 1 + (4 + order) y_dim)."""
         return lags.begin(location, scale, self.order)
 

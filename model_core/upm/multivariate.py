@@ -6,12 +6,12 @@ import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from model_core.components import MultivariateStudentT
+from model_core.lazy import Tensor, torch
 from model_core.maths.conjugate import OUTLIER_SPREAD
-from model_core.upm.base import UnderlyingModel
+from model_core.upm.base import ClosedForm, Floats, Stats, of_arrays
 from model_core.upm.conjugate import Gaussian
 
 
@@ -25,7 +25,7 @@ class MultivariateStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Multivariate(UnderlyingModel):
+class Multivariate(ClosedForm):
     """Unknown mean and covariance of all outputs together; multivariate Student-t predictives.
 
     `kappa`, `alpha` and `beta` mean what they do for the `Gaussian`: before any observation each
@@ -44,16 +44,20 @@ class Multivariate(UnderlyingModel):
     needs_scale: bool = True
     symmetric: tuple[str, ...] = ("psi",)
 
-    def prior(self, location: Tensor, scale: Tensor) -> MultivariateStats:
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Centred on the location; expected covariance diagonal, in units of the scale.
 
         `nu = 2 alpha + d - 1` leaves every output `2 alpha` degrees of freedom.
         """
-        mean = location.unsqueeze(1)
-        ones = torch.ones_like(mean[..., :1])
-        psi = torch.diag_embed(2 * self.beta * scale.unsqueeze(1).square())
-        return MultivariateStats(
-            mean, self.kappa * ones, (2 * self.alpha + self.y_dim - 1) * ones, psi
+        mean = location[:, None]
+        ones = np.ones_like(mean[..., :1])
+        psi = (2 * self.beta * scale[:, None] ** 2)[..., None] * np.eye(self.y_dim)
+        return of_arrays(
+            MultivariateStats,
+            mean,
+            self.kappa * ones,
+            (2 * self.alpha + self.y_dim - 1) * ones,
+            psi,
         )
 
     def predictive(self, stats: MultivariateStats, phi: Tensor | None) -> MultivariateStudentT:

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from model_core.components import Normal, StudentT
+from model_core.lazy import Tensor, torch
 from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm.base import Block, Stats, UnderlyingModel
 

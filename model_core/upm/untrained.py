@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import torch
-from torch import Tensor
-
 from model_core.encoder import Mlp
+from model_core.lazy import Tensor, torch
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.fleet import Fleet
 from model_core.upm.pcoc import Pcoc

@@ -21,10 +21,11 @@ The state of a stream is (B, 2 + 5 d), in its units: `v`, `n`; `l`, `c`, `q`, `a
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from model_core.components import StudentT
+from model_core.lazy import Tensor, torch
 from model_core.maths.walk import FORGET, TAILS
 from model_core.tensor_ops import maths
 
@@ -32,12 +33,10 @@ _WALK = maths("walk")
 COLUMNS = 5  # for each output
 
 
-def begin(location: Tensor) -> Tensor:
-    """Before the first label, as if two errors of one scale were seen; location: (B, d)."""
-    start = location.new_tensor([0.5, 2.0]).expand(len(location), 2)
-    nothing = torch.zeros_like(location)
-    one = torch.ones_like(location)
-    return torch.cat((start, nothing, nothing, 2 * one, one, nothing), -1)
+def begin(streams: int, outputs: int) -> NDArray[np.float64]:
+    """Before the first label, as if two errors of one scale were seen."""
+    start = [0.5, 2.0, *np.repeat([0.0, 0.0, 2.0, 1.0, 0.0], outputs)]
+    return np.tile(start, (streams, 1))
 
 
 def weight(kept: Tensor) -> Tensor:

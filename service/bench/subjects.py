@@ -13,7 +13,7 @@ from model_core import compiled, quantiles, readout
 from model_core import filter as filtering
 from model_core.filter import Inputs
 from model_core.predictive import Mixture
-from model_core.table import Layout
+from model_core.table import Layout, Rows
 from model_core.upm import untrained
 from model_core.upm.builtin import BUILTIN
 from service.bench.processes import BenchError
@@ -133,7 +133,7 @@ class Subject:
     def _step_compiled(self, window: list[Seen], summarised: bool) -> float:
         assert self._kernel is not None
         parts = self._layout.packed(self.state, self._prior)
-        held = self._layout.rows(*parts)
+        held = Rows(self._layout.slots, *(part.numpy() for part in parts))
         ready = [self._packed(seen) for seen in window]
         levels = quantiles.with_normal(LEVELS)
         rows = np.arange(self.streams)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
+from model_core.lazy import torch
 from model_core.stream.predictives import summarised
 from model_core.stream.slab import Slab
 from model_core.stream_settings import DEFAULTS
@@ -23,13 +22,14 @@ def rehearse(client: StoreClient, settings: Settings) -> None:
     """Load and run everything once, so that no lease waits for it; raises StartupError."""
     patiently(lambda: check_server(client))
     patiently(lambda: fix_partitions(client, settings.partitions))
-    torch.set_num_threads(1)
     check_device(settings.device)
     dummy_step(settings)
 
 
 def check_device(name: str) -> None:
     """Raise StartupError for a device that this machine, or this build of torch, does not have."""
+    if name == "cpu":
+        return
     try:
         device = torch.device(name)
         there = device.type != "cuda" or (device.index or 0) < torch.cuda.device_count()

@@ -8,8 +8,8 @@ import secrets
 import time
 
 import redis
-import torch
 
+from model_core.transfer import out_of_memory
 from service.observability import metrics
 from service.observability.tracing import open_tracer
 from service.settings import Settings
@@ -74,12 +74,11 @@ class Worker:
 
     def run(self) -> None:
         """Work until stopped."""
-        with torch.inference_mode():
-            rehearse(self.client, self.settings)
-            self.leases.start()
-            while not self._stopping:
-                self._turn()
-            self._hand_over()
+        rehearse(self.client, self.settings)
+        self.leases.start()
+        while not self._stopping:
+            self._turn()
+        self._hand_over()
         self.leases.stop()
         self._committer.close()
         if self._tracer is not None:
@@ -91,13 +90,14 @@ class Worker:
         self.leases.tick()
         try:
             self._tick()
-        except (redis.RedisError, torch.OutOfMemoryError) as error:
-            # Infrastructure errors: do not count an attempt against the commands.
-            logger.warning("restarting: %s: %s", type(error).__name__, error)
-            self._lose(set(self.offsets), blame=False)
-        except Exception:
-            logger.exception("partitions %s failed; retrying", sorted(self._busy))
-            self._lose(set(self._busy), blame=True)
+        except Exception as error:
+            if isinstance(error, redis.RedisError) or out_of_memory(error):
+                # Infrastructure errors: do not count an attempt against the commands.
+                logger.warning("restarting: %s: %s", type(error).__name__, error)
+                self._lose(set(self.offsets), blame=False)
+            else:
+                logger.exception("partitions %s failed; retrying", sorted(self._busy))
+                self._lose(set(self._busy), blame=True)
 
     def _tick(self) -> None:
         for partition in self.leases.lost():

@@ -15,8 +15,10 @@ import torch
 from model_core import anomaly, codec
 from model_core import filter as moca
 from model_core.errors import BadState
-from model_core.filter import FilterState, Prior
+from model_core.filter import FilterState
 from model_core.stream import season
+from model_core.stream.slab import StreamRow
+from model_core.table import LOG_PROB, PREVIOUS, RUN_LENGTH, SEQ, Layout
 from tests.model_core.cases import inputs, run, series
 from tests.model_core.registry import NAMES, case
 
@@ -24,23 +26,40 @@ ROOM = 12
 
 
 @functools.cache
-def state_of(name: str, steps: int = 14, room: int = ROOM) -> FilterState:
+def steps_of(name: str, steps: int, room: int):
     one = series(case(name), 4, steps, labelled=[True] * 6 + [False], outlier_rate=0.01)
-    return run(case(name), [one], room)[-1].state
+    return run(case(name), [one], room)
+
+
+@functools.cache
+def layout_of(name: str, room: int = ROOM) -> Layout:
+    return Layout(case(name).model, room)
+
+
+def row_of(name: str, state: FilterState | None = None, room: int = ROOM) -> StreamRow:
+    """A state as a row; None: after 14 observations."""
+    state = steps_of(name, 14, room)[-1].state if state is None else state
+    lines, heads = layout_of(name, room).packed(state, case(name).prior())
+    return StreamRow(lines.numpy()[0], heads.numpy()[0], ranks_of(name))
+
+
+def ranks_of(name: str) -> np.ndarray:
+    outputs = anomaly.outputs(case(name).model)
+    return anomaly.start([0.5] * outputs, [2.0] * outputs)
+
+
+def encoded(name: str, own: StreamRow, room: int = ROOM) -> bytes:
+    return codec.encode(layout_of(name, room), *own)
 
 
 @functools.cache
 def blob_of(name: str) -> bytes:
-    return codec.encode(case(name).model, state_of(name))
+    return encoded(name, row_of(name))
 
 
-@functools.cache
-def prior_of(name: str) -> Prior:
-    return case(name).prior()
-
-
-def decode(name: str, blob: bytes, room: int = ROOM) -> FilterState:
-    return codec.decode(case(name).model, prior_of(name), room, blob)
+def decode(name: str, blob: bytes, room: int = ROOM) -> StreamRow:
+    fresh = row_of(name, moca.init(case(name).prior(), room), room)
+    return StreamRow(*codec.decode(layout_of(name, room), *fresh, blob))
 
 
 def sealed(body: bytes) -> bytes:
@@ -68,33 +87,31 @@ def with_array(name: str, i: int, entry: list) -> bytes:
 
 
 def check_read_back(name: str, state: FilterState, room: int) -> None:
-    blob = codec.encode(case(name).model, state)
+    own = row_of(name, state, len(state.belief.log_prob[0]) - 1)
+    blob = encoded(name, own, layout_of(name).max_hypotheses)
     decoded = decode(name, blob, room)
-    assert codec.encode(case(name).model, decoded) == blob
-    alive = torch.isfinite(state.belief.log_prob[0])
-    count = int(alive.sum())
-    whole = {id(each) for each in (state.seq, state.totals, state.context)}
-    for before, after in zip(moca.leaves(state), moca.leaves(decoded), strict=True):
-        if id(before) not in whole:
-            before, after = before[:, alive], after[:, :count]
-        assert before.numpy().tobytes() == after.numpy().tobytes()
-    assert torch.isinf(decoded.belief.log_prob[0, count:]).all()
+    assert encoded(name, decoded, room) == blob
+    alive = np.isfinite(own.lines[LOG_PROB])
+    count = alive.sum()
+    assert decoded.lines[:, :count].tobytes() == own.lines[:, alive].tobytes()
+    assert decoded.head.tobytes() == own.head.tobytes()
+    assert np.isinf(decoded.lines[LOG_PROB, count:]).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_state_is_read_back_bitwise_and_goes_on(name):
     model_case = case(name)
-    check_read_back(name, state_of(name, 1), ROOM)
-    check_read_back(name, state_of(name, 3), 30)
-    check_read_back(name, state_of(name), ROOM)
-    blank = moca.init(model_case.prior(), ROOM)
-    decoded = decode(name, codec.encode(model_case.model, blank))
-    assert all(map(torch.equal, moca.leaves(decoded), moca.leaves(blank)))
+    check_read_back(name, steps_of(name, 1, ROOM)[-1].state, ROOM)
+    check_read_back(name, steps_of(name, 3, ROOM)[-1].state, 30)
+    check_read_back(name, steps_of(name, 14, ROOM)[-1].state, ROOM)
+    blank = row_of(name, moca.init(model_case.prior(), ROOM))
+    assert all(map(np.array_equal, decode(name, encoded(name, blank)), blank))
     one = series(model_case, 5, 16)
     steps = run(model_case, [one], ROOM)
-    state = decode(name, codec.encode(model_case.model, steps[9].state))
+    read = decode(name, encoded(name, row_of(name, steps[9].state)))
+    state = layout_of(name).state(read.lines[None], read.head[None])
     for t in range(10, 16):
-        state, info = moca.step(model_case.model, state, prior_of(name), inputs([one], t))
+        state, info = moca.step(model_case.model, state, model_case.prior(), inputs([one], t))
         for each in ("log_score", "changepoint_probability"):
             expected = getattr(steps[t].info, each)
             torch.testing.assert_close(getattr(info, each), expected, atol=1e-11, rtol=0)
@@ -116,16 +133,29 @@ def test_damage_of_any_array_is_refused(name):
 
 def test_a_symmetric_matrix_is_stored_once():
     name = "alpaca-1"
-    features = state_of(name).stats.cov.shape[-1]
-    (shape,) = [shape for array, _, shape in header_of(name)["arrays"] if array == "stats.cov"]
-    assert shape[1:] == [features * (features + 1) // 2]
+    (shape,) = [shape for array, _, shape in header_of(name)["arrays"] if array == "lines"]
+    (cov,) = layout_of(name).symmetric
+    features, _ = cov.shape
+    assert layout_of(name).height - shape[0] == features * (features - 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [(RUN_LENGTH, -1), (RUN_LENGTH, 14), (RUN_LENGTH, 0.5), (PREVIOUS, -2), (PREVIOUS, 14),
+     (LOG_PROB, 1.0), (RUN_LENGTH, math.nan)],
+)  # fmt: skip
+def test_places_that_a_kernel_could_not_look_up_are_refused(line, value):
+    own = row_of("gaussian-1")
+    own.lines[line, 3] = value
+    with pytest.raises(BadState):
+        decode("gaussian-1", encoded("gaussian-1", own))
 
 
 def test_what_is_no_state_is_refused():
     blob = blob_of("gaussian-1")
     for damaged in (
         b"JSON" + blob[4:],
-        blob[:4] + struct.pack("<H", 2) + blob[6:],  # another version
+        blob[:4] + struct.pack("<H", codec.VERSION + 1) + blob[6:],  # another version
         sealed(blob[:6] + b"\xff" * 4 + blob[10:-4]),  # the header's length
         sealed(blob[:-4] + bytes(8)),
         sealed(blob[:-12]),
@@ -147,29 +177,25 @@ def test_a_state_has_at_least_one_hypothesis_and_at_most_as_many_as_there_is_roo
     decode("poisson", blob_of("poisson"), 12)
     with pytest.raises(BadState, match="12 hypotheses"):
         decode("poisson", blob_of("poisson"), 11)
-    state = moca.init(prior_of("poisson"), ROOM)
-    blob = codec.encode(case("poisson").model, state._replace(seq=state.seq + 5))
+    own = row_of("poisson", moca.init(case("poisson").prior(), ROOM))
+    own.head[SEQ] = 5
     with pytest.raises(BadState, match="0 hypotheses"):
-        decode("poisson", blob)
+        decode("poisson", encoded("poisson", own))
 
 
 def test_ranks_and_seasons_travel_with_a_state():
-    model = case("gaussian-1").model
-    ranks = anomaly.start([0.5], [2.0])
+    name = "gaussian-1"
+    own = row_of(name)
     seasons = season.blank(12)
-    blob = codec.encode(model, state_of("gaussian-1"), ranks, seasons)
-    assert np.array_equal(codec.decode_ranks(model, blob, len(ranks)), ranks)
-    assert np.array_equal(codec.decode_season(model, blob), seasons)
-    assert codec.encode(model, decode("gaussian-1", blob)) == blob_of("gaussian-1")
-    with pytest.raises(BadState, match="no array 'anomaly'"):
-        codec.decode_ranks(model, blob_of("gaussian-1"), len(ranks))
+    blob = codec.encode(layout_of(name), *own, seasons)
+    assert np.array_equal(decode(name, blob).ranks, own.ranks)
+    assert np.array_equal(codec.decode_season("gaussian", blob), seasons)
+    with pytest.raises(BadState, match="no array 'season'"):
+        codec.decode_season("gaussian", blob_of(name))
     with pytest.raises(BadState):
-        codec.decode_season(model, blob_of("gaussian-1"))
+        codec.decode_season("gaussian", codec.encode(layout_of(name), *own, seasons[:-1]))
+    with pytest.raises(BadState, match="'anomaly'"):
+        decode(name, encoded(name, own._replace(ranks=own.ranks[:-1])))
+    own.ranks[0] = 0.5  # half a value
     with pytest.raises(BadState):
-        codec.decode_ranks(model, blob, len(ranks) + 1)
-    ranks[0] = 0.5  # half a value
-    spoilt = codec.encode(model, state_of("gaussian-1"), ranks, seasons[:-1])
-    with pytest.raises(BadState):
-        codec.decode_ranks(model, spoilt, len(ranks))
-    with pytest.raises(BadState):
-        codec.decode_season(model, spoilt)
+        decode(name, encoded(name, own))

@@ -7,10 +7,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from model_core import codec, readout, transfer
+from model_core import anomaly, readout, transfer
 from model_core import filter as moca
 from model_core import segments as seg
 from model_core.filter import Inputs
+from model_core.stream.slab import Slab
 from model_core.transfer import moved
 from tests.guarded import guarded, no_waiting
 from tests.model_core.cases import inputs, run, series
@@ -63,12 +64,19 @@ def test_steps_and_answers(name, device):
     # Plain steps do not cross the gaps between typical regimes; the host finds these.
     assert not missing or torch.stack(missing).double().mean() < (0.2 if model.typical else 0.1)
     assert mixture.sample(7, torch.Generator(device).manual_seed(0)).shape[:2] == (3, 7)
-    row = moca.rebuild(state, [each[:1] for each in moca.leaves(state)])
-    blob, first = codec.encode(model, row), one.prior(1)
-    back = codec.decode(one.model, first, ROOM, blob)
-    assert codec.encode(one.model, back) == blob
-    again = codec.decode(model, moved(first, device), ROOM, blob)
-    assert codec.encode(model, again) == blob
+    slab = Slab(model, ROOM, [0.5], device)
+    lines, heads = slab.layout.packed(state, prior)
+    outputs = anomaly.outputs(model)
+    ranks = anomaly.start([0.0] * outputs, [1.0] * outputs)
+    unit = [[1.0] * model.scaled]
+    (row,) = slab.begin(unit, unit)
+    slab.write([row], [lines[:1], heads[:1], ranks[None]])
+    blob = slab.encoded(slab.row(row))
+    here = Slab(one.model, ROOM, [0.5])
+    (other,) = here.begin(unit, unit)
+    here.put(other, here.decoded(other, blob))
+    slab.put(row, slab.decoded(row, blob))
+    assert here.encoded(here.row(other)) == slab.encoded(slab.row(row)) == blob
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from model_core import belief as beliefs
 from model_core import filter as moca
 from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs
+from model_core.stream.beliefs import of_lines, restate
+from model_core.table import Layout
 from model_core.upm.builtin import BUILTIN
 from tests.model_core.cases import belief_of, by_start, inputs, run, series
 from tests.model_core.enumeration import OPTIONS, STEPS, segmentations, streams, truths
@@ -191,7 +193,7 @@ def test_the_mass_reported_is_the_mass_lost(name):
         pairs = zip(moca.leaves(state), moca.leaves(blank), strict=True)
         assert all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
     for t in range(8, 13):
-        roomy = moca.resize(steps[t].state, prior, 7)
+        roomy = resized(case(name).model, steps[t].state, prior, 7)
         whole, info = moca.step(case(name).model, roomy, prior, inputs([one], t + 1))
         assert info.pruned_mass.item() == 0
         kept, expected = belief_of(steps[t + 1].state), belief_of(whole)
@@ -202,12 +204,21 @@ def test_the_mass_reported_is_the_mass_lost(name):
         assert kept == pytest.approx(rest, abs=1e-12)
 
 
+def resized(model, state, prior, max_hypotheses):
+    """A state in another number of slots, by way of its rows."""
+    lines, heads = Layout(model, state.belief.log_prob.shape[-1] - 1).packed(state, prior)
+    layout = Layout(model, max_hypotheses)
+    slots = state.belief.log_prob.shape[-1]
+    return layout.state(layout.resized(lines.numpy(), slots), heads)
+
+
 @every_model
 def test_resizing_keeps_the_likeliest_and_disturbs_nothing(name):
     batch, prior = [series(case(name), seed, 14) for seed in range(2)], case(name).prior(2)
     steps = run(case(name), batch, max_hypotheses=12)
     state = steps[9].state
-    small = moca.resize(state, prior, 4)
+    model = case(name).model
+    small = resized(model, state, prior, 4)
     assert small.belief.log_prob.shape == (2, 5)
     for row in range(2):
         before = belief_of(state, row)
@@ -217,15 +228,17 @@ def test_resizing_keeps_the_likeliest_and_disturbs_nothing(name):
         assert belief_of(small, row) == pytest.approx(expected, abs=1e-13)
         large, little = ([*s.belief[1:], s.totals_at_start, *s.stats] for s in (state, small))
         for pair in zip(large, little, strict=True):  # what goes with a hypothesis goes along
-            flat = [each.flatten(2).sum(-1) if each.dim() > 2 else each for each in pair]
+            flat = [
+                each.flatten(2).contiguous().sum(-1) if each.dim() > 2 else each for each in pair
+            ]
             kept, all_of_them = by_start(small, flat[1], row), by_start(state, flat[0], row)
             assert kept == {start: all_of_them[start] for start in kept}
-    again = moca.resize(moca.resize(state, prior, 20), prior, 12)
-    fresh = moca.resize(moca.init(prior, 9), prior, 12)
-    first, _ = moca.step(case(name).model, fresh, prior, inputs(batch, 0))
+    again = resized(model, resized(model, state, prior, 20), prior, 12)
+    fresh = resized(model, moca.init(prior, 9), prior, 12)
+    first, _ = moca.step(model, fresh, prior, inputs(batch, 0))
     assert leaf_bytes(first) == leaf_bytes(steps[0].state)
     for t in range(10, 14):
-        again, info = moca.step(case(name).model, again, prior, inputs(batch, t))
+        again, info = moca.step(model, again, prior, inputs(batch, t))
         torch.testing.assert_close(info.log_score, steps[t].info.log_score, atol=1e-11, rtol=0)
     assert belief_of(again, 1) == pytest.approx(belief_of(steps[-1].state, 1), abs=1e-11)
 
@@ -316,15 +329,23 @@ def test_mass_below_counts_shorter_runs_and_an_alarm_reaches_its_threshold(belie
     ],
 )
 def test_a_run_length_without_a_hypothesis_counts_as_the_next_longer_one(belief, stated, expected):
-    found = beliefs.restate(belief, stated)
-    lengths = zip(found.run_length[0].tolist(), found.log_prob[0].exp().tolist(), strict=True)
+    before = np.concatenate([part.double().numpy() for part in belief])
+    lines = before.copy()
+    slots = lines.shape[1]
+    restate(lines, slots, stated)
+    found = of_lines(lines, slots)
+    lengths = zip(found.run_length.tolist(), np.exp(found.log_prob).tolist(), strict=True)
     assert {r: p for r, p in lengths if p > 0} == pytest.approx(expected, abs=1e-15)
-    assert torch.equal(torch.isneginf(found.score), torch.isneginf(found.log_prob))
-    torch.testing.assert_close(beliefs.restate(found, stated), found, atol=1e-15, rtol=0)
+    assert np.array_equal(np.isneginf(found.score), np.isneginf(found.log_prob))
+    again = lines.copy()
+    restate(again, slots, stated)
+    np.testing.assert_allclose(again, lines, atol=1e-15, rtol=0)
     if len(stated) == 3 and stated[0][0] == 9:  # what is believed already
-        torch.testing.assert_close(found, belief, atol=1e-15, rtol=0)
+        np.testing.assert_allclose(lines, before, atol=1e-15, rtol=0)
 
 
 def test_before_any_observation_there_is_nothing_to_restate():
-    empty = beliefs.empty(1, 4)
-    assert beliefs.restate(empty, [(0, 1.0)]) is empty
+    blank = np.concatenate([part.double().numpy() for part in beliefs.empty(1, 4)])
+    lines = blank.copy()
+    restate(lines, 4, [(0, 1.0)])
+    assert np.array_equal(lines, blank)

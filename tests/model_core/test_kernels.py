@@ -33,7 +33,7 @@ from model_core.compiled.kernel import Kernel
 from model_core.compiled.models import regression
 from model_core.encoder import Identity
 from model_core.filter import FilterState
-from model_core.table import Layout, statistics_line
+from model_core.table import Layout, Rows, statistics_line
 from model_core.upm import conjugate, linear, untrained
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
@@ -147,8 +147,8 @@ class Pair:
         prior = moca.make_prior(model, 2.0 * one, 1.5 * one)
         self.prior, self.eager = prior, moca.init(prior, max_hypotheses)
         self.layout = Layout(model, max_hypotheses)
-        self.tensors = self.layout.begin(prior)
-        self.held = self.layout.rows(*self.tensors)
+        self.tensors = self.layout.packed(self.eager, prior)
+        self.held = Rows(self.layout.slots, *(tensor.numpy() for tensor in self.tensors))
         self.rows = np.arange(batch)
 
     @property
@@ -494,7 +494,7 @@ def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
     pair, other = Pair(conjugate.Gaussian(), 2, 4), Pair(conjugate.Gaussian(), 2, 4)
     told = {"rows": np.arange(2), "inputs": np.ones((2, 7)), "hazards": np.full((2, 1), 0.1)}
     if isinstance(wrong, Layout):
-        wrong = wrong.rows(*wrong.blank)
+        wrong = Rows(wrong.slots, *wrong.begin(np.zeros((1, 2)), np.ones((1, 2))))
     with pytest.raises(ValueError, match="contiguous"):
         pair.kernel.advance(**{"held": pair.held, **told, "window": 5, name: wrong})
     assert same_states(pair, other)

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_core import artifact, codec
+from model_core import artifact
 from model_core.artifact import files
 from model_core.errors import BadArtifact
+from model_core.stream.slab import Slab
 from tests.model_core.cases import belief_of, run, series
 from tests.model_core.registry import Case, halves
 
@@ -54,8 +55,12 @@ def test_it_is_served_as_the_page_says(load):
     assert [getattr(case.model, name) for name in names] == [fields[name] for name in names]
     state = run(case, [series(case, 3, 60, hazard=0.02, outlier_rate=0.01)], 20)[-1].state
     assert abs(max(belief_of(state), key=belief_of(state).get) - 30) <= 3
-    blob = codec.encode(case.model, state)
-    assert codec.encode(case.model, codec.decode(case.model, case.prior(), 20, blob)) == blob
+    slab = Slab(case.model, 20, [0.5])
+    rows = slab.begin([[0.0]] * 2, [[1.0]] * 2)
+    slab.fill(rows[:1], *(part.numpy() for part in slab.layout.packed(state, case.prior())))
+    blob = slab.encoded(slab.row(rows[0]))
+    slab.put(rows[1], slab.decoded(rows[1], blob))
+    assert slab.encoded(slab.row(rows[1])) == blob
     for change in ({"noise": 0}, {"memory": 0}, {"length": None}, {"hazard": 2}):
         with pytest.raises(BadArtifact, match=next(iter(change))):
             load(**change)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model_core.filter import FilterState, Prior
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.alarms import Alarms, begun, follow, wait, watch
 from model_core.sensitivity.curve import probability_of
@@ -81,10 +80,7 @@ def _family(
     filters = begun(model, learned[:, :, None])
     for _ in filters.together(learned[:, :, None]):
         pass
-    own_counts = [
-        _counts(model, filters.state(b), filters.prior(b), row, rng, sizes)
-        for b, row in enumerate(learned)
-    ]
+    own_counts = [_counts(filters, b, labels, rng, sizes) for b, labels in enumerate(learned)]
     observations = sizes.continuations * sizes.steps
     calibrated = [
         [own.calibrated(counts, observations, rate) for counts in own_counts]
@@ -92,11 +88,9 @@ def _family(
     ]
     every = [[threshold] * sizes.streams for threshold in by_prior]
     every += [[stream.threshold for stream in rate] for rate in calibrated]
-    starts = [own.regime_start(filters.state(b)) for b in range(sizes.streams)]
-    quiet_alarms = _alarms(filters, scored, every, starts)
+    quiet_alarms = _alarms(filters, scored, every)
     shifted = [
-        _alarms(filters, scored[:, : sizes.within] + by * family.sd, every, starts)
-        for by in sizes.shifts
+        _alarms(filters, scored[:, : sizes.within] + by * family.sd, every) for by in sizes.shifts
     ]
     rates = len(sizes.requested)
     for i, rate in enumerate(sizes.requested):
@@ -116,29 +110,27 @@ def _family(
 
 
 def _counts(
-    model: UnderlyingModel,
-    state: FilterState,
-    prior: Prior,
-    y: Floats,
-    rng: np.random.Generator,
-    sizes: Sizes,
+    filters: Filters, row: int, y: Floats, rng: np.random.Generator, sizes: Sizes
 ) -> list[int]:
+    model = filters.model
     regime = quiet.learn(y, segmentation(model, y[:, None].tolist()))
     drawn = regime.draw(rng, sizes.continuations, sizes.steps)
     *_, counts = own.confirmations(
-        model, state, prior, drawn, np.atleast_1d(model.hazard), model.outlier_rate
+        model,
+        filters.row(row),
+        filters.max_hypotheses,
+        drawn,
+        np.atleast_1d(model.hazard),
+        model.outlier_rate,
     )
     return counts
 
 
 def _alarms(
-    filters: Filters,
-    y: Floats,
-    thresholds: Sequence[float] | Sequence[Sequence[float]],
-    starts: Sequence[int],
+    filters: Filters, y: Floats, thresholds: Sequence[float] | Sequence[Sequence[float]]
 ) -> Alarms:
     """Alarms of streams that go on through y (B, T); filters: of the streams, which stay."""
     copies = Filters(filters.model, filters.rows, filters.max_hypotheses)
     copies.fill(filters.states, filters.priors)
-    *_, confirmed = follow(copies, y[:, :, None], thresholds, starts)
+    *_, confirmed = follow(copies, y[:, :, None], thresholds, filters.starts)
     return confirmed

@@ -11,9 +11,9 @@ scales of the labels and the noise, where it is known, (d each).
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.belief import CHANCE, EACH, SHARE
@@ -25,6 +25,9 @@ from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import alpaca, linear
 from model_core.upm.base import FARTHEST
 from model_core.upm.linear import HARMONICS, TREND_UNIT
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MOST_FEATURES = 32  # of a model without an encoder; beyond it one product for all is faster
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import msgspec
-import torch
 
 from moca_client.responses import Action
 from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Strategy
+from model_core.lazy import torch
 from service.problems import UnfitModel, WarmingUp
 from service.wire import Act
 from service.worker.filtering import delayed_labels

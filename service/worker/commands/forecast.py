@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from torch import Tensor
 
 from moca_client.responses import Prediction, Predictions, Predictive
 from model_core import summary
+from model_core.lazy import Tensor
 from model_core.stream import forecasts
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel

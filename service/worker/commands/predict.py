@@ -6,20 +6,22 @@ import math
 from typing import Any, cast
 
 import msgspec
-import torch
+import numpy as np
 
 from moca_client import responses
 from moca_client.responses import Hypothesis, Prediction, RunLengthSummary
 from model_core import filter as moca
 from model_core import horizon
+from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.stream import warmup
-from model_core.stream.slab import RECENT_RUN_LENGTHS
-from service.wire import Predict
+from model_core.stream.predictives import summarised
+from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
+from service.wire import Predict, Record
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.step import wake
 from service.worker.streams import limits, step_inputs
-from service.worker.streams.answers import LEVELS, components, summarise
+from service.worker.streams.answers import LEVELS, components, predictives, summarise
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_inputs
@@ -65,23 +67,22 @@ def _quantile(pairs: list[tuple[int, float]], level: float) -> int:
 def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     """Answer to POST predictions: the mixture for the observation to come, at each input."""
     head = stream.live()
-    model = engine.catalogue.of(head)
     inputs = command.x if command.x is not None else [[]]
     check_inputs(inputs, "x", head.x_dim)
     limits.check_predictions(engine, stream, command, len(inputs))
     wake(engine, [stream])
     predicted = [Prediction() for _ in inputs]
+    slab = stream.slab or engine.slab(head)
     if stream.slab is not None:
-        mixture, run_lengths = _mixture(engine, stream, command, inputs)
-        mixture = _of_labels(stream, mixture)
-        predicted = _described(mixture, run_lengths, command)
+        row: int | None = delayed_labels.newest(engine, stream)
     else:
-        seen = step_inputs.columns_of(model, stream.buffer)
-        device = engine.settings.device
-        _, provisional = warmup.provisional(model, [seen], [head.stated], [*inputs], device)
-        if provisional is not None:
-            mixture = _of_labels(stream, provisional)
-            predicted = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)
+        row = warmup.begun(slab, step_inputs.columns_of(slab.model, stream.buffer), head.stated)
+    if row is not None:
+        records = [step_inputs.coming(slab.model, head, command.elapsed, x or None) for x in inputs]
+        offset = stream.offset(len(head.pending))
+        predicted = _predicted(slab, row, records, offset, command)
+    if row is not None and stream.slab is None:
+        slab.remove(row)
     for prediction, x in zip(predicted, inputs, strict=True):
         prediction.x = x or None
     answer = responses.Predictions(
@@ -94,27 +95,30 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     return msgspec.json.encode(answer)
 
 
-def _of_labels(stream: Stream, mixture: Mixture) -> Mixture:
-    """Mixture of the coming label, of one of the label less its season."""
-    offset = stream.offset(len(stream.live().pending))
-    return mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset)) if offset else mixture
+def _predicted(
+    slab: Slab, row: int, records: list[Record], offset: float, command: Predict
+) -> list[Prediction]:
+    """Predictions of the label to come by a row of a slab; offset: the label's season."""
+    if command.components or command.samples or tuple(command.quantiles) != LEVELS:
+        mixture, run_lengths = _mixture(slab, row, records)
+        if offset:
+            mixture = mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset))
+        return _described(mixture, run_lengths, command)
+    coming = step_inputs.columns_of(slab.model, records)
+    places = [step.predictive for step in slab.tried(row, coming)]
+    summary = summarised(places, coming.y, np.full(len(records), offset), LEVELS)
+    return [Prediction(predictive=predictive) for predictive in predictives(summary, LEVELS)]
 
 
-def _mixture(
-    engine: Engine, stream: Stream, command: Predict, points: list[list[float]]
-) -> tuple[Mixture, list[int | None]]:
-    """Mixture at each input (batch: the inputs), and the run length of each component.
+def _mixture(slab: Slab, row: int, records: list[Record]) -> tuple[Mixture, list[int | None]]:
+    """Mixture of a row at each input (batch: the inputs), and the run length of each component.
 
     Shortest run first, whatever slots they are in, so that a seed means the same draws.
     """
-    slab = stream.slab
-    head = stream.live()
-    assert slab is not None
-    records = [step_inputs.coming(slab.model, head, command.elapsed, x or None) for x in points]
-    state = slab.state(delayed_labels.newest(engine, stream))
-    prior = slab.prior(stream.row)
+    state = slab.state(row)
+    prior = slab.prior(row)
     grown = horizon.ordered(moca.grow(state, prior, step_inputs.inputs(slab, records[:1]))[0])
-    states, priors = horizon.repeated(grown, prior, len(points))
+    states, priors = horizon.repeated(grown, prior, len(records))
     mixture = moca.predict(slab.model, states, priors, step_inputs.inputs(slab, records)).mixture
     slots = grown.belief.log_prob.shape[1]
     alive = int(torch.isfinite(grown.belief.log_prob[0]).sum())

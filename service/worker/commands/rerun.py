@@ -257,7 +257,7 @@ def adopt(
     publish_events(stream, changed, None)
     stream.touch(now_ms)
     if stream.slab is not None and head.seq:
-        engine.replace(stream, stream.slab.state(stream.row))
+        engine.commit_state(stream)
 
 
 def _reconciled(

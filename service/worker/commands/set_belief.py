@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from model_core import belief as beliefs
 from model_core import readout
 from service.problems import NotAwaited, UnfitBelief, WarmingUp
 from service.wire import SetBelief
@@ -41,9 +38,7 @@ def _replace(engine: Engine, stream: Stream, stated: list[tuple[int, float]]) ->
     slab = stream.slab
     if slab is None or head.seq == 0:
         raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
-    belief = slab.state(stream.row).belief
-    alive = torch.isfinite(belief.log_prob[0])
-    kept = sorted(belief.run_length[0, alive].tolist())
+    kept = slab.belief(stream.row).run_length
     for run_length, _ in stated:
         if run_length not in kept:
             raise UnfitBelief(
@@ -56,7 +51,7 @@ def _replace(engine: Engine, stream: Stream, stated: list[tuple[int, float]]) ->
         (run_length, probability) for run_length, probability in stated if probability
     ]
     believe(stream, head.belief_override)
-    engine.replace(stream, slab.state(stream.row))
+    engine.commit_state(stream)
 
 
 def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
@@ -69,8 +64,6 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
         (regime,) = readout.typical_regimes(slab.model, slab.state(stream.row))
         head.regime = regime
     last = head.seq - 1
-    lengths = belief.run_length[0]
-    head.map_run_length = int(lengths[beliefs.likeliest(belief.log_prob[0], lengths)])
-    head.best_start = last - int(lengths[beliefs.likeliest(belief.score[0], lengths)])
-    since = torch.tensor([last - head.track.confirmed_start], device=lengths.device)
-    head.changed_probability = float(beliefs.mass_below(belief, since))
+    head.map_run_length = int(belief.likeliest)
+    head.best_start = last - int(belief.best)
+    head.changed_probability = float(belief.mass_below(last - head.track.confirmed_start))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-import torch
 
 from model_core.errors import BadState
+from model_core.transfer import out_of_memory
 from service import wire
 from service.models import catalogue
 from service.problems import StreamExists, UnfitSnapshot
@@ -48,7 +48,7 @@ def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
     stream.keep_remembered()
     stream.touch(now_ms)
     if stream.slab is not None and head.seq:
-        engine.replace(stream, stream.slab.state(stream.row))
+        engine.commit_state(stream)
 
 
 def _read(engine: Engine, stream: Stream, command: Import) -> StreamSnapshot:
@@ -88,9 +88,9 @@ def _restored(engine: Engine, stream: Stream, snapshot: StreamSnapshot) -> Strea
     made.tail = {record.seq: wire.encode(record) for record in snapshot.records}
     try:
         engine.restore(made, snapshot.checkpoint)
-    except torch.OutOfMemoryError:
-        raise  # no fault of the snapshot
     except (BadState, msgspec.MsgspecError, ValueError, RuntimeError) as error:
+        if out_of_memory(error):
+            raise  # no fault of the snapshot
         made.leave()
         raise UnfitSnapshot(f"invalid snapshot: unusable state: {error}") from error
     return made

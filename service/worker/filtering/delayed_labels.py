@@ -149,7 +149,7 @@ def _run_ahead(
         return answer
     if stream.ahead is None or stream.ahead.count >= count:
         stream.come_back()
-        row = slab.add(slab.state(stream.row), slab.prior(stream.row), slab.ranks(stream.row))
+        row = slab.add(slab.row(stream.row))
         stream.ahead = Ahead(row, 0)
     confirmed, thresholds = step_inputs.alarm_inputs([head])
     while stream.ahead.count < count:

@@ -102,7 +102,7 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
         record.previous_start = previous
     stream.relay(records)
     stream.drop_hindsight()
-    engine.replace(stream, slab.state(stream.row))
+    engine.commit_state(stream)
 
 
 def warming_up(stream: Stream, record: Record) -> None:

@@ -8,10 +8,8 @@ from collections.abc import Iterable, Sequence
 from model_core.labels import LARGEST
 from model_core.readout import Readout
 from model_core.stream import columns, warmup
-from model_core.stream.predictives import MixtureRow
 from model_core.stream.slab import Slab, Step
 from model_core.stream.step import follow
-from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.wire import Event, Head, Record, latest, numbers, timestamps
@@ -141,13 +139,14 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
 
 def _warm_up(engine: Engine, cold: list[tuple[Stream, PendingAnswer]]) -> None:
     """Answer from one regime, keep the records, begin where enough labels are there."""
-    groups: dict[int, tuple[UnderlyingModel, list[tuple[Stream, PendingAnswer]]]] = {}
+    groups: dict[int, tuple[Slab, list[tuple[Stream, PendingAnswer]]]] = {}
     for stream, answer in cold:
-        model = engine.catalogue.of(stream.live())
-        groups.setdefault(id(model), (model, []))[1].append((stream, answer))
+        slab = engine.slab(stream.live())
+        groups.setdefault(id(slab), (slab, []))[1].append((stream, answer))
     warm = []
-    for model, group in groups.values():
-        _provisional(engine, model, group)
+    for slab, group in groups.values():
+        model = slab.model
+        _forecast(slab, group)
         for stream, answer in group:
             head = stream.live()
             record = answer.record
@@ -167,33 +166,24 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, PendingAnswer]]) -> None:
         answer.event = stream.live().track.event or stream.live().track.last_event
 
 
-def _provisional(
-    engine: Engine, model: UnderlyingModel, group: list[tuple[Stream, PendingAnswer]]
-) -> None:
+def _forecast(slab: Slab, group: list[tuple[Stream, PendingAnswer]]) -> None:
     """Predict the labels of streams that warm up, where two labels before them differ."""
-    remembers = columns.remembers(model)  # else missing labels, of which many may come, say nothing
-    histories = [
-        [record for record in stream.buffer if remembers or record.y is not None]
-        for stream, _ in group
-    ]
-    chosen, mixture = warmup.provisional(
-        model,
-        [step_inputs.columns_of(model, records) for records in histories],
-        [stream.live().stated for stream, _ in group],
-        [answer.record.x for _, answer in group],
-        engine.settings.device,
-    )
-    if mixture is None:
-        return
-    predicted = [group[i] for i in chosen]
-    for stream, answer in predicted:
+    for stream, answer in group:
         answer.offset = answer.record.offset = stream.offset()
-    seen = step_inputs.columns_of(model, [answer.record for _, answer in predicted])
-    scores = warmup.scores(model, mixture, seen)
-    for i, ((_, answer), score) in enumerate(zip(predicted, scores, strict=True)):
-        answer.place = MixtureRow(mixture, i)
-        if not math.isnan(score):
-            answer.record.log_score = score
+    steps = warmup.forecasts(
+        slab,
+        [step_inputs.columns_of(slab.model, stream.buffer) for stream, _ in group],
+        [stream.live().stated for stream, _ in group],
+        step_inputs.columns_of(slab.model, [answer.record for _, answer in group]),
+        [answer.detailed for _, answer in group],
+    )
+    for (_, answer), step in zip(group, steps, strict=True):
+        if step is None:
+            answer.offset = answer.record.offset = 0.0
+            continue
+        answer.place = step.predictive
+        if not math.isnan(step.readout.log_score):
+            answer.record.log_score = step.readout.log_score
 
 
 def publish_events(stream: Stream, moved: list[Event], time: str | None) -> Event | None:

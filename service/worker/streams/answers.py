@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 
 from moca_client import responses
 from moca_client.members import ABSENT
 from moca_client.responses import BeliefColumns, Component, Predictive, RunLengthSummary
 from model_core import summary as summaries
+from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.readout import Readout
 from model_core.stream.predictives import MixtureRow, PredictiveRow, summarised
@@ -149,7 +149,10 @@ def fill(answers: list[PendingAnswer]) -> None:
             groups.setdefault(answer.place.kind, []).append(answer)
     for alike in groups.values():
         summary = _summary(alike)
-        calibration_metrics.measure(summary, [answer.model for answer in alike])
+        # How labels of the warm-up lie in their predictives is not counted.
+        counted = [i for i, answer in enumerate(alike) if answer.readout is not None]
+        if counted:
+            calibration_metrics.measure(summary.rows(counted), [alike[i].model for i in counted])
         for answer, predictive in zip(alike, predictives(summary, LEVELS), strict=True):
             _keep(answer, predictive)
             _add_details(answer, predictive)
@@ -162,8 +165,7 @@ def _summary(answers: list[PendingAnswer]) -> Summary:
     outputs = max((len(numbers(answer.record.y)) for answer in answers), default=1) or 1
     labels = np.full((len(answers), outputs), math.nan)
     for row, answer in enumerate(answers):
-        # How labels of the warm-up lie in predictives of one regime is not counted.
-        if answer.readout is not None and answer.record.y is not None:
+        if answer.record.y is not None:
             labels[row] = numbers(answer.record.y)
     offsets = np.array([answer.offset for answer in answers])
     return summarised(places, labels, offsets, LEVELS)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import torch
-
-from model_core import artifact
-from model_core import filter as moca
 from model_core.errors import BadArtifact
+from model_core.lazy import is_tensor
+from model_core.table import Layout
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
 from service.models import catalogue
@@ -79,9 +77,7 @@ class LoadedModels:
     def hypothesis_bytes(self, model: UnderlyingModel) -> int:
         """Bytes of one hypothesis of a model that one of the other methods returned."""
         if id(model) not in self._bytes:
-            one = torch.ones(1, model.scaled, dtype=torch.float64, device=self._device)
-            state = moca.init(moca.make_prior(model, one, one), 1)
-            self._bytes[id(model)] = sum(leaf.nbytes for leaf in moca.leaves(state)) // 2
+            self._bytes[id(model)] = 8 * Layout(model, 1, self._device).height
         return self._bytes[id(model)]
 
     @property
@@ -135,6 +131,8 @@ class LoadedModels:
     def _load(self, name: str, wanted: str | None) -> UnderlyingModel:
         if self.digest(name) != wanted:
             raise self._other(name, wanted)
+        from model_core import artifact  # torch: a second or more
+
         try:
             model = artifact.load(self._place(name), self._device)
         except (BadArtifact, OSError) as error:
@@ -163,7 +161,7 @@ def _weight(part: object, seen: set[int]) -> int:
     if id(part) in seen:
         return 0
     seen.add(id(part))
-    if isinstance(part, torch.Tensor):
+    if is_tensor(part):
         return part.nbytes
     if isinstance(part, dict):
         return sum(_weight(value, seen) for value in part.values())

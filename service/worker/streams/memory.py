@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
+from model_core.lazy import torch
 
 USED = 0.8  # of a limit: allocators hold more than is in use
 LEAST = 32 << 20  # however small the limit is
@@ -40,7 +40,7 @@ def room(device: str, sharing: int = 0) -> Room:
     """
     mine = int(USED * host_limit() / (sharing + 1)) - own_bytes()
     host = max(LEAST, mine)
-    if torch.device(device).type != "cuda":
+    if not device.startswith("cuda"):
         return Room(host)
     free, total = torch.cuda.mem_get_info(torch.device(device))
     return Room(host, max(LEAST, int(USED * min(free, total / max(1, sharing)))))

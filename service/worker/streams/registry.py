@@ -14,9 +14,7 @@ import msgspec
 import redis
 
 from model_core import codec
-from model_core import filter as moca
 from model_core.errors import BadState
-from model_core.filter import FilterState
 from model_core.stream.slab import CHUNK_BYTES, STEP_BYTES, Refused, Slab
 from model_core.upm.builtin import Options
 from service import wire
@@ -229,12 +227,12 @@ class Engine:
         if head.checkpoint and checkpoint is None:
             raise UnreadablePart(f"its checkpoint at seq {head.checkpoint} is missing")
         if head.checkpoint and checkpoint is not None:
-            state, ranks = slab.decoded(stream.row, checkpoint)
-            if int(state.seq) != head.checkpoint:
-                raise UnreadablePart(f"its checkpoint is at seq {int(state.seq)}")
-            slab.put(stream.row, state, ranks)
+            own = slab.decoded(stream.row, checkpoint)
+            if own.seq != head.checkpoint:
+                raise UnreadablePart(f"its checkpoint is at seq {own.seq}")
+            slab.put(stream.row, own)
             if stream.season is not None:
-                stream.season = codec.decode_season(slab.model, checkpoint)
+                stream.season = codec.decode_season(slab.model.kind, checkpoint)
 
     def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put one stream on the device, from its checkpoint and its tail; raises as `_read`."""
@@ -350,21 +348,19 @@ class Engine:
         head.settings = head.settings._replace(max_hypotheses=max_hypotheses)
         if old is None:
             return
-        prior = old.prior(row)
-        ranks = old.ranks(row)
-        state = moca.resize(old.state(row), prior, max_hypotheses)
+        own = old.row(row)
         stream.leave()
         stream.slab = self.slab(head)
-        stream.row = stream.slab.add(state, prior, ranks)
+        stream.row = stream.slab.add(stream.slab.resized(own, old.max_hypotheses + 1))
         if head.seq:
             # Within the commit: the stored head may name a checkpoint of this very seq.
-            stream.commit_checkpoint(stream.slab.encoded(stream.row, state, stream.season))
+            self.commit_state(stream)
 
-    def replace(self, stream: Stream, state: FilterState) -> None:
-        """Put another state in place of a stream's, which observations alone do not lead to."""
+    def commit_state(self, stream: Stream) -> None:
+        """Have a checkpoint committed of a state that observations alone do not lead to."""
         assert stream.slab is not None
-        stream.slab.put(stream.row, state)
-        stream.commit_checkpoint(stream.slab.encoded(stream.row, state, stream.season))
+        own = stream.slab.row(stream.row)
+        stream.commit_checkpoint(stream.slab.encoded(own, stream.season))
 
     @cached_property
     def _found_room(self) -> Room:
@@ -471,6 +467,6 @@ class Engine:
 def _encoded(streams: Iterable[Stream]) -> Iterator[tuple[Stream, bytes]]:
     """Streams that are on the device, with the bytes of their states; those of a slab together."""
     for slab, group in by_slab((stream, None) for stream in streams):
-        states = slab.states([stream.row for stream, _ in group])
-        for (stream, _), state in zip(group, states, strict=True):
-            yield stream, slab.encoded(stream.row, state, stream.season)
+        rows = slab.each([stream.row for stream, _ in group])
+        for (stream, _), own in zip(group, rows, strict=True):
+            yield stream, slab.encoded(own, stream.season)

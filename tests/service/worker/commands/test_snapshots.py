@@ -10,7 +10,7 @@ import random
 import msgspec
 import pytest
 
-from model_core import artifact, codec
+from model_core import artifact
 from service.wire import (
     Configure,
     Delete,
@@ -253,10 +253,10 @@ def test_what_no_stream_can_be_is_refused(bench, blob, path):
 
 
 def test_contents_that_do_not_connect_are_refused(bench, blob):
-    ranks = bench.worker.engine.streams[bench.partition("a"), "a"]
-    state, numbers = ranks.slab.state(ranks.row), ranks.slab.ranks(ranks.row)
-    numbers[0] = 1e9  # a sketch of so many values would be read far beyond its row
-    impossible = codec.encode(ranks.slab.model, state, numbers)
+    held = bench.worker.engine.streams[bench.partition("a"), "a"]
+    own = held.slab.row(held.row)
+    own.ranks[0] = 1e9  # a sketch of so many values would be read far beyond its row
+    impossible = held.slab.encoded(own)
     for change in (
         lambda s: s.records.pop(40),
         lambda s: setattr(s, "checkpoint", s.checkpoint[:-9] + bytes(9)),

@@ -74,7 +74,8 @@ def test_every_command_of_every_kind(benches, both, name):
     both(lambda bench: configure(bench, "a", kind, warmup=5, label_window=3, hazard=[0.02, 0.05]))
     both(lambda bench: bench.observe("a", observations[:10], belief=True))
     slabs = benches[0].worker.engine._slabs.values()
-    assert {each._layout.blank[0].device.type for each in slabs} == {"guard"}
+    chunks = [chunk for each in slabs for chunk in each._chunks._chunks]
+    assert {array.device.type for chunk in chunks for array in chunk.arrays} == {"guard"}
     points = [seen.x for seen in observations[10:12]] if kind.x_dim else None
     predict = Predict("a", x=points, samples=3, seed=1, components=True)
     assert ask(predict)[0] == 200

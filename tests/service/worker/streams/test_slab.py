@@ -53,7 +53,7 @@ def test_a_replayed_observation_that_breaks_the_step_counts_as_missing():
         readouts = list(slab.replay(at[0], past_of(slab.model, told)))
         assert all(readout.ok for readout in readouts)
         assert np.isnan([readout.log_score for readout in readouts]).nonzero()[0].tolist() == [3]
-        assert int(slab.state(at[0]).seq) == STREAMS
+        assert slab.row(at[0]).seq == STREAMS
 
 
 def test_a_worker_answers_as_without_kernels(make_bench, monkeypatch):

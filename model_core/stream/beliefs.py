@@ -1,0 +1,142 @@
+"""Beliefs on the host, in arrays: what commands and calibrations read off them, and override."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_core.belief import TIE
+from model_core.table import LOG_PROB, PREVIOUS, RUN_LENGTH, SCORE
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+NEVER = np.iinfo(np.int64).max  # later than any run length
+
+
+class Hypotheses(NamedTuple):
+    """Beliefs (..., S), by slot, as `model_core.belief.Belief` has them."""
+
+    log_prob: Floats
+    run_length: Ints
+    score: Floats
+    previous_start: Ints
+
+    @property
+    def likeliest(self) -> Ints:
+        """Most probable run lengths (...)."""
+        return self._at(self.run_length, _largest(self.log_prob, self.run_length))
+
+    @property
+    def best(self) -> Ints:
+        """Run lengths (...) at the end of the best paths."""
+        return self._at(self.run_length, _largest(self.score, self.run_length))
+
+    def mass_below(self, run_length: Ints | int) -> Floats:
+        """Probabilities (...) that run lengths are below these (...)."""
+        inside = self.run_length < np.expand_dims(run_length, -1)
+        mass: Floats = np.where(inside, np.exp(self.log_prob), 0.0).sum(-1)
+        return np.minimum(mass, 1.0)
+
+    def rows(self, chosen: Ints) -> Hypotheses:
+        """Some of many beliefs (B, S)."""
+        return Hypotheses(
+            self.log_prob[chosen],
+            self.run_length[chosen],
+            self.score[chosen],
+            self.previous_start[chosen],
+        )
+
+    def suspected(self, below: Ints, threshold: Floats) -> tuple[Floats, Suspect]:
+        """As `model_core.belief.suspected`: masses (B,), and what the slots hold."""
+        mass = self.mass_below(below)
+        inside = self.run_length < below[:, None]
+        later = _largest(np.where(inside, self.log_prob, -np.inf), self.run_length)
+        alarm = (threshold > 0) & (mass >= threshold)
+        slot = np.where(alarm, later, _largest(self.log_prob, self.run_length))
+        return mass, Suspect(
+            self._at(self.run_length, slot),
+            np.exp(self._at(self.log_prob, slot)),
+            self._at(self.previous_start, slot),
+        )
+
+    @staticmethod
+    def _at(values: NDArray[Any], slot: Ints) -> NDArray[Any]:
+        return np.take_along_axis(values, np.expand_dims(slot, -1), -1)[..., 0]
+
+
+class Suspect(NamedTuple):
+    """Hypotheses that events are about (B,): run lengths, probabilities and previous starts."""
+
+    run_length: Ints
+    probability: Floats
+    previous_start: Ints
+
+
+class Probabilities(NamedTuple):
+    """Run lengths of the surviving hypotheses, the shortest first, and their probabilities."""
+
+    run_length: list[int]
+    probability: list[float]
+
+    def pairs(self) -> list[tuple[int, float]]:
+        """Each run length with its probability."""
+        return list(zip(*self, strict=True))
+
+
+def of_lines(lines: Floats, slots: int) -> Hypotheses:
+    """Beliefs of streams from their lines (..., L, W), copied."""
+    own = lines[..., :slots]
+    return Hypotheses(
+        own[..., LOG_PROB, :].copy(),
+        own[..., RUN_LENGTH, :].astype(np.int64),
+        own[..., SCORE, :].copy(),
+        own[..., PREVIOUS, :].astype(np.int64),
+    )
+
+
+def probabilities(log_prob: Floats, run_length: Ints) -> list[Probabilities]:
+    """Surviving hypotheses of beliefs (B, S)."""
+    alive = np.isfinite(log_prob)
+    order = np.where(alive, run_length, NEVER).argsort(1, kind="stable")
+    lengths = np.take_along_axis(run_length, order, 1).tolist()
+    chances = np.exp(np.take_along_axis(log_prob, order, 1)).tolist()
+    rows = zip(lengths, chances, alive.sum(1).tolist(), strict=True)
+    return [Probabilities(r[:count], p[:count]) for r, p, count in rows]
+
+
+def restate(lines: Floats, slots: int, stated: Sequence[tuple[int, float]]) -> None:
+    """Override the belief in lines (L, W) of a stream by probabilities of distinct run lengths.
+
+    A run length that has no hypothesis counts as the next longer one there is, or as the longest:
+    such are those that were pruned, and regimes from before the first observation that is known. A
+    belief without any hypothesis stays as it is. The best paths' scores move as if the difference
+    had been observed. Probabilities need not sum to one; without any it is a ValueError.
+    """
+    log_prob = lines[LOG_PROB, :slots]
+    alive = np.flatnonzero(np.isfinite(log_prob))
+    if not len(alive):
+        return
+    order = alive[np.argsort(lines[RUN_LENGTH, alive], kind="stable")]
+    lengths, chances = zip(*stated, strict=True)
+    places = np.searchsorted(lines[RUN_LENGTH, order], lengths).clip(max=len(order) - 1)
+    mass = np.zeros(slots)
+    np.add.at(mass, order[places], chances)
+    if not mass.sum() > 0:
+        raise ValueError("the override leaves no hypothesis with a positive probability")
+    there = mass > 0
+    believed = np.full(slots, -np.inf)
+    believed[there] = np.log(mass[there]) - np.log(mass.sum())
+    score = lines[SCORE, :slots]
+    score[there] += believed[there] - log_prob[there]
+    score[~there] = -np.inf
+    log_prob[:] = believed
+
+
+def _largest(values: Floats, run_length: Ints) -> Ints:
+    """Slots (...) with the largest value (..., S); of equal ones that of the earliest start."""
+    equal = values >= values.max(-1, keepdims=True) - TIE
+    slots: Ints = np.where(equal, run_length, -1).argmax(-1)
+    return slots
