@@ -16,7 +16,7 @@ def one_thread() -> Iterator[None]:
     It counts for all of the process; the number from before is restored at the end. Where nobody
     has imported torch there are none.
     """
-    if "torch" not in sys.modules:
+    if sys.modules.get("torch") is None:
         yield
         return
     before = torch.get_num_threads()

@@ -141,7 +141,7 @@ def worker(
         fail(f"--worker-id: expected an id without '/', got {chosen!r}")
     begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
     from service.worker.garbage_collection import Collector
-    from service.worker.worker import Worker  # torch: a second or more
+    from service.worker.worker import Worker  # numba: a second
 
     try:
         import_plugins(settings.plugins)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from model_core.lazy import torch
 from model_core.stream.predictives import summarised
 from model_core.stream.slab import Slab
@@ -22,6 +24,7 @@ def rehearse(client: StoreClient, settings: Settings) -> None:
     """Load and run everything once, so that no lease waits for it; raises StartupError."""
     patiently(lambda: check_server(client))
     patiently(lambda: fix_partitions(client, settings.partitions))
+    os.environ["OMP_NUM_THREADS"] = "1"  # of torch, where it is loaded: several wait for each other
     check_device(settings.device)
     dummy_step(settings)
 

@@ -484,3 +484,52 @@ def test_what_cannot_be_calibrated_says_why(few):
         detector.update_many(labels)
         with pytest.raises(BadInput, match=message):
             detector.calibrate()
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import numpy as np
+from model_core import Detector
+from model_core.errors import MissingTorch
+rng = np.random.default_rng(1)
+y = rng.normal(size=80)
+y[50:] += 9
+both = np.stack((y, rng.normal(size=80)), 1)
+series = {
+    "averaged": y, "gaussian": y, "autoregressive": y, "linear": y, "poisson": np.abs(y).round(),
+    "exponential": np.abs(y), "bernoulli": y > 5, "categorical": y > 5,
+    "joint": both, "multivariate": both,
+}
+for name, labels in series.items():
+    settings = {"classes": 2} if name == "categorical" else {}
+    x = [[0.1 * t] for t in range(80)] if name == "linear" else None
+    one = Detector(name, **settings)
+    one.update_many(labels.astype(float), x)
+    one.save(sys.argv[1])
+    again = Detector.load(sys.argv[1])
+    assert one.predict(x and x[0]) == again.predict(x and x[0]) is not None
+    assert again.retained()[1].tobytes() == one.retained()[1].tobytes()
+    assert len(one.segments()) == 2, name
+    print(name, *[event.start for event in one.events if event.state == "confirmed"])
+quiet = Detector("gaussian", sensitivity={"false_alarms_per_1000": 1.0})
+quiet.update_many(rng.normal(size=600))
+assert 0 < quiet.calibrate().threshold < 1
+partial = Detector("joint")
+partial.update_many(both)
+try:
+    partial.update([None, 1.0])
+except MissingTorch as error:
+    print(str(error).partition(":")[0])
+"""
+
+
+def test_built_in_models_work_where_torch_is_not_installed(tmp_path):
+    """Stepped, stored, loaded, segmented, calibrated; what torch computes says so."""
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "detector")]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines.pop() == "this needs torch, which is not installed"
+    assert len(lines) == 10
+    for line in lines:
+        name, *starts = line.split()
+        assert "50" in starts, line
