@@ -245,7 +245,7 @@ def test_the_own_threshold_has_the_rate_or_the_nearest_that_there_is():
 
 
 def confirmed(model, y, continuations):
-    filters = Filters(model, 1, 50, ())
+    filters = Filters(model, 1, 50)
     filters.begin(0, [0.0], [1.0])
     for _ in filters.together(y[None, :, None]):
         pass
