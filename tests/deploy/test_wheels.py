@@ -151,7 +151,7 @@ def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
     assert "moca_client.sync" not in modules, "a worker needs no client"
     assert "nile: confirmed change in 1899" in run(
         python.parent / "moca", "demo", "--once", "--port", free_port(),
-        "--data-dir", tmp_path / "data", "--plots-dir", tmp_path / "plots", timeout=120,
+        "--data-dir", tmp_path / "data", "--plots-dir", tmp_path / "plots",
     )  # fmt: skip
     names = ["coal-answers.csv", "coal.png", "nile-answers.csv", "nile.png"]
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
