@@ -61,10 +61,15 @@ class Curve(NamedTuple):
         """Least and largest rate per 1,000 that there is a threshold for."""
         return self.points[-1].false_alarms_per_1000, self.points[0].false_alarms_per_1000
 
+    def reaches(self, rate: float) -> bool:
+        """Whether there is a threshold for the rate."""
+        least, most = self.range
+        return least <= rate <= most
+
     def at(self, rate: float) -> tuple[float, tuple[Delay, ...]]:
         """Log odds of the threshold that has this rate, and its delays; raises OutOfRange."""
-        least, most = self.range
-        if not least <= rate <= most:
+        if not self.reaches(rate):
+            least, most = self.range
             raise OutOfRange(
                 f"false_alarms_per_1000: expected {least:.3g} to {most:.3g}, got {rate:g}"
             )
@@ -204,7 +209,7 @@ def choose(curves: Sequence[Curve], rate: float, hazard: Hazard | None) -> Chose
     if own is None:
         raise OutOfRange("hazard: false alarms are calibrated only at the model's own hazard")
     usable = sorted(
-        (curve for curve in curves if (curve.hazard or 0.0) >= own or _reaches(curve, rate)),
+        (curve for curve in curves if (curve.hazard or 0.0) >= own or curve.reaches(rate)),
         key=lambda curve: curve.hazard or 0.0,
     )
     places = [curve.hazard or 0.0 for curve in usable]
@@ -225,12 +230,8 @@ def choose(curves: Sequence[Curve], rate: float, hazard: Hazard | None) -> Chose
     first = usable[above - 1].at(rate)
     second = usable[above].at(rate)
     nearer = (first if share < 0.5 else second)[1]
-    return ChosenThreshold(probability_of(first[0] + (second[0] - first[0]) * share), nearer, False)
-
-
-def _reaches(curve: Curve, rate: float) -> bool:
-    least, most = curve.range
-    return least <= rate <= most
+    between = _between(first[0], second[0], share)
+    return ChosenThreshold(probability_of(between), nearer, False)
 
 
 def _on(curve: Curve, rate: float) -> ChosenThreshold:

@@ -40,7 +40,7 @@ from training import catalogue, figures, trained
 from training.data.files import Place
 from training.data.windows import Batch, Series, Splits, Windows, held, switches, uniform
 from training.errors import BadConfig, BadRun
-from training.figures import CHOSEN, VALUE, Chart, PlottedCurve
+from training.figures import CHOSEN, VALUE, Chart
 from training.paper import Charts, Comparison, Study, method_table, save_table
 from training.statistics import estimate
 from training.trained import Trained
@@ -484,13 +484,18 @@ def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
 def draw(wanted: Study, runs: Runs, results: Results, strategies: Sequence[str]) -> Charts:
     """Regret against hazard and over time by strategy, validation, reward and belief."""
     charts: Charts = []
+    shown = np.arange(0, STEPS, EVERY)
     for strategy in strategies:
         comparison = compared(results, strategy)
         if len(comparison.settings()) > 1:
             charts.append((f"regret-{strategy}", comparison.hazard_chart()))
         panels = {
             f"hazard {setting}": [
-                _regret(method, played.cumulative)
+                figures.curve(
+                    method,
+                    (shown + 1).tolist(),
+                    [estimate(played.cumulative[:, t]) for t in shown],
+                )
                 for (hazard, method, chosen), played in results.items()
                 if (hazard, chosen) == (setting, strategy)
             ]
@@ -505,13 +510,6 @@ def draw(wanted: Study, runs: Runs, results: Results, strategies: Sequence[str])
     if (PAPER_HAZARD, "MOCA") in runs:
         charts.append(("wheel", _paper_chart(wanted, runs)))
     return charts
-
-
-def _regret(method: str, cumulative: NDArray[np.float32]) -> PlottedCurve:
-    """Regret so far (trials, T), at some of the steps."""
-    steps = np.arange(0, cumulative.shape[1], EVERY)
-    estimates = [estimate(cumulative[:, t]) for t in steps]
-    return figures.curve(method, (steps + 1).tolist(), estimates)
 
 
 def _paper_chart(wanted: Study, runs: Runs) -> Chart:

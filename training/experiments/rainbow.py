@@ -48,28 +48,15 @@ COLOURS = (
 )
 SCALES = (1.0, 0.5)
 ROTATIONS = (0, 90, 180, 270)  # degrees counter-clockwise
-# The paper does not name its split of the 56 tasks; this one was drawn once.
-_SPLITS = {
-    **dict.fromkeys((2, 6, 10, 25, 29, 33, 35), "val"),
-    **dict.fromkeys((1, 3, 19, 32, 36, 42, 55), "test"),
+TASKS = tuple(product(COLOURS, SCALES, ROTATIONS))
+# The paper does not name its split of the tasks; this one was drawn once.
+VALIDATION = (2, 6, 10, 25, 29, 33, 35)
+TEST = (1, 3, 19, 32, 36, 42, 55)
+SPLITS = {
+    "train": tuple(k for k in range(len(TASKS)) if k not in (*VALIDATION, *TEST)),
+    "val": VALIDATION,
+    "test": TEST,
 }
-
-
-class RainbowTask(NamedTuple):
-    """One transformation of the digits; `split` is train, val or test."""
-
-    rgb: tuple[int, int, int]
-    scale: float
-    rotation: int
-    split: str
-
-
-def tasks() -> list[RainbowTask]:
-    """Return the 56 transformations: 7 colours x 2 scales x 4 rotations."""
-    return [
-        RainbowTask(rgb, scale, rotation, _SPLITS.get(place, "train"))
-        for place, (rgb, scale, rotation) in enumerate(product(COLOURS, SCALES, ROTATIONS))
-    ]
 
 
 def prepare(source: Path, out: Path, images: int = 900, seed: int = 0) -> list[Path]:
@@ -87,35 +74,35 @@ def prepare(source: Path, out: Path, images: int = 900, seed: int = 0) -> list[P
         raise BadData(f"{x_file}: expected images of 28 x 28, got {x.shape}")
     if y.shape != x.shape[:1] or y.max() > 9:
         raise BadData(f"{y_file}: expected {len(x)} digits, got {y.shape} up to {y.max()}")
-    table = tasks()
-    if not 0 < images <= len(x) // len(table):
-        raise BadData(f"expected 1 to {len(x) // len(table)} images a task, got {images}")
+    if not 0 < images <= len(x) // len(TASKS):
+        raise BadData(f"expected 1 to {len(x) // len(TASKS)} images a task, got {images}")
     order = np.random.default_rng(seed).permutation(len(x))
-    index = order[: len(table) * images].reshape(len(table), images).astype(np.int32)
+    index = order[: len(TASKS) * images].reshape(len(TASKS), images).astype(np.int32)
     written = []
-    for split in track(("train", "val", "test"), "Transforming digits"):
-        rows = [row for row, task in enumerate(table) if task.split == split]
+    for split, tasks in track(SPLITS.items(), "Transforming digits"):
+        chosen = index[list(tasks)]
+        rgb, scales, rotations = zip(*(TASKS[task] for task in tasks), strict=True)
         written.append(
             save(
                 out / f"rainbow_mnist_{split}.npz",
-                gray=np.stack([transformed(x[index[row]], table[row]) for row in rows]),
-                y=y[index[rows]],
-                mnist_index=index[rows],
-                rgb=np.array([table[row].rgb for row in rows], np.uint8),
+                gray=np.stack(list(map(transformed, x[chosen], scales, rotations))),
+                y=y[chosen],
+                mnist_index=chosen,
+                rgb=np.array(rgb, np.uint8),
             )
         )
     return written
 
 
-def transformed(digits: NDArray[np.uint8], task: RainbowTask) -> NDArray[np.uint8]:
+def transformed(digits: NDArray[np.uint8], scale: float, rotation: int) -> NDArray[np.uint8]:
     """Scale and turn digits (n, 28, 28): at half size they are averaged 2 x 2 and centred."""
-    if task.scale == 0.5:
+    if scale == 0.5:
         wide = digits.astype(np.int32)
         # Rows, then columns, each rounded half up, as image libraries do.
         narrow = (wide[:, :, 0::2] + wide[:, :, 1::2] + 1) >> 1
         small = (narrow[:, 0::2] + narrow[:, 1::2] + 1) >> 1
         digits = np.pad(small.astype(np.uint8), ((0, 0), (7, 7), (7, 7)))
-    return np.rot90(digits, task.rotation // 90, axes=(1, 2))
+    return np.rot90(digits, rotation // 90, axes=(1, 2))
 
 
 def read_idx(file: Path) -> NDArray[np.uint8]:

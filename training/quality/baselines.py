@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -121,35 +121,25 @@ def evenly_spaced(length: int, count: int) -> list[int]:
     return [round((i + 1) * length / (count + 1)) for i in range(count)]
 
 
-def _adwin(module: Any) -> Detector:
-    def detect(y: Floats) -> list[int]:
-        detector = module.ADWIN()
-        alarms = []
-        for t, value in enumerate(y.tolist()):
-            detector.update(value)
-            if detector.drift_detected:
-                alarms.append(t)
-        return alarms
-
-    return detect
+def adwin(y: Floats) -> list[int]:
+    """ADWIN with river's defaults; raises ImportError."""
+    detector = import_module("river.drift").ADWIN()
+    alarms = []
+    for t, value in enumerate(y.tolist()):
+        detector.update(value)
+        if detector.drift_detected:
+            alarms.append(t)
+    return alarms
 
 
-def _fast_bocpd(module: Any) -> Detector:
-    def detect(y: Floats) -> list[int]:
-        model = module.GaussianNIG(mu0=0.0, kappa0=1.0, alpha0=1.0, beta0=1.0)
-        hazard = module.ConstantHazard(REGIME)
-        filtered = module.BOCPD(model, hazard, max_run_length=RUN_LENGTHS)
-        detector = module.OnlineChangeDetector(filtered)
-        return [t for t, value in enumerate(y.tolist()) if detector.update(value)]
-
-    return detect
-
-
-# Package, name of the detector, module, and what makes it from that.
-_PACKAGES: tuple[tuple[str, str, str, Callable[[Any], Detector]], ...] = (
-    ("river", "ADWIN", "river.drift", _adwin),
-    ("fast-bocpd", "fast-bocpd", "fast_bocpd", _fast_bocpd),
-)
+def fast_bocpd(y: Floats) -> list[int]:
+    """The package fast-bocpd, with a normal-inverse-gamma model; raises ImportError."""
+    module = import_module("fast_bocpd")
+    model = module.GaussianNIG(mu0=0.0, kappa0=1.0, alpha0=1.0, beta0=1.0)
+    hazard = module.ConstantHazard(REGIME)
+    filtered = module.BOCPD(model, hazard, max_run_length=RUN_LENGTHS)
+    detector = module.OnlineChangeDetector(filtered)
+    return [t for t, value in enumerate(y.tolist()) if detector.update(value)]
 
 
 def detectors() -> tuple[dict[str, Detector], list[str]]:
@@ -160,11 +150,17 @@ def detectors() -> tuple[dict[str, Detector], list[str]]:
         "Page-Hinkley": page_hinkley,
     }
     missing = []
-    for package, name, module, make in _PACKAGES:
+    nothing = np.zeros(0)
+    for package, name, detect in (
+        ("river", "ADWIN", adwin),
+        ("fast-bocpd", "fast-bocpd", fast_bocpd),
+    ):
         try:
-            present[name] = make(import_module(module))
+            detect(nothing)
         except ImportError:
             missing.append(package)
+        else:
+            present[name] = detect
     return present, missing
 
 
