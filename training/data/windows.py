@@ -16,7 +16,7 @@ from model_core.upm.averaged import Averaged
 from training.errors import BadData
 
 FARTHEST = 1e3  # a window whose warm-up hardly varies would be all that is learned from
-LISTED = 10  # series named in a message
+LISTED = 10  # series or streams named in a message
 FEWEST = 5  # labels of a warm-up that give an output its units
 
 
@@ -281,9 +281,13 @@ def _from_a_start(switch: Tensor | None) -> Tensor | None:
 
 def _too_short(names: Sequence[str], lengths: Sequence[int], length: int) -> BadData:
     sizes = [f"{name!r} has {size}" for name, size in zip(names, lengths, strict=True)]
-    more = [f"and {len(sizes) - LISTED} more"] if len(sizes) > LISTED else []
-    listed = ", ".join(sizes[:LISTED] + more)
-    return BadData(f"every series is shorter than {length}: {listed}")
+    return BadData(f"every series is shorter than {length}: {shortened(sizes)}")
+
+
+def shortened(texts: Sequence[str], separator: str = ", ") -> str:
+    """The first of some texts for a message, and how many more there are."""
+    more = [f"and {len(texts) - LISTED} more"] if len(texts) > LISTED else []
+    return separator.join([*texts[:LISTED], *more])
 
 
 def _check_alike(series: Sequence[Series]) -> None:

@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from moca_client.series import listed
 from model_core.stream import warmup
 from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS, VECTOR_OUTPUTS
@@ -30,7 +29,15 @@ from training import trained
 from training.config import OWN, Config, Options, checked
 from training.data import tables
 from training.data.tables import DataSource
-from training.data.windows import InUnits, Series, Source, Splits, Windows, consecutive
+from training.data.windows import (
+    InUnits,
+    Series,
+    Source,
+    Splits,
+    Windows,
+    consecutive,
+    shortened,
+)
 from training.errors import BadConfig, BadData, BadRun
 from training.learners.base import Scaling
 from training.meta_training.runs import Run
@@ -40,7 +47,6 @@ from training.trained import Protocol, Trained
 
 PROTOCOL = Protocol(200, 100)
 ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
-LISTED = 10  # streams named in a message
 PARTS = ("training", "validation", "test")
 BURN_IN = 50  # unscored observations at the start of a series, of which 20 are warm-up
 BATCH = 25  # series filtered together
@@ -187,19 +193,14 @@ def _short(name: str, parts: Sequence[Series], length: int, warmup: int, by: str
         if len(one.y) <= warmup
     ]
     if len(lines) == len(parts):
-        more = "" if len(lines) <= LISTED else f"; and {len(lines) - LISTED} more"
-        raise BadData(
-            f"no window for {name} by {by}: "
-            + ("; ".join(lines[:LISTED]) + more if lines else "there is no stream left for it")
-        )
-    padded = [one.name for one in parts if warmup < len(one.y) < warmup + length]
+        reason = shortened(lines, "; ") if lines else "there is no stream left for it"
+        raise BadData(f"no window for {name} by {by}: {reason}")
+    padded = [repr(one.name) for one in parts if warmup < len(one.y) < warmup + length]
     lines = [f"left out: {line}" for line in lines]
     if padded:
-        more = "" if len(padded) <= LISTED else f" and {len(padded) - LISTED} more"
         lines.append(
             f"shorter than a window of {warmup + length}, padded with missing labels: "
-            f"{len(padded)} of {len(parts)} streams for {name}, "
-            f"{listed(padded[:LISTED])}{more}"
+            f"{len(padded)} of {len(parts)} streams for {name}, {shortened(padded)}"
         )
     return lines
 
