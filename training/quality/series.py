@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import signal
 
 from model_core.sensitivity import own
 from training.errors import BadData
@@ -186,14 +187,6 @@ class SeriesFamily(NamedTuple):
         return y
 
 
-def _normal(rng: np.random.Generator, n: int) -> Floats:
-    return rng.normal(size=n)
-
-
-def _t3(rng: np.random.Generator, n: int) -> Floats:
-    return rng.standard_t(3, n) / math.sqrt(3)
-
-
 def _lognormal(rng: np.random.Generator, n: int) -> Floats:
     variance = LOG_SD**2
     mean = math.exp(variance / 2)
@@ -202,27 +195,14 @@ def _lognormal(rng: np.random.Generator, n: int) -> Floats:
 
 def _autoregression(coefficient: float, rng: np.random.Generator, n: int) -> Floats:
     noise = rng.normal(size=n + SETTLED) * math.sqrt(1 - coefficient**2)
-    y = np.zeros(n + SETTLED)
-    for t in range(1, n + SETTLED):
-        y[t] = coefficient * y[t - 1] + noise[t]
+    noise[0] = 0.0
+    y: Floats = signal.lfilter([1.0], [1.0, -coefficient], noise)
     return y[SETTLED:]
-
-
-def _walk(rng: np.random.Generator, n: int) -> Floats:
-    return rng.normal(size=n).cumsum()
-
-
-def _drift(rng: np.random.Generator, n: int) -> Floats:
-    return rng.normal(size=n) + DRIFT * np.arange(n)
 
 
 def _season(period: int, rng: np.random.Generator, n: int) -> Floats:
     height = math.sqrt(2 * (1 - SEASON_NOISE**2))
     return SEASON_NOISE * rng.normal(size=n) + height * np.sin(2 * np.pi * np.arange(n) / period)
-
-
-def _counts(rng: np.random.Generator, n: int) -> Floats:
-    return rng.poisson(RATE, n).astype(np.float64)
 
 
 def _outliers(rng: np.random.Generator, n: int) -> Floats:
@@ -232,15 +212,17 @@ def _outliers(rng: np.random.Generator, n: int) -> Floats:
 
 
 FAMILIES = (
-    SeriesFamily("normal", _normal),
+    SeriesFamily("normal", lambda rng, n: rng.normal(size=n)),
     SeriesFamily("1 % outliers", _outliers),
-    SeriesFamily("Student-t3", _t3),
+    SeriesFamily("Student-t3", lambda rng, n: rng.standard_t(3, n) / math.sqrt(3)),
     SeriesFamily("lognormal", _lognormal),
-    SeriesFamily("counts", _counts, math.sqrt(RATE)),
+    SeriesFamily("counts", lambda rng, n: rng.poisson(RATE, n).astype(float), math.sqrt(RATE)),
     SeriesFamily("AR(0.5)", partial(_autoregression, 0.5)),
     SeriesFamily("AR(0.9)", partial(_autoregression, 0.9)),
-    SeriesFamily("random walk", _walk, math.sqrt(WALK_LENGTH / 6)),
-    SeriesFamily("slow drift", _drift),
+    SeriesFamily(
+        "random walk", lambda rng, n: rng.normal(size=n).cumsum(), math.sqrt(WALK_LENGTH / 6)
+    ),
+    SeriesFamily("slow drift", lambda rng, n: rng.normal(size=n) + DRIFT * np.arange(n)),
     SeriesFamily("season of 24", partial(_season, 24)),
     SeriesFamily("season of 288", partial(_season, 288)),
 )
