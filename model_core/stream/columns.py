@@ -115,10 +115,3 @@ def values(model: UnderlyingModel, seen: Columns) -> list[list[float]]:
     numbers = np.hstack((y, seen.x)) if model.scales_inputs else y
     listed: list[list[float]] = numbers[labelled(model, y)].tolist()
     return listed
-
-
-def remembers(model: UnderlyingModel) -> bool:
-    """Whether a missing label changes what the model predicts."""
-    unit = np.ones((1, model.scaled))
-    _, context = model.start(unit, unit)
-    return context.size > 0

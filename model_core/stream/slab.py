@@ -322,7 +322,7 @@ class Slab:
         if self._kernel is not None:
             wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
             if self._partial:
-                whole = self._whole(seen.y)
+                whole = self.whole(seen.y)
                 wanted = [i for i in wanted if whole[i]]
             stepped = self._step_compiled(rows, seen, inputs, wanted, summarised)
         # Those of details, and of labels with missing outputs.
@@ -363,7 +363,7 @@ class Slab:
         at = 0
         while at < seen.rows:
             coming = seen.part(slice(at, at + AT_ONCE))
-            whole = self._whole(coming.y)
+            whole = self.whole(coming.y)
             count = coming.rows if whole.all() else int(whole.argmin())
             used = 0
             if self._kernel is not None and count > 1:
@@ -480,8 +480,8 @@ class Slab:
         pairs = zip(stepped, values.tolist(), strict=True)
         return [Step(line, place, value) for (line, place), value in pairs]
 
-    def _whole(self, y: Floats) -> NDArray[np.bool_]:
-        """Which labels the kernel takes: those of which no output alone is missing."""
+    def whole(self, y: Floats) -> NDArray[np.bool_]:
+        """Which labels (B, d) a kernel takes: those of which no output alone is missing."""
         if not self._partial:
             return np.ones(len(y), dtype=bool)
         missing = np.isnan(y)

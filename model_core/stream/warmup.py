@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from model_core.stream import columns
 from model_core.stream.columns import Columns
@@ -17,7 +16,8 @@ from model_core.upm.base import UnderlyingModel
 
 LONGEST = 200  # labels after which a series whose values never differ goes on without them
 LONGEST_WAIT = 2000  # observations after which one whose labels are missing does
-RECALLED = 64  # labels that a forecast in the warm-up is made from, the last ones
+RECALLED = 64  # observations that a forecast in the warm-up is made from, the last ones
+UNCOMPILED = 16  # of a model without a kernel, whose steps take milliseconds
 FLAT_SCALE = 0.01  # of the location, where all values were the same
 SMALLEST_SCALE = 1e-150  # its square is still a number
 SCALE_FREE = ("count", "positive")  # labels whose location says it all
@@ -118,17 +118,18 @@ def first(
 def begun(slab: Slab, seen: Columns, stated: StatedMoments) -> int | None:
     """Row of a filter that begins now, with the labels of a warm-up so far; the caller's to remove.
 
-    None before two labels differ, and where it takes no observations.
+    Labels that lack some outputs count by location and scale alone. None before two labels differ,
+    and where it takes no observations.
     """
     values = columns.values(slab.model, seen)
     if not varied(values, slab.model.y_dim):
         return None
     location, scale = estimated(slab.model, values, stated)
-    # Missing labels, of which many may come, say nothing to most models.
-    chosen = seen if columns.remembers(slab.model) else seen.part(_labelled(slab.model, seen))
+    recalled = RECALLED if slab.in_series else UNCOMPILED
+    chosen = _recalled(slab, seen).part(slice(-recalled, None))
     (row,) = slab.begin([location], [scale])
     try:
-        for _ in slab.replay(row, Past(chosen.part(slice(-RECALLED, None)))):
+        for _ in slab.replay(row, Past(chosen)):
             pass
     except Refused:
         slab.remove(row)
@@ -178,5 +179,9 @@ def _steps(
     return slab.step(own, seen.part(chosen), nothing, [0.0] * len(chosen), wanted)
 
 
-def _labelled(model: UnderlyingModel, seen: Columns) -> NDArray[np.int64]:
-    return np.flatnonzero(columns.labelled(model, seen.y))
+def _recalled(slab: Slab, seen: Columns) -> Columns:
+    """Observations with whole labels; those without one, too, where they say something."""
+    whole = slab.whole(seen.y)
+    if slab.layout.context:
+        return seen._replace(y=np.where(whole[:, None], seen.y, math.nan))
+    return seen.part(np.flatnonzero(whole & columns.labelled(slab.model, seen.y)))

@@ -22,6 +22,7 @@ from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.alarms import Watch
 from model_core.stream import picture, season, warmup
+from model_core.stream.slab import Slab
 from model_core.upm.conjugate import Gaussian
 
 SINUSOID = Path(__file__).parents[2] / "service/samples/models/sinusoid/1"
@@ -484,6 +485,18 @@ def test_what_cannot_be_calibrated_says_why(few):
         detector.update_many(labels)
         with pytest.raises(BadInput, match=message):
             detector.calibrate()
+
+
+def test_forecasts_in_the_warm_up_replay_what_a_kernel_takes(monkeypatch):
+    """Eager steps, of labels that lack an output, would be too many."""
+    rng = np.random.default_rng(2)
+    labels = [[None if t % 2 else y, z] for t, (y, z) in enumerate(rng.normal(size=(18, 2)))]
+    one = Detector("joint")
+    one.update_many(labels)
+    monkeypatch.setattr(Slab, "_step_eagerly", None)
+    answer = one.update([0.5, 0.5])
+    assert answer.warming_up
+    assert np.isfinite(answer.log_score)
 
 
 WITHOUT_TORCH = """
