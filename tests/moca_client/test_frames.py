@@ -38,7 +38,7 @@ def column(frame, name):
     return [None if v is None or (isinstance(v, float) and math.isnan(v)) else v for v in values]
 
 
-class Service:
+class ListService:
     """Answers posted lists; refuses from the row `bad` on."""
 
     def __init__(self, bad=None):
@@ -65,7 +65,7 @@ def observed(service, frame, **asked):
 
 
 def test_rows_are_posted_and_answers_come_back_as_the_same_kind(library):
-    service = Service()
+    service = ListService()
     frame = frame_of(
         library, {"time": WHEN, "y": [1.5, None, 3.0], "x1": [1, 2, 3], "x2": [0.5] * 3}
     )
@@ -84,7 +84,7 @@ def test_rows_are_posted_and_answers_come_back_as_the_same_kind(library):
 
 
 def test_columns_are_named_and_a_missing_cell_of_several_labels_is_a_missing_output(library):
-    service = Service()
+    service = ListService()
     frame = frame_of(library, {"flow": [1, 2], "level": [3, 4], "y": [9, 9]})
     observed(service, frame, y=["flow", "level"])
     assert [row["y"] for row in service.posted] == [[1.0, 3.0], [2.0, 4.0]]
@@ -100,7 +100,7 @@ def test_columns_are_named_and_a_missing_cell_of_several_labels_is_a_missing_out
 def test_every_way_that_pandas_says_missing():
     pandas = pytest.importorskip("pandas")
     for dtype in ("Int64", "float64", "object", "string"):
-        service = Service()
+        service = ListService()
         values = ["1", None] if dtype == "string" else [1, None]
         observed(service, pandas.DataFrame({"y": pandas.array(values, dtype=dtype)}))
         assert service.posted == [{"y": 1.0}, {"y": None}], dtype
@@ -116,9 +116,9 @@ def test_what_is_refused_and_how_far_it_came():
         (good, {"batch": 0}, "batch"),
     ):
         with pytest.raises(InvalidRequest, match=named):
-            observed(Service(), frame, **options)
+            observed(ListService(), frame, **options)
     with pytest.raises(PartlyObserved, match="rows 3 to 4") as caught:
-        observed(Service(bad=3), good, batch=2)
+        observed(ListService(bad=3), good, batch=2)
     assert [answer.seq for answer in caught.value.answers] == [0, 1, 2]
 
 

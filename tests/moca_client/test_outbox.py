@@ -20,7 +20,7 @@ from moca_client.retry import KEY_MEMORY_S, Call
 from tests.waiting import PATIENCE_S, Clock
 
 
-class Service:
+class LossyService:
     """What the service guarantees, and no more: keys may be forgotten, answers lost."""
 
     def __init__(self, rng, *, history=10_000):
@@ -147,7 +147,7 @@ class Driver:
 
 @pytest.fixture
 def service():
-    return Service(random.Random(1))
+    return LossyService(random.Random(1))
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ STORMS = [(history, seed) for history in (10_000, 3, 0) for seed in range(6)]
 )
 def test_nothing_is_lost_or_doubled_whatever_happens(tmp_path, history, seed):
     rng = random.Random(1000 * history + seed)
-    service = Service(rng, history=history)
+    service = LossyService(rng, history=history)
     service.wreck, service.refuse = 0.25, 0.1
     driver = Driver(service, tmp_path / "box", batch=rng.choice([1, 3, 8, 40]))
     added: dict[str, list] = {f"s{i}": [] for i in range(4)}

@@ -103,7 +103,7 @@ def test_times():
 # --- replay ---------------------------------------------------------------------------------
 
 
-class Service:
+class ShiftService:
     """A service with one stream that changes at 40, by the calls of a client that it takes."""
 
     def __init__(self):
@@ -154,7 +154,7 @@ class Service:
 
 @pytest.fixture
 def service(monkeypatch):
-    service = Service()
+    service = ShiftService()
     monkeypatch.setattr("moca_client.replay.Client", service)
     return service
 

@@ -125,7 +125,7 @@ async def test_bad_samples_are_rejected_one_by_one(write):
     assert model_labels.LARGEST == remote_write.MAX_LABEL
 
 
-class Worker:
+class NonNegativeWorker:
     """A gateway whose stream takes labels that are not negative, one after another."""
 
     def __init__(self, refusal=None):
@@ -165,7 +165,7 @@ async def counts_of(worker, values, size=1000):
 
 
 async def test_a_refused_part_is_halved_and_what_it_had_applied_is_not_skipped():
-    worker, values = Worker(), [1.0] * 1000
+    worker, values = NonNegativeWorker(), [1.0] * 1000
     values[700] = -1.0
     counts = await counts_of(worker, values)
     assert (counts["applied"], counts["skipped"], counts["rejected"]) == (999, 0, 1)
@@ -175,8 +175,8 @@ async def test_a_refused_part_is_halved_and_what_it_had_applied_is_not_skipped()
 
 async def test_refusals_of_a_stream_are_not_looked_for_sample_by_sample():
     for worker, size, rejected, commands in (
-        (Worker(UnknownModel("no such model")), 100, 1000, 1),
-        (Worker(), 1000, 20, 99),
+        (NonNegativeWorker(UnknownModel("no such model")), 100, 1000, 1),
+        (NonNegativeWorker(), 1000, 20, 99),
     ):
         counts = await counts_of(worker, [-1.0] * 1000, size)
         assert (counts["rejected"], counts["untried"]) == (rejected, 1000 - rejected)

@@ -11,7 +11,7 @@ TIMES = ("2024-05-01T01:30:00.25+02:00", "2024-05-01T01:30:00Z", "9999-12-31T23:
 SHOWN = ("2024-04-30T23:30:00", "2024-05-01T01:30:00", TIMES[2])
 
 
-class Service:
+class PagedChanges:
     """Answers with a change in each page; `damaged`: streams of the second that it leaves out."""
 
     def __init__(self, damaged=()):
@@ -45,18 +45,18 @@ def listed(moca, monkeypatch):
 
 
 def test_times_are_utc_and_no_more_pages_are_read_than_the_limit_needs(listed):
-    shown = listed(Service()).stdout
+    shown = listed(PagedChanges()).stdout
     assert "time (UTC)" in shown
     for i, time in enumerate(SHOWN):
         (line,) = [line for line in shown.splitlines() if line.split()[:1] == [f"s{i}"]]
         assert line.split()[1] == time
-    service = Service()
+    service = PagedChanges()
     assert listed(service, "--csv", "--limit", "2").stdout.count("\n") == 3
     assert service.calls == 2
 
 
 def test_what_cannot_be_read_is_told(listed):
-    answer = listed(Service(["b", "a"]), "--csv")
+    answer = listed(PagedChanges(["b", "a"]), "--csv")
     assert "cannot read the state or history of a, b" in answer.stderr
     assert "cannot read" not in answer.stdout
-    assert listed(Service()).stderr == ""
+    assert listed(PagedChanges()).stderr == ""

@@ -10,12 +10,12 @@ from service.schema import rendering
 from service.wire import (
     Event,
     Head,
-    Record,
     SeasonPeriods,
     StoredHindsight,
     StreamSettings,
     TypicalRegime,
 )
+from tests.stored import record
 
 
 def head(**more):
@@ -27,10 +27,7 @@ def shown(answer):
 
 
 def records(pointers, first=0):
-    return [
-        Record(first + i, 0.0, None, None, 1.0, None, 0.01, 0.0, previous_start=previous)
-        for i, previous in enumerate(pointers)
-    ]
+    return [record(first + i, previous_start=previous) for i, previous in enumerate(pointers)]
 
 
 def test_a_segmentation_follows_pointers_back_from_the_last_start():
