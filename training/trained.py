@@ -24,6 +24,7 @@ from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 from training import catalogue, figures
 from training.config import OWN, Config, Objective
+from training.data.files import replacing
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
 from training.figures import Chart
@@ -177,7 +178,8 @@ def scores(
     present = labelled(best_learner, batch.y)
     total = torch.where(present, metric.double(), 0.0).sum(-1)
     value = (total / present.sum(-1)).numpy()
-    np.save(file, value)
+    with replacing(file) as temporary, temporary.open("wb") as opened:
+        np.save(opened, value)
     return value
 
 

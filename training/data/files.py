@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -55,9 +54,7 @@ def arrays(
 def replacing(file: Path) -> Iterator[Path]:
     """A temporary file that takes the place of a file at the end; of a failure nothing is left."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         yield temporary
         temporary.replace(file)

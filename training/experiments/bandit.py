@@ -37,7 +37,7 @@ from model_core.stream.filters import Filters
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
 from training import catalogue, figures, trained
-from training.data.files import Place
+from training.data.files import Place, save
 from training.data.windows import Batch, Series, Splits, Windows, held, switches, uniform
 from training.errors import BadConfig, BadRun
 from training.figures import CHOSEN, VALUE, Chart
@@ -477,7 +477,7 @@ def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
         ours = simulate(AGENTS[run.method], own, shared, chosen, seeded())
     percent = 100 * ours.regret.sum(-1) / random.regret.sum(-1)
     played = Played(percent.numpy(), ours.regret.cumsum(-1).float().numpy())
-    np.savez_compressed(file, **played._asdict())
+    save(file, **played._asdict())
     return played
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import os
 import pickle  # noqa: TID251  # what torch.load raises
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from training.config import Config
+from training.data.files import replacing
 from training.errors import BadRun
 
 CHECKPOINT = "checkpoint.pt"
@@ -113,9 +113,8 @@ class Run:
 
     def save(self, progress: Progress, parts: dict[str, Any]) -> None:
         """Replace the checkpoint atomically: after a crash the old one or the new one exists."""
-        temporary = self.folder / f"{CHECKPOINT}.{os.getpid()}"
-        torch.save({"progress": vars(progress), **parts}, temporary)
-        temporary.replace(self.folder / CHECKPOINT)
+        with replacing(self.folder / CHECKPOINT) as temporary:
+            torch.save({"progress": vars(progress), **parts}, temporary)
 
     def load(self) -> tuple[Progress, dict[str, Any]]:
         """Progress and the parts saved with it, all on the CPU; raises BadRun."""
@@ -141,9 +140,8 @@ class Run:
         return result
 
     def _write(self, name: str, text: str) -> None:
-        temporary = self.folder / f"{name}.{os.getpid()}"
-        temporary.write_text(text + "\n")
-        temporary.replace(self.folder / name)
+        with replacing(self.folder / name) as temporary:
+            temporary.write_text(text + "\n")
 
 
 def finished(folder: Path) -> Iterator[Run]:
