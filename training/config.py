@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, TypeVar
 
+import torch
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -118,6 +119,11 @@ class OptimiserConfig(Section):
     warmup: NonNegativeInt = 0  # iterations over which the rate rises from 0
     clip: PositiveFloat | None = 10.0  # largest norm of the gradient
     dtype: Literal["float32", "float64"] = "float32"
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype of torch."""
+        return torch.float32 if self.dtype == "float32" else torch.float64
 
 
 class ValidationConfig(Section):

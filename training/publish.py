@@ -218,8 +218,7 @@ def _version(folder: Path, wanted: str) -> int:
 
 
 def _write(folder: Path, wanted: Publication, run: Trained, splits: Splits, report: Report) -> None:
-    dtype: torch.dtype = getattr(torch, run.config.optimiser.dtype)
-    learner = trained.load(run, splits, dtype)
+    learner = trained.load(run, splits, run.config.optimiser.precision)
     description, tensors = learner.artifact()
     data = "data of one's own" if run.config.experiment == OWN else run.config.experiment
     text = wanted.description or f"Trained on {data}; see its report."

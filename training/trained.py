@@ -124,7 +124,7 @@ def load(trained: Trained, splits: Splits, dtype: torch.dtype = DTYPE) -> Learne
     progress, _ = trained.run.load()
     # In the precision of the training first: an offset may need it.
     config = trained.config
-    best_learner = learner(config, splits).to(getattr(torch, config.optimiser.dtype))
+    best_learner = learner(config, splits).to(config.optimiser.precision)
     best_learner.load_state_dict(progress.best)
     return best_learner.to(dtype).eval()
 

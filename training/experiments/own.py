@@ -228,7 +228,7 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
 
 def check_scaling(scaling: Scaling, config: Config) -> None:
     """Raise BadData where the training's dtype cannot represent or distinguish the values."""
-    limits = torch.finfo(getattr(torch, config.optimiser.dtype))
+    limits = torch.finfo(config.optimiser.precision)
     for name, offset, scale in (
         ("inputs", scaling.x_offset, scaling.x_scale),
         ("labels", scaling.y_offset, scaling.y_scale),

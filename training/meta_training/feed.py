@@ -67,10 +67,9 @@ class Feed:
         wanted = self._config.optimiser
         batch = self._source.draw(self._generator, wanted.batch, wanted.length)
         supervision = _supervision(self._config, batch, self._generator)
-        dtype: torch.dtype = getattr(torch, wanted.dtype)
-        there = batch.part(self._share).to(self._device, dtype)
+        there = batch.part(self._share).to(self._device, wanted.precision)
         if supervision is not None:
-            part = supervision[self._share].to(dtype)
+            part = supervision[self._share].to(wanted.precision)
             supervision = transfer.to_device(part, self._device)
         return Fed(there, supervision)
 

@@ -72,8 +72,7 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     on_host = device.type == "cpu"
     # On a CPU the process's own time, which other processes do not affect.
     clock = time.process_time if on_host else time.monotonic
-    dtype: torch.dtype = getattr(torch, wanted.dtype)
-    learner = job.learner.to(device, dtype)
+    learner = job.learner.to(device, wanted.precision)
     parameters = [value for value in learner.parameters() if value.requires_grad]
     # Fused, the optimiser itself skips a step without the host's looking at the gradient.
     optimiser = torch.optim.Adam(parameters, lr=wanted.learning_rate, fused=not on_host or None)

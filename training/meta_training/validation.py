@@ -35,7 +35,7 @@ class Validation:
         self.objective = config.objective
         self.classes = splits.classes
         self.device = device
-        self.dtype: torch.dtype = getattr(torch, config.optimiser.dtype)
+        self.dtype = config.optimiser.precision
 
     def measure(self, learner: Learner) -> dict[str, float]:
         """Mean negative log predictive, and the accuracy of classifiers; nan if any failed."""
