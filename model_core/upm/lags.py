@@ -6,6 +6,8 @@ scale, the two last labels and the lags, the latest first and in the stream's un
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from model_core.lazy import Tensor, torch
@@ -14,11 +16,20 @@ from model_core.upm.base import Floats, in_units
 REACH = 2.0  # scales that a lag may lie beyond the two labels before it
 
 
-def begin(location: Floats, scale: Floats, order: int) -> Floats:
-    """Context of streams before their first label; location, scale: (B, d)."""
+Values = TypeVar("Values", Floats, Tensor)
+
+
+def begin(location: Values, scale: Values, order: int) -> Values:
+    """Context of streams before their first label; location, scale: (B, d).
+
+    In training they are tensors, and stay on their device.
+    """
     batch, outputs = location.shape
-    labels = np.zeros((batch, (2 + order) * outputs))
-    return np.hstack((np.zeros((batch, 1)), location, scale, labels))
+    labels = (2 + order) * outputs
+    if isinstance(location, np.ndarray):
+        return np.hstack((np.zeros((batch, 1)), location, scale, np.zeros((batch, labels))))
+    nothing = location.new_zeros(batch, 1 + labels)
+    return torch.cat((nothing[:, :1], location, scale, nothing[:, 1:]), -1)
 
 
 def advance(context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:

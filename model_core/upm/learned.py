@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from model_core.encoder import Encoder
 from model_core.lazy import Tensor, torch
 from model_core.upm import lags as memory
-from model_core.upm.base import UnderlyingModel, array_of
+from model_core.upm.base import UnderlyingModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Learned(UnderlyingModel):
         if self.lags == 0:
             return super().context(location, scale)
         offset, unit = (own.expand(len(location), -1) for own in (self.y_offset, self.y_scale))
-        return location.new_tensor(memory.begin(array_of(offset), array_of(unit), self.lags))
+        return memory.begin(offset, unit, self.lags)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """Labels before, one later; an outlier does not count in full, nor a missing output."""
