@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import httpx
 import pytest
@@ -13,9 +12,9 @@ from typer.testing import CliRunner
 
 from service.commands.main import app
 from tests.e2e.calling import KNOWN
+from tests.e2e.client.conftest import labels
+from tests.e2e.deployment import MOCA
 from tests.waiting import PATIENCE_S
-
-PROGRAM = "import sys; sys.argv[0] = 'moca'; from service.commands.main import main; main()"
 
 
 @pytest.fixture
@@ -32,15 +31,14 @@ def moca(url):
 
 
 @pytest.fixture
-def program(url, tmp_path):
+def program(url):
     """Start `moca` as a process of its own."""
     started = []
 
     def start(*arguments):
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments],
+            [*MOCA, *arguments],
             env={**os.environ, "MOCA_URL": url, "COLUMNS": "200"},
-            cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -92,8 +90,7 @@ def test_observing_words_lines_and_missing_outputs(moca, client, prefix):
     moca("observe", two, "1,null", "nan,2.5", "null,null", "1.5,2")
     moca("observe", two, stdin='[null, 3]\n{"y": [4, null]}\n[NaN, 5]\n')
     moca("observe", two, stdin="1.5, 2\n3,nan\nnull, 5\n")
-    (page,) = client.history(two)
-    assert [record.y for record in page.observations] == [
+    assert labels(client, two) == [
         [1.0, None], [None, 2.5], None, [1.5, 2.0], [None, 3.0], [4.0, None], [None, 5.0],
         [1.5, 2.0], [3.0, None], [None, 5.0],
     ]  # fmt: skip
@@ -173,8 +170,7 @@ def test_files_of_many_streams_become_them(moca, client, url, prefix, tmp_path, 
         "south": [t % 5 or None for t in range(30)],
     }
     for name, y in expected.items():
-        (page,) = client.history(f"{prefix}{name}")
-        assert [record.y for record in page.observations] == y, name
+        assert labels(client, f"{prefix}{name}") == y, name
     names = sorted(path.name for path in out.glob("*.csv"))
     assert names == [f"{prefix}{name}-answers.csv" for name in sorted(expected)]
     long.write_text("sensor,y\na,1\n,2\n")
