@@ -37,7 +37,7 @@ def row(seq, dimensions=1, warming_up=False, classes=0):
     return Answer("s", seq, "gaussian", predictive, -1.0, changed, 0.01, 0.05, 0.3, summary)
 
 
-def made(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):
+def replayed_of(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):
     y = [[float(k % 2 if classes else 5 - 4 * (k >= 30))] * dimensions for k in range(rows)]
     y[7 % rows] = None
     names = ["y"] if dimensions == 1 else [f"y{k + 1}" for k in range(dimensions)]
@@ -51,7 +51,7 @@ def made(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):
 
 
 def test_the_first_of_what_is_strange_for_a_while_is_marked():
-    replayed = made(rows=400)
+    replayed = replayed_of(rows=400)
     assert plots.anomalies(replayed) == []
     for at in (50, 51, 120, 151, 399):
         replayed.answers[at].anomaly = 0.9995
@@ -67,7 +67,7 @@ def test_every_shape_of_replay_can_be_drawn(tmp_path, monkeypatch):
         {"rows": 1},
         {"classes": 4},
     ):
-        plots.plot_replay(made(**shape), file)
+        plots.plot_replay(replayed_of(**shape), file)
         picture = matplotlib.image.imread(file)
         assert min(picture.shape[:2]) > 500, shape
         assert picture[:, :, :3].std() > 0.05, shape  # not an empty sheet
@@ -78,7 +78,7 @@ def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(plots, "_finish", lambda panels, replayed, x: drawn.extend(panels))
     monkeypatch.setattr(plots.Figure, "savefig", lambda *_: None)
-    plots.plot_replay(made(times=[str(1871 + k) for k in range(60)]), tmp_path / "plot.png")
+    plots.plot_replay(replayed_of(times=[str(1871 + k) for k in range(60)]), tmp_path / "plot.png")
     for panel in drawn:
         lines = [
             line for line in panel.lines if line.get_color() == plots.COLOURS["state-confirmed"]
@@ -92,7 +92,7 @@ def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
     assert len(alarm) == 1
     for hindsight, places in ((Hindsight("current", 0, 60), [[28.5]]), (None, [])):
         drawn.clear()
-        replayed = made()
+        replayed = replayed_of()
         replayed.hindsight = hindsight
         plots.plot_replay(replayed, tmp_path / "plot.png")
         marked = [line for line in drawn[0].lines if line.get_marker() == "^"]

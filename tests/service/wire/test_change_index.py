@@ -45,7 +45,7 @@ def key_of(entry):
     return raised.stream, raised.generation, raised.event.id
 
 
-def known(entries, trims):
+def left_of(entries, trims):
     """Entries of the changes that are left. trims: (entries that were read, first retained)."""
     kept = []
     read = 0
@@ -118,7 +118,9 @@ def test_whatever_comes_and_is_trimmed_the_index_has_the_changes_that_are_left()
             if rng.random() < 0.05:
                 index.restart(p)
                 read[p], trims[p] = 0, []
-            expected = brute_force([e for q in feeds for e in known(feeds[q][: read[q]], trims[q])])
+            expected = brute_force(
+                [e for q in feeds for e in left_of(feeds[q][: read[q]], trims[q])]
+            )
             assert indexed(index) == expected
             assert len(index) == len(expected)
         for each in index.changes():

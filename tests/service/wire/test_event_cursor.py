@@ -36,7 +36,7 @@ def test_a_changed_cursor_is_refused(known, data):
         parse(text[:at], 64)
 
 
-def made(*numbers):
+def cursor_of(*numbers):
     """A cursor of version 1 with these bytes and a checksum that fits."""
     blob = bytes([1, *numbers])
     text = base64.urlsafe_b64encode(blob + zlib.crc32(blob).to_bytes(4, "big"))
@@ -44,7 +44,7 @@ def made(*numbers):
 
 
 def test_numbers_that_are_no_positions_are_refused():
-    assert parse(made(4, 3, 7, 2), 4) == {3: Id(7, 2)}
+    assert parse(cursor_of(4, 3, 7, 2), 4) == {3: Id(7, 2)}
     for numbers in (
         [],
         [4, 3, 7],  # half an id
@@ -54,7 +54,7 @@ def test_numbers_that_are_no_positions_are_refused():
         [4, 3, 7, *[255] * 9, 2],  # 65 bits
     ):
         with pytest.raises(BadCursor):
-            parse(made(*numbers), 4)
+            parse(cursor_of(*numbers), 4)
     for text in ("", "x", "noon", "ä" * 9, "A" * 10_000):
         with pytest.raises(BadCursor):
             parse(text, 4)

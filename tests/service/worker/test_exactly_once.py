@@ -108,7 +108,7 @@ def state(bench, stream):
     return found
 
 
-def known(body):
+def without_times(body):
     """JSON of an answer without the clock of its stream."""
     members = json.loads(body)
     return {name: value for name, value in members.items() if name not in ("created", "updated")}
@@ -136,7 +136,7 @@ def test_random_mixes_equal_one_command_at_a_time(make_bench, close, seed):
         (expected,) = plain.send(each)
         assert outcome.status == expected.status, each
         for found, wanted in zip(outcome.body, expected.body, strict=True):
-            close(known(found), known(wanted))
+            close(without_times(found), without_times(wanted))
     for stream in STREAMS:
         close(state(bench, stream), state(plain, stream))
     check_nothing_left(bench)

@@ -50,7 +50,7 @@ def make_bench(make_bench, models, tmp_path):
     return make_bench
 
 
-def made(bench, kind, stream="a", status=201, **more):
+def create(bench, kind, stream="a", status=201, **more):
     warmup = {"warmup": WARMUP} if kind.warms_up else {}
     return configure(bench, stream, kind, status, **warmup, **more)
 
@@ -90,7 +90,7 @@ def check_details(found, kind):
 def test_answers_are_what_was_predicted_and_are_kept(make_bench, close, name):
     kind = KINDS[name]
     bench = make_bench()
-    made(bench, kind)
+    create(bench, kind)
     observations, answers = series(kind, 20), []
     for upto in (0, 4, 12, 19):  # nothing seen, warming up, filtering
         answers += bench.observe("a", observations[len(answers) : upto])
@@ -162,7 +162,7 @@ def test_lost_at_random_points(make_bench, close, name):
     for seen in observations[:3]:
         seen.y = None
     for each in (bench, plain):
-        made(each, kind)
+        create(each, kind)
     answers, at = [], 0
     while at < len(observations):
         part = observations[at : at + rng.choice([1, 2, 7, 16])]
@@ -191,7 +191,7 @@ def test_absurd_numbers_do_no_lasting_harm(make_bench, name):
     kind, rng = KINDS[name], random.Random(5)
     bench = make_bench()
     for stream, outlier_rate in (("a", 0.0), ("b", 0.01)):
-        made(bench, kind, stream, outlier_rate=outlier_rate)
+        create(bench, kind, stream, outlier_rate=outlier_rate)
         observations = series(kind, 60, plain=True)
         for seen in observations[20:40]:
             if kind.x_dim and rng.random() < 0.2:
@@ -219,7 +219,7 @@ def test_models_of_one_batch_do_not_meet(make_bench, close):
         for stream in (f"{name}-1", f"{name}-2"):
             observations = series(kind, 12, seed=len(numbers))
             for each in (bench, alone):
-                made(each, kind, stream)
+                create(each, kind, stream)
             numbers += bench.append(Observe(stream, observations))
             expected.append(alone.observe(stream, observations))
     for outcome, wanted in zip(bench.outcomes(numbers), expected, strict=True):
@@ -232,7 +232,7 @@ def test_models_of_one_batch_do_not_meet(make_bench, close):
 def test_details_behind_a_label_to_come_are_of_the_state_that_ran_ahead(make_bench, close):
     bench, kind = make_bench(), KINDS["linear"]
     seen = series(kind, 24, plain=True)
-    made(bench, kind)
+    create(bench, kind)
     bench.observe("a", seen[:20])
     bench.observe("a", [Observation(x=seen[20].x, pending=True)])
     asked = Predict("a", [seen[21].x], components=True, quantiles=LEVELS)
@@ -244,7 +244,7 @@ def test_details_behind_a_label_to_come_are_of_the_state_that_ran_ahead(make_ben
 
 def test_details_are_repeated_bounded_and_not_kept(make_bench):
     bench, kind = make_bench(), KINDS["gaussian"]
-    made(bench, kind, max_hypotheses=2000)
+    create(bench, kind, max_hypotheses=2000)
     details = {"components": True, "quantiles": LEVELS}
     more = {"key": "k", "digest": "d", **details}
     bench.observe("a", series(kind, 8, plain=True))

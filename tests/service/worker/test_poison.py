@@ -45,7 +45,7 @@ def poisonous(monkeypatch):
 def bench(make_bench):
     """One partition, with streams a and b."""
     bench = make_bench(partitions=1)
-    known(bench, "a", "b")
+    create(bench, "a", "b")
     return bench
 
 
@@ -57,7 +57,7 @@ def keyed(y, key="k"):
     return one("a", y, key=key, digest=str(y))
 
 
-def known(bench, *streams):
+def create(bench, *streams):
     for stream in streams:
         bench.ask(Configure(stream, {"location": [0.0], "scale": [1.0]}), status=201)
 
@@ -73,7 +73,7 @@ def slug(outcome):
 def test_one_command_is_set_aside_and_everything_else_is_served(make_bench, poisonous):
     bench = make_bench(partitions=3)
     streams = [f"s{i}" for i in range(6)]
-    known(bench, *streams)
+    create(bench, *streams)
     numbers, commands = [], []
     for i, stream in enumerate(streams * 2):
         command = one(stream, POISON if i == 4 else float(i))

@@ -38,7 +38,7 @@ def labels(count, seed=5):
     return [rng.gauss(LEVELS[t // 30 % 4], 1.0) for t in range(count)]
 
 
-def made(bench, model="gaussian", y=None, stream="a", **settings):
+def create(bench, model="gaussian", y=None, stream="a", **settings):
     bench.ask(Configure(stream, {"model": model, **settings}), status=201)
     bench.observe(stream, labels(60) if y is None else y)
 
@@ -76,7 +76,7 @@ def test_location_and_scale_are_those_of_all_labels(bench):
     rng = random.Random(8)
     y = [rng.gauss(0.0, 0.01) for _ in range(20)]
     y += [rng.gauss(100.0 + 40.0 * (t // 50), 5.0) for t in range(150)]
-    made(bench, y=y)
+    create(bench, y=y)
     assert segment(bench).starts[1:] == evaluated("gaussian", y)
     assert bench.head("a").scale[0] < 0.1  # the stream's own stays
 
@@ -86,7 +86,7 @@ def test_supervision_and_rates_are_those_that_observations_met(bench):
     rng = random.Random(3)
     y = [rng.gauss(0.0, 1.0) for _ in range(120)]
     seen = [Observation(y=v, changepoint=1.0 if t == 70 else None) for t, v in enumerate(y)]
-    made(bench, "averaged", seen)
+    create(bench, "averaged", seen)
     bench.ask(Configure("a", {"hazard": 0.9}))
     assert segment(bench).starts == [0, 70]
 
@@ -99,7 +99,7 @@ def test_the_stream_is_untouched(bench):
 
     y = labels(140)
     for name in ("a", "b"):
-        made(bench, "averaged", y, name)
+        create(bench, "averaged", y, name)
     before = state()
     assert segment(bench) is not None
     assert state() == before
@@ -110,7 +110,7 @@ def test_the_stream_is_untouched(bench):
 
 def test_is_kept_until_a_tenth_more_was_observed(bench, reruns):
     y = labels(133)
-    made(bench, y=y[:120])
+    create(bench, y=y[:120])
     first = segment(bench)
     bench.observe("a", y[120:132])
     assert segment(bench) == first
@@ -123,7 +123,7 @@ def test_is_kept_until_a_tenth_more_was_observed(bench, reruns):
 
 def test_of_a_stream_longer_than_its_history(bench):
     y = labels(330)
-    made(bench, "averaged", y, history=100)
+    create(bench, "averaged", y, history=100)
     hindsight_found = segment(bench)
     # History is retained in whole chunks.
     assert 330 - 100 - CHUNK < hindsight_found.first <= 330 - 100
@@ -136,7 +136,7 @@ def test_of_a_stream_longer_than_its_history(bench):
 
 def test_goes_with_its_stream(bench, reruns):
     """One of an earlier generation, as a worker may have left it, is computed anew."""
-    made(bench)
+    create(bench)
     old = segment(bench)
     blob = wire.checksummed(wire.encode(replace(old, generation=0)), "hindsight", "a")
     bench.client.hset(keys.hindsight(bench.partition("a")), "a", blob)
@@ -144,13 +144,13 @@ def test_goes_with_its_stream(bench, reruns):
     assert reruns == [60, 60]
     bench.send(Delete("a"))
     assert bench.hindsight("a") is None
-    made(bench, y=labels(60, seed=6))
+    create(bench, y=labels(60, seed=6))
     assert segment(bench).generation == 2
 
 
 def test_feedback_and_moves_drop_it(bench):
     rng = random.Random(1)
-    made(bench, y=[rng.gauss(0.0 if t < 60 else 6.0, 1.0) for t in range(120)], **KNOWN)
+    create(bench, y=[rng.gauss(0.0 if t < 60 else 6.0, 1.0) for t in range(120)], **KNOWN)
     assert segment(bench).starts == [0, 60]
     (event,) = (each for each in bench.events("a") if each.state == "confirmed")
     bench.ask(EventFeedback("a", False, event=event.id))
@@ -161,7 +161,7 @@ def test_feedback_and_moves_drop_it(bench):
 
 
 def test_refused_while_warming_up(bench):
-    made(bench, y=labels(19))
+    create(bench, y=labels(19))
     assert bench.ask(SegmentHistory("a"), status=409)["type"].endswith("warming-up")
     assert bench.hindsight("a") is None
 
@@ -244,7 +244,7 @@ def test_not_of_streams_that_cannot_be_simulated(bench):
     y = [float(round(4 * y) + 40) for y in two_levels(130)]
     other = {"b": {"model": "poisson"}, "c": {"sensitivity": None}, "d": {"history": 90}, "a": {}}
     for name, settings in other.items():
-        made(bench, y=y, stream=name, **{**SENSITIVE, **settings})
+        create(bench, y=y, stream=name, **{**SENSITIVE, **settings})
         assert listed(bench, name) == [b"a"] * (name == "a"), name
     bench.send(Delete("a"))
     assert listed(bench) == []

@@ -28,7 +28,7 @@ def shifted(*levels, each=40, seed=2):
     return [rng.gauss(level, 1) for level in levels for _ in range(each)]
 
 
-def told(labels, by_seq):
+def supervised(labels, by_seq):
     return [Observation(y=y, changepoint=by_seq.get(i)) for i, y in enumerate(labels)]
 
 
@@ -134,7 +134,7 @@ def test_what_was_no_change_is_one_regime(bench, close):
     answer = bench.ask(EventFeedback("a", change=False, event=event.id))
     assert (answer["event"]["state"], answer["event"]["verdict"]) == ("withdrawn", False)
     bench.ask(Configure("b", KNOWN), status=201)
-    bench.observe("b", told(labels, dict.fromkeys(range(1, 90), 0.0)))
+    bench.observe("b", supervised(labels, dict.fromkeys(range(1, 90), 0.0)))
     same_belief(bench, close, "a", "b")
     assert [e.verdict for e in bench.events("a") if e.id == event.id] == [False]
     assert states(bench, "a", event.id) == ["suspected", "confirmed", "withdrawn"]
@@ -152,7 +152,7 @@ def test_a_missed_one_is_reported(bench, close):
     event = bench.ask(EventFeedback("a", change=True, start=30))["event"]
     assert (event["start"], event["verdict"], event["state"]) == (30, True, "confirmed")
     bench.ask(Configure("b", settings), status=201)
-    bench.observe("b", told(labels, {30: 1.0}))
+    bench.observe("b", supervised(labels, {30: 1.0}))
     same_belief(bench, close, "a", "b")
     assert [each.start for each in bench.events("a")] == [30]
     (one,), (other,) = bench.observe("a", [0.5]), bench.observe("b", [0.5])
@@ -323,7 +323,7 @@ def test_several_overrides_in_one_place_are_the_last_and_stay_with_the_record(be
 @pytest.mark.parametrize("at", [30, 60])
 def test_moves_and_feedback_take_overrides_along(bench, at):
     """Feedback that says nothing new leaves the belief."""
-    y = told(shifted(0, each=60), {10: 1.0})
+    y = supervised(shifted(0, each=60), {10: 1.0})
     for stream, model in (("a", "gaussian"), ("b", "averaged")):
         overridden(bench, stream, at, y, model=model)
     before = bench.believed("a")
