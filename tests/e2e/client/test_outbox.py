@@ -1,6 +1,7 @@
 """What an outbox does for its owner, in a thread and in a task, against the running service."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -30,41 +31,32 @@ from tests.waiting import until
 NOBODY = "http://127.0.0.1:1"
 
 
-class Threaded:
-    """The outbox with a thread, with the face of the one with a task."""
+class Awaited:
+    """An outbox with a thread, whose calls that wait are awaited."""
 
-    def __init__(self, url, *arguments, **options):
-        self.client = Client(url)
-        self.outbox = Outbox(self.client, *arguments, **options)
+    def __init__(self, box):
+        self._box = box
 
     def __getattr__(self, name):
-        member = getattr(self.outbox, name)
+        member = getattr(self._box, name)
         if name in ("flush", "close"):
             return lambda *arguments: asyncio.to_thread(member, *arguments)
         return member
 
-    async def __aenter__(self):
-        return self
 
-    async def __aexit__(self, *error):
-        try:
-            await asyncio.to_thread(self.outbox.__exit__, *error)
-        finally:
-            self.client.close()
+@contextlib.asynccontextmanager
+async def threaded(url, *arguments, **options):
+    with Client(url) as client, Outbox(client, *arguments, **options) as box:
+        yield Awaited(box)
 
 
-class Tasked(AsyncOutbox):
-    def __init__(self, url, *arguments, **options):
-        super().__init__(AsyncClient(url), *arguments, **options)
-
-    async def __aexit__(self, *error):
-        try:
-            await super().__aexit__(*error)
-        finally:
-            await self._client.close()
+@contextlib.asynccontextmanager
+async def tasked(url, *arguments, **options):
+    async with AsyncClient(url) as client, AsyncOutbox(client, *arguments, **options) as box:
+        yield box
 
 
-@pytest.fixture(params=[Threaded, Tasked])
+@pytest.fixture(params=[threaded, tasked])
 def outbox(request):
     return request.param
 
@@ -108,7 +100,7 @@ async def test_what_is_refused_is_kept_aside_in_the_file(outbox, url, client, st
         assert [notice.ticket for notice in box.failed()] == [2, 4, 6]
         assert sorted(notice.ticket for notice in refused) == [2, 4, 6]
         with pytest.raises(OutboxError, match="in use"):
-            outbox(NOBODY, tmp_path / "box")
+            await outbox(NOBODY, tmp_path / "box").__aenter__()
     async with outbox(url, tmp_path / "box") as box:
         first, second, third = box.failed()
         assert isinstance(first.problem, errors.DimensionMismatch)
