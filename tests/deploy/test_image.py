@@ -6,10 +6,8 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
@@ -79,23 +77,14 @@ def test_health_is_asked_where_the_process_answers():
     code, printed = healthy(MOCA_PORT="1")
     assert code == 1
     assert printed.startswith("http://127.0.0.1:1/livez: ")
+    Answers.status = 200
     for host in ("::", "127.0.0.2"):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            listening = socket.create_server((host, 0), family=family)
-        except OSError:
-            continue  # there is no such address on this machine
-        with listening:
-            threading.Thread(target=answer_once, args=(listening,), daemon=True).start()
-            environment = {"MOCA_HOST": host, "MOCA_PORT": str(listening.getsockname()[1])}
+        with (
+            contextlib.suppress(OSError),  # there is no such address on this machine
+            ThreadServer(Answers, host=host) as server,
+        ):
+            environment = {"MOCA_HOST": host, "MOCA_PORT": str(server.server_port)}
             assert healthy(**environment) == (0, ""), host
-
-
-def answer_once(listening):
-    connection, _ = listening.accept()
-    with connection:
-        connection.recv(4096)
-        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
 
 
 @pytest.fixture(scope="module")
