@@ -19,8 +19,8 @@
     * EarlierItemFailed (424): not attempted, as an earlier item of the same stream failed
     * Temporary (429, 503, 504): a retry may succeed; only of items of a batch, as for other
       calls the client retries and raises Unavailable
-    * Fault (500): the service's own
-      * NumericalFault, Quarantined, CorruptState, ModelChanged
+    * Fault (500, 501): the service's own
+      * NumericalFault, Quarantined, CorruptState, ModelChanged, NotInstalled
 
 A problem of a type that this version does not know gets the class of its status.
 """
@@ -226,7 +226,7 @@ class Temporary(Problem, status=(429, 502, 503, 504)):
     """Temporary: retry later, after `retry_after_s` if the service gave one."""
 
 
-class Fault(Problem, status=(500,)):
+class Fault(Problem, status=(500, 501)):
     """Internal fault of the service."""
 
 
@@ -244,6 +244,10 @@ class CorruptState(Fault):
 
 class ModelChanged(Fault):
     """The artifact of the stream's model differs from the one that the stream was created with."""
+
+
+class NotInstalled(Fault):
+    """The call needs torch, which is not installed where the workers run."""
 
 
 class Unavailable(ClientError):

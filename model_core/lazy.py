@@ -7,6 +7,7 @@ times as fast, in a quarter of the memory, and also where it is not installed.
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from model_core.errors import MissingTorch
@@ -21,17 +22,30 @@ else:
         """The module, once one of its names is asked for."""
 
         def __getattr__(self, name: str) -> Any:
-            try:
-                import torch as module
-            except ModuleNotFoundError as error:
-                raise MissingTorch(
-                    "this needs torch, which is not installed: pip install torch; built-in models "
-                    "do without, but for forecasts of paths, labels that lack some outputs, "
-                    "predictions by their components, and other devices than the CPU"
-                ) from error
-            return getattr(module, name)
+            return getattr(load(), name)
 
     torch = _Lazy()
+
+
+def load() -> ModuleType:
+    """The module, imported at the first call, which takes a second or more.
+
+    Raises MissingTorch where it is not installed.
+    """
+    try:
+        import torch as module
+    except ModuleNotFoundError as error:
+        raise MissingTorch(
+            "this needs torch, which is not installed: pip install torch; built-in models do "
+            "without, but for forecasts, actions, labels that lack some outputs, predictions by "
+            "components, samples or other quantiles, and devices other than the CPU"
+        ) from error
+    return module
+
+
+def loaded() -> bool:
+    """Whether it was imported by now."""
+    return sys.modules.get("torch") is not None
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:

@@ -18,7 +18,7 @@
   * NoAnswer: accepted, but not answered in time; it is applied at most once
   * ReadTimeout: a read was not answered in time; it changes nothing
   * Defect: internal faults
-    * InternalError, NumericalFault, Quarantined, CorruptState, ModelChanged
+    * InternalError, NumericalFault, Quarantined, CorruptState, ModelChanged, NotInstalled
 
 The class of an error states its status, title, time until a retry and an example. Its type in a
 problem document is the class's name: `unknown-stream` of UnknownStream. Its title is the same in
@@ -564,6 +564,13 @@ class ModelChanged(Defect):
         "the files of pump@1 differ from those that the stream was created with: "
         "restore them, or move the stream by POST /v1/streams/{id}/model"
     )
+
+
+class NotInstalled(Defect):
+    """The call needs torch, which is not installed where the workers run; nothing was changed."""
+
+    status = 501
+    example = "this needs torch, which is not installed: pip install torch"
 
 
 def problem_types(below: type[ServiceError] = ServiceError) -> Iterator[type[ServiceError]]:

@@ -76,6 +76,7 @@ PROBLEMS = {
     429: "overloaded, or over the key's rate limit; nothing was accepted: retry after "
     "Retry-After seconds",
     500: "internal fault; the stream is unchanged",
+    501: "torch, which the call needs, is not installed; nothing was changed",
     503: "the store is unreachable; `type` says whether nothing was accepted or the outcome is "
     "unknown",
     504: "accepted, but not answered in time: it is applied at most once",

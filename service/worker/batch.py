@@ -24,6 +24,7 @@ from service.wire import (
     Observe,
     Record,
     numbers,
+    partial,
     timestamps,
 )
 from service.worker.commands.dispatch import control, observed, usable
@@ -231,6 +232,7 @@ class CommandBatch:
             seen_now = [replace(seen_now[0], x=head.pending[at].x, time=None)]
         self._check(head, seen_now, command.first)
         check_details(self.engine, head, command)
+        self._need_torch(stream, command)
         self._create(stream, head, task)
         stream.touch(task.envelope.time_ms)
         for seen in command.observations:
@@ -275,6 +277,7 @@ class CommandBatch:
             check_position(command.seq, head.seq)
             self._check(head, command.observations, command.first)
             check_details(self.engine, head, command)
+            self._need_torch(stream, command)
             self._create(stream, head, task)
         head = stream.live()
         slab = stream.slab
@@ -322,6 +325,13 @@ class CommandBatch:
         step_inputs.check(observations, first, head.settings.interval, head.last_time)
         if dimensions != before:
             check_sizes(self.engine, head, dimensions, head.settings.max_hypotheses)
+
+    def _need_torch(self, stream: Stream, command: Observe) -> None:
+        """Have torch imported where no kernel takes all observations; raises NotInstalled."""
+        labels = [seen.y for seen in command.observations]
+        labels += [record.y for record in stream.buffer]  # stepped at the end of the warm-up
+        if answers.detailed(command) or any(map(partial, labels)):
+            self.engine.need_torch()
 
     def _refuse(self, queue: StreamQueue, refusal: ServiceError) -> None:
         task = queue.tasks[0]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
+from model_core.errors import MissingTorch
 from model_core.lazy import torch
 from model_core.stream.predictives import summarised
 from model_core.stream.slab import Slab
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.builtin import BUILTIN, Options
-from service.problems import StartupError, UnknownModel
+from service.problems import NotInstalled, StartupError, UnknownModel
 from service.settings import Settings
 from service.store.connection import patiently
 from service.store.health import check_server, fix_partitions
@@ -38,7 +39,7 @@ def check_device(name: str) -> None:
         there = device.type != "cuda" or (device.index or 0) < torch.cuda.device_count()
         if there and device.type != "cuda":
             torch.ones(1, dtype=torch.float64, device=device)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+    except (AssertionError, MissingTorch, NotImplementedError, RuntimeError, TypeError) as error:
         raise StartupError(f"cannot use --device {name!r}: {str(error).splitlines()[0]}") from error
     if not there:
         raise StartupError(
@@ -57,7 +58,7 @@ def dummy_step(settings: Settings) -> None:
         name = catalogue.resolve(settings.default_model)
         options = BUILTIN[name].simulated if name in BUILTIN else Options()
         model = catalogue.get(name, options)
-    except UnknownModel:
+    except (NotInstalled, UnknownModel):
         model = catalogue.get("gaussian")
     slab = Slab(model, DEFAULTS.max_hypotheses, LEVELS, settings.device)
     ones = [[1.0] * model.scaled]

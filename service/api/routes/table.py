@@ -60,6 +60,7 @@ LOGGED: Errors = (
     problems.Quarantined,
     problems.CorruptState,
     problems.ModelChanged,
+    problems.NotInstalled,
     problems.OutcomeUnknown,
 )
 CHANGE: Errors = (*LOGGED, problems.NoAnswer)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from model_core.errors import MissingTorch
 from model_core.stream_settings import (
     DEFAULT_MODEL,
     DEFAULT_VECTOR_MODEL,
@@ -16,7 +17,7 @@ from model_core.stream_settings import (
     StreamSettings,
 )
 from service.observability import metrics
-from service.problems import CorruptState, ModelChanged, ReadTimeout, UnknownStream
+from service.problems import CorruptState, Defect, NotInstalled, ReadTimeout, UnknownStream
 from service.schema import rendering
 from service.store.streams import UnreadablePart
 from service.wire import (
@@ -85,6 +86,8 @@ def control(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]
     except UnreadablePart as error:  # a part that only this command needs
         engine.note(stream, str(error))
         raise CorruptState(str(error)) from error
+    except MissingTorch as error:
+        raise NotInstalled(str(error)) from error
 
 
 def _late(engine: Engine, task: CommandTask) -> bool:
@@ -98,15 +101,16 @@ def _late(engine: Engine, task: CommandTask) -> bool:
 
 
 def usable(stream: Stream, moved: bool = False) -> None:
-    """Raise CorruptState for a stream that could not be read, or has no model; or ModelChanged.
+    """Raise CorruptState for a stream that could not be read, or has no model.
 
-    moved: the model does not matter, it is to get another one.
+    Or the defect that it is not served for. moved: the model does not matter, it is to get another
+    one.
     """
     if stream.broken is not None:
         raise CorruptState(stream.broken)
     if stream.unserved is not None and not moved:
-        changed = isinstance(stream.unserved, ModelChanged)
-        raise (ModelChanged if changed else CorruptState)(str(stream.unserved))
+        defect = isinstance(stream.unserved, Defect)
+        raise (type(stream.unserved) if defect else CorruptState)(str(stream.unserved))
 
 
 def fresh(
@@ -250,6 +254,8 @@ def _expire(engine: Engine, stream: Stream, task: CommandTask) -> None:
 
 def _predict(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, Predict)
+    if task.command.horizon or predict.described(task.command):
+        engine.need_torch()
     answer = forecast.predictions if task.command.horizon else predict.predictions
     task.body = [answer(engine, stream, task.command)]
 
@@ -260,6 +266,7 @@ def _run_length(engine: Engine, stream: Stream, task: CommandTask) -> None:
 
 def _act(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, Act)
+    engine.need_torch()
     task.body = [act.act(engine, stream, task.command)]
 
 

@@ -80,9 +80,11 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     if row is not None:
         records = [step_inputs.coming(slab.model, head, command.elapsed, x or None) for x in inputs]
         offset = stream.offset(len(head.pending))
-        predicted = _predicted(slab, row, records, offset, command)
-    if row is not None and stream.slab is None:
-        slab.remove(row)
+        try:
+            predicted = _predicted(slab, row, records, offset, command)
+        finally:
+            if stream.slab is None:
+                slab.remove(row)
     for prediction, x in zip(predicted, inputs, strict=True):
         prediction.x = x or None
     answer = responses.Predictions(
@@ -95,11 +97,16 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     return msgspec.json.encode(answer)
 
 
+def described(command: Predict) -> bool:
+    """Whether predictions name more than their usual summary, which kernels do not compute."""
+    return command.components or command.samples > 0 or tuple(command.quantiles) != LEVELS
+
+
 def _predicted(
     slab: Slab, row: int, records: list[Record], offset: float, command: Predict
 ) -> list[Prediction]:
     """Predictions of the label to come by a row of a slab; offset: the label's season."""
-    if command.components or command.samples or tuple(command.quantiles) != LEVELS:
+    if described(command):
         mixture, run_lengths = _mixture(slab, row, records)
         if offset:
             mixture = mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset))

@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from model_core.errors import BadArtifact
+from model_core import lazy
+from model_core.errors import BadArtifact, MissingTorch
 from model_core.lazy import is_tensor
 from model_core.table import Layout
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
 from service.models import catalogue
 from service.observability import metrics
-from service.problems import ModelChanged, UnknownModel
+from service.problems import ModelChanged, NotInstalled, UnknownModel
 from service.wire import Head
 
 logger = logging.getLogger(__name__)
@@ -131,10 +132,13 @@ class LoadedModels:
     def _load(self, name: str, wanted: str | None) -> UnderlyingModel:
         if self.digest(name) != wanted:
             raise self._other(name, wanted)
-        from model_core import artifact  # torch: a second or more
-
         try:
+            lazy.load()
+            from model_core import artifact
+
             model = artifact.load(self._place(name), self._device)
+        except MissingTorch as error:
+            raise NotInstalled(f"model {name}: {error}") from error
         except (BadArtifact, OSError) as error:
             raise _unloadable(name, error) from error
         if self.digest(name) != wanted:

@@ -13,13 +13,13 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import redis
 
-from model_core import codec
-from model_core.errors import BadState
+from model_core import codec, lazy
+from model_core.errors import BadState, MissingTorch
 from model_core.stream.slab import CHUNK_BYTES, STEP_BYTES, Refused, Slab
 from model_core.upm.builtin import Options
 from service import wire
 from service.observability import metrics
-from service.problems import ServiceError
+from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
 from service.store.streams import Store, Stored, UnreadablePart, decoded
 from service.wire import Head
@@ -104,6 +104,9 @@ class Engine:
             self._break(stream, str(error))
         except ServiceError as refusal:  # its model is missing: again at the next command
             stream.unserved = refusal
+        except MissingTorch as error:  # that the last labels were stepped by elsewhere
+            stream.leave()
+            stream.unserved = NotInstalled(str(error))
         else:
             return True
         return False
@@ -284,6 +287,16 @@ class Engine:
                     self._make_room,
                 )
         return self._slabs[key]
+
+    def need_torch(self) -> None:
+        """Have torch imported, for what no kernel computes; raises NotInstalled."""
+        if lazy.loaded():
+            return
+        try:
+            with self._ticking():
+                lazy.load()
+        except MissingTorch as error:
+            raise NotInstalled(str(error)) from error
 
     @contextmanager
     def _ticking(self) -> Iterator[None]:

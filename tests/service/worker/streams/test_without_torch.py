@@ -1,0 +1,116 @@
+"""Workers where torch is not installed: what needs it is refused as such, all else is served."""
+
+import json
+
+import pytest
+
+from model_core import lazy
+from model_core.errors import MissingTorch
+from service.wire import (
+    Act,
+    Configure,
+    Observation,
+    Observe,
+    Predict,
+    RunLength,
+    SegmentHistory,
+)
+from tests.service.worker.conftest import slug
+from tests.service.worker.kinds import KINDS, configure, publish, series
+
+KNOWN = {"location": [0.0, 0.0], "scale": [1.0, 1.0]}
+PAIRS = [[0.1, 0.2], [0.3, -0.4], [-0.5, 0.6]]
+HOLE = Observation(y=[None, 1.0])
+
+
+@pytest.fixture
+def uninstall(monkeypatch):
+    """Have every use of torch fail as where it is not installed, until `undo`."""
+
+    def missing():
+        raise MissingTorch("this needs torch, which is not installed")
+
+    def change():
+        monkeypatch.setattr(lazy, "load", missing)
+        monkeypatch.setattr(lazy, "loaded", lambda: False)
+
+    change.undo = monkeypatch.undo
+    return change
+
+
+def refused(bench, command):
+    answer = bench.ask(command, status=501)
+    assert slug(answer) == "not-installed"
+    assert "torch" in answer["detail"]
+
+
+def test_calls_that_torch_computes_are_refused_and_change_nothing(bench, uninstall):
+    bench.ask(Configure("a", {"model": "joint", **KNOWN}), status=201)
+    bench.ask(Configure("b", {"model": "linear"}), status=201)
+    bench.observe("a", PAIRS)
+    bench.observe("b", series(KINDS["linear"], 25))
+    uninstall()
+    before = bench.stored("a"), bench.stored("b")
+    for command in (
+        Predict("a", horizon=2),
+        Predict("a", components=True),
+        Predict("a", samples=3),
+        Predict("a", quantiles=[0.25]),
+        Act("b", [[0.5], [1.0]], "greedy"),
+        Observe("a", [HOLE]),
+        Observe("a", [Observation(y=PAIRS[0]), HOLE]),
+        Observe("a", [Observation(y=PAIRS[0])], components=True),
+        Observe("a", [Observation(y=PAIRS[0])], quantiles=[0.25]),
+    ):
+        refused(bench, command)
+    assert (bench.stored("a"), bench.stored("b")) == before
+    assert bench.ask(Predict("a"))["predictions"][0]["predictive"]["quantiles"]
+    assert bench.ask(RunLength("a"))["seq"] == 2
+    assert [answer["seq"] for answer in bench.observe("a", PAIRS)] == [3, 4, 5]
+    assert not bench.quarantine("a")
+
+
+def test_a_label_of_the_warm_up_that_lacks_outputs(bench, uninstall):
+    bench.ask(Configure("a", {"model": "joint", "warmup": 4}), status=201)
+    bench.observe("a", [PAIRS[0], HOLE, PAIRS[1]])
+    uninstall()
+    refused(bench, Observe("a", [HOLE]))
+    refused(bench, Observe("a", [Observation(y=PAIRS[2])]))  # would replay the one before
+    uninstall.undo()
+    bench.observe("a", [PAIRS[2], [0.7, 0.8]])
+    assert bench.head("a").warm
+
+
+def test_a_stream_whose_last_labels_lack_outputs_waits_for_a_worker_with_torch(bench, uninstall):
+    bench.ask(Configure("a", {"model": "joint", **KNOWN}), status=201)
+    bench.observe("a", [*PAIRS, HOLE])
+    bench.crash()
+    uninstall()
+    before = bench.stored("a")
+    keyed = Observe("a", [Observation(y=PAIRS[0])], key="k", digest="d")
+    for command in (keyed, RunLength("a"), Predict("a"), SegmentHistory("a")):
+        refused(bench, command)
+    assert bench.stored("a") == before
+    assert all(slab.empty for slab in bench.worker.engine._slabs.values())
+    bench.observe("b", [1.0, 2.0])  # others are served
+    uninstall.undo()
+    (outcome,) = bench.send(keyed)  # not answered from memory: nothing was done
+    assert json.loads(outcome.body[0])["seq"] == 4
+
+
+def test_a_rerun_through_labels_that_lack_outputs_leaves_no_row(bench, uninstall):
+    bench.ask(Configure("a", {"model": "joint", **KNOWN}), status=201)
+    bench.observe("a", [*PAIRS, HOLE])
+    (slab,) = bench.worker.engine._slabs.values()
+    uninstall()
+    spare = slab.spare_bytes
+    refused(bench, SegmentHistory("a"))
+    assert slab.spare_bytes == spare
+    assert [answer["seq"] for answer in bench.observe("a", PAIRS)] == [4, 5, 6]
+
+
+def test_a_trained_model_is_refused(bench, uninstall, tmp_path):
+    publish(tmp_path / "models")
+    uninstall()
+    refused(bench, Configure("a", {"model": KINDS["alpaca"].model}))
+    configure(bench, "a", KINDS["gaussian"])
