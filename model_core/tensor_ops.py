@@ -10,6 +10,7 @@ from model_core.maths import bound
 
 __all__ = [
     "exp",
+    "expm1",
     "fma",
     "half_erfc",
     "log",
@@ -30,6 +31,11 @@ def maths(name: str) -> ModuleType:
 def exp(x: Tensor) -> Tensor:
     """Exponential."""
     return torch.exp(x)
+
+
+def expm1(x: Tensor) -> Tensor:
+    """`exp(x) - 1`."""
+    return torch.expm1(x)
 
 
 def log(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from model_core.compiled.jit import Floats, bits_of, compiled, float_of, fma, inlined
+from model_core.compiled.jit import Floats, bits_of, compiled, float_of, fma, inlined, whole
 
 INF = math.inf
 ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it leaves the nearest integer in the low bits
@@ -25,6 +25,25 @@ ERFC_CENTRE = 3.0
 @inlined
 def exp(x: float) -> float:
     """Exponential; 0 below -708, where it is less than 4e-308."""
+    scale, less = _exp_parts(x)
+    value = (less + 1.0) * scale
+    value = 0.0 if x < LOWEST else value
+    value = INF if x > HIGHEST else value
+    return value if x == x else x
+
+
+@inlined
+def expm1(x: float) -> float:
+    """`exp(x) - 1`, of all digits where x is small."""
+    scale, less = _exp_parts(x)
+    value = less * scale + (scale - 1.0)
+    value = INF if x > HIGHEST else value
+    return value if x == x else x
+
+
+@inlined
+def _exp_parts(x: float) -> tuple[float, float]:
+    """A power of two and what `exp(x)` in its units is more than one, within the range of exp."""
     y = x if x > LOWEST else LOWEST
     y = y if y < HIGHEST else HIGHEST
     shifted = fma(y, INVERSE_LN2, ROUND)
@@ -42,10 +61,7 @@ def exp(x: float) -> float:
     p = fma(p, r, 1 / 24.0)
     p = fma(p, r, 1 / 6.0)
     p = fma(p, r, 0.5)
-    value = (fma(p * r, r, r) + 1.0) * float_of((bits_of(shifted) + 1023) << 52)
-    value = 0.0 if x < LOWEST else value
-    value = INF if x > HIGHEST else value
-    return value if x == x else x
+    return float_of((bits_of(shifted) + 1023) << 52), fma(p * r, r, r)
 
 
 @inlined
@@ -103,34 +119,38 @@ def half_erfc(z: float) -> float:
     Shepherd and Laframboise 1981, *Mathematics of Computation* 36; the coefficients are those of
     the Chebyshev series, cut where they are below 1e-16.
     """
-    q = (z - ERFC_CENTRE) / (z + ERFC_CENTRE)
-    p = fma(8.392316806158101e-10, q, 9.86189739514005e-10)
-    p = fma(p, q, -8.21677208109158e-09)
-    p = fma(p, q, -1.3312565711690716e-08)
-    p = fma(p, q, 4.106192863513155e-08)
-    p = fma(p, q, 1.0183535184232117e-07)
-    p = fma(p, q, -1.4047351574980117e-07)
-    p = fma(p, q, -6.165999740970803e-07)
-    p = fma(p, q, 3.557580864121224e-07)
-    p = fma(p, q, 3.4723699382822475e-06)
-    p = fma(p, q, -7.308264649505584e-07)
-    p = fma(p, q, -2.0100541706493743e-05)
-    p = fma(p, q, 4.949195973344765e-06)
-    p = fma(p, q, 0.00012509934225340342)
-    p = fma(p, q, -0.00010515971940590749)
-    p = fma(p, q, -0.0007798322696065087)
-    p = fma(p, q, 0.0018886903449694085)
-    p = fma(p, q, 0.002529391815687182)
-    p = fma(p, q, -0.02377051491716842)
-    p = fma(p, q, 0.06830802734401044)
-    p = fma(p, q, -0.11927366341538653)
-    p = fma(p, q, 0.12964515870275936)
-    p = fma(p, q, -0.04756229435344919)
-    p = fma(p, q, -0.13562110612458117)
-    p = fma(p, q, 1.2530080582697296)
+    # 1 / ((z + c) (1 + 2 z)) is both quotients
+    beyond = z + ERFC_CENTRE
+    twice = 1.0 + 2.0 * z
+    inverse = 1.0 / (beyond * twice)
+    q = (z - ERFC_CENTRE) * (twice * inverse)
+    w = q * q
+    even = fma(8.392316806158101e-10, w, -8.21677208109158e-09)
+    odd = fma(9.86189739514005e-10, w, -1.3312565711690716e-08)
+    even = fma(even, w, 4.106192863513155e-08)
+    odd = fma(odd, w, 1.0183535184232117e-07)
+    even = fma(even, w, -1.4047351574980117e-07)
+    odd = fma(odd, w, -6.165999740970803e-07)
+    even = fma(even, w, 3.557580864121224e-07)
+    odd = fma(odd, w, 3.4723699382822475e-06)
+    even = fma(even, w, -7.308264649505584e-07)
+    odd = fma(odd, w, -2.0100541706493743e-05)
+    even = fma(even, w, 4.949195973344765e-06)
+    odd = fma(odd, w, 0.00012509934225340342)
+    even = fma(even, w, -0.00010515971940590749)
+    odd = fma(odd, w, -0.0007798322696065087)
+    even = fma(even, w, 0.0018886903449694085)
+    odd = fma(odd, w, 0.002529391815687182)
+    even = fma(even, w, -0.02377051491716842)
+    odd = fma(odd, w, 0.06830802734401044)
+    even = fma(even, w, -0.11927366341538653)
+    odd = fma(odd, w, 0.12964515870275936)
+    even = fma(even, w, -0.04756229435344919)
+    odd = fma(odd, w, -0.13562110612458117)
+    even = fma(even, w, 1.2530080582697296)
     square = z * z
     rest = fma(z, z, -square)
-    tail: float = 0.5 * exp(-square) * (1.0 - rest) * p / (1.0 + 2.0 * z)
+    tail: float = 0.5 * exp(-square) * (1.0 - rest) * fma(odd, q, even) * (beyond * inverse)
     return tail
 
 
@@ -289,3 +309,52 @@ def exp_of(values: Floats, shift: float, out: Floats, n: int) -> None:
     """`exp(values - shift)`."""
     for i in range(n):
         out[i] = exp(values[i] - shift)
+
+
+@compiled
+def shift(values: Floats, by: float, out: Floats, n: int) -> None:
+    """`values + by`."""
+    for i in range(n):
+        out[i] = values[i] + by
+
+
+@compiled
+def scale(by: float, values: Floats, n: int) -> None:
+    """Multiply by a number."""
+    for i in range(n):
+        values[i] *= by
+
+
+@compiled
+def add(left: Floats, right: Floats, out: Floats) -> None:
+    """Sums of two lines."""
+    for i in range(whole(out)):
+        out[i] = left[i] + right[i]
+
+
+@compiled
+def multiply(left: Floats, right: Floats, out: Floats) -> None:
+    """Products of two lines."""
+    for i in range(whole(out)):
+        out[i] = left[i] * right[i]
+
+
+@compiled
+def divide(values: Floats, by: Floats) -> None:
+    """Divide a line by another."""
+    for i in range(whole(values)):
+        values[i] /= by[i]
+
+
+@compiled
+def add_product(left: Floats, right: Floats, out: Floats) -> None:
+    """Add the products of two lines."""
+    for i in range(whole(out)):
+        out[i] += left[i] * right[i]
+
+
+@compiled
+def subtract_product(left: Floats, right: Floats, out: Floats) -> None:
+    """Take off the products of two lines."""
+    for i in range(whole(out)):
+        out[i] -= left[i] * right[i]

@@ -65,18 +65,6 @@ def log_change(hazard: float, elapsed: float, changepoint: float) -> tuple[float
 
 
 @compiled
-def _shift(values: Floats, by: float, out: Floats, n: int) -> None:
-    for i in range(n):
-        out[i] = values[i] + by
-
-
-@compiled
-def _scale(by: float, values: Floats, n: int) -> None:
-    for i in range(n):
-        values[i] *= by
-
-
-@compiled
 def _changes(lines: Floats, number: Floats, hazard: Floats, work: Floats) -> float:
     """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH.
 
@@ -86,10 +74,10 @@ def _changes(lines: Floats, number: Floats, hazard: Floats, work: Floats) -> flo
     n, entries = whole(log_prob), hazard.shape[0]
     if entries == 1:
         change, survival = log_change(hazard[0], number[ELAPSED], number[CHANGEPOINT])
-        _shift(log_prob, change, work[EACH], n)
-        _shift(score, change, work[SHARE], n)
-        _shift(log_prob, survival, work[GROWN], n)
-        _shift(score, survival, work[PATH], n)
+        arithmetic.shift(log_prob, change, work[EACH], n)
+        arithmetic.shift(score, change, work[SHARE], n)
+        arithmetic.shift(log_prob, survival, work[GROWN], n)
+        arithmetic.shift(score, survival, work[PATH], n)
         return survival - change
     for i in range(n):
         entry = min(max(int(run_length[i]), 0), entries - 1)
@@ -102,17 +90,15 @@ def _changes(lines: Floats, number: Floats, hazard: Floats, work: Floats) -> flo
 
 
 @compiled
-def _likeliest(log_prob: Floats, age: Floats, below: float) -> int:
+def _likeliest(log_prob: Floats, age: Floats, below: float, spare: Floats) -> int:
     """Slot of the largest of run lengths below, as `belief.likeliest`; 0 where there is none."""
-    highest = -INF
-    for i in range(log_prob.shape[0]):
-        if age[i] < below and log_prob[i] > highest:
-            highest = log_prob[i]
-    slot, longest = 0, -1.0
-    for i in range(log_prob.shape[0]):
-        if longest < age[i] < below and log_prob[i] >= highest - TIE:
-            slot, longest = i, age[i]
-    return slot
+    n = whole(log_prob)
+    for i in range(n):
+        spare[i] = log_prob[i] if age[i] < below else -INF
+    least = arithmetic.largest(spare, n) - TIE
+    for i in range(n):
+        spare[i] = age[i] if age[i] < below and log_prob[i] >= least else -1.0
+    return arithmetic.place_of(spare, arithmetic.largest(spare, n), n)
 
 
 @compiled
@@ -133,11 +119,11 @@ def grow(
             scale = math.exp(top + likelier)
         best = arithmetic.largest(work[SHARE], n)
         run_length = lines[RUN_LENGTH]
-        previous = seq - 1.0 - run_length[_likeliest(work[SHARE], run_length, INF)]
+        previous = seq - 1.0 - run_length[_likeliest(work[SHARE], run_length, INF, work[SPARE])]
     work[GROWN, slot] = change
     work[PATH, slot] = best
     if 0.0 < scale < INF:  # what CHANCE has is proportional to what it is to have
-        _scale(scale, work[CHANCE], n)
+        arithmetic.scale(scale, work[CHANCE], n)
         work[CHANCE, slot] = math.exp(change)
     else:
         arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
@@ -155,11 +141,11 @@ def mix(rate: float, beside: float, work: Floats) -> None:
     arithmetic.fill(work[OUTSIDE], math.log(rate) if rate > 0 else -INF)
     n = whole(chance)
     everything = arithmetic.total(chance, n)
-    _scale(1.0 - rate, chance, n)
+    arithmetic.scale(1.0 - rate, chance, n)
     chance[n - 1] = rate * everything
     if beside > 0:
         everything = arithmetic.total(chance, n)
-        _scale(1.0 - beside, chance, n)
+        arithmetic.scale(1.0 - beside, chance, n)
         chance[n - 2] = beside * everything
 
 
@@ -221,11 +207,11 @@ def observe(work: Floats, counted: float) -> float:
     n = whole(each)
     log_score = _weigh(work)
     if counted != 1.0:
-        _scale(counted, each, n)
+        arithmetic.scale(counted, each, n)
         _weigh(work)
     for i in range(n):
         path[i] += each[i]
-    _shift(path, -arithmetic.largest(path, n), path, n)
+    arithmetic.shift(path, -arithmetic.largest(path, n), path, n)
     return log_score
 
 
@@ -240,7 +226,7 @@ def _weigh(work: Floats) -> float:
     arithmetic.exp_of(posterior, top, work[MASS], n)
     total = arithmetic.total(work[MASS], n)
     evidence = math.log(total)
-    _scale(1.0 / total, work[MASS], n)
+    arithmetic.scale(1.0 / total, work[MASS], n)
     for i in range(n):
         posterior[i] = posterior[i] - top - evidence
     return top + evidence
@@ -291,11 +277,11 @@ def keep(
         own[k] = totals[k]
     posterior[drop] = -INF
     path[drop] = -INF
-    _shift(posterior, -math.log1p(-mass), posterior, n)
-    _scale(1.0 / (1.0 - mass), work[MASS], n)
+    arithmetic.shift(posterior, -math.log1p(-mass), posterior, n)
+    arithmetic.scale(1.0 / (1.0 - mass), work[MASS], n)
     work[MASS, drop] = 0.0
-    _shift(posterior, 0.0, lines[LOG_PROB], slots)
-    _shift(path, 0.0, lines[SCORE], slots)
+    arithmetic.shift(posterior, 0.0, lines[LOG_PROB], slots)
+    arithmetic.shift(path, 0.0, lines[SCORE], slots)
     head[SEQ] += 1.0
 
 
@@ -324,12 +310,12 @@ def read_out(
     log_prob, age, score = work[POSTERIOR], lines[RUN_LENGTH], work[PATH]
     mass, spare = work[MASS], work[SPARE]
     n, below = whole(mass), seq - number[CONFIRMED]
-    likeliest = _likeliest(log_prob, age, INF)
-    best = _likeliest(score, age, INF)
+    likeliest = _likeliest(log_prob, age, INF, spare)
+    best = _likeliest(score, age, INF, spare)
     changed = _mass_below(mass, age, below, spare)
     event = likeliest
     if number[THRESHOLD] > 0 and changed >= number[THRESHOLD]:
-        event = _likeliest(log_prob, age, below)
+        event = _likeliest(log_prob, age, below, spare)
     for i in range(n):
         spare[i] = mass[i] * age[i]
     alive = 0

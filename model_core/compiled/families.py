@@ -131,10 +131,12 @@ def _positive(kind: type[components.Positive]) -> Answers:
                 n += 1
         mixture.moments(chance, params[:1], params[1:2], whole(chance), out)
         y = _label(step.number)
-        out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, family)[0]
+        out[2] = np.nan if math.isnan(y) else mixture.sums(y, 1.0, spare, n, n, family)[0]
         out[3] = out[2]
-        tolerance = student_t.TOLERANCE
-        mixture.quantiles(levels, out[0], tolerance, spare, n, family, 0.0, out[4:])
+        spread = mixture.spread(spare, n, out[0])
+        mixture.quantiles(
+            levels, out[0], spread, student_t.TOLERANCE, spare, 0, n, family, 0.0, out[4:]
+        )
         return 0.0
 
     # By these names numba's cache tells the functions of one family from those of another.

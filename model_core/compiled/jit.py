@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 REAL = numba.types.float64
+SINGLE = numba.types.float32
 
 
 def called(function: F) -> F:
@@ -54,6 +55,14 @@ def called(function: F) -> F:
 def compiled(function: F) -> F:
     """Compile, or load from the cache, with what is compiled and calls it: Python may not."""
     return _cached(numba.njit(**OPTIONS)(function))  # type: ignore[no-any-return]
+
+
+def regrouped(function: F) -> F:
+    """As `compiled`, with sums in any order: loops that sum several things become vectors.
+
+    The functions they call keep their order. For what no state holds: summaries alone.
+    """
+    return _cached(numba.njit(fastmath={"reassoc"}, **OPTIONS)(function))  # type: ignore[no-any-return]
 
 
 def _cached(dispatcher: Any) -> Any:
@@ -189,36 +198,41 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
 @intrinsic
 def bits_of(context: Any, x: Any) -> Any:
-    """The 64 bits of a float as an integer."""
+    """The bits of a float as an integer of its size."""
+    kind = numba.types.int32 if x == SINGLE else numba.types.int64
 
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         from llvmlite import ir
 
-        return builder.bitcast(arguments[0], ir.IntType(64))
+        return builder.bitcast(arguments[0], ir.IntType(signature.return_type.bitwidth))
 
-    return numba.types.int64(numba.types.float64), generate
+    return kind(SINGLE if x == SINGLE else REAL), generate
 
 
 @intrinsic
 def float_of(context: Any, bits: Any) -> Any:
-    """The float that 64 bits are."""
+    """The float that these bits are, an integer of its size."""
+    single = bits == numba.types.int32
 
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         from llvmlite import ir
 
-        return builder.bitcast(arguments[0], ir.DoubleType())
+        return builder.bitcast(arguments[0], ir.FloatType() if single else ir.DoubleType())
 
-    return numba.types.float64(numba.types.int64), generate
+    if single:
+        return SINGLE(numba.types.int32), generate
+    return REAL(numba.types.int64), generate
 
 
 @intrinsic
 def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """`a b + c` with one rounding."""
+    """`a b + c` with one rounding, in single precision where all three are."""
 
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
 
-    return REAL(REAL, REAL, REAL), generate
+    kind = SINGLE if a == b == c == SINGLE else REAL
+    return kind(kind, kind, kind), generate
 
 
 def slot_pointer(target: Any, builder: Any, kind: Any, rows: Any, line: Any, slot: Any) -> Any:

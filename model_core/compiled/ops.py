@@ -6,12 +6,13 @@ import math
 import sys
 from types import ModuleType
 
-from model_core.compiled.arithmetic import exp, half_erfc, log, log1p
+from model_core.compiled.arithmetic import exp, expm1, half_erfc, log, log1p
 from model_core.compiled.jit import fma, inlined
 from model_core.maths import bound
 
 __all__ = [
     "exp",
+    "expm1",
     "fma",
     "half_erfc",
     "log",

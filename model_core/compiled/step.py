@@ -85,7 +85,8 @@ class RowStep(NamedTuple):
 
     number: inputs of the row. context: of the stream. lines: of the row, in place. own: the
     statistics that are copied, as the step works on them. params: of the predictives. work: numbers
-    of the belief, see `belief`.
+    of the belief, see `belief`. marginal: address of `student_t.marginal`, which several
+    models call and none contains: it takes long to compile.
 
     All but `number` and `context` have W columns, whole vectors: after those of the slots the last
     one is the prior's, which outliers are drawn from (with a wider scale), the one before it what a
@@ -100,11 +101,17 @@ class RowStep(NamedTuple):
     own: Floats
     params: Floats
     work: Floats
+    marginal: int
 
 
 _LINE, _MATRIX = (numba.types.Array(numba.float64, n, "C") for n in (1, 2))
 _MODEL = numba.typeof(Model(0, 0, 0))
-_STEP = numba.types.NamedTuple((_MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _MATRIX), RowStep)
+_STEP = numba.types.NamedTuple(
+    (_MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _MATRIX, numba.int64), RowStep
+)
+_MARGINAL = (
+    numba.int64, numba.int64, numba.int64, _LINE, _MATRIX, _MATRIX, numba.int64, _LINE,
+)  # fmt: skip
 
 
 class Functions(NamedTuple):
@@ -125,7 +132,10 @@ class Functions(NamedTuple):
     summarise: Any
 
     def addresses(self) -> Ints:
-        """Of the functions, compiled or loaded from the cache."""
+        """Of the functions and of `student_t.marginal`, compiled or loaded from the cache."""
+        from model_core.compiled.models.student_t import marginal
+
+        shared = address(marginal, _MARGINAL)
         return np.array(
             [
                 address(self.predict, (_STEP,)),
@@ -133,6 +143,7 @@ class Functions(NamedTuple):
                 address(self.learn, (_STEP, numba.float64)),
                 address(self.remember, (_STEP,)),
                 address(self.summarise, (_STEP, _MATRIX, _MATRIX, _LINE)),
+                shared,
             ]
         )
 
@@ -205,12 +216,13 @@ def advance(
     Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
     model.params, W) to work in, spare: (model.spare, model.spares W), totals: (1 + 2 d).
     """
-    predict, score, learn, remember, summarise = (
+    predict, score, learn, remember, summarise, marginal = (
         functions[0],
         functions[1],
         functions[2],
         functions[3],
         functions[4],
+        functions[5],
     )
     work = memory[: belief.ROWS]
     own = memory[belief.ROWS : belief.ROWS + model.kept]
@@ -228,7 +240,7 @@ def advance(
         labelled = number[LABELLED] > 0
         slot, previous = belief.grow(line, slots, head[SEQ], number, hazards[b], work)
         _load(line, first, slot, own)
-        step = RowStep(model, number, context, line, own, params, work)
+        step = RowStep(model, number, context, line, own, params, work, marginal)
         beside = call(predict, step)
         if model.by_input:
             belief.mix_by_input(rate, params[model.classes], work)

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 
-from model_core.maths.ops import exp, log, log1p, maximum, minimum, where
+from model_core.maths.ops import exp, expm1, log, log1p, maximum, minimum, where
 from model_core.maths.special import (
     COUNT_SHIFTS,
     FARTHEST,
     HALF_LOG_2PI,
     ROOT_2_PI,
-    expm1,
     peizer_pratt,
     stirling_error,
 )

@@ -13,6 +13,11 @@ def exp(x: float) -> float:
     return math.exp(x) if x < 709.0 else math.inf
 
 
+def expm1(x: float) -> float:
+    """`exp(x) - 1`, of all digits where x is small."""
+    return math.expm1(x) if x < 709.0 else math.inf
+
+
 def log(x: float) -> float:
     """Natural logarithm: -inf of 0, nan of what is below."""
     if x > 0:

@@ -96,23 +96,29 @@ def student_t(
     ratio = t * t * a
     x = 1.0 / (1.0 + ratio)
     more = log1p(ratio)
-    density = exp(norm - (half + 0.5) * more)
-    series = (((e * x + d) * x + c) * x + b) * x + a
-    y = hill * more
-    poly = ((-0.4 * y - 3.3) * y - 24.0) * y - 85.5
-    bend = y + poly / (hill_b + 0.8 * y * y)
+    density = student_t_density(more, half, norm)
+    bent = student_t_bent(more, hill, hill_b, slope, level)
     # Of the side of t, so that a small lower tail is as exact as it is small.
-    tail = half_erfc((level + bend * slope) * sqrt(y)) + abs(t) * density * series
+    tail = half_erfc(bent) + abs(t) * density * student_t_series(x, a, b, c, d, e)
     return where(t < 0, tail, 1.0 - tail), density, x
 
 
-def expm1(x: float) -> float:
-    """`exp(x) - 1` of x <= 0, of all digits (Kahan)."""
-    u = exp(x)
-    far = u < 0.5
-    inside = where(far | (u == 1.0), 0.75, u)
-    near = where(u == 1.0, x, (inside - 1.0) * x / log(inside))
-    return where(far, u - 1.0, near)
+def student_t_density(more: float, half: float, norm: float) -> float:
+    """Density of Student's t; more: `log(1 + t^2 / df)`."""
+    return exp(norm - (half + 0.5) * more)
+
+
+def student_t_bent(more: float, hill: float, hill_b: float, slope: float, level: float) -> float:
+    """Hill's normal quantile over `sqrt(2)`, of ten degrees of freedom more."""
+    y = hill * more
+    poly = ((-0.4 * y - 3.3) * y - 24.0) * y - 85.5
+    bend = y + poly / (hill_b + 0.8 * y * y)
+    return (level + bend * slope) * sqrt(y)
+
+
+def student_t_series(x: float, a: float, b: float, c: float, d: float, e: float) -> float:
+    """Terms of the recurrence, in densities times `|t|`; x: `1 / (1 + t^2 / df)`."""
+    return (((e * x + d) * x + c) * x + b) * x + a
 
 
 def normal_cdf(z: float) -> float:

@@ -27,7 +27,7 @@ from scipy import special
 from model_core import compiled, quantiles, readout
 from model_core import filter as moca
 from model_core.compiled import __main__ as installation
-from model_core.compiled import arithmetic, jit
+from model_core.compiled import arithmetic, jit, single
 from model_core.compiled import step as steps_of
 from model_core.compiled.kernel import Kernel
 from model_core.compiled.models import regression
@@ -165,7 +165,8 @@ class Pair:
     def advance(self, seen: Seen, rows: np.ndarray | None = None, **wanted):
         """Table and summary of the kernel's step."""
         rows, packed = self.rows if rows is None else rows, seen.packed()
-        return self.kernel.advance(self.held, rows, packed, seen.hazard, WINDOW, NORMAL, **wanted)
+        wanted = {"levels": NORMAL, **wanted}
+        return self.kernel.advance(self.held, rows, packed, seen.hazard, WINDOW, **wanted)
 
     def broke_a_tie(self) -> bool:
         """Whether another of equals is kept: rounding decides on those."""
@@ -281,6 +282,24 @@ def check_summary(model, mixture, seen, summary, tolerance) -> None:
             assert (reached > level - near).all()
         else:
             assert ((reached - level).abs() < near).all()
+
+
+@pytest.mark.parametrize("name", ["averaged-2", pytest.param("joint-2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hypotheses", [50, 3])
+def test_quantiles_of_any_level_are_as_exact_as_their_tails(name, hypotheses):
+    """What is in single precision elsewhere is not where a tail consists of it."""
+    levels = [1e-9, 1e-6, 9e-4, 2e-3, 0.3, 0.9, 1 - 1e-5]
+    model, rng = model_of(name), np.random.default_rng(4)
+    pair = Pair(model, 2, hypotheses)
+    for at in range(60):
+        seen = observed(model, rng, 2, at, labelled=np.ones(2, bool))
+        _, info, _ = pair.eagerly(pair.own, seen)
+        _, summary = pair.advance(seen, levels=quantiles.with_normal(levels))
+        if at < 20:
+            continue
+        for i, level in enumerate(levels):
+            reached = info.predictive.cdf(torch.tensor(summary.quantiles[:, i]))
+            assert ((reached - level).abs() < 1e-9 * min(level, 1e-1)).all(), (at, level)
 
 
 # Not 0.5: what a missing label leaves as likely as before is then a tie, which rounding breaks.
@@ -595,7 +614,7 @@ def over(function):
             out[i] = function(values[i])
 
     def applied(values):
-        values = np.asarray(values, dtype=float)
+        values = np.asarray(values)
         out = np.empty_like(values)
         loop(values, out)
         return out
@@ -611,6 +630,7 @@ def test_elementary_functions_are_within_rounding_of_scipys():
     with np.errstate(all="ignore"):
         for function, reference, values, rtol, atol in (
             (arithmetic.exp, np.exp, exponents, 1e-15, 0),
+            (arithmetic.expm1, np.expm1, np.r_[exponents, near, -near], 1e-15, 0),
             (arithmetic.log, np.log, positive, 1e-15, 0),
             (arithmetic.log1p, np.log1p, np.r_[wide, near, -near[near < 1]], 1e-15, 0),
             # scipy's own error in the far tail
@@ -624,6 +644,20 @@ def test_elementary_functions_are_within_rounding_of_scipys():
             (arithmetic.ndtri, special.ndtri, np.geomspace(1e-300, 0.9999, 999), 1e-15, 5e-16),
         ):
             np.testing.assert_allclose(over(function)(values), reference(values), rtol, atol)
+
+
+def test_those_in_single_precision_are_within_its_rounding():
+    small = np.r_[0.0, np.geomspace(1e-12, 1e15, 999)]
+    for function, reference, values, rtol, atol in (
+        (single.exp, np.exp, np.linspace(-39, 0, 999), 3e-6, 0),
+        (single.exp, np.exp, [-45.0, -1e4, -1e30], 0, 1e-17),
+        (single.log1p, np.log1p, small, 3e-7, 0),
+        (single.half_erfc, lambda z: special.erfc(z) / 2, np.linspace(0, 6, 999), 1e-5, 1e-17),
+    ):
+        values = np.asarray(values, dtype=np.float32)
+        near = over(function)(values)
+        assert near.dtype == np.float32
+        np.testing.assert_allclose(near, reference(values.astype(float)), rtol, atol)
 
 
 def test_every_kernel_is_compiled_at_installation():

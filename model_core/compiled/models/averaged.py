@@ -226,7 +226,7 @@ def expect(
     n = whole(chance) - 2  # nor walk, nor outliers
     weights, heavy_before = student_t.weights_of(d, noise), parts - noise.own
     y, evidence = number[LABEL + output], params[first + 4 * size + output]
-    expected, learned = 0.0, 0.0
+    spare, expected, learned = params[output], 0.0, 0.0  # its means are not needed any more
     for k in range(output * parts, (output + 1) * parts):
         loc, square, log_weight = params[first + k], params[first + size + k], first + 3 * size
         density, each = params[first + 2 * size + k], params[shares_of(d, noise) + k]
@@ -238,8 +238,9 @@ def expect(
         weight, posterior = params[weights + k], params[weights + size + k]
         expected += _expected(chance, weight, loc, square, offset, n)
         for i in range(n):
-            if mass[i] > 0:
-                learned += mass[i] * posterior[i] * min(each[i], 1.0)
+            product = mass[i] * posterior[i] * (each[i] if each[i] < 1.0 else 1.0)
+            spare[i] = product if mass[i] > 0 else 0.0
+        learned += arithmetic.total(spare, n)
     return expected, learned
 
 

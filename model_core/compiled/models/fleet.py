@@ -68,7 +68,7 @@ def predict(step: RowStep) -> float:
         loc, square = params[at], params[at + parts * d]
         arithmetic.fill(loc, 0.0)
         for a in range(size):
-            regression.add_product(own[first + a * d + o], features[a], loc)
+            arithmetic.add_product(own[first + a * d + o], features[a], loc)
         for i in range(n):
             loc[i] = location + scale * loc[i]
         for i in range(n):
@@ -128,7 +128,7 @@ def learn(step: RowStep, log_score: float) -> float:
         for i in range(n):
             average[i] += share[i] / d
         for a in range(size):
-            regression.add_product(projected[a], moved, own[first + a * d + o])
+            arithmetic.add_product(projected[a], moved, own[first + a * d + o])
     regression.gain(average, projected)
     return log_score + regression.unbounded(projected)
 

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
-from model_core.compiled.jit import Floats, compiled, either, inlined, whole
+from model_core.compiled.jit import Floats, call, compiled, either, inlined, whole
 from model_core.compiled.models import averaged, student_t, wishart
-from model_core.compiled.models.regression import add_product
 from model_core.compiled.models.wishart import HALF, LOCATION, SQUARE
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise, RowStep
@@ -124,11 +123,11 @@ def score(step: RowStep) -> float:
     walk_density, astray = density[n - 2], density[n - 1]
     more = params[at.more : at.blocks]
     choice = step.own[at.choice : at.choice + CHOICES]
-    student_t.add(density, choice[0], more[DENSITY])
+    arithmetic.add(density, choice[0], more[DENSITY])
     for j in range(TOGETHER):
         together = more[DENSITY + 1 + j]
         wishart.score(d, d + 1, number, params[at.blocks + j * at.block :], together)
-        student_t.add(together, choice[1 + j], together)
+        arithmetic.add(together, choice[1 + j], together)
     likelihood = more[LIKELIHOOD : LIKELIHOOD + CHOICES]
     student_t.explain(more[DENSITY : DENSITY + CHOICES], more[ONE], density, likelihood)
     arithmetic.copy(density, more[EVIDENCE])
@@ -197,8 +196,8 @@ def _believe(
     n, chance, mass = whole(work[CHANCE]) - 2, work[CHANCE], work[MASS]
     more = params[at.more : at.blocks]
     before, after = more[ONE], more[OTHER]
-    _multiply(chance, more[WEIGHT], before)
-    _multiply(mass, more[LIKELIHOOD], after)
+    arithmetic.multiply(chance, more[WEIGHT], before)
+    arithmetic.multiply(mass, more[LIKELIHOOD], after)
     for o in range(d):
         expected, learned = averaged.expect(
             d, noise, o, number, before, after, more[LEARNED], params
@@ -212,12 +211,6 @@ def _believe(
                 if mass[i] > 0:
                     learned += mass[i] * likelihood[i] * share[i]
         averaged.keep_belief(d, noise, o, number, chance, expected, learned, params)
-
-
-@compiled
-def _multiply(left: Floats, right: Floats, out: Floats) -> None:
-    for i in range(whole(out)):
-        out[i] = left[i] * right[i]
 
 
 @compiled
@@ -270,10 +263,10 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     student_t.describe(d, noise, params)
     for o in range(d):
         mean = more[MEANS + o]
-        _multiply(more[WEIGHT], params[o], mean)
+        arithmetic.multiply(more[WEIGHT], params[o], mean)
         for j in range(TOGETHER):
             loc = params[at.blocks + j * at.block + LOCATION + o]
-            add_product(more[WEIGHT + 1 + j], loc, mean)
+            arithmetic.add_product(more[WEIGHT + 1 + j], loc, mean)
         _variances(d, at, o, params)
     mixture.moments(chance, more[MEANS : MEANS + d], params[d : 2 * d], n, out)
     for a in range(d):
@@ -282,18 +275,18 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
             out[d + a * d + b] += total
             out[d + b * d + a] += total
     for o in range(d):
-        _multiply(chance, more[WEIGHT], more[ONE])
+        arithmetic.multiply(chance, more[WEIGHT], more[ONE])
         count = student_t.gather(d, noise, o, more[ONE], params, spare)
         for j in range(TOGETHER):
             block = params[at.blocks + j * at.block :]
             half, loc = block[HALF], block[LOCATION + o]
             square = block[wishart.block_of(d, d + 1).squares + o]
-            _multiply(chance, more[WEIGHT + 1 + j], more[ONE])
+            arithmetic.multiply(chance, more[WEIGHT + 1 + j], more[ONE])
             for i in range(n):
                 least, factor, _ = _SPECIAL.student_t_norm(half[i])
                 more[OTHER, i] = least + 0.5 * arithmetic.log(factor)
             count = student_t.append(count, more[ONE], loc, square, half, more[OTHER], 1.0, spare)
-        student_t.marginal(d, o, mixture.SKEWED_T, step.number, levels, spare, count, out)
+        call(step.marginal, d, o, mixture.STUDENT_T, step.number, levels, spare, count, out)
     return 0.0
 
 
@@ -330,7 +323,7 @@ def _beside(d: int, at: Places, a: int, b: int, chance: Floats, params: Floats) 
     for j in range(TOGETHER):
         block = params[at.blocks + j * at.block :]
         one, other = block[LOCATION + a], block[LOCATION + b]
-        _multiply(chance, more[WEIGHT + 1 + j], share)
+        arithmetic.multiply(chance, more[WEIGHT + 1 + j], share)
         for i in range(n):
             spare[i] = share[i] * ((one[i] - left[i]) * (other[i] - right[i]))
         total += arithmetic.total(spare, n)

@@ -60,7 +60,7 @@ def predict(step: RowStep) -> float:
     _log_classes(model.numbers[4 * classes * size :], own, params, spare)
     for j in range(classes):
         _log_densities(j, model, features, own[j], sums[j * size : (j + 1) * size], joint[j])
-        student_t.add(joint[j], params[j], joint[j])
+        arithmetic.add(joint[j], params[j], joint[j])
     student_t.fold(joint, spare, evidence)
     for j in range(classes):
         for i in range(last):

@@ -17,7 +17,7 @@ import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.belief import CHANCE, EACH, SHARE
-from model_core.compiled.jit import Floats, compiled, statistics_line, whole
+from model_core.compiled.jit import Floats, call, compiled, statistics_line, whole
 from model_core.compiled.models import lags, student_t
 from model_core.compiled.step import ALONE, Functions, Model, Noise, RowStep
 from model_core.maths.conjugate import OUTLIER_SPREAD
@@ -187,8 +187,8 @@ def project(cov: Floats, features: Floats, projected: Floats) -> None:
             for i in range(whole(out)):
                 out[i] += (p[i] * one[i] + q[i] * two[i]) + (r[i] * three[i] + s[i] * four[i])
         for b in range(end, size):
-            add_product(cov[a * size + b], features[b], out)
-        add_product(out, features[a], gram)
+            arithmetic.add_product(cov[a * size + b], features[b], out)
+        arithmetic.add_product(out, features[a], gram)
 
 
 @compiled
@@ -197,14 +197,7 @@ def fit(d: int, mean: Floats, features: Floats, out: Floats) -> None:
     for o in range(d):
         arithmetic.fill(out[o], 0.0)
         for a in range(features.shape[0]):
-            add_product(mean[a * d + o], features[a], out[o])
-
-
-@compiled
-def add_product(left: Floats, right: Floats, out: Floats) -> None:
-    """Add the products of two lines."""
-    for i in range(whole(out)):
-        out[i] += left[i] * right[i]
+            arithmetic.add_product(mean[a * d + o], features[a], out[o])
 
 
 @compiled
@@ -241,7 +234,7 @@ def learn(step: RowStep, log_score: float) -> float:
         for i in range(whole(share)):
             whitened[i] = scaled[i] * (label - whitened[i])
         for a in range(n):
-            add_product(projected[a], whitened, own[a * d + o])
+            arithmetic.add_product(projected[a], whitened, own[a * d + o])
         if model.noisy:
             alpha, beta = own[n * d + o], own[n * d + d + o]
             for i in range(whole(share)):
@@ -274,7 +267,7 @@ def unbounded(projected: Floats) -> float:
     square = projected[size]
     arithmetic.fill(square, 0.0)
     for a in range(size):
-        add_product(projected[a], projected[a], square)
+        arithmetic.add_product(projected[a], projected[a], square)
     return 0.0 if math.isfinite(arithmetic.total(square, whole(square))) else math.nan
 
 
@@ -318,5 +311,5 @@ def summarise_normal(step: RowStep, levels: Floats, spare: Floats, out: Floats) 
     )
     for o in range(d):
         n = student_t.gather(d, model.noise, o, chance, params, spare)
-        student_t.marginal(d, o, mixture.NORMAL, step.number, levels, spare, n, out)
+        call(step.marginal, d, o, mixture.NORMAL, step.number, levels, spare, n, out)
     return 0.0

@@ -17,14 +17,15 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH
-from model_core.compiled.jit import Floats, compiled, either, inlined, whole
+from model_core.compiled.jit import Floats, call, compiled, either, inlined, whole
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Noise, RowStep
 from model_core.maths.conjugate import OUTLIER_SPREAD
 
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
-# unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees.
+# unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees. See
+# there for what stands in the last two after it.
 HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
 TOLERANCE = 5e-4  # of a quantile's last step, in scales; its error is of the third order
 
@@ -102,13 +103,6 @@ def densities(
 
 
 @compiled
-def add(left: Floats, right: Floats, out: Floats) -> None:
-    """Sums of two rows."""
-    for i in range(whole(out)):
-        out[i] = left[i] + right[i]
-
-
-@compiled
 def _highest(rows: Floats, out: Floats) -> None:
     arithmetic.copy(rows[0], out)
     for k in range(1, rows.shape[0]):
@@ -141,7 +135,7 @@ def explain(densities: Floats, top: Floats, out: Floats, told: Floats) -> None:
         own, share = densities[k], told[k]
         for i in range(n):
             share[i] = arithmetic.exp(own[i] - top[i])
-        add(out, share, out)
+        arithmetic.add(out, share, out)
     for k in range(densities.shape[0]):
         share = told[k]
         for i in range(n):
@@ -163,16 +157,16 @@ def log_density(outputs: int, noise: Noise, number: Floats, params: Floats, each
             freedom, skew = params[at : at + FREEDOM], noise.skews[k - o * parts]
             densities(number[LABEL + o], freedom, loc, square, skew, own)
             if parts == 1:
-                add(each, own, each)
+                arithmetic.add(each, own, each)
             else:
-                add(own, params[first + 3 * size + k], own)
+                arithmetic.add(own, params[first + 3 * size + k], own)
         if parts > 1:
             at = first + 2 * size + o * parts
             together = params[first + 4 * size + o]
             told = weights_of(outputs, noise) + (outputs + o) * parts
             own, top = params[at : at + parts], params[o]  # its mean comes later
             explain(own, top, together, params[told : told + parts])
-            add(each, together, each)
+            arithmetic.add(each, together, each)
 
 
 @compiled
@@ -185,42 +179,54 @@ def score(step: RowStep) -> float:
 
 @compiled
 def describe(outputs: int, noise: Noise, params: Floats) -> None:
-    """Fill norms, means and variances of each hypothesis; inf where a variance does not exist."""
+    """Fill norms, means and variances of each hypothesis; inf where a variance does not exist.
+
+    FACTOR and INVERSE become the variance and the mean size, with unit scale.
+    """
     n = whole(params[0])
     for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
-        norm, factor = params[first + NORM], params[first + FACTOR]
+        half, norm = params[first + HALF], params[first + NORM]
+        factor, size = params[first + FACTOR], params[first + INVERSE]
         for i in range(n):
             norm[i] += 0.5 * arithmetic.log(factor[i])
+        for i in range(n):
+            factor[i] = half[i] / (half[i] - 1.0)
+        for i in range(n):
+            size[i] = arithmetic.exp(norm[i]) * 2.0 * half[i] / (half[i] - 0.5)
     parts, at = noise.parts, weights_of(outputs, noise)
-    first, size = before_locations(outputs, noise), outputs * parts
+    first, every = before_locations(outputs, noise), outputs * parts
     for o in range(outputs):
         mean, variance = params[o], params[outputs + o]
+        arithmetic.fill(mean, 0.0)
+        arithmetic.fill(variance, 0.0)
         for k in range(o * parts, o * parts + parts):
-            loc, square = params[first + k], params[first + size + k]
+            loc, square = params[first + k], params[first + every + k]
             weight = params[at + k if parts > 1 else o]
-            group, skew = freedom_of(outputs, noise, k), noise.skews[k - o * parts]
-            half, norm = params[group + HALF], params[group + NORM]
+            size = params[freedom_of(outputs, noise, k) + INVERSE]
+            skew = noise.skews[k - o * parts]
             for i in range(n):
-                share = weight[i] if parts > 1 else 1.0
-                mean[i] = share * loc[i] + (mean[i] if k > o * parts else 0.0)
+                mean[i] += (weight[i] if parts > 1 else 1.0) * loc[i]
             if skew != 1.0:
                 for i in range(n):
-                    mean[i] += weight[i] * math.sqrt(square[i]) * _offset(half[i], norm[i], skew)
+                    offset = size[i] * (skew - 1.0 / skew)
+                    mean[i] += weight[i] * (offset * math.sqrt(square[i]))
         for k in range(o * parts, o * parts + parts):
-            loc, square = params[first + k], params[first + size + k]
+            loc, square = params[first + k], params[first + every + k]
             weight = params[at + k if parts > 1 else o]
             group, skew = freedom_of(outputs, noise, k), noise.skews[k - o * parts]
-            half, norm = params[group + HALF], params[group + NORM]
+            within, size = params[group + FACTOR], params[group + INVERSE]
+            if skew == 1.0:
+                for i in range(n):
+                    apart = loc[i] - mean[i]
+                    share = weight[i] if parts > 1 else 1.0
+                    variance[i] += share * (apart * apart + square[i] * within[i])
+                continue
             wide = skew * skew - 1.0 + 1.0 / (skew * skew)
             for i in range(n):
-                share, offset = weight[i] if parts > 1 else 1.0, 0.0
-                if skew != 1.0:
-                    offset = _offset(half[i], norm[i], skew)
+                offset = size[i] * (skew - 1.0 / skew)
                 apart = loc[i] + offset * math.sqrt(square[i]) - mean[i]
-                within = wide * half[i] / (half[i] - 1) - offset * offset
-                variance[i] = share * (apart * apart + square[i] * within) + (
-                    variance[i] if k > o * parts else 0.0
-                )
+                inside = wide * within[i] - offset * offset
+                variance[i] += weight[i] * (apart * apart + square[i] * inside)
         for group in range(_shared(noise)):
             half = params[2 * outputs + FREEDOM * group + HALF]
             for i in range(n):
@@ -235,13 +241,6 @@ def describe(outputs: int, noise: Noise, params: Floats) -> None:
                 variance[i] = variance[i] if half[i] > 1.0 or not counts else INF
 
 
-@inlined
-def _offset(half: float, norm: float, skew: float) -> float:
-    """Mean less mode of a Student-t with a skew, in scales."""
-    size = arithmetic.exp(norm) * 2.0 * half / (half - 0.5)
-    return size * (skew - 1.0 / skew)
-
-
 @compiled
 def gather(
     outputs: int,
@@ -253,7 +252,7 @@ def gather(
 ) -> int:
     """The first components of one output's mixture; returns how many have a weight."""
     parts, first, n = noise.parts, before_locations(outputs, noise), 0
-    size, share = outputs * parts, out[mixture.LEVEL]  # filled later
+    size, share = outputs * parts, out[mixture.TAIL]  # filled later
     weights = weights_of(outputs, noise)
     for k in range(output * parts, output * parts + parts):
         loc, square = params[first + k], params[first + size + k]
@@ -301,11 +300,10 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     params = step.params
     outputs, noise = model.outputs, model.noise
     describe(outputs, noise, params)
-    family = mixture.STUDENT_T if _shared(noise) == 1 else mixture.SKEWED_T
     mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], chance.shape[0], out)
     for o in range(outputs):
         n = gather(outputs, noise, o, chance, params, spare)
-        marginal(outputs, o, family, step.number, levels, spare, n, out)
+        call(step.marginal, outputs, o, mixture.STUDENT_T, step.number, levels, spare, n, out)
     return 0.0
 
 
@@ -319,18 +317,25 @@ def marginal(
     components: Floats,
     n: int,
     out: Floats,
-) -> None:
+) -> float:
     """One output's cumulative probability at the label (twice) and quantiles, after its mean.
 
     components: the n first of its mixture, see `append`.
     """
     first, count = outputs + outputs * outputs, levels.shape[1]
-    filled = mixture.complete(components, n, family)
+    centre, filled, heavy = out[output], mixture.complete(components, n), 0
+    spread = mixture.spread(components, filled, centre)
+    if family == mixture.STUDENT_T:
+        heavy = mixture.weigh(components, filled, spread)
     cdf = np.nan
     if number[LABELLED] > 0:
-        cdf = mixture.sums(number[LABEL + output], components, filled, family)[0]
+        y = number[LABEL + output]
+        cdf = mixture.sums(y, spread, components, heavy, filled, family)[0]
     out[first + output] = cdf
     out[first + outputs + output] = cdf
     at = first + 2 * outputs + output * count
-    reached = out[at : at + count]
-    mixture.quantiles(levels, out[output], TOLERANCE, components, filled, family, -INF, reached)
+    mixture.quantiles(
+        levels, centre, spread, TOLERANCE, components, heavy, filled, family, -INF,
+        out[at : at + count],
+    )  # fmt: skip
+    return 0.0

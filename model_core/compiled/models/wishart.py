@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from model_core.compiled import LABEL, arithmetic
 from model_core.compiled.jit import Floats, compiled, either, inlined, whole
-from model_core.compiled.models.regression import add_product
 from model_core.compiled.ops import maths
 
 _SPECIAL = maths("special")
@@ -105,27 +104,15 @@ def _solve(
     for a in range(p):
         arithmetic.fill(solved[a], feature(d, context, a))
         for b in range(a):
-            _subtract(factor[a * p + b], solved[b], solved[a])
-        _divide(solved[a], factor[a * p + a])
+            arithmetic.subtract_product(factor[a * p + b], solved[b], solved[a])
+        arithmetic.divide(solved[a], factor[a * p + a])
     arithmetic.fill(variance, 0.0)
     for a in range(p):
-        add_product(solved[a], solved[a], variance)
+        arithmetic.add_product(solved[a], solved[a], variance)
     for a in range(p - 1, -1, -1):
         for b in range(a + 1, p):
-            _subtract(factor[b * p + a], solved[b], solved[a])
-        _divide(solved[a], factor[a * p + a])
-
-
-@compiled
-def _subtract(left: Floats, right: Floats, out: Floats) -> None:
-    for i in range(whole(out)):
-        out[i] -= left[i] * right[i]
-
-
-@compiled
-def _divide(values: Floats, by: Floats) -> None:
-    for i in range(whole(values)):
-        values[i] /= by[i]
+            arithmetic.subtract_product(factor[b * p + a], solved[b], solved[a])
+        arithmetic.divide(solved[a], factor[a * p + a])
 
 
 @compiled
@@ -255,7 +242,7 @@ def learn(
         for i in range(n):
             product[i] = gain[i] * solved[i]
         for o in range(d):
-            add_product(product, errors[o], matrix[a * d + o])
+            arithmetic.add_product(product, errors[o], matrix[a * d + o])
         for b in range(p):
             squared, entry = feature(d, context, a) * feature(d, context, b), inverse[a * p + b]
             for i in range(n):
@@ -287,7 +274,7 @@ def covariance(
     at, spread, half, n = block_of(d, p), block[SPREAD], block[HALF], whole(share)
     arithmetic.fill(spare, 0.0)
     for c in range(b + 1):
-        add_product(block[at.factor + a * d + c], block[at.factor + b * d + c], spare)
+        arithmetic.add_product(block[at.factor + a * d + c], block[at.factor + b * d + c], spare)
     for i in range(n):
         exists = half[i] > 1.0 and share[i] > 0.0
         spare[i] = share[i] * spread[i] * half[i] / (half[i] - 1.0) * spare[i] if exists else 0.0
