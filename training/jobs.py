@@ -20,7 +20,6 @@ from training.data.windows import Series, Splits
 from training.errors import BadConfig
 from training.experiments import own
 from training.learners import learner
-from training.learners.base import Scaling
 from training.meta_training.loop import Job
 from training.meta_training.loop import train as loop
 from training.meta_training.processes import world
@@ -41,10 +40,6 @@ class Training(NamedTuple):
     resume: bool = False
     threads: int = 1
     ablation: str | None = None
-
-
-# Splits of a run's data, and the scaling of inputs and labels where there is one.
-Sources = Callable[[Config], tuple[Splits, Scaling | None]]
 
 
 def overrides(config: Path | None, settings: Sequence[str]) -> Options:
@@ -80,7 +75,7 @@ def train(wanted: Training, common: Options, place: Place, axes: Axes) -> list[R
         (catalogue.preset(wanted.experiment, wanted.preset, settings), Run(folder / name))
         for name, settings in cells
     ]
-    return fit(wanted, tasks, lambda config: (catalogue.splits(config, place), None))
+    return fit(wanted, tasks, lambda config: catalogue.splits(config, place))
 
 
 def train_own(
@@ -104,10 +99,10 @@ def train_own(
     ]
     # The axes do not change the data, but those of an oracle are checked for switches.
     *_, data = [own.split(source, series, config) for config, _ in tasks]
-    own.check_scaling(data.scaling, tasks[0][0])
+    own.check_scaling(data.splits, tasks[0][0])
     for line in data.short:
         warn(line)
-    return fit(wanted, tasks, lambda _: (data.splits, data.scaling))
+    return fit(wanted, tasks, lambda _: data.splits)
 
 
 def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
@@ -127,7 +122,9 @@ def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
     return {"model": {"lags": LAGS}}
 
 
-def fit(wanted: Training, tasks: Sequence[tuple[Config, Run]], sources: Sources) -> list[Run]:
+def fit(
+    wanted: Training, tasks: Sequence[tuple[Config, Run]], sources: Callable[[Config], Splits]
+) -> list[Run]:
     """Train every task that is not done; raises TrainingError."""
     torch.set_num_threads(wanted.threads)
     try:
@@ -145,8 +142,8 @@ def fit(wanted: Training, tasks: Sequence[tuple[Config, Run]], sources: Sources)
                 continue
             if run.begun and not wanted.resume:
                 console.print(f"{name}: begun before, starts anew; --resume would go on")
-            splits, scaling = sources(config)
-            job = Job(config, splits, learner(config, splits, scaling), run, wanted.device)
+            splits = sources(config)
+            job = Job(config, splits, learner(config, splits), run, wanted.device)
             lock = run.locked() if processes.leads else contextlib.nullcontext()
             bar = shown(config, run.folder, name, console, leads=processes.leads)
             with lock, bar as report:

@@ -61,15 +61,33 @@ class Source(Protocol):
         ...
 
 
+class Scaling(NamedTuple):
+    """`(value - offset) / scale` of inputs (x_dim,) and labels (y_dim,), learned from the data."""
+
+    x_offset: Tensor
+    x_scale: Tensor
+    y_offset: Tensor
+    y_scale: Tensor
+
+    @classmethod
+    def none(cls, x_dim: int, y_dim: int) -> Scaling:
+        """Identity scaling."""
+        return cls(torch.zeros(x_dim), torch.ones(x_dim), torch.zeros(y_dim), torch.ones(y_dim))
+
+
 class Splits(NamedTuple):
-    """Sources of the same kind of series that share no observation."""
+    """Sources of the same kind of series that share no observation.
+
+    classes: number of classes of labels that are class indices. scaling: None for none.
+    """
 
     train: Source
     validation: Source
     test: Source
     x_dim: int
     y_dim: int
-    classes: int = 0  # number of classes of labels that are class indices
+    classes: int = 0
+    scaling: Scaling | None = None
 
 
 class Series(NamedTuple):

@@ -31,6 +31,7 @@ from training.data import tables
 from training.data.tables import DataSource
 from training.data.windows import (
     InUnits,
+    Scaling,
     Series,
     Source,
     Splits,
@@ -39,7 +40,6 @@ from training.data.windows import (
     shortened,
 )
 from training.errors import BadConfig, BadData, BadRun
-from training.learners.base import Scaling
 from training.meta_training.runs import Run
 from training.results import Table
 from training.statistics import Estimate, MethodComparison, estimate, paired
@@ -58,14 +58,12 @@ Values = NDArray[np.float64]
 class Opened(NamedTuple):
     """A user's data as a run reads them.
 
-    test: its series, or the parts of all series, unwindowed. scaling: to mean 0 and standard
-    deviation 1 over the training part; none of labels in units of each stream. short: lines about
-    series shorter than a window.
+    test: its series, or the parts of all series, unwindowed. short: lines about series shorter than
+    a window.
     """
 
     splits: Splits
     test: list[Series]
-    scaling: Scaling
     short: list[str]
 
 
@@ -121,8 +119,9 @@ def split(source: DataSource, series: Sequence[Series], config: Config) -> Opene
 
     By time, the first share `train` of every series is for training, the next `validation`, the
     rest the test; by stream, the first of the series, the next, the rest, each whole. Training
-    windows are random, those of validation and test disjoint and consecutive. Windows of a fleet
-    begin with a warm-up that gives them their units.
+    windows are random, those of validation and test disjoint and consecutive. Inputs and labels are
+    scaled to mean 0 and standard deviation 1 over the training part; but windows of a fleet begin
+    with a warm-up that gives their labels units.
     """
     supervised = config.objective.mode == "oracle" or config.objective.supervision > 0
     if supervised and any(one.switch is None for one in series):
@@ -173,8 +172,8 @@ def split(source: DataSource, series: Sequence[Series], config: Config) -> Opene
         none = Scaling.none(x_dim, y_dim)
         scaling = scaling._replace(y_offset=none.y_offset, y_scale=none.y_scale)
     count = 1 + int(max(one.y.nan_to_num(0).max() for one in series)) if classes else 0
-    splits = Splits(train, validation, test, x_dim, y_dim, count)
-    return Opened(splits, parts[2], scaling, short)
+    splits = Splits(train, validation, test, x_dim, y_dim, count, scaling)
+    return Opened(splits, parts[2], short)
 
 
 def _part(series: Sequence[Series], low: float, high: float, by: str) -> list[Series]:
@@ -226,9 +225,11 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     return mean, torch.where(spread > 1e-12 * mean.abs(), spread, 1.0)
 
 
-def check_scaling(scaling: Scaling, config: Config) -> None:
+def check_scaling(splits: Splits, config: Config) -> None:
     """Raise BadData where the training's dtype cannot represent or distinguish the values."""
     limits = torch.finfo(config.optimiser.precision)
+    scaling = splits.scaling
+    assert scaling is not None
     for name, offset, scale in (
         ("inputs", scaling.x_offset, scaling.x_scale),
         ("labels", scaling.y_offset, scaling.y_scale),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,23 +13,10 @@ from model_core import transfer
 from model_core.artifact import Parts
 from model_core.upm.base import UnderlyingModel
 from training.config import ModelConfig
+from training.data.windows import Scaling
 from training.learners.encoders import EncoderModule
 
 LEAST_ALPHA = 1.001  # above 1, so that the variance exists
-
-
-class Scaling(NamedTuple):
-    """`(value - offset) / scale` of inputs (x_dim,) and labels (y_dim,), learned from the data."""
-
-    x_offset: Tensor
-    x_scale: Tensor
-    y_offset: Tensor
-    y_scale: Tensor
-
-    @classmethod
-    def none(cls, x_dim: int, y_dim: int) -> Scaling:
-        """Identity scaling."""
-        return cls(torch.zeros(x_dim), torch.ones(x_dim), torch.zeros(y_dim), torch.ones(y_dim))
 
 
 class Learner(nn.Module):

@@ -7,9 +7,9 @@ import math
 import torch
 
 from training.config import Config, ModelConfig
-from training.data.windows import Splits
+from training.data.windows import Scaling, Splits
 from training.errors import BadConfig
-from training.learners.base import Learner, Scaling
+from training.learners.base import Learner
 from training.learners.encoders import ConvEncoder, EncoderModule, MlpEncoder
 from training.learners.kinds import (
     AlpacaLearner,
@@ -21,10 +21,10 @@ from training.learners.kinds import (
 )
 
 
-def learner(config: Config, splits: Splits, scaling: Scaling | None = None) -> Learner:
+def learner(config: Config, splits: Splits) -> Learner:
     """A run's learner with its initial parameters; raises BadConfig."""
     _check_alike(config, splits)
-    scaling = scaling or Scaling.none(splits.x_dim, splits.y_dim)
+    scaling = splits.scaling or Scaling.none(splits.x_dim, splits.y_dim)
     adapts = config.objective.mode != "toe"
     try:
         built = build(config.model, scaling, splits.classes, config.seed, adapts=adapts)

@@ -14,7 +14,8 @@ from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.fleet import Fleet
 from training.config import ModelConfig
-from training.learners.base import LearnedParts, Learner, Scaling
+from training.data.windows import Scaling
+from training.learners.base import LearnedParts, Learner
 from training.learners.encoders import EncoderModule, MlpEncoder
 
 

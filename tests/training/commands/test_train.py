@@ -221,7 +221,7 @@ def test_options_name_columns_lengths_and_folders(tmp_path, series):
     assert config.optimiser.length == 15  # the option, not the setting
     opened = own.opened(config)
     assert (opened.splits.x_dim, opened.splits.y_dim) == (2, 2)
-    assert opened.scaling.x_scale[1] == pytest.approx(0.5)
+    assert opened.splits.scaling.x_scale[1] == pytest.approx(0.5)
 
 
 @pytest.fixture

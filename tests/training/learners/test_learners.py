@@ -11,9 +11,8 @@ from model_core import artifact, segments
 from model_core.segments import Changes, Sequences
 from model_core.upm.averaged import Averaged
 from training.config import ModelConfig, Objective
-from training.data.windows import Batch
+from training.data.windows import Batch, Scaling
 from training.learners import build, encoders
-from training.learners.base import Scaling
 from training.learners.encoders import ConvEncoder
 from training.meta_training.objective import log_scores, start
 from training.trained import log_scores as filtered_scores

@@ -13,10 +13,9 @@ from tests.model_core.cases import of_labels, walk
 from tests.training.learners.test_learners import drawn, learner_of
 from tests.training.tiny import Gaps, splits, tiny
 from training.config import ModelConfig, Objective
-from training.data.windows import Batch
+from training.data.windows import Batch, Scaling
 from training.learners import build
 from training.learners import learner as new_learner
-from training.learners.base import Scaling
 from training.meta_training.loop import TrainingLoss
 from training.meta_training.objective import (
     accuracy,
