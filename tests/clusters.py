@@ -62,8 +62,10 @@ def wait_until_up(url: str, process: subprocess.Popen) -> None:
 
 
 def empty(client) -> None:
-    """Drop all that a server holds, its scripts as well; closes the client."""
+    """Drop all that a server holds, its scripts as well, and lift its limits; closes the client."""
     with client:
+        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
         client.flushall()
         client.script_flush()
 

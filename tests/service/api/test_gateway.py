@@ -461,21 +461,19 @@ async def test_what_is_estimated_is_what_waits(api, worker):
 async def test_load_is_shed_before_memory_runs_out(api, worker, store):
     await api.post(POST, json={"y": 1})
     used = store.info("memory")["used_memory"]
-    try:
-        store.config_set("maxmemory", int(used / 0.95))
-        await api.app.state.context.monitor.look()
-        for response in (await api.post(POST, json={"y": 1}), await api.put("/v1/streams/s")):
-            assert (response.status_code, slug(response)) == (429, "memory-short")
-            assert response.headers["retry-after"] == "5"
-        assert (await api.get("/v1/streams/s/run-length")).status_code == 200
-        assert (await api.delete("/v1/streams/s")).status_code == 204
-        # Used up before the monitor looks again: the store itself refuses.
-        store.config_set("maxmemory", int(used * 0.5))
-        api.app.state.context.monitor.memory_short = False
-        response = await api.post(POST, json={"y": 1})
+    store.config_set("maxmemory", int(used / 0.95))
+    await api.app.state.context.monitor.look()
+    for response in (await api.post(POST, json={"y": 1}), await api.put("/v1/streams/s")):
         assert (response.status_code, slug(response)) == (429, "memory-short")
-    finally:
-        store.config_set("maxmemory", 0)
+        assert response.headers["retry-after"] == "5"
+    assert (await api.get("/v1/streams/s/run-length")).status_code == 200
+    assert (await api.delete("/v1/streams/s")).status_code == 204
+    # Used up before the monitor looks again: the store itself refuses.
+    store.config_set("maxmemory", int(used * 0.5))
+    api.app.state.context.monitor.memory_short = False
+    response = await api.post(POST, json={"y": 1})
+    assert (response.status_code, slug(response)) == (429, "memory-short")
+    store.config_set("maxmemory", 0)
     await api.app.state.context.monitor.look()
     assert (await api.post(POST, json={"y": 1})).json()["seq"] == 0
 

@@ -197,15 +197,13 @@ def test_not_into_too_little_memory(filled, make_bench, tmp_path, monkeypatch):
         write(self, streams)
         other.client.config_set("maxmemory", 1000)
 
-    try:
-        other.client.config_set("maxmemory", 1000)
-        assert "bytes, but the store's maxmemory is 1000" in refused(moca(other, "restore", file))
-        other.client.config_set("maxmemory", 0)
-        with monkeypatch.context() as patch:
-            patch.setattr(Restore, "_write", fill)
-            assert "full: raise maxmemory" in refused(moca(other, "restore", file))
-    finally:
-        other.client.config_set("maxmemory", 0)
+    other.client.config_set("maxmemory", 1000)
+    assert "bytes, but the store's maxmemory is 1000" in refused(moca(other, "restore", file))
+    other.client.config_set("maxmemory", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Restore, "_write", fill)
+        assert "full: raise maxmemory" in refused(moca(other, "restore", file))
+    other.client.config_set("maxmemory", 0)
     assert len(everything(other)) == 1
     done(moca(other, "restore", file))
     assert len(everything(other)) == len(STREAMS) + 1

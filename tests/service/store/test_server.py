@@ -42,32 +42,14 @@ def redis_url(valkey_url):
     return valkey_url
 
 
-@pytest.fixture
-def full(redis_client):
-    """Make the server full for a while."""
-
-    @contextlib.contextmanager
-    def full():
-        redis_client.config_set("maxmemory", 1)
-        try:
-            yield
-        finally:
-            redis_client.config_set("maxmemory", 0)
-
-    return full
-
-
 # --- start-up ---------------------------------------------------------------------------------
 
 
 def test_an_evicting_server_is_refused(redis_client):
     check_server(redis_client)
     redis_client.config_set("maxmemory-policy", "allkeys-lru")
-    try:
-        with pytest.raises(UnusableServer, match="allkeys-lru"):
-            check_server(redis_client)
-    finally:
-        redis_client.config_set("maxmemory-policy", "noeviction")
+    with pytest.raises(UnusableServer, match="allkeys-lru"):
+        check_server(redis_client)
 
 
 def test_servers_before_redis_7_are_refused():
@@ -81,11 +63,12 @@ def test_servers_before_redis_7_are_refused():
         check(redis_version="6.2.14")
 
 
-def test_the_number_of_partitions_is_fixed_and_kept_twice(redis_client, full):
+def test_the_number_of_partitions_is_fixed_and_kept_twice(redis_client):
     assert stored_partitions(redis_client) is None
     fix_partitions(redis_client, 64)
-    with full():  # a worker that is restarted has to work a full store off
-        fix_partitions(redis_client, 64)
+    redis_client.config_set("maxmemory", 1)
+    fix_partitions(redis_client, 64)  # a worker that is restarted has to work a full store off
+    redis_client.config_set("maxmemory", 0)
     with pytest.raises(UnusableServer, match="64 partitions, got 32"):
         fix_partitions(redis_client, 32)
     redis_client.hset(keys.CONFIG, "partitions", "65")
@@ -355,18 +338,18 @@ def test_a_read_finds_what_the_commit_before_it_left(redis_client, log, add, mak
 
 
 async def test_a_full_server_refuses_new_work_and_lets_a_worker_finish(
-    appender, redis_client, log, make, full
+    appender, redis_client, log, make
 ):
     first = await appender.append(P, 0, 1, b"a")
-    with full():
-        with pytest.raises(OutOfMemoryError):
-            await appender.append(P, 1, 1, b"b")
-        lease = log.acquire(P)
-        assert log.renew([lease]) == [True]
-        assert log.begin_trial(lease, first.entry, 0)
-        effect = ("HSET", keys.heads(P), "a", "1")
-        assert log.commit([make(lease, Offset(first.entry, DONE), effect, done=1)]) == ["OK"]
-        assert log.release(lease)
+    redis_client.config_set("maxmemory", 1)
+    with pytest.raises(OutOfMemoryError):
+        await appender.append(P, 1, 1, b"b")
+    lease = log.acquire(P)
+    assert log.renew([lease]) == [True]
+    assert log.begin_trial(lease, first.entry, 0)
+    effect = ("HSET", keys.heads(P), "a", "1")
+    assert log.commit([make(lease, Offset(first.entry, DONE), effect, done=1)]) == ["OK"]
+    assert log.release(lease)
     assert redis_client.hmget(keys.meta(P), ["in", "done"]) == [b"1", b"1"]
 
 
