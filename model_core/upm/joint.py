@@ -50,6 +50,7 @@ from model_core.components.either import Either
 from model_core.lazy import Tensor, torch
 from model_core.maths.regression import TAILS
 from model_core.tensor_ops import maths
+from model_core.upm import wishart
 from model_core.upm.averaged import Averaged, AveragedStats
 from model_core.upm.base import Beside, Floats, Stats, in_units, of_arrays
 
@@ -212,20 +213,17 @@ class Joint(Averaged):
         share = read.shares[..., 1:]
         f = _features(phi, self.y_dim)
         error = read.errors
-        gain = (share / (1 + share * read.variance))[..., None, None]
-        rounding = self.y_dim * (self.y_dim + 3) * torch.finfo(error.dtype).eps
-        psi = stats.psi + gain * (error.unsqueeze(-1) * error.unsqueeze(-2))
-        if read.missing_scale is not None:
-            psi = psi + (share / (1 + read.variance))[..., None, None] * read.missing_scale
-        # See `Multivariate.update`: a few eps of the diagonal keep it positive definite.
-        grown = psi + rounding * torch.diag_embed(psi.diagonal(dim1=-2, dim2=-1))
+        gain = share / (1 + share * read.variance)
+        lacking = read.missing_scale
+        if lacking is not None:
+            lacking = (share / (1 + read.variance))[..., None, None] * lacking
         w = weight.unsqueeze(-1)
         kept = torch.log1p(-w) + stats.log_choice
         return JointStats(
             *alone,
-            stats.matrix + gain * read.solved.unsqueeze(-1) * error.unsqueeze(-2),
+            stats.matrix + gain[..., None, None] * read.solved.unsqueeze(-1) * error.unsqueeze(-2),
             stats.inverse + share[..., None, None] * (f.unsqueeze(-1) * f.unsqueeze(-2)),
-            torch.where(gain > 0, grown, psi),
+            wishart.grown(stats.psi, error, gain, lacking),
             stats.nu + share,
             torch.logaddexp(torch.log(w) + read.log_posterior, kept),
         )
@@ -247,13 +245,10 @@ class Joint(Averaged):
         variance = (f * solved).sum(-1).clamp(min=0)
         location = self._bounded((f.unsqueeze(-2) @ stats.matrix).squeeze(-2).mT, phi).mT
         df = stats.nu - (self.y_dim - 1)
-        root, wrong = torch.linalg.cholesky_ex(stats.psi)
-        # A row that is not positive definite is nan, so that its step is refused and no other's.
-        spread = torch.where((failed > 0) | (wrong > 0), torch.nan, (1 + variance) / df)
+        spread = torch.where(failed > 0, torch.nan, (1 + variance) / df)
         heavy = df[..., 1:].clamp(max=TAILS)
         df = torch.cat((df[..., :1], heavy), -1).unsqueeze(-1)
-        scaled = root * spread.sqrt()[..., None, None]
-        return MultivariateStudentT(df, location, scaled), solved, variance
+        return wishart.student_t(df, location, stats.psi, spread), solved, variance
 
     def _read(self, stats: JointStats, phi: Tensor, y: Tensor, weight: Tensor) -> _JointReading:
         together, solved, variance = self._together(stats, phi)

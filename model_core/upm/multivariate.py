@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from model_core.components import MultivariateStudentT
-from model_core.lazy import Tensor, torch
+from model_core.lazy import Tensor
 from model_core.maths.conjugate import OUTLIER_SPREAD
+from model_core.upm import wishart
 from model_core.upm.base import ClosedForm, Floats, Stats, of_arrays
 from model_core.upm.conjugate import Gaussian
 
@@ -64,10 +64,7 @@ class Multivariate(ClosedForm):
         """Student-t, `nu - d + 1` degrees of freedom, scale `psi (kappa + 1) / (kappa df)`."""
         mean, kappa, nu, psi = stats
         df = nu - (self.y_dim - 1)
-        factor, failed = torch.linalg.cholesky_ex(psi)
-        # A row that is not positive definite is nan, so that its step is refused and no other's.
-        spread = torch.where(failed.unsqueeze(-1) > 0, torch.nan, (kappa + 1) / (kappa * df))
-        return MultivariateStudentT(df, mean, factor * spread.sqrt().unsqueeze(-1))
+        return wishart.student_t(df, mean, psi, ((kappa + 1) / (kappa * df)).squeeze(-1))
 
     def outlier(self, prior: MultivariateStats, phi: Tensor | None) -> MultivariateStudentT:
         """The prior predictive with ten times its scale matrix."""
@@ -77,20 +74,10 @@ class Multivariate(ClosedForm):
     def update(
         self, stats: MultivariateStats, phi: Tensor | None, y: Tensor, weight: Tensor
     ) -> MultivariateStats:
-        """Conjugate update with a weighted observation (Murphy, sec. 9, for n = weight).
-
-        psi only grows, so it is never below the prior's. Rounding could still make it indefinite
-        where observations are collinear and far larger than the scale; it is at most a few eps of
-        the diagonal a step, and the diagonal is raised by more than that.
-        """
+        """Conjugate update with a weighted observation (Murphy, sec. 9, for n = weight)."""
         mean, kappa, nu, psi = stats
         w = weight.unsqueeze(-1)
         error = y.unsqueeze(1) - mean
         gain = w / (kappa + w)
-        # In place: psi is large, and passes over it are what a step of many outputs costs.
-        grown = error.unsqueeze(-1) * error.unsqueeze(-2)
-        grown.mul_((kappa * gain).unsqueeze(-1)).add_(psi)
-        rounding = self.y_dim * (self.y_dim + 3) * sys.float_info.epsilon
-        diagonal = grown.diagonal(dim1=-2, dim2=-1)
-        diagonal.add_(diagonal * (w > 0) * rounding)
-        return MultivariateStats(mean + gain * error, kappa + w, nu + w, grown)
+        psi = wishart.grown(psi, error, (kappa * gain).squeeze(-1))
+        return MultivariateStats(mean + gain * error, kappa + w, nu + w, psi)
