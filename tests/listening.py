@@ -7,6 +7,7 @@ import redis
 
 from service.store.connection import connect_async
 from service.store.subscription import Subscriptions
+from service.tasks import end
 from tests.waiting import until_async
 
 
@@ -30,14 +31,11 @@ class Heard:
 
 @contextlib.asynccontextmanager
 async def listening(url, channels, failing=0):
-    client = connect_async(url)
-    heard = Heard(client, channels, failing)
-    task = asyncio.create_task(heard.subscriptions.listen())
-    try:
-        await heard.until(heard.subscriptions.complete.is_set)
-        yield heard
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        await client.aclose()
+    async with connect_async(url) as client:
+        heard = Heard(client, channels, failing)
+        task = asyncio.create_task(heard.subscriptions.listen())
+        try:
+            await heard.until(heard.subscriptions.complete.is_set)
+            yield heard
+        finally:
+            await end(task)

@@ -53,9 +53,8 @@ SHARDED = [keys.reply_channel(p, "i") for p in range(PARTITIONS)]
 
 async def test_appends_and_commits_follow_a_slot(cluster):
     url, nodes = cluster
-    append = connect_async(url)
     move = SlotMove(nodes, keys.log(P))
-    try:
+    async with connect_async(url) as append:
         with connect(url) as client:
             log, appender = Log(client, "w", 60_000, 8), Appender(append, "inc", 100)
             lease = log.acquire(P)
@@ -74,8 +73,6 @@ async def test_appends_and_commits_follow_a_slot(cluster):
             entries = log.read({P: lease.offset}, 10, 0)[P]
             assert [entry.payload for entry in entries] == [b"a", b"b", b"c"]
             assert log.renew([lease]) == [True]
-    finally:
-        await append.aclose()
 
 
 def test_a_waiting_reader_follows_a_slot_and_a_dead_master_is_a_lost_connection(cluster):
@@ -101,9 +98,8 @@ def test_a_waiting_reader_follows_a_slot_and_a_dead_master_is_a_lost_connection(
 
 async def test_a_quiet_wait_is_not_a_lost_connection(redis_url):
     """It lasts longer than an answer may take; and ends with the first entry."""
-    waiting, reading = connect_async(redis_url), connect_async(redis_url)
-    feeds = Feeds(waiting, reading, 8)
-    try:
+    async with connect_async(redis_url) as waiting, connect_async(redis_url) as reading:
+        feeds = Feeds(waiting, reading, 8)
         end = time.monotonic() + READ_TIMEOUT_S + 1.5
         while time.monotonic() < end:
             assert await feeds.follow({}, 10, 1000) == []
@@ -112,10 +108,7 @@ async def test_a_quiet_wait_is_not_a_lost_connection(redis_url):
         await reading.xadd(keys.feed(P), {"e": b"", "b": b"0-0"})
         (entry,) = await following
         assert entry.partition == P
-    finally:
         await feeds.close()
-        await waiting.aclose()
-        await reading.aclose()
 
 
 async def test_behind_sentinels_the_new_master_is_found_and_nothing_is_sent_twice():

@@ -18,6 +18,7 @@ from service.problems import UnknownStream, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of
+from service.tasks import end
 from tests.faults import REPLIES, Proxy
 from tests.service.api.conftest import slug, worker_of
 from tests.waiting import until_async
@@ -512,6 +513,4 @@ async def test_streams_are_calibrated_and_what_failed_is_left_for_a_while(monkey
     assert fake.commands == ["bad", "broken", "a", "b"]
     clock.advance(2)
     await until_async(lambda: fake.commands[4:] == ["bad", "broken"])
-    watching.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await watching
+    await end(watching)

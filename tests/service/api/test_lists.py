@@ -44,16 +44,15 @@ def writer(valkey_url):
 @pytest.fixture
 async def changes(valkey_url):
     """Make an index that has read nothing yet."""
-    client = connect_async(valkey_url)
-    with ThreadPoolExecutor(1) as thread:
+    async with connect_async(valkey_url) as client:
+        with ThreadPoolExecutor(1) as thread:
 
-        def made():
-            reads = AsyncStore(client, PARTITIONS)
-            feeds = Feeds(client, client, PARTITIONS)
-            return ChangePages(feeds, reads, Explanations(reads, thread), True, thread)
+            def make():
+                reads = AsyncStore(client, PARTITIONS)
+                feeds = Feeds(client, client, PARTITIONS)
+                return ChangePages(feeds, reads, Explanations(reads, thread), True, thread)
 
-        yield made
-    await client.aclose()
+            yield make
 
 
 async def listed(changes, **query):
@@ -265,9 +264,8 @@ async def test_parameters_at_the_bounds_are_taken(api):
 
 @pytest.fixture
 async def reads(valkey_url):
-    client = connect_async(valkey_url)
-    yield AsyncStore(client, PARTITIONS)
-    await client.aclose()
+    async with connect_async(valkey_url) as client:
+        yield AsyncStore(client, PARTITIONS)
 
 
 async def test_pages_by_probability_are_those_of_a_sort_of_all(store, reads, monkeypatch):

@@ -242,12 +242,9 @@ class Bench:
 
     async def _store(self, call, stream):
         """What the API's store answers a call, made with it and the stream's partition."""
-        client = connect_async(self.settings.redis_url)
-        try:
+        async with connect_async(self.settings.redis_url) as client:
             store = AsyncStore(client, self.settings.partitions)
             return await call(store, self.partition(stream))
-        finally:
-            await client.aclose()
 
     def quarantine(self, stream):
         return self.client.hgetall(keys.quarantine(self.partition(stream)))
