@@ -269,18 +269,11 @@ def below(generator: torch.Generator, bound: Tensor) -> Tensor:
 
 def _joined(series: Sequence[Series]) -> Series:
     """All series one after the other; a field that some of them lack is left out."""
-
-    def join(fields: list[Tensor | None]) -> Tensor | None:
-        present = [field for field in fields if field is not None]
-        return torch.cat(present) if len(present) == len(fields) else None
-
-    return Series(
-        join([one.x for one in series]),
-        torch.cat([one.y for one in series]),
-        join([one.switch for one in series]),
-        "all",
-        join([one.elapsed for one in series]),
-    )
+    joined: dict[str, Any] = {}
+    for name in Batch._fields:
+        fields = [getattr(one, name) for one in series]
+        joined[name] = None if any(field is None for field in fields) else torch.cat(fields)
+    return Series(name="all", **joined)
 
 
 def _cut(series: Series, start: Tensor, length: int) -> Batch:
