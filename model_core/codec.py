@@ -68,10 +68,12 @@ def decode(
     least = int(seq != 0)  # no hypotheses before the first observation
     if not least <= count <= layout.max_hypotheses:
         raise BadState(f"state has {count} hypotheses, expected {least} to {layout.max_hypotheses}")
+    if not (np.isfinite(kept).all() and np.isfinite(own).all()):
+        raise BadState("state has numbers that are not finite")
     _check_whole("seq", own[[SEQ]], 0, 2.0**53)
     _check_whole("run lengths", kept[RUN_LENGTH], 0, seq - 1)
     _check_whole("previous starts", kept[PREVIOUS], -1, seq - 1)
-    if not np.isfinite(kept[LOG_PROB]).all() or (kept[LOG_PROB] > 1e-6).any():
+    if (kept[LOG_PROB] > 1e-6).any():
         raise BadState("state has log probabilities that are none")
     lines = layout.resized(lines[None], 0)[0]  # before the first observation
     lines[stored, :count] = kept

@@ -147,7 +147,10 @@ class Pipeline:
         return step.anomaly
 
     def predict(self, row: int, x: tuple[float, ...], elapsed: float) -> Floats | None:
-        """Numbers of the `Summary` of the next label's predictive; None: nothing is known yet."""
+        """Numbers of the `Summary` of the next label's predictive; None: nothing is known yet.
+
+        Nothing is, either, where the filter's numbers are not finite.
+        """
         series = self.series[row]
         own = self.begun(row)
         if own is None:
@@ -159,6 +162,8 @@ class Pipeline:
         finally:
             if not series.warm:
                 self.slab.remove(own)
+        if not step.readout.ok:
+            return None
         (numbers,) = predictives.numbers([step.predictive], coming.y, coming.offset, self.levels)
         return numbers
 

@@ -336,13 +336,19 @@ class Slab:
     def tried(self, row: int, seen: Columns, detailed: bool = False) -> list[Step]:
         """Steps of a row by each of several observations alone; the row stays as it is."""
         own = self.row(row)
-        copies = [self.add(own) for _ in range(seen.rows)]
-        try:
-            nothing = [0] * seen.rows
-            return self.step(copies, seen, nothing, [0.0] * seen.rows, [detailed] * seen.rows)
-        finally:
-            for copy in copies:
-                self.remove(copy)
+        steps: list[Step] = []
+        for at in range(0, seen.rows, self.step_rows):  # not as many copies as observations
+            part = seen.part(slice(at, at + self.step_rows))
+            copies: list[int] = []
+            try:
+                for _ in range(part.rows):
+                    copies.append(self.add(own))
+                nothing = [0] * part.rows
+                steps += self.step(copies, part, nothing, [0.0] * part.rows, [detailed] * part.rows)
+            finally:
+                for copy in copies:
+                    self.remove(copy)
+        return steps
 
     def through(
         self,

@@ -131,9 +131,11 @@ def begun(slab: Slab, seen: Columns, stated: StatedMoments) -> int | None:
     try:
         for _ in slab.replay(row, Past(chosen)):
             pass
-    except Refused:
+    except BaseException as error:
         slab.remove(row)
-        return None
+        if isinstance(error, Refused):
+            return None
+        raise
     return row
 
 

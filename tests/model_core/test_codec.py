@@ -18,7 +18,7 @@ from model_core.errors import BadState
 from model_core.filter import FilterState
 from model_core.stream import season
 from model_core.stream.slab import StreamRow
-from model_core.table import LOG_PROB, PREVIOUS, RUN_LENGTH, SEQ, Layout
+from model_core.table import LOG_PROB, PREVIOUS, RUN_LENGTH, SCORE, SEQ, Layout
 from tests.model_core.cases import inputs, run, series
 from tests.model_core.registry import NAMES, case
 
@@ -142,13 +142,23 @@ def test_a_symmetric_matrix_is_stored_once():
 @pytest.mark.parametrize(
     ("line", "value"),
     [(RUN_LENGTH, -1), (RUN_LENGTH, 14), (RUN_LENGTH, 0.5), (PREVIOUS, -2), (PREVIOUS, 14),
-     (LOG_PROB, 1.0), (RUN_LENGTH, math.nan)],
+     (LOG_PROB, 1.0), (RUN_LENGTH, math.nan), (SCORE, math.nan), (-1, math.inf)],
 )  # fmt: skip
-def test_places_that_a_kernel_could_not_look_up_are_refused(line, value):
+def test_lines_that_no_hypothesis_can_have_are_refused(line, value):
     own = row_of("gaussian-1")
     own.lines[line, 3] = value
     with pytest.raises(BadState):
         decode("gaussian-1", encoded("gaussian-1", own))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_head_that_no_stream_can_have_is_refused(value):
+    own = row_of("averaged-1")
+    for place in range(len(own.head)):
+        head = own.head.copy()
+        head[place] = value
+        with pytest.raises(BadState):
+            decode("averaged-1", encoded("averaged-1", own._replace(head=head)))
 
 
 def test_what_is_no_state_is_refused():

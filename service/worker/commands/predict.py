@@ -17,6 +17,8 @@ from model_core.predictive import Mixture
 from model_core.stream import warmup
 from model_core.stream.predictives import summarised
 from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
+from service.observability import metrics
+from service.problems import NumericalFault
 from service.wire import Predict, Record
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.step import wake
@@ -105,14 +107,22 @@ def described(command: Predict) -> bool:
 def _predicted(
     slab: Slab, row: int, records: list[Record], offset: float, command: Predict
 ) -> list[Prediction]:
-    """Predictions of the label to come by a row of a slab; offset: the label's season."""
-    if described(command):
+    """Predictions of the label to come by a row of a slab; offset: the label's season.
+
+    Without a kernel a step costs far more than the mixture before it. Raises NumericalFault.
+    """
+    if described(command) or not slab.in_series:
         mixture, run_lengths = _mixture(slab, row, records)
         if offset:
             mixture = mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset))
         return _described(mixture, run_lengths, command)
     coming = step_inputs.columns_of(slab.model, records)
-    places = [step.predictive for step in slab.tried(row, coming)]
+    steps = slab.tried(row, coming)
+    if not all(step.readout.ok for step in steps):
+        metrics.NUMERICAL_FAULTS.inc()
+        seq = records[0].seq
+        raise NumericalFault(f"the prediction at seq {seq} is not finite", seq=seq)
+    places = [step.predictive for step in steps]
     summary = summarised(places, coming.y, np.full(len(records), offset), LEVELS)
     return [Prediction(predictive=predictive) for predictive in predictives(summary, LEVELS)]
 

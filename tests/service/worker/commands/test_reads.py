@@ -10,6 +10,8 @@ import torch
 from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Strategy
+from model_core.stream.slab import Slab
+from model_core.table import statistics_line
 from service.wire import Act, Configure, Observation, Predict, RunLength, SetBelief
 from service.worker.streams import step_inputs
 from tests.service.worker.conftest import slug
@@ -28,6 +30,27 @@ def test_forecasts_need_a_filter_without_inputs(bench):
     assert (slug(answer), answer["field"]) == ("unfit-model", "horizon")
     bench.observe("b", [1.0])
     assert slug(bench.ask(Predict("b", horizon=3), status=409)) == "warming-up"
+
+
+def test_predictions_of_numbers_that_are_not_finite_are_a_fault(bench):
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", [0.0, 1.0])
+    held = bench.worker.engine.streams[bench.partition("a"), "a"]
+    own = held.slab.row(held.row)
+    own.lines[statistics_line(1) :] = math.nan
+    held.slab.put(held.row, own)
+    answer = bench.ask(Predict("a"), status=500)
+    assert (slug(answer), answer["seq"]) == ("numerical-fault", 2)
+
+
+def test_without_a_kernel_a_prediction_is_no_step(bench, monkeypatch):
+    """Of each input that would copy the stream, and learn."""
+    wide = [[0.1 * i] * 32 for i in range(3)]
+    bench.ask(Configure("a", {"model": "linear", "warmup": 2}), status=201)
+    bench.observe("a", [Observation(x=x, y=float(i)) for i, x in enumerate(wide)])
+    monkeypatch.setattr(Slab, "tried", None)
+    answers = bench.ask(Predict("a", wide))["predictions"]
+    assert all(math.isfinite(answer["predictive"]["mean"][0]) for answer in answers)
 
 
 # --- actions ------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Rows of a slab: stepped by a kernel as eagerly, in place while the slab grows."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import torch
 
 import service.samples
 from model_core import artifact, compiled
+from model_core.stream import warmup
 from model_core.stream.slab import Slab
+from model_core.stream.state import StatedMoments
 from model_core.upm.builtin import Options, build
 from service.wire import Configure, Observation, Record
 from service.worker.streams.answers import LEVELS
@@ -54,6 +57,43 @@ def test_a_replayed_observation_that_breaks_the_step_counts_as_missing():
         assert all(readout.ok for readout in readouts)
         assert np.isnan([readout.log_score for readout in readouts]).nonzero()[0].tolist() == [3]
         assert slab.row(at[0]).seq == STREAMS
+
+
+def tried(slab, row, count):
+    coming = past_of(slab.model, records(0.0)[:count]).seen
+    return [step.anomaly for step in slab.tried(row, coming)]
+
+
+def test_what_is_tried_takes_the_memory_of_few_rows():
+    (large, rows), (small, own) = slab_of(), slab_of()
+    small.step_rows = 2
+    assert tried(small, own[0], 7) == tried(large, rows[0], 7)
+    assert small.rows == STREAMS + 2
+
+
+def test_what_is_tried_leaves_no_row_where_memory_ends(monkeypatch):
+    slab, rows = slab_of()
+    free = slab.nbytes - slab.spare_bytes
+    add = slab.add
+
+    def fail(own):
+        if slab.nbytes - slab.spare_bytes > free + slab.row_bytes:
+            raise MemoryError
+        return add(own)
+
+    monkeypatch.setattr(slab, "add", fail)
+    with pytest.raises(MemoryError):
+        tried(slab, rows[0], 7)
+    assert slab.nbytes - slab.spare_bytes == free
+
+
+def test_a_warm_up_leaves_no_row_where_a_step_fails(monkeypatch):
+    slab = Slab(build("averaged", Options()), 10, LEVELS)
+    monkeypatch.setattr(slab, "replay", Mock(side_effect=MemoryError))
+    seen = past_of(slab.model, records(0.0)).seen
+    with pytest.raises(MemoryError):
+        warmup.begun(slab, seen, StatedMoments(None, None))
+    assert slab.empty
 
 
 def test_a_worker_answers_as_without_kernels(make_bench, monkeypatch):
