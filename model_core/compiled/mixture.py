@@ -284,8 +284,9 @@ def _single_sums(
     hill, hill_b, slope, level = singles[HILL], singles[HILL_B], singles[SLOPE], singles[LEVEL]
     distance, more, near = singles[DISTANCE], singles[MORE], singles[NEARNESS]
     height, tail = singles[DENSITY], singles[TAIL]
+    by = 1.0 / unit
     for i in range(n):
-        distance[i] = (x - loc[i]) / unit
+        distance[i] = (x - loc[i]) * by
     for i in range(n):
         error, left, right = distance[i], inverse[i], above[i]
         t = error * (left if error < single.ZERO else right)
@@ -368,30 +369,38 @@ def _by_bracket(
 
 @compiled
 def _search(
-    start: float, normal: float, unit: float, small: float, components: Floats, heavy: int, n: int
+    start: float,
+    level: float,
+    normal: float,
+    unit: float,
+    small: float,
+    components: Floats,
+    heavy: int,
+    n: int,
 ) -> tuple[float, float, float, float, float]:
     """Where a quantile of Student-t is, in single precision, with sums of the light components.
 
     Returns where, for which place the three sums are, and those. The light ones, which hardly move
     it, are evaluated once.
     """
-    x, mass = start, arithmetic.total(components[WEIGHT], heavy)
+    x, mass, density, derivative = start, arithmetic.total(components[WEIGHT], heavy), 0.0, 0.0
     for _ in range(SINGLE_STEPS):
         cdf, density, derivative = _single_sums(x, unit, components, 0, heavy)
         move, _ = _halley(normal, cdf / mass, density / mass, derivative / mass)
         if math.isnan(move):
-            x = start
+            x, density = start, math.nan
             break
         x -= move
+        density -= move * derivative
         if abs(move) < ALMOST * small:
             break
     if heavy == n:
         return x, x, 0.0, 0.0, 0.0
     at = x
     cdf_beside, density_beside, derivative_beside = _single_sums(x, unit, components, heavy, n)
-    cdf, density, derivative = _single_sums(x, unit, components, 0, heavy)
+    # The heavy ones have arrived, but for the light ones: their sums are known there.
     move, _ = _halley(
-        normal, cdf + cdf_beside, density + density_beside, derivative + derivative_beside
+        normal, level * mass + cdf_beside, density + density_beside, derivative + derivative_beside
     )
     if not math.isnan(move):
         x -= move
@@ -431,7 +440,7 @@ def quantiles(
         x, arrived = start, False
         if heavy > 0:
             x, at, cdf_beside, density_beside, derivative_beside = _search(
-                start, normal, spread, small, components, heavy, n
+                start, level, normal, spread, small, components, heavy, n
             )
         for _ in range(HALLEY_STEPS):
             cdf, density, derivative = sums(x, spread, components, exact, exact, family)

@@ -1,6 +1,6 @@
 """Elementary functions in single precision, within 1e-7, and what a Student-t needs of them.
 
-They take a fifth of the time of those in double precision: a processor takes twice as many numbers
+They take a third of the time of those in double precision: a processor takes twice as many numbers
 at once, and polynomials are half as long. The mathematics is that of `arithmetic` and of
 `maths.special.student_t`. Constants are numbers of single precision: numba would turn a product
 with another into a double.
