@@ -62,19 +62,10 @@ def decode(
     kept = arrays.get(_LINES)
     if kept is None or kept.ndim != 2 or kept.dtype != np.float64 or len(kept) != len(stored):
         raise BadState(f"state has no array {_LINES!r} of {len(stored)} lines")
-    own = _fitting(arrays, _HEAD, head)
-    seq = own[SEQ]
     count = kept.shape[1]
-    least = int(seq != 0)  # no hypotheses before the first observation
-    if not least <= count <= layout.max_hypotheses:
-        raise BadState(f"state has {count} hypotheses, expected {least} to {layout.max_hypotheses}")
-    if not (np.isfinite(kept).all() and np.isfinite(own).all()):
-        raise BadState("state has numbers that are not finite")
-    _check_whole("seq", own[[SEQ]], 0, 2.0**53)
-    _check_whole("run lengths", kept[RUN_LENGTH], 0, seq - 1)
-    _check_whole("previous starts", kept[PREVIOUS], -1, seq - 1)
-    if (kept[LOG_PROB] > 1e-6).any():
-        raise BadState("state has log probabilities that are none")
+    own = _fitting(arrays, _HEAD, head)
+    own_ranks = _fitting(arrays, _RANKS, ranks)
+    check(kept, own, own_ranks, layout.max_hypotheses)
     lines = layout.resized(lines[None], 0)[0]  # before the first observation
     lines[stored, :count] = kept
     for leaf in layout.symmetric:
@@ -84,7 +75,28 @@ def decode(
         lines[places[:, columns, rows].ravel(), :count] = lines[
             places[:, rows, columns].ravel(), :count
         ]
-    return lines, own, _decode_ranks(arrays, ranks)
+    return lines, own, own_ranks
+
+
+def check(kept: Floats, head: Floats, ranks: Floats, max_hypotheses: int) -> None:
+    """Raise BadState for numbers that no stream has, which a kernel would not look at.
+
+    kept: lines of the hypotheses there are (L, n).
+    """
+    seq = head[SEQ]
+    count = kept.shape[1]
+    least = int(seq != 0)  # no hypotheses before the first observation
+    if not least <= count <= max_hypotheses:
+        raise BadState(f"state has {count} hypotheses, expected {least} to {max_hypotheses}")
+    if not (np.isfinite(kept).all() and np.isfinite(head).all()):
+        raise BadState("state has numbers that are not finite")
+    _check_whole("seq", head[[SEQ]], 0, 2.0**53)
+    _check_whole("run lengths", kept[RUN_LENGTH], 0, seq - 1)
+    _check_whole("previous starts", kept[PREVIOUS], -1, seq - 1)
+    if (kept[LOG_PROB] > 1e-6).any():
+        raise BadState("state has log probabilities that are none")
+    if not anomaly.valid(ranks):
+        raise BadState(f"state's array {_RANKS!r} is no sketch of ranks")
 
 
 def decode_season(kind: str, blob: bytes) -> Floats:
@@ -172,13 +184,6 @@ def _fitting(arrays: Arrays, name: str, like: Floats) -> Floats:
             f"expected {like.dtype} {list(like.shape)}"
         )
     return value
-
-
-def _decode_ranks(arrays: Arrays, like: Floats) -> Floats:
-    ranks = _fitting(arrays, _RANKS, like)
-    if not anomaly.valid(ranks):
-        raise BadState(f"state's array {_RANKS!r} is no sketch of ranks")
-    return ranks
 
 
 def _check_whole(name: str, values: Floats, least: float, most: float) -> None:

@@ -14,6 +14,8 @@ from model_core import codec
 from model_core.errors import BadState, ModelCoreError
 from model_core.stream import season
 from model_core.stream.pipeline import Pipeline
+from model_core.stream.rows import PREVIOUS
+from model_core.table import LOG_PROB
 
 MAGIC = b"MOCD"
 VERSION = 2
@@ -83,16 +85,28 @@ def restore(
     own = pipeline.slab.read(filtered)
     for i, array in enumerate(own):
         _fill(array, stored[f"filter {i}"], f"filter {i}")
+    for lines, head, ranks in zip(*own, strict=True):
+        alive = np.isfinite(lines[LOG_PROB])
+        codec.check(lines[:, alive], head, ranks, pipeline.slab.max_hypotheses)
     pipeline.slab.write(filtered, own)
-    for row, series in enumerate(pipeline.series):
+    for row, (series, fields) in enumerate(zip(pipeline.series, numbers, strict=True)):
         rows = stored[f"retained {row}"]
-        if rows.ndim != 2 or rows.shape[1] != pipeline.layout.width:
-            raise ValueError(f"array 'retained {row}' is of shape {list(rows.shape)}")
+        _check_retained(rows, fields["first"], pipeline.layout.width, f"retained {row}")
         series.retained.fill(rows, fields["first"])
         kept = stored.get(f"season {row}")
         series.season_state = None if kept is None else kept.copy()
         if series.season_state is not None and not season.valid(series.season_state):
             raise ValueError(f"array 'season {row}' is no state of a season")
+
+
+def _check_retained(rows: NDArray[Any], first: int, width: int, name: str) -> None:
+    """Raise ValueError for rows of another shape, or with paths that do not lead back."""
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise ValueError(f"array {name!r} is of shape {list(rows.shape)}")
+    previous = rows[:, PREVIOUS]
+    before = np.maximum(first + np.arange(len(rows)) - 1, 0)
+    if not ((previous >= -1) & (previous <= before)).all():
+        raise ValueError(f"array {name!r} has a path that does not lead back")
 
 
 def _fill(own: NDArray[Any], stored: NDArray[Any], name: str) -> None:

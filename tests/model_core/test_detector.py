@@ -21,8 +21,10 @@ from model_core import Detector, Detectors
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.alarms import Watch
-from model_core.stream import picture, season, warmup
+from model_core.stream import picture, season, storage, warmup
+from model_core.stream.rows import PREVIOUS
 from model_core.stream.slab import Slab
+from model_core.table import RUN_LENGTH
 from model_core.upm.conjugate import Gaussian
 
 SINUSOID = Path(__file__).parents[2] / "service/samples/models/sinusoid/1"
@@ -341,6 +343,27 @@ def test_a_damaged_file_is_refused(tmp_path):
             Detector.load(file)
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("filter 0", (0, RUN_LENGTH, 0), 40.0),
+        ("filter 1", (0, 0), math.nan),
+        ("filter 2", (0, 0), 1e9),  # a sketch of so many values would be read far beyond its row
+        ("retained 0", (30, PREVIOUS), 30.0),  # a path that never ends
+    ],
+)
+def test_a_file_of_impossible_numbers_is_refused(tmp_path, name, place, value):
+    detector = gaussian()
+    detector.update_many(step(count=40))
+    detector.save(tmp_path / "a")
+    header, arrays = storage.read(tmp_path / "a")
+    arrays[name][place] = value
+    del header["arrays"]
+    storage.write(tmp_path / "a", header, arrays)
+    with pytest.raises(BadState):
+        Detector.load(tmp_path / "a")
+
+
 def test_a_model_of_ones_own_is_given_again(tmp_path):
     detector = Detector(Gaussian())
     detector.update_many(step(count=40))
@@ -378,6 +401,16 @@ def test_a_trained_model_is_known_by_its_folder_and_what_was_loaded(tmp_path):
 
 
 # --- many series ----------------------------------------------------------------------------------
+
+
+def test_series_at_other_positions_are_stored_each_with_its_own(tmp_path):
+    detectors = Detectors(2, "gaussian", history=50)
+    detectors.update_many(0, step())
+    detectors.update_many(1, step(count=10))
+    detectors.save(tmp_path / "two")
+    stored = Detectors.load(tmp_path / "two")
+    assert [tuple(segment) for segment in detectors.segments(0)] == [(40, 60), (60, 90)]
+    assert stored.segments(0) == detectors.segments(0)
 
 
 def test_many_series_are_each_as_if_alone(tmp_path):

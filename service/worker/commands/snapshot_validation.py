@@ -188,6 +188,7 @@ def _check_events(events: Iterable[Event], kind: str) -> None:
 def _check_record(record: Record) -> None:
     _check_rates(PendingSettings(record.seq + 1, record.hazard, record.outlier_rate, None))
     _range("elapsed", record.elapsed, 0, math.inf)
+    _range("previous start", record.previous_start, -1, max(record.seq - 1, 0))
     _range("supervision", record.changepoint or 0.0, 0, 1)
     _check_override(record.belief_override, record.seq)
     _range("season", record.offset, -LARGEST, LARGEST)

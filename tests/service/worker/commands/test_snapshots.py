@@ -197,6 +197,7 @@ IMPOSSIBLE = {
         "x": [[1.0]],
         "time": ["yesterday", "\0"],
         "elapsed": [-1.0, NAN],
+        "previous_start": [79, HUGE, -2],
         "changepoint": [7.0, NAN],
         "hazard": [9.0, (), (NAN,), {"mean": 0.0, "shape": 0.0}],
         "outlier_rate": [5.0, NAN],
