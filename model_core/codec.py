@@ -1,9 +1,9 @@
 """Rows of streams to bytes and back: surviving hypotheses only, versioned and checksummed.
 
 Layout: `MOCA`, version (u16), header length (u32), header (JSON), arrays (little-endian, in the
-header's order), CRC-32 of all before it (u32). The arrays are the lines of `table.Layout`, of a
-symmetric matrix those of its lower triangle, and the head. There is one format; a state of another
-is refused.
+header's order), CRC-32 of all before it (u32). The arrays are the slots of the hypotheses, their
+lines of `table.Layout`, of a symmetric matrix those of its lower triangle, and the head. There is
+one format; a state of another is refused.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": np.dtype("<f8"), "i64": np.dtype("<i8")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_SLOTS = "slots"
 _LINES = "lines"
 _HEAD = "head"
 _RANKS = "anomaly"
@@ -42,7 +43,12 @@ def encode(
 ) -> bytes:
     """Bytes of one stream: its row (L, W) and (H,), and its states of `anomaly` and `season`."""
     alive = np.flatnonzero(np.isfinite(lines[LOG_PROB, : layout.slots]))
-    arrays = {_LINES: lines[np.ix_(_stored(layout), alive)], _HEAD: head, _RANKS: ranks}
+    arrays: dict[str, NDArray[Any]] = {
+        _SLOTS: alive.astype(np.int64),
+        _LINES: lines[np.ix_(_stored(layout), alive)],
+        _HEAD: head,
+        _RANKS: ranks,
+    }
     if seasons is not None:
         arrays[_SEASON] = seasons
     return pack(MAGIC, VERSION, {"kind": layout.kind}, arrays)
@@ -66,15 +72,14 @@ def decode(
     own = _fitting(arrays, _HEAD, head)
     own_ranks = _fitting(arrays, _RANKS, ranks)
     check(kept, own, own_ranks, layout.max_hypotheses)
+    slots = _slots(arrays, count, layout.slots)
     lines = layout.resized(lines[None], 0)[0]  # before the first observation
-    lines[stored, :count] = kept
+    lines[np.ix_(stored, slots)] = kept
     for leaf in layout.symmetric:
         size = leaf.shape[-1]
         places = np.arange(leaf.lines.start, leaf.lines.stop).reshape(-1, size, size)
         rows, columns = np.tril_indices(size)
-        lines[places[:, columns, rows].ravel(), :count] = lines[
-            places[:, rows, columns].ravel(), :count
-        ]
+        lines[places[:, columns, rows].ravel()] = lines[places[:, rows, columns].ravel()]
     return lines, own, own_ranks
 
 
@@ -174,7 +179,7 @@ def _header(text: bytes) -> tuple[dict[str, Any], list[tuple[str, str, list[int]
     return header, table
 
 
-def _fitting(arrays: Arrays, name: str, like: Floats) -> Floats:
+def _fitting(arrays: Arrays, name: str, like: NDArray[Any]) -> NDArray[Any]:
     value = arrays.get(name)
     if value is None:
         raise BadState(f"state has no array {name!r}")
@@ -184,6 +189,17 @@ def _fitting(arrays: Arrays, name: str, like: Floats) -> Floats:
             f"expected {like.dtype} {list(like.shape)}"
         )
     return value
+
+
+def _slots(arrays: Arrays, count: int, room: int) -> NDArray[np.int64]:
+    """Slots of the hypotheses: their own, so that sums over them are the same to the last bit.
+
+    The first ones where there is less room.
+    """
+    slots = _fitting(arrays, _SLOTS, np.empty(count, dtype=np.int64))
+    if count and (slots[0] < 0 or (np.diff(slots) <= 0).any()):
+        raise BadState(f"state's array {_SLOTS!r} is not ascending from 0 on")
+    return slots if not count or slots[-1] < room else np.arange(count)
 
 
 def _check_whole(name: str, values: Floats, least: float, most: float) -> None:
