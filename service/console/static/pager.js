@@ -14,6 +14,9 @@ export class Pager {
     this.on = h("button", { type: "button", click: () => this.turn(1) }, "Next →");
     this.where = h("span", {});
     this.element = h("nav", { class: "pager", "aria-label": label }, this.back, this.where, this.on);
+    // Before a page is there neither does anything.
+    disable(this.back, true);
+    disable(this.on, true);
   }
 
   /** Begin with the first page. */
