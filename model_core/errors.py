@@ -33,7 +33,7 @@ class CannotSimulate(ModelCoreError):
 
 
 class MissingTorch(ModelCoreError):
-    """What was asked for is computed by torch, which is not installed."""
+    """A call needs torch, which is not installed."""
 
 
 class OutOfRange(ModelCoreError):

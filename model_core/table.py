@@ -96,11 +96,6 @@ class Layout:
         self.height = at
         self.head = context_place(self.outputs) + 2 * self.context
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return int(8 * (self.height * self.width + self.head))
-
     def begin(self, locations: Floats, scales: Floats) -> tuple[Floats, Floats]:
         """Lines (B, L, W) and heads (B, H) of streams before their first observation.
 

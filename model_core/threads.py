@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from model_core.lazy import torch
+from model_core.lazy import loaded, torch
 
 
 @contextmanager
@@ -16,7 +15,7 @@ def one_thread() -> Iterator[None]:
     It counts for all of the process; the number from before is restored at the end. Where nobody
     has imported torch there are none.
     """
-    if sys.modules.get("torch") is None:
+    if not loaded():
         yield
         return
     before = torch.get_num_threads()

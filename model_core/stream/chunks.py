@@ -93,25 +93,11 @@ class Chunks:
     def read(self, numbers: Sequence[int]) -> list[Array]:
         """Rows as they are numbered, copied."""
         groups = self._grouped(numbers)
-        if len(groups) == 1:
-            ((chunk, rows, _),) = groups
-            return [array[rows] for array in chunk.arrays]
-        copies = [_room((len(numbers), *shape), self._device) for shape in self._shapes]
-        for chunk, rows, at in groups:
-            for copy, array in zip(copies, chunk.arrays, strict=True):
-                copy[at] = array[rows]
-        return copies
+        return [self._gathered(groups, i) for i in range(len(self._shapes))]
 
     def lines(self, numbers: Sequence[int], count: int) -> Array:
         """The first lines (B, count, ...) of the first array of rows, copied."""
-        groups = self._grouped(numbers)
-        if len(groups) == 1:
-            ((chunk, rows, _),) = groups
-            return chunk.arrays[0][rows, :count]
-        lines = _room((len(numbers), count, *self._shapes[0][1:]), self._device)
-        for chunk, rows, at in groups:
-            lines[at] = chunk.arrays[0][rows, :count]
-        return lines
+        return self._gathered(self._grouped(numbers), 0, slice(count))
 
     def write(self, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
         """Put rows in place of distinct ones; arrays: on the device, as `read` returns them."""
@@ -173,6 +159,18 @@ class Chunks:
             return [(first, self._index(rows), slice(None))]
         groups = self.places(numbers)
         return [(chunk, self._index(lying), self._index(at)) for chunk, lying, at in groups]
+
+    def _gathered(
+        self, groups: list[tuple[Chunk, Array, Array]], array: int, lines: slice = slice(None)
+    ) -> Array:
+        """Lines of one of the arrays, of the rows that groups of `_grouped` are of."""
+        parts = [chunk.arrays[array][rows, lines] for chunk, rows, _ in groups]
+        if len(parts) == 1:
+            return parts[0]
+        gathered = _room((sum(map(len, parts)), *parts[0].shape[1:]), self._device)
+        for part, (_, _, at) in zip(parts, groups, strict=True):
+            gathered[at] = part
+        return gathered
 
     def _index(self, rows: list[int]) -> Array:
         places = np.array(rows, dtype=np.int64)
