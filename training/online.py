@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 
 from model_core.stream import hindsight
 from model_core.stream.events import Event
-from model_core.stream.pipeline import NOTHING, Pipeline
+from model_core.stream.local import LocalPipeline
 from model_core.stream.rows import Observation
-from model_core.stream.series import Taken
+from model_core.stream.series import NOTHING
 from model_core.stream.settings import Chosen, rules
-from model_core.stream.slab import Past, Refused
+from model_core.stream.slab import NOT_FINITE, Refused
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
@@ -64,13 +65,13 @@ def follow(
     """
     pipeline = _pipeline(model, settings, levels)
     observations = [Observation(tuple(map(float, row))) for row in rows]
-    taken: list[Taken] = []
+    taken = pipeline.take_series(0, observations)
     while len(taken) < len(observations):
-        try:
-            for step in pipeline.observe_series(0, observations[len(taken) :]):
-                taken.append(step)
-        except Refused:
-            observations[len(taken)] = pipeline.unlabelled(observations[len(taken)])
+        refused = observations[len(taken)]
+        if all(map(math.isnan, refused.y)):
+            raise Refused(NOT_FINITE)
+        observations[len(taken)] = refused._replace(y=(math.nan,) * model.y_dim)
+        taken += pipeline.take_series(0, observations[len(taken) :])
     nothing = np.full(4, np.nan)
     numbers = np.array(
         [
@@ -85,9 +86,11 @@ def follow(
             for step in taken
         ]
     )
-    width = max((len(step.numbers) for step in taken), default=0)
-    summaries = [step.numbers if len(step.numbers) else np.full(width, np.nan) for step in taken]
-    pairs = pairwise([(), *(step.periods for step in taken)])
+    numbers_of = [step.numbers for step in taken]
+    width = max(map(len, numbers_of), default=0)
+    summaries = [own if len(own) else np.full(width, np.nan) for own in numbers_of]
+    periods = (() if step.season is None else tuple(step.season.periods) for step in taken)
+    pairs = pairwise([(), *periods])
     return Followed(
         events=[(moved.seq, moved.event) for step in taken for moved in step.moved],
         served=[segment.start for segment in pipeline.segments(0)[1:]],
@@ -103,11 +106,11 @@ def follow(
 
 def _pipeline(
     model: UnderlyingModel, settings: StreamSettings, levels: Sequence[float] = ()
-) -> Pipeline:
-    wanted = rules(Chosen(None, None, model), model, settings)
+) -> LocalPipeline:
     # An alarm on an anomaly has moments, which may not be summed up; its number says enough.
-    wanted = wanted._replace(anomaly_alarm=None)
-    return Pipeline(model, wanted, [0.0], levels, provisional=False)
+    settings = settings._replace(anomaly_alarm=None)
+    wanted = rules(Chosen(None, None, model), model, settings)
+    return LocalPipeline(model, wanted, [0.0], levels, provisional=False)
 
 
 def segmentation(
@@ -121,6 +124,6 @@ def segmentation(
     retained = [
         pipeline.layout.row(Observation(tuple(map(float, row))), 0.0, NOTHING) for row in rows
     ]
-    past = Past(pipeline.retained(np.array(retained)))
-    starts = hindsight.starts(pipeline.slab, past, pipeline.rules.stated, 0)
+    past = pipeline.past(pipeline.slab, np.array(retained))
+    starts = hindsight.starts(pipeline.slab, past, pipeline.series[0].stated, 0)
     return hindsight.outcome(starts)[1:]

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs
-from model_core.stream import predictives
 from model_core.stream.filters import Filters
 from model_core.stream.slab import Step
 from model_core.stream.warmup import Moments
@@ -239,8 +238,7 @@ def trace(
         length = state.belief.run_length.clamp(0, steps - 1)
         beliefs.append(belief.scatter_add(-1, length, state.belief.log_prob.exp()))
         places = [step.predictive for step in taken]
-        y = batch.y[:, t].double().numpy()
-        numbers = predictives.numbers(places, y, np.zeros(count), MEDIAN)
+        numbers = [place.numbers(0.0) for place in places if place is not None]
         summary = Summary(np.array(numbers), model.y_dim, model.label)
         if model.label == "class":
             classes.append(summary.mean)

@@ -190,7 +190,7 @@ class Answer:
     @property
     def season(self) -> list[int]:
         """Periods of the seasons that are known by now, in observations; empty: none."""
-        return list(self._taken.periods)
+        return [] if self._taken.season is None else list(self._taken.season.periods)
 
     @property
     def drift_detected(self) -> bool:

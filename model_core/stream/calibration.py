@@ -10,7 +10,7 @@ from model_core.sensitivity import own, quiet
 from model_core.sensitivity.own import Calibrated
 from model_core.stream import columns, hindsight
 from model_core.stream.columns import Floats
-from model_core.stream.pipeline import Pipeline
+from model_core.stream.local import LocalPipeline
 from model_core.stream.slab import Past, Slab
 from model_core.stream.state import StatedMoments
 from model_core.threads import one_thread
@@ -18,7 +18,9 @@ from model_core.threads import one_thread
 GENERATION = 1  # as of a stream that was never deleted: continuations are drawn by it
 
 
-def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None) -> Calibrated:
+def calibrate(
+    pipeline: LocalPipeline | None, row: int, name: str, rate: float | None
+) -> Calibrated:
     """Set the threshold of a series to that of `rate` false alarms per 1,000 observations.
 
     name: of the series, by which continuations are drawn as those of a stream. Raises BadInput
@@ -39,11 +41,17 @@ def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None
             "sensitivity: expected a model of one real label without inputs to calibrate, got one "
             f"of {model.y_dim} {model.label} labels and {model.x_dim} inputs"
         )
-    rows = hindsight.known_now(series, min(own.MOST, rules.history))
+    rows = hindsight.known_now(series, min(own.MOST, pipeline.settings.history))
     rates = EffectiveRates(rules.hazard, rules.outlier_rate)
     drawn = Continuations(name, GENERATION, series.seq)
     steps = of_filter(
-        pipeline.slab, series.row, Past(pipeline.retained(rows)), rules.stated, rates, rate, drawn
+        pipeline.slab,
+        series.row,
+        pipeline.past(pipeline.slab, rows),
+        series.stated,
+        rates,
+        rate,
+        drawn,
     )
     with one_thread():
         try:

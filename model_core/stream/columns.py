@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +52,18 @@ class Columns(NamedTuple):
         y = self.y.copy()
         y[row] = np.nan
         return self._replace(y=y)
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Observations of several as those of one, in order."""
+    longest = max(part.hazard.shape[1] for part in parts)
+    widened = [
+        part._replace(
+            hazard=np.pad(part.hazard, ((0, 0), (0, longest - part.hazard.shape[1])), "edge")
+        )
+        for part in parts
+    ]
+    return Columns(*map(np.concatenate, zip(*widened, strict=True)))
 
 
 def of_all(hazard: Floats, rows: int) -> Floats:

@@ -26,12 +26,11 @@ from model_core.stream.answers import (
     predictive,
 )
 from model_core.stream.events import Event
+from model_core.stream.local import LocalPipeline
 from model_core.stream.parsing import Label
-from model_core.stream.pipeline import NOTHING, Pipeline
 from model_core.stream.rows import Observation
 from model_core.stream.segmentation import Segment
 from model_core.stream.series import Taken
-from model_core.stream.slab import Refused
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 
@@ -69,7 +68,7 @@ class Detectors:
         self._chosen = options.chosen(model)
         self._answers = len(names) == 1  # whether answers are retained, for pictures
         self._early: list[list[Observation]] = [[] for _ in names]
-        self._pipeline: Pipeline | None = None
+        self._pipeline: LocalPipeline | None = None
         self._fields: dict[str, list[str]] = {}  # of labels (y) and inputs (x): names in order
         self._segments: dict[int, tuple[int, list[Segment]]] = {}
         self._start()
@@ -108,7 +107,7 @@ class Detectors:
             return Answers(
                 [self._wait(row, observation) for row, observation in zip(rows, seen, strict=True)]
             )
-        steps = self._pipeline.observe(rows, seen)
+        steps = self._pipeline.take(rows, seen)
         return Answers([None if taken is None else self._answer(taken) for taken in steps])
 
     def update_many(
@@ -138,16 +137,13 @@ class Detectors:
         seen = self._checked([stream] * len(labels), labels, given, steps, supervision)
         if self._pipeline is None:
             return [self._wait(stream, observation) for observation in seen]
-        answers: list[Answer] = []
-        try:
-            for taken in self._pipeline.observe_series(stream, seen):
-                answers.append(self._answer(taken))
-        except Refused as refusal:
+        answers = list(map(self._answer, self._pipeline.take_series(stream, seen)))
+        if len(answers) < len(seen):
             raise BadInput(
                 f"y: the filter's step on {labels[len(answers)]!r} was not finite; it was not "
                 f"applied, the {len(answers)} before it were",
                 answers,
-            ) from refusal
+            )
         return answers
 
     def score(self, stream: int, y: Label, x: Any = None) -> float:
@@ -410,29 +406,25 @@ class Detectors:
         self._early = [[] for _ in self._names]
         assert self._pipeline is not None
         blank = (math.nan,) * self._pipeline.model.y_dim
-        try:
-            for row, observations in enumerate(early):
-                for _ in self._pipeline.observe_series(
-                    row, [o._replace(y=blank) for o in observations]
-                ):
-                    pass
-        except Refused as refusal:
-            raise BadInput(
-                f"model: {self.model} cannot take the observations before the first label: its "
-                "numbers are not finite; use another model"
-            ) from refusal
+        for row, observations in enumerate(early):
+            unlabelled = [seen._replace(y=blank) for seen in observations]
+            if len(self._pipeline.take_series(row, unlabelled)) < len(unlabelled):
+                raise BadInput(
+                    f"model: {self.model} cannot take the observations before the first label: "
+                    "its numbers are not finite; use another model"
+                )
 
     def _build(self, y_dim: int, x_dim: int) -> None:
         assert self._chosen is not None
         model = options.build(self._chosen, self._settings, y_dim, x_dim)
         rules = options.rules(self._chosen, model, self._settings)
         phases = list(map(season.phase_of, self._names))
-        self._pipeline = Pipeline(model, rules, phases, self._levels, answers=self._answers)
+        self._pipeline = LocalPipeline(model, rules, phases, self._levels, answers=self._answers)
 
     def _wait(self, row: int, seen: Observation) -> Answer:
         """Keep an observation from before the first label."""
         self._early[row].append(seen)
-        return self._answer(Taken(len(self._early[row]) - 1, None, NOTHING, math.nan, math.nan))
+        return self._answer(Taken(len(self._early[row]) - 1))
 
     def _answer(self, taken: Taken) -> Answer:
         model = None if self._pipeline is None else self._pipeline.model
@@ -481,7 +473,7 @@ class Detectors:
         early = (len(seen.x) for observations in self._early for seen in observations)
         return next(early, None) if x_dim is None else x_dim
 
-    def _ahead(self, stream: int, horizon: int) -> Pipeline:
+    def _ahead(self, stream: int, horizon: int) -> LocalPipeline:
         """The pipeline, if it can look ahead."""
         stream = self._at(stream)
         if horizon < 1:
@@ -498,6 +490,6 @@ class Detectors:
         return self._pipeline
 
     @property
-    def pipeline(self) -> Pipeline | None:
+    def pipeline(self) -> LocalPipeline | None:
         """What runs inside; None before the first label."""
         return self._pipeline

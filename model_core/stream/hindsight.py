@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from model_core.readout import Readout
 from model_core.stream import columns, seasons, warmup
-from model_core.stream.pipeline import Pipeline
+from model_core.stream.local import LocalPipeline, LocalSeries
 from model_core.stream.rows import OFFSET, Floats
 from model_core.stream.segmentation import Segment, best, in_hindsight
-from model_core.stream.series import SeriesState
 from model_core.stream.slab import Past, Slab
 from model_core.stream.state import StatedMoments
 from model_core.table import SEQ
@@ -71,7 +70,7 @@ def outcome(steps: Generator[None, None, T]) -> T:
             return result
 
 
-def segments(pipeline: Pipeline, row: int) -> list[Segment]:
+def segments(pipeline: LocalPipeline, row: int) -> list[Segment]:
     """Regimes of what is retained of a series.
 
     Of a model without a kernel only the last `UNCOMPILED` are segmented anew.
@@ -80,17 +79,16 @@ def segments(pipeline: Pipeline, row: int) -> list[Segment]:
     series = pipeline.series[row]
     if not online:
         return []
-    history = pipeline.rules.history
+    history = pipeline.settings.history
     most = history if pipeline.slab.in_series else min(UNCOMPILED, history)
     rows = known_now(series, most)
     first = series.seq - len(rows)
-    again = outcome(
-        starts(pipeline.slab, Past(pipeline.retained(rows)), pipeline.rules.stated, first)
-    )
+    past = pipeline.past(pipeline.slab, rows)
+    again = outcome(starts(pipeline.slab, past, series.stated, first))
     return in_hindsight(online, first, series.seq, again, series.seq)
 
 
-def known_now(series: SeriesState, most: int) -> Floats:
+def known_now(series: LocalSeries, most: int) -> Floats:
     """The last retained rows, less the seasons that are known now."""
     rows = series.retained.last(most).copy()
     if series.season_state is not None:

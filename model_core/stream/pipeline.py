@@ -1,415 +1,331 @@
-"""The pipeline of several series: warm-up, seasons, filter, events, anomaly.
+"""The pipeline of a series: warm-up, season, filter, events, anomaly, one observation at a time.
 
-The evaluation of models and `Detector` run it; the service does the same, one step after the
-other, between its log and its store.
+`Detector`, the evaluation of models and the worker of the service run it, so that all of them say
+the same. They differ in what they keep of an observation, and where: see `LocalPipeline`, and
+`StoredPipeline` of the service.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from model_core.filter import Inputs
 from model_core.readout import Readout
-from model_core.stream import columns, predictives, season, seasons, warmup
-from model_core.stream.columns import Columns
+from model_core.stream import columns, events, season, seasons, warmup
+from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
-from model_core.stream.rows import ANOMALY, CHANGED, OFFSET, PREVIOUS, Floats, Layout, Observation
-from model_core.stream.segmentation import Segment, best
-from model_core.stream.series import Moved, Rules, SeriesState, Taken
-from model_core.stream.slab import AT_ONCE, Past, Refused, Slab, Step
-from model_core.stream.step import follow, raise_alarm
-from model_core.stream.warmup import Moments
-from model_core.upm.base import UnderlyingModel
+from model_core.stream.series import Moved, Series, State, Taken
+from model_core.stream.slab import Past, Slab, Step
 
-NOTHING = np.empty(0)
+S = TypeVar("S", bound=Series)
+Item = TypeVar("Item")  # one observation, as it is kept
+Kept = TypeVar("Kept")  # the last observations of a series, as they are kept
 
 
-class _Forecast(NamedTuple):
-    """Of an observation in the warm-up, before its label: season, and numbers of the predictive.
+class Pipeline(ABC, Generic[S, Item, Kept]):
+    """Moves series by their observations; subclasses keep these."""
 
-    log_score: of its label.
-    """
+    provisional = True  # whether labels of the warm-up are predicted
+    summarised = True  # whether predictives are wanted at all
 
-    offset: float
-    numbers: Floats
-    log_score: float
+    # --- what is kept ---------------------------------------------------------------------------
 
+    @abstractmethod
+    def enter(self, series: S, item: Item, taken: Taken) -> None:
+        """Keep an observation and what it gave; the position of the series is after it."""
 
-class Pipeline:
-    """Several series of one model and settings."""
+    @abstractmethod
+    def kept(self, series: S, most: int | None = None) -> Kept:
+        """The last `most` observations that are kept, at least; None: all, in the warm-up."""
 
-    def __init__(
-        self,
-        model: UnderlyingModel,
-        rules: Rules,
-        phases: Sequence[float],
-        levels: Sequence[float] = (),
-        provisional: bool = True,
-        answers: bool = False,
+    @abstractmethod
+    def past(self, slab: Slab, kept: Kept) -> Past:
+        """Kept observations as a filter takes them."""
+
+    @abstractmethod
+    def correct(
+        self, series: S, kept: Kept, offsets: Floats | None, previous: Sequence[int]
     ) -> None:
-        """phases: of each series' searches for seasons, in [0, 1).
+        """Enter other seasons, and where best paths come from, into the last that are kept."""
 
-        levels: of quantiles; without any predictives are left out. provisional: whether labels of
-        the warm-up are predicted. answers: whether answers are retained, too.
-        """
-        self.model = model
-        self.rules = rules
-        self.layout = Layout(model, answers)
-        self.series = [SeriesState(self.layout.width, phase) for phase in phases]
-        self.slab = Slab(model, rules.max_hypotheses, levels)
-        self.levels = list(levels)
-        self._provisional = provisional and bool(levels)
-        self._quantity = model.label != "class"
-        if rules.seasonal:
-            for series in self.series:
-                series.season_state = season.blank()
-        moments = warmup.given(model, rules.stated)
-        if moments is not None:
-            for series in self.series:
-                self._begin(series, moments)
+    @abstractmethod
+    def labels(self, series: S, most: int) -> Floats | None:
+        """The last labels (n,), nan where missing; None: they cannot be read."""
 
-    def threshold(self, row: int) -> float:
-        """Threshold of `changed_probability` that confirms changes of a series; 0: another rule."""
-        return self._threshold(self.series[row])
+    @abstractmethod
+    def publish(self, series: S, event: Event, time: str | None) -> bool:
+        """Keep and tell an event that has changed; returns whether it was confirmed for the first
+        time."""
 
-    def _threshold(self, series: SeriesState) -> float:
-        return self.rules.threshold if series.threshold is None else series.threshold
+    def time(self, item: Item) -> str | None:
+        """When an observation was made, for its events."""
+        return None
+
+    def begun_anew(self, series: S, kept: Kept) -> None:
+        """Hear that a filter has begun anew with the last that are kept."""
+
+    # --- one observation of each of several series ----------------------------------------------
 
     def observe(
-        self, rows: Sequence[int], observations: Sequence[Observation]
+        self,
+        slab: Slab,
+        work: Sequence[tuple[S, Item]],
+        seen: Columns,
+        detailed: Sequence[bool] = (),
     ) -> list[Taken | None]:
-        """Take one observation of each of several series; None for what the filter refuses."""
-        taken: list[Taken | None] = [None] * len(rows)
-        cold = [i for i, row in enumerate(rows) if not self.series[row].warm]
-        warm = [i for i, row in enumerate(rows) if self.series[row].warm]
-        forecasts = self._forecasts([rows[i] for i in cold], [observations[i] for i in cold])
-        for i, forecast in zip(cold, forecasts, strict=True):
-            with suppress(Refused):
-                taken[i] = self._warm_up(self.series[rows[i]], observations[i], forecast)
-        if not warm:
-            return taken
-        chosen = [self.series[rows[i]] for i in warm]
-        offsets = np.array([seasons.offset(series.season_state) for series in chosen])
-        seen = self._columns([observations[i] for i in warm], offsets)
-        steps = self._step(chosen, seen)
-        fine = [j for j, step in enumerate(steps) if step.readout.ok]
-        moved = [self._follow(chosen[j], steps[j].readout) for j in fine]
-        numbers = self._numbers([steps[j] for j in fine], seen.part(fine))
-        for j, changed, summary in zip(fine, moved, numbers, strict=True):
-            observation = observations[warm[j]]
-            offset = float(offsets[j])
-            taken[warm[j]] = self._enter(chosen[j], observation, offset, steps[j], summary, changed)
+        """Take an observation of each of several series with filters in a slab; None: refused.
+
+        seen: without seasons. detailed: as of `Slab.step`.
+        """
+        chosen = [series for series, _ in work]
+        coming = self._with_seasons(chosen, seen)
+        steps = slab.step(
+            [series.row for series in chosen],
+            coming,
+            [series.state.track.confirmed_start for series in chosen],
+            [series.state.threshold for series in chosen],
+            detailed,
+            self.summarised,
+        )
+        taken: list[Taken | None] = []
+        offsets = coming.offset.tolist()
+        for (series, item), step, offset, y in zip(
+            work, steps, offsets, seen.y.tolist(), strict=True
+        ):
+            if not step.readout.ok:
+                taken.append(None)
+                continue
+            own = self._enter(slab, series, item, step, offset, y)
+            taken.append(own)
+            if self._learn(slab, series, own, y[0]):
+                self._begin_anew(slab, series)
         return taken
 
-    def observe_series(self, row: int, observations: Sequence[Observation]) -> Iterator[Taken]:
-        """Take observations of one series, one after the other, in few calls of its kernel.
+    def observe_series(
+        self,
+        slab: Slab,
+        series: S,
+        items: Sequence[Item],
+        seen: Columns,
+        believed: bool = False,
+    ) -> list[Taken]:
+        """Take observations of a series that has a filter, one after the other, in few calls.
 
-        To be taken to the end; those before a Refused one are.
+        Up to the first that is refused. seen: without seasons. believed: whether beliefs are
+        wanted.
         """
-        series = self.series[row]
-        together = AT_ONCE if self.slab.in_series else 1  # mixtures themselves are large
-        at = 0
-        while at < len(observations):
-            if not series.warm:
-                (forecast,) = self._forecasts([row], [observations[at]])
-                yield self._warm_up(series, observations[at], forecast)
-                at += 1
-                continue
-            offsets = self._foreseen(series, observations[at : at + together])
-            seen = self._columns(observations[at : at + len(offsets)], offsets)
-            steps: list[Step] = []
-            moved: list[tuple[Moved, ...]] = []
-            for step in self._through(series, seen):
+        taken: list[Taken] = []
+        while len(taken) < seen.rows:
+            at = len(taken)
+            offsets = self._foreseen(slab, series, seen.y[at:, 0].tolist())
+            coming = seen.part(slice(at, at + len(offsets)))._replace(offset=np.array(offsets))
+            state = series.state
+            begins_anew = False
+            for step, offset, y in zip(
+                slab.through(
+                    series.row,
+                    coming,
+                    lambda: series.state.track.confirmed_start,
+                    state.threshold,
+                    self.summarised,
+                    believed,
+                ),
+                offsets,
+                coming.y.tolist(),
+                strict=False,
+            ):
                 if not step.readout.ok:
-                    break
-                steps.append(step)
-                moved.append(self._follow(series, step.readout, len(moved)))
-            numbers = self._numbers(steps, seen.part(slice(len(steps))))
-            for i, step in enumerate(steps):
-                offset = float(offsets[i])
-                yield self._enter(series, observations[at + i], offset, step, numbers[i], moved[i])
-            at += len(steps)
-            if len(steps) < seen.rows:
-                raise Refused(f"observation {series.seq}")
-
-    def score(self, row: int, observation: Observation) -> float:
-        """Anomaly that an observation would have, which is not taken in; nan: not known yet."""
-        series = self.series[row]
-        if not series.warm:
-            return math.nan
-        offset = np.array([seasons.offset(series.season_state)])
-        (step,) = self.slab.tried(series.row, self._columns([observation], offset))
-        return step.anomaly
-
-    def predict(self, row: int, x: tuple[float, ...], elapsed: float) -> Floats | None:
-        """Numbers of the `Summary` of the next label's predictive; None: nothing is known yet.
-
-        Nothing is, either, where the filter's numbers are not finite.
-        """
-        series = self.series[row]
-        own = self.begun(row)
-        if own is None:
-            return None
-        try:
-            nothing = (math.nan,) * self.model.y_dim
-            coming = self._columns([Observation(nothing, x, elapsed)], self.offsets_ahead(row, 1))
-            (step,) = self.slab.tried(own, coming, not self.levels)
-        finally:
-            if not series.warm:
-                self.slab.remove(own)
-        if not step.readout.ok:
-            return None
-        (numbers,) = predictives.numbers([step.predictive], coming.y, coming.offset, self.levels)
-        return numbers
-
-    def coming(self, count: int = 1, x: tuple[float, ...] = (), elapsed: float = 1.0) -> Inputs:
-        """Inputs of a step over the observation to come, of `count` copies of a row."""
-        observation = Observation((math.nan,) * self.model.y_dim, x, elapsed)
-        seen = self._columns([observation] * count, np.zeros(count))
-        return columns.inputs_of(self.model, columns.packed(self.model, seen, 0, 0.0), seen.hazard)
-
-    # --- segmentation -------------------------------------------------------------------------
-
-    def segments(self, row: int) -> list[Segment]:
-        """Best segmentation of what is retained, as it was known online."""
-        series = self.series[row]
-        first = max(series.retained.first, series.seq - self.rules.history)
-        if not series.warm or first >= series.seq:
-            return []
-        return best(series.retained.previous, series.best_start, first, series.seq)
-
-    def retained(self, rows: Floats) -> Columns:
-        """Retained rows as a filter takes them."""
-        return self.layout.columns(rows, self.rules.hazard, self.rules.outlier_rate)
-
-    # --- one observation --------------------------------------------------------------------
-
-    def _columns(self, observations: Sequence[Observation], offsets: Floats) -> Columns:
-        """Observations as a filter takes them; offsets: (B,) seasons of the labels."""
-        count = len(observations)
-        blank = (0.0,) * self.model.x_dim
-        return Columns(
-            y=np.array([seen.y for seen in observations], dtype=np.float64),
-            x=np.array([seen.x or blank for seen in observations], dtype=np.float64),
-            elapsed=np.array([seen.elapsed for seen in observations]),
-            changepoint=np.array([seen.changepoint for seen in observations]),
-            outlier_rate=np.full(count, self.rules.outlier_rate),
-            hazard=columns.of_all(self.rules.hazard, count),
-            offset=offsets,
-        )
-
-    def _step(self, chosen: Sequence[SeriesState], seen: Columns) -> list[Step]:
-        """Step several series by one observation each."""
-        rows = [series.row for series in chosen]
-        confirmed = [series.track.confirmed_start for series in chosen]
-        thresholds = [self._threshold(series) for series in chosen]
-        return self.slab.step(rows, seen, confirmed, thresholds, (), bool(self.levels))
-
-    def _through(self, series: SeriesState, seen: Columns) -> Iterator[Step]:
-        """Step a series by several observations, one after the other."""
-        threshold = self._threshold(series)
-        return self.slab.through(
-            series.row, seen, lambda: series.track.confirmed_start, threshold, bool(self.levels)
-        )
-
-    def _numbers(self, steps: Sequence[Step], seen: Columns) -> Sequence[Floats]:
-        """Numbers of the summaries of the predictives of steps; empty where none are wanted."""
-        if not self.levels:
-            return [NOTHING] * len(steps)
-        rows = [step.predictive for step in steps]
-        return predictives.numbers(rows, seen.y, seen.offset, self.levels)
-
-    def _follow(self, series: SeriesState, line: Readout, ahead: int = 0) -> tuple[Moved, ...]:
-        """Follow the events; returns those that changed. ahead: observations not yet entered."""
-        seq = series.seq + ahead
-        confirm_after = self.rules.confirm_after
-        threshold = self._threshold(series)
-        changed = follow(series, line, seq, confirm_after, threshold, self._quantity)
-        return tuple(Moved(seq, event, series.keep(event)) for event in changed)
+                    return taken
+                taken.append(self._enter(slab, series, items[len(taken)], step, offset, y))
+                begins_anew = self._learn(slab, series, taken[-1], y[0])
+            if begins_anew:  # after the last that was foreseen
+                self._begin_anew(slab, series)
+                if believed:
+                    taken[-1].belief = slab.belief(series.row)
+        return taken
 
     def _enter(
-        self,
-        series: SeriesState,
-        seen: Observation,
-        offset: float,
-        step: Step,
-        numbers: Floats,
-        moved: tuple[Moved, ...],
+        self, slab: Slab, series: S, item: Item, step: Step, offset: float, y: list[float]
     ) -> Taken:
-        """Enter a step into its series; moved: what it did to events."""
-        line = step.readout
-        seq = series.seq
-        alarm = self._alarm(series, seen, offset, step)
-        series.seq += 1
-        kept = self.layout.row(seen, offset, numbers)
-        kept[PREVIOUS] = line.born_previous_start
-        kept[CHANGED] = line.changed_probability
-        kept[ANOMALY] = step.anomaly
-        series.retained.append(kept)
-        if self._learn(series, seen):
-            self._begin_anew(series)
-        series.retained.trim(self._most)
-        return Taken(
-            seq=seq,
-            readout=line,
-            numbers=numbers,
-            log_score=line.log_score,
-            anomaly=step.anomaly,
-            moved=moved,
-            event=moved[-1].event if moved else None,
-            alarm=alarm,
-            periods=series.periods,
-        )
+        """Enter a step into its series."""
+        state = series.state
+        seq = state.seq
+        time = self.time(item)
+        taken = Taken(seq, step, offset, warm=True, belief=step.belief)
+        taken.moved = self._follow(slab, series, step.readout, seq, time)
+        taken.event = taken.moved[-1].event if taken.moved else None
+        if events.alarming(state.settings.anomaly_alarm, step.anomaly, seq, state.last_anomaly):
+            state.last_anomaly = seq
+            moments = None if step.predictive is None else step.predictive.moments()
+            label = [value - offset for value in y]
+            taken.alarm = events.anomaly(seq, step.anomaly, label, moments, time)
+            self.publish(series, taken.alarm, time)
+        state.seq = seq + 1
+        self.enter(series, item, taken)
+        return taken
 
-    @property
-    def _most(self) -> int:
-        """Rows that a series keeps: its history, and what a filter would begin anew with."""
-        asked = self.rules.seasonal
-        looks = asked or (asked is None and self.model.seasonal)
-        return max(self.rules.history, season.REPLAYED) if looks else self.rules.history
+    def _follow(
+        self, slab: Slab, series: S, line: Readout, seq: int, time: str | None
+    ) -> list[Moved]:
+        """Follow the events of a series; returns those that changed."""
+        changed = follow(series.state, line, seq, slab.model.label != "class", time)
+        return [Moved(seq, event, self.publish(series, event, time)) for event in changed]
 
-    def _alarm(
-        self, series: SeriesState, seen: Observation, offset: float, step: Step
-    ) -> Event | None:
-        label = [value - offset for value in seen.y]
-        event = raise_alarm(
-            series,
-            self.rules.anomaly_alarm,
-            series.seq,
-            step.anomaly,
-            label,
-            lambda: predictives.moments(step.predictive),
-        )
-        if event is not None:
-            series.keep(event)
-        return event
+    # --- seasons --------------------------------------------------------------------------------
 
-    # --- seasons ------------------------------------------------------------------------------
+    def _with_seasons(self, chosen: Sequence[S], seen: Columns) -> Columns:
+        """Observations of several series, with the season of each label."""
+        offsets = [seasons.offset(series.season_state) for series in chosen]
+        return seen._replace(offset=np.array(offsets))
 
-    def offsets_ahead(self, row: int, count: int) -> Floats:
-        """Seasons (count,) of the labels to come."""
-        state = self.series[row].season_state
-        return np.array([seasons.offset(state, ahead) for ahead in range(count)])
+    def _next_search(self, slab: Slab, series: S, seq: int) -> int | None:
+        """Observations, more than `seq`, after which a series looks for seasons; None: never."""
+        state = series.state
+        return seasons.next_search(slab.model, state.settings.seasonal, seq, series.search_phase)
 
-    def _next_search(self, series: SeriesState, seq: int) -> int | None:
-        """Observations, more than `seq`, after which a series without seasons looks for one."""
-        return seasons.next_search(self.model, self.rules.seasonal, seq, series.phase)
-
-    def _foreseen(self, series: SeriesState, observations: Sequence[Observation]) -> Floats:
+    def _foreseen(self, slab: Slab, series: S, labels: list[float]) -> list[float]:
         """Seasons of coming labels, up to the first after which the filter may begin anew."""
-        due = self._next_search(series, series.seq)
-        left = None if due is None else due - series.seq
-        labels = [observation.y[0] for observation in observations]
-        return np.array(seasons.foreseen(series.season_state, labels, left))
+        seq = series.state.seq
+        due = self._next_search(slab, series, seq)
+        return seasons.foreseen(series.season_state, labels, None if due is None else due - seq)
 
-    def _learn(self, series: SeriesState, seen: Observation) -> bool:
-        """Take in the label of an observation; returns whether seasons were found or given up."""
+    def _learn(self, slab: Slab, series: S, taken: Taken, y: float) -> bool:
+        """Take in the label of the last observation; returns whether the filter is to begin anew.
+
+        It is where seasons were found or given up.
+        """
+        state = series.state
+        found = False
         if series.season_state is not None:
-            return seasons.learn(series, series.season_state, seen.y[0])
-        due = self._next_search(series, series.seq - 1) if series.warm else None
-        if due != series.seq:
-            return False
-        rows = series.retained.last(min(season.CAPACITY, self.rules.history))
-        series.season_state = seasons.search(series, rows[:, self.layout.y.start].copy())
-        return series.season_state is not None
+            found = seasons.learn(state, series.season_state, y)
+        elif self._next_search(slab, series, state.seq - 1) == state.seq:
+            labels = self.labels(series, min(season.CAPACITY, state.settings.history))
+            if labels is not None:
+                series.season_state = seasons.search(state, labels)
+            found = series.season_state is not None
+        taken.season = state.season
+        return found
 
-    def _begin_anew(self, series: SeriesState) -> None:
+    def _begin_anew(self, slab: Slab, series: S) -> None:
         """Begin the filter anew with the last labels less the seasons of now."""
         assert series.season_state is not None
-        rows = series.retained.last(season.REPLAYED)
-        anew = seasons.begin_anew(
-            series,
-            series.season_state,
-            self.slab,
-            series.row,
-            Past(self.retained(rows), rows[:, PREVIOUS].astype(int).tolist()),
-            self._threshold(series),
-            self.rules.stated,
-        )
+        kept = self.kept(series, season.REPLAYED)
+        past = self.past(slab, kept)
+        anew = seasons.begin_anew(series.state, series.season_state, slab, series.row, past)
         if anew is not None:
-            replayed = rows[len(rows) - len(anew.offsets) :]
-            replayed[:, OFFSET] = anew.offsets
-            replayed[:, PREVIOUS] = anew.previous
+            self.correct(series, kept, anew.offsets, anew.previous)
+            self.begun_anew(series, kept)
 
-    def unlabelled(self, seen: Observation) -> Observation:
-        """An observation without its label; raises Refused where it has none already."""
-        if all(map(math.isnan, seen.y)):
-            raise Refused("an observation without a label: the model's numbers are not finite")
-        return seen._replace(y=(math.nan,) * self.model.y_dim)
+    # --- warm-up --------------------------------------------------------------------------------
 
-    # --- warm-up ------------------------------------------------------------------------------
+    def warm_up(
+        self,
+        slab: Slab,
+        work: Sequence[tuple[S, Item]],
+        seen: Columns,
+        detailed: Sequence[bool] = (),
+    ) -> list[Taken | None]:
+        """Take an observation of each of several series without filters; None: refused.
 
-    def begun(self, row: int) -> int | None:
-        """Row of the slab that holds a series' filter; in the warm-up of one to be removed."""
-        series = self.series[row]
-        if series.warm:
-            return series.row
-        return warmup.begun(self.slab, self.retained(series.retained.rows), self.rules.stated)
+        Where enough labels are there the filter begins, in this slab.
+        """
+        chosen = [series for series, _ in work]
+        coming = self._with_seasons(chosen, seen)
+        steps = self._forecasts(slab, chosen, coming, detailed)
+        taken: list[Taken | None] = []
+        ready: list[tuple[int, Taken]] = []
+        offsets = coming.offset.tolist()
+        for i, ((series, item), step, offset) in enumerate(zip(work, steps, offsets, strict=True)):
+            own = Taken(series.state.seq, step, offset)
+            if self._wait(slab, series, item, own, float(seen.y[i, 0])):
+                ready.append((i, own))
+            taken.append(own)
+        begun = self.begin(slab, [chosen[i] for i, _ in ready])
+        for (i, own), moved in zip(ready, begun, strict=True):
+            if moved is None:
+                taken[i] = None
+                continue
+            own.moved = moved
+            own.event = chosen[i].state.track.event or chosen[i].state.track.last_event
+        return taken
 
-    def _forecasts(self, rows: Sequence[int], seen: Sequence[Observation]) -> list[_Forecast]:
-        """Provisional forecasts of observations of warm-ups."""
-        offsets = np.array([seasons.offset(self.series[row].season_state) for row in rows])
-        if not self._provisional or not rows:
-            return [_Forecast(offset, NOTHING, math.nan) for offset in offsets.tolist()]
-        histories = [self.retained(self.series[row].retained.rows) for row in rows]
-        coming = self._columns(seen, offsets)
-        steps = warmup.forecasts(self.slab, histories, [self.rules.stated] * len(rows), coming)
-        made = {i: step for i, step in enumerate(steps) if step is not None}
-        summaries = self._numbers([*made.values()], coming.part([*made]))
-        forecasts = [_Forecast(0.0, NOTHING, math.nan)] * len(rows)
-        for (i, step), numbers in zip(made.items(), summaries, strict=True):
-            forecasts[i] = _Forecast(float(offsets[i]), numbers, step.readout.log_score)
-        return forecasts
+    def _wait(self, slab: Slab, series: S, item: Item, own: Taken, y: float) -> bool:
+        """Keep an observation of the warm-up; returns whether enough labels are there by now."""
+        state = series.state
+        state.seq += 1
+        self.enter(series, item, own)
+        kept = self.kept(series)
+        if series.season_state is not None and seasons.learn(state, series.season_state, y):
+            rows = self.past(slab, kept).seen.rows
+            self.correct(series, kept, season.offsets(series.season_state, rows), [])
+        own.season = state.season
+        past = self.past(slab, kept).seen
+        values = columns.values(slab.model, past)
+        if not warmup.complete(values, slab.model.y_dim, state.settings.warmup, past.rows):
+            return False
+        state.location, state.scale = warmup.estimated(slab.model, values, state.stated)
+        return True
 
-    def _warm_up(self, series: SeriesState, seen: Observation, forecast: _Forecast) -> Taken:
-        """Answer from one regime, and begin where enough labels are there; raises Refused."""
-        seq = series.seq
-        periods = series.season
-        before = None if series.season_state is None else series.season_state.copy()
-        series.seq += 1
-        series.retained.append(self.layout.row(seen, forecast.offset, forecast.numbers))
-        rows = series.retained.rows
-        if series.season_state is not None and self._learn(series, seen):
-            offsets = season.offsets(series.season_state, len(rows))
-            rows[len(rows) - len(offsets) :, OFFSET] = offsets
-        values = columns.values(self.model, self.retained(rows))
-        moved: tuple[Moved, ...] = ()
-        if warmup.complete(values, self.model.y_dim, self.rules.warmup, series.seq):
-            try:
-                moved = self._begin(series, warmup.estimated(self.model, values, self.rules.stated))
-            except Refused:
-                self.slab.remove(series.row)
-                series.take_back(seq, periods, before)
-                raise
-        return Taken(
-            seq=seq,
-            readout=None,
-            numbers=forecast.numbers,
-            log_score=forecast.log_score,
-            anomaly=math.nan,
-            moved=moved,
-            event=series.track.event or series.track.last_event,
-            periods=series.periods,
+    def begin(self, slab: Slab, chosen: Sequence[S]) -> list[list[Moved] | None]:
+        """Begin filters with a known location and scale, through what was observed before.
+
+        Returns the events of each that changed; None: of one that takes no observation.
+        """
+        moved: list[list[Moved] | None] = []
+        for i in range(0, len(chosen), slab.step_rows):  # not all of large states at once
+            moved += self._begin(slab, chosen[i : i + slab.step_rows])
+        return moved
+
+    def _begin(self, slab: Slab, chosen: Sequence[S]) -> list[list[Moved] | None]:
+        states = [series.state for series in chosen]
+        rows = slab.begin(
+            [state.location or [] for state in states], [state.scale or [] for state in states]
         )
+        kept = [self.kept(series) for series in chosen]
+        pasts = [self.past(slab, own) for own in kept]
+        for series, row in zip(chosen, rows, strict=True):
+            series.slab = slab
+            series.row = row
+        changed: list[list[Moved]] = [[] for _ in chosen]
+        previous: list[list[int]] = [[] for _ in chosen]
+        starts = [lambda state=state: state.track.confirmed_start for state in states]
+        replayed = slab.replay_each(rows, pasts, starts, [state.threshold for state in states])
+        for i, at, line in replayed:
+            past = pasts[i]
+            seq = states[i].seq - past.seen.rows + at
+            time = past.times[at] if past.times else None
+            changed[i] += self._follow(slab, chosen[i], line, seq, time)
+            previous[i].append(line.born_previous_start)
+        for series, own, paths in zip(chosen, kept, previous, strict=True):
+            self.correct(series, own, None, paths)
+        return [*changed]
 
-    def _begin(self, series: SeriesState, moments: Moments) -> tuple[Moved, ...]:
-        """Start the filter with a known location and scale, through the retained observations."""
-        series.location, series.scale = moments
-        (series.row,) = self.slab.begin([series.location], [series.scale])
-        moved: list[Moved] = []
-        rows = series.retained.rows
-        threshold = self._threshold(series)
-        past = Past(self.retained(rows))
-        series.seq = 0
-        for line in self.slab.replay(
-            series.row, past, lambda: series.track.confirmed_start, threshold
-        ):
-            moved += self._follow(series, line)
-            rows[series.seq, PREVIOUS] = line.born_previous_start
-            series.seq += 1
-        return tuple(moved)
+    def _forecasts(
+        self, slab: Slab, chosen: Sequence[S], coming: Columns, detailed: Sequence[bool]
+    ) -> list[Step | None]:
+        """Provisional forecasts of observations of warm-ups."""
+        if not (self.provisional and self.summarised):
+            return [None] * len(chosen)
+        histories = [self.past(slab, self.kept(series)).seen for series in chosen]
+        stated = [series.state.stated for series in chosen]
+        return warmup.forecasts(slab, histories, stated, coming, detailed)
+
+
+def follow(
+    state: State, line: Readout, seq: int, quantity: bool, time: str | None = None
+) -> list[Event]:
+    """Enter what a step at `seq` reads off the belief; returns the events that changed.
+
+    quantity: whether labels are numbers. time: when the observation was made.
+    """
+    changed: list[Event] = []
+    track = state.track
+    if track.event is not None or seq - line.event_run_length > track.confirmed_start:
+        reading = line.reading(seq, time, quantity)
+        confirm_after = state.settings.confirm_after or 0
+        state.track, changed = events.track(track, reading, confirm_after, state.threshold)
+    state.read(line)
+    return changed

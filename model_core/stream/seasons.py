@@ -15,8 +15,9 @@ import numpy as np
 
 from model_core.stream import beliefs, columns, season, warmup
 from model_core.stream.columns import Floats
+from model_core.stream.series import State
 from model_core.stream.slab import Past, Refused, Slab, StreamRow
-from model_core.stream.state import SeasonPeriods, State, StatedMoments
+from model_core.stream.state import SeasonPeriods
 from model_core.table import PREVIOUS, RUN_LENGTH, SEQ
 from model_core.upm.base import UnderlyingModel
 
@@ -104,8 +105,6 @@ def begin_anew(
     slab: Slab,
     row: int,
     past: Past,
-    threshold: float,
-    stated: StatedMoments,
 ) -> Anew | None:
     """Begin the filter of a series anew, with its last observations less the seasons of now.
 
@@ -121,13 +120,16 @@ def begin_anew(
     location = series.location or []
     scale = series.scale or []
     values = columns.values(slab.model, seen)
+    stated = series.stated
     if warmup.given(slab.model, stated) is None and warmup.varied(values, slab.model.y_dim):
         location, scale = warmup.estimated(slab.model, values, stated)
     before = slab.row(row)
     slab.begin_anew(row, location, scale)
     confirmed = max(series.track.confirmed_start - base, 0)  # as the new filter counts
     try:
-        lines = list(slab.replay(row, past._replace(seen=seen), lambda: confirmed, threshold))
+        lines = list(
+            slab.replay(row, past._replace(seen=seen), lambda: confirmed, series.threshold)
+        )
     except Refused:
         slab.put(row, before)
         return None

@@ -1,39 +1,64 @@
-"""What a series keeps on the host beside its filter."""
+"""A series as the pipeline moves it, and what one observation of it gives."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from model_core.readout import Readout
+from model_core.stream.beliefs import Probabilities
+from model_core.stream.columns import Floats
 from model_core.stream.events import Event, Track
-from model_core.stream.rows import Retained
+from model_core.stream.slab import Slab, Step
 from model_core.stream.state import SeasonPeriods, StatedMoments
+from model_core.stream_settings import StreamSettings
 
-Floats = NDArray[np.float64]
-EVENTS = 1000  # last events of a series that are kept
+NOTHING = np.empty(0)
 
 
-class Rules(NamedTuple):
-    """Settings of the pipeline, defaults filled in.
+class State(Protocol):
+    """Settings, position, belief and events of a series, in numbers.
 
-    hazard: (H,) by run length. threshold: of `changed_probability`, at which a change is confirmed;
-    0: it is confirmed after `confirm_after` observations. stated: location and scale.
-    history: observations retained. anomaly_alarm, seasonal: as of `Defaults`.
+    A `Detector` has them in the memory of its series, the service in the head of its stream.
     """
 
-    hazard: Floats
-    outlier_rate: float
-    max_hypotheses: int
-    threshold: float
-    confirm_after: int
-    warmup: int
-    history: int
-    anomaly_alarm: float | None
-    seasonal: bool | None
-    stated: StatedMoments = StatedMoments()
+    settings: StreamSettings
+    seq: int  # observations so far
+    location: list[float] | None
+    scale: list[float] | None
+    track: Track
+    best_start: int  # of the last regime on the best (max-product) path
+    map_run_length: int | None
+    changed_probability: float | None
+    last_anomaly: int | None  # position of the last anomaly event
+    season: SeasonPeriods | None  # None: no season was found so far
+
+    @property
+    def stated(self) -> StatedMoments:
+        """Location and scale by the settings."""
+
+    @property
+    def threshold(self) -> float:
+        """Of `changed_probability`, at which changes are confirmed; 0: it takes time."""
+
+    def read(self, line: Readout) -> None:
+        """Enter what a step reads off the belief."""
+
+
+class Series(Protocol):
+    """Numbers of a series, and where its filter is."""
+
+    slab: Slab | None  # None while location and scale are not known
+    row: int
+    season_state: Floats | None  # of `season`; None: no season is looked for, or found so far
+    search_phase: float  # of its searches for seasons, in [0, 1)
+
+    @property
+    def state(self) -> State:
+        """Its numbers and events."""
 
 
 class Moved(NamedTuple):
@@ -44,114 +69,45 @@ class Moved(NamedTuple):
     new: bool
 
 
-class Taken(NamedTuple):
+@dataclass(slots=True)
+class Taken:
     """What one observation gave.
 
-    readout: None while warming up. numbers: of its predictive's `Summary`, in units of the labels;
-    empty: none. log_score, anomaly: nan without a label. moved: changepoint events that changed: of
-    the warm-up's last observation those of all of it. event: the last of them, after the warm-up
-    the one that is left. alarm: the anomaly event that it raised. periods: of the seasons that are
-    known after it.
+    step: in the warm-up a forecast, None of the first labels. offset: season of the label. warm:
+    whether it went through the filter. moved: changepoint events that changed: of the warm-up's
+    last observation those of all of it. event: the last of them, after the warm-up the one that is
+    left. alarm: the anomaly event that it raised. season: as it is known after it. belief: after
+    it, where that is wanted.
     """
 
     seq: int
-    readout: Readout | None
-    numbers: Floats
-    log_score: float
-    anomaly: float
-    moved: tuple[Moved, ...] = ()
+    step: Step | None = None
+    offset: float = 0.0
+    warm: bool = False
+    moved: list[Moved] = field(default_factory=list)
     event: Event | None = None
     alarm: Event | None = None
-    periods: tuple[int, ...] = ()
-
-
-class SeriesState:
-    """Position, events and seasons of one series, and what is retained of it."""
-
-    def __init__(self, width: int, phase: float) -> None:
-        """width: of the rows retained. phase: of the searches for seasons, in [0, 1)."""
-        self.phase = phase
-        self.seq = 0
-        self.row = -1  # of its filter in the slab; -1: location and scale are not known yet
-        self.location: list[float] | None = None
-        self.scale: list[float] | None = None
-        self.track = Track()
-        self.events: dict[int, Event] = {}  # changes, by id
-        self.anomalies: dict[int, Event] = {}  # likewise, by position
-        self.last_anomaly: int | None = None
-        self.best_start = 0  # of the last regime on the best path
-        self.map_run_length: int | None = None
-        self.changed_probability: float | None = None
-        self.threshold: float | None = None  # calibrated on its own labels; None: that of the rules
-        self.season: SeasonPeriods | None = None
-        self.season_state: Floats | None = None  # of `model_core.stream.season`
-        self.retained = Retained(width)
+    season: SeasonPeriods | None = None
+    belief: Probabilities | None = None
 
     @property
-    def warm(self) -> bool:
-        """Whether location and scale are known, and the filter runs."""
-        return self.row >= 0
+    def readout(self) -> Readout | None:
+        """None while warming up."""
+        return self.step.readout if self.warm and self.step is not None else None
 
     @property
-    def periods(self) -> tuple[int, ...]:
-        """Of its seasons, in observations."""
-        return () if self.season is None else tuple(self.season.periods)
+    def numbers(self) -> Floats:
+        """Of the `Summary` of its predictive, in units of the labels; empty: there is none."""
+        if self.step is None or self.step.predictive is None:
+            return NOTHING
+        return self.step.predictive.numbers(self.offset)
 
-    NUMBERS = (
-        "phase", "seq", "location", "scale", "last_anomaly", "best_start",
-        "map_run_length", "changed_probability", "threshold",
-    )  # fmt: skip
+    @property
+    def log_score(self) -> float:
+        """Of the label; nan without one."""
+        return math.nan if self.step is None else self.step.readout.log_score
 
-    def numbers(self) -> dict[str, Any]:
-        """All but arrays, as JSON has it; see `restore`."""
-        return {
-            **{name: getattr(self, name) for name in self.NUMBERS},
-            "warm": self.warm,
-            "first": self.retained.first,
-            "season": self.season,
-            "track": list(self.track),
-            "events": list(self.events.values()),
-            "anomalies": list(self.anomalies.values()),
-        }
-
-    def restore(self, numbers: dict[str, Any]) -> None:
-        """Take over what `numbers` gave; raises KeyError, TypeError or ValueError."""
-        for name in self.NUMBERS:
-            setattr(self, name, numbers[name])
-        self.season = None if numbers["season"] is None else SeasonPeriods(*numbers["season"])
-        track = dict(zip(Track._fields, numbers["track"], strict=True))
-        events = {name: _event(track[name]) for name in ("event", "last_event")}
-        self.track = Track(**{**track, **events})
-        self.events = {fields[0]: Event(*fields) for fields in numbers["events"]}
-        self.anomalies = {fields[0]: Event(*fields) for fields in numbers["anomalies"]}
-
-    def take_back(
-        self, seq: int, season: SeasonPeriods | None, season_state: Floats | None
-    ) -> None:
-        """Be before observation `seq` of the warm-up again, which had this season."""
-        self.seq = seq
-        self.row = -1
-        self.season = season
-        self.season_state = season_state
-        self.track = Track()
-        self.events.clear()
-        self.retained.pop()
-
-    def keep(self, event: Event) -> bool:
-        """Keep an event as it is now, and forget the oldest beyond `EVENTS`.
-
-        Returns whether a change is confirmed for the first time: one that is relocated to a start
-        after it was confirmed is another one.
-        """
-        kept = self.events if event.kind == "change" else self.anomalies
-        before = kept.get(event.id)
-        kept[event.id] = event
-        if len(kept) > EVENTS:
-            del kept[next(iter(kept))]
-        was_confirmed = before is not None and before.confirmed_at is not None
-        later = before is not None and event.start > (before.confirmed_at or 0)
-        return event.state == "confirmed" and (not was_confirmed or later)
-
-
-def _event(fields: list[Any] | None) -> Event | None:
-    return None if fields is None else Event(*fields)
+    @property
+    def anomaly(self) -> float:
+        """Nan without a label, and while warming up."""
+        return self.step.anomaly if self.warm and self.step is not None else math.nan

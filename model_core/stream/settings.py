@@ -17,8 +17,7 @@ from model_core.artifact_digest import DESCRIPTION, digest
 from model_core.errors import BadArtifact, BadInput, OutOfRange
 from model_core.labels import LARGEST
 from model_core.sensitivity import choose, read
-from model_core.stream.series import Rules
-from model_core.stream.state import StatedMoments
+from model_core.stream.local import Rules
 from model_core.stream_settings import (
     DEFAULT_MODEL,
     DEFAULT_VECTOR_MODEL,
@@ -234,16 +233,10 @@ def rules(choice: Chosen, model: UnderlyingModel, settings: StreamSettings) -> R
     if settings.sensitivity is not None:
         threshold = _calibrated(choice, settings)
     return Rules(
+        settings=settings,
         hazard=_table(model, settings.hazard),
         outlier_rate=model.outlier_rate if rate is None else rate,
-        max_hypotheses=settings.max_hypotheses,
         threshold=threshold,
-        confirm_after=settings.confirm_after or 0,
-        warmup=settings.warmup,
-        history=settings.history,
-        anomaly_alarm=settings.anomaly_alarm,
-        seasonal=settings.seasonal,
-        stated=StatedMoments(settings.location, settings.scale),
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core import anomaly, codec, readout
+from model_core import anomaly, codec, readout, summary
 from model_core import compiled as places
 from model_core import filter as moca
 from model_core.filter import FilterState, Prior
@@ -21,8 +21,7 @@ from model_core.stream import beliefs, columns
 from model_core.stream.beliefs import Hypotheses, Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats
-from model_core.stream.predictives import MixtureRow, PredictiveRow, SummaryRow
-from model_core.summary import Summary
+from model_core.stream.predictives import MixtureRow, SummaryRow
 from model_core.table import SEQ, TOTALS_AT_START, Layout, Rows
 from model_core.transfer import to_arrays, to_device
 from model_core.upm.base import UnderlyingModel
@@ -34,6 +33,7 @@ CHUNK_BYTES = 64 << 20  # of a slab's memory that is taken, and given back, at a
 STEP_BYTES = 128 << 20  # of the states that are stepped at once
 # Run lengths and their probabilities, by place of the observation that follows.
 Overrides = Mapping[int, Sequence[tuple[int, float]]]
+NOT_FINITE = "an observation without a label: the model's numbers are not finite"
 NO_OVERRIDES: Overrides = MappingProxyType({})
 
 
@@ -45,19 +45,22 @@ class Past(NamedTuple):
     """Observations that count as applied, one after the other.
 
     previous: where the best path before a regime that starts at each of them starts; -1: none.
-    overrides: of the belief, before these of them; before one more: after the last.
+    overrides: of the belief, before these of them; before one more: after the last. times: when
+    they were made, for events.
     """
 
     seen: Columns
     previous: Sequence[int] = ()
     overrides: Overrides = NO_OVERRIDES
+    times: Sequence[str | None] = ()
 
     def part(self, start: int, end: int) -> Past:
         """Some of them, with the overrides before them."""
         overrides = {
             at - start: belief for at, belief in self.overrides.items() if start <= at < end
         }
-        return Past(self.seen.part(slice(start, end)), self.previous[start:end], overrides)
+        seen = self.seen.part(slice(start, end))
+        return Past(seen, self.previous[start:end], overrides, self.times[start:end])
 
     def last(self, count: int) -> Past:
         """The last of them."""
@@ -67,13 +70,14 @@ class Past(NamedTuple):
 class Step(NamedTuple):
     """One step of one row; where its readout is not `ok` the row is as it was.
 
-    predictive: of the label, before it was seen. anomaly: nan without a label. belief: after the
-    step, where it is wanted.
+    predictive: of the label, before it was seen; mixture: it itself; both where they are wanted and
+    the step was taken. anomaly: nan without a label. belief: after the step, where it is wanted.
     """
 
     readout: Readout
-    predictive: PredictiveRow
-    anomaly: float
+    predictive: SummaryRow | None
+    anomaly: float = math.nan
+    mixture: MixtureRow | None = None
     belief: Probabilities | None = None
 
 
@@ -119,6 +123,7 @@ class Slab:
         self._kernel = places.kernel_of(model) if device == "cpu" else None
         self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
         self._make_room = make_room
+        self.levels = [*levels]
         self._levels = with_normal(levels)
         self._layout = Layout(model, max_hypotheses, device)
         shapes = [(self._layout.height, self._layout.width), (self._layout.head,)]
@@ -318,7 +323,7 @@ class Slab:
         only its summary; none if empty. summarised: whether predictives are wanted at all.
         """
         inputs = columns.packed(self.model, seen, confirmed, thresholds)
-        stepped: dict[int, tuple[Readout, PredictiveRow]] = {}
+        stepped: dict[int, Step] = {}
         if self._kernel is not None:
             wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
             if self._partial:
@@ -328,7 +333,9 @@ class Slab:
         # Those of details, and of labels with missing outputs.
         left = [i for i in range(len(rows)) if i not in stepped]
         if left:
-            again = self._step_eagerly([rows[i] for i in left], inputs[left], seen.hazard[left])
+            wants = [bool(detailed) and detailed[i] for i in left]
+            own = [rows[i] for i in left]
+            again = self._step_eagerly(own, seen.part(left), inputs[left], wants, summarised)
             stepped.update(zip(left, again, strict=True))
         in_order = [stepped[i] for i in range(len(rows))]
         return self._ranked(rows, seen.y, in_order)
@@ -408,13 +415,59 @@ class Slab:
             for step in self.through(row, left, confirmed, threshold, summarised=False):
                 if not step.readout.ok:
                     if np.isnan(seen.y[at]).all():
-                        raise Refused(
-                            "an observation without a label: the model's numbers are not finite"
-                        )
+                        raise Refused(NOT_FINITE)
                     seen = seen.unlabelled(at)
                     break
                 at += 1
                 yield step.readout
+
+    def replay_each(
+        self,
+        rows: Sequence[int],
+        pasts: Sequence[Past],
+        confirmed: Sequence[Callable[[], int]],
+        thresholds: Sequence[float],
+    ) -> Iterator[tuple[int, int, Readout]]:
+        """Replay several rows; those of models without a kernel step together.
+
+        Yields index, place and what was read off, those of a row in order; else as `replay`.
+        """
+        if self.in_series:
+            for i, (row, past) in enumerate(zip(rows, pasts, strict=True)):
+                for at, line in enumerate(self.replay(row, past, confirmed[i], thresholds[i])):
+                    yield i, at, line
+            return
+        for at in range(max((past.seen.rows for past in pasts), default=0)):
+            left = [i for i, past in enumerate(pasts) if at < past.seen.rows]
+            for first in range(0, len(left), self.step_rows):
+                now = left[first : first + self.step_rows]
+                own = [rows[i] for i in now]
+                coming = [pasts[i].part(at, at + 1) for i in now]
+                starts = [confirmed[i]() for i in now]
+                levels = [thresholds[i] for i in now]
+                for i, line in zip(now, self._replayed(own, coming, starts, levels), strict=True):
+                    yield i, at, line
+
+    def _replayed(
+        self,
+        rows: Sequence[int],
+        coming: Sequence[Past],
+        confirmed: list[int],
+        thresholds: list[float],
+    ) -> Iterator[Readout]:
+        """Step rows by one observation each; a label that is refused counts as missing."""
+        for row, past in zip(rows, coming, strict=True):
+            if past.overrides:
+                self.restate(row, past.overrides[0])
+        seen = columns.joined([past.seen for past in coming])
+        steps = self.step(rows, seen, confirmed, thresholds, (), False)
+        refused = [i for i, step in enumerate(steps) if not step.readout.ok]
+        for i in refused:
+            again = seen.part([i]).unlabelled(0)
+            steps[i : i + 1] = self.step([rows[i]], again, [confirmed[i]], [thresholds[i]])
+            if not steps[i].readout.ok:
+                raise Refused(NOT_FINITE)
+        yield from (step.readout for step in steps)
 
     def _series(
         self,
@@ -453,30 +506,26 @@ class Slab:
         chunk, place = self._chunks.place(row)
         at = np.full(seen.rows, place, dtype=np.int64)
         room = np.empty((seen.rows if believed else 0, 2, self._layout.slots))
-        table, summary = self._advance(chunk, at, inputs, seen.hazard, summarised, room)
+        table, predicted = self._advance(chunk, at, inputs, seen.hazard, summarised, room)
         refused = np.flatnonzero(table[:, OK_COLUMN] <= 0)
         fine = int(refused[0]) if len(refused) else seen.rows
         readouts = readout.rows(table[:fine]) if fine else []
-        pairs = [(line, SummaryRow(summary, i)) for i, line in enumerate(readouts)]
-        steps = self._ranked([row] * fine, seen.y[:fine], pairs)
+        made = list(map(Step, readouts, predicted))
+        steps = self._ranked([row] * fine, seen.y[:fine], made)
         if not believed:
             return steps
         held = beliefs.probabilities(room[:fine, 0], room[:fine, 1].astype(np.int64))
         return [step._replace(belief=belief) for step, belief in zip(steps, held, strict=True)]
 
-    def _ranked(
-        self,
-        rows: Sequence[int],
-        y: Floats,
-        stepped: Sequence[tuple[Readout, PredictiveRow]],
-    ) -> list[Step]:
+    def _ranked(self, rows: Sequence[int], y: Floats, stepped: Sequence[Step]) -> list[Step]:
         """Steps with their anomalies, which are taken in, in order.
 
         What was refused counts as if it had not come.
         """
         if not rows:
             return []
-        surprises = np.array([-line.log_score if line.ok else math.nan for line, _ in stepped])
+        lines = [step.readout for step in stepped]
+        surprises = np.array([-line.log_score if line.ok else math.nan for line in lines])
         labels = np.ascontiguousarray(y[:, : self._outputs])
         values = np.empty(len(rows))
         for chunk, lying, at in self._ranks.places(rows):
@@ -484,7 +533,7 @@ class Slab:
             (states,) = chunk.arrays
             values[at] = anomaly.observe_rows(states, chosen, surprises[at], labels[at])
         pairs = zip(stepped, values.tolist(), strict=True)
-        return [Step(line, place, value) for (line, place), value in pairs]
+        return [step._replace(anomaly=value) for step, value in pairs]
 
     def whole(self, y: Floats) -> NDArray[np.bool_]:
         """Which labels (B, d) a kernel takes: those of which no output alone is missing."""
@@ -500,30 +549,34 @@ class Slab:
         inputs: Floats,
         wanted: list[int],
         summarised: bool,
-    ) -> dict[int, tuple[Readout, PredictiveRow]]:
+    ) -> dict[int, Step]:
         """Step the `wanted` of the rows where they lie."""
-        stepped: dict[int, tuple[Readout, PredictiveRow]] = {}
+        stepped: dict[int, Step] = {}
         for chunk, lying, at in self._chunks.places([rows[i] for i in wanted]):
             chosen = [wanted[i] for i in at]
             place = np.array(lying, dtype=np.int64)
             # As a rule all are wanted and lie in one chunk: nothing is copied.
             part = slice(None) if len(chosen) == len(rows) else chosen
-            table, summary = self._advance(
+            table, predicted = self._advance(
                 chunk, place, inputs[part], seen.hazard[part], summarised
             )
             table[table[:, OK_COLUMN] <= 0] = 0.0  # the rest of a refused row is undefined
-            for i, line in enumerate(readout.rows(table)):
-                stepped[chosen[i]] = line, SummaryRow(summary, i)
+            stepped.update(zip(chosen, map(Step, readout.rows(table), predicted), strict=True))
         return stepped
 
     def _step_eagerly(
-        self, rows: Sequence[int], inputs: Floats, hazard: Floats
-    ) -> list[tuple[Readout, PredictiveRow]]:
+        self,
+        rows: Sequence[int],
+        seen: Columns,
+        inputs: Floats,
+        detailed: Sequence[bool],
+        summarised: bool,
+    ) -> list[Step]:
         with torch.inference_mode():
             held = self._chunks.read(rows)
             state = self._layout.state(*held)
             prior = self._layout.prior(*held)
-            observed = columns.inputs_of(self.model, inputs, hazard, self.device)
+            observed = columns.inputs_of(self.model, inputs, seen.hazard, self.device)
             state, info = moca.step(self.model, state, prior, observed)
             starts = to_device(inputs[:, places.CONFIRMED].astype(np.int64), self.device)
             alarms = to_device(inputs[:, places.THRESHOLD].copy(), self.device)
@@ -537,11 +590,21 @@ class Slab:
                 regimes = readout.typical_regimes(self.model, state)
                 pairs = zip(readouts, regimes, strict=True)
                 readouts = [line._replace(regime=regime) for line, regime in pairs]
+            steps = [Step(line, None) for line in readouts]
+            fine = [i for i, line in enumerate(readouts) if line.ok]
+            if not (summarised and self.levels and fine):
+                return steps
+            mixture = info.predictive
+            if len(fine) < len(rows):
+                mixture = mixture.rows(to_device(np.array(fine), self.device))
+            y = torch.from_numpy(seen.filtered[fine])
+            predicted = summary.of_mixture(mixture, y, self.levels)
         # Growth gave each slot the run length it has here: pruning only empties slots.
         run_length = state.belief.run_length
-        return [
-            (line, MixtureRow(info.predictive, i, run_length)) for i, line in enumerate(readouts)
-        ]
+        for i, at in enumerate(fine):
+            own = MixtureRow(mixture, i, run_length[at]) if detailed[at] else None
+            steps[at] = Step(steps[at].readout, SummaryRow(predicted, i), mixture=own)
+        return steps
 
     def _advance(
         self,
@@ -551,20 +614,22 @@ class Slab:
         hazard: Floats,
         summarised: bool,
         room: Floats = places.NO_BELIEFS,
-    ) -> tuple[Floats, Summary]:
-        """Step rows of a chunk by the compiled kernel: the table of `readout`, and summaries.
+    ) -> tuple[Floats, list[SummaryRow | None]]:
+        """Step rows of a chunk by the compiled kernel: the table of `readout`, and predictives.
 
         room: for beliefs, see `compiled.kernel.Kernel.advance`.
         """
         assert self._kernel is not None
         lines, heads = chunk.arrays
-        return self._kernel.advance(
+        wanted = summarised and bool(self.levels)
+        table, predicted = self._kernel.advance(
             Rows(self._layout.slots, lines, heads),
             rows,
             np.ascontiguousarray(inputs),
             np.ascontiguousarray(hazard),
             RECENT_RUN_LENGTHS,
             self._levels,
-            summarised and self._levels.shape[1] > 0,
+            wanted,
             room,
         )
+        return table, [SummaryRow(predicted, i) if wanted else None for i in range(len(rows))]

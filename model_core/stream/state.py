@@ -1,14 +1,8 @@
-"""What a series keeps of its belief, events and seasons from one observation to the next.
-
-A `Detector` has it in the state of its series, the service in the head of its stream: functions
-in the modules beside this one take either.
-"""
+"""Parts of what is kept of a series from one observation to the next."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-
-from model_core.stream.events import Track
+from typing import NamedTuple
 
 
 class SeasonPeriods(NamedTuple):
@@ -33,17 +27,3 @@ class StatedMoments(NamedTuple):
 
     location: list[float] | None = None
     scale: list[float] | None = None
-
-
-class State(Protocol):
-    """Position and belief of a series, in numbers, and its events."""
-
-    seq: int  # observations so far
-    location: list[float] | None
-    scale: list[float] | None
-    track: Track
-    best_start: int  # of the last regime on the best (max-product) path
-    map_run_length: int | None
-    changed_probability: float | None
-    last_anomaly: int | None  # position of the last anomaly event
-    season: SeasonPeriods | None  # None: no season was found so far

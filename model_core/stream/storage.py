@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from model_core import codec
 from model_core.errors import BadState, ModelCoreError
 from model_core.stream import season
-from model_core.stream.pipeline import Pipeline
+from model_core.stream.local import LocalPipeline
 from model_core.stream.rows import PREVIOUS
 from model_core.table import LOG_PROB
 
 MAGIC = b"MOCD"
-VERSION = 2
+VERSION = 3
 T = TypeVar("T")
 # What a header that says something else than it should may raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError)
@@ -53,7 +53,7 @@ def restored(path: str | os.PathLike[str], make: Callable[[], T]) -> T:
         raise BadState(f"{os.fspath(path)}: cannot be restored: {error!r}") from error
 
 
-def arrays(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
+def arrays(pipeline: LocalPipeline) -> dict[str, NDArray[Any]]:
     """All arrays of a pipeline, by name; what is not in them are the numbers of the series."""
     warm = [series.row for series in pipeline.series if series.warm]
     stored: dict[str, NDArray[Any]] = {
@@ -67,7 +67,7 @@ def arrays(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
 
 
 def restore(
-    pipeline: Pipeline, numbers: Sequence[dict[str, Any]], stored: Mapping[str, NDArray[Any]]
+    pipeline: LocalPipeline, numbers: Sequence[dict[str, Any]], stored: Mapping[str, NDArray[Any]]
 ) -> None:
     """Put arrays and numbers of series into a new pipeline; for `restored`."""
     warm = [
@@ -80,6 +80,7 @@ def restore(
     scales = [series.scale or [] for series in missing]
     begun = pipeline.slab.begin(locations, scales) if missing else []
     for series, row in zip(missing, begun, strict=True):
+        series.slab = pipeline.slab
         series.row = row
     filtered = [series.row for series in warm]
     own = pipeline.slab.read(filtered)

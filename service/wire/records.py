@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
 
@@ -10,6 +10,9 @@ from model_core.stream.events import Track
 from model_core.stream.state import SeasonPeriods, StatedMoments, TypicalRegime
 from model_core.stream_settings import CONFIRMATION, TABLE, Hazard, StreamSettings
 from service.wire.commands import Label, Observation
+
+if TYPE_CHECKING:
+    from model_core.readout import Readout
 
 
 def updated(settings: StreamSettings, changes: dict[str, Any]) -> StreamSettings:
@@ -125,6 +128,15 @@ class Head(Struct, omit_defaults=True, gc=False):
     def threshold(self) -> float:
         """Of `changed_probability`, at which changes are confirmed; 0: it takes time."""
         return 0.0 if self.alarm is None else self.alarm.threshold
+
+    def read(self, line: Readout) -> None:
+        """Enter what a step reads off the belief."""
+        self.best_start = line.best_start
+        self.map_run_length = line.map_run_length
+        self.changed_probability = line.changed_probability
+        self.regime = line.regime
+        self.pruned_mass = line.pruned_mass
+        self.pruned_mass_sum += line.pruned_mass
 
 
 class StreamTags(Struct, array_like=True, gc=False):

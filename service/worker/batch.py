@@ -29,8 +29,8 @@ from service.wire import (
 )
 from service.worker.commands.dispatch import control, observed, usable
 from service.worker.filtering import delayed_labels, events
+from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.filtering.resampling import resampled
-from service.worker.filtering.step import observe, observe_series
 from service.worker.streams import answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer
 from service.worker.streams.limits import check_details, check_sizes
@@ -66,6 +66,7 @@ class CommandBatch:
         self.tasks = tasks
         self.queues: dict[tuple[int, str], StreamQueue] = {}
         self.filling = Filling(engine.waiting_bytes)
+        self.pipeline = StoredPipeline(engine)
 
     def apply(self) -> None:
         """Run every command; afterwards each task has its outcome and streams their changes."""
@@ -111,7 +112,7 @@ class CommandBatch:
     def _step(self, work: list[tuple[StreamQueue, PendingAnswer]]) -> None:
         """Apply one observation to each of several streams."""
         metrics.BATCH_SIZE.observe(len(work))
-        failed = observe(self.engine, [(queue.stream, answer) for queue, answer in work])
+        failed = self.pipeline.step([(queue.stream, answer) for queue, answer in work])
         for (queue, answer), refusal in zip(work, failed, strict=True):
             task = queue.tasks[0]
             events.publish(queue.stream, task)
@@ -122,8 +123,8 @@ class CommandBatch:
             self.filling.add(answer)
             command = task.command
             assert isinstance(command, Observe)
-            if command.belief and queue.stream.slab is not None:
-                answer.belief = queue.stream.slab.belief(queue.stream.row)
+            if command.belief and queue.stream.slab is not None and answer.taken is not None:
+                answer.taken.belief = queue.stream.slab.belief(queue.stream.row)
             queue.stream.touch(task.envelope.time_ms)
             queue.at += 1
             if queue.at == len(command.observations):
@@ -135,7 +136,7 @@ class CommandBatch:
         task = queue.tasks[0]
         metrics.BATCH_SIZE.observe(len(coming))
         assert isinstance(task.command, Observe)
-        applied, refusal = observe_series(self.engine, stream, coming, task.command.belief)
+        applied, refusal = self.pipeline.step_series(stream, coming, task.command.belief)
         events.publish(stream, task)
         task.answers += coming[:applied]
         self.filling.add(*coming[:applied])

@@ -482,7 +482,7 @@ def test_a_sensitivity_is_calibrated_on_own_labels(tmp_path, few, monkeypatch):
     both = Detectors(["a", "b"], "gaussian", sensitivity=5.0)
     for row in (0, 1):
         both.update_many(row, two_levels(100, seed=row))
-    curve = both.pipeline.threshold(0)
+    curve = both.pipeline.series[0].threshold
     threads = set()
     take = Watch.take
 
@@ -498,11 +498,11 @@ def test_a_sensitivity_is_calibrated_on_own_labels(tmp_path, few, monkeypatch):
         assert (threads, torch.get_num_threads()) == ({1}, 2)  # of the whole process
     finally:
         torch.set_num_threads(before)
-    assert both.pipeline.threshold(0) == found.threshold != curve
-    assert both.pipeline.threshold(1) == curve
+    assert both.pipeline.series[0].threshold == found.threshold != curve
+    assert both.pipeline.series[1].threshold == curve
     both.save(tmp_path / "both.moca")
     loaded = Detectors.load(tmp_path / "both.moca")
-    assert [loaded.pipeline.threshold(row) for row in (0, 1)] == [found.threshold, curve]
+    assert [loaded.pipeline.series[row].threshold for row in (0, 1)] == [found.threshold, curve]
     assert loaded.calibrate(0) == found  # it draws the same continuations
 
 

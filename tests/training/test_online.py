@@ -82,7 +82,10 @@ def test_a_model_whose_numbers_are_not_finite_is_given_up(monkeypatch, steps):
     def refused(self, *arguments):
         steps_taken = stepped(self, *arguments)
         fine = next(taken) < steps
-        return [(line._replace(ok=line.ok and fine), place) for line, place in steps_taken]
+        return [
+            step._replace(readout=step.readout._replace(ok=step.readout.ok and fine))
+            for step in steps_taken
+        ]
 
     monkeypatch.setattr(Slab, "_step_eagerly", refused)
     rows = [[float(t)] for t in range(60)]

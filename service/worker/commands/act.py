@@ -12,7 +12,7 @@ from model_core.lazy import torch
 from service.problems import UnfitModel, WarmingUp
 from service.wire import Act
 from service.worker.filtering import delayed_labels
-from service.worker.filtering.step import wake
+from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.streams import step_inputs
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
@@ -31,7 +31,7 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
             f"of kind {model.label!r}"
         )
     check_inputs(command.candidates, "candidates", head.x_dim)
-    wake(engine, [stream])
+    StoredPipeline(engine).wake([stream])
     if stream.slab is None:
         other = "" if model.scales_inputs else ", or create it with `location` and `scale`"
         raise WarmingUp(

@@ -16,7 +16,7 @@ from model_core.upm.base import UnderlyingModel
 from service.problems import UnfitModel, WarmingUp
 from service.wire import Predict
 from service.worker.filtering import delayed_labels
-from service.worker.filtering.step import wake
+from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.streams import limits, step_inputs
 from service.worker.streams.answers import predictives, summarise
 from service.worker.streams.registry import Engine
@@ -36,7 +36,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
             f"horizon: {head.settings.model} predicts labels from inputs; give `x` instead",
             field="horizon",
         )
-    wake(engine, [stream])
+    StoredPipeline(engine).wake([stream])
     if stream.slab is None:
         detail = f"horizon: the stream is still warming up at seq {head.seq}"
         raise WarmingUp(detail, seq=head.seq)

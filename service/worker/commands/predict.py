@@ -15,13 +15,13 @@ from model_core import horizon
 from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.stream import warmup
-from model_core.stream.predictives import summarised
 from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
+from model_core.summary import Summary
 from service.observability import metrics
 from service.problems import NumericalFault
 from service.wire import Predict, Record
 from service.worker.filtering import delayed_labels
-from service.worker.filtering.step import wake
+from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.streams import limits, step_inputs
 from service.worker.streams.answers import LEVELS, components, predictives, summarise
 from service.worker.streams.registry import Engine
@@ -72,7 +72,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     inputs = command.x if command.x is not None else [[]]
     check_inputs(inputs, "x", head.x_dim)
     limits.check_predictions(engine, stream, command, len(inputs))
-    wake(engine, [stream])
+    StoredPipeline(engine).wake([stream])
     predicted = [Prediction() for _ in inputs]
     slab = stream.slab or engine.slab(head)
     if stream.slab is not None:
@@ -122,8 +122,8 @@ def _predicted(
         metrics.NUMERICAL_FAULTS.inc()
         seq = records[0].seq
         raise NumericalFault(f"the prediction at seq {seq} is not finite", seq=seq)
-    places = [step.predictive for step in steps]
-    summary = summarised(places, coming.y, np.full(len(records), offset), LEVELS)
+    rows = [step.predictive.numbers(offset) for step in steps if step.predictive is not None]
+    summary = Summary(np.array(rows), slab.model.y_dim, slab.model.label)
     return [Prediction(predictive=predictive) for predictive in predictives(summary, LEVELS)]
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from model_core.stream import columns, hindsight, warmup
 from model_core.stream.events import Track
+from model_core.stream.pipeline import follow
 from model_core.stream.segmentation import NEAR
 from model_core.stream.warmup import Moments
 from model_core.upm.base import UnderlyingModel
@@ -21,10 +22,10 @@ from service.observability import metrics
 from service.store.streams import Stored
 from service.wire import Event, Head, Record
 from service.worker.commands import set_belief
-from service.worker.filtering.step import advance_head, publish_events, track_events
+from service.worker.filtering.pipeline import StoredPipeline, advance_head
 from service.worker.streams import step_inputs
 from service.worker.streams.registry import Engine
-from service.worker.streams.series import past_of, replay
+from service.worker.streams.series import past_of
 from service.worker.streams.stream import Stream
 
 T = TypeVar("T")
@@ -154,6 +155,7 @@ def _run(
     if scaling is None:
         made.buffer = list(records)
         for record in records:
+            head.seq += 1
             advance_head(head, record, None)
         head.belief_override = override
         return rerun
@@ -185,7 +187,13 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
         engine.tick()
         yield
         chosen = records[part.start : part.stop]
-        for i, record, readout in zip(part, chosen, replay(made, chosen), strict=True):
+        replayed = slab.replay(
+            made.row,
+            past_of(slab.model, chosen),
+            lambda: head.track.confirmed_start,
+            head.threshold,
+        )
+        for i, record, readout in zip(part, chosen, replayed, strict=True):
             if i == 0 and record.seq:
                 hindsight.resume(slab, made.row, record.seq)
                 readout = readout._replace(best_start=record.seq)
@@ -195,7 +203,9 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
             if i >= len(records) - beliefs:
                 rerun.beliefs[record.seq] = slab.belief(made.row).pairs()
             record.previous_start = readout.born_previous_start
-            rerun.events.update((event.id, event) for event in track_events(made, record, readout))
+            changed = follow(head, readout, record.seq, slab.model.label != "class", record.time)
+            rerun.events.update((event.id, event) for event in changed)
+            head.seq += 1
             advance_head(head, record, score)
 
 
@@ -254,7 +264,9 @@ def adopt(
         stream.resume_season()
     stream.relay(rerun.records)
     stream.drop_hindsight()
-    publish_events(stream, changed, None)
+    pipeline = StoredPipeline(engine)
+    for event in changed:
+        pipeline.publish(stream, event, None)
     stream.touch(now_ms)
     if stream.slab is not None and head.seq:
         engine.commit_state(stream)

@@ -209,7 +209,7 @@ def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[No
     head, records = _prepared(engine, stream, {"model": name}, old.pending, anew=True)
     moved = yield from rerun.under(engine, stream, head, records)
     if head.settings.seasonal is None and not engine.catalogue.of(head).seasonal:
-        stream.season = old.season = None  # its labels were rerun as they are
+        stream.season_state = old.season = None  # its labels were rerun as they are
     rerun.adopt(engine, stream, moved, now_ms)
     # Pending observations are filtered under the new model, as the retained ones were.
     stream.live().pending_settings = []

@@ -33,7 +33,7 @@ def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
     stream.slab = made.slab
     stream.row = made.row
     stream.buffer = made.buffer
-    stream.season = made.season
+    stream.season_state = made.season_state
     for record in snapshot.records:
         stream.put(record)
     stream.keep_events(snapshot.events)

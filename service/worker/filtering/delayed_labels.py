@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from model_core.stream.series import Taken
 from service.problems import NotAwaited, ServiceError
 from service.wire import Head, Observation, Observe, PendingSettings, Record, timestamps
-from service.worker.filtering.step import observe, wake
+from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.registry import Engine
@@ -109,21 +110,22 @@ def _settle(
 ) -> list[tuple[PendingAnswer, ServiceError | None]]:
     """Apply what waits for no label, in order; one that cannot be applied counts as missing."""
     head = stream.live()
+    pipeline = StoredPipeline(engine)
     answers = list[tuple[PendingAnswer, ServiceError | None]]()
     while head.pending and not head.pending[0].pending:
         seen = head.pending.pop(0)
         record = _record(engine, stream, head.seq, seen)
         answer = PendingAnswer(stream.name, head.settings.model, record, request)
-        (refusal,) = observe(engine, [(stream, answer)])
+        (refusal,) = pipeline.step([(stream, answer)])
         if refusal is not None:
             answer.record.y = None
-            observe(engine, [(stream, answer)])
+            pipeline.step([(stream, answer)])
         settled(answer)
         answers.append((answer, refusal))
         if stream.ahead is not None:
             # What ran ahead went through the same observation: nothing waited before it.
             stream.ahead = stream.ahead._replace(count=stream.ahead.count - 1)
-    if answers and stream.season is not None:
+    if answers and stream.season_state is not None:
         stream.come_back()  # it went ahead with the seasons of before
     head.pending_settings = (
         [settings for settings in head.pending_settings if settings.until > head.seq]
@@ -137,14 +139,14 @@ def _run_ahead(
     engine: Engine, stream: Stream, count: int, request: Observe | None = None
 ) -> PendingAnswer:
     """Bring the state ahead after the first `count` that are pending; answers for the last."""
-    wake(engine, [stream])  # the very first may wait for its label
+    StoredPipeline(engine).wake([stream])  # the very first may wait for its label
     head = stream.live()
     slab = stream.slab
     seq = head.seq + count - 1
     record = _record(engine, stream, seq, None)
     answer = PendingAnswer(stream.name, head.settings.model, record, request)
     answer.provisional = True
-    answer.season = head.season
+    answer.taken = Taken(seq, season=head.season)
     if slab is None:  # in the warm-up there is nothing to say yet
         return answer
     if stream.ahead is None or stream.ahead.count >= count:
@@ -160,7 +162,7 @@ def _run_ahead(
         (step,) = slab.step(rows, seen, confirmed, thresholds, [answer.detailed])
         stream.ahead = stream.ahead._replace(count=at + 1)
         answer.record = record
-        answer.enter(step)
+        answer.enter(Taken(record.seq, step, record.offset, warm=True, season=head.season))
     return answer
 
 

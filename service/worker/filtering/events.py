@@ -1,36 +1,14 @@
-"""Events of a stream: alarms on `anomaly`, and entries of the feed."""
+"""Entries of the feed: what streams have raised."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from model_core.stream.events import Event
-from model_core.stream.predictives import PredictiveRow, moments
-from model_core.stream.step import raise_alarm
 from service.store import keys
 from service.store.shards import Argument
-from service.wire import Head, Record, event_entries, numbers
+from service.wire import event_entries
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask
-
-
-def alarm(head: Head, record: Record, place: PredictiveRow) -> Event | None:
-    """The anomaly event of an observation, if it raises one; notes it in the head.
-
-    place: of its predictive distribution, before the label was seen.
-    """
-    if record.anomaly is None:
-        return None
-    threshold = head.settings.anomaly_alarm
-    return raise_alarm(
-        head,
-        threshold,
-        record.seq,
-        record.anomaly,
-        [value - record.offset for value in numbers(record.y)],
-        lambda: moments(place),
-        record.time,
-    )
 
 
 def publish(stream: Stream, task: CommandTask) -> None:

@@ -16,12 +16,13 @@ from model_core import summary as summaries
 from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.readout import Readout
-from model_core.stream.predictives import MixtureRow, PredictiveRow, summarised
-from model_core.stream.slab import Step
+from model_core.stream.beliefs import Probabilities
+from model_core.stream.predictives import MixtureRow, SummaryRow
+from model_core.stream.series import Taken
 from model_core.summary import Summary
 from service.schema import rendering
 from service.schema.rendering import of_classes, of_numbers
-from service.wire import Event, Observe, Record, SeasonPeriods, numbers
+from service.wire import Observe, Record
 from service.worker.streams import calibration_metrics
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -36,41 +37,54 @@ class PendingAnswer(msgspec.Struct, gc=False):
     model: str
     record: Record
     request: Observe | None = None  # which parts of the predictive it names
-    readout: Readout | None = None
-    place: PredictiveRow | None = None
+    taken: Taken | None = None  # what it gave; None: nothing yet
     predictive: Predictive | None = None
-    event: Event | None = None
-    belief: tuple[list[int], list[float]] | None = None  # run lengths and their probabilities
+    quantiles: Any = None  # at the levels that the request names
     components: list[Component] | None = None
     provisional: bool = False  # labels before it are to come
-    offset: float = 0.0  # season that the place's predictive is less of
-    season: SeasonPeriods | None = None
 
     @property
     def detailed(self) -> bool:
         """Whether the request names more than the usual summary of the predictive."""
         return self.request is not None and detailed(self.request)
 
-    def enter(self, step: Step) -> None:
-        """Enter what a step gave, also into the record."""
-        line = step.readout
+    def enter(self, taken: Taken) -> None:
+        """Enter what the observation gave, also into the record."""
         record = self.record
-        self.readout = line
-        self.place = step.predictive
-        self.offset = record.offset
-        record.log_score = None if math.isnan(line.log_score) else line.log_score
-        record.changed_probability = line.changed_probability
-        record.changepoint_probability = line.changepoint_probability if record.seq else None
-        record.recent_change_probability = line.recent_change_probability
-        record.map_run_length = line.map_run_length
-        record.previous_start = line.born_previous_start
-        record.anomaly = None if math.isnan(step.anomaly) else step.anomaly
-        record.regime = line.regime
+        self.taken = taken
+        record.offset = taken.offset
+        record.log_score = None if math.isnan(taken.log_score) else taken.log_score
+        line = taken.readout
+        if line is not None:
+            record.changed_probability = line.changed_probability
+            record.changepoint_probability = line.changepoint_probability if record.seq else None
+            record.recent_change_probability = line.recent_change_probability
+            record.map_run_length = line.map_run_length
+            record.previous_start = line.born_previous_start
+            record.anomaly = None if math.isnan(taken.anomaly) else taken.anomaly
+            record.regime = line.regime
+        if taken.step is not None and taken.step.mixture is not None:
+            self._describe(taken.step.mixture)
+
+    def _describe(self, place: MixtureRow) -> None:
+        """Add what the request names beside the usual: other quantiles, components."""
+        request = self.request
+        mixture = place.mixture.rows(slice(place.row, place.row + 1))
+        if self.record.offset:
+            by = torch.full_like(mixture.log_weight[:, 0], self.record.offset)
+            mixture = mixture.shifted(by)
+        assert request is not None
+        if request.quantiles is not None:
+            (at_levels,) = summarise(mixture, request.quantiles)
+            self.quantiles = at_levels.quantiles
+        if request.components:
+            (self.components,) = components(mixture, place.run_length.tolist())
 
     def render(self) -> bytes:
         """JSON text, as DESIGN section 5 has it."""
         record = self.record
-        readout = self.readout
+        taken = self.taken or Taken(record.seq)
+        readout = taken.readout
         answer = responses.Answer(
             stream=self.stream,
             seq=record.seq,
@@ -81,26 +95,27 @@ class PendingAnswer(msgspec.Struct, gc=False):
             changepoint_probability=record.changepoint_probability,
             recent_change_probability=record.recent_change_probability,
             anomaly=record.anomaly,
-            run_length=None if readout is None else self._run_length(readout),
-            event=rendering.event(self.event),
+            run_length=None if readout is None else _run_length(readout, taken.belief),
+            event=rendering.event(taken.event),
             warming_up=readout is None,
             duplicate=False,
             components=self.components,
             time=record.time,
             provisional=self.provisional,
-            season=rendering.season(self.season),
+            season=rendering.season(taken.season),
             regime=rendering.regime(record.regime),
         )
         return msgspec.json.encode(answer)
 
-    def _run_length(self, readout: Readout) -> RunLengthSummary:
-        return RunLengthSummary(
-            map=readout.map_run_length,
-            mean=readout.mean_run_length,
-            hypotheses=readout.hypotheses,
-            pruned_mass=readout.pruned_mass,
-            belief=None if self.belief is None else BeliefColumns(self.belief[0], self.belief[1]),
-        )
+
+def _run_length(line: Readout, belief: Probabilities | None) -> RunLengthSummary:
+    return RunLengthSummary(
+        map=line.map_run_length,
+        mean=line.mean_run_length,
+        hypotheses=line.hypotheses,
+        pruned_mass=line.pruned_mass,
+        belief=None if belief is None else BeliefColumns(belief[0], belief[1]),
+    )
 
 
 def detailed(request: Observe) -> bool:
@@ -130,7 +145,8 @@ class Filling:
         """Have answers filled in, now or later."""
         self.count += len(answers)
         self._waiting += answers
-        self._bytes += sum(answer.place.nbytes for answer in answers if answer.place is not None)
+        places = filter(None, map(_place, answers))
+        self._bytes += sum(place.summary.row_bytes for place in places)
         if self._bytes > self._most:
             self.fill()
 
@@ -141,34 +157,34 @@ class Filling:
         self._bytes = 0
 
 
+def _place(answer: PendingAnswer) -> SummaryRow | None:
+    """The predictive of an answer that waits to be rendered."""
+    if answer.taken is None or answer.taken.step is None or answer.predictive is not None:
+        return None
+    return answer.taken.step.predictive
+
+
 def fill(answers: list[PendingAnswer]) -> None:
-    """Summarise the predictive of every answer that has one, batches of a kind together."""
-    groups: dict[Any, list[PendingAnswer]] = {}
+    """Render the predictive of every answer that has one, those of a batch together."""
+    groups: dict[int, tuple[Summary, list[tuple[PendingAnswer, Taken, int]]]] = {}
     for answer in answers:
-        if answer.place is not None:
-            groups.setdefault(answer.place.kind, []).append(answer)
-    for alike in groups.values():
-        summary = _summary(alike)
+        place = _place(answer)
+        if place is not None and answer.taken is not None:
+            own = groups.setdefault(id(place.summary), (place.summary, []))
+            own[1].append((answer, answer.taken, place.row))
+    for whole, alike in groups.values():
+        summary = whole.rows([row for _, _, row in alike])
+        # That of the record may be another by now, where the filter has begun anew.
+        offsets = np.array([taken.offset for _, taken, _ in alike])
+        if offsets.any():
+            summary = summary.shifted(offsets)
         # How labels of the warm-up lie in their predictives is not counted.
-        counted = [i for i, answer in enumerate(alike) if answer.readout is not None]
+        counted = [i for i, (_, taken, _) in enumerate(alike) if taken.warm]
         if counted:
-            calibration_metrics.measure(summary.rows(counted), [alike[i].model for i in counted])
-        for answer, predictive in zip(alike, predictives(summary, LEVELS), strict=True):
+            models = [alike[i][0].model for i in counted]
+            calibration_metrics.measure(summary.rows(counted), models)
+        for (answer, *_), predictive in zip(alike, predictives(summary, LEVELS), strict=True):
             _keep(answer, predictive)
-            _add_details(answer, predictive)
-            answer.place = None
-
-
-def _summary(answers: list[PendingAnswer]) -> Summary:
-    """Summaries of predictives of one kind."""
-    places = [answer.place for answer in answers if answer.place is not None]
-    outputs = max((len(numbers(answer.record.y)) for answer in answers), default=1) or 1
-    labels = np.full((len(answers), outputs), math.nan)
-    for row, answer in enumerate(answers):
-        if answer.record.y is not None:
-            labels[row] = numbers(answer.record.y)
-    offsets = np.array([answer.offset for answer in answers])
-    return summarised(places, labels, offsets, LEVELS)
 
 
 def _keep(answer: PendingAnswer, predictive: Predictive) -> None:
@@ -183,6 +199,8 @@ def _keep(answer: PendingAnswer, predictive: Predictive) -> None:
     record.mean = described.mean
     record.variance = described.variance if kept else None
     record.quantiles = described.quantiles
+    if answer.quantiles is not None:
+        described.quantiles = answer.quantiles
 
 
 def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
@@ -205,23 +223,6 @@ def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
         of_numbers(mean, variance if finite else None, {name: at_levels[i] for name, i in places})
         for mean, variance, finite, at_levels in rows
     ]
-
-
-def _add_details(answer: PendingAnswer, predictive: Predictive) -> None:
-    """Add what the request names beside the usual: other quantiles, the mixture's components."""
-    request = answer.request
-    place = answer.place
-    if request is None or not detailed(request) or not isinstance(place, MixtureRow):
-        return
-    mixture = place.mixture.rows(slice(place.row, place.row + 1))
-    if answer.offset:
-        mixture = mixture.shifted(torch.full_like(mixture.log_weight[:, 0], answer.offset))
-    if request.quantiles is not None and predictive.quantiles is not ABSENT:
-        (at_levels,) = summarise(mixture, request.quantiles)
-        predictive.quantiles = at_levels.quantiles
-    if request.components:
-        lengths = None if place.run_length is None else place.run_length[place.row].tolist()
-        (answer.components,) = components(mixture, lengths or [answer.record.seq])
 
 
 def summarise(mixture: Mixture, levels: Sequence[float]) -> list[Predictive]:

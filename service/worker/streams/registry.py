@@ -234,8 +234,8 @@ class Engine:
             if own.seq != head.checkpoint:
                 raise UnreadablePart(f"its checkpoint is at seq {own.seq}")
             slab.put(stream.row, own)
-            if stream.season is not None:
-                stream.season = codec.decode_season(slab.model.kind, checkpoint)
+            if stream.season_state is not None:
+                stream.season_state = codec.decode_season(slab.model.kind, checkpoint)
 
     def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put one stream on the device, from its checkpoint and its tail; raises as `_read`."""
@@ -255,8 +255,7 @@ class Engine:
         Raises UnreadablePart where the filter takes none of it.
         """
         try:
-            for _ in replay_buffers(streams, self.tick):
-                pass
+            replay_buffers(streams, self.tick)
         except Refused as refusal:
             raise UnreadablePart(f"its tail cannot be replayed: {refusal}") from refusal
 
@@ -373,7 +372,7 @@ class Engine:
         """Have a checkpoint committed of a state that observations alone do not lead to."""
         assert stream.slab is not None
         own = stream.slab.row(stream.row)
-        stream.commit_checkpoint(stream.slab.encoded(own, stream.season))
+        stream.commit_checkpoint(stream.slab.encoded(own, stream.season_state))
 
     @cached_property
     def _found_room(self) -> Room:
@@ -482,4 +481,4 @@ def _encoded(streams: Iterable[Stream]) -> Iterator[tuple[Stream, bytes]]:
     for slab, group in by_slab((stream, None) for stream in streams):
         rows = slab.each([stream.row for stream, _ in group])
         for (stream, _), own in zip(group, rows, strict=True):
-            yield stream, slab.encoded(own, stream.season)
+            yield stream, slab.encoded(own, stream.season_state)

@@ -62,7 +62,8 @@ class Stream:
         "slab",
         "ahead",
         "row",
-        "season",
+        "season_state",
+        "search_phase",
         "broken",
         "unserved",
         "reborn",
@@ -95,12 +96,13 @@ class Stream:
         self.slab: Slab | None = None
         self.ahead: Ahead | None = None
         self.row = -1
-        self.season: Floats | None = None  # of `model_core.stream.season`; see `begin_season`
+        self.season_state: Floats | None = None  # of `model_core.stream.season`; see `begin_season`
         self.broken: str | None = None  # why what is stored cannot be read
         self.unserved: Exception | None = None  # why there is no model for what is stored
         self.reborn = False  # the next commit drops an earlier generation
         self.asks_calibration = False  # whether it is known to be listed for it
-        self.phase = phase_of(name)
+        self.phase = phase_of(name)  # of its checkpoints and chunks
+        self.search_phase = season.phase_of(name)
         self.share: Share | None = None  # of what its engine holds, as last counted
         self._stale = stored.stale
         self._fresh: dict[bytes, bytes] = NOTHING
@@ -149,6 +151,11 @@ class Stream:
         assert self.head is not None
         return self.head
 
+    @property
+    def state(self) -> Head:
+        """As the pipeline has it."""
+        return self.live()
+
     def begin_with(self, head: Head | None) -> None:
         """Take the stored head over."""
         self.head = head
@@ -192,7 +199,7 @@ class Stream:
         self.asks_calibration = False
         self.tail = {}
         self.buffer = ()
-        self.season = None
+        self.season_state = None
         self._new = self._events = self._anomalies = NOTHING
         self.leave()
         for list_of in (keys.names, keys.due, keys.uncalibrated):
@@ -204,20 +211,20 @@ class Stream:
 
     def begin_season(self) -> None:
         """Begin a state of seasons, where the settings ask for one or a season was found."""
-        self.season = season.blank() if self.alive and _seasonal(self.live()) else None
+        self.season_state = season.blank() if self.alive and _seasonal(self.live()) else None
 
     def resume_season(self) -> None:
         """Take in the labels that wait in the buffer.
 
         Where a season was found or given up there was a checkpoint: no filter begins anew here.
         """
-        if self.season is not None:
+        if self.season_state is not None:
             for record in self.buffer:
-                season.observe(self.season, number(record.y))
+                season.observe(self.season_state, number(record.y))
 
     def offset(self, ahead: int = 0) -> float:
         """Season of the next label, or of one that comes so many observations later."""
-        return seasons.offset(self.season, ahead)
+        return seasons.offset(self.season_state, ahead)
 
     def leave(self) -> None:
         """Give the row on the device back."""
@@ -277,7 +284,7 @@ class Stream:
             + ENTRY_BYTES * len(blobs)
             + STRUCT_BYTES * structs
             + self._remembered_bytes
-            + (0 if self.season is None else self.season.nbytes)
+            + (0 if self.season_state is None else self.season_state.nbytes)
         )
 
     def put(self, record: Record) -> None:

@@ -76,7 +76,7 @@ def test_a_season_is_found_by_the_first_search_and_kept_from_then_on(bench):
     assert season.next_search(FIRST, season.phase_of("a")) == SECOND
     made(bench)
     answers = bench.observe("a", day(FIRST - 1, FIRST))
-    assert held(bench).season is None
+    assert held(bench).season_state is None
     assert b'"season"' not in bench.stored("a")["head"]
     made(bench, "never", seasonal=False)
     assert all("season" not in each for each in bench.observe("never", day(FIRST + 9, FIRST)))
@@ -204,7 +204,7 @@ def test_a_stream_goes_on_after_a_rerun(pair, close, command):
         found.append(each.observe("a", y[270:]))
     close(found[0], found[1])
     if command == "poisson":  # which has no seasons
-        assert pair[0].head("a").season is held(pair[0]).season is None
+        assert pair[0].head("a").season is held(pair[0]).season_state is None
         assert not any(record.offset for record in pair[0].records("a")[-30:])
     else:
         assert pair[0].head("a").season.periods == [24]

@@ -1,0 +1,359 @@
+"""Series in memory: the pipeline of a `Detector`, and of the evaluation of models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from model_core.filter import Inputs
+from model_core.readout import Readout
+from model_core.stream import columns, season, seasons, warmup
+from model_core.stream.columns import Columns, Floats
+from model_core.stream.events import Event, Track
+from model_core.stream.pipeline import Pipeline
+from model_core.stream.rows import (
+    ANOMALY,
+    CHANGED,
+    OFFSET,
+    PREVIOUS,
+    Layout,
+    Observation,
+    Retained,
+)
+from model_core.stream.segmentation import Segment, best
+from model_core.stream.series import Moved, Taken
+from model_core.stream.slab import Past, Refused, Slab
+from model_core.stream.state import SeasonPeriods, StatedMoments
+from model_core.stream_settings import StreamSettings
+from model_core.upm.base import UnderlyingModel
+
+EVENTS = 1000  # last events of a series that are kept
+
+
+class Rules(NamedTuple):
+    """What series of one model share.
+
+    hazard: (H,) by run length, and outlier_rate: the model's where the settings have none.
+    threshold: of `changed_probability`, at which a change is confirmed before it is calibrated on
+    labels of the series; 0: it takes time.
+    """
+
+    settings: StreamSettings
+    hazard: Floats
+    outlier_rate: float
+    threshold: float
+
+
+class LocalSeries:
+    """Numbers, events and retained observations of one series."""
+
+    def __init__(self, rules: Rules, width: int, search_phase: float) -> None:
+        """width: of the rows retained."""
+        self.settings = rules.settings
+        self.threshold = rules.threshold
+        self.search_phase = search_phase
+        self.seq = 0
+        self.slab: Slab | None = None
+        self.row = -1
+        self.location: list[float] | None = None
+        self.scale: list[float] | None = None
+        self.track = Track()
+        self.events: dict[int, Event] = {}  # changes, by id
+        self.anomalies: dict[int, Event] = {}  # likewise, by position
+        self.last_anomaly: int | None = None
+        self.best_start = 0
+        self.map_run_length: int | None = None
+        self.changed_probability: float | None = None
+        self.season: SeasonPeriods | None = None
+        self.season_state = season.blank() if rules.settings.seasonal else None
+        self.retained = Retained(width)
+
+    @property
+    def state(self) -> LocalSeries:
+        """Its numbers and events."""
+        return self
+
+    @property
+    def stated(self) -> StatedMoments:
+        """Location and scale by the settings."""
+        return StatedMoments(self.settings.location, self.settings.scale)
+
+    @property
+    def warm(self) -> bool:
+        """Whether location and scale are known, and the filter runs."""
+        return self.slab is not None
+
+    def read(self, line: Readout) -> None:
+        """Enter what a step reads off the belief."""
+        self.best_start = line.best_start
+        self.map_run_length = line.map_run_length
+        self.changed_probability = line.changed_probability
+
+    NUMBERS = (
+        "search_phase", "seq", "location", "scale", "last_anomaly", "best_start",
+        "map_run_length", "changed_probability", "threshold",
+    )  # fmt: skip
+
+    def numbers(self) -> dict[str, Any]:
+        """All but arrays, as JSON has it; see `restore`."""
+        return {
+            **{name: getattr(self, name) for name in self.NUMBERS},
+            "warm": self.warm,
+            "first": self.retained.first,
+            "season": self.season,
+            "track": list(self.track),
+            "events": list(self.events.values()),
+            "anomalies": list(self.anomalies.values()),
+        }
+
+    def restore(self, numbers: dict[str, Any]) -> None:
+        """Take over what `numbers` gave; raises KeyError, TypeError or ValueError."""
+        for name in self.NUMBERS:
+            setattr(self, name, numbers[name])
+        self.season = None if numbers["season"] is None else SeasonPeriods(*numbers["season"])
+        track = dict(zip(Track._fields, numbers["track"], strict=True))
+        events = {name: _event(track[name]) for name in ("event", "last_event")}
+        self.track = Track(**{**track, **events})
+        self.events = {fields[0]: Event(*fields) for fields in numbers["events"]}
+        self.anomalies = {fields[0]: Event(*fields) for fields in numbers["anomalies"]}
+
+    def keep(self, event: Event) -> bool:
+        """Keep an event as it is now, and forget the oldest beyond `EVENTS`.
+
+        Returns whether a change is confirmed for the first time: one that is relocated to a start
+        after it was confirmed is another one.
+        """
+        kept = self.events if event.kind == "change" else self.anomalies
+        before = kept.get(event.id)
+        kept[event.id] = event
+        if len(kept) > EVENTS:
+            del kept[next(iter(kept))]
+        was_confirmed = before is not None and before.confirmed_at is not None
+        later = before is not None and event.start > (before.confirmed_at or 0)
+        return event.state == "confirmed" and (not was_confirmed or later)
+
+    def take_back(self, season_before: tuple[SeasonPeriods | None, Floats | None]) -> None:
+        """Be before the last observation of the warm-up again, which had this season."""
+        self.seq -= 1
+        self.season, self.season_state = season_before
+        self.track = Track()
+        self.events.clear()
+        self.retained.pop()
+
+
+def _event(fields: list[Any] | None) -> Event | None:
+    return None if fields is None else Event(*fields)
+
+
+class LocalPipeline(Pipeline[LocalSeries, Observation, Floats]):
+    """Several series of one model and settings, known by their index."""
+
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        rules: Rules,
+        phases: Sequence[float],
+        levels: Sequence[float] = (),
+        provisional: bool = True,
+        answers: bool = False,
+    ) -> None:
+        """phases: of each series' searches for seasons, in [0, 1).
+
+        levels: of quantiles; without any predictives are left out. provisional: whether labels of
+        the warm-up are predicted. answers: whether answers are retained, too.
+        """
+        self.model = model
+        self.rules = rules
+        self.settings = rules.settings
+        self.layout = Layout(model, answers)
+        self.slab = Slab(model, rules.settings.max_hypotheses, levels)
+        self.levels = list(levels)
+        self.provisional = provisional
+        self.summarised = bool(levels)
+        self.series = [LocalSeries(rules, self.layout.width, phase) for phase in phases]
+        asked = self.settings.seasonal
+        looks = asked or (asked is None and model.seasonal)
+        self._most = max(self.settings.history, season.REPLAYED) if looks else self.settings.history
+        moments = warmup.given(model, StatedMoments(self.settings.location, self.settings.scale))
+        if moments is not None:
+            for series in self.series:
+                series.location, series.scale = moments
+            self.begin(self.slab, self.series)
+
+    # --- observations ---------------------------------------------------------------------------
+
+    def take(self, rows: Sequence[int], observations: Sequence[Observation]) -> list[Taken | None]:
+        """Take one observation of each of several series; None for what the filter refuses."""
+        work = [(self.series[row], seen) for row, seen in zip(rows, observations, strict=True)]
+        warm = [i for i, (series, _) in enumerate(work) if series.warm]
+        cold = [i for i, (series, _) in enumerate(work) if not series.warm]
+        taken: dict[int, Taken | None] = {}
+        for at, step in ((cold, self.warm_up), (warm, self.observe)):
+            if at:
+                seen = self._columns([observations[i] for i in at])
+                taken.update(zip(at, step(self.slab, [work[i] for i in at], seen), strict=True))
+        return [taken[i] for i in range(len(rows))]
+
+    def take_series(self, row: int, observations: Sequence[Observation]) -> list[Taken]:
+        """Take observations of one series, one after the other, up to one that is refused."""
+        series = self.series[row]
+        taken: list[Taken] = []
+        while not series.warm and len(taken) < len(observations):
+            (own,) = self.take([row], [observations[len(taken)]])
+            if own is None:
+                return taken
+            taken.append(own)
+        left = observations[len(taken) :]
+        if left:
+            taken += self.observe_series(self.slab, series, left, self._columns(left))
+        return taken
+
+    def warm_up(
+        self,
+        slab: Slab,
+        work: Sequence[tuple[LocalSeries, Observation]],
+        seen: Columns,
+        detailed: Sequence[bool] = (),
+    ) -> list[Taken | None]:
+        """As any pipeline does; a series is as before an observation that is refused."""
+        before = [
+            (one.season, None if one.season_state is None else one.season_state.copy())
+            for one, _ in work
+        ]
+        taken = super().warm_up(slab, work, seen, detailed)
+        for (series, _), own, known in zip(work, taken, before, strict=True):
+            if own is None:
+                series.take_back(known)
+        return taken
+
+    def begin(self, slab: Slab, chosen: Sequence[LocalSeries]) -> list[list[Moved] | None]:
+        """As any pipeline does, each alone: one may take no observations."""
+        moved: list[list[Moved] | None] = []
+        for series in chosen:
+            try:
+                moved += super().begin(slab, [series])
+            except Refused:
+                slab.remove(series.row)
+                series.slab = None
+                series.row = -1
+                moved.append(None)
+        return moved
+
+    # --- what is kept ---------------------------------------------------------------------------
+
+    def enter(self, series: LocalSeries, item: Observation, taken: Taken) -> None:
+        """Retain a row of the observation."""
+        kept = self.layout.row(item, taken.offset, taken.numbers)
+        line = taken.readout
+        if line is not None:
+            kept[PREVIOUS] = line.born_previous_start
+            kept[CHANGED] = line.changed_probability
+            kept[ANOMALY] = taken.anomaly
+        series.retained.append(kept)
+        if line is not None:
+            series.retained.trim(self._most)
+
+    def kept(self, series: LocalSeries, most: int | None = None) -> Floats:
+        """Retained rows, a view."""
+        return series.retained.rows if most is None else series.retained.last(most)
+
+    def past(self, slab: Slab, kept: Floats) -> Past:
+        """Retained rows as a filter takes them."""
+        seen = self.layout.columns(kept, self.rules.hazard, self.rules.outlier_rate)
+        return Past(seen, kept[:, PREVIOUS].astype(int).tolist())
+
+    def correct(
+        self,
+        series: LocalSeries,
+        kept: Floats,
+        offsets: Floats | None,
+        previous: Sequence[int],
+    ) -> None:
+        """Enter them into the last rows."""
+        if offsets is not None:
+            kept[len(kept) - len(offsets) :, OFFSET] = offsets
+        kept[len(kept) - len(previous) :, PREVIOUS] = previous
+
+    def labels(self, series: LocalSeries, most: int) -> Floats:
+        """The last labels (n,)."""
+        return series.retained.last(most)[:, self.layout.y.start].copy()
+
+    def publish(self, series: LocalSeries, event: Event, time: str | None) -> bool:
+        """Keep an event as it is now."""
+        return series.keep(event)
+
+    # --- what is known --------------------------------------------------------------------------
+
+    def score(self, row: int, observation: Observation) -> float:
+        """Anomaly that an observation would have, which is not taken in; nan: not known yet."""
+        series = self.series[row]
+        if not series.warm:
+            return math.nan
+        seen = self._with_seasons([series], self._columns([observation]))
+        (step,) = self.slab.tried(series.row, seen)
+        return step.anomaly
+
+    def predict(self, row: int, x: tuple[float, ...], elapsed: float) -> Floats | None:
+        """Numbers of the `Summary` of the next label's predictive; None: nothing is known yet.
+
+        Nothing is, either, where the filter's numbers are not finite.
+        """
+        series = self.series[row]
+        own = self.begun(row)
+        if own is None:
+            return None
+        try:
+            coming = self._with_seasons([series], self._columns([self._unlabelled(x, elapsed)]))
+            (step,) = self.slab.tried(own, coming)
+        finally:
+            if not series.warm:
+                self.slab.remove(own)
+        if not step.readout.ok or step.predictive is None:
+            return None
+        return step.predictive.numbers(float(coming.offset[0]))
+
+    def begun(self, row: int) -> int | None:
+        """Row of the slab that holds a series' filter; in the warm-up of one to be removed."""
+        series = self.series[row]
+        if series.warm:
+            return series.row
+        seen = self.past(self.slab, series.retained.rows).seen
+        return warmup.begun(self.slab, seen, series.stated)
+
+    def coming(self, count: int = 1, x: tuple[float, ...] = (), elapsed: float = 1.0) -> Inputs:
+        """Inputs of a step over the observation to come, of `count` copies of a row."""
+        seen = self._columns([self._unlabelled(x, elapsed)] * count)
+        return columns.inputs_of(self.model, columns.packed(self.model, seen, 0, 0.0), seen.hazard)
+
+    def offsets_ahead(self, row: int, count: int) -> Floats:
+        """Seasons (count,) of the labels to come."""
+        state = self.series[row].season_state
+        return np.array([seasons.offset(state, ahead) for ahead in range(count)])
+
+    def segments(self, row: int) -> list[Segment]:
+        """Best segmentation of what is retained, as it was known online."""
+        series = self.series[row]
+        first = max(series.retained.first, series.seq - self.settings.history)
+        if not series.warm or first >= series.seq:
+            return []
+        return best(series.retained.previous, series.best_start, first, series.seq)
+
+    def _unlabelled(self, x: tuple[float, ...], elapsed: float) -> Observation:
+        return Observation((math.nan,) * self.model.y_dim, x, elapsed)
+
+    def _columns(self, observations: Sequence[Observation]) -> Columns:
+        """Observations as a filter takes them, without seasons."""
+        count = len(observations)
+        blank = (0.0,) * self.model.x_dim
+        return Columns(
+            y=np.array([seen.y for seen in observations], dtype=np.float64),
+            x=np.array([seen.x or blank for seen in observations], dtype=np.float64),
+            elapsed=np.array([seen.elapsed for seen in observations]),
+            changepoint=np.array([seen.changepoint for seen in observations]),
+            outlier_rate=np.full(count, self.rules.outlier_rate),
+            hazard=columns.of_all(self.rules.hazard, count),
+            offset=np.zeros(count),
+        )

@@ -1,0 +1,245 @@
+"""The pipeline of streams: observations become records, which their streams keep and commit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from model_core.labels import LARGEST
+from model_core.stream import warmup
+from model_core.stream.columns import Columns, Floats
+from model_core.stream.events import Event
+from model_core.stream.pipeline import Pipeline
+from model_core.stream.series import Moved, Taken
+from model_core.stream.slab import Past, Slab
+from service.observability import metrics
+from service.problems import LabelOutOfRange, NumericalFault, ServiceError
+from service.store.streams import UnreadablePart
+from service.wire import Head, Record, latest, numbers, timestamps
+from service.worker.filtering import alarm_threshold, history
+from service.worker.streams import step_inputs
+from service.worker.streams.answers import PendingAnswer
+from service.worker.streams.registry import Engine
+from service.worker.streams.series import by_slab, past_of
+from service.worker.streams.stream import Stream
+
+T = TypeVar("T")
+Work = tuple[Stream, PendingAnswer]  # the next observation of a stream
+
+
+class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record]]):
+    """Moves the streams of a worker; what it changes waits for their next commit.
+
+    The labels that a stream is searched for seasons in are the same when a record is applied once
+    more after a crash: history is trimmed in commits alone, a commit trims what is older than
+    `history` before its last observation, and the search looks back no further than that from a
+    later one. Who has lost the partition may find less, but cannot commit it. Only after `history`
+    was raised what is there depends on where the commits before ended; what was committed stands in
+    any case.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def step(self, work: Sequence[Work]) -> list[ServiceError | None]:
+        """Apply one observation to each of several streams; returns why one was not."""
+        self.wake([stream for stream, _ in work])
+        refusals: dict[int, ServiceError] = {}
+        cold = [pair for pair in work if pair[0].slab is None]
+        for slab, group in by_slab(pair for pair in work if pair[0].slab is not None):
+            self._engine.tick()
+            taken = self.observe(slab, group, self._columns(slab, group), _detailed(group))
+            _measure([answer for _, answer in group], taken)
+            for (stream, answer), own in zip(group, taken, strict=True):
+                if own is None:
+                    refusals[id(answer)] = _fault(stream.live(), answer.record)
+        for slab, group in self._by_future_slab(cold):
+            self.warm_up(slab, group, self._columns(slab, group), _detailed(group))
+        return [refusals.get(id(answer)) for _, answer in work]
+
+    def step_series(
+        self, stream: Stream, answers: Sequence[PendingAnswer], believed: bool = False
+    ) -> tuple[int, ServiceError | None]:
+        """Apply observations of one stream, one after the other, in few calls of its kernel.
+
+        Returns how many were applied, and why the next one was not. believed: whether answers carry
+        the belief after them.
+        """
+        slab = stream.slab
+        assert slab is not None
+        seen = self._columns(slab, [(stream, answer) for answer in answers])
+        taken = self.observe_series(slab, stream, answers, seen, believed)
+        _measure(answers[: len(taken)], taken)
+        if len(taken) == len(answers):
+            return len(taken), None
+        return len(taken), _fault(stream.live(), answers[len(taken)].record)
+
+    def wake(self, streams: Iterable[Stream]) -> None:
+        """Begin filtering where no warm-up is needed, or none any more."""
+        ready = [(stream, None) for stream in streams if self._needs_no_warmup(stream)]
+        for slab, group in self._by_future_slab(ready):
+            self.begin(slab, [stream for stream, _ in group])
+
+    def _needs_no_warmup(self, stream: Stream) -> bool:
+        """Whether the stream's prior is known before its first label."""
+        head = stream.live()
+        if head.warm or head.y_dim is None:
+            return False
+        moments = warmup.given(self._engine.catalogue.of(head), head.stated)
+        if moments is not None:
+            head.location, head.scale = moments
+        return moments is not None
+
+    def begin(self, slab: Slab, chosen: Sequence[Stream]) -> list[list[Moved] | None]:
+        """As any pipeline does; the records that waited are replayed."""
+        self._engine.tick()
+        for stream in chosen:
+            head = stream.live()
+            head.warm = True
+            head.y_dim = head.y_dim or 1
+            metrics.REPLAYED.inc(len(stream.buffer))
+        moved = super().begin(slab, chosen)
+        for stream in chosen:
+            stream.buffer = ()
+        return moved
+
+    def _columns(self, slab: Slab, work: Sequence[Work]) -> Columns:
+        return step_inputs.columns_of(slab.model, [answer.record for _, answer in work])
+
+    def _by_future_slab(
+        self, work: Iterable[tuple[Stream, T]]
+    ) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
+        """Group streams without filters by the slab that theirs will be in."""
+        groups: dict[int, tuple[Slab, list[tuple[Stream, T]]]] = {}
+        for stream, item in work:
+            slab = self._engine.slab(stream.live())
+            groups.setdefault(id(slab), (slab, []))[1].append((stream, item))
+        return [*groups.values()]
+
+    # --- what is kept ---------------------------------------------------------------------------
+
+    def enter(self, stream: Stream, answer: PendingAnswer, taken: Taken) -> None:
+        """Have the record written with the next commit."""
+        head = stream.live()
+        record = answer.record
+        answer.enter(taken)
+        advance_head(head, record, record.log_score if taken.warm else None)
+        stream.put(record)
+        if not taken.warm:
+            stream.buffer = [*stream.buffer, record]
+        elif stream.slab is not None and alarm_threshold.uncalibrated(head, stream.slab):
+            stream.ask_calibration()
+
+    def kept(self, stream: Stream, most: int | None = None) -> Sequence[Record]:
+        """Records of the warm-up, or the last that are retained."""
+        if most is None:
+            return stream.buffer
+        self._engine.tick()
+        try:
+            return history.retained(stream, self._engine.store, most)
+        except UnreadablePart as error:
+            # No request asked for them: the stream goes on with what it has.
+            self._engine.note(stream, f"{error}; beginning the filter anew without it")
+            recent, _ = stream.recent()
+            head = stream.live()
+            return [recent[seq] for seq in range(head.sealed, head.seq)]  # in no chunk yet
+
+    def past(self, slab: Slab, kept: Sequence[Record]) -> Past:
+        """Records as a filter takes them."""
+        return past_of(slab.model, kept)
+
+    def correct(
+        self,
+        stream: Stream,
+        kept: Sequence[Record],
+        offsets: Floats | None,
+        previous: Sequence[int],
+    ) -> None:
+        """Have the last records written anew."""
+        if offsets is not None:
+            last = kept[len(kept) - len(offsets) :]
+            for record, offset in zip(last, offsets.tolist(), strict=True):
+                record.offset = offset
+                stream.put(record)
+        for record, start in zip(kept[len(kept) - len(previous) :], previous, strict=True):
+            record.previous_start = start
+            stream.put(record)
+
+    def labels(self, stream: Stream, most: int) -> Floats | None:
+        """Labels of the last records, fewer where `history` is shorter."""
+        self._engine.tick()
+        try:
+            values = history.labels(stream, self._engine.store, most)
+        except UnreadablePart as error:
+            self._engine.note(stream, f"{error}; not looking for seasons")
+            return None
+        return np.array([step_inputs.number(y) for y in values])
+
+    def publish(self, stream: Stream, event: Event, time: str | None) -> bool:
+        """Have an event written, told and counted."""
+        model = stream.live().settings.model
+        if event.kind == "anomaly":
+            stream.raise_anomaly(event, time)
+            metrics.ANOMALIES.labels(model).inc()
+        else:
+            stream.raise_events([event], time)
+            metrics.count_change(model, event, stream.name)
+        return False
+
+    def time(self, item: PendingAnswer) -> str | None:
+        """As it was posted."""
+        return item.record.time
+
+    def begun_anew(self, stream: Stream, kept: Sequence[Record]) -> None:
+        """Have all of it committed: observations alone do not lead to this state."""
+        stream.come_back()
+        stream.relay([*kept])
+        stream.drop_hindsight()
+        self._engine.commit_state(stream)
+
+
+def _detailed(work: Sequence[Work]) -> list[bool]:
+    return [answer.detailed for _, answer in work]
+
+
+def _measure(answers: Sequence[PendingAnswer], taken: Sequence[Taken | None]) -> None:
+    """Count what a step of one slab gave; its streams share their model."""
+    readouts = [own.readout for own in taken if own is not None and own.readout is not None]
+    changes = [readout.changepoint_probability for readout in readouts]
+    metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changes)
+    steps = metrics.Steps(
+        [line.log_score for line in readouts if not math.isnan(line.log_score)],
+        [line.pruned_mass for line in readouts],
+        [line.map_run_length for line in readouts],
+    )
+    metrics.count_steps(answers[0].model, steps)
+
+
+def _fault(head: Head, record: Record) -> ServiceError:
+    scaling = zip(numbers(record.y), head.location or [], head.scale or [], strict=False)
+    if any(abs(y - location) > LARGEST * scale for y, location, scale in scaling):
+        return LabelOutOfRange(
+            f"y: more than {LARGEST:g} scales from the stream's location", field="y"
+        )
+    metrics.NUMERICAL_FAULTS.inc()
+    return NumericalFault(
+        f"the filter step at seq {record.seq} gave a non-finite number; the observation was "
+        "not applied",
+        seq=record.seq,
+    )
+
+
+def advance_head(head: Head, record: Record, score: float | None) -> None:
+    """Enter an observation into a head, but for its position; score: None in the warm-up."""
+    head.last_label = latest(head.last_label, record.y)
+    head.pending_supervision = head.belief_override = None
+    if record.time is not None:  # also where times do not count yet
+        head.last_time = timestamps.seconds(record.time)
+    if score is not None:
+        head.log_score_sum += score
+        head.scored += 1
