@@ -153,13 +153,12 @@ def _run_ahead(
         stream.come_back()
         row = slab.add(slab.row(stream.row))
         stream.ahead = Ahead(row, 0)
-    confirmed, thresholds = step_inputs.alarm_inputs([head])
     while stream.ahead.count < count:
         at = stream.ahead.count
         record = _record(engine, stream, head.seq + at, head.pending[at])
         seen = step_inputs.columns_of(slab.model, [record])
-        rows = [stream.ahead.row]
-        (step,) = slab.step(rows, seen, confirmed, thresholds, [answer.detailed])
+        start = head.track.confirmed_start
+        (step,) = slab.step([stream.ahead.row], seen, [start], [head.threshold], [answer.detailed])
         stream.ahead = stream.ahead._replace(count=at + 1)
         answer.record = record
         answer.enter(Taken(record.seq, step, record.offset, warm=True, season=head.season))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -67,12 +67,6 @@ def hazard_table(model: UnderlyingModel, hazards: Sequence[Hazard | None]) -> ND
     rows = [_table(_key(hazard)) for hazard in stated]
     longest = max(map(len, rows))
     return np.stack([np.pad(row, (0, longest - len(row)), "edge") for row in rows])
-
-
-def alarm_inputs(heads: Iterable[Head]) -> tuple[list[int], list[float]]:
-    """Start of each stream's last confirmed event, and its threshold; 0 where it has none."""
-    pairs = [(head.track.confirmed_start, head.threshold) for head in heads]
-    return [start for start, _ in pairs], [threshold for _, threshold in pairs]
 
 
 def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:
