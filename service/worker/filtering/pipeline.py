@@ -54,7 +54,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record]]):
         for slab, group in by_slab(pair for pair in work if pair[0].slab is not None):
             self._engine.tick()
             taken = self.observe(slab, group, self._columns(slab, group), _detailed(group))
-            _measure([answer for _, answer in group], taken)
+            _measure(group[0][1].model, taken)
             for (stream, answer), own in zip(group, taken, strict=True):
                 if own is None:
                     refusals[id(answer)] = _fault(stream.live(), answer.record)
@@ -74,7 +74,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record]]):
         assert slab is not None
         seen = self._columns(slab, [(stream, answer) for answer in answers])
         taken = self.observe_series(slab, stream, answers, seen, believed)
-        _measure(answers[: len(taken)], taken)
+        _measure(answers[0].model, taken)
         if len(taken) == len(answers):
             return len(taken), None
         return len(taken), _fault(stream.live(), answers[len(taken)].record)
@@ -207,7 +207,7 @@ def _detailed(work: Sequence[Work]) -> list[bool]:
     return [answer.detailed for _, answer in work]
 
 
-def _measure(answers: Sequence[PendingAnswer], taken: Sequence[Taken | None]) -> None:
+def _measure(model: str, taken: Sequence[Taken | None]) -> None:
     """Count what a step of one slab gave; its streams share their model."""
     readouts = [own.readout for own in taken if own is not None and own.readout is not None]
     changes = [readout.changepoint_probability for readout in readouts]
@@ -217,7 +217,7 @@ def _measure(answers: Sequence[PendingAnswer], taken: Sequence[Taken | None]) ->
         [line.pruned_mass for line in readouts],
         [line.map_run_length for line in readouts],
     )
-    metrics.count_steps(answers[0].model, steps)
+    metrics.count_steps(model, steps)
 
 
 def _fault(head: Head, record: Record) -> ServiceError:
