@@ -41,7 +41,6 @@ from service.observability import metrics
 from service.observability.access_log import open_log
 from service.observability.tracing import open_tracer
 from service.problems import (
-    InternalError,
     MethodNotAllowed,
     NotFound,
     ServiceError,
@@ -120,17 +119,14 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.refused = None
     app.state.starting = None  # the startup task, cancelled by a stop that comes during it
+    app.state.context = None  # until it is started
     app.state.overload = Overload(settings)
     app.state.admission = Admission(app.state.overload)
+    app.state.access_log = open_log(settings.access_log)
+    app.state.tracer = open_tracer(settings, "api")
     kinds = [call.answer for call in CALLS if call.answer is not None]
     app.openapi = lambda: openapi.document(app, kinds)  # type: ignore[method-assign]
-    _add_middleware(app, settings)
     add_routes(app, settings)
-    return app
-
-
-def _add_middleware(app: FastAPI, settings: Settings) -> None:
-    """Add the middleware, the innermost first."""
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     if origins:
         app.add_middleware(
@@ -140,15 +136,8 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
             allow_headers=CORS_REQUEST_HEADERS,
             expose_headers=CORS_RESPONSE_HEADERS,
         )
-    app.state.access_log = open_log(settings.access_log)
-    app.state.tracer = open_tracer(settings, "api")
-    app.add_middleware(
-        RequestMiddleware,
-        admission=app.state.admission,
-        log=app.state.access_log,
-        shortcut=not origins,
-        tracer=app.state.tracer,
-    )
+    app.middleware_stack = RequestMiddleware(app)
+    return app
 
 
 def _check_default_model(settings: Settings, catalogue: Catalogue) -> None:
@@ -315,8 +304,5 @@ def _methods(request: Request) -> list[str]:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    request_id: str = getattr(request.state, "request_id", "")
-    log.error("request %s failed", request_id, exc_info=error)
-    # Sent from outside the middleware that adds the id to every other answer.
-    headers = {"X-Request-Id": request_id}
-    return problem(InternalError("internal error", request_id=request_id), headers)
+    """Leave a defect to `RequestMiddleware`."""
+    raise error

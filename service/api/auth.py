@@ -62,7 +62,7 @@ class Authenticator:
         """
         if needs == OPEN:
             return
-        sent = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+        sent = scope["state"]["headers"].get(b"authorization")
         if sent is None and not self._required:
             self._check_host(scope)
             return

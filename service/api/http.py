@@ -3,21 +3,24 @@
 `RequestMiddleware` gives a request its id, refuses it before its body is read if this process has
 no room for it, and measures it. `Route` admits its key and turns errors into problem documents.
 Endpoints read bodies, bounded in size and time, and build their answers by the functions below.
+A posted observation passes nothing else: `RequestMiddleware` is outside of all other layers, and
+calls its route.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import re
 import time
 import zlib
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Executor
 from random import Random
-from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from fastapi import Header, Path
+from fastapi import FastAPI, Header, Path
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
@@ -40,12 +43,13 @@ from service.api.sse.events import EventHub
 from service.api.sse.observations import ObservationHub
 from service.models.catalogue import Catalogue
 from service.observability import metrics
-from service.observability.access_log import AccessLog, Traffic
-from service.observability.tracing import Tracer
+from service.observability.access_log import Traffic
+from service.observability.tracing import RequestTrace
 from service.problems import (
     PROBLEM_JSON,
     BodyTooLarge,
     FieldError,
+    InternalError,
     InvalidField,
     MalformedBody,
     Overloaded,
@@ -59,6 +63,8 @@ from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_st
 from service.settings import Settings
 from service.store.reads import AsyncStore
 from service.wire import Command, Outcome
+
+log = logging.getLogger(__name__)
 
 CLOSE = (b"connection", b"close")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
@@ -136,7 +142,7 @@ class Context(NamedTuple):
 
 def context_of(request: Request) -> Context:
     """Return the context that the application created at startup."""
-    context: Context = request.scope["app"].state.context
+    context: Context = request.scope["state"]["context"]
     return context
 
 
@@ -154,28 +160,21 @@ class Admission:
 
 
 class RequestMiddleware:
-    """Pure ASGI middleware: gives each request an id, admits and measures it.
+    """Pure ASGI middleware outside of all others: gives requests ids, admits and measures them.
 
     The client's X-Request-Id is kept if it is harmless; the answer carries it. Labels are route
     templates and known methods only, so that no client can make new series. With a log, each
-    request gets a line there; with a tracer, some have a trace. `shortcut` is off where something
-    between must see every request.
+    request gets a line there; with a tracer, some have a trace.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        admission: Admission,
-        log: AccessLog | None = None,
-        shortcut: bool = True,
-        tracer: Tracer | None = None,
-    ) -> None:
-        self._app = app
-        self._admission = admission
-        self._log = log
-        self._shortcut = shortcut
-        self._tracer = tracer
-        self._routes: dict[str, Any] = {}
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app.build_middleware_stack()
+        routes = [route for route in app.routes if isinstance(route, Route)]
+        self._routes = {route.name: route for route in routes}
+        self._state = app.state
+        self._admission: Admission = app.state.admission
+        self._log = app.state.access_log
+        self._tracer = app.state.tracer
         self._measures: dict[tuple[str, str, int], Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -184,14 +183,17 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
+        state = scope.setdefault("state", {})
+        state["context"] = self._state.context
+        state["headers"] = dict(reversed(scope["headers"]))  # the first of a name counts
         sent_id = header(scope, b"x-request-id")
         request_id = sent_id if sent_id and _acceptable_id(sent_id) else b"%016x" % _random_bits(64)
-        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        state["request_id"] = request_id.decode()
         method: str = scope["method"] if scope["method"] in METHODS else "other"
-        status = 500
-        traffic = trace = None
-        if self._tracer is not None:
-            trace = self._tracer.request(method, header(scope, b"traceparent"))
+        status = 0
+        traceparent = header(scope, b"traceparent")
+        trace = None if self._tracer is None else self._tracer.request(method, traceparent)
+        traffic = None
         if self._log is not None:
             traffic = Traffic()
             receive, send = traffic.count(receive, send)
@@ -212,23 +214,22 @@ class RequestMiddleware:
         admission.requests += 1
         try:
             await app(scope, receive, answer)
+        except Exception as error:
+            log.error("request %s failed", state["request_id"], exc_info=error)
+            if not status:
+                defect = InternalError("internal error", request_id=state["request_id"])
+                await problem(defect)(scope, receive, answer)
+            raise
         finally:
             admission.requests -= 1
-            # Streaming responses are measured to the first byte.
-            ended = scope["state"].get("answered_s") or time.perf_counter()
-            seconds = ended - began
-            route: str = getattr(scope.get("route"), "path", "unmatched")
-            self._measure(route, method, status, seconds, "list" in scope["state"])
-            if trace is not None:
-                trace.end(route, status)
-            if self._log is not None and traffic is not None:
-                self._log.write(scope, status, seconds, traffic)
+            self._record(scope, method, status or 500, began, trace, traffic)
 
     def _next(self, scope: Scope) -> ASGIApp:
         """Return what answers a request: the application, or a refusal.
 
         Posted observations go straight to their route. The layers between cost a fifth of such a
-        request: they find the route and handle errors that this one handles itself.
+        request: they find the route and handle errors that this one handles itself. Only a web
+        page's request, which has an origin, has to pass that of CORS.
         """
         admission = self._admission
         if len(admission.connections) > admission.max_connections + SPARE_CONNECTIONS:
@@ -236,10 +237,8 @@ class RequestMiddleware:
                 scope, TooManyConnections("connection limit of this API process reached")
             )
         match = _observations(scope["path"]) if scope["method"] == "POST" else None
-        if match is None or not self._shortcut:
+        if match is None:
             return self._app
-        if not self._routes:
-            self._routes = {route.name: route for route in scope["app"].routes}
         stream = match[1]
         route = self._routes["observe_many" if stream is None else "observe"]
         scope["path_params"] = {} if stream is None else {"stream": stream}
@@ -247,17 +246,32 @@ class RequestMiddleware:
         overloaded = admission.overload.early(admission.requests, time.monotonic())
         if overloaded is not None:
             return _refused(scope, overloaded)
-        app: ASGIApp = route.app
-        return app
+        return route.app if header(scope, b"origin") is None else self._app
 
-    def _measure(self, route: str, method: str, status: int, seconds: float, is_list: bool) -> None:
+    def _record(
+        self,
+        scope: Scope,
+        method: str,
+        status: int,
+        began: float,
+        trace: RequestTrace | None,
+        traffic: Traffic | None,
+    ) -> None:
+        """Record an ended request: its measure, its trace and its line of the log."""
+        # Streaming responses are measured to the first byte.
+        seconds = (scope["state"].get("answered_s") or time.perf_counter()) - began
+        route: str = getattr(scope.get("route"), "path", "unmatched")
         # A list takes as long as it has observations: it must not hide what a single one takes.
-        key = (route + " (list)" if is_list else route, method, status)
-        measure = self._measures.get(key)
+        label = route + " (list)" if "list" in scope["state"] else route
+        measure = self._measures.get((label, method, status))
         if measure is None:
-            measure = metrics.REQUEST_DURATION.labels(*key[:2], str(status))
-            self._measures[key] = measure
+            measure = metrics.REQUEST_DURATION.labels(label, method, str(status))
+            self._measures[label, method, status] = measure
         measure.observe(seconds)
+        if trace is not None:
+            trace.end(route, status)
+        if self._log is not None and traffic is not None:
+            self._log.write(scope, status, seconds, traffic)
 
 
 def _refused(scope: Scope, error: Overloaded | TooManyConnections) -> ASGIApp:
@@ -333,8 +347,7 @@ class Route(APIRoute):
 
     async def _answer(self, request: Request, endpoint: Handler) -> Response:
         try:
-            authenticator = context_of(request).authenticator
-            await authenticator.admit(request.scope, self.needs)
+            await context_of(request).authenticator.admit(request.scope, self.needs)
             return await endpoint(request)
         except ServiceError as error:
             return problem(error)
@@ -349,11 +362,8 @@ class Route(APIRoute):
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """Return a header by its lower-case name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            header_value: bytes = value
-            return header_value
-    return None
+    headers: dict[bytes, bytes] = scope["state"]["headers"]
+    return headers.get(name)
 
 
 def checked_stream(stream: str) -> str:
@@ -412,11 +422,14 @@ async def read_body(request: Request, limit: int, as_sent: bool = False) -> byte
     length = header(request.scope, b"content-length")
     if length is not None and length.isdigit() and int(length) > limit:
         raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            chunks = await _received(request, limit)
-    except TimeoutError:
-        raise SlowBody(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+    receiving = Begun(_received(request, limit))
+    chunks = receiving.result
+    if chunks is None:
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                chunks = await receiving
+        except TimeoutError:
+            raise SlowBody(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
     thread = context_of(request).thread
     size = sum(map(len, chunks))
     if size > LIGHT_COPY:
@@ -428,6 +441,29 @@ async def read_body(request: Request, limit: int, as_sent: bool = False) -> byte
     if size > LIGHT_PACKED:
         return await apart(thread, lambda: _unpacked(body, window, limit))
     return _unpacked(body, window, limit)
+
+
+class Begun(Generic[T]):
+    """A coroutine that has run up to its first wait, and its result if there was none.
+
+    So a body that is there already needs no timeout: one costs a tenth of a posted observation.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, None, T]) -> None:
+        self._coroutine = coroutine
+        self._waits_for: Any = None
+        self.result: T | None = None
+        try:
+            self._waits_for = coroutine.send(None)
+        except StopIteration as end:
+            self.result = end.value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        try:
+            yield self._waits_for
+            return (yield from self._coroutine.__await__())
+        finally:
+            self._coroutine.close()
 
 
 async def _received(request: Request, limit: int) -> list[bytes]:

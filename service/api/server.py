@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End event streams, then stop as usual."""
-        context: Context | None = getattr(self._app.state, "context", None)
+        context: Context | None = self._app.state.context
         if context is not None:
             await asyncio.gather(context.event_hub.drain(), context.observation_hub.drain())
         for connection in list(self.server_state.connections):
