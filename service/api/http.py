@@ -169,6 +169,7 @@ class RequestMiddleware:
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app.build_middleware_stack()
+        self._has_cors = bool(app.user_middleware)
         routes = [route for route in app.routes if isinstance(route, Route)]
         self._routes = {route.name: route for route in routes}
         self._state = app.state
@@ -228,8 +229,8 @@ class RequestMiddleware:
         """Return what answers a request: the application, or a refusal.
 
         Posted observations go straight to their route. The layers between cost a fifth of such a
-        request: they find the route and handle errors that this one handles itself. Only a web
-        page's request, which has an origin, has to pass that of CORS.
+        request: they find the route and handle errors that this one handles itself. Requests of
+        web pages, which have an origin, pass the layer of CORS if there is one.
         """
         admission = self._admission
         if len(admission.connections) > admission.max_connections + SPARE_CONNECTIONS:
@@ -237,7 +238,7 @@ class RequestMiddleware:
                 scope, TooManyConnections("connection limit of this API process reached")
             )
         match = _observations(scope["path"]) if scope["method"] == "POST" else None
-        if match is None:
+        if match is None or (self._has_cors and header(scope, b"origin") is not None):
             return self._app
         stream = match[1]
         route = self._routes["observe_many" if stream is None else "observe"]
@@ -246,7 +247,7 @@ class RequestMiddleware:
         overloaded = admission.overload.early(admission.requests, time.monotonic())
         if overloaded is not None:
             return _refused(scope, overloaded)
-        return route.app if header(scope, b"origin") is None else self._app
+        return route.app
 
     def _record(
         self,

@@ -11,9 +11,11 @@ import logging
 import resource
 import socket
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.api.http import Context
 from service.observability import metrics
@@ -26,6 +28,46 @@ log = logging.getLogger(__name__)
 RESERVED_FILES = 256  # the store's connections, logs, and connections being refused
 
 
+class HttpProtocol(HttpToolsProtocol):
+    """Uvicorn's side of a connection, with the head and the body of an answer in one write."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        super().connection_made(cast(asyncio.Transport, JoiningTransport(transport)))
+
+
+class JoiningTransport:
+    """A transport that writes once what is written to it in one turn of the event loop.
+
+    Uvicorn writes head and body apart. A write is a system call and a packet: the second one took
+    a quarter of the CPU of a posted observation here, and as much of its client's.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Write with the next turn."""
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(data)
+
+    def close(self) -> None:
+        """Close the connection once everything is written."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._waiting and not self._transport.is_closing():
+            self._transport.writelines(self._waiting)
+        self._waiting = []
+
+
 class Server(uvicorn.Server):
     """Uvicorn that drains requests at shutdown, but closes event streams first."""
 
@@ -33,7 +75,7 @@ class Server(uvicorn.Server):
         drain_s = int(settings.request_deadline_s) + 1
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=HttpProtocol,
             backlog=BACKLOG,
             log_config=None,
             access_log=False,

@@ -1,5 +1,6 @@
 """The server's edge, over real connections: hosts, slow clients, refusals, origins, logs."""
 
+import asyncio
 import contextlib
 import gzip
 import json
@@ -7,6 +8,7 @@ import socket
 import time
 from http.client import HTTPConnection
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from service.api import http, server
 from service.api.app import create_app
 from service.api.parsing.bodies import JSON
-from service.api.server import open_connections
+from service.api.server import JoiningTransport, open_connections
 from service.observability import metrics
 from service.problems import StartupError, WaitTooLong
 from tests.service.api.conftest import make_key, slug
@@ -75,6 +77,39 @@ def refuse(api, yes=True):
 
 
 # --- requests -----------------------------------------------------------------------------------
+
+
+def test_the_head_and_the_body_of_an_answer_come_together(api):
+    with Connection(api) as connection:
+        for seq in range(20):
+            connection.post()
+            head, _, body = connection.socket.recv(65_536).partition(b"\r\n\r\n")
+            assert f"content-length: {len(body)}".encode() in head
+            assert json.loads(body)["seq"] == seq
+
+
+async def test_what_is_written_in_one_turn_is_one_write():
+    transport = Mock(spec=asyncio.Transport)
+    transport.is_closing.return_value = False
+    joining = JoiningTransport(transport)
+    for pieces in ([b"head", b"body"], [b"more"]):
+        for piece in pieces:
+            joining.write(piece)
+        transport.writelines.assert_not_called()
+        await asyncio.sleep(0)
+        transport.writelines.assert_called_once_with(pieces)
+        transport.reset_mock()
+    joining.write(b"last")
+    joining.close()
+    assert [name for name, _, _ in transport.mock_calls if name != "is_closing"] == [
+        "writelines",
+        "close",
+    ]
+    transport.reset_mock()
+    transport.is_closing.return_value = True
+    joining.write(b"lost")
+    await asyncio.sleep(0)
+    transport.writelines.assert_not_called()
 
 
 def test_a_body_without_end_is_refused_before_it_is_read(api):
@@ -218,7 +253,7 @@ def test_pages_of_named_origins_see_answers_and_refusals_and_no_others_do(served
         answer = client.get("/livez", headers={"Origin": "https://a.example"})
         assert "access-control-allow-origin" not in answer.headers
     api = served(cors_origins="https://a.example, https://b.example", require_keys=True)
-    refuse(api)  # decided later, where headers are added
+    refuse(api)  # of pages decided later, where headers are added
     wanted = "authorization, content-type, idempotency-key"
     ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted}
     allow = "access-control-allow-origin"
@@ -228,6 +263,7 @@ def test_pages_of_named_origins_see_answers_and_refusals_and_no_others_do(served
         assert client.options(PATH, headers={**ask, "Origin": "https://c.example"}).is_error
         answer = client.post(PATH, json={"y": 1.0}, headers={"Origin": "https://a.example"})
         assert (answer.status_code, slug(answer)) == (401, "unauthorized")
+        assert client.post(PATH, json={"y": 1.0}).status_code == 429
         assert answer.headers[allow] == "https://a.example"
         assert "X-Request-Id" in answer.headers["access-control-expose-headers"]
         other = client.get("/livez", headers={"Origin": "https://c.example"})
