@@ -424,22 +424,17 @@ async def read_body(request: Request, limit: int, as_sent: bool = False) -> byte
     if length is not None and length.isdigit() and int(length) > limit:
         raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
     receiving = Begun(_received(request, limit))
-    chunks = receiving.result
-    if chunks is None:
+    body = receiving.result
+    if body is None:
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
-                chunks = await receiving
+                body = await receiving
         except TimeoutError:
             raise SlowBody(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
-    thread = context_of(request).thread
-    size = sum(map(len, chunks))
-    if size > LIGHT_COPY:
-        body = await apart(thread, lambda: b"".join(chunks))
-    else:
-        body = b"".join(chunks)
     if window is None:
         return body
-    if size > LIGHT_PACKED:
+    if len(body) > LIGHT_PACKED:
+        thread = context_of(request).thread
         return await apart(thread, lambda: _unpacked(body, window, limit))
     return _unpacked(body, window, limit)
 
@@ -467,10 +462,11 @@ class Begun(Generic[T]):
             self._coroutine.close()
 
 
-async def _received(request: Request, limit: int) -> list[bytes]:
+async def _received(request: Request, limit: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
-    while True:
+    more = True
+    while more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
@@ -478,9 +474,11 @@ async def _received(request: Request, limit: int) -> list[bytes]:
         size += len(chunk)
         if size > limit:
             _too_large(limit)
-        if not message.get("more_body", False):
-            return [*chunks, chunk]
         chunks.append(chunk)
+        more = message.get("more_body", False)
+    if size > LIGHT_COPY:
+        return await apart(context_of(request).thread, lambda: b"".join(chunks))
+    return b"".join(chunks)
 
 
 def _window(encoding: bytes | None) -> int | None:
