@@ -303,10 +303,14 @@ async def test_what_the_router_refuses(api):
 async def test_an_unexpected_error_is_a_problem_that_tells_nothing(api, monkeypatch, caplog):
     broken = AsyncMock(side_effect=RuntimeError("a bug"))
     monkeypatch.setattr(api.app.state.context.gateway, "submit", broken)
-    response = await api.get("/v1/streams/s/run-length")
-    document = check_problem("run_length", response, 500, "internal-error")
-    assert document["request_id"] == response.headers["x-request-id"]
-    assert "a bug" not in response.text
+    for name, response in (
+        ("run_length", await api.get("/v1/streams/s/run-length")),
+        ("observe", await api.post("/v1/streams/s/observations", json={"y": 1})),
+    ):
+        document = check_problem(name, response, 500, "internal-error")
+        assert document["request_id"] == response.headers["x-request-id"]
+        assert "a bug" not in response.text
+        assert f"request {document['request_id']} failed" in caplog.text
     assert "a bug" in caplog.text
 
 

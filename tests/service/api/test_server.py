@@ -143,6 +143,17 @@ def test_without_a_key_every_host_header_names_this_machine(api):
             assert connection.answer()[0] == status, hosts
 
 
+def test_a_body_may_come_in_pieces(api):
+    with Connection(api) as connection:
+        for first in (b"", b"["):
+            body = first + b'{"y": 1}' + first.replace(b"[", b"]")
+            connection.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(body))
+            for at in range(0, len(body), 4):
+                time.sleep(0.02)
+                connection.write(body[at : at + 4])
+            assert connection.answer()[0] == 200
+
+
 def test_slow_bodies_are_ended_and_clients_that_wait_between_requests_are_not(api, monkeypatch):
     monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.1)
     with Connection(api) as connection:
