@@ -238,8 +238,10 @@ def trace(
         length = state.belief.run_length.clamp(0, steps - 1)
         beliefs.append(belief.scatter_add(-1, length, state.belief.log_prob.exp()))
         places = [step.predictive for step in taken]
-        numbers = [place.numbers(0.0) for place in places if place is not None]
-        summary = Summary(np.array(numbers), model.y_dim, model.label)
+        numbers = [None if place is None else place.numbers(0.0) for place in places]
+        width = max((len(own) for own in numbers if own is not None), default=0)
+        rows = [np.full(width, np.nan) if own is None else own for own in numbers]
+        summary = Summary(np.array(rows), model.y_dim, model.label)
         if model.label == "class":
             classes.append(summary.mean)
             pits.append(np.full(batch.y[:, t].shape, np.nan))

@@ -54,16 +54,26 @@ class Columns(NamedTuple):
         return self._replace(y=y)
 
 
-def joined(parts: Sequence[Columns]) -> Columns:
-    """Observations of several as those of one, in order."""
-    longest = max(part.hazard.shape[1] for part in parts)
-    widened = [
-        part._replace(
-            hazard=np.pad(part.hazard, ((0, 0), (0, longest - part.hazard.shape[1])), "edge")
-        )
-        for part in parts
-    ]
-    return Columns(*map(np.concatenate, zip(*widened, strict=True)))
+def at(parts: Sequence[Columns], row: int) -> Columns:
+    """One observation of each of several, as those of one."""
+    hazards = [part.hazard[row] for part in parts]
+    longest = max(map(len, hazards))
+    others = ([column[row] for column in columns] for columns in zip(*parts, strict=True))
+    y, x, elapsed, changepoint, outlier_rate, _, offset = others
+    return Columns(
+        y=np.array(y),
+        x=np.array(x),
+        elapsed=np.array(elapsed),
+        changepoint=np.array(changepoint),
+        outlier_rate=np.array(outlier_rate),
+        hazard=np.array([longer(hazard, longest) for hazard in hazards]),
+        offset=np.array(offset),
+    )
+
+
+def longer(hazard: Floats, length: int) -> Floats:
+    """Hazard (H,) by run length, of which the last entry holds on, as a longer one."""
+    return hazard if len(hazard) == length else np.pad(hazard, (0, length - len(hazard)), "edge")
 
 
 def of_all(hazard: Floats, rows: int) -> Floats:

@@ -24,8 +24,8 @@ from model_core.stream.rows import (
     Retained,
 )
 from model_core.stream.segmentation import Segment, best
-from model_core.stream.series import Moved, Taken
-from model_core.stream.slab import Past, Refused, Slab
+from model_core.stream.series import Taken
+from model_core.stream.slab import Past, Slab
 from model_core.stream.state import SeasonPeriods, StatedMoments
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
@@ -135,20 +135,19 @@ class LocalSeries:
         later = before is not None and event.start > (before.confirmed_at or 0)
         return event.state == "confirmed" and (not was_confirmed or later)
 
-    def take_back(self, season_before: tuple[SeasonPeriods | None, Floats | None]) -> None:
-        """Be before the last observation of the warm-up again, which had this season."""
-        self.seq -= 1
-        self.season, self.season_state = season_before
-        self.track = Track()
-        self.events.clear()
-        self.retained.pop()
-
 
 def _event(fields: list[Any] | None) -> Event | None:
     return None if fields is None else Event(*fields)
 
 
-class LocalPipeline(Pipeline[LocalSeries, Observation, Floats]):
+class LocalMark(NamedTuple):
+    """A series in its warm-up."""
+
+    season: SeasonPeriods | None
+    season_state: Floats | None
+
+
+class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
     """Several series of one model and settings, known by their index."""
 
     def __init__(
@@ -211,37 +210,6 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats]):
             taken += self.observe_series(self.slab, series, left, self._columns(left))
         return taken
 
-    def warm_up(
-        self,
-        slab: Slab,
-        work: Sequence[tuple[LocalSeries, Observation]],
-        seen: Columns,
-        detailed: Sequence[bool] = (),
-    ) -> list[Taken | None]:
-        """As any pipeline does; a series is as before an observation that is refused."""
-        before = [
-            (one.season, None if one.season_state is None else one.season_state.copy())
-            for one, _ in work
-        ]
-        taken = super().warm_up(slab, work, seen, detailed)
-        for (series, _), own, known in zip(work, taken, before, strict=True):
-            if own is None:
-                series.take_back(known)
-        return taken
-
-    def begin(self, slab: Slab, chosen: Sequence[LocalSeries]) -> list[list[Moved] | None]:
-        """As any pipeline does, each alone: one may take no observations."""
-        moved: list[list[Moved] | None] = []
-        for series in chosen:
-            try:
-                moved += super().begin(slab, [series])
-            except Refused:
-                slab.remove(series.row)
-                series.slab = None
-                series.row = -1
-                moved.append(None)
-        return moved
-
     # --- what is kept ---------------------------------------------------------------------------
 
     def enter(self, series: LocalSeries, item: Observation, taken: Taken) -> None:
@@ -284,6 +252,20 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats]):
     def publish(self, series: LocalSeries, event: Event, time: str | None) -> bool:
         """Keep an event as it is now."""
         return series.keep(event)
+
+    def mark(self, series: LocalSeries) -> LocalMark:
+        """Its season."""
+        state = series.season_state
+        return LocalMark(series.season, None if state is None else state.copy())
+
+    def take_back(self, series: LocalSeries, mark: LocalMark) -> None:
+        """Forget the last row, and all that came of the warm-up."""
+        series.seq -= 1
+        series.season, series.season_state = mark
+        series.track = Track()
+        series.best_start = 0
+        series.map_run_length = series.changed_probability = None
+        series.retained.pop()
 
     # --- what is known --------------------------------------------------------------------------
 

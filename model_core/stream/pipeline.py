@@ -23,9 +23,10 @@ from model_core.stream.slab import Past, Slab, Step
 S = TypeVar("S", bound=Series)
 Item = TypeVar("Item")  # one observation, as it is kept
 Kept = TypeVar("Kept")  # the last observations of a series, as they are kept
+Mark = TypeVar("Mark")  # a series as it was
 
 
-class Pipeline(ABC, Generic[S, Item, Kept]):
+class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
     """Moves series by their observations; subclasses keep these."""
 
     provisional = True  # whether labels of the warm-up are predicted
@@ -66,6 +67,17 @@ class Pipeline(ABC, Generic[S, Item, Kept]):
 
     def begun_anew(self, series: S, kept: Kept) -> None:
         """Hear that a filter has begun anew with the last that are kept."""
+
+    @abstractmethod
+    def mark(self, series: S) -> Mark:
+        """What `take_back` needs to be here again."""
+
+    @abstractmethod
+    def take_back(self, series: S, mark: Mark) -> None:
+        """Be before an observation of the warm-up again that was entered, and then refused."""
+
+    def tick(self) -> None:
+        """Hear of work that goes on."""
 
     # --- one observation of each of several series ----------------------------------------------
 
@@ -235,6 +247,7 @@ class Pipeline(ABC, Generic[S, Item, Kept]):
         chosen = [series for series, _ in work]
         coming = self._with_seasons(chosen, seen)
         steps = self._forecasts(slab, chosen, coming, detailed)
+        marks = [self.mark(series) for series in chosen]
         taken: list[Taken | None] = []
         ready: list[tuple[int, Taken]] = []
         offsets = coming.offset.tolist()
@@ -246,6 +259,7 @@ class Pipeline(ABC, Generic[S, Item, Kept]):
         begun = self.begin(slab, [chosen[i] for i, _ in ready])
         for (i, own), moved in zip(ready, begun, strict=True):
             if moved is None:
+                self.take_back(chosen[i], marks[i])
                 taken[i] = None
                 continue
             own.moved = moved
@@ -275,8 +289,9 @@ class Pipeline(ABC, Generic[S, Item, Kept]):
         Returns the events of each that changed; None: of one that takes no observation.
         """
         moved: list[list[Moved] | None] = []
-        for i in range(0, len(chosen), slab.step_rows):  # not all of large states at once
-            moved += self._begin(slab, chosen[i : i + slab.step_rows])
+        most = 1 if slab.in_series else slab.step_rows  # not all of large states at once
+        for i in range(0, len(chosen), most):
+            moved += self._begin(slab, chosen[i : i + most])
         return moved
 
     def _begin(self, slab: Slab, chosen: Sequence[S]) -> list[list[Moved] | None]:
@@ -286,22 +301,33 @@ class Pipeline(ABC, Generic[S, Item, Kept]):
         )
         kept = [self.kept(series) for series in chosen]
         pasts = [self.past(slab, own) for own in kept]
-        for series, row in zip(chosen, rows, strict=True):
-            series.slab = slab
-            series.row = row
-        changed: list[list[Moved]] = [[] for _ in chosen]
+        changed: list[list[tuple[int, Event, str | None]]] = [[] for _ in chosen]
         previous: list[list[int]] = [[] for _ in chosen]
+        refused: set[int] = set()
         starts = [lambda state=state: state.track.confirmed_start for state in states]
         replayed = slab.replay_each(rows, pasts, starts, [state.threshold for state in states])
         for i, at, line in replayed:
+            self.tick()
+            if line is None:
+                refused.add(i)
+                continue
             past = pasts[i]
             seq = states[i].seq - past.seen.rows + at
             time = past.times[at] if past.times else None
-            changed[i] += self._follow(slab, chosen[i], line, seq, time)
+            events_of = follow(states[i], line, seq, slab.model.label != "class", time)
+            changed[i] += [(seq, event, time) for event in events_of]
             previous[i].append(line.born_previous_start)
-        for series, own, paths in zip(chosen, kept, previous, strict=True):
-            self.correct(series, own, None, paths)
-        return [*changed]
+        moved: list[list[Moved] | None] = []
+        for i, (series, row) in enumerate(zip(chosen, rows, strict=True)):
+            if i in refused:
+                slab.remove(row)
+                moved.append(None)
+                continue
+            series.slab = slab
+            series.row = row
+            self.correct(series, kept[i], None, previous[i])
+            moved.append([Moved(s, e, self.publish(series, e, t)) for s, e, t in changed[i]])
+        return moved
 
     def _forecasts(
         self, slab: Slab, chosen: Sequence[S], coming: Columns, detailed: Sequence[bool]

@@ -427,47 +427,61 @@ class Slab:
         pasts: Sequence[Past],
         confirmed: Sequence[Callable[[], int]],
         thresholds: Sequence[float],
-    ) -> Iterator[tuple[int, int, Readout]]:
+    ) -> Iterator[tuple[int, int, Readout | None]]:
         """Replay several rows; those of models without a kernel step together.
 
-        Yields index, place and what was read off, those of a row in order; else as `replay`.
+        Yields index, place and what was read off, those of a row in order; None where it takes no
+        observation at all, as the last of a row.
         """
-        if self.in_series:
-            for i, (row, past) in enumerate(zip(rows, pasts, strict=True)):
-                for at, line in enumerate(self.replay(row, past, confirmed[i], thresholds[i])):
-                    yield i, at, line
+        if not self.in_series:
+            yield from self._replay_together(rows, pasts, confirmed, thresholds)
             return
+        for i, (row, past) in enumerate(zip(rows, pasts, strict=True)):
+            count = 0
+            try:
+                for line in self.replay(row, past, confirmed[i], thresholds[i]):
+                    yield i, count, line
+                    count += 1
+            except Refused:
+                yield i, count, None
+
+    def _replay_together(
+        self,
+        rows: Sequence[int],
+        pasts: Sequence[Past],
+        confirmed: Sequence[Callable[[], int]],
+        thresholds: Sequence[float],
+    ) -> Iterator[tuple[int, int, Readout | None]]:
+        refused: set[int] = set()
         for at in range(max((past.seen.rows for past in pasts), default=0)):
-            left = [i for i, past in enumerate(pasts) if at < past.seen.rows]
+            left = [i for i, past in enumerate(pasts) if at < past.seen.rows and i not in refused]
             for first in range(0, len(left), self.step_rows):
                 now = left[first : first + self.step_rows]
+                for i in now:
+                    if at in pasts[i].overrides:
+                        self.restate(rows[i], pasts[i].overrides[at])
+                seen = columns.at([pasts[i].seen for i in now], at)
                 own = [rows[i] for i in now]
-                coming = [pasts[i].part(at, at + 1) for i in now]
                 starts = [confirmed[i]() for i in now]
                 levels = [thresholds[i] for i in now]
-                for i, line in zip(now, self._replayed(own, coming, starts, levels), strict=True):
+                for i, line in zip(now, self._replayed(own, seen, starts, levels), strict=True):
+                    if line is None:
+                        refused.add(i)
                     yield i, at, line
 
     def _replayed(
-        self,
-        rows: Sequence[int],
-        coming: Sequence[Past],
-        confirmed: list[int],
-        thresholds: list[float],
-    ) -> Iterator[Readout]:
+        self, rows: Sequence[int], seen: Columns, confirmed: list[int], thresholds: list[float]
+    ) -> list[Readout | None]:
         """Step rows by one observation each; a label that is refused counts as missing."""
-        for row, past in zip(rows, coming, strict=True):
-            if past.overrides:
-                self.restate(row, past.overrides[0])
-        seen = columns.joined([past.seen for past in coming])
-        steps = self.step(rows, seen, confirmed, thresholds, (), False)
-        refused = [i for i, step in enumerate(steps) if not step.readout.ok]
-        for i in refused:
-            again = seen.part([i]).unlabelled(0)
-            steps[i : i + 1] = self.step([rows[i]], again, [confirmed[i]], [thresholds[i]])
-            if not steps[i].readout.ok:
-                raise Refused(NOT_FINITE)
-        yield from (step.readout for step in steps)
+        lines: list[Readout | None] = []
+        for i, step in enumerate(self.step(rows, seen, confirmed, thresholds, (), False)):
+            taken = step
+            if not taken.readout.ok:
+                again = seen.part([i]).unlabelled(0)
+                start = [confirmed[i]]
+                (taken,) = self.step([rows[i]], again, start, [thresholds[i]], (), False)
+            lines.append(taken.readout if taken.readout.ok else None)
+        return lines
 
     def _series(
         self,

@@ -231,9 +231,8 @@ class CommandBatch:
             check_position(command.seq, delayed_labels.position(head))
         else:  # its input and time were checked when they came
             seen_now = [replace(seen_now[0], x=head.pending[at].x, time=None)]
-        self._check(head, seen_now, command.first)
-        check_details(self.engine, head, command)
-        self._need_torch(stream, command)
+        self._check(stream, head, seen_now, command.first)
+        self._check_needs(stream, head, command)
         self._create(stream, head, task)
         stream.touch(task.envelope.time_ms)
         for seen in command.observations:
@@ -276,9 +275,8 @@ class CommandBatch:
         head = self._begun(queue, task, command)
         if queue.at == 0:
             check_position(command.seq, head.seq)
-            self._check(head, command.observations, command.first)
-            check_details(self.engine, head, command)
-            self._need_torch(stream, command)
+            self._check(stream, head, command.observations, command.first)
+            self._check_needs(stream, head, command)
             self._create(stream, head, task)
         head = stream.live()
         slab = stream.slab
@@ -288,12 +286,13 @@ class CommandBatch:
         model = head.settings.model
         return [
             PendingAnswer(stream.name, model, record, command)
-            for record in self._records(head, coming)
+            for record in self._records(stream, coming)
         ]
 
-    def _records(self, head: Head, coming: list[Observation]) -> list[Record]:
+    def _records(self, stream: Stream, coming: list[Observation]) -> list[Record]:
         """Records of a stream's next observations."""
-        model = self.engine.catalogue.of(head)
+        head = stream.live()
+        model = self.engine.model(stream, head)
         hazard, outlier_rate = step_inputs.effective_rates(model, head.settings)
         last_time = head.last_time
         supervision = head.pending_supervision
@@ -310,10 +309,12 @@ class CommandBatch:
         records[0].belief_override = head.belief_override
         return records
 
-    def _check(self, head: Head, observations: list[Observation], first: int) -> None:
+    def _check(
+        self, stream: Stream, head: Head, observations: list[Observation], first: int
+    ) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""
         dimensions = Dimensions(head.x_dim, head.y_dim)
-        model = self.engine.catalogue.of(head)
+        model = self.engine.model(stream, head)
         before = dimensions
         to_check = [] if plain(observations, dimensions, model) else observations
         for i, seen in enumerate(to_check, first):
@@ -327,11 +328,17 @@ class CommandBatch:
         if dimensions != before:
             check_sizes(self.engine, head, dimensions, head.settings.max_hypotheses)
 
-    def _need_torch(self, stream: Stream, command: Observe) -> None:
-        """Have torch imported where no kernel takes all observations; raises NotInstalled."""
-        labels = [seen.y for seen in command.observations]
-        labels += [record.y for record in stream.buffer]  # stepped at the end of the warm-up
-        if answers.detailed(command) or any(map(partial, labels)):
+    def _check_needs(self, stream: Stream, head: Head, command: Observe) -> None:
+        """Refuse details that take too long; have torch imported where no kernel does.
+
+        Raises UnfitModel and NotInstalled.
+        """
+        detailed = answers.detailed(command)
+        if detailed:
+            check_details(self.engine, head, command)
+        # Those of the buffer are stepped at the end of the warm-up.
+        kept = any(partial(record.y) for record in stream.buffer)
+        if detailed or kept or any(partial(seen.y) for seen in command.observations):
             self.engine.need_torch()
 
     def _refuse(self, queue: StreamQueue, refusal: ServiceError) -> None:

@@ -157,8 +157,12 @@ def _run_ahead(
         at = stream.ahead.count
         record = _record(engine, stream, head.seq + at, head.pending[at])
         seen = step_inputs.columns_of(slab.model, [record])
-        start = head.track.confirmed_start
-        (step,) = slab.step([stream.ahead.row], seen, [start], [head.threshold], [answer.detailed])
+        own = [stream.ahead.row]
+        start = [head.track.confirmed_start]
+        (step,) = slab.step(own, seen, start, [head.threshold], [answer.detailed])
+        if not step.readout.ok:  # it will count as missing
+            missing = seen.unlabelled(0)
+            (step,) = slab.step(own, missing, start, [head.threshold], [answer.detailed])
         stream.ahead = stream.ahead._replace(count=at + 1)
         answer.record = record
         answer.enter(Taken(record.seq, step, record.offset, warm=True, season=head.season))

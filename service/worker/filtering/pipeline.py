@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from copy import copy
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,7 +31,15 @@ T = TypeVar("T")
 Work = tuple[Stream, PendingAnswer]  # the next observation of a stream
 
 
-class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record]]):
+class StoredMark(NamedTuple):
+    """A stream in its warm-up."""
+
+    head: Head
+    buffer: Sequence[Record]
+    season_state: Floats | None
+
+
+class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMark]):
     """Moves the streams of a worker; what it changes waits for their next commit.
 
     The labels that a stream is searched for seasons in are the same when a record is applied once
@@ -59,7 +68,10 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record]]):
                 if own is None:
                     refusals[id(answer)] = _fault(stream.live(), answer.record)
         for slab, group in self._by_future_slab(cold):
-            self.warm_up(slab, group, self._columns(slab, group), _detailed(group))
+            waited = self.warm_up(slab, group, self._columns(slab, group), _detailed(group))
+            for (stream, answer), own in zip(group, waited, strict=True):
+                if own is None:
+                    refusals[id(answer)] = _fault(stream.live(), answer.record)
         return [refusals.get(id(answer)) for _, answer in work]
 
     def step_series(
@@ -97,15 +109,14 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record]]):
 
     def begin(self, slab: Slab, chosen: Sequence[Stream]) -> list[list[Moved] | None]:
         """As any pipeline does; the records that waited are replayed."""
-        self._engine.tick()
-        for stream in chosen:
-            head = stream.live()
-            head.warm = True
-            head.y_dim = head.y_dim or 1
-            metrics.REPLAYED.inc(len(stream.buffer))
+        metrics.REPLAYED.inc(sum(len(stream.buffer) for stream in chosen))
         moved = super().begin(slab, chosen)
-        for stream in chosen:
-            stream.buffer = ()
+        for stream, changed in zip(chosen, moved, strict=True):
+            if changed is not None:
+                head = stream.live()
+                head.warm = True
+                head.y_dim = head.y_dim or 1
+                stream.buffer = ()
         return moved
 
     def _columns(self, slab: Slab, work: Sequence[Work]) -> Columns:
@@ -194,6 +205,25 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record]]):
     def time(self, item: PendingAnswer) -> str | None:
         """As it was posted."""
         return item.record.time
+
+    def mark(self, stream: Stream) -> StoredMark:
+        """Its head, what waits and its season."""
+        state = stream.season_state
+        head = copy(stream.live())
+        return StoredMark(head, stream.buffer, None if state is None else state.copy())
+
+    def take_back(self, stream: Stream, mark: StoredMark) -> None:
+        """Have nothing of its last record written."""
+        head = stream.live()
+        stream.take_back(head.seq - 1)
+        for name in head.__struct_fields__:
+            setattr(head, name, getattr(mark.head, name))
+        stream.buffer = mark.buffer
+        stream.season_state = mark.season_state
+
+    def tick(self) -> None:
+        """Give a sign of life."""
+        self._engine.tick()
 
     def begun_anew(self, stream: Stream, kept: Sequence[Record]) -> None:
         """Have all of it committed: observations alone do not lead to this state."""

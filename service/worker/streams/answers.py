@@ -65,6 +65,7 @@ class PendingAnswer(msgspec.Struct, gc=False):
             record.regime = line.regime
         if taken.step is not None and taken.step.mixture is not None:
             self._describe(taken.step.mixture)
+            taken.step = taken.step._replace(mixture=None)  # it is large
 
     def _describe(self, place: MixtureRow) -> None:
         """Add what the request names beside the usual: other quantiles, components."""
@@ -159,7 +160,7 @@ class Filling:
 
 def _place(answer: PendingAnswer) -> SummaryRow | None:
     """The predictive of an answer that waits to be rendered."""
-    if answer.taken is None or answer.taken.step is None or answer.predictive is not None:
+    if answer.taken is None or answer.taken.step is None:
         return None
     return answer.taken.step.predictive
 
@@ -183,8 +184,9 @@ def fill(answers: list[PendingAnswer]) -> None:
         if counted:
             models = [alike[i][0].model for i in counted]
             calibration_metrics.measure(summary.rows(counted), models)
-        for (answer, *_), predictive in zip(alike, predictives(summary, LEVELS), strict=True):
+        for (answer, taken, _), predictive in zip(alike, predictives(summary, LEVELS), strict=True):
             _keep(answer, predictive)
+            taken.step = taken.step and taken.step._replace(predictive=None)
 
 
 def _keep(answer: PendingAnswer, predictive: Predictive) -> None:

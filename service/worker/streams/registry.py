@@ -15,7 +15,8 @@ import redis
 
 from model_core import codec, lazy
 from model_core.errors import BadState, MissingTorch
-from model_core.stream.slab import CHUNK_BYTES, STEP_BYTES, Refused, Slab
+from model_core.stream.slab import CHUNK_BYTES, NOT_FINITE, STEP_BYTES, Slab
+from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options
 from service import wire
 from service.observability import metrics
@@ -33,6 +34,7 @@ from service.worker.streams.stream import Stream
 logger = logging.getLogger(__name__)
 STEP_PARTS = 6  # of the states that are stepped at once, what a step holds at its peak, about
 COMMITTED_BYTES = 64 << 10  # of a state that a commit writes itself; larger ones go before it
+CANNOT_REPLAY = f"its tail cannot be replayed: {NOT_FINITE}"
 LOADED = 256  # streams loaded at a time
 NEW_BYTES = 256 << 10  # what a stream that is yet to be made may need
 T = TypeVar("T")
@@ -92,7 +94,7 @@ class Engine:
         for stream in loaded:
             if stream.slab is not None and stream.slab.in_series:
                 self._usable(stream, partial(self._replay, [stream]))
-        self._replay([stream for stream in loaded if stream.slab is not None and stream.buffer])
+        self._replay_together([s for s in loaded if s.slab is not None and s.buffer])
         for name in missing:
             self.streams[partition, name].count()
 
@@ -254,10 +256,13 @@ class Engine:
 
         Raises UnreadablePart where the filter takes none of it.
         """
-        try:
-            replay_buffers(streams, self.tick)
-        except Refused as refusal:
-            raise UnreadablePart(f"its tail cannot be replayed: {refusal}") from refusal
+        if replay_buffers(streams, self.tick):
+            raise UnreadablePart(CANNOT_REPLAY)
+
+    def _replay_together(self, streams: list[Stream]) -> None:
+        """As `_replay`, of streams without kernels; one that takes none of it is broken."""
+        for stream in replay_buffers(streams, self.tick):
+            self._break(stream, CANNOT_REPLAY)
 
     def forget(self, partition: int) -> None:
         """Drop everything of a partition that is lost; nothing is written."""
@@ -267,6 +272,12 @@ class Engine:
     def of_partition(self, partition: int) -> list[Stream]:
         """Streams of a partition that are loaded."""
         return [stream for (p, _), stream in self.streams.items() if p == partition]
+
+    def model(self, stream: Stream, head: Head) -> UnderlyingModel:
+        """Model of a stream; head: its own, or the one that it is to get. Raises UnknownModel."""
+        if stream.slab is not None and head is stream.head:
+            return stream.slab.model
+        return self.catalogue.of(head)
 
     def slab(self, head: Head) -> Slab:
         """Slab of the streams that share this one's model and shape."""

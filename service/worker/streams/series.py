@@ -29,11 +29,12 @@ def past_of(
     return Past(step_inputs.columns_of(model, records), previous, overrides, times)
 
 
-def replay_buffers(streams: Sequence[Stream], tick: Callable[[], None]) -> None:
+def replay_buffers(streams: Sequence[Stream], tick: Callable[[], None]) -> list[Stream]:
     """Step streams through the records that wait in their buffers, which are empty afterwards.
 
-    tick: a sign of life.
+    Returns those whose filters take none. tick: a sign of life.
     """
+    refused = []
     metrics.REPLAYED.inc(sum(len(stream.buffer) for stream in streams))
     for slab, group in by_slab((stream, stream.live()) for stream in streams):
         replayed = slab.replay_each(
@@ -42,10 +43,13 @@ def replay_buffers(streams: Sequence[Stream], tick: Callable[[], None]) -> None:
             [partial(_confirmed_start, head) for _, head in group],
             [head.threshold for _, head in group],
         )
-        for _ in replayed:
+        for i, _, line in replayed:
             tick()
+            if line is None:
+                refused.append(group[i][0])
     for stream in streams:
         stream.buffer = ()
+    return refused
 
 
 def _confirmed_start(head: Head) -> int:

@@ -63,10 +63,13 @@ def hazard_table(model: UnderlyingModel, hazards: Sequence[Hazard | None]) -> ND
     stated = [model.hazard if hazard is None else hazard for hazard in hazards]
     if all(type(hazard) is float for hazard in stated):
         return np.array(stated, dtype=np.float64)[:, None]
-    # Tables may have thousands of entries: they are made once, and copied as arrays.
-    rows = [_table(_key(hazard)) for hazard in stated]
+    # Tables may have thousands of entries: they are made once, and not copied where all are one.
+    keys = list(map(_key, stated))
+    if len(set(keys)) == 1:
+        return columns.of_all(_table(keys[0]), len(keys))
+    rows = list(map(_table, keys))
     longest = max(map(len, rows))
-    return np.stack([np.pad(row, (0, longest - len(row)), "edge") for row in rows])
+    return np.stack([columns.longer(row, longest) for row in rows])
 
 
 def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:

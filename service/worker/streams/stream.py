@@ -294,6 +294,10 @@ class Stream:
         else:
             self._new = {record.seq: record}
 
+    def take_back(self, seq: int) -> None:
+        """Forget a record that was kept since the last commit."""
+        self._new = _without(self._new, [seq]) or NOTHING
+
     def keep_events(self, events: list[Event]) -> None:
         """Queue events for the next commit without publishing them."""
         if events:
