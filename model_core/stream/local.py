@@ -24,7 +24,7 @@ from model_core.stream.rows import (
     Retained,
 )
 from model_core.stream.segmentation import Segment, best
-from model_core.stream.series import Taken
+from model_core.stream.series import NOTHING, Taken
 from model_core.stream.slab import Past, Slab
 from model_core.stream.state import SeasonPeriods, StatedMoments
 from model_core.stream_settings import StreamSettings
@@ -168,6 +168,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         self.rules = rules
         self.settings = rules.settings
         self.layout = Layout(model, answers)
+        self._answers = answers
         self.slab = Slab(model, rules.settings.max_hypotheses, levels)
         self.levels = list(levels)
         self.provisional = provisional
@@ -214,7 +215,8 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
 
     def enter(self, series: LocalSeries, item: Observation, taken: Taken) -> None:
         """Retain a row of the observation."""
-        kept = self.layout.row(item, taken.offset, taken.numbers)
+        numbers = taken.numbers if self._answers else NOTHING
+        kept = self.layout.row(item, taken.offset, numbers)
         line = taken.readout
         if line is not None:
             kept[PREVIOUS] = line.born_previous_start

@@ -34,16 +34,21 @@ class SummaryRow(NamedTuple):
 
     def numbers(self, offset: float) -> Floats:
         """Numbers of the `Summary` of the labels; offset: their season."""
-        own = self.summary.rows([self.row])
+        own = self._alone()
         shifted = own.shifted(np.array([offset])) if offset else own
         numbers: Floats = shifted.numbers[0]
         return numbers
 
     def moments(self) -> Moments | None:
         """Mean and standard deviation; None of classes. nan or inf: has none."""
-        alone = self.summary.rows([self.row])
+        alone = self._alone()
         if alone.support in ("class", "binary"):
             return None
         variances = np.diagonal(alone.covariance[0])
         deviation: list[float] = np.sqrt(np.maximum(variances, 0.0)).tolist()
         return alone.mean[0].tolist(), deviation
+
+    def _alone(self) -> Summary:
+        """The row itself, a view."""
+        numbers = self.summary.numbers[self.row : self.row + 1]
+        return Summary(numbers, self.summary.outputs, self.summary.support)

@@ -376,8 +376,9 @@ class Slab:
         at = 0
         while at < seen.rows:
             coming = seen.part(slice(at, at + AT_ONCE))
-            whole = self.whole(coming.y)
-            count = coming.rows if whole.all() else int(whole.argmin())
+            count = coming.rows
+            if self._partial and not (whole := self.whole(coming.y)).all():
+                count = int(whole.argmin())
             used = 0
             if self._kernel is not None and count > 1:
                 coming = coming.part(slice(count))
