@@ -158,9 +158,9 @@ MUTATIONS = [
     ),
     Mutation(
         "pipeline: a refused step ends the series silently",
-        "model_core/stream/pipeline.py",
-        "            if len(steps) < seen.rows:\n                raise Refused",
-        "            if len(steps) + 1 < seen.rows:\n                raise Refused",
+        "model_core/stream/detectors.py",
+        "        if len(answers) < len(seen):",
+        "        if len(answers) + 1 < len(seen):",
         "tests/service/worker/test_detector.py tests/training/test_online.py",
     ),
     Mutation(
