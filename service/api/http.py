@@ -192,8 +192,7 @@ class RequestMiddleware:
         state["request_id"] = request_id.decode()
         method: str = scope["method"] if scope["method"] in METHODS else "other"
         status = 0
-        traceparent = header(scope, b"traceparent")
-        trace = None if self._tracer is None else self._tracer.request(method, traceparent)
+        trace = self._tracer and self._tracer.request(method, header(scope, b"traceparent"))
         traffic = None
         if self._log is not None:
             traffic = Traffic()
