@@ -68,8 +68,8 @@ def _audit_connections() -> None:
 
 
 def _check_connection(event: str, arguments: tuple[Any, ...]) -> None:
-    allowed = _guard.allowed
-    if event != "socket.connect" or allowed is None:
+    # The event first: hooks are called to the interpreter's end, when names here are gone.
+    if event != "socket.connect" or (allowed := _guard.allowed) is None:
         return
     place = arguments[1]
     try:
