@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import pairwise
 from typing import TypeVar
 
+import numpy as np
 from msgspec.structs import replace
 
 from model_core.stream import columns, hindsight, warmup
@@ -134,10 +135,11 @@ def _begun(stream: Stream, head: Head, records: list[Record]) -> Stream:
 def _estimated(model: UnderlyingModel, head: Head, records: list[Record]) -> Moments | None:
     """Location and scale as the warm-up would have found them; None where it is not over."""
     seen = step_inputs.columns_of(model, records)
-    for count in range(1, len(records) + 1):
-        values = columns.values(model, seen.part(slice(count)))
-        if warmup.complete(values, model.y_dim, head.settings.warmup, count):
-            return warmup.estimated(model, values, head.stated)
+    values = columns.values(model, seen)
+    so_far = np.cumsum(columns.labelled(model, seen.y)).tolist()
+    for count, labels in enumerate(so_far, 1):
+        if warmup.complete(values[:labels], model.y_dim, head.settings.warmup, count):
+            return warmup.estimated(model, values[:labels], head.stated)
     return None
 
 
