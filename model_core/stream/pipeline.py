@@ -295,6 +295,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         return moved
 
     def _begin(self, slab: Slab, chosen: Sequence[S]) -> list[list[Moved] | None]:
+        """As `begin`; what came before is told once all of it was taken."""
         states = [series.state for series in chosen]
         rows = slab.begin(
             [state.location or [] for state in states], [state.scale or [] for state in states]
@@ -326,7 +327,12 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             series.slab = slab
             series.row = row
             self.correct(series, kept[i], None, previous[i])
-            moved.append([Moved(s, e, self.publish(series, e, t)) for s, e, t in changed[i]])
+            moved.append(
+                [
+                    Moved(seq, event, self.publish(series, event, time))
+                    for seq, event, time in changed[i]
+                ]
+            )
         return moved
 
     def _forecasts(

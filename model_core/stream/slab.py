@@ -453,6 +453,7 @@ class Slab:
         confirmed: Sequence[Callable[[], int]],
         thresholds: Sequence[float],
     ) -> Iterator[tuple[int, int, Readout | None]]:
+        """As `replay_each`, one observation of each at a time."""
         refused: set[int] = set()
         for at in range(max((past.seen.rows for past in pasts), default=0)):
             left = [i for i, past in enumerate(pasts) if at < past.seen.rows and i not in refused]
