@@ -62,7 +62,7 @@ run: $(RUN_STAMP) $(KERNELS_STAMP)  ## start the service, stream both samples th
 test: $(TEST_STAMP) $(KERNELS_STAMP)  ## the tests, but for the slow ones: five minutes or so on two cores
 	$(PYTEST) -m "not slow"
 
-test-all: $(ALL_TESTS_STAMP) $(KERNELS_STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like: an hour or so
+test-all: $(ALL_TESTS_STAMP) $(KERNELS_STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like: half an hour or so on two idle cores
 	$(PYTEST)
 
 referees: $(ALL_TESTS_STAMP) $(KERNELS_STAMP)  ## what must not change, measured beside what was frozen: half an hour
