@@ -170,7 +170,6 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         self.layout = Layout(model, answers)
         self._answers = answers
         self.slab = Slab(model, rules.settings.max_hypotheses, levels)
-        self.levels = list(levels)
         self.provisional = provisional
         self.summarised = bool(levels)
         self.series = [LocalSeries(rules, self.layout.width, phase) for phase in phases]
@@ -211,7 +210,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
             taken += self.observe_series(self.slab, series, left, self._columns(left))
         return taken
 
-    # --- what is kept ---------------------------------------------------------------------------
+    # --- storage of observations ----------------------------------------------------------------
 
     def enter(self, series: LocalSeries, item: Observation, taken: Taken) -> None:
         """Retain a row of the observation."""

@@ -32,7 +32,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
     provisional = True  # whether labels of the warm-up are predicted
     summarised = True  # whether predictives are wanted at all
 
-    # --- what is kept ---------------------------------------------------------------------------
+    # --- storage of observations ----------------------------------------------------------------
 
     @abstractmethod
     def enter(self, series: S, item: Item, taken: Taken) -> None:
@@ -295,7 +295,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         return moved
 
     def _begin(self, slab: Slab, chosen: Sequence[S]) -> list[list[Moved] | None]:
-        """As `begin`; what came before is told once all of it was taken."""
+        """As `begin`; events of a series are published once it has taken all observations."""
         states = [series.state for series in chosen]
         rows = slab.begin(
             [state.location or [] for state in states], [state.scale or [] for state in states]

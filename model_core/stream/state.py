@@ -1,4 +1,4 @@
-"""Parts of what is kept of a series from one observation to the next."""
+"""Parts of the state of a series."""
 
 from __future__ import annotations
 

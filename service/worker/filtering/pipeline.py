@@ -64,14 +64,10 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             self._engine.tick()
             taken = self.observe(slab, group, self._columns(slab, group), _detailed(group))
             _measure(group[0][1].model, taken)
-            for (stream, answer), own in zip(group, taken, strict=True):
-                if own is None:
-                    refusals[id(answer)] = _fault(stream.live(), answer.record)
+            refusals.update(_refusals(group, taken))
         for slab, group in self._by_future_slab(cold):
-            waited = self.warm_up(slab, group, self._columns(slab, group), _detailed(group))
-            for (stream, answer), own in zip(group, waited, strict=True):
-                if own is None:
-                    refusals[id(answer)] = _fault(stream.live(), answer.record)
+            taken = self.warm_up(slab, group, self._columns(slab, group), _detailed(group))
+            refusals.update(_refusals(group, taken))
         return [refusals.get(id(answer)) for _, answer in work]
 
     def step_series(
@@ -132,7 +128,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             groups.setdefault(id(slab), (slab, []))[1].append((stream, item))
         return [*groups.values()]
 
-    # --- what is kept ---------------------------------------------------------------------------
+    # --- storage of observations ----------------------------------------------------------------
 
     def enter(self, stream: Stream, answer: PendingAnswer, taken: Taken) -> None:
         """Have the record written with the next commit."""
@@ -235,6 +231,15 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
 
 def _detailed(work: Sequence[Work]) -> list[bool]:
     return [answer.detailed for _, answer in work]
+
+
+def _refusals(work: Sequence[Work], taken: Sequence[Taken | None]) -> dict[int, ServiceError]:
+    """Why observations were refused, by the id of their answers."""
+    return {
+        id(answer): _fault(stream.live(), answer.record)
+        for (stream, answer), own in zip(work, taken, strict=True)
+        if own is None
+    }
 
 
 def _measure(model: str, taken: Sequence[Taken | None]) -> None:
