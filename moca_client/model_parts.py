@@ -12,15 +12,6 @@ from moca_client.members import doc
 Json = str | float | bool | list[Any] | dict[str, Any] | None  # of an experiment's settings
 
 
-class ShiftDelay(TypedDict):
-    """Detection delay of one size of change, in observations."""
-
-    shift: Annotated[float, doc("size of the change in standard deviations")]
-    median: Annotated[float | None, doc("null: most were not detected")]
-    mean: Annotated[float | None, doc("of those that were detected; null: none was")]
-    detected: Annotated[float, doc("share of changes that were detected in time")]
-
-
 class Encoder(TypedDict, total=False):
     """Features of the inputs; which members there are depends on `type`."""
 
@@ -133,42 +124,3 @@ class TrainingReport(TypedDict, total=False):
     calibration: ReportCalibration | None
     figures: list[Figure]
     history: Annotated[list[dict[str, float | None]], doc("a record for each validation")]
-
-
-class Simulation(TypedDict, total=False):
-    """What false alarms and delays were simulated with."""
-
-    observations: int
-    length: int
-    shifted: int
-    seed: int
-    outlier_rate: float
-    max_hypotheses: int
-    warmup: int | None
-    classes: int | None
-    inputs: str | None
-
-
-class OperatingPoint(TypedDict, total=False):
-    """False alarms and delays at one threshold."""
-
-    threshold: float
-    false_alarms_per_1000: float
-    low: Annotated[float, doc("of its 95 % interval")]
-    high: float
-    delays: list[ShiftDelay]
-
-
-class SensitivityCurve(TypedDict, total=False):
-    """Operating points at one hazard."""
-
-    hazard: float
-    points: list[OperatingPoint]
-
-
-class SensitivityCurves(TypedDict, total=False):
-    """False alarms and delays by threshold."""
-
-    format: int
-    simulated: Simulation
-    curves: list[SensitivityCurve]

@@ -14,8 +14,6 @@ from moca_client.members import Response, doc, sent, words
 from moca_client.model_parts import (
     Encoder,
     ModelRegime,
-    SensitivityCurves,
-    ShiftDelay,
     TrainingReport,
     TrainingSummary,
 )
@@ -186,45 +184,6 @@ class ItemAnswer(Answer):
     status: int = sent(200)
 
 
-class SensitivityCalibration(TypedDict):
-    """Calibration of a stream's threshold on its own labels."""
-
-    labels: Annotated[int, doc("labels that the stream had had")]
-    seq: Annotated[int, doc("position of the stream when it was calibrated")]
-    false_alarms_per_1000: Annotated[
-        float,
-        doc(
-            "false-alarm rate expected at the threshold; above the requested one where no "
-            "threshold is that quiet"
-        ),
-    ]
-
-
-class Sensitivity(TypedDict):
-    """Effect of a stream's setting `sensitivity`."""
-
-    false_alarms_per_1000: Annotated[float, doc("requested false-alarm rate")]
-    threshold: Annotated[
-        float,
-        doc("threshold of `changed_probability`; a change is confirmed at once when it is reached"),
-    ]
-    expected_delay: Annotated[
-        list[ShiftDelay],
-        doc("detection delays of shifts by 1, 2 and 3 standard deviations"),
-    ]
-    differs: Annotated[
-        list[str],
-        doc(
-            "settings that differ from those of the simulation; the false-alarm rate is then "
-            "approximate"
-        ),
-    ]
-    calibration: Annotated[
-        SensitivityCalibration | None,
-        doc("null: the threshold is that of the model's simulation"),
-    ]
-
-
 class MostProbable(Response):
     """The most probable run length."""
 
@@ -239,10 +198,6 @@ class StreamSummary(Response):
     seq: NextSeq
     awaited: Annotated[list[int], doc("positions of pending labels")] = sent([])
     settings: StreamSettings = sent(StreamSettings())
-    sensitivity: Annotated[
-        Sensitivity | None,
-        doc("null: changes are confirmed by `confirm_probability` or `confirm_after`"),
-    ] = sent(None)
     warming_up: bool = sent(False)
     x_dim: int | None = sent(None)
     y_dim: int | None = sent(None)
@@ -667,9 +622,6 @@ class ModelVersion(Response, kw_only=True):
     built_in: bool = sent(False)
     error: Annotated[str | None, doc("why it cannot be served")] = sent(None)
     report: Annotated[TrainingReport | None, doc("numbers of its training report")] = sent(None)
-    sensitivity: Annotated[
-        SensitivityCurves | None, doc("false alarms and delays by threshold, simulated")
-    ] = sent(None)
 
 
 class ModelDetail(ModelSummary, kw_only=True):

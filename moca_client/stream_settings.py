@@ -17,12 +17,6 @@ Hazard = Annotated[
 ]
 
 
-class FalseAlarmRate(TypedDict):
-    """The setting `sensitivity`."""
-
-    false_alarms_per_1000: float
-
-
 class StreamSettings(TypedDict, total=False):
     """Settings of a stream; null: the model's, or none. Changes have the changed ones alone."""
 
@@ -33,7 +27,6 @@ class StreamSettings(TypedDict, total=False):
     outlier_rate: float | None
     confirm_probability: float | None
     confirm_after: int | None
-    sensitivity: FalseAlarmRate | None
     anomaly_alarm: float | None
     warmup: int
     location: list[float] | None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 DESCRIPTION = "model.json"
 TENSORS = "model.safetensors"
-DESCRIPTIVE = ("description", "regimes", "sensitivity", "training")  # fields that no number needs
+DESCRIPTIVE = ("description", "regimes", "training")  # fields that no number needs
 
 
 def essential(description: bytes) -> bytes:

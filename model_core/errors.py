@@ -4,9 +4,7 @@ ModelCoreError
 ├── BadState     bytes that are not a state of this model
 ├── BadArtifact      a model folder that cannot be loaded
 ├── BadInput         a setting or an observation that a detector cannot take (also a ValueError)
-├── CannotSimulate   a model that no quiet data can be drawn from
 ├── MissingTorch     what torch computes, where it is not installed
-├── OutOfRange       a sensitivity that a model's curve does not reach
 └── WarmingUp        what a detector cannot answer before its warm-up is over
 """
 
@@ -28,16 +26,8 @@ class BadArtifact(ModelCoreError):
     """A model artifact is missing a part, has a wrong shape or a number that is not finite."""
 
 
-class CannotSimulate(ModelCoreError):
-    """Series of one regime cannot be drawn from a model alone."""
-
-
 class MissingTorch(ModelCoreError):
     """A call needs torch, which is not installed."""
-
-
-class OutOfRange(ModelCoreError):
-    """A rate of false alarms, or a hazard, beyond what a model was calibrated for."""
 
 
 class BadInput(ModelCoreError, ValueError):

@@ -31,12 +31,6 @@ class Durations(TypedDict):
     shape: float
 
 
-class FalseAlarmRate(TypedDict):
-    """How sensitive a stream is, in false alarms per 1,000 observations of one regime."""
-
-    false_alarms_per_1000: float
-
-
 Hazard = float | Durations | tuple[float, ...]  # the last: a table by run length
 
 
@@ -123,15 +117,6 @@ class StreamSettings(NamedTuple):
             le=100_000,
         ),
     ] = None
-    sensitivity: Annotated[
-        FalseAlarmRate | None,
-        Meaning(
-            "target false-alarm rate: confirm a change at the probability calibrated for it, "
-            "instead of by `confirm_probability` or `confirm_after`",
-            gt=0,
-            le=1000,
-        ),
-    ] = None
     anomaly_alarm: Annotated[
         float | None,
         Meaning(
@@ -207,6 +192,11 @@ class StreamSettings(NamedTuple):
             detector=False,
         ),
     ] = 100
+
+    @property
+    def threshold(self) -> float:
+        """Of `changed_probability`, at which a change is confirmed; 0: after `confirm_after`."""
+        return self.confirm_probability or 0.0
 
 
 DEFAULTS = StreamSettings()

@@ -15,7 +15,7 @@ from model_core.stream.events import Event
 from model_core.stream.local import LocalPipeline
 from model_core.stream.rows import Observation
 from model_core.stream.series import NOTHING
-from model_core.stream.settings import Chosen, rules
+from model_core.stream.settings import rules
 from model_core.stream.slab import NOT_FINITE, Refused
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.summary import Summary
@@ -109,7 +109,7 @@ def _pipeline(
 ) -> LocalPipeline:
     # An alarm on an anomaly has moments, which may not be summed up; its number says enough.
     settings = settings._replace(anomaly_alarm=None)
-    wanted = rules(Chosen(None, None, model), model, settings)
+    wanted = rules(model, settings)
     return LocalPipeline(model, wanted, [0.0], levels, provisional=False)
 
 

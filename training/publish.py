@@ -14,12 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from model_core import artifact
-from model_core.errors import CannotSimulate
-from model_core.sensitivity import Plan, calibrate
-from model_core.sensitivity.regimes import check, windows
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
 from training import catalogue, trained
@@ -39,45 +35,15 @@ TOLERANCE = 1e-5  # nats between the scores of the written artifact and of the r
 CHECKED = 4  # test sequences of that comparison
 STEPS = 100  # their first observations
 COMPARED = 2000  # first observations of each held-out series that built-in models forecast, too
-SERIES = 64  # simulated for each size of shift
-
-
-def simulate_false_alarms(folder: Path, observations: int, batch: Batch, console: Console) -> bool:
-    """Write the curves into a model's description; False where the model has none.
-
-    A model with inputs gets those of the test sequences, window by window. A model without a
-    generator of quiet data has no curves; its streams refuse `sensitivity`.
-    """
-    if observations == 0:
-        return False
-    model = artifact.load(folder)
-    try:
-        check(model)
-    except CannotSimulate:
-        return False
-    plan = Plan(observations, shifted=SERIES)
-    inputs = None if batch.x is None else windows(batch.x)
-    with Progress(transient=True, console=console) as progress:
-        task = progress.add_task("false alarms", total=plan.amount(model))
-        curves = calibrate(
-            model,
-            plan,
-            inputs,
-            lambda done: progress.advance(task, done),
-            "those of the test sequences",
-        )
-    artifact.amend(folder, sensitivity=curves)
-    return True
 
 
 class Publication(NamedTuple):
     """Run, name and options of a publication.
 
     version: an integer, or `auto` for the next. data: new path of own data that were moved. page:
-    whether to write report.html. date: optional, kept with the model. simulated: number of
-    observations simulated for the false-alarm curves; 0: no curves. anyway: whether a model that is
-    behind a built-in one is published, too. regimes: names of its typical regimes, in order; none:
-    numbers.
+    whether to write report.html. date: optional, kept with the model. anyway: whether a model that
+    is behind a built-in one is published, too. regimes: names of its typical regimes, in order;
+    none: numbers.
     """
 
     run: Path
@@ -89,7 +55,6 @@ class Publication(NamedTuple):
     description: str = ""
     date: str | None = None
     page: bool = True
-    simulated: int = 0
     anyway: bool = False
     regimes: Sequence[str] = ()
 
@@ -117,7 +82,6 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
         _write(temporary, wanted, run, splits, report)
         model = trained.load(run, splits).served()
         _check(temporary, model, batch.part(slice(0, CHECKED)).cut(0, STEPS))
-        simulate_false_alarms(temporary, wanted.simulated, batch, console)
         return _placed(temporary, folder, wanted.version)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -4,14 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from model_core.stream_settings import (
-    ALARM_SILENCE,
-    DEFAULTS,
-    TABLE,
-    FalseAlarmRate,
-    Hazard,
-    Setting,
-)
+from model_core.stream_settings import ALARM_SILENCE, DEFAULTS, TABLE, Hazard, Setting
 
 TARGET = Path(__file__).parents[2] / "moca_client" / "stream_settings.py"
 HEAD = f'''\
@@ -34,12 +27,6 @@ Hazard = Annotated[
 ]
 
 
-class FalseAlarmRate(TypedDict):
-    """The setting `sensitivity`."""
-
-    false_alarms_per_1000: float
-
-
 class StreamSettings(TypedDict, total=False):
     """Settings of a stream; null: the model's, or none. Changes have the changed ones alone."""
 
@@ -50,7 +37,7 @@ def _type(setting: Setting) -> str:
     kind: Any = setting.type
     if kind == Hazard:
         return "Hazard"
-    name = "FalseAlarmRate" if kind is FalseAlarmRate else str(kind)
+    name = str(kind)
     if name.startswith("<class"):
         name = kind.__name__
     return f"{name} | None" if setting.optional else name

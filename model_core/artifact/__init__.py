@@ -6,7 +6,7 @@
 """
 
 from model_core.artifact.encoders import encoder
-from model_core.artifact.files import FORMAT, Builder, amend, kinds, load, register, save
+from model_core.artifact.files import FORMAT, Builder, kinds, load, register, save
 from model_core.artifact.parts import Parts
 from model_core.artifact_digest import DESCRIPTION, TENSORS
 
@@ -16,7 +16,6 @@ __all__ = [
     "TENSORS",
     "Builder",
     "Parts",
-    "amend",
     "encoder",
     "kinds",
     "load",

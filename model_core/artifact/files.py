@@ -59,24 +59,6 @@ def save(folder: Path, description: dict[str, Any], tensors: dict[str, Tensor]) 
     (folder / DESCRIPTION).write_text(text + "\n")
 
 
-def amend(folder: Path, **fields: Any) -> None:
-    """Set fields of the description of an artifact that is there; the file changes at once.
-
-    Raises BadArtifact where there is no description.
-    """
-    path = folder / DESCRIPTION
-    try:
-        description = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadArtifact(f"{DESCRIPTION}: {error}") from error
-    if not isinstance(description, dict):
-        raise BadArtifact(f"{DESCRIPTION}: expected an object")
-    fresh = path.with_name(f".{DESCRIPTION}.new")
-    fresh.write_text(json.dumps({**description, **fields}, indent=2) + "\n")
-    fresh.chmod(path.stat().st_mode)
-    fresh.replace(path)
-
-
 def load(folder: Path, device: str | torch.device = "cpu") -> UnderlyingModel:
     """Model from an artifact folder, in float64.
 

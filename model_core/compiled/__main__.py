@@ -43,7 +43,7 @@ def compile_kernel(name: str) -> float:
     elif name == STEP:
         import_module("model_core.compiled.step").driver()
     else:
-        build = LEARNED.get(name, lambda: BUILTIN[name].build(BUILTIN[name].simulated))
+        build = LEARNED.get(name, lambda: BUILTIN[name].build(BUILTIN[name].example))
         parts = compiled.parts_of(build())
         assert parts is not None
         _, functions = parts

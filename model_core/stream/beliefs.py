@@ -1,4 +1,4 @@
-"""Beliefs on the host, in arrays: what commands and calibrations read off them, and override."""
+"""Beliefs on the host, in arrays: what commands read off them, and override."""
 
 from __future__ import annotations
 
@@ -40,39 +40,9 @@ class Hypotheses(NamedTuple):
         mass: Floats = np.where(inside, np.exp(self.log_prob), 0.0).sum(-1)
         return np.minimum(mass, 1.0)
 
-    def rows(self, chosen: Ints) -> Hypotheses:
-        """Some of many beliefs (B, S)."""
-        return Hypotheses(
-            self.log_prob[chosen],
-            self.run_length[chosen],
-            self.score[chosen],
-            self.previous_start[chosen],
-        )
-
-    def suspected(self, below: Ints, threshold: Floats) -> tuple[Floats, Suspect]:
-        """As `model_core.belief.suspected`: masses (B,), and what the slots hold."""
-        mass = self.mass_below(below)
-        inside = self.run_length < below[:, None]
-        later = _largest(np.where(inside, self.log_prob, -np.inf), self.run_length)
-        alarm = (threshold > 0) & (mass >= threshold)
-        slot = np.where(alarm, later, _largest(self.log_prob, self.run_length))
-        return mass, Suspect(
-            self._at(self.run_length, slot),
-            np.exp(self._at(self.log_prob, slot)),
-            self._at(self.previous_start, slot),
-        )
-
     @staticmethod
     def _at(values: NDArray[Any], slot: Ints) -> NDArray[Any]:
         return np.take_along_axis(values, np.expand_dims(slot, -1), -1)[..., 0]
-
-
-class Suspect(NamedTuple):
-    """Hypotheses that events are about (B,): run lengths, probabilities and previous starts."""
-
-    run_length: Ints
-    probability: Floats
-    previous_start: Ints
 
 
 class Probabilities(NamedTuple):

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.errors import BadInput
-from model_core.sensitivity.own import Calibrated
 from model_core.stream.answers import Answer, Predictive
 from model_core.stream.detectors import LEVELS, Detectors, Model
 from model_core.stream.events import Event
@@ -160,14 +159,6 @@ class Detector:
     def segments(self) -> list[Segment]:
         """Regimes of what is retained, in hindsight; see `Detectors.segments`."""
         return self._all.segments(0)
-
-    def calibrate(self) -> Calibrated:
-        """Calibrate the threshold of `sensitivity` on own labels: 500 at least, the last 2,000.
-
-        For models of one real label without inputs. Takes seconds, longer with a model of one's
-        own. Raises BadInput.
-        """
-        return self._all.calibrate(0)
 
     def predict(self, x: Any = None, elapsed: float = 1.0) -> Predictive | None:
         """Predictive distribution of the next label; see `Detectors.predict`."""

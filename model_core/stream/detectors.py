@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.lazy import torch
-from model_core.sensitivity.own import Calibrated
-from model_core.stream import calibration, forecasts, hindsight, parsing, season, storage, warmup
+from model_core.stream import forecasts, hindsight, parsing, season, storage, warmup
 from model_core.stream import settings as options
 from model_core.stream.answers import (
     Answer,
@@ -205,13 +204,6 @@ class Detectors:
         if self._segments.get(stream, (-1, []))[0] != seq:
             self._segments[stream] = seq, hindsight.segments(self._pipeline, stream)
         return list(self._segments[stream][1])
-
-    def calibrate(self, stream: int) -> Calibrated:
-        """Calibrate the threshold of a series' `sensitivity`; see `Detector.calibrate`."""
-        stream = self._at(stream)
-        requested = self._settings.sensitivity
-        rate = None if requested is None else requested["false_alarms_per_1000"]
-        return calibration.calibrate(self._pipeline, stream, self._names[stream], rate)
 
     def predict(self, stream: int, x: Any = None, elapsed: float = 1.0) -> Predictive | None:
         """Predictive distribution of the next label, at an input; None before two labels differ."""
@@ -417,7 +409,7 @@ class Detectors:
     def _build(self, y_dim: int, x_dim: int) -> None:
         assert self._chosen is not None
         model = options.build(self._chosen, self._settings, y_dim, x_dim)
-        rules = options.rules(self._chosen, model, self._settings)
+        rules = options.rules(model, self._settings)
         phases = list(map(season.phase_of, self._names))
         self._pipeline = LocalPipeline(model, rules, phases, self._levels, answers=self._answers)
 

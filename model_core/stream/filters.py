@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from model_core.filter import FilterState, Prior
-from model_core.stream.beliefs import Hypotheses
 from model_core.stream.columns import Columns, Floats, of_all
-from model_core.stream.slab import Slab, Step, StreamRow
+from model_core.stream.slab import Slab, Step
 from model_core.upm.base import UnderlyingModel
 
 
@@ -26,7 +25,6 @@ class Filters:
         """levels: of the quantiles in summaries; without any there are no summaries."""
         self.model = model
         self.rows = rows
-        self.max_hypotheses = max_hypotheses
         self._summarised = len(levels) > 0
         self.slab = Slab(model, max_hypotheses, levels, expected=rows)
         unit = [1.0] * model.scaled
@@ -45,26 +43,6 @@ class Filters:
         return self.slab.prior(self._rows[row])
 
     @property
-    def beliefs(self) -> Hypotheses:
-        """Beliefs of all rows, copies."""
-        return self.slab.hypotheses(self._rows)
-
-    @property
-    def seq(self) -> int:
-        """Observations that the first row has taken."""
-        return self.row(0).seq
-
-    @property
-    def starts(self) -> list[int]:
-        """Start of the most probable regime of each row."""
-        starts: list[int] = (self.seq - 1 - self.beliefs.likeliest).clip(min=0).tolist()
-        return starts
-
-    def row(self, row: int) -> StreamRow:
-        """All that is kept of a row, copied."""
-        return self.slab.row(self._rows[row])
-
-    @property
     def states(self) -> FilterState:
         """States of all rows; good until the next step."""
         return self.slab.batch(self._rows)[0]
@@ -73,10 +51,6 @@ class Filters:
     def priors(self) -> Prior:
         """Priors of all rows; good until the next step."""
         return self.slab.batch(self._rows)[1]
-
-    def copy(self, own: StreamRow) -> None:
-        """Put one stream in place of all rows."""
-        self.slab.fill(self._rows, own.lines[None], own.head[None])
 
     def fill(self, state: FilterState, prior: Prior) -> None:
         """Put states and priors in place of all rows', or one of each (batch 1) in every row."""

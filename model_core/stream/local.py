@@ -37,14 +37,11 @@ class Rules(NamedTuple):
     """What series of one model share.
 
     hazard: (H,) by run length, and outlier_rate: the model's where the settings have none.
-    threshold: of `changed_probability`, at which a change is confirmed before it is calibrated on
-    labels of the series; 0: it takes time.
     """
 
     settings: StreamSettings
     hazard: Floats
     outlier_rate: float
-    threshold: float
 
 
 class LocalSeries:
@@ -53,7 +50,6 @@ class LocalSeries:
     def __init__(self, rules: Rules, width: int, search_phase: float) -> None:
         """width: of the rows retained."""
         self.settings = rules.settings
-        self.threshold = rules.threshold
         self.search_phase = search_phase
         self.seq = 0
         self.slab: Slab | None = None
@@ -94,7 +90,7 @@ class LocalSeries:
 
     NUMBERS = (
         "search_phase", "seq", "location", "scale", "last_anomaly", "best_start",
-        "map_run_length", "changed_probability", "threshold",
+        "map_run_length", "changed_probability",
     )  # fmt: skip
 
     def numbers(self) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             [series.row for series in chosen],
             coming,
             [series.state.track.confirmed_start for series in chosen],
-            [series.state.threshold for series in chosen],
+            [series.state.settings.threshold for series in chosen],
             detailed,
             self.summarised,
         )
@@ -141,7 +141,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                     series.row,
                     coming,
                     lambda: series.state.track.confirmed_start,
-                    state.threshold,
+                    state.settings.threshold,
                     self.summarised,
                     believed,
                 ),
@@ -306,7 +306,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         previous: list[list[int]] = [[] for _ in chosen]
         refused: set[int] = set()
         starts = [lambda state=state: state.track.confirmed_start for state in states]
-        replayed = slab.replay_each(rows, pasts, starts, [state.threshold for state in states])
+        replayed = slab.replay_each(
+            rows, pasts, starts, [state.settings.threshold for state in states]
+        )
         for i, at, line in replayed:
             self.tick()
             if line is None:
@@ -358,6 +360,6 @@ def follow(
     if track.event is not None or seq - line.event_run_length > track.confirmed_start:
         reading = line.reading(seq, time, quantity)
         confirm_after = state.settings.confirm_after or 0
-        state.track, changed = events.track(track, reading, confirm_after, state.threshold)
+        state.track, changed = events.track(track, reading, confirm_after, state.settings.threshold)
     state.read(line)
     return changed

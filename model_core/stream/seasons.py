@@ -128,7 +128,7 @@ def begin_anew(
     confirmed = max(series.track.confirmed_start - base, 0)  # as the new filter counts
     try:
         lines = list(
-            slab.replay(row, past._replace(seen=seen), lambda: confirmed, series.threshold)
+            slab.replay(row, past._replace(seen=seen), lambda: confirmed, series.settings.threshold)
         )
     except Refused:
         slab.put(row, before)

@@ -40,10 +40,6 @@ class State(Protocol):
     def stated(self) -> StatedMoments:
         """Location and scale by the settings."""
 
-    @property
-    def threshold(self) -> float:
-        """Of `changed_probability`, at which changes are confirmed; 0: it takes time."""
-
     def read(self, line: Readout) -> None:
         """Enter what a step reads off the belief."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from model_core import hazard as hazards
-from model_core.artifact_digest import DESCRIPTION, digest
-from model_core.errors import BadArtifact, BadInput, OutOfRange
+from model_core.artifact_digest import digest
+from model_core.errors import BadInput
 from model_core.labels import LARGEST
-from model_core.sensitivity import choose, read
 from model_core.stream.local import Rules
 from model_core.stream_settings import (
     DEFAULT_MODEL,
@@ -24,14 +22,13 @@ from model_core.stream_settings import (
     TABLE,
     VECTOR_OUTPUTS,
     Durations,
-    FalseAlarmRate,
     Hazard,
     Setting,
     StreamSettings,
     one_rule,
 )
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.builtin import BUILTIN, Options, curves
+from model_core.upm.builtin import BUILTIN, Options
 
 
 def checked(settings: Mapping[str, Any]) -> StreamSettings:
@@ -44,10 +41,10 @@ def checked(settings: Mapping[str, Any]) -> StreamSettings:
             raise BadInput(_unknown(name))
     values = {name: _value(TABLE[name], value) for name, value in settings.items()}
     if values.get("confirm_after") is not None:
-        rule = next((r for r in ("confirm_probability", "sensitivity") if values.get(r)), None)
-        if rule is not None:
+        if values.get("confirm_probability"):
             raise BadInput(
-                f"confirm_after: not allowed together with {rule}; leave one of them out"
+                "confirm_after: not allowed together with confirm_probability; leave one of them "
+                "out"
             )
         values["confirm_probability"] = None
     elif "confirm_probability" in values:
@@ -74,9 +71,6 @@ def _value(setting: Setting, value: Any) -> Any:
         if not isinstance(value, bool):
             raise BadInput(f"{setting.name}: expected True or False, got {value!r}")
         return value
-    if setting.name == "sensitivity":
-        rate = value.get("false_alarms_per_1000") if isinstance(value, Mapping) else value
-        return FalseAlarmRate(false_alarms_per_1000=_number(setting, rate))
     if setting.type == list[float]:
         several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
         numbers = [_number(setting, number) for number in (value if several else [value])]
@@ -185,7 +179,7 @@ def default(settings: StreamSettings, outputs: int | None) -> str:
     """Name of the model of who names none, as the service chooses it."""
     outputs = len(settings.location) if settings.location else outputs
     vector = outputs is not None and 1 < outputs <= VECTOR_OUTPUTS
-    return DEFAULT_VECTOR_MODEL if vector and settings.sensitivity is None else DEFAULT_MODEL
+    return DEFAULT_VECTOR_MODEL if vector else DEFAULT_MODEL
 
 
 def dimensions(choice: Chosen) -> tuple[int | None, int | None]:
@@ -211,7 +205,7 @@ def build(choice: Chosen, settings: StreamSettings, y_dim: int, x_dim: int) -> U
     return entry.build(options)
 
 
-def rules(choice: Chosen, model: UnderlyingModel, settings: StreamSettings) -> Rules:
+def rules(model: UnderlyingModel, settings: StreamSettings) -> Rules:
     """Settings of the pipeline; raises BadInput where they do not fit the model."""
     if settings.seasonal and (model.label != "real" or model.y_dim != 1):
         raise BadInput(
@@ -229,14 +223,10 @@ def rules(choice: Chosen, model: UnderlyingModel, settings: StreamSettings) -> R
         if len(value) != model.y_dim:
             raise BadInput(f"{name}: expected {model.y_dim} numbers, got {len(value)}")
     rate = settings.outlier_rate
-    threshold = settings.confirm_probability or 0.0
-    if settings.sensitivity is not None:
-        threshold = _calibrated(choice, settings)
     return Rules(
         settings=settings,
         hazard=_table(model, settings.hazard),
         outlier_rate=model.outlier_rate if rate is None else rate,
-        threshold=threshold,
     )
 
 
@@ -245,24 +235,3 @@ def _table(model: UnderlyingModel, hazard: Hazard | None) -> np.ndarray[Any, np.
     if isinstance(stated, Mapping):
         stated = hazards.negative_binomial(**stated)
     return np.atleast_1d(np.array(stated, dtype=np.float64))
-
-
-def _calibrated(choice: Chosen, settings: StreamSettings) -> float:
-    """Threshold of a sensitivity, from the curves of the model."""
-    if choice.folder is None:
-        stored = curves().get(choice.reference or "")
-    else:
-        description = json.loads((Path(choice.folder) / DESCRIPTION).read_text())
-        stored = description.get("sensitivity")
-    if stored is None:
-        raise BadInput(
-            f"sensitivity: {choice.name} is not calibrated; give `confirm_probability` instead"
-        )
-    try:
-        assert settings.sensitivity is not None
-        rate = settings.sensitivity["false_alarms_per_1000"]
-        return choose([read(curve) for curve in stored["curves"]], rate, settings.hazard).threshold
-    except OutOfRange as error:
-        raise BadInput(f"sensitivity: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadArtifact(f"cannot read the calibration of {choice.name}: {error!r}") from error

@@ -1,17 +1,14 @@
 """The built-in models, by name, in whatever size a stream needs.
 
 One line of the table for each; no torch here until a model is built. Tests then ask for a case with
-its reference, a kind for the worker's tests, and a row in docs/models.md; without curves of
-sensitivity its streams have no setting of that name. Only published trained models have versions.
+its reference, a kind for the worker's tests, and a row in docs/models.md. Only published trained
+models have versions.
 """
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
     from model_core.upm.base import UnderlyingModel
@@ -33,7 +30,7 @@ class BuiltIn(NamedTuple):
 
     path: module and class below `model_core.upm`. takes: options that its class has. x_dim, y_dim:
     None where a stream's first input or label decides. needs: settings without which no stream is
-    made. simulated: the shape in which its sensitivity is calibrated.
+    made. example: a shape in which its kernel is compiled, and its step measured.
     """
 
     name: str
@@ -43,7 +40,7 @@ class BuiltIn(NamedTuple):
     y_dim: int | None = 1
     x_dim: int | None = 0
     needs: tuple[str, ...] = ()
-    simulated: Options = Options()
+    example: Options = Options()
 
     def build(self, options: Options) -> UnderlyingModel:
         """Return the model in this shape."""
@@ -76,7 +73,7 @@ _TABLE = (
     BuiltIn(
         "linear", "linear:Linear",
         "Linear regression on the inputs with unknown noise; one or more numeric labels.",
-        takes=("y_dim", "x_dim"), y_dim=None, x_dim=None, simulated=Options(x_dim=1),
+        takes=("y_dim", "x_dim"), y_dim=None, x_dim=None, example=Options(x_dim=1),
     ),
     BuiltIn(
         "autoregressive", "linear:Autoregressive",
@@ -86,17 +83,17 @@ _TABLE = (
     BuiltIn(
         "multivariate", "multivariate:Multivariate",
         "Unknown means and covariance per regime; correlated numeric labels.",
-        takes=("y_dim",), y_dim=None, simulated=Options(y_dim=2),
+        takes=("y_dim",), y_dim=None, example=Options(y_dim=2),
     ),
     BuiltIn(
         "joint", "joint:Joint",
         "Independent outputs or a vector autoregression per regime, averaged by evidence.",
-        takes=("y_dim",), y_dim=None, simulated=Options(y_dim=2),
+        takes=("y_dim",), y_dim=None, example=Options(y_dim=2),
     ),
     BuiltIn(
         "categorical", "conjugate:CategoricalModel",
         "Class indices with unknown probabilities per regime; requires the setting `classes`.",
-        takes=("classes",), needs=("classes",), simulated=Options(classes=4),
+        takes=("classes",), needs=("classes",), example=Options(classes=4),
     ),
     BuiltIn(
         "exponential", "conjugate:Exponential",
@@ -105,18 +102,8 @@ _TABLE = (
 )  # fmt: skip
 
 BUILTIN = {entry.name: entry for entry in _TABLE}
-# Settings that change what a model looks at, beside its dimensions.
-SHAPES = tuple(name for name in Options._fields if name not in ("y_dim", "x_dim", "classes"))
 
 
 def build(name: str, options: Options) -> UnderlyingModel:
     """A built-in model by name; raises KeyError."""
     return BUILTIN[name].build(options)
-
-
-@lru_cache(maxsize=1)
-def curves() -> dict[str, dict[str, Any]]:
-    """What was simulated of false alarms, by name; see `model_core.sensitivity`."""
-    stored = Path(__file__).with_name("sensitivity.json")
-    sensitivities: dict[str, dict[str, Any]] = json.loads(stored.read_text())
-    return sensitivities

@@ -26,7 +26,7 @@ from service.api.auth import Authenticator, Rates
 from service.api.gateway.changes import ChangePages, Explanations
 from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.load_shedding import Overload
-from service.api.gateway.own_commands import Calibrations, Expiry, HindsightRequests
+from service.api.gateway.own_commands import Expiry, HindsightRequests
 from service.api.gateway.store_monitor import StoreMonitor
 from service.api.gateway.stream_pages import Ranking
 from service.api.http import Admission, Context, RequestMiddleware, checked_stream, problem
@@ -176,11 +176,9 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     stack.push_async_callback(hindsight.close)
     observation_hub = ObservationHub(store, settings)
     expiry = Expiry(store, gateway)
-    calibrations = Calibrations(store, gateway)
     gateway.start(
         authenticator.watch(),
         expiry.watch(),
-        calibrations.watch(),
         observation_hub.watch(),
         overload.watch(),
     )

@@ -34,7 +34,6 @@ _LISTS = (
     keys.heads,
     keys.names,
     keys.due,
-    keys.uncalibrated,
     keys.feed,
     keys.hindsight,
 )

@@ -96,7 +96,6 @@ def bench_step(
     """
     import torch
 
-    from model_core.threads import one_thread
     from service.bench import peers, subjects
 
     chosen = list(models or subjects.MODELS)
@@ -109,7 +108,8 @@ def bench_step(
     console = console or Console()
     result = StepBench(early, late, rounds)
     peer_kinds, result.missing = peers.installed()
-    with one_thread(), torch.inference_mode():
+    torch.set_num_threads(1)
+    with torch.inference_mode():
         for name in track(chosen, "models", console=console, transient=True):
             for batch in sorted({_batch(name, size) for size in batches}):
                 others = peer_kinds if name in COMPARED else []

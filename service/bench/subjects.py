@@ -46,7 +46,7 @@ def model_of(name: str) -> UnderlyingModel:
     if name not in BUILTIN:
         raise BenchError(f"expected one of {', '.join(MODELS)}, got {name!r}")
     entry = BUILTIN[name]
-    return entry.build(entry.simulated)
+    return entry.build(entry.example)
 
 
 def label(kind: str, outputs: int, streams: int, t: int) -> Floats:

@@ -10,7 +10,6 @@ import typer
 
 from service.commands import (
     backup,
-    calibrate,
     changes,
     demo,
     following,
@@ -47,7 +46,6 @@ for _ask in (
 app.add_typer(streams.app, name="streams", rich_help_panel=STREAMS)
 app.add_typer(snapshots.app, name="snapshot", rich_help_panel=STREAMS)
 app.command(rich_help_panel=MODELS)(tools.models)
-app.command(rich_help_panel=MODELS)(calibrate.calibrate)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 app.command(rich_help_panel=OPERATE)(backup.backup)
 app.command(rich_help_panel=OPERATE)(backup.restore)

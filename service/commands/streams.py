@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from moca_client.responses import Sensitivity, StreamSummary
+from moca_client.responses import StreamSummary
 from moca_client.tables import describe_regime, describe_season
 from service.commands.connection import (
     DEFAULT_URL,
@@ -147,8 +147,6 @@ def _show(state: StreamSummary, as_json: bool) -> None:
             rows[name.replace("_", " ")] = f"{event.state}, start {event.start}"
     settings = {n: v for n, v in state.settings.items() if v is not None and n != "model"}
     rows["settings"] = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
-    if state.sensitivity is not None:
-        rows["alarms at"] = _alarms(state.sensitivity)
     made = table("", "")
     made.show_header = False
     for name, text in rows.items():
@@ -157,19 +155,3 @@ def _show(state: StreamSummary, as_json: bool) -> None:
     made.columns[1].justify = "left"
     made.columns[1].no_wrap = False
     Console().print(made)
-
-
-def _alarms(sensitivity: Sensitivity) -> str:
-    """Describe the alarm threshold of a stream and its expected delays."""
-    delays = ", ".join(
-        f"{delay['shift']:g} sd after {number(delay['median'], 3) or 'too long'}"
-        for delay in sensitivity["expected_delay"]
-    )
-    text = f"changed {number(sensitivity['threshold'])}" + (
-        f"; shifts found: {delays}" if delays else ""
-    )
-    # An older service sends none.
-    if (calibration := sensitivity.get("calibration")) is not None:
-        expected = number(calibration["false_alarms_per_1000"])
-        text += f"; calibrated on {calibration['labels']} labels: {expected} false per 1,000"
-    return text

@@ -1,1 +1,1 @@
-"""Models that streams can use: the catalogue, canaries, sensitivity curves."""
+"""Models that streams can use: the catalogue, and canaries."""

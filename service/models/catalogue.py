@@ -26,7 +26,7 @@ FORMAT = 1
 SHIPPED = Path(__file__).parents[1] / "samples" / "models"
 FILES = (DESCRIPTION, TENSORS)
 LARGEST_REPORT = 1 << 20  # bytes
-LARGEST_DESCRIPTION = 16 << 20  # bytes of a model.json, with tables of sensitivity
+LARGEST_DESCRIPTION = 16 << 20  # bytes
 _name = re.compile(NAME)
 
 

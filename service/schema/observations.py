@@ -245,15 +245,6 @@ class DurationsForm(Form):
     )
 
 
-class SensitivityForm(Form):
-    """Target false-alarm rate of a stream."""
-
-    false_alarms_per_1000: Annotated[Number, _within(TABLE["sensitivity"].meaning)] = Field(
-        description="false-alarm rate: changes confirmed per 1,000 observations without a "
-        "change, on average"
-    )
-
-
 HazardForm = (
     Annotated[Number, Field(gt=0, lt=1)]
     | DurationsForm
@@ -269,7 +260,6 @@ OTHERS: dict[str, Any] = {
     "model": Annotated[StrictStr, Field(pattern=REFERENCE)],
     "tags": Tags,
     "hazard": HazardForm,
-    "sensitivity": SensitivityForm,
 }
 TAG_LIMITS = (
     f". At most {stream_tags.MAX_TAGS} tags, {stream_tags.MAX_VALUE} characters in a value and "

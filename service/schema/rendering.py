@@ -7,7 +7,6 @@ from typing import Any, cast, overload
 from urllib.parse import quote
 
 from moca_client.members import ABSENT
-from moca_client.model_parts import ShiftDelay
 from moca_client.responses import (
     Change,
     Event,
@@ -21,8 +20,6 @@ from moca_client.responses import (
     RunLengthProbability,
     Season,
     Segment,
-    Sensitivity,
-    SensitivityCalibration,
     StreamChange,
     StreamEvent,
     StreamSummary,
@@ -111,7 +108,6 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
         seq=head.seq + len(head.pending),
         awaited=[head.seq + i for i, observation in enumerate(head.pending) if observation.pending],
         settings=settings(head.settings),
-        sensitivity=_sensitivity(head),
         warming_up=not head.warm,
         x_dim=head.x_dim,
         y_dim=head.y_dim,
@@ -161,31 +157,6 @@ def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:
 
 def _most_probable(run_length: int | None) -> MostProbable | None:
     return None if run_length is None else MostProbable(run_length)
-
-
-def _sensitivity(head: wire.Head) -> Sensitivity | None:
-    """The requested false-alarm rate, with its threshold and expected delays."""
-    requested = head.settings.sensitivity
-    alarm = head.alarm
-    if requested is None or alarm is None:
-        return None
-    return {
-        "false_alarms_per_1000": requested["false_alarms_per_1000"],
-        "threshold": alarm.threshold,
-        "expected_delay": cast(list[ShiftDelay], alarm.delays),
-        "differs": alarm.differs,
-        "calibration": _calibration(alarm.calibration),
-    }
-
-
-def _calibration(calibration: wire.StoredCalibration | None) -> SensitivityCalibration | None:
-    if calibration is None or calibration.false_alarms_per_1000 is None:
-        return None
-    return {
-        "labels": calibration.labels,
-        "seq": calibration.seq,
-        "false_alarms_per_1000": calibration.false_alarms_per_1000,
-    }
 
 
 def segmentation(head: wire.Head, records: list[wire.Record]) -> list[Segment]:

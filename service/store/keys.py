@@ -86,11 +86,6 @@ def due(p: int) -> str:
     return f"moca:{{{p}}}:due"
 
 
-def uncalibrated(p: int) -> str:
-    """Return the sorted set (all scores 0) of streams whose sensitivity is to be calibrated."""
-    return f"moca:{{{p}}}:uncalibrated"
-
-
 def feed(p: int) -> str:
     """Return the stream of events of all streams, in the order of the log."""
     return f"moca:{{{p}}}:feed"

@@ -364,13 +364,6 @@ class AsyncStore:
                 pipe.zrangebyscore(keys.due(partition), "-inf", now_ms, 0, most)
             return [_text(name) for row in await pipe.execute() for name in row]
 
-    async def uncalibrated(self, most: int) -> list[str]:
-        """Return up to `most` streams of each partition whose sensitivity is to be calibrated."""
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition in range(self._partitions):
-                pipe.zrange(keys.uncalibrated(partition), 0, most - 1)
-            return [_text(name) for row in await pipe.execute() for name in row]
-
     async def canaries(self) -> tuple[dict[str, Canary], list[str]]:
         """Return all canaries by the name of their model, and those that cannot be read."""
         by_model = {}

@@ -20,7 +20,6 @@ from service.wire.commands import (
     BACKGROUND,
     READ_ONLY,
     Act,
-    CalibrateSensitivity,
     Command,
     CommandSum,
     Configure,
@@ -44,7 +43,6 @@ from service.wire.commands import (
     WhatIf,
 )
 from service.wire.records import (
-    Alarm,
     ChangedHead,
     Head,
     IdempotencyRecord,
@@ -52,7 +50,6 @@ from service.wire.records import (
     PendingSettings,
     Record,
     SettingsChange,
-    StoredCalibration,
     StoredHindsight,
     TaggedHead,
     updated,
@@ -61,8 +58,6 @@ from service.wire.records import (
 __all__ = [
     "FORMAT",
     "SeasonPeriods",
-    "Alarm",
-    "StoredCalibration",
     "Act",
     "LogEntry",
     "SettingsChange",
@@ -93,7 +88,6 @@ __all__ = [
     "Record",
     "TypicalRegime",
     "RunLength",
-    "CalibrateSensitivity",
     "SegmentHistory",
     "SetBelief",
     "StreamSettings",
@@ -127,7 +121,7 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 5  # of all that the store and backups hold; one of another format is refused
+FORMAT = 6  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

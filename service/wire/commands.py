@@ -127,12 +127,6 @@ class SegmentHistory(Struct, tag="segment_history"):
     stream: str
 
 
-class CalibrateSensitivity(Struct, tag="calibrate_sensitivity"):
-    """Calibrate the threshold for the stream's sensitivity on its own labels."""
-
-    stream: str
-
-
 class Move(Struct, tag="move", omit_defaults=True):
     """Go on under another model, or version, after a rerun of what is retained."""
 
@@ -161,17 +155,10 @@ Command = (
     | EventFeedback
     | WhatIf
     | SegmentHistory
-    | CalibrateSensitivity
     | Move
     | Import
 )
-BACKGROUND = (
-    EventFeedback,
-    WhatIf,
-    SegmentHistory,
-    CalibrateSensitivity,
-    Move,
-)  # go through all that is retained
+BACKGROUND = (EventFeedback, WhatIf, SegmentHistory, Move)  # go through all that is retained
 READ_ONLY = (
     Predict,
     Act,

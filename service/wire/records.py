@@ -47,32 +47,6 @@ class PendingSettings(Struct, array_like=True, gc=False):
     interval: float | None
 
 
-class StoredCalibration(Struct, array_like=True, gc=False):
-    """Threshold of a stream's sensitivity, calibrated on its own labels.
-
-    labels: that the stream had had by then, and seq: its position. false_alarms_per_1000: expected
-    with the threshold; None: it could not be calibrated, and is that of the model's curve.
-    """
-
-    labels: int
-    seq: int
-    false_alarms_per_1000: float | None = None
-
-
-class Alarm(Struct, omit_defaults=True, gc=False):
-    """The threshold of `changed_probability` at which a stream's changes are confirmed.
-
-    It is `confirm_probability`, or calibrated for the stream's sensitivity; then there are also
-    delays: to expect, by the size of a shift, and differs: settings that its false alarms were not
-    simulated with. calibration: on the stream's own labels, None where that was not done yet.
-    """
-
-    threshold: float
-    delays: list[dict[str, float | None]] = []
-    differs: list[str] = []
-    calibration: StoredCalibration | None = None
-
-
 class Head(Struct, omit_defaults=True, gc=False):
     """What a stream is, written with every commit that touches it."""
 
@@ -110,7 +84,6 @@ class Head(Struct, omit_defaults=True, gc=False):
     # of those pending that came before the settings changed
     pending_settings: list[PendingSettings] = []
     last_time: float | None = None  # of the last observation that had one; seconds since 1970
-    alarm: Alarm | None = None  # None: changes are confirmed after `confirm_after` observations
     digest: str | None = None  # of the model's artifact; None: built in
     last_anomaly: int | None = None  # seq of the last anomaly event
     season: SeasonPeriods | None = None  # None: no season was found so far
@@ -123,11 +96,6 @@ class Head(Struct, omit_defaults=True, gc=False):
     def stated(self) -> StatedMoments:
         """Location and scale by the settings."""
         return StatedMoments(self.settings.location, self.settings.scale)
-
-    @property
-    def threshold(self) -> float:
-        """Of `changed_probability`, at which changes are confirmed; 0: it takes time."""
-        return 0.0 if self.alarm is None else self.alarm.threshold
 
     def read(self, line: Readout) -> None:
         """Enter what a step reads off the belief."""

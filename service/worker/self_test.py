@@ -55,7 +55,7 @@ def dummy_step(settings: Settings) -> None:
     catalogue = LoadedModels(settings.models_dir, settings.device)
     try:
         name = catalogue.resolve(settings.default_model)
-        options = BUILTIN[name].simulated if name in BUILTIN else Options()
+        options = BUILTIN[name].example if name in BUILTIN else Options()
         model = catalogue.get(name, options)
     except (NotInstalled, UnknownModel):
         model = catalogue.get("gaussian")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 
 import pytest
@@ -267,18 +266,6 @@ def test_files_that_are_missing_or_cannot_be_read(load, tmp_path):
         (tmp_path / name).rmdir()
         (tmp_path / name).write_bytes(whole[name])
     artifact.load(tmp_path)
-
-
-def test_a_description_is_amended_in_place(load, tmp_path):
-    load()
-    artifact.amend(tmp_path, hazard=0.4, regimes=None)
-    assert artifact.load(tmp_path).hazard == 0.4
-    described = json.loads((tmp_path / "model.json").read_text())
-    assert (described["kind"], described["regimes"]) == ("alpaca", None)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
-    (tmp_path / "model.json").write_text("[1]")
-    with pytest.raises(BadArtifact, match="model.json"):
-        artifact.amend(tmp_path, hazard=0.4)
 
 
 def test_hazards_are_numbers_tables_or_durations(load):

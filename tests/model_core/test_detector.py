@@ -19,8 +19,6 @@ import torch
 
 from model_core import Detector, Detectors
 from model_core.errors import BadInput, BadState, WarmingUp
-from model_core.sensitivity import own, quiet
-from model_core.sensitivity.alarms import Watch
 from model_core.stream import picture, season, storage, warmup
 from model_core.stream.rows import PREVIOUS
 from model_core.stream.slab import Slab
@@ -109,7 +107,6 @@ def test_labels_and_inputs_that_are_mappings_are_taken_by_name():
         ({"confirm_probability": 0.9, "confirm_after": 3}, "confirm_after"),
         ({"anomaly_alarm": "high"}, "anomaly_alarm"),
         ({"scale": 0}, "scale"),
-        ({"sensitivity": -1}, "sensitivity"),
         ({"seasonal": 1}, "seasonal"),
         ({"quantiles": [0.5, 2]}, "quantiles"),
         ({"model": "gausian"}, "gaussian"),
@@ -462,64 +459,6 @@ def test_series_are_known_by_their_index_alone():
     assert [many.seq(np.int64(row)) for row in range(2)] == [0, 0]
 
 
-# --- sensitivity ----------------------------------------------------------------------------------
-
-
-def two_levels(count, seed=0):
-    """Labels around two levels at random: the threshold of the model's curve is too loud."""
-    rng = np.random.default_rng(seed)
-    return (rng.choice([-2.0, 2.0], count) + 0.3 * rng.normal(size=count)).tolist()
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """Calibrate from 100 labels instead of 500, through a tenth of the observations."""
-    monkeypatch.setattr(quiet, "FEWEST", 100)
-    monkeypatch.setattr(own, "STEPS", 100)
-
-
-def test_a_sensitivity_is_calibrated_on_own_labels(tmp_path, few, monkeypatch):
-    both = Detectors(["a", "b"], "gaussian", sensitivity=5.0)
-    for row in (0, 1):
-        both.update_many(row, two_levels(100, seed=row))
-    curve = both.pipeline.series[0].threshold
-    threads = set()
-    take = Watch.take
-
-    def counted(self, state, t):
-        threads.add(torch.get_num_threads())
-        take(self, state, t)
-
-    monkeypatch.setattr(Watch, "take", counted)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        found = both.calibrate(0)
-        assert (threads, torch.get_num_threads()) == ({1}, 2)  # of the whole process
-    finally:
-        torch.set_num_threads(before)
-    assert both.pipeline.series[0].threshold == found.threshold != curve
-    assert both.pipeline.series[1].threshold == curve
-    both.save(tmp_path / "both.moca")
-    loaded = Detectors.load(tmp_path / "both.moca")
-    assert [loaded.pipeline.series[row].threshold for row in (0, 1)] == [found.threshold, curve]
-    assert loaded.calibrate(0) == found  # it draws the same continuations
-
-
-def test_what_cannot_be_calibrated_says_why(few):
-    for model, more, labels, message in (
-        ("gaussian", {}, two_levels(30), "sensitivity"),
-        ("gaussian", {"sensitivity": 1.0}, [], "100"),
-        ("gaussian", {"sensitivity": 1.0}, two_levels(99), "got 99"),
-        ("gaussian", {"sensitivity": 1.0}, [3.0] * 100, "differ"),
-        ("poisson", {"sensitivity": 1.0}, [1.0] * 30, "count"),
-    ):
-        detector = Detector(model, **more)
-        detector.update_many(labels)
-        with pytest.raises(BadInput, match=message):
-            detector.calibrate()
-
-
 def test_forecasts_in_the_warm_up_replay_what_a_kernel_takes(monkeypatch):
     """Eager steps, of labels that lack an output, would be too many."""
     rng = np.random.default_rng(2)
@@ -558,9 +497,6 @@ for name, labels in series.items():
     assert again.retained()[1].tobytes() == one.retained()[1].tobytes()
     assert len(one.segments()) == 2, name
     print(name, *[event.start for event in one.events if event.state == "confirmed"])
-quiet = Detector("gaussian", sensitivity={"false_alarms_per_1000": 1.0})
-quiet.update_many(rng.normal(size=600))
-assert 0 < quiet.calibrate().threshold < 1
 partial = Detector("joint")
 partial.update_many(both)
 try:
@@ -571,7 +507,7 @@ except MissingTorch as error:
 
 
 def test_built_in_models_work_where_torch_is_not_installed(tmp_path):
-    """Stepped, stored, loaded, segmented, calibrated; what torch computes says so."""
+    """Stepped, stored, loaded, segmented; what torch computes says so."""
     command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "detector")]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines.pop() == "this needs torch, which is not installed"

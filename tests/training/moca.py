@@ -27,8 +27,6 @@ def moca(*arguments):
     app.command("train")(train)
     app.command("publish")(publish)
     app.add_typer(evaluate, name="evaluate")
-    if arguments[0] == "publish" and "--sensitivity" not in arguments:
-        arguments = (*arguments, "--sensitivity", "0")  # its simulation takes a minute
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], env=WIDE)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

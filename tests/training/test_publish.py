@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from model_core import artifact, sensitivity
+from model_core import artifact
 from tests.training.moca import moca, small
 from training import publish as publishing
 from training.catalogue import splits
@@ -65,21 +65,6 @@ def test_the_artifact_is_what_was_trained(wanted, tmp_path):
     assert min(row["difference"]["mean"] for row in report["untrained"]) > -0.1
 
 
-@pytest.mark.slow
-def test_false_alarms_are_simulated_unless_they_are_not_wanted(wanted, tmp_path):
-    result = moca(
-        "publish", wanted.run, "--name", "pumps", "--models-dir", tmp_path / "models", "--no-page",
-        "--sensitivity", 2_000, "--anyway",
-    )  # fmt: skip
-    assert result.exit_code == 0, result.stderr
-    folder = tmp_path / "models" / "pumps" / "1"
-    described = json.loads((folder / "model.json").read_text())
-    assert described["sensitivity"]["simulated"]["observations"] == 2_000
-    curve = sensitivity.read(described["sensitivity"]["curves"][0])
-    assert curve.hazard == described["hazard"] == artifact.load(folder).hazard
-    assert all(len(point.delays) == 3 for point in curve.points)
-
-
 def test_what_is_said_of_it_names_no_place_of_this_machine(wanted, runs, uncompared):
     wanted = wanted._replace(run=runs / "alpaca" / "moca")
     moved = runs.parents[1] / "elsewhere.csv"  # runs beside it are known where data were moved
@@ -93,7 +78,6 @@ def test_what_is_said_of_it_names_no_place_of_this_machine(wanted, runs, uncompa
     assert (summary["experiment"], summary["mode"], summary["iterations"]) == ("data", "moca", 6)
     assert summary["metric"]["low"] < summary["metric"]["mean"] < summary["metric"]["high"]
     assert summary["data_digest"].startswith("sha256:")
-    assert "sensitivity" not in described
     report = json.loads((folder / "report.json").read_text())
     assert not (folder / "report.html").exists()
     assert str(runs.parents[1]) not in json.dumps(report)
@@ -114,7 +98,7 @@ def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(runs, tmp_pa
         return scores
 
     monkeypatch.setattr(own, "compare", compared)
-    command = ["publish", behind, "--name", "p", "--models-dir", tmp_path, "--sensitivity", 0]
+    command = ["publish", behind, "--name", "p", "--models-dir", tmp_path]
     result = moca(*command)
     assert result.exit_code == 2, result.stdout
     assert "--anyway" in result.stderr

@@ -30,13 +30,6 @@ def publish(
         typer.Option(help="Write report.html (needs no network) too, or only JSON."),
     ] = True,
     data: Data = None,
-    sensitivity: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Observations simulated for the stream setting `sensitivity`; 0: it is refused.",
-        ),
-    ] = 100_000,
     anyway: Annotated[
         bool,
         typer.Option(
@@ -75,7 +68,6 @@ def publish(
         description=description,
         date=date,
         page=page,
-        simulated=sensitivity,
         anyway=anyway,
         regimes=[regime.strip() for regime in regimes.split(",")] if regimes else [],
     )

@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
-from model_core.sensitivity.alarms import wait
 from model_core.stream_settings import DEFAULT_VECTOR_MODEL, DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.online import Followed, follow, segmentation
-from training.quality import baselines, scores, sensitivities
+from training.quality import baselines, scores
 from training.quality.baselines import Detector, alarms_of, scaled
 from training.quality.scores import (
     REPETITIONS,
@@ -39,7 +38,6 @@ from training.quality.scores import (
     alarm_curve,
     anomaly_score,
 )
-from training.quality.sensitivities import SensitivityRow
 from training.quality.series import (
     FAMILIES,
     MARGINS,
@@ -160,7 +158,6 @@ class Results(NamedTuple):
     took_s: float
     missing: list[str]
     families: list[FamilyRow]
-    sensitivity: list[SensitivityRow]
     changes: list[ChangeRow]
     selection: list[SelectionRow]
     forecasts: list[ForecastRow]
@@ -300,6 +297,11 @@ def crossings(changed: Floats) -> list[int]:
     return (1 + np.flatnonzero(high[1:] & ~high[:-1])).tolist()
 
 
+def wait(alarms: Sequence[int], change: int) -> float:
+    """Observations of the new regime up to the first alarm in it; inf without one."""
+    return min((t - change + 1 for t in alarms if t >= change), default=math.inf)
+
+
 def watch_baseline(name: str, detector: Detector) -> Watch:
     """Alarms of a baseline, those of the warm-up left out."""
 
@@ -308,20 +310,6 @@ def watch_baseline(name: str, detector: Detector) -> Watch:
         return {name: [[t for t in times if t >= DEFAULTS.warmup] for times in alarms]}
 
     return watch
-
-
-def sensitivity(study: QualityStudy) -> dict[str, list[Any]]:
-    """Of the models whose streams calibrate their sensitivity on their own labels."""
-    models = {name: build(name, Options()) for name in study.names}
-    models = {name: m for name, m in models.items() if m.label == "real" and not m.x_dim}
-    advance = study.part("sensitivity", len(FAMILIES) * len(models))
-    return {
-        "sensitivity": [
-            row
-            for name, model in models.items()
-            for row in sensitivities.simulate(name, model, study.seed, study.sizes, advance)
-        ]
-    }
 
 
 def changes(study: QualityStudy) -> dict[str, list[Any]]:
@@ -531,7 +519,6 @@ def _anomalies(
 # Each returns rows of results by their field; in this order they take their chance from `rng`.
 MEASURES: Mapping[str, Callable[[QualityStudy], dict[str, list[Any]]]] = {
     "families": families,
-    "sensitivity": sensitivity,
     "changes": changes,
     "selection": selection,
     "forecasts": forecasts,

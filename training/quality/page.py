@@ -52,22 +52,6 @@ def tables(results: Results) -> list[Table]:
                 for k, by in enumerate(sizes.shifts)
             ),
         ),
-        _table(
-            "Sensitivity",
-            "False alarms per 1,000 quiet observations that the setting `sensitivity` requests, "
-            "and those that are confirmed: with the threshold by draws from the model's prior, and "
-            "with the one calibrated on the stream's own labels, for which the calibration itself "
-            "expects some. Then the median delays at shifts of 1, 2 and 3 sd.",
-            results.sensitivity,
-            FAMILY,
-            METHOD,
-            ("requested", lambda row: f"{row.requested:g}"),
-            ("by the prior", lambda row: f"{row.false[0]:.2f}"),
-            ("by own labels", lambda row: f"{row.false[1]:.2f}"),
-            ("expected", lambda row: f"{row.expected:.2f}"),
-            ("delays by the prior", lambda row: ", ".join(map(_whole, row.delay[0]))),
-            ("by own labels", lambda row: ", ".join(map(_whole, row.delay[1]))),
-        ),
     ]
     for corpus in dict.fromkeys(row.corpus for row in results.changes):
         f1: Column = ("F1", lambda row: str(row.f1))

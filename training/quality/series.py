@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import signal
 
-from model_core.sensitivity import own
 from training.errors import BadData
 
 Floats = NDArray[np.float64]
@@ -232,9 +231,7 @@ class Sizes(NamedTuple):
     """Sizes of the simulations.
 
     Quiet series have `quiet_length` observations; a shift comes at `shift_at` and has to be found
-    within `within`. Of sensitivity: `streams` learn from `learned` labels and are scored on
-    `scored` more; `drawn` series of `length` are from the prior; a stream is calibrated on
-    `continuations` of `steps`.
+    within `within`.
     """
 
     quiet: int = 20
@@ -244,11 +241,3 @@ class Sizes(NamedTuple):
     within: int = 100
     shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
     candidates: int = 24  # random settings to choose from, beside the defaults
-    streams: int = 3
-    learned: int = 2000
-    scored: int = 2500
-    drawn: int = 64
-    length: int = 500
-    continuations: int = own.SERIES
-    steps: int = own.STEPS
-    requested: tuple[float, ...] = (0.5, 2.0)  # false alarms per 1,000

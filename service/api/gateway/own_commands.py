@@ -1,8 +1,7 @@
 """Commands that the service sends by itself; workers decide on them, in log order.
 
-Streams whose time to live has passed are expired; sensitivities are calibrated on the streams' own
-labels; and who reads changes has them segmented in hindsight. Several processes may send the same:
-it is done once.
+Streams whose time to live has passed are expired, and who reads changes has them segmented in
+hindsight. Several processes may send the same: it is done once.
 """
 
 from __future__ import annotations
@@ -25,10 +24,6 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 2.0
 EXPIRY_PERIOD_S = 1.0
 EXPIRED_AT_ONCE = 20  # of one partition
-CALIBRATION_PERIOD_S = 2.0
-CALIBRATED_AT_ONCE = 1  # of one partition, whose other commands wait for it
-AGAIN_S = 600.0  # after a calibration that failed
-REFUSED = 4096  # streams that are remembered to have failed
 HINDSIGHT_WAIT_S = 1.0  # of all who ask for a segmentation, from the first on
 # In the logs at a time, as other commands of a partition wait for them; and those that wait here.
 HINDSIGHT_IN_LOGS = 2
@@ -59,39 +54,6 @@ class Expiry:
             await self._gateway.submit(wire.Expire(stream))
         except ServiceError as error:
             log.info("could not expire stream %s: %s", stream, error.detail)
-
-
-class Calibrations:
-    """Has sensitivities calibrated: polls for streams that wait for it."""
-
-    def __init__(self, store: AsyncStore, gateway: Gateway) -> None:
-        self._store = store
-        self._gateway = gateway
-        self._refused: dict[str, float] = {}  # by when they may be tried again
-
-    async def watch(self) -> None:
-        """Have streams calibrated, forever."""
-        while True:
-            await asyncio.sleep(CALIBRATION_PERIOD_S)
-            try:
-                now = time.monotonic()
-                self._refused = {name: t for name, t in self._refused.items() if t > now}
-                count = CALIBRATED_AT_ONCE + min(len(self._refused), REFUSED)
-                listed = await bounded(self._store.uncalibrated(count), TIMEOUT_S)
-                chosen = [name for name in listed if name not in self._refused]
-                await asyncio.gather(*(self._calibrate(stream) for stream in chosen))
-            except (redis.RedisError, OSError, TimeoutError) as error:
-                log.info("cannot read streams to calibrate: %s", error)
-
-    async def _calibrate(self, stream: str) -> None:
-        try:
-            outcome = await self._gateway.submit(wire.CalibrateSensitivity(stream))
-            failed = outcome.status >= 400
-        except ServiceError as error:
-            log.info("could not calibrate stream %s: %s", stream, error.detail)
-            failed = True
-        if failed:
-            self._refused[stream] = time.monotonic() + AGAIN_S
 
 
 class _HindsightRequest(NamedTuple):

@@ -14,7 +14,6 @@ from moca_client.stream_settings import Hazard
 from service import wire
 from service.api.gateway.reads import from_store
 from service.api.http import Context, ModelPath, context_of, json_response
-from service.models import sensitivity_curves
 from service.models.canary import Canary
 from service.models.catalogue import Model
 from service.problems import (
@@ -55,13 +54,9 @@ async def get_model(request: Request, name: ModelPath) -> Response:
     except UnknownModel as error:
         raise NotFound(error.detail) from None
     reports = await asyncio.to_thread(lambda: [catalogue.report(version) for version in versions])
-    models_dir = context_of(request).settings.models_dir
-    curves = await asyncio.to_thread(
-        lambda: [sensitivity_curves.of(models_dir, version.reference) for version in versions]
-    )
     full = [
-        _version({**msgspec.structs.asdict(version), "report": report, "sensitivity": curve})
-        for version, report, curve in zip(versions, reports, curves, strict=True)
+        _version({**msgspec.structs.asdict(version), "report": report})
+        for version, report in zip(versions, reports, strict=True)
     ]
     return json_response(_encode(ModelDetail(**_described(versions), versions=full)))
 

@@ -5,7 +5,6 @@ import { card, fill, h, marked, pairs, table } from "./dom.js";
 import { number, percent, plural, setting } from "./format.js";
 import { problem } from "./problems.js";
 import { reportParts } from "./report.js";
-import { sensitivityParts } from "./sensitivity.js";
 
 /**
  * @param {HTMLElement} main @param {import("./events.js").Feed} feed
@@ -95,16 +94,6 @@ export function showModel(main, name, feed) {
         : version.training
           ? summaryOf(version.training)
           : null,
-      version.sensitivity
-        ? sensitivityParts(version.sensitivity, charts)
-        : card(
-            "Sensitivity",
-            h(
-              "p",
-              { class: "empty" },
-              "This version is not calibrated. Run moca calibrate to simulate its false alarms and delays.",
-            ),
-          ),
     );
     charts.forEach((chart) => chart.draw());
   }

@@ -120,15 +120,16 @@ export class WhatIf {
       /** @type {HTMLInputElement} */ (h("input", { type: "number", id, placeholder: "as now", ...limits }));
     this.model = choice("tried-model", { "": "as now" }, "", () => {});
     // One rule confirms: who fills in one leaves the other.
-    this.alarms = number("false-alarms", {
-      min: "0",
+    this.confirmAt = number("confirm-probability", {
+      min: "0.5",
+      max: "0.9999999",
       step: "any",
       input: () => (this.after.value = ""),
     });
     this.after = number("confirm-after", {
       min: "1",
       step: "1",
-      input: () => (this.alarms.value = ""),
+      input: () => (this.confirmAt.value = ""),
     });
     this.result = h("div", { "aria-live": "polite", id: "what-if-result" });
     this.run = h("button", { type: "submit", class: "primary" }, "Rerun");
@@ -152,7 +153,7 @@ export class WhatIf {
           "div",
           { class: "filters" },
           field("Model", this.model),
-          field("False alarms per 1,000", this.alarms),
+          field("Confirm at P(changed)", this.confirmAt),
           field("Confirm after, observations", this.after),
         ),
         h(
@@ -196,17 +197,17 @@ export class WhatIf {
     this.overlay(null);
     fill(this.result);
     this.hazard.chosen = this.outliers.chosen = false;
-    this.model.value = this.alarms.value = this.after.value = "";
+    this.model.value = this.confirmAt.value = this.after.value = "";
     this.begin();
   }
 
   /** What somebody chose; the rest is as now. */
   get settings() {
-    const { hazard, outliers, alarms, after } = this;
+    const { hazard, outliers, confirmAt, after } = this;
     return {
       ...(hazard.chosen && { hazard: hazard.value }),
       ...(outliers.chosen && { outlier_rate: outliers.value }),
-      ...(alarms.value && { sensitivity: { false_alarms_per_1000: Number(alarms.value) } }),
+      ...(confirmAt.value && { confirm_probability: Number(confirmAt.value) }),
       ...(after.value && { confirm_after: Number(after.value) }),
     };
   }

@@ -24,7 +24,6 @@ from service.wire import (
     BACKGROUND,
     READ_ONLY,
     Act,
-    CalibrateSensitivity,
     Configure,
     Delete,
     Envelope,
@@ -43,14 +42,13 @@ from service.wire import (
 )
 from service.worker.commands import (
     act,
-    calibrate,
     forecast,
     predict,
     rerun_commands,
     set_belief,
     snapshot_import,
 )
-from service.worker.filtering import alarm_threshold, delayed_labels
+from service.worker.filtering import delayed_labels
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
@@ -142,7 +140,6 @@ def fresh(
     dimensions = check_prior(settings, catalogue.of(head), Dimensions(head.x_dim, head.y_dim))
     check_sizes(engine, head, dimensions, settings.max_hypotheses)
     head.x_dim, head.y_dim = dimensions
-    head.alarm = alarm_threshold.of(engine.settings.models_dir, catalogue.of(head), settings)
     return head
 
 
@@ -172,15 +169,13 @@ def _default_model(
 ) -> str:
     """Model of a stream that names none; default: that of the service's settings.
 
-    Vectors have a default of their own unless the service's is another than the usual one, or a
-    sensitivity is set, which needs a calibrated model.
+    Vectors have a default of their own unless the service's is another than the usual one.
     """
     location = given.get("location") or earlier.location
     if location:
         outputs = len(location)
-    calibrated = given.get("sensitivity", earlier.sensitivity) is not None
     vector = outputs is not None and 1 < outputs <= VECTOR_OUTPUTS
-    if vector and not calibrated and default == DEFAULT_MODEL:
+    if vector and default == DEFAULT_MODEL:
         return DEFAULT_VECTOR_MODEL
     return default
 
@@ -223,9 +218,6 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
     if size > head.settings.max_hypotheses:
         check_sizes(engine, head, Dimensions(head.x_dim, head.y_dim), size)
     new = updated(head.settings, given)
-    model = engine.catalogue.of(head)
-    resized = new._replace(max_hypotheses=size)
-    head.alarm = alarm_threshold.after(engine.settings.models_dir, model, head, resized)
     delayed_labels.keep_met(engine, head)
     head.settings = new
     if size != head.settings.max_hypotheses:
@@ -295,11 +287,6 @@ def _segment_history(engine: Engine, stream: Stream, task: CommandTask) -> Itera
     task.status = 204
 
 
-def _calibrate(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
-    yield from calibrate.calibrate(engine, stream)
-    task.status = 204
-
-
 def _move(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
     assert isinstance(task.command, Move)
     yield from rerun_commands.move(engine, stream, task.command, task.envelope.time_ms)
@@ -328,6 +315,5 @@ _RERUN: dict[type, Callable[[Engine, Stream, CommandTask], Iterator[None]]] = {
     EventFeedback: _verdict,
     WhatIf: _what_if,
     SegmentHistory: _segment_history,
-    CalibrateSensitivity: _calibrate,
     Move: _move,
 }

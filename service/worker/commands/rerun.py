@@ -118,9 +118,7 @@ def ticking(engine: Engine, steps: Steps[T]) -> Steps[T]:
 
 def _anew(old: Head) -> Head:
     """Head of a rerun with the settings of the stream."""
-    head = Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim, alarm=old.alarm)
-    head.digest = old.digest
-    return head
+    return Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim, digest=old.digest)
 
 
 def _begun(stream: Stream, head: Head, records: list[Record]) -> Stream:
@@ -193,7 +191,7 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
             made.row,
             past_of(slab.model, chosen),
             lambda: head.track.confirmed_start,
-            head.threshold,
+            head.settings.threshold,
         )
         for i, record, readout in zip(part, chosen, replayed, strict=True):
             if i == 0 and record.seq:

@@ -26,7 +26,7 @@ from service.wire import (
 )
 from service.worker.commands import rerun
 from service.worker.commands.rerun import Steps
-from service.worker.filtering import alarm_threshold, seasons
+from service.worker.filtering import seasons
 from service.worker.filtering.history import retained
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
@@ -253,10 +253,5 @@ def _prepared(
         check_observation(seen, where, dimensions.x_dim, dimensions.y_dim)
         check_label(seen, where, model)
     shaped.x_dim, shaped.y_dim = dimensions
-    folder = engine.settings.models_dir
-    if stays:  # and so does what was calibrated
-        shaped.alarm = alarm_threshold.after(folder, model, head, settings)
-    else:
-        shaped.alarm = alarm_threshold.of(folder, model, settings)
     seasonal = settings.seasonal if settings.seasonal or model.seasonal else False
     return shaped, seasons.known_now(stream, records, seasonal)

@@ -142,7 +142,6 @@ def _check_head(head: Head) -> None:
     for probability in (
         head.changed_probability,
         head.pending_supervision,
-        head.alarm and head.alarm.threshold,
     ):
         _range("a probability", probability or 0.0, 0, 1)
     sums = [head.log_score_sum, head.pruned_mass, head.pruned_mass_sum, head.last_time or 0.0]

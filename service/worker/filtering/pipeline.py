@@ -20,7 +20,7 @@ from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.store.streams import UnreadablePart
 from service.wire import Head, Record, latest, numbers, timestamps
-from service.worker.filtering import alarm_threshold, history
+from service.worker.filtering import history
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.registry import Engine
@@ -139,8 +139,6 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         stream.put(record)
         if not taken.warm:
             stream.buffer = [*stream.buffer, record]
-        elif stream.slab is not None and alarm_threshold.uncalibrated(head, stream.slab):
-            stream.ask_calibration()
 
     def kept(self, stream: Stream, most: int | None = None) -> Sequence[Record]:
         """Records of the warm-up, or the last that are retained."""

@@ -41,7 +41,7 @@ def replay_buffers(streams: Sequence[Stream], tick: Callable[[], None]) -> list[
             [stream.row for stream, _ in group],
             [past_of(slab.model, stream.buffer) for stream, _ in group],
             [partial(_confirmed_start, head) for _, head in group],
-            [head.threshold for _, head in group],
+            [head.settings.threshold for _, head in group],
         )
         for i, _, line in replayed:
             tick()

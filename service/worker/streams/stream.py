@@ -67,7 +67,6 @@ class Stream:
         "broken",
         "unserved",
         "reborn",
-        "asks_calibration",
         "phase",
         "share",
         "feed",
@@ -100,7 +99,6 @@ class Stream:
         self.broken: str | None = None  # why what is stored cannot be read
         self.unserved: Exception | None = None  # why there is no model for what is stored
         self.reborn = False  # the next commit drops an earlier generation
-        self.asks_calibration = False  # whether it is known to be listed for it
         self.phase = phase_of(name)  # of its checkpoints and chunks
         self.search_phase = season.phase_of(name)
         self.share: Share | None = None  # of what its engine holds, as last counted
@@ -196,13 +194,12 @@ class Stream:
         self.broken = None
         self.unserved = None
         self.reborn = True
-        self.asks_calibration = False
         self.tail = {}
         self.buffer = ()
         self.season_state = None
         self._new = self._events = self._anomalies = NOTHING
         self.leave()
-        for list_of in (keys.names, keys.due, keys.uncalibrated):
+        for list_of in (keys.names, keys.due):
             self._effects += (("ZREM", list_of(p), name),)
         for key in dropped:
             self._effects += (("UNLINK", key(p, name)),)
@@ -261,17 +258,6 @@ class Stream:
     def drop_hindsight(self) -> None:
         """Have the segmentation in hindsight removed: it is of what is not so any more."""
         self._effects += (("HDEL", keys.hindsight(self.partition), self.name),)
-
-    def ask_calibration(self) -> None:
-        """Have the stream listed with the next commit: its sensitivity is to be calibrated."""
-        if not self.asks_calibration:
-            self.asks_calibration = True
-            self._effects += (("ZADD", keys.uncalibrated(self.partition), 0, self.name),)
-
-    def end_calibration(self) -> None:
-        """Have the stream go from that list with the next commit."""
-        self.asks_calibration = False
-        self._effects += (("ZREM", keys.uncalibrated(self.partition), self.name),)
 
     def count(self) -> None:
         """Count what the stream takes on the host."""

@@ -204,7 +204,7 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     expect(hazard).to_have_value("0.0204")
     hazard.fill("0.2")
     page.get_by_label("Confirm after, observations").fill("25")
-    page.get_by_label("False alarms per 1,000").fill("2")
+    page.get_by_label("Confirm at P(changed)").fill("0.999")
     expect(page.get_by_label("Confirm after, observations")).to_have_value("")  # not both
     page.get_by_label("Model", exact=True).select_option("averaged")
     held = []
@@ -215,8 +215,7 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     hazard.fill("0.3")  # before the answer comes
     held[0].continue_()
     expect(result).to_contain_text("Mean log score")
-    sensitivity = {"false_alarms_per_1000": 2}
-    asked = {"hazard": 0.2, "sensitivity": sensitivity, "model": "averaged"}
+    asked = {"hazard": 0.2, "confirm_probability": 0.999, "model": "averaged"}
     assert fake.asked("POST", path)[-1][1]["settings"] == asked
     seen(page, "document.querySelector('.plot').data.length === 9")
     chart = figure(page)
@@ -230,7 +229,7 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     expect(result).to_contain_text("now uses these settings")
     assert fake.asked("POST", "/v1/streams/pump/model")[0][1] == {"model": "averaged"}
     (put,) = fake.asked("PUT", "/v1/streams/pump")
-    assert put[1] == {"hazard": 0.2, "sensitivity": sensitivity}
+    assert put[1] == {"hazard": 0.2, "confirm_probability": 0.999}
     page.get_by_role("button", name="Reset", exact=True).click()
     seen(page, "document.querySelector('.plot').data.length === 7")
     expect(hazard).to_have_value("0.02")
@@ -285,16 +284,13 @@ def _last(fake, path):
     return fake.asked("GET", path)[-1][0]
 
 
-def test_models_are_shown_with_their_reports_and_sensitivity(page, fake):
+def test_models_are_shown_with_their_reports(page, fake):
     page.goto(fake.url)
     page.get_by_role("link", name="Models").click()
     page.get_by_role("link", name="regimes").click()
     expect(page.get_by_role("heading", name="Training report")).to_be_visible()
     expect(page.get_by_text("0.6316 (0.5828 to 0.6804)")).to_be_visible()
-    expect(page.locator(".plot[data-drawn]")).to_have_count(3)
-    expect(page.locator(".plot[data-drawn]").nth(1)).to_have_attribute(
-        "aria-label", re.compile("False alarms per 1,000 observations fall from 7.827")
-    )
+    expect(page.locator(".plot[data-drawn]")).to_have_count(1)
 
 
 def choose(page, name, text):

@@ -90,10 +90,6 @@ SETTINGS = {
     "body.trend": [1],
     "body.seasonal": [1],
     "body.season": [1, 10_001],
-    "body.sensitivity": [0.1],
-    "body.sensitivity.false_alarms_per_1000": [
-        {}, {"false_alarms_per_1000": 0}, {"false_alarms_per_1000": 1001},
-    ],
     "body.max_hypotheses": [1, 2001, None],
     "body.outlier_rate": [1],
     "body.confirm_after": [0],

@@ -10,15 +10,13 @@ import pytest
 import redis
 
 from service import wire
-from service.api.gateway import gateway, load_shedding, own_commands
-from service.api.gateway.own_commands import Calibrations
+from service.api.gateway import gateway, load_shedding
 from service.models.canary import Canary
 from service.observability import metrics
-from service.problems import UnknownStream, WaitTooLong
+from service.problems import WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of
-from service.tasks import end
 from tests.faults import REPLIES, Proxy
 from tests.service.api.conftest import slug, worker_of
 from tests.waiting import until_async
@@ -477,40 +475,3 @@ async def test_load_is_shed_before_memory_runs_out(api, worker, store):
     store.config_set("maxmemory", 0)
     await api.app.state.context.monitor.look()
     assert (await api.post(POST, json={"y": 1})).json()["seq"] == 0
-
-
-# --- calibrations -------------------------------------------------------------------------------
-
-
-class Calibrated:
-    """A store that lists streams until they are calibrated, and the gateway to their workers."""
-
-    def __init__(self, names):
-        self.names, self.commands = names, []
-
-    async def uncalibrated(self, most):
-        return self.names[:most]
-
-    async def submit(self, command):
-        assert isinstance(command, wire.CalibrateSensitivity)
-        self.commands.append(command.stream)
-        if command.stream == "bad":
-            raise UnknownStream("there is no stream 'bad'")
-        if command.stream == "broken":
-            return wire.Outcome(1, 500, [b"{}"])
-        self.names.remove(command.stream)
-        return wire.Outcome(1, 204, [])
-
-
-async def test_streams_are_calibrated_and_what_failed_is_left_for_a_while(monkeypatch, clock):
-    monkeypatch.setattr(own_commands, "CALIBRATION_PERIOD_S", 0.001)
-    monkeypatch.setattr(own_commands, "time", gateway.time)
-    fake = Calibrated(["bad", "broken", "a", "b"])
-    watching = asyncio.create_task(Calibrations(fake, fake).watch())
-    await until_async(lambda: fake.names == ["bad", "broken"])
-    clock.advance(own_commands.AGAIN_S - 1)
-    await asyncio.sleep(0.05)
-    assert fake.commands == ["bad", "broken", "a", "b"]
-    clock.advance(2)
-    await until_async(lambda: fake.commands[4:] == ["bad", "broken"])
-    await end(watching)

@@ -40,7 +40,7 @@ RIGHT_SETTINGS = [  # at the bounds
     {"hazard": {"mean": 10_000, "shape": 1000}, "classes": 1000, "order": 32, "season": 10_000},
     {"hazard": [0, 1], "max_hypotheses": 2, "outlier_rate": 0, "confirm_after": 1, "warmup": 0},
     {"hazard": [0.5] * 64, "max_hypotheses": 2000, "confirm_probability": 0.5, "history": 100_000},
-    {"sensitivity": {"false_alarms_per_1000": 1000}, "location": [0.0] * 256, "history": 0},
+    {"location": [0.0] * 256, "history": 0},
     {"interval": 0.001, "ttl": 1, "label_window": 1000, "anomaly_alarm": None, "classes": 84.0},
 ]
 

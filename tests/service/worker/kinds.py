@@ -1,5 +1,6 @@
 """Every kind of stream that can be served: its settings, and series whose behaviour switches."""
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -138,6 +139,12 @@ def series(kind, length, seed=1, plain=False):
 def configure(bench, stream, kind, status=201, **more):
     settings = {"model": kind.model, "max_hypotheses": 20, "outlier_rate": 0.01, **kind.settings}
     return bench.ask(Configure(stream, {**settings, **more}), status=status)
+
+
+def amend(folder, **fields):
+    """Set fields of the description of an artifact."""
+    path = folder / "model.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
 def publish(models):

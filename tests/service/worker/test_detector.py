@@ -15,7 +15,6 @@ from model_core.stream_settings import StreamSettings
 from model_core.upm.builtin import Options, build
 from service.schema import rendering
 from service.wire import (
-    CalibrateSensitivity,
     Configure,
     Observation,
     Observe,
@@ -134,7 +133,6 @@ SETTINGS = [
     {"model": "gaussian", "confirm_probability": 0.8, "max_hypotheses": 12, "outlier_rate": 0.02},
     {"model": "gaussian", "hazard": {"mean": 30.0, "shape": 4.0}, "warmup": 7},
     {"model": "gaussian", "hazard": [0.001, 0.01, 0.03], "location": [1.0], "scale": [2.0]},
-    {"model": "gaussian", "sensitivity": {"false_alarms_per_1000": 1.0}},
 ]
 
 
@@ -220,28 +218,6 @@ def test_seasons(detect, close, settings, monkeypatch):
     assert detector.last.season == [24]
     listed(detector, bench)
     foreseen(close, detector, bench)
-
-
-@pytest.mark.slow
-def test_a_threshold_that_is_calibrated_on_own_labels(detect, close):
-    """Of more observations than are looked at, one of them missing; then it confirms changes."""
-    rng = random.Random(9)
-    # Around two levels at random, for which the model's own curve is too loud.
-    y = [rng.choice([-2.0, 2.0]) + rng.gauss(0.0, 0.3) for _ in range(2130)]
-    y[1500] = None
-    settings = {"model": "gaussian", "sensitivity": {"false_alarms_per_1000": 0.5}}
-    bench, detector = detect(settings)
-    bench.observe("a", y, part=300)
-    bench.ask(CalibrateSensitivity("a"), status=204)
-    served = bench.head("a").alarm
-    detector.update_many(y)
-    calibrated = detector.calibrate()
-    assert calibrated.threshold == pytest.approx(served.threshold, rel=1e-9)
-    assert calibrated.false_alarms_per_1000 == served.calibration.false_alarms_per_1000
-    seen = observations([*y[:30], *(9.0 + each for each in y[:40])])
-    agree(close, detector, bench.observe("a", seen), seen)
-    listed(detector, bench)
-    assert "confirmed" in {e.state for e in detector.events if (e.confirmed_at or 0) >= 2160}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from service import wire
 from service.models import catalogue
 from service.schema import rendering
 from service.wire import Configure, Observation, Observe, Predict, RunLength, SetBelief
-from tests.service.worker.kinds import KINDS, configure, publish, series
+from tests.service.worker.kinds import KINDS, amend, configure, publish, series
 
 WARMUP = 5
 LEVELS = [0.9, 0.25]
@@ -296,7 +296,7 @@ def test_the_typical_regime_is_in_answers_history_summary_and_tables(make_bench,
     # Regimes may be named anew, and the model is the same.
     before = catalogue.digest(models, "shop@1")
     calm = [{"name": "calm", "probability": 0.5}, {"name": "busy", "probability": 0.5}]
-    artifact.amend(models / "shop" / "1", regimes=calm)
+    amend(models / "shop" / "1", regimes=calm)
     assert catalogue.digest(models, "shop@1") == before
     (listed,) = catalogue.Catalogue(models).versions("shop")
     assert [each["name"] for each in listed.regimes] == ["calm", "busy"]

@@ -13,7 +13,6 @@ from service.store.streams import Stored
 from service.wire import (
     READ_ONLY,
     Act,
-    CalibrateSensitivity,
     Command,
     Configure,
     Delete,
@@ -52,7 +51,6 @@ EXAMPLES = {
     "verdict": lambda s: EventFeedback(s, True, start=12),
     "what_if": lambda s: WhatIf(s, {"hazard": 0.2}, series=True, beliefs=3),
     "segment_history": lambda s: SegmentHistory(s),
-    "calibrate_sensitivity": lambda s: CalibrateSensitivity(s),
     "move": lambda s: Move(s, "averaged"),
     "import": lambda s: Import(s, STAGED, replace=True),
 }

@@ -1,6 +1,6 @@
-"""Segmentation in hindsight and calibration on own labels: jobs, with results beside the stream.
+"""Segmentation in hindsight: a job, with its result beside the stream.
 
-The segmentation is what an evaluation computes.
+It is what an evaluation computes.
 """
 
 import random
@@ -9,23 +9,19 @@ import pytest
 from msgspec.structs import replace
 from torch.utils._pytree import tree_leaves
 
-from model_core.sensitivity import own, quiet
 from model_core.stream import hindsight
 from model_core.upm.builtin import Options, build
 from service import wire
 from service.store import keys
 from service.store.streams import CHUNK
 from service.wire import (
-    CalibrateSensitivity,
     Configure,
     Delete,
     EventFeedback,
     Move,
     Observation,
     SegmentHistory,
-    WhatIf,
 )
-from service.worker.filtering import alarm_threshold
 from training.online import segmentation
 
 LEVELS = [0.0, 3.0, -2.0, 5.0]
@@ -164,87 +160,3 @@ def test_refused_while_warming_up(bench):
     create(bench, y=labels(19))
     assert bench.ask(SegmentHistory("a"), status=409)["type"].endswith("warming-up")
     assert bench.hindsight("a") is None
-
-
-# --- calibration --------------------------------------------------------------------------------
-
-SENSITIVE = {"model": "averaged", "sensitivity": {"false_alarms_per_1000": 0.5}}
-
-
-@pytest.fixture(autouse=True)
-def _few(monkeypatch):
-    """Calibrate from 100 labels instead of 500, through a sixth of the simulated steps."""
-    for module in (quiet, alarm_threshold):
-        monkeypatch.setattr(module, "FEWEST", 100)
-    monkeypatch.setattr(own, "STEPS", 150)
-
-
-def two_levels(count, seed=3):
-    """Around two levels at random, for which the model's own curve is too loud."""
-    rng = random.Random(seed)
-    return [rng.choice([-2.0, 2.0]) + rng.gauss(0.0, 0.3) for _ in range(count)]
-
-
-def listed(bench, stream="a"):
-    return bench.client.zrange(keys.uncalibrated(bench.partition(stream)), 0, -1)
-
-
-def calibrate(bench):
-    (outcome,) = bench.send(CalibrateSensitivity("a"))
-    assert (outcome.status, outcome.body) == (204, [])
-    return bench.head("a").alarm
-
-
-def test_calibrated_once_there_are_labels_enough_and_again_when_they_have_doubled(bench):
-    before = bench.ask(Configure("a", SENSITIVE), status=201)["sensitivity"]
-    bench.observe("a", two_levels(119, seed=9))  # 20 of them are the warm-up's
-    assert listed(bench) == []
-    unmoved = calibrate(bench)
-    assert (unmoved.threshold, unmoved.calibration) == (before["threshold"], None)
-    bench.observe("a", two_levels(61))
-    assert listed(bench) == [b"a"]
-    after = calibrate(bench)
-    assert listed(bench) == []
-    assert after.threshold > before["threshold"]
-    assert (after.calibration.labels, after.calibration.seq) == (160, 180)
-    assert 0.5 <= after.calibration.false_alarms_per_1000 < 3  # that of the model: 2.4
-    assert calibrate(bench) == after
-    shown = bench.ask(Configure("a", {"ttl": 1e6}))["sensitivity"]
-    assert (shown["threshold"], shown["calibration"]["labels"]) == (after.threshold, 160)
-    present = bench.events("a")
-    bench.observe("a", two_levels(159, seed=5))
-    assert listed(bench) == []
-    confirmed = {e.start for e in bench.events("a") if e not in present and e.state == "confirmed"}
-    answer = bench.ask(WhatIf("a", {"history": 1999}))  # keeps the calibration
-    assert confirmed <= {e["start"] for e in answer["events"] if e["state"] == "confirmed"}
-    bench.observe("a", two_levels(1, seed=6))
-    assert listed(bench) == [b"a"]
-    assert calibrate(bench).calibration.labels == 320
-
-
-def test_a_new_rate_begins_with_the_curve_and_is_calibrated(bench):
-    before = bench.ask(Configure("a", SENSITIVE), status=201)["sensitivity"]
-    bench.observe("a", two_levels(200))
-    first = calibrate(bench)
-    frequent = {"sensitivity": {"false_alarms_per_1000": 5.0}}
-    changed = bench.ask(Configure("a", frequent))["sensitivity"]
-    assert changed["calibration"] is None
-    assert changed["threshold"] < before["threshold"]
-    bench.observe("a", two_levels(1, seed=7))
-    assert listed(bench) == [b"a"]
-    again = calibrate(bench)
-    assert again.threshold < first.threshold
-    assert again.calibration.false_alarms_per_1000 >= 5
-    bench.ask(Configure("a", {"sensitivity": None}))
-    assert bench.head("a").alarm.calibration is None
-
-
-def test_not_of_streams_that_cannot_be_simulated(bench):
-    """Too little history, another model, no sensitivity; nor of one that is deleted."""
-    y = [float(round(4 * y) + 40) for y in two_levels(130)]
-    other = {"b": {"model": "poisson"}, "c": {"sensitivity": None}, "d": {"history": 90}, "a": {}}
-    for name, settings in other.items():
-        create(bench, y=y, stream=name, **{**SENSITIVE, **settings})
-        assert listed(bench, name) == [b"a"] * (name == "a"), name
-    bench.send(Delete("a"))
-    assert listed(bench) == []

@@ -57,14 +57,10 @@ def series(model, length, seed):
 
 
 @pytest.mark.parametrize(
-    "model", ["poisson", "sensitive", pytest.param("categorical", marks=pytest.mark.slow)]
+    "model", ["poisson", "averaged", pytest.param("categorical", marks=pytest.mark.slow)]
 )
 def test_a_list_is_its_observations_one_by_one(pair, close, model):
-    settings = {}
-    if model == "sensitive":  # alarms of a sensitivity are confirmed within a list
-        settings["sensitivity"] = {"false_alarms_per_1000": 1.0}
-        model = "averaged"
-    by_one, in_lists = pair(model, **settings)
+    by_one, in_lists = pair(model)
     coming = list(series(model, LENGTH, 3))
     assert by_one.observe("a", coming, part=1) == in_lists.observe("a", coming, part=32)
     assert by_one.records("a") == in_lists.records("a")

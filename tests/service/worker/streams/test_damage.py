@@ -9,7 +9,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from model_core import artifact, codec
+from model_core import codec
 from model_core.table import statistics_line
 from service import wire
 from service.observability import metrics
@@ -27,7 +27,7 @@ from service.wire import (
     WhatIf,
 )
 from tests.service.worker.conftest import slug
-from tests.service.worker.kinds import KINDS, publish, series
+from tests.service.worker.kinds import KINDS, amend, publish, series
 
 PUMP = KINDS["alpaca"]
 AT = [[0.3, -1.0, 0.5]]
@@ -280,10 +280,10 @@ def test_moved_by_replay_it_goes_on_under_what_is_there(pump, close, edit):
 
 def test_what_is_written_about_a_model_does_not_make_it_another(pump, artifacts):
     expected = predicted(pump, "a")
-    artifact.amend(artifacts, description="Other words.", sensitivity={"curves": []}, training={})
+    amend(artifacts, description="Other words.", training={})
     pump.crash()
     assert predicted(pump, "a") == pytest.approx(expected, abs=1e-9)
-    artifact.amend(artifacts, hazard=0.4)
+    amend(artifacts, hazard=0.4)
     pump.crash()
     refused(pump, Predict("a", AT))
 
