@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.belief import TIE
-from model_core.table import LOG_PROB, PREVIOUS, RUN_LENGTH, SCORE
+from model_core.table import LOG_PROB, RUN_LENGTH, SCORE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,7 +22,6 @@ class Hypotheses(NamedTuple):
     log_prob: Floats
     run_length: Ints
     score: Floats
-    previous_start: Ints
 
     @property
     def likeliest(self) -> Ints:
@@ -63,7 +62,6 @@ def of_lines(lines: Floats, slots: int) -> Hypotheses:
         own[..., LOG_PROB, :].copy(),
         own[..., RUN_LENGTH, :].astype(np.int64),
         own[..., SCORE, :].copy(),
-        own[..., PREVIOUS, :].astype(np.int64),
     )
 
 
