@@ -13,6 +13,7 @@ from model_core.lazy import Tensor, torch
 NEG_INF = float("-inf")
 # Log probabilities that differ by less are equal: rounding must not choose between two starts.
 TIE = 1e-12
+GREATEST = 1e290  # evidence, of a change that is certain
 
 
 class Belief(NamedTuple):
@@ -21,13 +22,14 @@ class Belief(NamedTuple):
     log_prob: (B, S) log b(r); rows sum to one. run_length: (B, S) int64.
     score: (B, S) log probability of the best segmentation that ends in this hypothesis, up to a
     constant per row. previous_start: (B, S) int64, start of that segmentation's segment before
-    this one; -1 without one.
+    this one; -1 without one. changes: (B, S) mean number of changes on the way to this hypothesis.
     """
 
     log_prob: Tensor
     run_length: Tensor
     score: Tensor
     previous_start: Tensor
+    changes: Tensor
 
 
 class Growth(NamedTuple):
@@ -41,7 +43,7 @@ def empty(batch: int, slots: int, device: torch.device | str = "cpu") -> Belief:
     """Belief before any observation: no hypothesis in any slot."""
     nothing = torch.full((batch, slots), NEG_INF, dtype=torch.float64, device=device)
     zeros = torch.zeros(batch, slots, dtype=torch.int64, device=device)
-    return Belief(nothing, zeros, nothing.clone(), zeros - 1)
+    return Belief(nothing, zeros, nothing.clone(), zeros - 1, torch.zeros_like(nothing))
 
 
 def grow(
@@ -58,6 +60,9 @@ def grow(
     # At first there is nothing to sum: masked, or its gradient would be nan.
     joint = (belief.log_prob + log_hazard).masked_fill(first, 0.0)
     change = torch.logsumexp(joint, -1, keepdim=True)
+    ways = torch.exp(joint - change).detach()
+    changes = (ways * (belief.changes + 1)).sum(-1, keepdim=True)
+    changes = torch.where(first | torch.isneginf(change), 0.0, changes)
     path = belief.score + log_hazard
     best = path.amax(-1, keepdim=True)
     came_from = likeliest(path, belief.run_length).unsqueeze(-1)
@@ -71,6 +76,7 @@ def grow(
         torch.where(born, 0, belief.run_length + 1),
         torch.where(born, best, belief.score + log_survival),
         torch.where(born, previous, belief.previous_start),
+        torch.where(born, changes, belief.changes),
     )
     return grown, Growth(born, previous.squeeze(-1))
 
@@ -139,14 +145,24 @@ def mass_below(belief: Belief, run_length: Tensor) -> Tensor:
     return (belief.log_prob.exp() * inside).sum(-1).clamp(max=1.0)
 
 
-def suspected(belief: Belief, below: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-    """What events are about: the mass (B,) on run lengths below `below`, and a slot (B,).
+def evidence_of_change(belief: Belief, below: Tensor, hazard: Tensor) -> Tensor:
+    """Shiryaev-Roberts statistic (B,) of a change to run lengths below `below` (B,).
 
-    The slot is the most probable one; where that mass reaches a threshold (B,) above 0, the most
-    probable of those it is made of.
+    The odds of one over the hazard (B, 1) or (B, S) of those who know of none: while nothing
+    changes it is a return period, of observations between two as high.
     """
-    mass = mass_below(belief, below)
+    inside = belief.run_length < below.unsqueeze(-1)
+    unchanged = (belief.log_prob.exp() * ~inside * hazard).sum(-1)
+    return mass_below(belief, below) / unchanged.clamp(min=1 / GREATEST)
+
+
+def suspected(belief: Belief, below: Tensor, evidence: Tensor, threshold: Tensor) -> Tensor:
+    """Slot (B,) of the start that events are about.
+
+    The most probable one; where evidence reaches a threshold (B,) above 0, the most probable one of
+    run lengths below `below` (B,).
+    """
     inside = belief.run_length < below.unsqueeze(-1)
     later = likeliest(belief.log_prob.masked_fill(~inside, NEG_INF), belief.run_length)
-    alarm = (threshold > 0) & (mass >= threshold)
-    return mass, torch.where(alarm, later, likeliest(belief.log_prob, belief.run_length))
+    alarm = (threshold > 0) & (evidence >= threshold)
+    return torch.where(alarm, later, likeliest(belief.log_prob, belief.run_length))

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from model_core import anomaly
 from model_core.errors import BadState
 from model_core.stream import season
-from model_core.table import LOG_PROB, PREVIOUS, RUN_LENGTH, SEQ, Layout
+from model_core.table import CHANGES, LOG_PROB, PREVIOUS, RUN_LENGTH, SEQ, STEPS, Layout
 
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
 MAGIC = b"MOCA"
-VERSION = 2
+VERSION = 3
 _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": np.dtype("<f8"), "i64": np.dtype("<i8")}
@@ -98,6 +98,8 @@ def check(kept: Floats, head: Floats, ranks: Floats, max_hypotheses: int) -> Non
     _check_whole("seq", head[[SEQ]], 0, 2.0**53)
     _check_whole("run lengths", kept[RUN_LENGTH], 0, seq - 1)
     _check_whole("previous starts", kept[PREVIOUS], -1, seq - 1)
+    if head[STEPS] < 0 or ((kept[CHANGES] < 0) | (kept[CHANGES] > seq)).any():
+        raise BadState("state has numbers of steps or changes that no stream has")
     if (kept[LOG_PROB] > 1e-6).any():
         raise BadState("state has log probabilities that are none")
     if not anomaly.valid(ranks):

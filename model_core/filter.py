@@ -22,7 +22,8 @@ from model_core.upm.base import Stats, UnderlyingModel, over, select, tree_map
 class FilterState(NamedTuple):
     """What the next step needs.
 
-    belief: `b(r | x_t, y_t)` and path scores. seq: (B,) int64 observations applied. totals:
+    belief: `b(r | x_t, y_t)` and path scores. seq: (B,) int64 observations applied. steps: (B,) of
+    the hazard between the first of them and the last. totals:
     (B, 1 + 2d) count, sums and sums of squares of the labels, less the prior's location;
     totals_at_start: (B, S, 1 + 2d) the same when each hypothesis was born, so that differences give
     the moments of any segment. context: (B, c) what the model keeps of a stream for all hypotheses
@@ -31,6 +32,7 @@ class FilterState(NamedTuple):
 
     belief: Belief
     seq: Tensor
+    steps: Tensor
     totals: Tensor
     totals_at_start: Tensor
     context: Tensor
@@ -50,7 +52,7 @@ class Inputs(NamedTuple):
 
     x: (B, x_dim) or None. y: (B, d), anything where not labelled; of a `partial` model nan where an
     output is missing. labelled: (B,) bool.
-    hazard: (B, H) table by run length, H = 1 for a constant. elapsed, outlier_rate: (B,).
+    hazard: (B, H) as `model_core.hazard` has it, H = 1 for a constant. elapsed, outlier_rate: (B,).
     changepoint: (B,) supervision, nan where none.
     """
 
@@ -113,13 +115,14 @@ def init(prior: Prior, max_hypotheses: int) -> FilterState:
     at_start = totals.unsqueeze(1).repeat(1, slots, 1)
     seq = torch.zeros(batch, dtype=torch.int64, device=device)
     belief = beliefs.empty(batch, slots, device)
-    return FilterState(belief, seq, totals, at_start, prior.context.clone(), stats)
+    steps = torch.zeros(batch, dtype=torch.float64, device=device)
+    return FilterState(belief, seq, steps, totals, at_start, prior.context.clone(), stats)
 
 
 def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState, Growth]:
     """Make room for the hypothesis that the coming observation starts a regime."""
-    hazard = hazards.at(inputs.hazard, state.belief.run_length)
     elapsed = inputs.elapsed.unsqueeze(-1)
+    hazard = expected_hazard(state, inputs.hazard)
     change, survival = hazards.log_change(hazard, elapsed, inputs.changepoint.unsqueeze(-1))
     grown, growth = beliefs.grow(state.belief, state.seq, change, survival)
     born = growth.born
@@ -127,7 +130,14 @@ def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState,
         over(born, state.totals_at_start), state.totals[:, None], state.totals_at_start
     )
     stats = select(born, prior.stats, state.stats)
-    return state._replace(belief=grown, totals_at_start=at_start, stats=stats), growth
+    steps = state.steps + torch.where(state.seq > 0, inputs.elapsed, 0.0)
+    return state._replace(belief=grown, steps=steps, totals_at_start=at_start, stats=stats), growth
+
+
+def expected_hazard(state: FilterState, table: Tensor) -> Tensor:
+    """Hazard (B, S), or (B, 1), that hypotheses expect of the step to come; table: (B, H)."""
+    belief = state.belief
+    return hazards.expected(table, belief.run_length, belief.changes, state.steps)
 
 
 def predict(model: UnderlyingModel, state: FilterState, prior: Prior, inputs: Inputs) -> Prediction:
@@ -189,7 +199,9 @@ def step(
         log_other = torch.log(prediction.beside)[:, 0]
         log_score = torch.logaddexp(log_own + log_score, log_other + log_beside)
     context = model.remember(context, believed, inputs.labelled)
-    new = FilterState(kept, grown.seq + 1, totals, grown.totals_at_start, context, stats)
+    new = FilterState(
+        kept, grown.seq + 1, grown.steps, totals, grown.totals_at_start, context, stats
+    )
     ok = torch.isfinite(log_score) & finite(new)
     score = torch.where(inputs.labelled, log_score, torch.nan)
     info = Info(prediction.mixture, score, change, pruned, growth.previous_start, ok)
@@ -337,5 +349,4 @@ def rebuild(like: FilterState, tensors: list[Tensor]) -> FilterState:
     last = -len(like.stats)
     belief = Belief(*tensors[:first])
     stats = type(like.stats)(*tensors[last:])
-    seq, totals, at_start, context = tensors[first:last]
-    return FilterState(belief, seq, totals, at_start, context, stats)
+    return FilterState(belief, *tensors[first:last], stats)

@@ -1,8 +1,13 @@
-"""Hazards: the probability that a regime ends, constant or by the run length it has reached.
+"""Hazards: the probability that a regime ends, learned, constant, or by the run length reached.
 
 A hazard is a table `lambda(r)` for run lengths `r = 0, 1, ...`; the last entry holds for all that
 are longer, so a constant is a table of one. As everywhere, a run length of `r` has `r + 1`
 observations behind it, the first of the regime included.
+
+A learned hazard is constant and unknown, with the prior Beta(a, b). A hypothesis with `n` changes
+in `t` steps behind it expects `(a + n) / (a + b + t)` of it (Wilson, Nassar and Gold 2010, *Neural
+Computation* 22). One that many segmentations lead to keeps their mean `n`, not its distribution. In
+place of a table stands `(LEARNED, a, b)`.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from collections.abc import Sequence
 from model_core.lazy import Tensor, torch
 
 LONGEST = 10_000  # entries of a table
+LEARNED = -1.0  # first entry of what stands in place of a table
 NEGLIGIBLE = 1e-6  # share of regimes, or relative difference from the limit, not worth an entry
 
 
@@ -31,6 +37,15 @@ def checked(hazard: float | Sequence[float]) -> tuple[float, ...]:
             "a hazard of 0 at every run length never allows a change: expected one above 0"
         )
     return tuple(map(float, table))
+
+
+def learned(changes: float, steps: float) -> tuple[float, float, float]:
+    """A hazard that is learned, as if so many changes and steps without one had been seen."""
+    return LEARNED, changes, steps
+
+
+# As all streams do whose settings and model state none: about one change in 1,000 steps.
+BY_STREAM = learned(0.2, 200.0)
 
 
 def negative_binomial(mean: float, shape: float) -> tuple[float, ...]:
@@ -91,6 +106,27 @@ def at(table: Tensor, run_length: Tensor) -> Tensor:
     if table.shape[-1] == 1:
         return table
     return table.gather(-1, run_length.clamp(0, table.shape[-1] - 1))
+
+
+def expected(table: Tensor, run_length: Tensor, changes: Tensor, steps: Tensor) -> Tensor:
+    """Hazard (B, S), or (B, 1), that hypotheses expect; learned ones included.
+
+    changes: (B, S) behind each hypothesis, in `steps` (B,) of the hazard.
+    """
+    listed = at(table, run_length)
+    if table.shape[-1] < 3:
+        return listed
+    mark, a, b = table[:, :3].split(1, -1)
+    return torch.where(mark == LEARNED, (a + changes) / (a + b + steps.unsqueeze(-1)), listed)
+
+
+def greatest(table: Tensor, learned: Tensor) -> Tensor:
+    """Hazard (B, S), or (B, 1), by which evidence is measured: of a table the greatest.
+
+    learned: what hypotheses expect, for those that are learned.
+    """
+    largest = table.amax(-1, keepdim=True)
+    return torch.where(table[:, :1] == LEARNED, learned, largest)
 
 
 def log_change(hazard: Tensor, elapsed: Tensor, changepoint: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core import belief as beliefs
-from model_core.filter import FilterState, Info
+from model_core import hazard as hazards
+from model_core.filter import FilterState, Info, expected_hazard
 from model_core.lazy import Tensor, torch
 from model_core.stream.events import Reading
 from model_core.stream.state import TypicalRegime
@@ -19,8 +20,9 @@ from model_core.upm.base import UnderlyingModel
 class Readout(NamedTuple):
     """One stream's numbers after a step.
 
-    event_*, start_totals: of the start that events are about, the most probable one unless
-    `changed_probability` has reached the stream's threshold. totals, start_totals: count, sums and
+    evidence: of a change since the last confirmation, see `belief.evidence_of_change`. event_*,
+    start_totals: of the start that events are about, the most probable one unless the evidence has
+    reached the stream's threshold. totals, start_totals: count, sums and
     sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes.
     """
 
@@ -30,6 +32,7 @@ class Readout(NamedTuple):
     born_previous_start: int
     ok: bool
     changed_probability: float
+    evidence: float
     recent_change_probability: float
     map_run_length: int
     event_run_length: int
@@ -52,7 +55,7 @@ class Readout(NamedTuple):
             self.event_previous_start,
             self.totals if quantity else None,
             self.start_totals if quantity else None,
-            self.changed_probability,
+            self.evidence,
         )
 
 
@@ -61,19 +64,26 @@ NUMBERS = {name: kind for name, kind in get_type_hints(Readout).items() if isins
 
 
 def table(
-    state: FilterState, info: Info, confirmed: Tensor, thresholds: Tensor, recent_window: int
+    state: FilterState,
+    info: Info,
+    hazard: Tensor,
+    settled: Tensor,
+    thresholds: Tensor,
+    recent_window: int,
 ) -> Tensor:
-    """Return the numbers of `Readout` (B, 14 + 2 + 4d) on the state's device; see `rows`.
+    """Return the numbers of `Readout` (B, 15 + 2 + 4d) on the state's device; see `rows`.
 
-    state: after the step. confirmed: (B,) int64 start of the last confirmed event. thresholds:
-    (B,) of `changed_probability`, at which a change is confirmed; 0 where it takes time.
-    recent_window: run lengths that count as a recent change.
+    state: after the step. hazard: (B, H), as of `Inputs`. settled: (B,) int64 last position at
+    which a start is no new change. thresholds: (B,) of evidence, at which a change is confirmed; 0
+    where it takes time. recent_window: run lengths that count as a recent change.
     """
     belief = state.belief
     seq = state.seq - 1
-    # The newest start is after the confirmed one: run lengths below seq - confirmed.
-    below = seq - confirmed
-    changed, slot = beliefs.suspected(belief, below, thresholds)
+    # Starts after the settled ones: run lengths below seq - settled.
+    below = seq - settled
+    rate = hazards.greatest(hazard, expected_hazard(state, hazard))
+    evidence = beliefs.evidence_of_change(belief, below, rate)
+    slot = beliefs.suspected(belief, below, evidence, thresholds)
     stream = torch.arange(len(slot), device=slot.device)
     probability = belief.log_prob.exp()
     columns = {
@@ -82,7 +92,8 @@ def table(
         "pruned_mass": info.pruned_mass,
         "born_previous_start": info.born_previous_start,
         "ok": info.ok,
-        "changed_probability": changed,
+        "changed_probability": beliefs.mass_below(belief, below),
+        "evidence": evidence,
         "recent_change_probability": beliefs.mass_below(
             belief, torch.full_like(below, recent_window)
         ),

@@ -1,11 +1,12 @@
 """States and priors as rows of numbers, the slots last: as kernels step them, where they lie.
 
-A row is the lines and the head of one stream. Lines (L, W): log probability, run length, score and
-previous start of each hypothesis, the totals of labels at its start, then the model's statistics,
-each number of them a line. W are the slots, filled up to whole vectors with two columns at least
-that no hypothesis has: the last holds the statistics of the prior, as do those before it, whose
-probability is 0. The head (H,): position, the labels' location, the totals of labels, the context
-and the context before the first label. Whole numbers are as floats, exact up to 2^53.
+A row is the lines and the head of one stream. Lines (L, W): log probability, run length, score,
+previous start and changes of each hypothesis, the totals of labels at its start, then the model's
+statistics, each number of them a line. W are the slots, filled up to whole vectors with two columns
+at least that no hypothesis has: the last holds the statistics of the prior, as do those before it,
+whose probability is 0. The head (H,): position, steps of the hazard, the labels' location, the
+totals of labels, the context and the context before the first label. Whole numbers are as floats,
+exact up to 2^53.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from model_core.upm.base import UnderlyingModel
 Floats = NDArray[np.float64]
 LANES = 8  # numbers that the widest vectors of a processor hold
 # Lines; the totals at the start and the statistics follow.
-LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, TOTALS_AT_START = range(5)
-SEQ, LOCATION = range(2)  # places in the head
+LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, CHANGES, TOTALS_AT_START = range(6)
+SEQ, STEPS, LOCATION = range(3)  # places in the head
 
 
 def padded(numbers: int) -> int:
@@ -108,9 +109,9 @@ class Layout:
         lines[:, PREVIOUS, : self.slots] = -1
         for name, leaf in self._leaves.items():
             lines[:, leaf.lines] = getattr(stats, name).reshape(batch, -1, 1)
-        nothing = np.zeros((batch, 2 + 2 * self.outputs))
-        seq, totals = np.split(nothing, [1], 1)
-        heads = np.hstack((seq, locations[:, : self.outputs], totals, context, context))
+        nothing = np.zeros((batch, 3 + 2 * self.outputs))
+        counts, totals = np.split(nothing, [LOCATION], 1)
+        heads = np.hstack((counts, locations[:, : self.outputs], totals, context, context))
         return lines, heads
 
     def packed(self, state: FilterState, prior: Prior) -> tuple[Tensor, Tensor]:
@@ -121,7 +122,8 @@ class Layout:
         lines[:, LOG_PROB, self.slots :] = -torch.inf
         lines[:, SCORE, self.slots :] = -torch.inf
         own = lines[..., : self.slots]
-        for line, numbers in zip((LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS), belief, strict=True):
+        lines_of_belief = LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, CHANGES
+        for line, numbers in zip(lines_of_belief, belief, strict=True):
             own[:, line] = numbers
         own[:, TOTALS_AT_START : statistics_line(self.outputs)] = state.totals_at_start.mT
         for name, leaf in self._leaves.items():
@@ -129,7 +131,8 @@ class Layout:
             fresh = getattr(prior.stats, name).flatten(2).mT
             lines[:, leaf.lines, self.slots :] = fresh.expand(-1, -1, self.width - self.slots)
         seq = state.seq.unsqueeze(-1).double()
-        heads = seq, prior.location, state.totals, state.context, prior.context
+        steps = state.steps.unsqueeze(-1)
+        heads = seq, steps, prior.location, state.totals, state.context, prior.context
         return lines, torch.cat(heads, -1)
 
     def state(self, lines: Floats | Tensor, heads: Floats | Tensor) -> FilterState:
@@ -137,12 +140,17 @@ class Layout:
         own = torch.as_tensor(lines)[..., : self.slots]
         head = torch.as_tensor(heads)
         belief = Belief(
-            own[:, LOG_PROB], own[:, RUN_LENGTH].long(), own[:, SCORE], own[:, PREVIOUS].long()
+            own[:, LOG_PROB],
+            own[:, RUN_LENGTH].long(),
+            own[:, SCORE],
+            own[:, PREVIOUS].long(),
+            own[:, CHANGES],
         )
         _, totals, context, _ = self._parts(head)
         at_start = own[:, TOTALS_AT_START : statistics_line(self.outputs)].mT
         stats = self._statistics(own)
-        return FilterState(belief, head[:, SEQ].long(), totals, at_start, context, stats)
+        seq = head[:, SEQ].long()
+        return FilterState(belief, seq, head[:, STEPS], totals, at_start, context, stats)
 
     def prior(self, lines: Floats | Tensor, heads: Floats | Tensor) -> Prior:
         """Priors of rows, views of them."""
@@ -156,7 +164,7 @@ class Layout:
         not hold across it.
         """
         resized = np.repeat(lines[..., -1:], self.width, -1)
-        resized[:, (RUN_LENGTH, *range(TOTALS_AT_START, statistics_line(self.outputs)))] = 0
+        resized[:, (RUN_LENGTH, *range(CHANGES, statistics_line(self.outputs)))] = 0
         resized[:, PREVIOUS, : self.slots] = -1
         keep = min(self.max_hypotheses, slots)
         order = np.argsort(-lines[:, LOG_PROB, :slots], 1, kind="stable")[:, :keep]
@@ -175,7 +183,7 @@ class Layout:
 
     def _parts(self, heads: Tensor) -> Sequence[Tensor]:
         """Locations, totals, contexts, and contexts before the first label."""
-        sizes = [1, self.outputs, 1 + 2 * self.outputs, self.context, self.context]
+        sizes = [LOCATION, self.outputs, 1 + 2 * self.outputs, self.context, self.context]
         return torch.split(heads, sizes, -1)[1:]
 
     def _statistics(self, columns: Tensor) -> NamedTuple:

@@ -105,8 +105,13 @@ class Parts:
         return value
 
     def hazard(self) -> float | tuple[float, ...]:
-        """`hazard`: a number, a table by run length, or `{"mean": m, "shape": k}` of durations."""
+        """`hazard`: a number, a table by run length, or `{"mean": m, "shape": k}` of durations.
+
+        Left out, or null: each stream learns its own.
+        """
         value = self.description.get("hazard")
+        if value is None:
+            return hazards.BY_STREAM
         if isinstance(value, list | dict):
             try:
                 return _table(value)

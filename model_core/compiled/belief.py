@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import math
 
-from model_core.belief import TIE
+from model_core.belief import GREATEST, TIE
 from model_core.compiled import (
     CHANGEPOINT,
-    CONFIRMED,
     ELAPSED,
     LABEL,
     LABELLED,
+    SETTLED,
     THRESHOLD,
     arithmetic,
 )
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import Floats, compiled, totals_place, whole
+from model_core.hazard import LEARNED
 from model_core.table import (
+    CHANGES,
     LOCATION,
     LOG_PROB,
     PREVIOUS,
     RUN_LENGTH,
     SCORE,
     SEQ,
+    STEPS,
     TOTALS_AT_START,
 )
 
@@ -46,10 +49,10 @@ ROWS = 10
 
 # Columns of the table of a readout, as `readout.NUMBERS` has them; the totals follow.
 (
-    LOG_SCORE, CHANGEPOINT_PROBABILITY, PRUNED_MASS, BORN_PREVIOUS_START, OK, CHANGED, RECENT,
-    MAP_RUN_LENGTH, EVENT_RUN_LENGTH, EVENT_PROBABILITY, EVENT_PREVIOUS_START, MEAN_RUN_LENGTH,
-    HYPOTHESES, BEST_START, NUMBERS,
-) = range(15)  # fmt: skip
+    LOG_SCORE, CHANGEPOINT_PROBABILITY, PRUNED_MASS, BORN_PREVIOUS_START, OK, CHANGED, EVIDENCE,
+    RECENT, MAP_RUN_LENGTH, EVENT_RUN_LENGTH, EVENT_PROBABILITY, EVENT_PREVIOUS_START,
+    MEAN_RUN_LENGTH, HYPOTHESES, BEST_START, NUMBERS,
+) = range(16)  # fmt: skip
 
 
 @compiled
@@ -65,7 +68,17 @@ def log_change(hazard: float, elapsed: float, changepoint: float) -> tuple[float
 
 
 @compiled
-def _changes(lines: Floats, number: Floats, hazard: Floats, work: Floats) -> float:
+def _expected(lines: Floats, steps: float, hazard: Floats, out: Floats) -> None:
+    """Hazards that are learned, as `hazard.expected`."""
+    changes = lines[CHANGES]
+    a = hazard[1]
+    total = a + hazard[2] + steps
+    for i in range(whole(out)):
+        out[i] = (a + changes[i]) / total
+
+
+@compiled
+def _changes(lines: Floats, steps: float, number: Floats, hazard: Floats, work: Floats) -> float:
     """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH.
 
     Returns the log of how much likelier no change is, where all have the same hazard; else nan.
@@ -79,6 +92,10 @@ def _changes(lines: Floats, number: Floats, hazard: Floats, work: Floats) -> flo
         arithmetic.shift(log_prob, survival, work[GROWN], n)
         arithmetic.shift(score, survival, work[PATH], n)
         return survival - change
+    if hazard[0] == LEARNED:
+        _expected(lines, steps, hazard, work[SPARE])
+        _learned_changes(lines, number, work)
+        return math.nan
     for i in range(n):
         entry = min(max(int(run_length[i]), 0), entries - 1)
         change, survival = log_change(hazard[entry], number[ELAPSED], number[CHANGEPOINT])
@@ -87,6 +104,27 @@ def _changes(lines: Floats, number: Floats, hazard: Floats, work: Floats) -> flo
         work[GROWN, i] = log_prob[i] + survival
         work[PATH, i] = score[i] + survival
     return math.nan
+
+
+@compiled
+def _learned_changes(lines: Floats, number: Floats, work: Floats) -> None:
+    """As `_changes`, by the hazards in SPARE."""
+    log_prob, score, hazard = lines[LOG_PROB], lines[SCORE], work[SPARE]
+    change, survival = work[INSIDE], work[OUTSIDE]
+    n = whole(log_prob)
+    if number[ELAPSED] == 1 and math.isnan(number[CHANGEPOINT]):
+        for i in range(n):
+            change[i] = arithmetic.log(hazard[i])
+        for i in range(n):
+            survival[i] = arithmetic.log1p(-hazard[i])
+    else:
+        for i in range(n):
+            change[i], survival[i] = log_change(hazard[i], number[ELAPSED], number[CHANGEPOINT])
+    for i in range(n):
+        work[EACH, i] = log_prob[i] + change[i]
+        work[SHARE, i] = score[i] + change[i]
+        work[GROWN, i] = log_prob[i] + survival[i]
+        work[PATH, i] = score[i] + survival[i]
 
 
 @compiled
@@ -103,19 +141,24 @@ def _likeliest(log_prob: Floats, age: Floats, below: float, spare: Floats) -> in
 
 @compiled
 def grow(
-    lines: Floats, slots: int, seq: float, number: Floats, hazard: Floats, work: Floats
-) -> tuple[int, float]:
-    """Fill GROWN, PATH and CHANCE; returns the new hypothesis's slot and its previous start."""
-    log_prob, n = lines[LOG_PROB], whole(work[GROWN])
+    lines: Floats, slots: int, head: Floats, number: Floats, hazard: Floats, work: Floats
+) -> tuple[int, float, float]:
+    """Fill GROWN, PATH and CHANCE.
+
+    Returns the new hypothesis's slot, its previous start and the changes behind it.
+    """
+    log_prob, n, seq = lines[LOG_PROB], whole(work[GROWN]), head[SEQ]
     slot = arithmetic.place_of(log_prob, arithmetic.smallest(log_prob, slots), slots)
-    likelier = _changes(lines, number, hazard, work)
-    change, best, previous, scale = 0.0, 0.0, -1.0, 0.0
+    likelier = _changes(lines, head[STEPS], number, hazard, work)
+    change, best, previous, scale, changes = 0.0, 0.0, -1.0, 0.0, 0.0
     if seq > 0:
         top = arithmetic.largest(work[EACH], n)
         change = -INF
         if top > -INF:
             arithmetic.exp_of(work[EACH], top, work[CHANCE], n)
-            change = top + math.log(arithmetic.total(work[CHANCE], n))
+            ways = arithmetic.total(work[CHANCE], n)
+            change = top + math.log(ways)
+            changes = arithmetic.dot(work[CHANCE], lines[CHANGES], n) / ways + 1.0
             scale = math.exp(top + likelier)
         best = arithmetic.largest(work[SHARE], n)
         run_length = lines[RUN_LENGTH]
@@ -127,7 +170,7 @@ def grow(
         work[CHANCE, slot] = math.exp(change)
     else:
         arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
-    return slot, previous
+    return slot, previous, changes
 
 
 @compiled
@@ -252,6 +295,8 @@ def keep(
     slots: int,
     slot: int,
     previous: float,
+    changes: float,
+    elapsed: float,
     totals: Floats,
     work: Floats,
     table: Floats,
@@ -272,6 +317,7 @@ def keep(
         run_length[i] += 1.0
     run_length[slot] = 0.0
     lines[PREVIOUS, slot] = previous
+    lines[CHANGES, slot] = changes
     for k in range(size):
         lines[TOTALS_AT_START + k, slot] = own[k]
         own[k] = totals[k]
@@ -282,6 +328,7 @@ def keep(
     work[MASS, drop] = 0.0
     arithmetic.shift(posterior, 0.0, lines[LOG_PROB], slots)
     arithmetic.shift(path, 0.0, lines[SCORE], slots)
+    head[STEPS] += elapsed if head[SEQ] > 0 else 0.0
     head[SEQ] += 1.0
 
 
@@ -294,27 +341,45 @@ def _mass_below(mass: Floats, age: Floats, below: float, spare: Floats) -> float
 
 
 @compiled
+def _unchanged(
+    lines: Floats, steps: float, below: float, hazard: Floats, mass: Floats, spare: Floats
+) -> float:
+    """Hazard of those who know of no change, as `belief.evidence_of_change` divides by it."""
+    age, n = lines[RUN_LENGTH], whole(mass)
+    if hazard[0] == LEARNED:
+        _expected(lines, steps, hazard, spare)
+    else:
+        arithmetic.fill(spare, arithmetic.largest(hazard, hazard.shape[0]))
+    for i in range(n):
+        spare[i] = spare[i] * mass[i] if age[i] >= below else 0.0
+    return max(arithmetic.total(spare, n), 1.0 / GREATEST)
+
+
+@compiled
 def read_out(
     lines: Floats,
-    seq: float,
+    head: Floats,
     totals: Floats,
     number: Floats,
+    hazard: Floats,
     window: int,
     work: Floats,
     table: Floats,
 ) -> None:
     """Fill the table's numbers that are of the belief after the step, as `readout.table` does.
 
-    seq: position of the observation. totals: of the labels, after it.
+    lines, head: after the step. totals: of the labels, after it.
     """
+    seq = head[SEQ] - 1.0
     log_prob, age, score = work[POSTERIOR], lines[RUN_LENGTH], work[PATH]
     mass, spare = work[MASS], work[SPARE]
-    n, below = whole(mass), seq - number[CONFIRMED]
+    n, below = whole(mass), seq - number[SETTLED]
     likeliest = _likeliest(log_prob, age, INF, spare)
     best = _likeliest(score, age, INF, spare)
     changed = _mass_below(mass, age, below, spare)
+    evidence = changed / _unchanged(lines, head[STEPS], below, hazard, mass, spare)
     event = likeliest
-    if number[THRESHOLD] > 0 and changed >= number[THRESHOLD]:
+    if number[THRESHOLD] > 0 and evidence >= number[THRESHOLD]:
         event = _likeliest(log_prob, age, below, spare)
     for i in range(n):
         spare[i] = mass[i] * age[i]
@@ -322,6 +387,7 @@ def read_out(
     for i in range(n):
         alive += 1 if log_prob[i] > -INF else 0
     table[CHANGED] = changed
+    table[EVIDENCE] = evidence
     table[MEAN_RUN_LENGTH] = arithmetic.total(spare, n)
     table[RECENT] = _mass_below(mass, age, window, spare)
     table[MAP_RUN_LENGTH] = age[likeliest]

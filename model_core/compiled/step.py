@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from model_core.compiled import LABELLED, OUTLIER_RATE, arithmetic, belief
+from model_core.compiled import ELAPSED, LABELLED, OUTLIER_RATE, arithmetic, belief
 from model_core.compiled.belief import EACH, LOG_SCORE, OK, PATH, SHARE
 from model_core.compiled.jit import (
     Floats,
@@ -27,7 +27,6 @@ from model_core.compiled.jit import (
     statistics_line,
     whole,
 )
-from model_core.table import SEQ
 
 NO_NUMBERS = np.empty(0)
 
@@ -238,7 +237,7 @@ def advance(
         context = head[at:end]
         rate = number[OUTLIER_RATE] if model.outliers else 0.0
         labelled = number[LABELLED] > 0
-        slot, previous = belief.grow(line, slots, head[SEQ], number, hazards[b], work)
+        slot, previous, changes = belief.grow(line, slots, head, number, hazards[b], work)
         _load(line, first, slot, own)
         step = RowStep(model, number, context, line, own, params, work, marginal)
         beside = call(predict, step)
@@ -266,10 +265,10 @@ def advance(
             log_score = call(learn, step, log_score)
         if not (math.isfinite(log_score) and _finite(own, work[belief.SPARE])):
             continue
-        belief.keep(line, head, slots, slot, previous, totals, work, out)
+        belief.keep(line, head, slots, slot, previous, changes, number[ELAPSED], totals, work, out)
         _store(own, first, slots, line)
         call(remember, step)
-        belief.read_out(line, head[SEQ] - 1.0, totals, number, window, work, out)
+        belief.read_out(line, head, totals, number, hazards[b], window, work, out)
         belief.copy(line, beliefs[b : b + 1])
         out[LOG_SCORE] = log_score if labelled else np.nan
         out[OK] = 1.0

@@ -93,13 +93,13 @@ def labelled(model: UnderlyingModel, y: Floats) -> NDArray[np.bool_]:
 def packed(
     model: UnderlyingModel,
     seen: Columns,
-    confirmed: list[int] | int,
+    settled: list[int] | int,
     threshold: list[float] | float,
 ) -> Floats:
     """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`.
 
-    confirmed: start of the last confirmed event of each. threshold: of `changed_probability`, at
-    which a change is confirmed; 0 where it takes time.
+    settled: last position of each at which a start is no new change. threshold: of the evidence,
+    at which a change is confirmed; 0 where it takes time.
     """
     label = places.LABEL
     x = label + model.y_dim
@@ -109,7 +109,7 @@ def packed(
     inputs[:, places.ELAPSED] = seen.elapsed
     inputs[:, places.CHANGEPOINT] = seen.changepoint
     inputs[:, places.OUTLIER_RATE] = seen.outlier_rate
-    inputs[:, places.CONFIRMED] = confirmed
+    inputs[:, places.SETTLED] = settled
     inputs[:, places.THRESHOLD] = threshold
     inputs[:, label:x] = np.where(there[:, None], seen.filtered, 0.0)
     inputs[:, x:] = seen.x

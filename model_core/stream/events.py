@@ -1,9 +1,10 @@
 """The life of changepoint events: suspected, confirmed, withdrawn, relocated (DESIGN, section 2).
 
-An event is suspected when the MAP run start moves past the last confirmed one, confirmed when it
-has stayed there for `confirm_after` observations or a change is as probable as a threshold asks,
-withdrawn when it does not. Meanwhile the start may move: that is a better estimate of it, unless it
-moves past the suspicion itself.
+An event is suspected when the MAP run start moves past what is settled: the warm-up, and all that
+was observed when the last change was confirmed. It is confirmed when the evidence of a change since
+then reaches a threshold, or when it has stayed for `confirm_after` observations, and withdrawn when
+it does not. Meanwhile the start may move: that is a better estimate of it, unless it moves past the
+suspicion itself.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Event(NamedTuple):
 class Track(NamedTuple):
     """What following the events needs from one observation to the next.
 
-    Totals are a count, sums and sums of squares of all labels before a start.
+    settled: last position at which a start is no new change. Totals are a count, sums and sums of
+    squares of all labels before a start.
     """
 
     confirmed_start: int = 0
@@ -61,6 +63,7 @@ class Track(NamedTuple):
     event: Event | None = None  # the event under suspicion
     last_event: Event | None = None  # the last confirmed one
     next_event: int = 1
+    settled: int = 0
 
 
 class Reading(NamedTuple):
@@ -68,8 +71,7 @@ class Reading(NamedTuple):
 
     start: MAP run start, with its `probability`. previous_start: where the best path before it
     starts. totals: count, sums and sums of squares of all labels; start_totals: those before
-    `start`; both None where labels are no quantities. changed_probability: mass on run starts later
-    than the last confirmed one.
+    `start`; both None where labels are no quantities. evidence: of a change since what is settled.
     """
 
     seq: int
@@ -79,7 +81,7 @@ class Reading(NamedTuple):
     previous_start: int
     totals: list[float] | None
     start_totals: list[float] | None
-    changed_probability: float = 1.0
+    evidence: float = 0.0
 
 
 def track(
@@ -87,15 +89,15 @@ def track(
 ) -> tuple[Track, list[Event]]:
     """Move the event state by one observation; returns it and the events that changed.
 
-    threshold: of `changed_probability`, at which a change is confirmed; 0: it is once it was kept
-    for `confirm_after` observations.
+    threshold: of the evidence, at which a change is confirmed; 0: it is once it was kept for
+    `confirm_after` observations.
     """
-    if reading.start <= state.confirmed_start:
+    if reading.start <= state.settled:
         return _withdraw(state, reading)
     state, changed = _suspect(state, reading)
     event = state.event
     if threshold:
-        confirmed = reading.changed_probability >= threshold
+        confirmed = reading.evidence >= threshold
     else:
         confirmed = event is not None and reading.seq - event.suspected_at >= confirm_after
     if confirmed:
@@ -170,6 +172,7 @@ def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         before_totals=before,
         confirmed_totals=reading.start_totals,
         confirmed_start=reading.start,
+        settled=reading.seq,
     )
     return state, [*changed, confirmed]
 

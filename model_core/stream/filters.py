@@ -78,7 +78,7 @@ class Filters:
         no_inputs = np.empty((self.rows, 0))
         ones = np.ones(self.rows)
         nothing = np.zeros(self.rows)
-        confirmed = [0] * self.rows
+        settled = [0] * self.rows
         thresholds = [0.0] * self.rows
         for t in range(y.shape[1]):
             seen = Columns(
@@ -90,6 +90,4 @@ class Filters:
                 hazard=hazards,
                 offset=nothing,
             )
-            yield self.slab.step(
-                self._rows, seen, confirmed, thresholds, summarised=self._summarised
-            )
+            yield self.slab.step(self._rows, seen, settled, thresholds, summarised=self._summarised)

@@ -97,7 +97,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         steps = slab.step(
             [series.row for series in chosen],
             coming,
-            [series.state.track.confirmed_start for series in chosen],
+            [series.state.track.settled for series in chosen],
             [series.state.settings.threshold for series in chosen],
             detailed,
             self.summarised,
@@ -140,7 +140,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 slab.through(
                     series.row,
                     coming,
-                    lambda: series.state.track.confirmed_start,
+                    lambda: series.state.track.settled,
                     state.settings.threshold,
                     self.summarised,
                     believed,
@@ -305,10 +305,10 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         changed: list[list[tuple[int, Event, str | None]]] = [[] for _ in chosen]
         previous: list[list[int]] = [[] for _ in chosen]
         refused: set[int] = set()
-        starts = [lambda state=state: state.track.confirmed_start for state in states]
-        replayed = slab.replay_each(
-            rows, pasts, starts, [state.settings.threshold for state in states]
-        )
+        for state in states:  # what begins in a warm-up is no news
+            state.track = state.track._replace(settled=max(state.track.settled, state.seq - 1))
+        starts = [lambda state=state: state.track.settled for state in states]
+        replayed = slab.replay_each(rows, pasts, starts, [state.settings.threshold for state in states])
         for i, at, line in replayed:
             self.tick()
             if line is None:
@@ -357,7 +357,7 @@ def follow(
     """
     changed: list[Event] = []
     track = state.track
-    if track.event is not None or seq - line.event_run_length > track.confirmed_start:
+    if track.event is not None or seq - line.event_run_length > track.settled:
         reading = line.reading(seq, time, quantity)
         confirm_after = state.settings.confirm_after or 0
         state.track, changed = events.track(track, reading, confirm_after, state.settings.threshold)

@@ -125,11 +125,9 @@ def begin_anew(
         location, scale = warmup.estimated(slab.model, values, stated)
     before = slab.row(row)
     slab.begin_anew(row, location, scale)
-    confirmed = max(series.track.confirmed_start - base, 0)  # as the new filter counts
+    settled = max(series.track.settled - base, 0)  # as the new filter counts
     try:
-        lines = list(
-            slab.replay(row, past._replace(seen=seen), lambda: confirmed, series.settings.threshold)
-        )
+        lines = list(slab.replay(row, past._replace(seen=seen), lambda: settled, series.settings.threshold))
     except Refused:
         slab.put(row, before)
         return None
@@ -143,12 +141,16 @@ def begin_anew(
     start = max(series.track.confirmed_start, newest - last.event_run_length)
     series.location = location
     series.scale = scale
+    settled = max(series.track.settled, start)
     series.track = series.track._replace(
-        confirmed_start=start, before_start=start, confirmed_totals=last.start_totals
+        confirmed_start=start,
+        before_start=start,
+        confirmed_totals=last.start_totals,
+        settled=settled,
     )
     series.best_start = _position(last.best_start, base, joined)
     series.map_run_length = int(belief.likeliest)
-    series.changed_probability = float(belief.mass_below(newest - start))
+    series.changed_probability = float(belief.mass_below(newest - settled))
     return Anew(offsets, [_position(line.born_previous_start, base, joined) for line in lines])
 
 

@@ -311,18 +311,19 @@ class Slab:
         self,
         rows: Sequence[int],
         seen: Columns,
-        confirmed: list[int],
+        settled: list[int],
         thresholds: list[float],
         detailed: Sequence[bool] = (),
         summarised: bool = True,
     ) -> list[Step]:
         """Step distinct rows by one observation each; reads out what the host needs, at once.
 
-        confirmed: start of the last confirmed event of each. thresholds: of `changed_probability`,
-        at which one is; 0 where it takes time. detailed: rows whose mixture itself is wanted, not
-        only its summary; none if empty. summarised: whether predictives are wanted at all.
+        settled: last position of each at which a start is no new change. thresholds: of the
+        evidence, at which one is confirmed; 0 where it takes time. detailed: rows whose mixture
+        itself is wanted, not only its summary; none if empty. summarised: whether predictives are
+        wanted at all.
         """
-        inputs = columns.packed(self.model, seen, confirmed, thresholds)
+        inputs = columns.packed(self.model, seen, settled, thresholds)
         stepped: dict[int, Step] = {}
         if self._kernel is not None:
             wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
@@ -361,17 +362,17 @@ class Slab:
         self,
         row: int,
         seen: Columns,
-        confirmed: Callable[[], int],
+        settled: Callable[[], int],
         threshold: float,
         summarised: bool = True,
         believed: bool = False,
     ) -> Iterator[Step]:
         """Step one row by one observation after the other, in few calls of its kernel.
 
-        To be taken to the end, or to the first step that is not `ok`. confirmed: start of the last
-        confirmed event by now, which the caller may move after each step. Observations are stepped
-        `AT_ONCE` as if nothing was confirmed on the way; where it was, those after it are stepped
-        anew: their numbers are about another start. believed: whether beliefs are wanted.
+        To be taken to the end, or to the first step that is not `ok`. settled: as of `step`, by
+        now, which the caller may move after each step. Observations are stepped `AT_ONCE` as if
+        nothing was settled on the way; where it was, those after it are stepped anew: their numbers
+        are about other starts. believed: whether beliefs are wanted.
         """
         at = 0
         while at < seen.rows:
@@ -383,12 +384,12 @@ class Slab:
             if self._kernel is not None and count > 1:
                 coming = coming.part(slice(count))
                 used = yield from self._series(
-                    row, coming, confirmed, threshold, summarised, believed
+                    row, coming, settled, threshold, summarised, believed
                 )
             if not used:
                 used = 1
                 one = seen.part(slice(at, at + 1))
-                (step,) = self.step([row], one, [confirmed()], [threshold], (), summarised)
+                (step,) = self.step([row], one, [settled()], [threshold], (), summarised)
                 yield step._replace(belief=self.belief(row)) if believed else step
             at += used
 
@@ -396,12 +397,12 @@ class Slab:
         self,
         row: int,
         past: Past,
-        confirmed: Callable[[], int] = lambda: 0,
+        settled: Callable[[], int] = lambda: 0,
         threshold: float = 0.0,
     ) -> Iterator[Readout]:
         """Step one row through what counts as applied; a label that it refuses counts as missing.
 
-        confirmed, threshold: as of `through`. Overrides that the state has already change nothing.
+        settled, threshold: as of `through`. Overrides that the state has already change nothing.
         The row may be ahead of what was yielded until all was. Raises Refused where it takes no
         observation at all, of a model whose numbers are not finite.
         """
@@ -413,7 +414,7 @@ class Slab:
                 self.restate(row, overrides[at])
             end = min([seen.rows, *(i for i in overrides if i > at)])
             left = seen.part(slice(at, end))
-            for step in self.through(row, left, confirmed, threshold, summarised=False):
+            for step in self.through(row, left, settled, threshold, summarised=False):
                 if not step.readout.ok:
                     if np.isnan(seen.y[at]).all():
                         raise Refused(NOT_FINITE)
@@ -426,7 +427,7 @@ class Slab:
         self,
         rows: Sequence[int],
         pasts: Sequence[Past],
-        confirmed: Sequence[Callable[[], int]],
+        settled: Sequence[Callable[[], int]],
         thresholds: Sequence[float],
     ) -> Iterator[tuple[int, int, Readout | None]]:
         """Replay several rows; those of models without a kernel step together.
@@ -435,12 +436,12 @@ class Slab:
         observation at all, as the last of a row.
         """
         if not self.in_series:
-            yield from self._replay_together(rows, pasts, confirmed, thresholds)
+            yield from self._replay_together(rows, pasts, settled, thresholds)
             return
         for i, (row, past) in enumerate(zip(rows, pasts, strict=True)):
             count = 0
             try:
-                for line in self.replay(row, past, confirmed[i], thresholds[i]):
+                for line in self.replay(row, past, settled[i], thresholds[i]):
                     yield i, count, line
                     count += 1
             except Refused:
@@ -450,7 +451,7 @@ class Slab:
         self,
         rows: Sequence[int],
         pasts: Sequence[Past],
-        confirmed: Sequence[Callable[[], int]],
+        settled: Sequence[Callable[[], int]],
         thresholds: Sequence[float],
     ) -> Iterator[tuple[int, int, Readout | None]]:
         """As `replay_each`, one observation of each at a time."""
@@ -464,7 +465,7 @@ class Slab:
                         self.restate(rows[i], pasts[i].overrides[at])
                 seen = columns.at([pasts[i].seen for i in now], at)
                 own = [rows[i] for i in now]
-                starts = [confirmed[i]() for i in now]
+                starts = [settled[i]() for i in now]
                 levels = [thresholds[i] for i in now]
                 for i, line in zip(now, self._replayed(own, seen, starts, levels), strict=True):
                     if line is None:
@@ -472,15 +473,15 @@ class Slab:
                     yield i, at, line
 
     def _replayed(
-        self, rows: Sequence[int], seen: Columns, confirmed: list[int], thresholds: list[float]
+        self, rows: Sequence[int], seen: Columns, settled: list[int], thresholds: list[float]
     ) -> list[Readout | None]:
         """Step rows by one observation each; a label that is refused counts as missing."""
         lines: list[Readout | None] = []
-        for i, step in enumerate(self.step(rows, seen, confirmed, thresholds, (), False)):
+        for i, step in enumerate(self.step(rows, seen, settled, thresholds, (), False)):
             taken = step
             if not taken.readout.ok:
                 again = seen.part([i]).unlabelled(0)
-                start = [confirmed[i]]
+                start = [settled[i]]
                 (taken,) = self.step([rows[i]], again, start, [thresholds[i]], (), False)
             lines.append(taken.readout if taken.readout.ok else None)
         return lines
@@ -489,21 +490,21 @@ class Slab:
         self,
         row: int,
         seen: Columns,
-        confirmed: Callable[[], int],
+        settled: Callable[[], int],
         threshold: float,
         summarised: bool,
         believed: bool,
     ) -> Generator[Step, None, int]:
         """Step a row by the kernel, in one call; returns how many of the observations were taken.
 
-        Those before the first that it refuses, or before which an event was confirmed.
+        Those before the first that it refuses, or before which more was settled.
         """
-        start = confirmed()
+        start = settled()
         before = self.read([row])
         inputs = columns.packed(self.model, seen, start, threshold)
         used = 0
         for step in self._advance_series(row, seen, inputs, summarised, believed):
-            if confirmed() != start:
+            if settled() != start:
                 break
             used += 1
             yield step
@@ -594,9 +595,9 @@ class Slab:
             prior = self._layout.prior(*held)
             observed = columns.inputs_of(self.model, inputs, seen.hazard, self.device)
             state, info = moca.step(self.model, state, prior, observed)
-            starts = to_device(inputs[:, places.CONFIRMED].astype(np.int64), self.device)
+            starts = to_device(inputs[:, places.SETTLED].astype(np.int64), self.device)
             alarms = to_device(inputs[:, places.THRESHOLD].copy(), self.device)
-            table = readout.table(state, info, starts, alarms, RECENT_RUN_LENGTHS)
+            table = readout.table(state, info, observed.hazard, starts, alarms, RECENT_RUN_LENGTHS)
             packed = self._layout.packed(state, prior)
             self._chunks.write(
                 rows, packed if self.device != "cpu" else [tensor.numpy() for tensor in packed]

@@ -62,6 +62,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from model_core.components import Blend, SkewedT
+from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.regression import TAILS
@@ -125,7 +126,7 @@ class Averaged(ClosedForm):
     autoregression: float = 16.0
     alpha: float = 2.0
     beta: float = 0.7
-    hazard: float = 0.01
+    hazard: float | tuple[float, ...] = BY_STREAM
     outlier_rate: float = 0.01
     kinds: ClassVar[tuple[int, ...]] = (*KINDS, *HEAVY, LEVEL, LEVEL)
     parts = len(kinds)

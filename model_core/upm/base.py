@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.components import Components
+from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 
 Stats = Any  # a NamedTuple of tensors; each model has its own
@@ -70,7 +71,7 @@ class UnderlyingModel(ABC):
     classes: int = 0  # of labels that are class indices
     needs_scale: bool = False  # whether the prior depends on a stream's location and scale
     scales_inputs: bool = False  # whether those are of the inputs too, after the labels'
-    hazard: float | tuple[float, ...] = 0.01  # default hazard, or a table by run length
+    hazard: float | tuple[float, ...] = BY_STREAM  # default, as `model_core.hazard` has it
     outlier_rate: float = 0.0  # default
     parts: int = 1  # distributions of each output that one hypothesis's predictive is made of
     partial: bool = False  # whether some outputs of a label may be missing: nan

@@ -23,6 +23,7 @@ from model_core.components import (
     NegativeBinomial,
     StudentT,
 )
+from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.tensor_ops import maths
 from model_core.upm.base import ClosedForm, Floats, Stats, of_arrays
@@ -110,7 +111,7 @@ class Gaussian(Conjugate):
     kappa: float = 0.3
     alpha: float = 2.0
     beta: float = 1.0
-    hazard: float = 0.01
+    hazard: float | tuple[float, ...] = BY_STREAM
     outlier_rate: float = 0.01
     kind: str = "gaussian"
     needs_scale: bool = True
@@ -143,7 +144,7 @@ class Exponential(Conjugate):
     """
 
     shape: float = 2.5
-    hazard: float = 0.01
+    hazard: float | tuple[float, ...] = BY_STREAM
     outlier_rate: float = 0.01
     kind: str = "exponential"
     label: str = "positive"
@@ -171,7 +172,7 @@ class BernoulliModel(Conjugate):
 
     ones: float = 1.0
     zeros: float = 1.0
-    hazard: float = 0.01
+    hazard: float | tuple[float, ...] = BY_STREAM
     kind: str = "bernoulli"
     label: str = "binary"
     equations = "bernoulli"
@@ -196,7 +197,7 @@ class CategoricalModel(Conjugate):
 
     classes: int = 2
     concentration: float = 1.0
-    hazard: float = 0.01
+    hazard: float | tuple[float, ...] = BY_STREAM
     kind: str = "categorical"
     label: str = "class"
     equations = "categorical"
@@ -240,7 +241,7 @@ class Poisson(Conjugate):
     factors: tuple[float, ...] = (0.01, 1.0, 100.0)
     weights: tuple[float, ...] = (0.01, 0.98, 0.01)
     outlier_weights: tuple[float, ...] = (0.02, 0.96, 0.02)
-    hazard: float = 0.01
+    hazard: float | tuple[float, ...] = BY_STREAM
     outlier_rate: float = 0.01
     kind: str = "poisson"
     label: str = "count"

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from model_core.components import Blend, SkewedT
 from model_core.encoder import Encoder
+from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.upm.averaged import Averaged, AveragedStats, PartsReading
 from model_core.upm.base import Beside, UnderlyingModel
@@ -72,7 +73,7 @@ class Fleet(Averaged):
     noise_beta: Tensor
     lags: int = 0
     chance: float = 0.5
-    hazard: float | tuple[float, ...] = 0.01  # type: ignore[assignment]
+    hazard: float | tuple[float, ...] = BY_STREAM  # type: ignore[assignment]
     kind: str = "fleet"
     parts = Averaged.parts + 1
     heavy = (*Averaged.heavy, False)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.upm import lags
 from model_core.upm.base import ClosedForm, Floats, Stats, in_units, of_arrays
@@ -44,7 +45,7 @@ class ZeroTraining(ClosedForm, Regression):
     level: float = 10.0
     alpha: float = 1.5
     beta: float = 0.5
-    hazard: float = 0.01
+    hazard: float | tuple[float, ...] = BY_STREAM
     outlier_rate: float = 0.01
     needs_scale: bool = True
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from model_core.components import MultivariateStudentT
+from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor
 from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm import wishart
@@ -37,7 +38,7 @@ class Multivariate(ClosedForm):
     kappa: float = Gaussian.kappa
     alpha: float = Gaussian.alpha
     beta: float = Gaussian.beta
-    hazard: float = 0.01
+    hazard: float | tuple[float, ...] = BY_STREAM
     outlier_rate: float = 0.01
     exchangeable = True
     kind: str = "multivariate"

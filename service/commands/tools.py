@@ -44,7 +44,8 @@ def models(
     for model in listed:
         inputs, labels = ("any" if n is None else str(n) for n in (model.x_dim, model.y_dim))
         number = isinstance(model.hazard, float)
-        hazard = f"{model.hazard:.4g}" if number else "" if model.hazard is None else model.hazard
+        learned = "learned" if model.hazard is None else model.hazard
+        hazard = f"{model.hazard:.4g}" if number else learned
         about = f"not usable: {model.error}" if model.error else model.description
         table.add_row(model.reference, model.kind, inputs, labels, str(hazard), about)
     Console().print(table)

@@ -40,7 +40,7 @@ class Model(Struct, omit_defaults=True):
     x_dim: int | None = 0  # None: any
     y_dim: int | None = None  # None: any
     feature_dim: int | None = None
-    hazard: Any = None  # as an artifact may state it: a number, a table, durations
+    hazard: Any = None  # as an artifact may state it: a number, a table, durations; None: learned
     encoder: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
     regimes: list[Any] | None = None
@@ -61,7 +61,6 @@ BUILT_IN = tuple(
         description=entry.description,
         x_dim=entry.x_dim,
         y_dim=entry.y_dim,
-        hazard=0.01,
         built_in=True,
     )
     for entry in BUILTIN.values()

@@ -83,7 +83,7 @@ class FleetLearner(AlpacaLearner):
 
     It is trained alone, on windows in units of their own: the other parts of the model have nothing
     to learn. The last features are linear, one for each output: at first its label before, which is
-    what the prior forecasts. The hazard is for training: streams have that of the built-in models.
+    what the prior forecasts. The hazard is for training: each stream learns its own.
     """
 
     kind = "fleet"
@@ -120,8 +120,7 @@ class FleetLearner(AlpacaLearner):
         """Description and tensors."""
         description, tensors = super().artifact()
         del description["noise"]
-        served = self.served()
-        own = {"hazard": served.hazard, "outlier_rate": served.outlier_rate}
+        own = {"hazard": None, "outlier_rate": self.served().outlier_rate}
         return {**description, **own}, tensors
 
 

@@ -83,15 +83,22 @@ def under(
     settings = head.settings
     hazard, outlier_rate = step_inputs.effective_rates(model, settings)
     records = [replace(record, hazard=hazard, outlier_rate=outlier_rate) for record in records]
-    scaling = warmup.given(model, head.stated) or _estimated(model, head, records)
-    return (yield from _run(engine, stream, head, records, scaling, beliefs))
+    scaling = warmup.given(model, head.stated)
+    warm = 0
+    if scaling is None:
+        scaling, warm = _estimated(model, head, records)
+    return (yield from _run(engine, stream, head, records, scaling, warm, beliefs))
 
 
 def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Rerun]:
     """Rerun records, of which only supervision was changed, in the stream's own units."""
     old = stream.live()
     units = (old.location or [], old.scale or [])
-    return (yield from _run(engine, stream, _anew(old), records, units))
+    model = engine.catalogue.of(old)
+    warm = 0
+    if records and not records[0].seq and warmup.given(model, old.stated) is None:
+        _, warm = _estimated(model, old, records)
+    return (yield from _run(engine, stream, _anew(old), records, units, warm))
 
 
 def segmented(engine: Engine, stream: Stream, records: list[Record]) -> Steps[list[int]]:
@@ -121,24 +128,29 @@ def _anew(old: Head) -> Head:
     return Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim, digest=old.digest)
 
 
-def _begun(stream: Stream, head: Head, records: list[Record]) -> Stream:
+def _begun(stream: Stream, head: Head, records: list[Record], warm: int) -> Stream:
     made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
     head.generation = stream.live().generation
     head.seq = records[0].seq if records else 0
-    head.track = Track(confirmed_start=head.seq)
+    head.track = Track(confirmed_start=head.seq, settled=head.seq + max(warm - 1, 0))
     made.head = head
     return made
 
 
-def _estimated(model: UnderlyingModel, head: Head, records: list[Record]) -> Moments | None:
-    """Location and scale as the warm-up would have found them; None where it is not over."""
+def _estimated(
+    model: UnderlyingModel, head: Head, records: list[Record]
+) -> tuple[Moments | None, int]:
+    """Location and scale as the warm-up would have found them, and of how many records it was.
+
+    None where it is not over.
+    """
     seen = step_inputs.columns_of(model, records)
     values = columns.values(model, seen)
     so_far = np.cumsum(columns.labelled(model, seen.y)).tolist()
     for count, labels in enumerate(so_far, 1):
         if warmup.complete(values[:labels], model.y_dim, head.settings.warmup, count):
-            return warmup.estimated(model, values[:labels], head.stated)
-    return None
+            return warmup.estimated(model, values[:labels], head.stated), count
+    return None, len(records)
 
 
 def _run(
@@ -147,9 +159,11 @@ def _run(
     head: Head,
     records: list[Record],
     scaling: Moments | None,
+    warm: int,
     beliefs: int = 0,
 ) -> Steps[Rerun]:
-    made = _begun(stream, head, records)
+    """warm: of the records, how many are the warm-up."""
+    made = _begun(stream, head, records, warm)
     override = stream.live().belief_override
     rerun = Rerun(made, records)
     if scaling is None:
@@ -190,7 +204,7 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
         replayed = slab.replay(
             made.row,
             past_of(slab.model, chosen),
-            lambda: head.track.confirmed_start,
+            lambda: head.track.settled,
             head.settings.threshold,
         )
         for i, record, readout in zip(part, chosen, replayed, strict=True):

@@ -66,4 +66,4 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
     last = head.seq - 1
     head.map_run_length = int(belief.likeliest)
     head.best_start = last - int(belief.best)
-    head.changed_probability = float(belief.mass_below(last - head.track.confirmed_start))
+    head.changed_probability = float(belief.mass_below(last - head.track.settled))

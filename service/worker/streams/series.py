@@ -40,7 +40,7 @@ def replay_buffers(streams: Sequence[Stream], tick: Callable[[], None]) -> list[
         replayed = slab.replay_each(
             [stream.row for stream, _ in group],
             [past_of(slab.model, stream.buffer) for stream, _ in group],
-            [partial(_confirmed_start, head) for _, head in group],
+            [partial(_settled, head) for _, head in group],
             [head.settings.threshold for _, head in group],
         )
         for i, _, line in replayed:
@@ -52,8 +52,8 @@ def replay_buffers(streams: Sequence[Stream], tick: Callable[[], None]) -> list[
     return refused
 
 
-def _confirmed_start(head: Head) -> int:
-    return head.track.confirmed_start
+def _settled(head: Head) -> int:
+    return head.track.settled
 
 
 def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
