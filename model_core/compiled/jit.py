@@ -39,7 +39,9 @@ _CALLED_OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 OPTIONS = {**_CALLED_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 INLINED = {"forceinline": True, **OPTIONS}
 # Files and folders of model_core whose code and constants kernels hold.
-SOURCES = ("anomaly.py", "belief.py", "compiled", "maths", "quantiles.py", "table.py", "upm")
+SOURCES = (
+    "anomaly.py", "belief.py", "compiled", "hazard.py", "maths", "quantiles.py", "table.py", "upm",
+)  # fmt: skip
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from model_core.stream_settings import ALARM_SILENCE
 
 ROUNDING = 1e-12  # of a sum of squares
+SETTLING = 10  # observations after a confirmation at which its start is looked at once more
 
 
 class Fate(Enum):
@@ -93,7 +94,11 @@ def track(
     `confirm_after` observations.
     """
     if reading.start <= state.settled:
-        return _withdraw(state, reading)
+        state, changed = _withdraw(state, reading)
+        if settling(state, reading.seq):
+            state, more = _relocate(state, reading)
+            changed = [*changed, *more]
+        return state, changed
     state, changed = _suspect(state, reading)
     event = state.event
     if threshold:
@@ -104,6 +109,34 @@ def track(
         state, more = _confirm(state, reading)
         changed = [*changed, *more]
     return state, changed
+
+
+def settling(state: Track, seq: int) -> bool:
+    """Whether the start of the last confirmed event is to be looked at once more."""
+    last = state.last_event
+    return last is not None and seq == (last.confirmed_at or 0) + SETTLING
+
+
+def _relocate(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
+    """Move the last confirmed event to what is the most probable start by now."""
+    last = state.last_event
+    if last is None or not state.before_start < reading.start != last.start:
+        return state, []
+    direction, size = _step(state.before_totals, reading)
+    suspected_at = max(last.suspected_at, reading.start)
+    moved = last._replace(
+        start=reading.start,
+        suspected_at=suspected_at,
+        delay=suspected_at - reading.start,
+        probability=reading.probability,
+        direction=direction,
+        size=size,
+        time=reading.time,
+    )
+    state = state._replace(
+        last_event=moved, confirmed_totals=reading.start_totals, confirmed_start=reading.start
+    )
+    return state, [moved]
 
 
 def _withdraw(state: Track, reading: Reading) -> tuple[Track, list[Event]]:

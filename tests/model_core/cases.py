@@ -31,10 +31,16 @@ def series(
     return Series(x, y, hazard=table, **full)
 
 
-def of_labels(y: np.ndarray, x=None, hazard: float = 0.1, outlier_rate: float = 0.0) -> Series:
+def of_labels(
+    y: np.ndarray,
+    x=None,
+    hazard: float | tuple[float, ...] = 0.1,
+    outlier_rate: float = 0.0,
+) -> Series:
     """A stream of labels (T, d), one unit of time apart, without stated changes."""
     ones, x = np.ones(len(y)), np.zeros((len(y), 0)) if x is None else x
-    return Series(x, y, ones > 0, hazard * ones, ones, np.nan * ones, outlier_rate * ones)
+    table = np.tile(hazard, (len(y), 1))
+    return Series(x, y, ones > 0, table, ones, np.nan * ones, outlier_rate * ones)
 
 
 def inputs(batch: list[Series], t: int) -> Inputs:

@@ -95,7 +95,7 @@ REFUSED = {
         *fields("kind", "hmm", ..., ["alpaca"]),
         *fields("format", 0, 2, "1", True),
         *fields("x_dim", 0, "3", True, 3.0, ...),
-        *fields("hazard", 0, 1, -0.1, NAN, INF, "0.1", True, ...),
+        *fields("hazard", 0, 1, -0.1, NAN, INF, "0.1", True),
         *fields("outlier_rate", -0.1, 1, NAN, "0.1", True),
         *fields("encoder", ..., {}, {"type": "rnn"}, {"type": "mlp"}),
         *fields("noise", "some", None, ["known"]),

@@ -24,11 +24,11 @@ class Life:
         found += [math.fsum(row[i] for row in rows) for i in range(self.outputs)]
         return found + [math.fsum(row[i] ** 2 for row in rows) for i in range(self.outputs)]
 
-    def see(self, start, previous=0, y=(0.0,), probability=0.9, changed=1.0):
+    def see(self, start, previous=0, y=(0.0,), probability=0.9, evidence=0.0):
         seq = len(self.labels)
         self.labels.append(y)
         totals = self.totals(seq + 1), self.totals(start)
-        reading = core.Reading(seq, f"t{seq}", start, probability, previous, *totals, changed)
+        reading = core.Reading(seq, f"t{seq}", start, probability, previous, *totals, evidence)
         self.track, changed = core.track(self.track, reading, *self.rule)
         return changed
 
@@ -98,19 +98,20 @@ def test_a_suspicion_may_move_but_not_past_itself():
     assert life.track.event.suspected_at == 11
 
 
-def test_by_probability_each_observation_decides_alone():
-    """Confirmed is what is as probable as asked, whatever was before."""
+def test_by_evidence_each_observation_decides_alone():
+    """Confirmed is what there is as much evidence of as asked, whatever was before."""
     for seed in range(6):
         rng = random.Random(seed)
-        life = quiet(5, confirm_after=rng.choice([0, 1, 1000]), threshold=0.9)
+        life = quiet(5, confirm_after=rng.choice([0, 1, 1000]), threshold=900.0)
         for seq in range(5, 200):
             confirmed = life.track.confirmed_start
+            settled = life.track.settled
             open_before = life.track.event
-            changed = rng.choice([0.1, 0.6, 0.8999, 0.9, 0.97])
+            evidence = rng.choice([0.1, 600.0, 899.9, 900.0, 1e6])
             start = confirmed
-            if changed > 0.5 and confirmed < seq:
-                start = rng.randint(confirmed + 1, seq)
-            found = [each[1:] for each in states(life.see(start, confirmed, changed=changed))]
+            if evidence > 500 and settled < seq:
+                start = rng.randint(settled + 1, seq)
+            found = [each[1:] for each in states(life.see(start, confirmed, evidence=evidence))]
             expected = []
             if start == confirmed:
                 expected += [("withdrawn", open_before.start)] if open_before else []
@@ -119,10 +120,11 @@ def test_by_probability_each_observation_decides_alone():
                 moved = open_before is None or open_before.start != start
                 expected += [("withdrawn", open_before.start)] if new else []
                 expected += [("suspected", start)] if moved else []
-                expected += [("confirmed", start)] if changed >= 0.9 else []
+                expected += [("confirmed", start)] if evidence >= 900 else []
             assert found == expected, (seed, seq)
             last = start if ("confirmed", start) in found else confirmed
             assert life.track.confirmed_start == last
+            assert life.track.settled == (seq if last != confirmed else settled)
 
 
 # --- what the best path to a newly confirmed start says of the event confirmed before ------------
@@ -156,6 +158,7 @@ FATES = {
 @pytest.mark.parametrize("previous", FATES)
 def test_the_last_event_is_kept_moved_or_replaced(previous):
     life = confirmed_at_20()
+    assert life.regime(20, 30, level=5.0) == []
     found = life.regime(60, 20, previous=previous, level=9.0)
     track, fate = life.track, FATES[previous]
     middle = {
@@ -172,6 +175,7 @@ def test_the_last_event_is_kept_moved_or_replaced(previous):
 def test_half_way_is_between_the_last_two_starts_and_a_moved_event_keeps_its_suspicion():
     for previous, moves in ((15, False), (16, True)):
         life = confirmed_at_20(before=10)
+        life.regime(20, 30, level=5.0)
         life.regime(60, 3, previous=previous)
         first, _ = life.see(60, previous)
         assert first.state == ("confirmed" if moves else "withdrawn")
@@ -180,25 +184,45 @@ def test_half_way_is_between_the_last_two_starts_and_a_moved_event_keeps_its_sus
             assert (first.suspected_at, first.delay) == (SUSPECTED_AT, SUSPECTED_AT - previous)
 
 
-def test_the_first_suspicion_of_a_replaced_event_stands_unless_it_was_before_its_start():
+def test_a_start_is_looked_at_once_more_soon_after_its_confirmation():
+    """What begins before a confirmation is no new change; 10 observations later it has its say."""
     for start in (24, SUSPECTED_AT, SUSPECTED_AT + 1):
         life = confirmed_at_20()
-        life.regime(start, 3, level=5.0)
-        later = life.track.event.suspected_at
-        _, last = life.see(start, y=(5.0,))
-        since = SUSPECTED_AT if start <= SUSPECTED_AT else later
-        assert (last.id, last.suspected_at, last.delay) == (1, since, since - start)
-        # The shift is from the regime before it, not from the piece that was one for a while.
-        assert last.size == size_of(life, 0, start)
-        assert life.regime(80, 20, previous=start)[-1] == (3, "confirmed", 80)
+        assert life.track.settled == 29
+        assert life.regime(start, 4, level=5.0) == [(1, "confirmed", start)]
+        last = life.track.last_event
+        since = max(SUSPECTED_AT, start)
+        assert (last.suspected_at, last.delay, last.confirmed_at) == (since, since - start, 29)
+        assert last.size == size_of(life, 0, start)  # from the regime before it
+        assert life.track.confirmed_start == start
+        assert life.regime(start + 1, 20, level=5.0) == []
+        assert life.regime(50, 20, previous=start)[-1] == (2, "confirmed", 50)
+    life = confirmed_at_20()
+    assert life.regime(0, 20, level=5.0) == []  # the regime before is no start of this one
+    assert life.track.last_event.start == 20
+
+
+def test_the_first_suspicion_of_a_replaced_event_stands():
+    life = confirmed_at_20()
+    life.regime(20, 4, level=5.0)
+    assert life.regime(38, 4, level=5.0) == [
+        (2, "suspected", 38),
+        (2, "withdrawn", 38),
+        (1, "confirmed", 38),
+    ]
+    last = life.track.last_event
+    # It was suspected before the start that it has now: the suspicion of that counts.
+    assert (last.id, last.suspected_at, last.delay) == (1, 40, 2)
+    assert last.size == size_of(life, 0, 38)
+    assert life.regime(80, 20, previous=38)[0] == (3, "suspected", 80)
 
 
 def test_the_size_of_a_replaced_event_is_from_the_start_before_it():
     life = confirmed_at_20()
     assert life.regime(34, 4, previous=20, level=9.0)[-1] == (2, "confirmed", 34)
     assert life.track.last_event.size == size_of(life, 20, 34)
-    assert life.regime(38, 4, previous=20, level=9.0)[-1] == (2, "confirmed", 38)
-    assert life.track.last_event.size == size_of(life, 20, 38)
+    assert life.regime(40, 4, previous=20, level=9.0)[-1] == (2, "confirmed", 40)
+    assert life.track.last_event.size == size_of(life, 20, 40)
 
 
 def size_of(life, before, start):

@@ -305,16 +305,22 @@ def belief() -> Belief:
     """Hypotheses of run lengths 9, 2 and 5; the slot of run length 7 is empty."""
     probability, run_length = tensor([[0.5, 0.2, 0.0, 0.3]]), torch.tensor([[9, 2, 7, 5]])
     score = tensor([[-1.0, -2.0, -math.inf, -3.0]])
-    return Belief(probability.log(), run_length, score, run_length - 10)
+    changes = tensor([[0.0, 2.0, 0.0, 1.0]])
+    return Belief(probability.log(), run_length, score, run_length - 10, changes)
 
 
-def test_mass_below_counts_shorter_runs_and_an_alarm_reaches_its_threshold(belief):
+def test_mass_below_counts_shorter_runs_and_evidence_reaches_its_threshold(belief):
     for below, mass in ((2, 0.0), (3, 0.2), (5, 0.2), (6, 0.5), (10, 1.0)):
         assert beliefs.mass_below(belief, torch.tensor([below])).item() == pytest.approx(mass)
     half = Belief(tensor([[0.5, 0.25, 0.0, 0.25]]).log(), *belief[1:])
-    for threshold, slot in ((0.5, 3), (0.51, 0), (0.0, 0)):  # of two as likely the earlier start
-        found = beliefs.suspected(half, torch.tensor([6]), tensor([threshold]))
-        assert (found[0].item(), found[1].item()) == (0.5, slot)
+    below, hazard = torch.tensor([6]), tensor([[0.02]])
+    evidence = beliefs.evidence_of_change(half, below, hazard)
+    assert evidence.item() == pytest.approx(0.5 / (0.5 * 0.02), rel=1e-12)
+    own = tensor([[0.01, 0.9, 0.9, 0.9]])  # of those who know of a change none counts
+    assert beliefs.evidence_of_change(half, below, own).item() == pytest.approx(100, rel=1e-12)
+    for threshold, slot in ((49.9, 3), (50.1, 0), (0.0, 0)):  # of two as likely the earlier start
+        found = beliefs.suspected(half, below, evidence, tensor([threshold]))
+        assert found.item() == slot
 
 
 @pytest.mark.parametrize(

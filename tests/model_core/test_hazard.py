@@ -1,13 +1,18 @@
-"""Hazards as tables: those of negative-binomial regimes, what is refused, and elapsed time."""
+"""Hazards: tables of negative-binomial regimes, what is refused, elapsed time, and learned ones."""
 
 import math
 
 import mpmath
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
+from model_core import belief as beliefs
 from model_core import hazard as hazards
+from model_core.filter import expected_hazard
+from model_core.stream.filters import Filters
+from model_core.upm.conjugate import Gaussian
 from tests.model_core.registry import tensor
 
 MEANS, SHAPES = (1.5, 3, 20, 100, 1000, 10_000), (0.01, 0.5, 0.999, 1.001, 2, 5.5, 50, 1e3, 1e12)
@@ -72,3 +77,90 @@ def test_hazards_of_zero_and_one_and_no_time():
         found, survival = hazards.log_change(hazard, tensor([[elapsed]]), nothing)
         assert found.exp()[0].tolist() == pytest.approx(change, abs=1e-15)
         assert survival.exp()[0].tolist() == pytest.approx([1 - p for p in change], abs=1e-15)
+
+
+# --- a hazard that is learned ---------------------------------------------------------------------
+
+CHANGES, STEPS_BEFORE, LENGTH = 0.5, 4.0, 9
+ELAPSED = (1.0, 1.0, 0.5, 1.0, 3.0, 1.0, 1.0, 0.0, 1.0)
+STATED = (np.nan, np.nan, np.nan, 0.3, np.nan, np.nan, 1.0, np.nan, np.nan)
+
+
+def likelihoods(seed):
+    """Log density [s, t] of each label under each start."""
+    return np.random.default_rng(seed).normal(-1.5, 1.0, (LENGTH, LENGTH))
+
+
+def filtered(log_density):
+    """Beliefs by start of the belief's filter alone, whose labels are as likely as stated."""
+    slots = LENGTH + 1
+    belief = beliefs.empty(1, slots)
+    prior = torch.tensor([hazards.learned(CHANGES, STEPS_BEFORE)], dtype=torch.float64)
+    behind = 0.0
+    for t in range(LENGTH):
+        steps = torch.tensor([behind], dtype=torch.float64)
+        expected = hazards.expected(prior, belief.run_length, belief.changes, steps)
+        elapsed = torch.tensor([[ELAPSED[t]]], dtype=torch.float64)
+        stated = torch.tensor([[STATED[t]]], dtype=torch.float64)
+        change, survival = hazards.log_change(expected, elapsed, stated)
+        belief, _ = beliefs.grow(belief, torch.tensor([t]), change, survival)
+        behind += ELAPSED[t] if t else 0.0
+        starts = (t - belief.run_length[0]).clamp(0, LENGTH - 1).numpy()
+        belief, _ = beliefs.observe(belief, torch.tensor(log_density[starts, t])[None])
+        alive = torch.isfinite(belief.log_prob[0])
+        pairs = zip(starts[alive], belief.log_prob[0, alive].exp().tolist(), strict=True)
+        yield dict(pairs)
+
+
+def by_loops(log_density, exact):
+    """The same by loops; exact: every hypothesis keeps each number of changes, not their mean."""
+    weights = {}  # of start and changes behind it
+    behind = 0.0
+    for t in range(LENGTH):
+        grown = {}
+        born = {}
+        for (start, n), weight in weights.items():
+            rate = (CHANGES + n) / (CHANGES + STEPS_BEFORE + behind)
+            change = STATED[t]
+            if np.isnan(change):
+                change = 1 - (1 - rate) ** ELAPSED[t]
+            grown[start, n] = weight * (1 - change)
+            born[n + 1] = born.get(n + 1, 0.0) + weight * change
+        if not exact and sum(born.values()):
+            total = sum(born.values())
+            born = {sum(n * weight for n, weight in born.items()) / total: total}
+        grown.update({(t, n): weight for n, weight in (born if t else {0: 1.0}).items()})
+        behind += ELAPSED[t] if t else 0.0
+        weights = {key: w * np.exp(log_density[key[0], t]) for key, w in grown.items()}
+        total = sum(weights.values())
+        weights = {key: weight / total for key, weight in weights.items() if weight}
+        by_start = {}
+        for (start, _), weight in weights.items():
+            by_start[start] = by_start.get(start, 0.0) + weight
+        yield by_start
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_learned_hazard_is_that_of_loops_and_close_to_that_of_every_number_of_changes(seed):
+    log_density = likelihoods(seed)
+    steps = filtered(log_density), by_loops(log_density, False), by_loops(log_density, True)
+    for t, (found, mean, exact) in enumerate(zip(*steps, strict=True)):
+        assert found == pytest.approx(mean, abs=1e-12)
+        # Before the third observation no start has two numbers of changes behind it.
+        assert found == pytest.approx(exact, abs=1e-12 if t < 2 else 0.02)
+
+
+def test_a_stream_learns_how_often_its_regimes_end():
+    rng = np.random.default_rng(0)
+    for every, least, most in ((20, 0.03, 0.07), (500, 0.0005, 0.005)):
+        model = Gaussian()
+        filters = Filters(model, 1, 50)
+        level = rng.normal(0, 20, 1 + 1000 // every)
+        y = level[np.arange(1000) // every] + rng.normal(size=1000)
+        for _ in filters.together(y[None, :, None]):
+            pass
+        state = filters.state(0)
+        table = torch.tensor([hazards.BY_STREAM], dtype=torch.float64)
+        rate = expected_hazard(state, table)
+        mean = float((state.belief.log_prob.exp() * rate).sum())
+        assert least < mean < most

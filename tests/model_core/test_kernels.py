@@ -27,6 +27,7 @@ from scipy import special
 
 from model_core import compiled, quantiles, readout
 from model_core import filter as moca
+from model_core import hazard as hazards
 from model_core.compiled import __main__ as installation
 from model_core.compiled import arithmetic, jit, single
 from model_core.compiled import step as steps_of
@@ -83,7 +84,7 @@ class Seen(NamedTuple):
     elapsed: np.ndarray
     changepoint: np.ndarray
     outlier_rate: np.ndarray
-    confirmed: np.ndarray
+    settled: np.ndarray
     thresholds: np.ndarray
     x: np.ndarray
 
@@ -108,8 +109,8 @@ def observed(model: UnderlyingModel, rng, batch: int, at: int, far: float = 1e6,
         "elapsed": np.where(rng.random(batch) < 0.1, rng.choice([0.0, 0.3, 7.0], batch), 1.0),
         "changepoint": np.where(rng.random(batch) < 0.1, rng.choice([0.0, 0.3, 1.0]), np.nan),
         "outlier_rate": rng.choice([0.0, 0.01, 0.3], batch),
-        "confirmed": rng.integers(0, at + 1, batch),
-        "thresholds": rng.choice([0.0, 0.05, 0.9], batch),
+        "settled": rng.integers(0, at + 1, batch),
+        "thresholds": rng.choice([0.0, 1.0, 1e4], batch),
         "x": rng.normal(size=(batch, model.x_dim)),
     }
     return Seen(**{**usual, **told})
@@ -161,7 +162,7 @@ class Pair:
     def eagerly(self, state: FilterState, seen: Seen):
         """One step of the eager filter; returns the state after it, its info and table."""
         state, info = moca.step(self.model, state, self.prior, seen.inputs())
-        told = torch.tensor(seen.confirmed), torch.tensor(seen.thresholds)
+        told = map(torch.tensor, (seen.hazard, seen.settled, seen.thresholds))
         return state, info, readout.table(state, info, *told, WINDOW).numpy()
 
     def advance(self, seen: Seen, rows: np.ndarray | None = None, **wanted):
@@ -184,7 +185,8 @@ class Pair:
     def beside(self, state: FilterState):
         """Name of each leaf with its numbers in a state and in the eager one's."""
         alive = ~torch.isneginf(self.eager.belief.log_prob)
-        names = [*self.eager.belief._fields, "seq", "totals", "totals_at_start", "context"]
+        names = [*self.eager.belief._fields, "seq", "steps"]
+        names += ["totals", "totals_at_start", "context"]
         names += self.eager.stats._fields
         leaves = zip(names, moca.leaves(state), moca.leaves(self.eager), strict=True)
         for name, own, eager in leaves:
@@ -320,13 +322,20 @@ def test_quantiles_of_any_level_are_as_exact_as_their_tails(name, hypotheses):
 HAZARDS = st.one_of(
     st.lists(st.sampled_from([0.0, 1e-6, 0.01, 0.4, 1.0]), min_size=1, max_size=7).filter(any),
     st.just([0.01]),
+    st.sampled_from([hazards.BY_STREAM, hazards.learned(2.0, 5.0)]).map(list),
 )
 
 
 @every_class
 def test_a_kernel_takes_the_steps_of_the_filter(name):
     compared = 0
-    for seed, hypotheses, hazard in ((1, 50, [0.01]), (2, 7, [1e-6, 0.4, 0.02]), (3, 2, [0.3])):
+    options = (
+        (1, 50, [0.01]),
+        (2, 7, [1e-6, 0.4, 0.02]),
+        (3, 2, [0.3]),
+        (5, 20, [*hazards.learned(1, 9)]),
+    )
+    for seed, hypotheses, hazard in options:
         told = {"labelled": np.ones(3, bool)} if seed % 2 else {}
         compared += run_beside(model_of(name), seed, hypotheses, hazard, 30, **told)
     assert compared > 40
@@ -469,7 +478,7 @@ def test_rounding_does_not_choose_between_two_starts(between):
     seen = observed(
         pair.model, np.random.default_rng(1), 1, 10,
         labelled=np.zeros(1, bool), elapsed=np.ones(1), changepoint=np.full(1, np.nan),
-        confirmed=np.full(1, 4), thresholds=np.full(1, 0.5),
+        settled=np.full(1, 4), thresholds=np.full(1, 0.5),
     )  # fmt: skip
     start = 7 if between > 1e-12 else 5
     _, _, expected = pair.eagerly(pair.eager, seen)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from model_core import hazard as hazards
 from model_core import readout
 from model_core.readout import NUMBERS, Readout
 from tests.model_core.cases import run, series
@@ -13,9 +14,11 @@ from tests.model_core.registry import case
 WINDOW, MOST, STEPS = 3, 4, 10
 
 
-def batch_of(model_case):
+def batch_of(model_case, hazard):
     """Two streams that change at different times; one lacks a label."""
-    return [series(model_case, seed, STEPS, labelled=[1, 1, 1, 0]) for seed in (1, 2)]
+    return [
+        series(model_case, seed, STEPS, labelled=[1, 1, 1, 0], hazard=hazard) for seed in (1, 2)
+    ]
 
 
 def hypotheses(state, row):
@@ -28,6 +31,7 @@ def hypotheses(state, row):
             "start": seq - 1 - int(belief.run_length[row, slot]),
             "previous": int(belief.previous_start[row, slot]),
             "totals": state.totals_at_start[row, slot].tolist(),
+            "changes": belief.changes[row, slot].item(),
         }
         for slot in range(belief.log_prob.shape[1])
         if math.isfinite(belief.log_prob[row, slot])
@@ -42,15 +46,22 @@ def earliest_best(alive, key):
     )
 
 
-def check(found, step, row, confirmed, threshold):
+def check(found, step, row, settled, threshold, hazard):
     alive = hypotheses(step.state, row)
     last = int(step.state.seq[row]) - 1
     mass = {each["start"]: math.exp(each["log_prob"]) for each in alive}
-    changed = sum(p for start, p in mass.items() if start > confirmed)
-    alarm = 0 < threshold <= changed
-    about = [each for each in alive if each["start"] > confirmed] if alarm else alive
+    changed = sum(p for start, p in mass.items() if start > settled)
+    unchanged = sum(
+        math.exp(each["log_prob"]) * rate(hazard, each, last)
+        for each in alive
+        if each["start"] <= settled
+    )
+    evidence = changed / max(unchanged, 1e-290)
+    alarm = 0 < threshold <= evidence
+    about = [each for each in alive if each["start"] > settled] if alarm else alive
     event = earliest_best(about, "log_prob")
     assert found.changed_probability == pytest.approx(changed, abs=1e-12)
+    assert found.evidence == pytest.approx(evidence, rel=1e-9)
     recent = sum(p for start, p in mass.items() if last - start < WINDOW)
     assert found.recent_change_probability == pytest.approx(recent, abs=1e-12)
     assert last - found.event_run_length == event["start"]
@@ -68,16 +79,29 @@ def check(found, step, row, confirmed, threshold):
     assert found.born_previous_start == step.info.born_previous_start[row].item()
 
 
+def rate(hazard, hypothesis, steps):
+    """Hazard by which the evidence is measured, after so many steps of a time of 1."""
+    if hazard[0] == hazards.LEARNED:
+        _, a, b = hazard
+        return (a + hypothesis["changes"]) / (a + b + steps)
+    return max(hazard)
+
+
+HAZARDS = [(0.01,), (0.3, 0.01, 0.0, 0.1), hazards.learned(0.5, 3.0)]
+
+
+@pytest.mark.parametrize("hazard", HAZARDS)
 @pytest.mark.parametrize("name", ["gaussian-1", "multivariate-2", "poisson", "alpaca-1"])
-def test_it_is_what_loops_over_the_hypotheses_find(name):
-    for step in run(case(name), batch_of(case(name)), MOST):
-        for confirmed in (0, 4, 9):
-            for threshold in (0.0, 0.05, 0.999):
+def test_it_is_what_loops_over_the_hypotheses_find(name, hazard):
+    tables = torch.tensor([hazard, hazard], dtype=torch.float64)
+    for step in run(case(name), batch_of(case(name), hazard), MOST):
+        for settled in (0, 4, 9):
+            for threshold in (0.0, 0.05, 100.0):
                 thresholds = torch.full((2,), threshold, dtype=torch.float64)
-                starts = torch.full((2,), confirmed)
-                table = readout.table(step.state, step.info, starts, thresholds, WINDOW)
+                starts = torch.full((2,), settled)
+                table = readout.table(step.state, step.info, tables, starts, thresholds, WINDOW)
                 for row, found in enumerate(readout.rows(table)):
-                    check(found, step, row, confirmed, threshold)
+                    check(found, step, row, settled, threshold, hazard)
 
 
 def test_the_columns_are_the_numbers_of_a_readout_in_order():
@@ -86,4 +110,4 @@ def test_the_columns_are_the_numbers_of_a_readout_in_order():
     (found,) = readout.rows(values.unsqueeze(0))
     scalars = list(found[: len(NUMBERS)])
     assert scalars == [kind(at) for at, kind in enumerate(NUMBERS.values())]
-    assert (found.totals, found.start_totals) == ([14.0, 15.0, 16.0], [17.0, 18.0, 19.0])
+    assert (found.totals, found.start_totals) == ([15.0, 16.0, 17.0], [18.0, 19.0, 20.0])
