@@ -13,7 +13,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM, CONFIRM_PROBABILITY
+from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM, FALSE_ALARM_EVERY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -256,9 +256,9 @@ def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:
     )
     panel.fill_between(x, 0, values, color=COLOURS["changed"], alpha=0.14, lw=0, step="mid")
     panel.step(x, values, where="mid", color=COLOURS["changed"], lw=1.1)
-    panel.axhline(CONFIRM_PROBABILITY, color=COLOURS["quiet"], lw=0.9, ls=(0, (4, 3)))
+    panel.axhline(FALSE_ALARM_EVERY, color=COLOURS["quiet"], lw=0.9, ls=(0, (4, 3)))
     panel.set_ylim(0, 1.05)
-    panel.set_yticks([0, 0.5, CONFIRM_PROBABILITY])
+    panel.set_yticks([0, 0.5, FALSE_ALARM_EVERY])
     panel.set_ylabel("P(changed)")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 from moca_client.members import doc
 
 # Defaults that pictures draw, and observations between the marks of anomalies.
-CONFIRM_PROBABILITY = 0.99
+FALSE_ALARM_EVERY = 10000.0
 ANOMALY_ALARM = 0.999
 ALARM_SILENCE = 100
 
@@ -25,7 +25,7 @@ class StreamSettings(TypedDict, total=False):
     hazard: Hazard
     max_hypotheses: int
     outlier_rate: float | None
-    confirm_probability: float | None
+    false_alarm_every: float | None
     confirm_after: int | None
     anomaly_alarm: float | None
     warmup: int

@@ -21,7 +21,7 @@ SEASONS_FROM = 1000
 DEFAULT_MODEL = "averaged"
 DEFAULT_VECTOR_MODEL = "joint"
 VECTOR_OUTPUTS = 16
-CONFIRMATION = ("confirm_after", "confirm_probability")  # rules, of which a stream has one
+CONFIRMATION = ("confirm_after", "false_alarm_every")  # rules, of which a stream has one
 
 
 class Durations(TypedDict):
@@ -82,7 +82,7 @@ class StreamSettings(NamedTuple):
         Meaning(
             "hazard, the probability that a regime ends at a step: a number, a table by run length "
             "(its last entry applies beyond), or the distribution of regime durations; default: "
-            "the model's"
+            "the stream learns it, unless an artifact states one"
         ),
     ] = None
     max_hypotheses: Annotated[
@@ -99,20 +99,21 @@ class StreamSettings(NamedTuple):
             "share of labels that belong to no regime (outliers); default: the model's", ge=0, lt=1
         ),
     ] = None
-    confirm_probability: Annotated[
+    false_alarm_every: Annotated[
         float | None,
         Meaning(
-            "confirm a change as soon as `changed_probability` reaches this. `null` with a "
-            "`confirm_after`, and not allowed together with one",
-            ge=0.5,
-            lt=1,
+            "observations between two false alarms, or more: a change is confirmed as soon as its "
+            "`evidence` reaches this. `null` with a `confirm_after`, and not allowed together with "
+            "one",
+            ge=10,
+            le=1e12,
         ),
-    ] = 0.99
+    ] = 10_000.0
     confirm_after: Annotated[
         int | None,
         Meaning(
             "confirm a change after so many observations under suspicion, instead of at a "
-            "probability; `null`: at `confirm_probability`",
+            "measure of evidence; `null`: at `false_alarm_every`",
             ge=1,
             le=100_000,
         ),
@@ -195,8 +196,8 @@ class StreamSettings(NamedTuple):
 
     @property
     def threshold(self) -> float:
-        """Of `changed_probability`, at which a change is confirmed; 0: after `confirm_after`."""
-        return self.confirm_probability or 0.0
+        """Of the evidence, at which a change is confirmed; 0: after `confirm_after`."""
+        return self.false_alarm_every or 0.0
 
 
 DEFAULTS = StreamSettings()
@@ -235,5 +236,5 @@ def one_rule(given: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: value for name, value in given.items() if name not in named}
     rules = {rule: given[rule] for rule in named if given[rule] is not None}
     if named and not rules:
-        rules = {"confirm_probability": DEFAULTS.confirm_probability}
+        rules = {"false_alarm_every": DEFAULTS.false_alarm_every}
     return settings | rules

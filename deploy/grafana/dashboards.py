@@ -225,7 +225,7 @@ def what_changed() -> dict[str, list[Panel]]:
             number(
                 "Withdrawn, last hour",
                 "Share of the suspected ones. High: outliers, or changes too small for "
-                "confirm_probability.",
+                "false_alarm_every.",
                 "percentunit",
                 above(0.8, 0.95),
                 withdrawn,

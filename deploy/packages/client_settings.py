@@ -17,7 +17,7 @@ from typing import Annotated, TypedDict
 from moca_client.members import doc
 
 # Defaults that pictures draw, and observations between the marks of anomalies.
-CONFIRM_PROBABILITY = {DEFAULTS.confirm_probability}
+FALSE_ALARM_EVERY = {DEFAULTS.false_alarm_every}
 ANOMALY_ALARM = {DEFAULTS.anomaly_alarm}
 ALARM_SILENCE = {ALARM_SILENCE}
 

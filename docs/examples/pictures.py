@@ -13,7 +13,7 @@ from PIL import Image
 
 from moca_client.plots import BAND, BAND_ALPHA, COLOURS, band, draw_alarm
 from moca_client.replay import replay
-from moca_client.stream_settings import CONFIRM_PROBABILITY
+from moca_client.stream_settings import FALSE_ALARM_EVERY
 
 URL = os.environ.get("MOCA_URL", "http://127.0.0.1:8000")
 IMAGES = Path(__file__).parent.parent / "images"
@@ -55,7 +55,7 @@ def switch():
     outside = np.flatnonzero(np.abs(series - center) > 3 * spread)
     print("fixed limits:", len(outside), "outside:", outside)
     starts = [(e.start, e.confirmed_at, e.direction, e.size) for e in replayed.events]
-    alarms = [a.seq for a in replayed.answers if (a.changed_probability or 0) > CONFIRM_PROBABILITY]
+    alarms = [a.seq for a in replayed.answers if (a.changed_probability or 0) > FALSE_ALARM_EVERY]
     print("service:", starts, "alarms:", alarms)
     draw(replayed, series, (center - 3 * spread, center + 3 * spread), outside)
 

@@ -308,7 +308,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         for state in states:  # what begins in a warm-up is no news
             state.track = state.track._replace(settled=max(state.track.settled, state.seq - 1))
         starts = [lambda state=state: state.track.settled for state in states]
-        replayed = slab.replay_each(rows, pasts, starts, [state.settings.threshold for state in states])
+        replayed = slab.replay_each(
+            rows, pasts, starts, [state.settings.threshold for state in states]
+        )
         for i, at, line in replayed:
             self.tick()
             if line is None:

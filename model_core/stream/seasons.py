@@ -127,7 +127,9 @@ def begin_anew(
     slab.begin_anew(row, location, scale)
     settled = max(series.track.settled - base, 0)  # as the new filter counts
     try:
-        lines = list(slab.replay(row, past._replace(seen=seen), lambda: settled, series.settings.threshold))
+        lines = list(
+            slab.replay(row, past._replace(seen=seen), lambda: settled, series.settings.threshold)
+        )
     except Refused:
         slab.put(row, before)
         return None

@@ -41,13 +41,12 @@ def checked(settings: Mapping[str, Any]) -> StreamSettings:
             raise BadInput(_unknown(name))
     values = {name: _value(TABLE[name], value) for name, value in settings.items()}
     if values.get("confirm_after") is not None:
-        if values.get("confirm_probability"):
+        if values.get("false_alarm_every"):
             raise BadInput(
-                "confirm_after: not allowed together with confirm_probability; leave one of them "
-                "out"
+                "confirm_after: not allowed together with false_alarm_every; leave one of them out"
             )
-        values["confirm_probability"] = None
-    elif "confirm_probability" in values:
+        values["false_alarm_every"] = None
+    elif "false_alarm_every" in values:
         values = one_rule(values)
     return StreamSettings(**values)
 

@@ -76,7 +76,7 @@ def test_whatever_is_killed_starts_again_and_a_stop_leaves_nothing(serve, proces
 def test_a_clean_stop_and_then_a_kill_of_the_supervisor_lose_nothing(serve, processes):
     """Streams, settings and thresholds are as they were; who follows a stream sees no end of it."""
     url = serve()
-    settings = {"model": "gaussian", "confirm_probability": 0.999}
+    settings = {"model": "gaussian", "false_alarm_every": 100000.0}
     with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         ask(client, "PUT", "set", 201, json=settings)
         post(client, "set", [0.0])

@@ -86,9 +86,7 @@ def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
         vertical = [line for line in lines if len(set(line.get_xdata())) == 1]
         assert [line.get_xdata()[0] for line in vertical] == [1900.5]  # 1901 starts the regime
     assert [text.get_text() for text in drawn[0].texts] == ["1901"]  # withdrawn ones have none
-    alarm = [
-        line for line in drawn[-1].lines if set(line.get_ydata()) == {plots.CONFIRM_PROBABILITY}
-    ]
+    alarm = [line for line in drawn[-1].lines if set(line.get_ydata()) == {plots.FALSE_ALARM_EVERY}]
     assert len(alarm) == 1
     for hindsight, places in ((Hindsight("current", 0, 60), [[28.5]]), (None, [])):
         drawn.clear()

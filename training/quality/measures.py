@@ -370,8 +370,7 @@ def selection(study: QualityStudy) -> dict[str, list[Any]]:
     """What choosing a model's constants on TCPD is worth: chosen on one half, scored on the other.
 
     Candidates are the default settings and random ones around them: every constant of the model,
-    its hazard, its outlier rate and the odds of `confirm_probability`, each times a factor that is
-    log-uniform in [1 / SPREAD, SPREAD]. On each of `REPETITIONS` random halves of the series the
+    its outlier rate and `false_alarm_every`, each times a factor that is log-uniform in [1 / SPREAD, SPREAD]. On each of `REPETITIONS` random halves of the series the
     candidate with the best sum of F1 and covering is chosen, and scored on the other half.
     """
     series = study.data.annotated.get(TCPD, [])
@@ -408,15 +407,14 @@ def candidates(model: UnderlyingModel, count: int, rng: np.random.Generator) -> 
         if isinstance(getattr(model, field.name), float)
     ]
     drawn = [(model, DEFAULTS)]
-    probability = DEFAULTS.confirm_probability or 0.99
     for _ in range(count):
         factors = np.exp(np.log(SPREAD) * rng.uniform(-1, 1, len(constants) + 1))
         values: dict[str, Any] = {
             name: getattr(model, name) * float(factor)
             for name, factor in zip(constants, factors, strict=False)
         }
-        odds = probability / (1 - probability) * float(factors[-1])
-        defaults = DEFAULTS._replace(confirm_probability=odds / (1 + odds))
+        every = (DEFAULTS.false_alarm_every or 0.0) * float(factors[-1])
+        defaults = DEFAULTS._replace(false_alarm_every=every)
         changed: UnderlyingModel = replace(model, **values)  # type: ignore[type-var]
         drawn.append((changed, defaults))
     return drawn

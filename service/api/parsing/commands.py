@@ -57,12 +57,12 @@ class CommandParser:
                 errors.append(FieldError(f"{loc}.{name}", f"expected at most {limit}"))
         for name in ("location", "scale"):
             errors += too_long(getattr(form, name), self._settings.max_dimension, f"{loc}.{name}")
-        if "confirm_probability" in form.model_fields_set and None not in (
-            form.confirm_probability,
+        if "false_alarm_every" in form.model_fields_set and None not in (
+            form.false_alarm_every,
             form.confirm_after,
         ):
             detail = "not allowed together with confirm_after; give one of them, or null for one"
-            errors.append(FieldError(f"{loc}.confirm_probability", detail))
+            errors.append(FieldError(f"{loc}.false_alarm_every", detail))
         if errors:
             raise InvalidField(errors)
         return one_rule(form.model_dump(exclude_unset=True))

@@ -222,7 +222,7 @@ class StreamPage {
       events,
       alarms: anomalies,
       alarm: summary?.settings.anomaly_alarm ?? null,
-      threshold: summary?.settings.confirm_probability ?? null,
+      threshold: summary?.settings.false_alarm_every ?? null,
       beliefs,
       output: this.output,
       tried: this.tried,

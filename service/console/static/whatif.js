@@ -207,7 +207,7 @@ export class WhatIf {
     return {
       ...(hazard.chosen && { hazard: hazard.value }),
       ...(outliers.chosen && { outlier_rate: outliers.value }),
-      ...(confirmAt.value && { confirm_probability: Number(confirmAt.value) }),
+      ...(confirmAt.value && { false_alarm_every: Number(confirmAt.value) }),
       ...(after.value && { confirm_after: Number(after.value) }),
     };
   }

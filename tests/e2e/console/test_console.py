@@ -215,7 +215,7 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     hazard.fill("0.3")  # before the answer comes
     held[0].continue_()
     expect(result).to_contain_text("Mean log score")
-    asked = {"hazard": 0.2, "confirm_probability": 0.999, "model": "averaged"}
+    asked = {"hazard": 0.2, "false_alarm_every": 100000.0, "model": "averaged"}
     assert fake.asked("POST", path)[-1][1]["settings"] == asked
     seen(page, "document.querySelector('.plot').data.length === 9")
     chart = figure(page)
@@ -229,7 +229,7 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     expect(result).to_contain_text("now uses these settings")
     assert fake.asked("POST", "/v1/streams/pump/model")[0][1] == {"model": "averaged"}
     (put,) = fake.asked("PUT", "/v1/streams/pump")
-    assert put[1] == {"hazard": 0.2, "confirm_probability": 0.999}
+    assert put[1] == {"hazard": 0.2, "false_alarm_every": 100000.0}
     page.get_by_role("button", name="Reset", exact=True).click()
     seen(page, "document.querySelector('.plot').data.length === 7")
     expect(hazard).to_have_value("0.02")

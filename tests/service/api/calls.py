@@ -94,7 +94,7 @@ SETTINGS = {
     "body.outlier_rate": [1],
     "body.confirm_after": [0],
     "body.anomaly_alarm": [0.5, 1],
-    "body.confirm_probability": [0.49, 1],
+    "body.false_alarm_every": [0.49, 1],
     "body.warmup": [201],
     "body.history": [100_001],
     "body.interval": [0.0009],

@@ -382,7 +382,7 @@ def test_a_file_that_cannot_be_used_says_where(tmp_path):
         ("[[rule]]\nhistory = 100000001", "rule.0.history"),
         ("[[rule]]\ncolour = 1", "rule.0.colour"),
         ("[[rule]]\ninterval = 0.0009", "rule.0.interval"),
-        ("[[rule]]\nconfirm_after = 3\nconfirm_probability = 0.9", "confirm_probability"),
+        ("[[rule]]\nconfirm_after = 3\nfalse_alarm_every = 1000", "false_alarm_every"),
     ):
         with pytest.raises(StartupError, match=where):
             rules_of(tmp_path, text)

@@ -39,15 +39,15 @@ RIGHT_SETTINGS = [  # at the bounds
     {"hazard": {"mean": 1, "shape": 0.001}, "classes": 2, "order": 0, "season": 2, "warmup": 200},
     {"hazard": {"mean": 10_000, "shape": 1000}, "classes": 1000, "order": 32, "season": 10_000},
     {"hazard": [0, 1], "max_hypotheses": 2, "outlier_rate": 0, "confirm_after": 1, "warmup": 0},
-    {"hazard": [0.5] * 64, "max_hypotheses": 2000, "confirm_probability": 0.5, "history": 100_000},
+    {"hazard": [0.5] * 64, "max_hypotheses": 2000, "false_alarm_every": 10.0, "history": 100_000},
     {"location": [0.0] * 256, "history": 0},
     {"interval": 0.001, "ttl": 1, "label_window": 1000, "anomaly_alarm": None, "classes": 84.0},
 ]
 
 
 async def test_settings_at_the_bounds_are_taken_and_one_rule_of_confirmation(api, worker):
-    both = {"confirm_probability": 0.9, "confirm_after": 10}
-    assert located(await api.put(S, json=both)) == ["body.confirm_probability"]
+    both = {"false_alarm_every": 1000.0, "confirm_after": 10}
+    assert located(await api.put(S, json=both)) == ["body.false_alarm_every"]
     assert worker.commands == []
     for body in RIGHT_SETTINGS:
         response = await api.put(S, json=body)
@@ -55,16 +55,16 @@ async def test_settings_at_the_bounds_are_taken_and_one_rule_of_confirmation(api
 
 
 async def test_one_rule_of_confirmation_is_passed_on(api, worker):
-    both = {"confirm_after": None, "confirm_probability": None}
+    both = {"confirm_after": None, "false_alarm_every": None}
     for body, given in (
         ({}, {}),
         ({"confirm_after": 10}, {"confirm_after": 10}),
-        ({"confirm_probability": 0.5}, {"confirm_probability": 0.5}),
-        ({"confirm_after": 10, "confirm_probability": None}, {"confirm_after": 10}),
-        ({"confirm_after": None, "confirm_probability": 0.9}, {"confirm_probability": 0.9}),
-        ({"confirm_after": None}, {"confirm_probability": 0.99}),
-        ({"confirm_probability": None}, {"confirm_probability": 0.99}),
-        ({"hazard": None, **both}, {"hazard": None, "confirm_probability": 0.99}),
+        ({"false_alarm_every": 10.0}, {"false_alarm_every": 10.0}),
+        ({"confirm_after": 10, "false_alarm_every": None}, {"confirm_after": 10}),
+        ({"confirm_after": None, "false_alarm_every": 1000.0}, {"false_alarm_every": 1000.0}),
+        ({"confirm_after": None}, {"false_alarm_every": 10000.0}),
+        ({"false_alarm_every": None}, {"false_alarm_every": 10000.0}),
+        ({"hazard": None, **both}, {"hazard": None, "false_alarm_every": 10000.0}),
     ):
         assert (await api.put(S, json=body)).is_success
         assert worker.commands[-1].settings == given

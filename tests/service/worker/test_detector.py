@@ -130,7 +130,7 @@ SETTINGS = [
     {"model": "exponential"},
     {"model": "bernoulli"},
     {"model": "gaussian", "confirm_after": 5, "hazard": 0.05},
-    {"model": "gaussian", "confirm_probability": 0.8, "max_hypotheses": 12, "outlier_rate": 0.02},
+    {"model": "gaussian", "false_alarm_every": 300.0, "max_hypotheses": 12, "outlier_rate": 0.02},
     {"model": "gaussian", "hazard": {"mean": 30.0, "shape": 4.0}, "warmup": 7},
     {"model": "gaussian", "hazard": [0.001, 0.01, 0.03], "location": [1.0], "scale": [2.0]},
 ]
@@ -230,7 +230,7 @@ def test_an_evaluation_says_what_a_stream_says(bench, model, rule):
     answers = bench.observe("a", y)
     segments = rendering.segmentation(bench.head("a"), bench.records("a"))
     confirmed = sorted(e.start for e in bench.events("a") if e.state == "confirmed")
-    given = {"confirm_probability": None, **rule} if rule else {}
+    given = {"false_alarm_every": None, **rule} if rule else {}
     settings = StreamSettings(history=60, **given)
     evaluation = follow(build(model, Options()), [[value] for value in y], settings)
     assert list(evaluation.served) == [segment.start for segment in segments][1:] != []

@@ -236,7 +236,7 @@ def test_under_other_settings_it_is_as_if_they_had_been_given(bench, close, ther
     bench.ask(Configure("a", {**KNOWN, **there}), status=201)
     bench.observe("a", labels)
     fast = {"hazard": 0.2, "confirm_after": 3, "outlier_rate": 0.0, "max_hypotheses": 20}
-    for i, tried in enumerate(({}, fast, {"confirm_probability": 0.8})):
+    for i, tried in enumerate(({}, fast, {"false_alarm_every": 300.0})):
         answer = bench.ask(WhatIf("a", tried, series=True))
         name = f"b{i}"
         bench.ask(Configure(name, {**KNOWN, **(tried or there)}), status=201)

@@ -89,7 +89,9 @@ def test_what_holds_of_every_series(bench):
     relocated = 0
     for seed in range(9):
         stream = f"s{seed}"
-        rule = [{"confirm_after": 2}, {"confirm_after": 10}, {"confirm_probability": 0.9}][seed % 3]
+        rule = [{"confirm_after": 2}, {"confirm_after": 10}, {"false_alarm_every": 1000.0}][
+            seed % 3
+        ]
         given = {**KNOWN, "hazard": 0.05, "outlier_rate": 0.0, **rule}
         bench.ask(Configure(stream, given), status=201)
         answers = bench.observe(stream, [y / 2 for y in varying(seed, 150)])

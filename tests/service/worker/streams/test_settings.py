@@ -168,7 +168,7 @@ def test_a_stream_that_names_no_model_has_the_default_of_its_first_command(bench
 
 def rule(summary):
     settings = summary["settings"]
-    return settings["confirm_after"], settings["confirm_probability"]
+    return settings["confirm_after"], settings["false_alarm_every"]
 
 
 def test_a_stream_has_one_rule_of_confirmation(bench):
@@ -180,13 +180,13 @@ def test_a_stream_has_one_rule_of_confirmation(bench):
         assert rule(bench.ask(Configure("a", {"confirm_after": 4}))) == (4, None)
         assert bench.head("a").settings.threshold == 0.0
         assert rule(bench.ask(Configure("a", {"hazard": 0.02}))) == (4, None)
-        assert rule(bench.ask(Configure("a", {"confirm_probability": 0.8}))) == (None, 0.8)
+        assert rule(bench.ask(Configure("a", {"false_alarm_every": 300.0}))) == (None, 0.8)
         assert rule(bench.ask(Configure("a", {"hazard": 0.01}))) == (None, 0.8)
         assert bench.head("a").settings.threshold == 0.8
         bench.stop()
 
 
-@pytest.mark.parametrize("first", [{"confirm_after": 30}, {"confirm_probability": 0.99999}])
+@pytest.mark.parametrize("first", [{"confirm_after": 30}, {"false_alarm_every": 1000000.0}])
 def test_either_rule_takes_over_under_way(bench, first):
     bench.ask(Configure("a", {**KNOWN, **first}), status=201)
     bench.observe("a", [*noise(60), 3.0, 3.2, 2.9])
@@ -194,7 +194,7 @@ def test_either_rule_takes_over_under_way(bench, first):
     assert event.state == "suspected"
     assert 0.8 < bench.head("a").changed_probability < 0.99999
     # Each decides with the next observation.
-    other = {"confirm_probability": 0.8} if "confirm_after" in first else {"confirm_after": 1}
+    other = {"false_alarm_every": 300.0} if "confirm_after" in first else {"confirm_after": 1}
     bench.ask(Configure("a", other))
     bench.observe("a", [3.1])
     (event,) = bench.events("a")
