@@ -370,8 +370,9 @@ def selection(study: QualityStudy) -> dict[str, list[Any]]:
     """What choosing a model's constants on TCPD is worth: chosen on one half, scored on the other.
 
     Candidates are the default settings and random ones around them: every constant of the model,
-    its outlier rate and `false_alarm_every`, each times a factor that is log-uniform in [1 / SPREAD, SPREAD]. On each of `REPETITIONS` random halves of the series the
-    candidate with the best sum of F1 and covering is chosen, and scored on the other half.
+    its outlier rate and `false_alarm_every`, each times a factor that is log-uniform in
+    [1 / SPREAD, SPREAD]. On each of `REPETITIONS` random halves of the series the candidate with
+    the best sum of F1 and covering is chosen, and scored on the other half.
     """
     series = study.data.annotated.get(TCPD, [])
     if len(series) < 2:  # no halves
