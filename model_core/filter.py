@@ -349,4 +349,5 @@ def rebuild(like: FilterState, tensors: list[Tensor]) -> FilterState:
     last = -len(like.stats)
     belief = Belief(*tensors[:first])
     stats = type(like.stats)(*tensors[last:])
-    return FilterState(belief, *tensors[first:last], stats)
+    seq, steps, totals, at_start, context = tensors[first:last]
+    return FilterState(belief, seq, steps, totals, at_start, context, stats)

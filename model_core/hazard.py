@@ -116,7 +116,7 @@ def expected(table: Tensor, run_length: Tensor, changes: Tensor, steps: Tensor) 
     listed = at(table, run_length)
     if table.shape[-1] < 3:
         return listed
-    mark, a, b = table[:, :3].split(1, -1)
+    mark, a, b = (table[:, k : k + 1] for k in range(3))
     return torch.where(mark == LEARNED, (a + changes) / (a + b + steps.unsqueeze(-1)), listed)
 
 

@@ -73,7 +73,7 @@ class Fleet(Averaged):
     noise_beta: Tensor
     lags: int = 0
     chance: float = 0.5
-    hazard: float | tuple[float, ...] = BY_STREAM  # type: ignore[assignment]
+    hazard: float | tuple[float, ...] = BY_STREAM
     kind: str = "fleet"
     parts = Averaged.parts + 1
     heavy = (*Averaged.heavy, False)

@@ -123,7 +123,7 @@ class Subject:
         began = time.thread_time()
         for inputs in ready:
             state, info = filtering.step(self.model, state, self._prior, inputs)
-            readout.table(state, info, zeros.long(), zeros, RECENT_RUN_LENGTHS)
+            readout.table(state, info, inputs.hazard, zeros.long(), zeros, RECENT_RUN_LENGTHS)
             if summarised:
                 summarise(info.predictive, inputs)
         took_s = time.thread_time() - began
