@@ -46,7 +46,7 @@ def test_steps_and_answers(name, device):
         watched = torch.zeros_like(state.seq), torch.zeros_like(now.elapsed)
         with no_waiting():
             state, info = moca.step(model, state, prior, now)
-            table, mixture = readout.table(state, info, *watched, 5), info.predictive
+            table, mixture = readout.table(state, info, now.hazard, *watched, 5), info.predictive
             numbers = [info.log_score, info.changepoint_probability, mixture.mean()]
             if model.label not in ("class", "binary"):
                 numbers += [mixture.covariance(), mixture.cdf(now.y)]
