@@ -14,6 +14,8 @@ NEG_INF = float("-inf")
 # Log probabilities that differ by less are equal: rounding must not choose between two starts.
 TIE = 1e-12
 GREATEST = 1e290  # evidence, of a change that is certain
+LIKELY = 0.9  # of the probability, that the likely starts of a change hold
+GRAIN = 1e-9  # shares of it that differ by less are equal, and less than that is none
 
 
 class Belief(NamedTuple):
@@ -154,6 +156,27 @@ def evidence_of_change(belief: Belief, below: Tensor, hazard: Tensor) -> Tensor:
     inside = belief.run_length < below.unsqueeze(-1)
     unchanged = (belief.log_prob.exp() * ~inside * hazard).sum(-1)
     return mass_below(belief, below) / unchanged.clamp(min=1 / GREATEST)
+
+
+def likely_starts(belief: Belief, below: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a change to run lengths below `below` (B,) began: the fewest that hold `LIKELY`.
+
+    The longest and the shortest, and the share of the probability of all of them that these hold,
+    (B,) each; 0 where there is none.
+    """
+    mass = belief.log_prob.exp() * (belief.run_length < below.unsqueeze(-1))
+    share = mass / mass.sum(-1, keepdim=True).clamp(min=1 / GREATEST)
+    grains = torch.floor(share / GRAIN)
+    # The likeliest first, of equal ones the longest.
+    order = belief.run_length.argsort(-1, descending=True)
+    order = order.gather(-1, grains.gather(-1, order).argsort(-1, descending=True, stable=True))
+    share, grains, length = (v.gather(-1, order) for v in (share, grains, belief.run_length))
+    before = share.cumsum(-1) - share
+    chosen = (before < LIKELY - TIE) & (grains > 0)
+    longest = torch.where(chosen, length, 0).amax(-1)
+    shortest = torch.where(chosen, length, torch.iinfo(length.dtype).max).amin(-1)
+    held = (share * chosen).sum(-1).clamp(max=1.0)
+    return longest, torch.where(held > 0, shortest, 0), held
 
 
 def suspected(belief: Belief, below: Tensor, evidence: Tensor, threshold: Tensor) -> Tensor:

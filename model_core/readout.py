@@ -22,7 +22,8 @@ class Readout(NamedTuple):
 
     evidence: of a change since the last confirmation, see `belief.evidence_of_change`. event_*,
     start_totals: of the start that events are about, the most probable one unless the evidence has
-    reached the stream's threshold. totals, start_totals: count, sums and
+    reached the stream's threshold. longest, shortest, coverage: where that may be, see
+    `belief.likely_starts`; all 0 where it is not asked. totals, start_totals: count, sums and
     sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes.
     """
 
@@ -41,6 +42,9 @@ class Readout(NamedTuple):
     mean_run_length: float
     hypotheses: int
     best_start: int
+    longest: int
+    shortest: int
+    coverage: float
     totals: list[float]
     start_totals: list[float]
     regime: TypicalRegime | None = None
@@ -56,7 +60,14 @@ class Readout(NamedTuple):
             self.totals if quantity else None,
             self.start_totals if quantity else None,
             self.evidence,
+            *self._likely_starts(seq),
         )
+
+    def _likely_starts(self, seq: int) -> tuple[int | None, int | None, float | None]:
+        """The earliest and the latest, and their share of the probability."""
+        if not self.coverage:
+            return None, None, None
+        return seq - self.longest, seq - self.shortest, self.coverage
 
 
 # Each is one column of the table, in this order; totals and start_totals follow.
@@ -67,16 +78,15 @@ def table(
     state: FilterState,
     info: Info,
     hazard: Tensor,
-    settled: Tensor,
-    thresholds: Tensor,
+    watch: Tensor,
     recent_window: int,
 ) -> Tensor:
-    """Return the numbers of `Readout` (B, 15 + 2 + 4d) on the state's device; see `rows`.
+    """Return the numbers of `Readout` (B, 18 + 2 + 4d) on the state's device; see `rows`.
 
-    state: after the step. hazard: (B, H), as of `Inputs`. settled: (B,) int64 last position at
-    which a start is no new change. thresholds: (B,) of evidence, at which a change is confirmed; 0
-    where it takes time. recent_window: run lengths that count as a recent change.
+    state: after the step. hazard: (B, H), as of `Inputs`. watch: (B, 3) numbers of
+    `Watch`. recent_window: run lengths that count as a recent change.
     """
+    settled, since, thresholds = watch.unbind(-1)
     belief = state.belief
     seq = state.seq - 1
     # Starts after the settled ones: run lengths below seq - settled.
@@ -84,6 +94,9 @@ def table(
     rate = hazards.greatest(hazard, expected_hazard(state, hazard))
     evidence = beliefs.evidence_of_change(belief, below, rate)
     slot = beliefs.suspected(belief, below, evidence, thresholds)
+    asked = (evidence >= thresholds) | (since < settled)
+    likely = beliefs.likely_starts(belief, seq - since)
+    longest, shortest, coverage = (torch.where(asked, value, 0) for value in likely)
     stream = torch.arange(len(slot), device=slot.device)
     probability = belief.log_prob.exp()
     columns = {
@@ -108,6 +121,7 @@ def table(
         "best_start": seq
         - belief.run_length[stream, beliefs.likeliest(belief.score, belief.run_length)],
     }
+    columns |= {"longest": longest, "shortest": shortest, "coverage": coverage}
     numbers = torch.stack([columns[name].double() for name in NUMBERS], 1)
     return torch.cat((numbers, state.totals, state.totals_at_start[stream, slot]), 1)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from model_core.compiled.step import Functions, Model
 
 # Columns of the inputs of a row; the label's and the input's numbers follow.
-LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, SETTLED, THRESHOLD, LABEL = range(7)
+LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, SETTLED, SINCE, THRESHOLD, LABEL = range(8)
 # What a kernel is called with where quantiles, or beliefs after each step, are not wanted.
 NO_LEVELS, NO_BELIEFS = np.empty((2, 0)), np.empty((0, 2, 0))
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 
-from model_core.belief import GREATEST, TIE
+from model_core.belief import GRAIN, GREATEST, LIKELY, TIE
 from model_core.compiled import (
     CHANGEPOINT,
     ELAPSED,
     LABEL,
     LABELLED,
     SETTLED,
+    SINCE,
     THRESHOLD,
     arithmetic,
 )
@@ -51,8 +52,8 @@ ROWS = 10
 (
     LOG_SCORE, CHANGEPOINT_PROBABILITY, PRUNED_MASS, BORN_PREVIOUS_START, OK, CHANGED, EVIDENCE,
     RECENT, MAP_RUN_LENGTH, EVENT_RUN_LENGTH, EVENT_PROBABILITY, EVENT_PREVIOUS_START,
-    MEAN_RUN_LENGTH, HYPOTHESES, BEST_START, NUMBERS,
-) = range(16)  # fmt: skip
+    MEAN_RUN_LENGTH, HYPOTHESES, BEST_START, LONGEST, SHORTEST, COVERAGE, NUMBERS,
+) = range(19)  # fmt: skip
 
 
 @compiled
@@ -356,6 +357,30 @@ def _unchanged(
 
 
 @compiled
+def _likely_starts(mass: Floats, age: Floats, below: float, spare: Floats, table: Floats) -> None:
+    """As `belief.likely_starts`."""
+    n, total = whole(mass), max(_mass_below(mass, age, below, spare), 1.0 / GREATEST)
+    for i in range(n):
+        spare[i] = math.floor(mass[i] / total / GRAIN) if age[i] < below else 0.0
+    longest, shortest, held = 0.0, INF, 0.0
+    while held < LIKELY - TIE:
+        grains = arithmetic.largest(spare, n)
+        if grains <= 0:
+            break
+        likeliest = -1
+        for i in range(n):
+            if spare[i] == grains and (likeliest < 0 or age[i] > age[likeliest]):
+                likeliest = i
+        spare[likeliest] = 0.0
+        held += mass[likeliest] / total
+        longest = max(longest, age[likeliest])
+        shortest = min(shortest, age[likeliest])
+    table[LONGEST] = longest
+    table[SHORTEST] = shortest if held > 0 else 0.0
+    table[COVERAGE] = min(held, 1.0)
+
+
+@compiled
 def read_out(
     lines: Floats,
     head: Floats,
@@ -381,6 +406,9 @@ def read_out(
     event = likeliest
     if number[THRESHOLD] > 0 and evidence >= number[THRESHOLD]:
         event = _likeliest(log_prob, age, below, spare)
+    table[LONGEST], table[SHORTEST], table[COVERAGE] = 0.0, 0.0, 0.0
+    if evidence >= number[THRESHOLD] or number[SINCE] < number[SETTLED]:
+        _likely_starts(mass, age, seq - number[SINCE], spare, table)
     for i in range(n):
         spare[i] = mass[i] * age[i]
     alive = 0

@@ -112,10 +112,9 @@ class Kernel:
 
         A row that is named again is stepped again, in order.
 
-        held: rows of a `Layout` of the model. rows: (B,) int64, which of them. inputs: (B, 6 + d +
-        x) labelled (0 or 1), elapsed, changepoint (nan: not
-        stated), outlier rate, last settled start, threshold (as in
-        `readout.table`), label, input. hazards: (B, H). levels: (2, Q), see
+        held: rows of a `Layout` of the model. rows: (B,) int64, which of them. inputs: (B, 7 + d +
+        x) labelled (0 or 1), elapsed, changepoint (nan: not stated), outlier rate, the numbers of
+        `stream.events.Watch`, label, input. hazards: (B, H). levels: (2, Q), see
         `quantiles.with_normal`. The table
         is that of `readout.table`. Where its `ok` is 0 the row is as it was but for what its empty
         slots hold, and the rest of the table and its summary are undefined.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from model_core import compiled as places
 from model_core.filter import Inputs
 from model_core.lazy import Tensor, torch
+from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.transfer import to_device
 from model_core.upm.base import UnderlyingModel
 
@@ -93,14 +94,9 @@ def labelled(model: UnderlyingModel, y: Floats) -> NDArray[np.bool_]:
 def packed(
     model: UnderlyingModel,
     seen: Columns,
-    settled: list[int] | int,
-    threshold: list[float] | float,
+    watched: Sequence[Watch] | Watch = NOTHING_WATCHED,
 ) -> Floats:
-    """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`.
-
-    settled: last position of each at which a start is no new change. threshold: of the evidence,
-    at which a change is confirmed; 0 where it takes time.
-    """
+    """Inputs of a step (B, 7 + d + x): see `compiled.kernel.Kernel.advance`."""
     label = places.LABEL
     x = label + model.y_dim
     inputs = np.empty((seen.rows, x + model.x_dim))
@@ -109,8 +105,7 @@ def packed(
     inputs[:, places.ELAPSED] = seen.elapsed
     inputs[:, places.CHANGEPOINT] = seen.changepoint
     inputs[:, places.OUTLIER_RATE] = seen.outlier_rate
-    inputs[:, places.SETTLED] = settled
-    inputs[:, places.THRESHOLD] = threshold
+    inputs[:, places.SETTLED : places.THRESHOLD + 1] = watched
     inputs[:, label:x] = np.where(there[:, None], seen.filtered, 0.0)
     inputs[:, x:] = seen.x
     return inputs

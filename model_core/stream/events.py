@@ -48,13 +48,35 @@ class Event(NamedTuple):
     time: str | None = None  # of the observation that raised this state
     verdict: bool | None = None  # a person's word: whether it was a change
     kind: str = "change"  # or anomaly
+    # The shortest set of starts with `coverage` or more of the probability, given a change, is from
+    # `earliest` to `latest`; known from the confirmation on.
+    earliest: int | None = None
+    latest: int | None = None
+    coverage: float | None = None
+
+
+class Watch(NamedTuple):
+    """What a step is read for.
+
+    settled: last position at which a start is no new change. since: last position at which one is
+    none of the last confirmed change either; before `settled` until the start of that has been
+    looked at once more. threshold: of the evidence, at which a change is confirmed; 0: it takes
+    time.
+    """
+
+    settled: int = 0
+    since: int = 0
+    threshold: float = 0.0
+
+
+NOTHING_WATCHED = Watch()
 
 
 class Track(NamedTuple):
     """What following the events needs from one observation to the next.
 
-    settled: last position at which a start is no new change. Totals are a count, sums and sums of
-    squares of all labels before a start.
+    settled, since: as of `Watch`. Totals are a count, sums and sums of squares of all labels
+    before a start.
     """
 
     confirmed_start: int = 0
@@ -65,6 +87,11 @@ class Track(NamedTuple):
     last_event: Event | None = None  # the last confirmed one
     next_event: int = 1
     settled: int = 0
+    since: int = 0
+
+    def watch(self, threshold: float) -> Watch:
+        """What the next step is to be read for."""
+        return Watch(self.settled, self.since, threshold)
 
 
 class Reading(NamedTuple):
@@ -73,6 +100,7 @@ class Reading(NamedTuple):
     start: MAP run start, with its `probability`. previous_start: where the best path before it
     starts. totals: count, sums and sums of squares of all labels; start_totals: those before
     `start`; both None where labels are no quantities. evidence: of a change since what is settled.
+    earliest to coverage: as of an event.
     """
 
     seq: int
@@ -83,6 +111,9 @@ class Reading(NamedTuple):
     totals: list[float] | None
     start_totals: list[float] | None
     evidence: float = 0.0
+    earliest: int | None = None
+    latest: int | None = None
+    coverage: float | None = None
 
 
 def track(
@@ -120,7 +151,9 @@ def settling(state: Track, seq: int) -> bool:
 def _relocate(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
     """Move the last confirmed event to what is the most probable start by now."""
     last = state.last_event
-    if last is None or not state.before_start < reading.start != last.start:
+    first = state.since
+    state = state._replace(since=state.settled)
+    if last is None or reading.start <= first:
         return state, []
     direction, size = _step(state.before_totals, reading)
     suspected_at = max(last.suspected_at, reading.start)
@@ -132,6 +165,9 @@ def _relocate(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         direction=direction,
         size=size,
         time=reading.time,
+        earliest=reading.earliest,
+        latest=reading.latest,
+        coverage=reading.coverage,
     )
     state = state._replace(
         last_event=moved, confirmed_totals=reading.start_totals, confirmed_start=reading.start
@@ -198,6 +234,9 @@ def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         direction=direction,
         size=size,
         time=reading.time,
+        earliest=reading.earliest,
+        latest=reading.latest,
+        coverage=reading.coverage,
     )
     state = state._replace(
         event=None,
@@ -206,6 +245,7 @@ def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         confirmed_totals=reading.start_totals,
         confirmed_start=reading.start,
         settled=reading.seq,
+        since=state.settled,
     )
     return state, [*changed, confirmed]
 

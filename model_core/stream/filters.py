@@ -8,6 +8,7 @@ import numpy as np
 
 from model_core.filter import FilterState, Prior
 from model_core.stream.columns import Columns, Floats, of_all
+from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Slab, Step
 from model_core.upm.base import UnderlyingModel
 
@@ -78,8 +79,7 @@ class Filters:
         no_inputs = np.empty((self.rows, 0))
         ones = np.ones(self.rows)
         nothing = np.zeros(self.rows)
-        settled = [0] * self.rows
-        thresholds = [0.0] * self.rows
+        watched = [NOTHING_WATCHED] * self.rows
         for t in range(y.shape[1]):
             seen = Columns(
                 y=y[:, t],
@@ -90,4 +90,4 @@ class Filters:
                 hazard=hazards,
                 offset=nothing,
             )
-            yield self.slab.step(self._rows, seen, settled, thresholds, summarised=self._summarised)
+            yield self.slab.step(self._rows, seen, watched, summarised=self._summarised)

@@ -12,7 +12,7 @@ from model_core.filter import Inputs
 from model_core.readout import Readout
 from model_core.stream import columns, season, seasons, warmup
 from model_core.stream.columns import Columns, Floats
-from model_core.stream.events import Event, Track
+from model_core.stream.events import Event, Track, Watch
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.rows import (
     ANOMALY,
@@ -76,6 +76,11 @@ class LocalSeries:
     def stated(self) -> StatedMoments:
         """Location and scale by the settings."""
         return StatedMoments(self.settings.location, self.settings.scale)
+
+    @property
+    def watch(self) -> Watch:
+        """What the next step is to be read for."""
+        return self.track.watch(self.settings.threshold)
 
     @property
     def warm(self) -> bool:
@@ -305,7 +310,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
     def coming(self, count: int = 1, x: tuple[float, ...] = (), elapsed: float = 1.0) -> Inputs:
         """Inputs of a step over the observation to come, of `count` copies of a row."""
         seen = self._columns([self._unlabelled(x, elapsed)] * count)
-        return columns.inputs_of(self.model, columns.packed(self.model, seen, 0, 0.0), seen.hazard)
+        return columns.inputs_of(self.model, columns.packed(self.model, seen), seen.hazard)
 
     def offsets_ahead(self, row: int, count: int) -> Floats:
         """Seasons (count,) of the labels to come."""

@@ -97,8 +97,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         steps = slab.step(
             [series.row for series in chosen],
             coming,
-            [series.state.track.settled for series in chosen],
-            [series.state.settings.threshold for series in chosen],
+            [series.state.watch for series in chosen],
             detailed,
             self.summarised,
         )
@@ -134,14 +133,12 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             at = len(taken)
             offsets = self._foreseen(slab, series, seen.y[at:, 0].tolist())
             coming = seen.part(slice(at, at + len(offsets)))._replace(offset=np.array(offsets))
-            state = series.state
             begins_anew = False
             for step, offset, y in zip(
                 slab.through(
                     series.row,
                     coming,
-                    lambda: series.state.track.settled,
-                    state.settings.threshold,
+                    lambda: series.state.watch,
                     self.summarised,
                     believed,
                 ),
@@ -306,11 +303,10 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         previous: list[list[int]] = [[] for _ in chosen]
         refused: set[int] = set()
         for state in states:  # what begins in a warm-up is no news
-            state.track = state.track._replace(settled=max(state.track.settled, state.seq - 1))
-        starts = [lambda state=state: state.track.settled for state in states]
-        replayed = slab.replay_each(
-            rows, pasts, starts, [state.settings.threshold for state in states]
-        )
+            settled = max(state.track.settled, state.seq - 1)
+            state.track = state.track._replace(settled=settled, since=settled)
+        watched = [lambda state=state: state.watch for state in states]
+        replayed = slab.replay_each(rows, pasts, watched)
         for i, at, line in replayed:
             self.tick()
             if line is None:

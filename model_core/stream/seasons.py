@@ -125,11 +125,9 @@ def begin_anew(
         location, scale = warmup.estimated(slab.model, values, stated)
     before = slab.row(row)
     slab.begin_anew(row, location, scale)
-    settled = max(series.track.settled - base, 0)  # as the new filter counts
+    watch = series.watch._replace(settled=max(series.track.settled - base, 0))  # as it counts
     try:
-        lines = list(
-            slab.replay(row, past._replace(seen=seen), lambda: settled, series.settings.threshold)
-        )
+        lines = list(slab.replay(row, past._replace(seen=seen), lambda: watch))
     except Refused:
         slab.put(row, before)
         return None
@@ -149,6 +147,7 @@ def begin_anew(
         before_start=start,
         confirmed_totals=last.start_totals,
         settled=settled,
+        since=settled,
     )
     series.best_start = _position(last.best_start, base, joined)
     series.map_run_length = int(belief.likeliest)

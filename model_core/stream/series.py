@@ -11,7 +11,7 @@ import numpy as np
 from model_core.readout import Readout
 from model_core.stream.beliefs import Probabilities
 from model_core.stream.columns import Floats
-from model_core.stream.events import Event, Track
+from model_core.stream.events import Event, Track, Watch
 from model_core.stream.slab import Slab, Step
 from model_core.stream.state import SeasonPeriods, StatedMoments
 from model_core.stream_settings import StreamSettings
@@ -39,6 +39,10 @@ class State(Protocol):
     @property
     def stated(self) -> StatedMoments:
         """Location and scale by the settings."""
+
+    @property
+    def watch(self) -> Watch:
+        """What the next step is to be read for."""
 
     def read(self, line: Readout) -> None:
         """Enter what a step reads off the belief."""

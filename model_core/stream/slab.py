@@ -21,6 +21,7 @@ from model_core.stream import beliefs, columns
 from model_core.stream.beliefs import Hypotheses, Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats
+from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.stream.predictives import MixtureRow, SummaryRow
 from model_core.table import SEQ, TOTALS_AT_START, Layout, Rows
 from model_core.transfer import to_arrays, to_device
@@ -311,19 +312,16 @@ class Slab:
         self,
         rows: Sequence[int],
         seen: Columns,
-        settled: list[int],
-        thresholds: list[float],
+        watched: Sequence[Watch],
         detailed: Sequence[bool] = (),
         summarised: bool = True,
     ) -> list[Step]:
         """Step distinct rows by one observation each; reads out what the host needs, at once.
 
-        settled: last position of each at which a start is no new change. thresholds: of the
-        evidence, at which one is confirmed; 0 where it takes time. detailed: rows whose mixture
-        itself is wanted, not only its summary; none if empty. summarised: whether predictives are
-        wanted at all.
+        watched: what they are read for. detailed: rows whose mixture itself is wanted, not only its
+        summary; none if empty. summarised: whether predictives are wanted at all.
         """
-        inputs = columns.packed(self.model, seen, settled, thresholds)
+        inputs = columns.packed(self.model, seen, watched)
         stepped: dict[int, Step] = {}
         if self._kernel is not None:
             wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
@@ -351,8 +349,8 @@ class Slab:
             try:
                 for _ in range(part.rows):
                     copies.append(self.add(own))
-                nothing = [0] * part.rows
-                steps += self.step(copies, part, nothing, [0.0] * part.rows, [detailed] * part.rows)
+                nothing = [NOTHING_WATCHED] * part.rows
+                steps += self.step(copies, part, nothing, [detailed] * part.rows)
             finally:
                 for copy in copies:
                     self.remove(copy)
@@ -362,17 +360,16 @@ class Slab:
         self,
         row: int,
         seen: Columns,
-        settled: Callable[[], int],
-        threshold: float,
+        watched: Callable[[], Watch],
         summarised: bool = True,
         believed: bool = False,
     ) -> Iterator[Step]:
         """Step one row by one observation after the other, in few calls of its kernel.
 
-        To be taken to the end, or to the first step that is not `ok`. settled: as of `step`, by
-        now, which the caller may move after each step. Observations are stepped `AT_ONCE` as if
-        nothing was settled on the way; where it was, those after it are stepped anew: their numbers
-        are about other starts. believed: whether beliefs are wanted.
+        To be taken to the end, or to the first step that is not `ok`. watched: as of `step`, by
+        now, which may move after each step. Observations are stepped `AT_ONCE` as if it stayed;
+        where it did not, those after it are stepped anew: their numbers are about other starts.
+        believed: whether beliefs are wanted.
         """
         at = 0
         while at < seen.rows:
@@ -383,13 +380,11 @@ class Slab:
             used = 0
             if self._kernel is not None and count > 1:
                 coming = coming.part(slice(count))
-                used = yield from self._series(
-                    row, coming, settled, threshold, summarised, believed
-                )
+                used = yield from self._series(row, coming, watched, summarised, believed)
             if not used:
                 used = 1
                 one = seen.part(slice(at, at + 1))
-                (step,) = self.step([row], one, [settled()], [threshold], (), summarised)
+                (step,) = self.step([row], one, [watched()], (), summarised)
                 yield step._replace(belief=self.belief(row)) if believed else step
             at += used
 
@@ -397,12 +392,11 @@ class Slab:
         self,
         row: int,
         past: Past,
-        settled: Callable[[], int] = lambda: 0,
-        threshold: float = 0.0,
+        watched: Callable[[], Watch] = lambda: NOTHING_WATCHED,
     ) -> Iterator[Readout]:
         """Step one row through what counts as applied; a label that it refuses counts as missing.
 
-        settled, threshold: as of `through`. Overrides that the state has already change nothing.
+        watched: as of `through`. Overrides that the state has already change nothing.
         The row may be ahead of what was yielded until all was. Raises Refused where it takes no
         observation at all, of a model whose numbers are not finite.
         """
@@ -414,7 +408,7 @@ class Slab:
                 self.restate(row, overrides[at])
             end = min([seen.rows, *(i for i in overrides if i > at)])
             left = seen.part(slice(at, end))
-            for step in self.through(row, left, settled, threshold, summarised=False):
+            for step in self.through(row, left, watched, summarised=False):
                 if not step.readout.ok:
                     if np.isnan(seen.y[at]).all():
                         raise Refused(NOT_FINITE)
@@ -427,8 +421,7 @@ class Slab:
         self,
         rows: Sequence[int],
         pasts: Sequence[Past],
-        settled: Sequence[Callable[[], int]],
-        thresholds: Sequence[float],
+        watched: Sequence[Callable[[], Watch]],
     ) -> Iterator[tuple[int, int, Readout | None]]:
         """Replay several rows; those of models without a kernel step together.
 
@@ -436,12 +429,12 @@ class Slab:
         observation at all, as the last of a row.
         """
         if not self.in_series:
-            yield from self._replay_together(rows, pasts, settled, thresholds)
+            yield from self._replay_together(rows, pasts, watched)
             return
         for i, (row, past) in enumerate(zip(rows, pasts, strict=True)):
             count = 0
             try:
-                for line in self.replay(row, past, settled[i], thresholds[i]):
+                for line in self.replay(row, past, watched[i]):
                     yield i, count, line
                     count += 1
             except Refused:
@@ -451,8 +444,7 @@ class Slab:
         self,
         rows: Sequence[int],
         pasts: Sequence[Past],
-        settled: Sequence[Callable[[], int]],
-        thresholds: Sequence[float],
+        watched: Sequence[Callable[[], Watch]],
     ) -> Iterator[tuple[int, int, Readout | None]]:
         """As `replay_each`, one observation of each at a time."""
         refused: set[int] = set()
@@ -465,24 +457,22 @@ class Slab:
                         self.restate(rows[i], pasts[i].overrides[at])
                 seen = columns.at([pasts[i].seen for i in now], at)
                 own = [rows[i] for i in now]
-                starts = [settled[i]() for i in now]
-                levels = [thresholds[i] for i in now]
-                for i, line in zip(now, self._replayed(own, seen, starts, levels), strict=True):
+                own_watched = [watched[i]() for i in now]
+                for i, line in zip(now, self._replayed(own, seen, own_watched), strict=True):
                     if line is None:
                         refused.add(i)
                     yield i, at, line
 
     def _replayed(
-        self, rows: Sequence[int], seen: Columns, settled: list[int], thresholds: list[float]
+        self, rows: Sequence[int], seen: Columns, watched: Sequence[Watch]
     ) -> list[Readout | None]:
         """Step rows by one observation each; a label that is refused counts as missing."""
         lines: list[Readout | None] = []
-        for i, step in enumerate(self.step(rows, seen, settled, thresholds, (), False)):
+        for i, step in enumerate(self.step(rows, seen, watched, (), False)):
             taken = step
             if not taken.readout.ok:
                 again = seen.part([i]).unlabelled(0)
-                start = [settled[i]]
-                (taken,) = self.step([rows[i]], again, start, [thresholds[i]], (), False)
+                (taken,) = self.step([rows[i]], again, [watched[i]], (), False)
             lines.append(taken.readout if taken.readout.ok else None)
         return lines
 
@@ -490,21 +480,20 @@ class Slab:
         self,
         row: int,
         seen: Columns,
-        settled: Callable[[], int],
-        threshold: float,
+        watched: Callable[[], Watch],
         summarised: bool,
         believed: bool,
     ) -> Generator[Step, None, int]:
         """Step a row by the kernel, in one call; returns how many of the observations were taken.
 
-        Those before the first that it refuses, or before which more was settled.
+        Those before the first that it refuses, or before which what is watched has moved.
         """
-        start = settled()
+        start = watched()
         before = self.read([row])
-        inputs = columns.packed(self.model, seen, start, threshold)
+        inputs = columns.packed(self.model, seen, start)
         used = 0
         for step in self._advance_series(row, seen, inputs, summarised, believed):
-            if settled() != start:
+            if watched() != start:
                 break
             used += 1
             yield step
@@ -595,9 +584,8 @@ class Slab:
             prior = self._layout.prior(*held)
             observed = columns.inputs_of(self.model, inputs, seen.hazard, self.device)
             state, info = moca.step(self.model, state, prior, observed)
-            starts = to_device(inputs[:, places.SETTLED].astype(np.int64), self.device)
-            alarms = to_device(inputs[:, places.THRESHOLD].copy(), self.device)
-            table = readout.table(state, info, observed.hazard, starts, alarms, RECENT_RUN_LENGTHS)
+            watch = to_device(inputs[:, places.SETTLED : places.LABEL].copy(), self.device)
+            table = readout.table(state, info, observed.hazard, watch, RECENT_RUN_LENGTHS)
             packed = self._layout.packed(state, prior)
             self._chunks.write(
                 rows, packed if self.device != "cpu" else [tensor.numpy() for tensor in packed]

@@ -10,6 +10,7 @@ import numpy as np
 
 from model_core.stream import columns
 from model_core.stream.columns import Columns
+from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Past, Refused, Slab, Step
 from model_core.stream.state import StatedMoments
 from model_core.upm.base import UnderlyingModel
@@ -175,10 +176,10 @@ def forecasts(
 def _steps(
     slab: Slab, rows: dict[int, int], chosen: list[int], seen: Columns, detailed: Sequence[bool]
 ) -> list[Step]:
-    nothing = [0] * len(chosen)
+    nothing = [NOTHING_WATCHED] * len(chosen)
     wanted = [detailed[i] for i in chosen] if detailed else ()
     own = [rows[i] for i in chosen]
-    return slab.step(own, seen.part(chosen), nothing, [0.0] * len(chosen), wanted)
+    return slab.step(own, seen.part(chosen), nothing, wanted)
 
 
 def _recalled(slab: Slab, seen: Columns) -> Columns:

@@ -119,11 +119,11 @@ class Subject:
     def _step_eagerly(self, window: list[Seen], summarised: bool) -> float:
         state = self.state
         ready = [self._inputs(seen) for seen in window]
-        zeros = torch.zeros(self.streams, dtype=torch.float64)
+        watch = torch.zeros(self.streams, 3, dtype=torch.float64)
         began = time.thread_time()
         for inputs in ready:
             state, info = filtering.step(self.model, state, self._prior, inputs)
-            readout.table(state, info, inputs.hazard, zeros.long(), zeros, RECENT_RUN_LENGTHS)
+            readout.table(state, info, inputs.hazard, watch, RECENT_RUN_LENGTHS)
             if summarised:
                 summarise(info.predictive, inputs)
         took_s = time.thread_time() - began

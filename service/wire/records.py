@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
 
-from model_core.stream.events import Track
+from model_core.stream.events import Track, Watch
 from model_core.stream.state import SeasonPeriods, StatedMoments, TypicalRegime
 from model_core.stream_settings import CONFIRMATION, TABLE, Hazard, StreamSettings
 from service.wire.commands import Label, Observation
@@ -96,6 +96,11 @@ class Head(Struct, omit_defaults=True, gc=False):
     def stated(self) -> StatedMoments:
         """Location and scale by the settings."""
         return StatedMoments(self.settings.location, self.settings.scale)
+
+    @property
+    def watch(self) -> Watch:
+        """What the next step is to be read for."""
+        return self.track.watch(self.settings.threshold)
 
     def read(self, line: Readout) -> None:
         """Enter what a step reads off the belief."""

@@ -6,6 +6,7 @@ import os
 
 from model_core.errors import MissingTorch
 from model_core.lazy import torch
+from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Slab
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.builtin import BUILTIN, Options
@@ -65,4 +66,4 @@ def dummy_step(settings: Settings) -> None:
     hazard, outlier_rate = step_inputs.effective_rates(model, DEFAULTS)
     record = Record(0, 0.0, None, None, 1.0, None, hazard, outlier_rate)
     seen = step_inputs.columns_of(model, [record])
-    slab.step([row], seen, [0], [0.0])
+    slab.step([row], seen, [NOTHING_WATCHED])

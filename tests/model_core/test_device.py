@@ -43,10 +43,10 @@ def test_steps_and_answers(name, device):
     state, levels, missing = moca.init(prior, ROOM), tensor([0.05, 0.5, 0.95]), []
     for t, here in enumerate(run(one, batch, ROOM)):
         now = there(inputs(batch, t), device)
-        watched = torch.zeros_like(state.seq), torch.zeros_like(now.elapsed)
+        watched = now.elapsed.new_zeros(len(now.elapsed), 3)
         with no_waiting():
             state, info = moca.step(model, state, prior, now)
-            table, mixture = readout.table(state, info, now.hazard, *watched, 5), info.predictive
+            table, mixture = readout.table(state, info, now.hazard, watched, 5), info.predictive
             numbers = [info.log_score, info.changepoint_probability, mixture.mean()]
             if model.label not in ("class", "binary"):
                 numbers += [mixture.covariance(), mixture.cdf(now.y)]

@@ -85,11 +85,12 @@ class Seen(NamedTuple):
     changepoint: np.ndarray
     outlier_rate: np.ndarray
     settled: np.ndarray
+    since: np.ndarray
     thresholds: np.ndarray
     x: np.ndarray
 
     def packed(self) -> np.ndarray:
-        told = np.column_stack([self.labelled, *self[3:8]]).astype(float)
+        told = np.column_stack([self.labelled, *self[3:9]]).astype(float)
         return np.column_stack([told, self.y, self.x])
 
     def inputs(self) -> moca.Inputs:
@@ -110,6 +111,7 @@ def observed(model: UnderlyingModel, rng, batch: int, at: int, far: float = 1e6,
         "changepoint": np.where(rng.random(batch) < 0.1, rng.choice([0.0, 0.3, 1.0]), np.nan),
         "outlier_rate": rng.choice([0.0, 0.01, 0.3], batch),
         "settled": rng.integers(0, at + 1, batch),
+        "since": rng.integers(0, at + 1, batch),
         "thresholds": rng.choice([0.0, 1.0, 1e4], batch),
         "x": rng.normal(size=(batch, model.x_dim)),
     }
@@ -162,8 +164,9 @@ class Pair:
     def eagerly(self, state: FilterState, seen: Seen):
         """One step of the eager filter; returns the state after it, its info and table."""
         state, info = moca.step(self.model, state, self.prior, seen.inputs())
-        told = map(torch.tensor, (seen.hazard, seen.settled, seen.thresholds))
-        return state, info, readout.table(state, info, *told, WINDOW).numpy()
+        watch = torch.tensor(np.column_stack([seen.settled, seen.since, seen.thresholds]))
+        hazard = torch.tensor(seen.hazard)
+        return state, info, readout.table(state, info, hazard, watch, WINDOW).numpy()
 
     def advance(self, seen: Seen, rows: np.ndarray | None = None, **wanted):
         """Table and summary of the kernel's step."""
@@ -478,7 +481,7 @@ def test_rounding_does_not_choose_between_two_starts(between):
     seen = observed(
         pair.model, np.random.default_rng(1), 1, 10,
         labelled=np.zeros(1, bool), elapsed=np.ones(1), changepoint=np.full(1, np.nan),
-        settled=np.full(1, 4), thresholds=np.full(1, 0.5),
+        settled=np.full(1, 4), since=np.full(1, 4), thresholds=np.full(1, 0.5),
     )  # fmt: skip
     start = 7 if between > 1e-12 else 5
     _, _, expected = pair.eagerly(pair.eager, seen)
@@ -514,10 +517,10 @@ def test_models_without_a_kernel_have_none():
         ("rows", np.arange(2, dtype=np.int32)),
         ("rows", np.arange(4)[::2]),
         ("rows", np.zeros((2, 1), dtype=np.int64)),
-        ("inputs", np.asfortranarray(np.ones((2, 7)))),
-        ("inputs", np.ones((2, 6))),
-        ("inputs", np.ones((1, 7))),
-        ("inputs", np.ones((2, 7, 2))),
+        ("inputs", np.asfortranarray(np.ones((2, 8)))),
+        ("inputs", np.ones((2, 7))),
+        ("inputs", np.ones((1, 8))),
+        ("inputs", np.ones((2, 8, 2))),
         ("hazards", np.full((2, 2), 0.1)[:, :1]),
         ("hazards", np.full(2, 0.1)),
         ("hazards", np.empty((2, 0))),
@@ -534,7 +537,7 @@ def test_models_without_a_kernel_have_none():
 )
 def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
     pair, other = Pair(conjugate.Gaussian(), 2, 4), Pair(conjugate.Gaussian(), 2, 4)
-    told = {"rows": np.arange(2), "inputs": np.ones((2, 7)), "hazards": np.full((2, 1), 0.1)}
+    told = {"rows": np.arange(2), "inputs": np.ones((2, 8)), "hazards": np.full((2, 1), 0.1)}
     if isinstance(wrong, Layout):
         wrong = Rows(wrong.slots, *wrong.begin(np.zeros((1, 2)), np.ones((1, 2))))
     with pytest.raises(ValueError, match="contiguous"):

@@ -8,6 +8,7 @@ import torch
 from model_core import hazard as hazards
 from model_core import readout
 from model_core.readout import NUMBERS, Readout
+from model_core.stream.events import Watch
 from tests.model_core.cases import run, series
 from tests.model_core.registry import case
 
@@ -46,7 +47,8 @@ def earliest_best(alive, key):
     )
 
 
-def check(found, step, row, settled, threshold, hazard):
+def check(found, step, row, watch, hazard):
+    settled, since, threshold = watch
     alive = hypotheses(step.state, row)
     last = int(step.state.seq[row]) - 1
     mass = {each["start"]: math.exp(each["log_prob"]) for each in alive}
@@ -62,6 +64,13 @@ def check(found, step, row, settled, threshold, hazard):
     event = earliest_best(about, "log_prob")
     assert found.changed_probability == pytest.approx(changed, abs=1e-12)
     assert found.evidence == pytest.approx(evidence, rel=1e-9)
+    asked = evidence >= threshold or since < settled
+    likely = fewest({start: p for start, p in mass.items() if start > since}) if asked else []
+    share = sum(mass[start] for start in likely)
+    total = sum(p for start, p in mass.items() if start > since)
+    assert found.coverage == pytest.approx(share / total if likely else 0.0, abs=1e-12)
+    if likely:
+        assert (last - found.longest, last - found.shortest) == (min(likely), max(likely))
     recent = sum(p for start, p in mass.items() if last - start < WINDOW)
     assert found.recent_change_probability == pytest.approx(recent, abs=1e-12)
     assert last - found.event_run_length == event["start"]
@@ -77,6 +86,19 @@ def check(found, step, row, settled, threshold, hazard):
     assert found.ok == bool(step.info.ok[row])
     assert found.pruned_mass == step.info.pruned_mass[row].item()
     assert found.born_previous_start == step.info.born_previous_start[row].item()
+
+
+def fewest(mass):
+    """The fewest starts with .9 of the probability: the likeliest ones, of equal ones the first."""
+    total, chosen = sum(mass.values()), []
+    if not total:
+        return []
+    grains = {start: math.floor(p / total / 1e-9) for start, p in mass.items()}
+    for start in sorted(mass, key=lambda start: (-grains[start], start)):
+        if sum(mass[other] for other in chosen) / total >= 0.9 - 1e-12 or not grains[start]:
+            break
+        chosen.append(start)
+    return chosen
 
 
 def rate(hazard, hypothesis, steps):
@@ -96,12 +118,11 @@ def test_it_is_what_loops_over_the_hypotheses_find(name, hazard):
     tables = torch.tensor([hazard, hazard], dtype=torch.float64)
     for step in run(case(name), batch_of(case(name), hazard), MOST):
         for settled in (0, 4, 9):
-            for threshold in (0.0, 0.05, 100.0):
-                thresholds = torch.full((2,), threshold, dtype=torch.float64)
-                starts = torch.full((2,), settled)
-                table = readout.table(step.state, step.info, tables, starts, thresholds, WINDOW)
+            for since, threshold in ((settled, 0.0), (settled, 0.05), (2, 100.0)):
+                watch = torch.tensor([[settled, since, threshold]] * 2, dtype=torch.float64)
+                table = readout.table(step.state, step.info, tables, watch, WINDOW)
                 for row, found in enumerate(readout.rows(table)):
-                    check(found, step, row, settled, threshold, hazard)
+                    check(found, step, row, Watch(settled, since, threshold), hazard)
 
 
 def test_the_columns_are_the_numbers_of_a_readout_in_order():
@@ -110,4 +131,4 @@ def test_the_columns_are_the_numbers_of_a_readout_in_order():
     (found,) = readout.rows(values.unsqueeze(0))
     scalars = list(found[: len(NUMBERS)])
     assert scalars == [kind(at) for at, kind in enumerate(NUMBERS.values())]
-    assert (found.totals, found.start_totals) == ([15.0, 16.0, 17.0], [18.0, 19.0, 20.0])
+    assert (found.totals, found.start_totals) == ([18.0, 19.0, 20.0], [21.0, 22.0, 23.0])

@@ -132,7 +132,8 @@ def _begun(stream: Stream, head: Head, records: list[Record], warm: int) -> Stre
     made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
     head.generation = stream.live().generation
     head.seq = records[0].seq if records else 0
-    head.track = Track(confirmed_start=head.seq, settled=head.seq + max(warm - 1, 0))
+    settled = head.seq + max(warm - 1, 0)
+    head.track = Track(confirmed_start=head.seq, settled=settled, since=settled)
     made.head = head
     return made
 
@@ -204,8 +205,7 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
         replayed = slab.replay(
             made.row,
             past_of(slab.model, chosen),
-            lambda: head.track.settled,
-            head.settings.threshold,
+            lambda: head.watch,
         )
         for i, record, readout in zip(part, chosen, replayed, strict=True):
             if i == 0 and record.seq:

@@ -157,7 +157,7 @@ def _check_head(head: Head) -> None:
 
 def _check_track(track: Track, seq: int) -> None:
     _range("next_event", track.next_event, 0, MOST)
-    for name in ("confirmed_start", "before_start", "settled"):
+    for name in ("confirmed_start", "before_start", "settled", "since"):
         _range(name, getattr(track, name), 0, seq)
     totals = [*(track.confirmed_totals or []), *(track.before_totals or [])]
     if not all(map(math.isfinite, totals)):

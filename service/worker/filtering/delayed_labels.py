@@ -158,11 +158,11 @@ def _run_ahead(
         record = _record(engine, stream, head.seq + at, head.pending[at])
         seen = step_inputs.columns_of(slab.model, [record])
         own = [stream.ahead.row]
-        settled = [head.track.settled]
-        (step,) = slab.step(own, seen, settled, [head.settings.threshold], [answer.detailed])
+        watched = [head.watch]
+        (step,) = slab.step(own, seen, watched, [answer.detailed])
         if not step.readout.ok:  # it will count as missing
             missing = seen.unlabelled(0)
-            (step,) = slab.step(own, missing, settled, [head.settings.threshold], [answer.detailed])
+            (step,) = slab.step(own, missing, watched, [answer.detailed])
         stream.ahead = stream.ahead._replace(count=at + 1)
         answer.record = record
         answer.enter(Taken(record.seq, step, record.offset, warm=True, season=head.season))

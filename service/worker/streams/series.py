@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from model_core.stream.events import Watch
 from model_core.stream.slab import Past, Slab
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
@@ -40,8 +41,7 @@ def replay_buffers(streams: Sequence[Stream], tick: Callable[[], None]) -> list[
         replayed = slab.replay_each(
             [stream.row for stream, _ in group],
             [past_of(slab.model, stream.buffer) for stream, _ in group],
-            [partial(_settled, head) for _, head in group],
-            [head.settings.threshold for _, head in group],
+            [partial(_watched, head) for _, head in group],
         )
         for i, _, line in replayed:
             tick()
@@ -52,8 +52,8 @@ def replay_buffers(streams: Sequence[Stream], tick: Callable[[], None]) -> list[
     return refused
 
 
-def _settled(head: Head) -> int:
-    return head.track.settled
+def _watched(head: Head) -> Watch:
+    return head.watch
 
 
 def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:

@@ -95,9 +95,7 @@ def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:
 def inputs(slab: Slab, records: Sequence[Record]) -> Inputs:
     """Tensors of one observation of each stream, where the slab is."""
     seen = columns_of(slab.model, records)
-    return columns.inputs_of(
-        slab.model, columns.packed(slab.model, seen, 0, 0.0), seen.hazard, slab.device
-    )
+    return columns.inputs_of(slab.model, columns.packed(slab.model, seen), seen.hazard, slab.device)
 
 
 def number(y: Label) -> float:
