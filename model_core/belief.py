@@ -169,7 +169,8 @@ def likely_starts(belief: Belief, below: Tensor) -> tuple[Tensor, Tensor, Tensor
     grains = torch.floor(share / GRAIN)
     # The likeliest first, of equal ones the longest.
     order = belief.run_length.argsort(-1, descending=True)
-    order = order.gather(-1, grains.gather(-1, order).argsort(-1, descending=True, stable=True))
+    likelier = torch.sort(grains.gather(-1, order), stable=True, dim=-1, descending=True).indices
+    order = order.gather(-1, likelier)
     share, grains, length = (v.gather(-1, order) for v in (share, grains, belief.run_length))
     before = share.cumsum(-1) - share
     chosen = (before < LIKELY - TIE) & (grains > 0)

@@ -53,6 +53,12 @@ class Event(NamedTuple):
     earliest: int | None = None
     latest: int | None = None
     coverage: float | None = None
+    refined_at: int | None = None  # position at which its start was looked at once more
+
+    @property
+    def news(self) -> bool:
+        """Whether it is in another state: not a better estimate of a start alone."""
+        return self.state != "confirmed" or self.refined_at is None
 
 
 class Watch(NamedTuple):
@@ -168,6 +174,7 @@ def _relocate(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         earliest=reading.earliest,
         latest=reading.latest,
         coverage=reading.coverage,
+        refined_at=reading.seq,
     )
     state = state._replace(
         last_event=moved, confirmed_totals=reading.start_totals, confirmed_start=reading.start
@@ -223,7 +230,8 @@ def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         event = last._replace(start=event.start, suspected_at=since, delay=since - event.start)
     elif last is not None and fate is Fate.MOVED:
         moved = reading.previous_start
-        changed.append(last._replace(start=moved, delay=last.suspected_at - moved))
+        delay = last.suspected_at - moved
+        changed.append(last._replace(start=moved, delay=delay, refined_at=reading.seq))
     if fate is not Fate.REPLACED:
         state = state._replace(before_start=reading.previous_start)
     direction, size = _step(before, reading)
@@ -237,6 +245,7 @@ def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         earliest=reading.earliest,
         latest=reading.latest,
         coverage=reading.coverage,
+        refined_at=None,
     )
     state = state._replace(
         event=None,

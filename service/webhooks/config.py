@@ -49,7 +49,8 @@ class Hook(NamedTuple):
     def wants(self, raised: Raised) -> bool:
         """Whether an event is for this hook.
 
-        Alertmanager gets no end of a change that it was never told of.
+        A better estimate of a start is no news. Alertmanager gets no end of a change that it was
+        never told of.
         """
         event = raised.event
         idle = (
@@ -58,7 +59,7 @@ class Hook(NamedTuple):
             and event.confirmed_at is None
             and "suspected" not in self.wanted.states
         )
-        return not idle and self.wanted.lets(raised)
+        return event.news and not idle and self.wanted.lets(raised)
 
 
 class HookForm(BaseModel):

@@ -66,7 +66,9 @@ def test_a_suspicion_is_confirmed_after_so_many_observations():
     assert (last.probability, last.time) == (0.99, "t13")
     assert (life.track.event, life.track.last_event) == (None, last)
     assert (life.track.confirmed_start, life.track.next_event) == (8, 2)
-    assert life.regime(8, 20) == []
+    # Its start is looked at once more, and then it is settled.
+    assert life.regime(8, 20) == [(1, "confirmed", 8)]
+    assert not life.track.last_event.news
 
 
 def test_a_suspicion_is_withdrawn_when_the_confirmed_start_is_back():
@@ -107,6 +109,7 @@ def test_by_evidence_each_observation_decides_alone():
             confirmed = life.track.confirmed_start
             settled = life.track.settled
             open_before = life.track.event
+            looked_at = core.settling(life.track, seq) and confirmed > life.track.since
             evidence = rng.choice([0.1, 600.0, 899.9, 900.0, 1e6])
             start = confirmed
             if evidence > 500 and settled < seq:
@@ -115,6 +118,7 @@ def test_by_evidence_each_observation_decides_alone():
             expected = []
             if start == confirmed:
                 expected += [("withdrawn", open_before.start)] if open_before else []
+                expected += [("confirmed", start)] if looked_at else []
             else:
                 new = open_before is not None and start > open_before.suspected_at
                 moved = open_before is None or open_before.start != start
@@ -122,7 +126,7 @@ def test_by_evidence_each_observation_decides_alone():
                 expected += [("suspected", start)] if moved else []
                 expected += [("confirmed", start)] if evidence >= 900 else []
             assert found == expected, (seed, seq)
-            last = start if ("confirmed", start) in found else confirmed
+            last = start if start > settled and ("confirmed", start) in found else confirmed
             assert life.track.confirmed_start == last
             assert life.track.settled == (seq if last != confirmed else settled)
 
@@ -158,8 +162,8 @@ FATES = {
 @pytest.mark.parametrize("previous", FATES)
 def test_the_last_event_is_kept_moved_or_replaced(previous):
     life = confirmed_at_20()
-    assert life.regime(20, 30, level=5.0) == []
-    found = life.regime(60, 20, previous=previous, level=9.0)
+    assert life.regime(20, 30, level=5.0) == [(1, "confirmed", 20)]
+    found = life.regime(60, 10, previous=previous, level=9.0)
     track, fate = life.track, FATES[previous]
     middle = {
         "kept": [(2, "confirmed", 60)],

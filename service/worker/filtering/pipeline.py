@@ -193,7 +193,8 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             metrics.ANOMALIES.labels(model).inc()
         else:
             stream.raise_events([event], time)
-            metrics.count_change(model, event, stream.name)
+            if event.news:
+                metrics.count_change(model, event, stream.name)
         return False
 
     def time(self, item: PendingAnswer) -> str | None:
