@@ -13,6 +13,8 @@ from model_core import compiled, quantiles, readout
 from model_core import filter as filtering
 from model_core.filter import Inputs
 from model_core.predictive import Mixture
+from model_core.stream.events import Watch
+from model_core.stream_settings import DEFAULTS
 from model_core.table import Layout, Rows
 from model_core.upm import untrained
 from model_core.upm.builtin import BUILTIN
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 REGIME = 250  # observations between shifts of the made-up series
-HAZARD = 1 / REGIME
-OUTLIER_RATE = 0.01
+WATCH = Watch(threshold=DEFAULTS.threshold)
 RECENT_RUN_LENGTHS = 5
 LEVELS = (0.05, 0.5, 0.95)  # quantiles of the summary
 ALPACA = "alpaca"  # with the 32 features of `untrained.alpaca`
@@ -81,7 +82,8 @@ class Subject:
         self._prior = filtering.make_prior(self.model, location * ones, ones)
         self._layout = Layout(self.model, max_hypotheses)
         self.state = filtering.init(self._prior, max_hypotheses)
-        self._table = torch.full((streams, 1), HAZARD, dtype=torch.float64)
+        table = torch.tensor(np.atleast_1d(self.model.hazard), dtype=torch.float64)
+        self._table = table.repeat(streams, 1)
 
     @property
     def ways(self) -> list[str]:
@@ -119,7 +121,7 @@ class Subject:
     def _step_eagerly(self, window: list[Seen], summarised: bool) -> float:
         state = self.state
         ready = [self._inputs(seen) for seen in window]
-        watch = torch.zeros(self.streams, 3, dtype=torch.float64)
+        watch = torch.tensor([WATCH] * self.streams, dtype=torch.float64)
         began = time.thread_time()
         for inputs in ready:
             state, info = filtering.step(self.model, state, self._prior, inputs)
@@ -152,11 +154,11 @@ class Subject:
         x, y = (torch.from_numpy(array) for array in (seen.x, seen.y))
         return Inputs(
             x if self.model.x_dim else None, y, ones > 0, self._table, ones, ones * float("nan"),
-            ones * OUTLIER_RATE,
+            ones * self.model.outlier_rate,
         )  # fmt: skip
 
     def _packed(self, seen: Seen) -> Floats:
-        settings = [1.0, 1.0, float("nan"), OUTLIER_RATE, 0.0, 0.0]
+        settings = [1.0, 1.0, float("nan"), self.model.outlier_rate, *WATCH]
         return np.concatenate((np.tile(settings, (self.streams, 1)), seen.y, seen.x), 1)
 
 
