@@ -29,6 +29,13 @@ Anomaly = Annotated[
         "share of a quiet stream's observations that are as strange"
     ),
 ]
+Evidence = Annotated[
+    float | None,
+    doc(
+        "evidence of that change, as a return period: while nothing changes it gets as high once "
+        "in so many observations; a change is confirmed at `false_alarm_every`"
+    ),
+]
 NextSeq = Annotated[int, doc("position of the next observation")]
 
 
@@ -140,11 +147,9 @@ class Answer(Response):
     log_score: Annotated[float | None, doc("log predictive density of the label")] = sent(None)
     changed_probability: Annotated[
         float | None,
-        doc(
-            "probability that the regime has changed since the last confirmed change; use this "
-            "one for alarms"
-        ),
+        doc("probability that the regime has changed since the last confirmed change"),
     ] = sent(None)
+    evidence: Evidence = sent(None)
     changepoint_probability: Annotated[
         float | None, doc("probability that this observation starts a regime")
     ] = sent(None)
@@ -206,6 +211,7 @@ class StreamSummary(Response):
     run_length: MostProbable | None = sent(None)
     regime_start: int | None = sent(None)
     changed_probability: float | None = sent(None)
+    evidence: Evidence = sent(None)
     last: Annotated[
         list[float | None] | None, doc("last number of each output; null: it had none yet")
     ] = sent(None)
@@ -252,6 +258,7 @@ class Glance(Response):
         sent(None)
     )
     changed_probability: float | None = sent(None)
+    evidence: Evidence = sent(None)
     event: Suspected = sent(None)
     last_event: Confirmed = sent(None)
     labels: Annotated[
@@ -323,6 +330,7 @@ class RunLength(Response):
     warming_up: bool = sent(False)
     run_length: RunLengthSummary | None = sent(None)
     changed_probability: float | None = sent(None)
+    evidence: Evidence = sent(None)
     changepoint_probability: float | None = sent(None)
     recent_change_probability: float | None = sent(None)
     belief: list[Hypothesis] = sent([])
@@ -520,6 +528,7 @@ class Recorded(Response):
     predictive: Predictive | None = sent(None)
     log_score: float | None = sent(None)
     changed_probability: float | None = sent(None)
+    evidence: Evidence = sent(None)
     changepoint_probability: float | None = sent(None)
     recent_change_probability: float | None = sent(None)
     anomaly: Anomaly = sent(None)
@@ -573,6 +582,7 @@ class WhatIf(Response):
     segmentation: list[Segment]
     log_score: Annotated[list[float | None] | None, doc("only with `series`")] = None
     changed_probability: Annotated[list[float | None] | None, doc("only with `series`")] = None
+    evidence: Annotated[list[float | None] | None, doc("only with `series`")] = None
     beliefs: Annotated[
         list[BeliefAfter] | None,
         doc(

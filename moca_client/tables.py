@@ -24,6 +24,7 @@ from moca_client.responses import (
 _SCORES = (
     "log_score",
     "changed_probability",
+    "evidence",
     "changepoint_probability",
     "recent_change_probability",
     "anomaly",

@@ -148,6 +148,12 @@ class Answer:
         return None if line is None else line.changed_probability
 
     @property
+    def evidence(self) -> float | None:
+        """Evidence of that, as a return period: one false alarm in so many observations."""
+        line = self._taken.readout
+        return None if line is None else line.evidence
+
+    @property
     def changepoint_probability(self) -> float | None:
         """Probability that this observation starts a regime."""
         line = self._taken.readout
@@ -207,6 +213,7 @@ class Answer:
             "predictive": None if self.predictive is None else self.predictive.to_dict(),
             "log_score": self.log_score,
             "changed_probability": self.changed_probability,
+            "evidence": self.evidence,
             "changepoint_probability": self.changepoint_probability,
             "recent_change_probability": self.recent_change_probability,
             "anomaly": self.anomaly,
@@ -225,7 +232,8 @@ class Answer:
         anomaly = self.anomaly
         unusual = "" if anomaly is None else f", anomaly={anomaly:.3f}"
         state = "" if self.event is None else f", event={self.event.state} at {self.event.start}"
-        return f"Answer(seq={self.seq}, changed_probability={changed:.3f}{unusual}{state})"
+        shown = f"changed_probability={changed:.3f}, evidence={self.evidence:.4g}"
+        return f"Answer(seq={self.seq}, {shown}{unusual}{state})"
 
 
 def _known(value: float) -> float | None:
@@ -263,6 +271,11 @@ class Answers:
     def changed_probability(self) -> Floats:
         """Probabilities that regimes have changed since the last confirmed change."""
         return self._column("changed_probability")
+
+    @property
+    def evidence(self) -> Floats:
+        """Evidence of these changes, as return periods."""
+        return self._column("evidence")
 
     @property
     def anomaly(self) -> Floats:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.belief import TIE
-from model_core.table import LOG_PROB, RUN_LENGTH, SCORE
+from model_core.belief import GREATEST, TIE
+from model_core.hazard import LEARNED
+from model_core.table import CHANGES, LOG_PROB, RUN_LENGTH, SCORE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,6 +23,7 @@ class Hypotheses(NamedTuple):
     log_prob: Floats
     run_length: Ints
     score: Floats
+    changes: Floats
 
     @property
     def likeliest(self) -> Ints:
@@ -38,6 +40,18 @@ class Hypotheses(NamedTuple):
         inside = self.run_length < np.expand_dims(run_length, -1)
         mass: Floats = np.where(inside, np.exp(self.log_prob), 0.0).sum(-1)
         return np.minimum(mass, 1.0)
+
+    def evidence_of_change(self, run_length: int, hazard: Floats, steps: float) -> float:
+        """As `model_core.belief.evidence_of_change`, of one belief (S,).
+
+        hazard: (H,), as of `Inputs`. steps: of the hazard so far.
+        """
+        rate: Floats | float = hazard.max()
+        if hazard[0] == LEARNED:
+            rate = (hazard[1] + self.changes) / (hazard[1] + hazard[2] + steps)
+        outside = np.exp(self.log_prob) * (self.run_length >= run_length)
+        unchanged = max(float((outside * rate).sum()), 1 / GREATEST)
+        return float(self.mass_below(run_length)) / unchanged
 
     @staticmethod
     def _at(values: NDArray[Any], slot: Ints) -> NDArray[Any]:
@@ -62,6 +76,7 @@ def of_lines(lines: Floats, slots: int) -> Hypotheses:
         own[..., LOG_PROB, :].copy(),
         own[..., RUN_LENGTH, :].astype(np.int64),
         own[..., SCORE, :].copy(),
+        own[..., CHANGES, :].copy(),
     )
 
 

@@ -16,7 +16,7 @@ from model_core.stream.events import Event, Track, Watch
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.rows import (
     ANOMALY,
-    CHANGED,
+    EVIDENCE,
     OFFSET,
     PREVIOUS,
     Layout,
@@ -63,6 +63,7 @@ class LocalSeries:
         self.best_start = 0
         self.map_run_length: int | None = None
         self.changed_probability: float | None = None
+        self.evidence: float | None = None
         self.season: SeasonPeriods | None = None
         self.season_state = season.blank() if rules.settings.seasonal else None
         self.retained = Retained(width)
@@ -92,10 +93,11 @@ class LocalSeries:
         self.best_start = line.best_start
         self.map_run_length = line.map_run_length
         self.changed_probability = line.changed_probability
+        self.evidence = line.evidence
 
     NUMBERS = (
         "search_phase", "seq", "location", "scale", "last_anomaly", "best_start",
-        "map_run_length", "changed_probability",
+        "map_run_length", "changed_probability", "evidence",
     )  # fmt: skip
 
     def numbers(self) -> dict[str, Any]:
@@ -220,7 +222,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         line = taken.readout
         if line is not None:
             kept[PREVIOUS] = line.born_previous_start
-            kept[CHANGED] = line.changed_probability
+            kept[EVIDENCE] = line.evidence
             kept[ANOMALY] = taken.anomaly
         series.retained.append(kept)
         if line is not None:
@@ -266,7 +268,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         series.season, series.season_state = mark
         series.track = Track()
         series.best_start = 0
-        series.map_run_length = series.changed_probability = None
+        series.map_run_length = series.changed_probability = series.evidence = None
         series.retained.pop()
 
     # --- what is known --------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
 # Places in a retained row; the label, the input and the answer follow.
-ELAPSED, CHANGEPOINT, OFFSET, PREVIOUS, CHANGED, ANOMALY, LABEL = range(7)
+ELAPSED, CHANGEPOINT, OFFSET, PREVIOUS, EVIDENCE, ANOMALY, LABEL = range(7)
 
 
 class Observation(NamedTuple):

@@ -33,6 +33,7 @@ class State(Protocol):
     best_start: int  # of the last regime on the best (max-product) path
     map_run_length: int | None
     changed_probability: float | None
+    evidence: float | None
     last_anomaly: int | None  # position of the last anomaly event
     season: SeasonPeriods | None  # None: no season was found so far
 

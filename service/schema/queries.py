@@ -215,6 +215,7 @@ RESULT_SERIES = {
     "moca_forecast_upper": "95 % quantile of that distribution.",
     "moca_anomaly": "Rank of the last label's strangeness in the stream's past, from 0 to 1.",
     "moca_changed_probability": "Probability of a change since the last confirmed change.",
+    "moca_evidence": "Evidence of that change: one false alarm in so many observations.",
 }
 
 

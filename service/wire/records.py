@@ -69,6 +69,7 @@ class Head(Struct, omit_defaults=True, gc=False):
     best_start: int = 0  # last start of the best (max-product) path
     map_run_length: int | None = None
     changed_probability: float | None = None
+    evidence: float | None = None
     log_score_sum: float = 0.0
     scored: int = 0  # observations in log_score_sum
     pruned_mass: float = 0.0  # of the last step
@@ -107,6 +108,7 @@ class Head(Struct, omit_defaults=True, gc=False):
         self.best_start = line.best_start
         self.map_run_length = line.map_run_length
         self.changed_probability = line.changed_probability
+        self.evidence = line.evidence
         self.regime = line.regime
         self.pruned_mass = line.pruned_mass
         self.pruned_mass_sum += line.pruned_mass
@@ -144,6 +146,7 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     outlier_rate: float
     log_score: float | None = None
     changed_probability: float | None = None
+    evidence: float | None = None  # of a change
     changepoint_probability: float | None = None
     recent_change_probability: float | None = None
     map_run_length: int | None = None

@@ -319,6 +319,7 @@ def samples(row: Last, now_s: float) -> Iterator[ResultSample]:
     for name, number in (
         ("moca_anomaly", record.anomaly),
         ("moca_changed_probability", record.changed_probability),
+        ("moca_evidence", record.evidence),
     ):
         if number is not None:
             yield name, labels, number

@@ -38,6 +38,7 @@ def run_length(stream: Stream) -> bytes:
         model=head.settings.model,
         warming_up=stream.slab is None,
         changed_probability=head.changed_probability,
+        evidence=head.evidence,
     )
     if stream.slab is None or head.seq == 0:
         return msgspec.json.encode(answer)

@@ -53,7 +53,7 @@ class Rerun:
     """The outcome: a stream that only exists here, its events, its records and their scores.
 
     records: as given, with where the best path before each one comes from. scores: log score of
-    each, None in the warm-up and without a label. changed: the number to alarm on, likewise.
+    each, None in the warm-up and without a label. changed, evidence: of a change, likewise.
     beliefs: (run length, probability) after each of the last observations, as many as asked for.
     """
 
@@ -63,6 +63,7 @@ class Rerun:
         self.events: dict[int, Event] = {}
         self.scores: list[float | None] = [None] * len(records)
         self.changed: list[float | None] = [None] * len(records)
+        self.evidence: list[float | None] = [None] * len(records)
         self.beliefs: dict[int, list[tuple[int, float]]] = {}
 
     @property
@@ -214,6 +215,7 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
             score = None if readout.log_score != readout.log_score else readout.log_score
             rerun.scores[i] = score
             rerun.changed[i] = readout.changed_probability
+            rerun.evidence[i] = readout.evidence
             if i >= len(records) - beliefs:
                 rerun.beliefs[record.seq] = slab.belief(made.row).pairs()
             record.previous_start = readout.born_previous_start

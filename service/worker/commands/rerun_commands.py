@@ -175,6 +175,7 @@ def _compared(
         segmentation=rendering.segmentation(variant.head, variant.records),
         log_score=variant.scores if series else None,
         changed_probability=variant.changed if series else None,
+        evidence=variant.evidence if series else None,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from model_core.belief import GREATEST
 from model_core.labels import LARGEST
 from model_core.stream.events import Track
 from model_core.stream_settings import TABLE, Hazard
@@ -139,11 +140,9 @@ def _check_head(head: Head) -> None:
         _range(name, getattr(head, name), 0, head.seq)
     _range("last_anomaly", head.last_anomaly or 0, 0, head.seq)
     _range("map_run_length", head.map_run_length or 0, 0, head.seq)
-    for probability in (
-        head.changed_probability,
-        head.pending_supervision,
-    ):
+    for probability in (head.changed_probability, head.pending_supervision):
         _range("a probability", probability or 0.0, 0, 1)
+    _range("evidence", head.evidence or 0.0, 0, GREATEST)
     sums = [head.log_score_sum, head.pruned_mass, head.pruned_mass_sum, head.last_time or 0.0]
     if not all(map(math.isfinite, [*_last_label(head), *sums])):
         raise BadSnapshot("a sum, or the last time, is not finite")

@@ -57,6 +57,7 @@ class PendingAnswer(msgspec.Struct, gc=False):
         line = taken.readout
         if line is not None:
             record.changed_probability = line.changed_probability
+            record.evidence = line.evidence
             record.changepoint_probability = line.changepoint_probability if record.seq else None
             record.recent_change_probability = line.recent_change_probability
             record.map_run_length = line.map_run_length
@@ -93,6 +94,7 @@ class PendingAnswer(msgspec.Struct, gc=False):
             predictive=self.predictive,
             log_score=record.log_score,
             changed_probability=record.changed_probability,
+            evidence=record.evidence,
             changepoint_probability=record.changepoint_probability,
             recent_change_probability=record.recent_change_probability,
             anomaly=record.anomaly,
