@@ -13,7 +13,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM, FALSE_ALARM_EVERY
+from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAX_DATA_PANELS = 6
 MAX_CELLS = (1600, 500)  # time x run length of the heat map; more is invisible
 FLOOR = 1e-4  # probabilities below it look like none
+BEYOND = 100  # times the evidence that confirms a change: the highest shown
+HIGHEST = 1e6  # evidence shown where none confirms a change
 # Those of the console (light), by their names in colours.css.
 COLOURS = {
     "label": "#1f4e79",
@@ -55,7 +57,7 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
 
     Top: data, predictive median and 90 % band, and a line at each confirmed changepoint, one
     panel per label dimension (at most 6). Middle: the run-length belief as a heat map with the
-    MAP run length. Bottom: `changed_probability` and the alarm line.
+    MAP run length. Bottom: `evidence` of a change, and where it confirms one.
     """
     dimensions = min(len(replayed.series.y_names), MAX_DATA_PANELS)
     heights = [2.6 if dimensions == 1 else 1.8] * dimensions + [2.1, 1.2]
@@ -247,19 +249,18 @@ def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> 
 
 
 def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:
-    """Draw `changed_probability`, with the level of an alarm."""
-    values = np.array(
-        [
-            np.nan if a.changed_probability is None else a.changed_probability
-            for a in replayed.answers
-        ]
-    )
-    panel.fill_between(x, 0, values, color=COLOURS["changed"], alpha=0.14, lw=0, step="mid")
-    panel.step(x, values, where="mid", color=COLOURS["changed"], lw=1.1)
-    panel.axhline(FALSE_ALARM_EVERY, color=COLOURS["quiet"], lw=0.9, ls=(0, (4, 3)))
-    panel.set_ylim(0, 1.05)
-    panel.set_yticks([0, 0.5, FALSE_ALARM_EVERY])
-    panel.set_ylabel("P(changed)")
+    """Draw `evidence` of a change, with the level that confirms one, where there is one."""
+    threshold = replayed.settings.get("false_alarm_every")
+    top = BEYOND * threshold if threshold else HIGHEST
+    values = np.array([np.nan if a.evidence is None else a.evidence for a in replayed.answers])
+    shown = np.clip(values, 1.0, top)
+    panel.set_yscale("log")
+    panel.fill_between(x, 1.0, shown, color=COLOURS["changed"], alpha=0.14, lw=0, step="mid")
+    panel.step(x, shown, where="mid", color=COLOURS["changed"], lw=1.1)
+    if threshold:
+        panel.axhline(threshold, color=COLOURS["quiet"], lw=0.9, ls=(0, (4, 3)))
+    panel.set_ylim(1.0, top)
+    panel.set_ylabel("evidence: 1 in")
 
 
 def _mark_changes(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:

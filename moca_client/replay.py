@@ -27,6 +27,7 @@ from rich.table import Table
 from moca_client import Client, ClientError, Problem
 from moca_client.responses import Answer, Changepoints, Event, Hindsight, Segment
 from moca_client.series import Series, read_series
+from moca_client.stream_settings import StreamSettings
 from moca_client.tables import (
     answer_columns,
     describe_regime,
@@ -64,6 +65,7 @@ class Replayed:
     events: list[Event] = field(default_factory=list)
     segmentation: list[Segment] = field(default_factory=list)
     hindsight: Hindsight | None = None  # how far the segmentation is one in hindsight
+    settings: StreamSettings = field(default_factory=StreamSettings)
 
     def add(self, answers: Sequence[Answer]) -> None:
         """Keep the next answers; their beliefs go into arrays."""
@@ -138,7 +140,7 @@ def replay(
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
-        _prepare(client, stream, wanted, existing)
+        replayed.settings = _prepare(client, stream, wanted, existing)
         _import_soon(files)
         try:
             with _collecting_nothing():
@@ -290,8 +292,10 @@ def _collecting_nothing() -> Iterator[None]:
             gc.enable()
 
 
-def _prepare(client: Client, stream: str, settings: Mapping[str, Any], existing: str) -> None:
-    """Create the stream, or do with an existing one what was asked."""
+def _prepare(
+    client: Client, stream: str, settings: Mapping[str, Any], existing: str
+) -> StreamSettings:
+    """Create the stream, or do with an existing one what was asked; returns its settings."""
     try:
         seq = client.stream(stream).seq
         if existing == "replace":
@@ -304,7 +308,7 @@ def _prepare(client: Client, stream: str, settings: Mapping[str, Any], existing:
     except Problem as problem:
         if problem.status != 404:
             raise
-    client.put_stream(stream, settings)
+    return client.put_stream(stream, settings).settings
 
 
 def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, console: Console) -> None:

@@ -6,8 +6,7 @@ from typing import Annotated, TypedDict
 
 from moca_client.members import doc
 
-# Defaults that pictures draw, and observations between the marks of anomalies.
-FALSE_ALARM_EVERY = 10000.0
+# Default that pictures draw, and observations between the marks of anomalies.
 ANOMALY_ALARM = 0.999
 ALARM_SILENCE = 100
 

@@ -224,6 +224,12 @@ def describe_segmentation(segmentation: Sequence[Segment], hindsight: Hindsight 
     return f"{line} ({reach}{later.get(hindsight.status, '')})"
 
 
+def describe_evidence(evidence: float) -> str:
+    """Return how rarely evidence of a change gets as high by chance: `1 in 12,000 observations`."""
+    rarely = max(1.0, float(f"{evidence:.2g}"))
+    return f"1 in {f'{rarely:,.0f}' if rarely < 1e9 else f'{rarely:.1g}'} observations"
+
+
 def describe_season(season: Season) -> str:
     """Return how often the season of a stream recurs."""
     return f"every {' and '.join(map(str, season.periods))} observations"

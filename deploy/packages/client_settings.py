@@ -16,8 +16,7 @@ from typing import Annotated, TypedDict
 
 from moca_client.members import doc
 
-# Defaults that pictures draw, and observations between the marks of anomalies.
-FALSE_ALARM_EVERY = {DEFAULTS.false_alarm_every}
+# Default that pictures draw, and observations between the marks of anomalies.
 ANOMALY_ALARM = {DEFAULTS.anomaly_alarm}
 ALARM_SILENCE = {ALARM_SILENCE}
 

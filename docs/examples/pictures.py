@@ -13,7 +13,6 @@ from PIL import Image
 
 from moca_client.plots import BAND, BAND_ALPHA, COLOURS, band, draw_alarm
 from moca_client.replay import replay
-from moca_client.stream_settings import FALSE_ALARM_EVERY
 
 URL = os.environ.get("MOCA_URL", "http://127.0.0.1:8000")
 IMAGES = Path(__file__).parent.parent / "images"
@@ -55,13 +54,12 @@ def switch():
     outside = np.flatnonzero(np.abs(series - center) > 3 * spread)
     print("fixed limits:", len(outside), "outside:", outside)
     starts = [(e.start, e.confirmed_at, e.direction, e.size) for e in replayed.events]
-    alarms = [a.seq for a in replayed.answers if (a.changed_probability or 0) > FALSE_ALARM_EVERY]
-    print("service:", starts, "alarms:", alarms)
+    print("service:", starts)
     draw(replayed, series, (center - 3 * spread, center + 3 * spread), outside)
 
 
 def draw(replayed, series, limits, outside):
-    """Draw data with band and limits, probability of a change, and run length."""
+    """Draw data with band and limits, evidence of a change, and run length."""
     x = np.arange(len(series))
     figure, (data, alarm, length) = plt.subplots(
         3,

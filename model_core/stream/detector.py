@@ -196,7 +196,7 @@ class Detector:
         return made
 
     def plot(self, last: int | None = None) -> Figure:
-        """Picture of the last observations retained: labels, predictive band, P(changed), changes.
+        """Picture of the last observations retained: labels, predictive band, evidence, changes.
 
         Needs matplotlib; BadInput says so where it is missing.
         """

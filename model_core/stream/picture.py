@@ -10,9 +10,11 @@ import numpy as np
 from model_core.errors import BadInput
 from model_core.stream.answers import Predictive
 from model_core.stream.events import Event
-from model_core.stream.rows import CHANGED, Floats, Layout
+from model_core.stream.rows import EVIDENCE, Floats, Layout
+from model_core.stream_settings import DEFAULTS, StreamSettings
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK = "#1f2933"
@@ -20,6 +22,7 @@ BAND = "#9ec5e8"
 MIDDLE = "#1f6fb2"
 CHANGE = "#c8102e"
 PANELS = 6  # outputs shown, at most
+BEYOND = 100  # times the evidence that confirms a change: the highest shown
 # Labels of a sparkline, and its size in pixels.
 POINTS = 240
 WIDE = 320.0
@@ -36,6 +39,10 @@ class Pictured(Protocol):
     @property
     def model(self) -> str:
         """Name of the model; empty before the first label."""
+
+    @property
+    def settings(self) -> StreamSettings:
+        """Settings of the series."""
 
     @property
     def seq(self) -> int:
@@ -57,7 +64,7 @@ class Pictured(Protocol):
 
 
 def draw(detector: Pictured, last: int | None = None) -> Figure:
-    """Labels with the predictive mean and band, P(changed), and confirmed changes.
+    """Labels with the predictive mean and band, evidence of a change, and confirmed changes.
 
     last: number of observations, all that are retained by default. Raises BadInput where matplotlib
     is missing, or nothing is retained.
@@ -89,8 +96,7 @@ def draw(detector: Pictured, last: int | None = None) -> Figure:
         panels[i].plot(at, answer[:, 0], color=MIDDLE, lw=1.2)
         panels[i].plot(at, label, ".", color=INK, ms=3)
         panels[i].set_ylim(*_limits(label))
-    panels[-1].fill_between(at, 0, rows[:, CHANGED], color=CHANGE, alpha=0.25, lw=0, step="mid")
-    panels[-1].set(ylim=(0, 1.05), ylabel="P(changed)", xlabel="observation")
+    _draw_evidence(panels[-1], at, rows[:, EVIDENCE], detector.settings.false_alarm_every)
     panels[0].set_title(detector.name or detector.model, loc="left")
     starts = [start for start in confirmed(detector) if start > first]
     for panel in panels:
@@ -98,6 +104,17 @@ def draw(detector: Pictured, last: int | None = None) -> Figure:
             panel.axvline(start - 0.5, color=CHANGE, lw=1.1, ls=(0, (5, 2)))
         panel.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _draw_evidence(panel: Axes, at: Any, evidence: Floats, threshold: float | None) -> None:
+    """Evidence of a change, and where it confirms one: None where time does."""
+    top = BEYOND * (threshold or DEFAULTS.threshold)
+    panel.set_yscale("log")
+    shown = np.clip(evidence, 1.0, top)
+    panel.fill_between(at, 1.0, shown, color=CHANGE, alpha=0.25, lw=0, step="mid")
+    if threshold is not None:
+        panel.axhline(threshold, color=INK, lw=0.8, ls=(0, (4, 3)))
+    panel.set(ylim=(1.0, top), ylabel="evidence: 1 in", xlabel="observation")
 
 
 def confirmed(detector: Pictured) -> list[int]:

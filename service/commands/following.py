@@ -21,8 +21,8 @@ from service.commands.connection import (
 if TYPE_CHECKING:
     from moca_client.subscriptions import Followed, Message
 
-_LINE = "{:>8}  {:>12}  {:>12}  {:>10}  {:>10}  {}"
-_HEAD = _LINE.format("seq", "label", "expected", "log score", "changed", "time")
+_LINE = "{:>8}  {:>12}  {:>12}  {:>10}  {:>10}  {:>9}  {}"
+_HEAD = _LINE.format("seq", "label", "expected", "log score", "changed", "evidence", "time")
 
 
 def follow(
@@ -67,6 +67,8 @@ def _observation(seen: Followed) -> str:
     expected = "" if predictive is None else number(predictive.mean or predictive.probabilities)
     score = number(seen.log_score)
     changed = number(seen.changed_probability)
-    return _LINE.format(
-        seen.seq, number(seen.y), expected, score, changed, seen.time or ""
-    ).rstrip()
+    evidence = number(seen.evidence, 3)
+    line = _LINE.format(
+        seen.seq, number(seen.y), expected, score, changed, evidence, seen.time or ""
+    )
+    return line.rstrip()

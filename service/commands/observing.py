@@ -36,8 +36,8 @@ from service.commands.options import fail
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 FILE_BATCH = 500
 MISSING = frozenset({"null", "none", "nan", "na"})  # labels, or outputs, in words
-_LINE = "{:>8}  {:>12}  {:>10}  {:>10}  {:>8}  {}"
-_HEAD = _LINE.format("seq", "expected", "log score", "changed", "anomaly", "event")
+_LINE = "{:>8}  {:>12}  {:>10}  {:>10}  {:>9}  {:>8}  {}"
+_HEAD = _LINE.format("seq", "expected", "log score", "changed", "evidence", "anomaly", "event")
 
 
 class Kind(StrEnum):
@@ -283,10 +283,12 @@ def _tell(answer: Answer, as_json: bool) -> None:
     note = "warming up" if answer.warming_up else event
     score = number(answer.log_score)
     changed = number(answer.changed_probability)
+    evidence = number(answer.evidence, 3)
     if answer.regime is not None:
         note = f"{note}  regime {describe_regime(answer.regime)}".strip()
     strange = number(answer.anomaly, 5)
-    typer.echo(_LINE.format(answer.seq, expected, score, changed, strange, note).rstrip())
+    line = _LINE.format(answer.seq, expected, score, changed, evidence, strange, note)
+    typer.echo(line.rstrip())
 
 
 def _described(prediction: Prediction) -> Iterator[str]:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from moca_client.responses import StreamSummary
-from moca_client.tables import describe_regime, describe_season
+from moca_client.tables import describe_evidence, describe_regime, describe_season
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -137,6 +137,7 @@ def _show(state: StreamSummary, as_json: bool) -> None:
         "observations": f"{state.seq}" + (", warming up" if state.warming_up and state.seq else ""),
         "regime since": "" if state.regime_start is None else f"seq {state.regime_start}",
         "changed": number(state.changed_probability),
+        "evidence": "" if state.evidence is None else describe_evidence(state.evidence),
         "last label": number(state.last),
         "mean log score": number(state.mean_log_score),
         "typical regime": "" if state.regime is None else describe_regime(state.regime),

@@ -1,7 +1,7 @@
 // A stream in a line of facts, below its name.
 
 import { h } from "./dom.js";
-import { ago, count, number, percent, plural } from "./format.js";
+import { ago, count, number, percent, plural, rarely } from "./format.js";
 import { badge, probability } from "./row.js";
 
 /** @param {any} summary @param {any} belief as of now */
@@ -15,6 +15,7 @@ export function factsOf(summary, belief) {
   return [
     fact("Current regime", regime),
     fact("P(changed)", probability(summary.changed_probability)),
+    fact("Evidence", rarely(summary.evidence)),
     fact("P(recent change)", percent(recent)),
     fact("State", state),
     fact("Observations", count(summary.seq)),

@@ -45,6 +45,13 @@ export function percent(value) {
   return `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
 }
 
+/** How rarely evidence of a change gets as high by chance. @param {number|null|undefined} evidence */
+export function rarely(evidence) {
+  if (evidence === null || evidence === undefined) return "–";
+  const every = Math.max(1, Number(evidence.toPrecision(2)));
+  return `1 in ${every < 1e9 ? count(every) : every.toExponential(0).replace("+", "")}`;
+}
+
 /** @param {string|null|undefined} time RFC 3339 */
 export function moment(time) {
   if (!time) return "";
@@ -102,7 +109,7 @@ export function sentence(event) {
 export const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : (many ?? `${one}s`)}`;
 
 const ABSENT = {
-  hazard: "the model’s",
+  hazard: "learned, or the model’s",
   outlier_rate: "the model’s",
   location: "from the warm-up",
   scale: "from the warm-up",

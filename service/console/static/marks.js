@@ -1,6 +1,6 @@
 // What is marked in the chart of a stream: changes, titles, times.
 
-import { brief, percent, sign } from "./format.js";
+import { brief, rarely, sign } from "./format.js";
 import { colour } from "./theme.js";
 
 const TICK = 105; // pixels that a date and a time want
@@ -40,14 +40,14 @@ export function lines(shown, seqs) {
   ];
 }
 
-/** The probability that confirms a change. @param {number} threshold */
+/** The evidence that confirms a change. @param {number} threshold */
 const alarm = (threshold) => ({
   type: "line",
   xref: "paper",
   x0: 0,
   x1: 1,
   yref: "y2",
-  y0: threshold,
+  y0: threshold, // as it is on a logarithmic axis, too
   y1: threshold,
   line: { color: colour("quiet"), width: 1, dash: "dash" },
 });
@@ -69,8 +69,8 @@ export function notes(shown, seqs, panels, width) {
   const room = (seqs.length * MARK) / Math.max(width, MARK);
   const titles = [
     "",
-    (width < LONG_TITLE ? "P(changed)" : "Probability that the regime has changed") +
-      (shown.threshold === null ? "" : ` · confirmed at ${percent(shown.threshold)}, dashed`),
+    (width < LONG_TITLE ? "Evidence" : "Evidence that the regime has changed") +
+      (shown.threshold === null ? "" : ` · confirmed at ${rarely(shown.threshold)}, dashed`),
     "Run-length belief",
     "Run-length belief, what if",
   ];

@@ -1,7 +1,7 @@
 // One row of the list of streams, and the parts that other pages share.
 
 import { fill, h } from "./dom.js";
-import { ago, brief, count, digitsOf, direction, number, percent, sign } from "./format.js";
+import { ago, brief, count, digitsOf, direction, number, percent, rarely, sign } from "./format.js";
 import { sparkline } from "./sparkline.js";
 
 export const HEADS = [
@@ -86,7 +86,10 @@ export class Row {
     const contents = [
       number(labels[labels.length - 1], digitsOf(labels)),
       regime(found),
-      probability(found.changed_probability),
+      [
+        probability(found.changed_probability),
+        h("span", { class: "note block" }, rarely(found.evidence)),
+      ],
       change(found),
       state(found),
       h("a", { href: `#/models/${found.model.split("@")[0]}` }, found.model),

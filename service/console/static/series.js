@@ -1,7 +1,7 @@
-// The chart of one stream: labels with their forecast, probability of a change, run-length belief.
+// The chart of one stream: labels with their forecast, evidence of a change, run-length belief.
 
 import { layout } from "./chart.js";
-import { count, digitsOf, direction, moment, number, percent, plural } from "./format.js";
+import { count, digitsOf, direction, moment, number, percent, plural, rarely } from "./format.js";
 import { depth, heat } from "./heat.js";
 import { lines, notes, ticks } from "./marks.js";
 import { colour } from "./theme.js";
@@ -13,6 +13,8 @@ const STRANGE = constant("anomaly-alarm"); // that is marked, of a stream that h
 const SILENCE = constant("alarm-silence"); // observations after a mark without another
 const EXTREME = 0.03; // share of forecasts at each end that may be out of sight
 const NARROW = 560; // pixels
+const BEYOND = 100; // times the evidence that confirms a change: the highest shown
+const HIGHEST = 1e6; // evidence shown where none confirms a change
 
 /** What the chart is drawn from. @typedef {{
  *   observations: any[], events: any[], alarms: any[], alarm: number|null, threshold: number|null,
@@ -72,7 +74,7 @@ export function drawing(shown, range, width) {
   const seqs = shown.observations.map((each) => each.seq);
   const data = [
     ...labels(shown, seqs),
-    ...probabilities(shown, seqs),
+    ...evidence(shown, seqs),
     heat(shown.beliefs, seqs, "y3", !narrow),
   ];
   if (shown.tried) data.push(heat(shown.tried.beliefs, seqs, "y4", false));
@@ -111,9 +113,10 @@ export function drawing(shown, range, width) {
     },
     yaxis2: {
       domain: panels[1],
-      range: [-0.03, 1.03],
-      tickformat: ".0%",
-      nticks: 3,
+      type: "log",
+      range: [0, Math.log10(highest(shown))],
+      tickformat: "~s",
+      dtick: 2, // powers of ten
       fixedrange: true,
     },
     yaxis3: { domain: panels[2], ...depth(shown.beliefs, seqs) },
@@ -176,35 +179,44 @@ function labels(shown, seqs) {
 }
 
 /** @param {Shown} shown @param {number[]} seqs */
-function probabilities(shown, seqs) {
-  const was = shown.observations.map((each) => each.changed_probability);
+function evidence(shown, seqs) {
+  const top = highest(shown);
+  const within = (/** @type {(number|null)[]} */ values) =>
+    values.map((each) => (each === null ? null : Math.min(Math.max(each, 1), top)));
+  const was = shown.observations.map((each) => each.evidence);
   const found = /** @type {any[]} */ ([
     {
       x: seqs,
-      y: was,
+      y: within(was),
+      customdata: was.map(rarely),
       yaxis: "y2",
       mode: "lines",
-      name: "P(changed)",
+      name: "evidence",
       fill: "tozeroy",
       fillcolor: colour("changed-fill"),
       line: { color: colour("changed"), width: 1.5 },
       showlegend: false,
-      hovertemplate: "%{y:.1%}",
+      hovertemplate: "%{customdata}",
     },
   ]);
   if (!shown.tried) return found;
-  const { first, changed_probability: series } = shown.tried.answer;
+  const { first, evidence: series } = shown.tried.answer;
+  const tried = seqs.map((seq) => series?.[seq - first] ?? null);
   found.push({
     x: seqs,
-    y: seqs.map((seq) => series?.[seq - first] ?? null),
+    y: within(tried),
+    customdata: tried.map(rarely),
     yaxis: "y2",
     mode: "lines",
-    name: "P(changed), what if",
+    name: "evidence, what if",
     line: { color: colour("tried"), width: 2, dash: "dash" },
-    hovertemplate: "%{y:.1%}",
+    hovertemplate: "%{customdata}",
   });
   return found;
 }
+
+/** Evidence at the top of the chart. @param {Shown} shown */
+const highest = (shown) => (shown.threshold === null ? HIGHEST : BEYOND * shown.threshold);
 
 /** The chart in words. @param {Shown} shown */
 export function words(shown) {
@@ -224,8 +236,9 @@ export function words(shown) {
           "."
         : "."),
     `Probability that the regime has changed since: ${percent(last.changed_probability)}.`,
+    `Evidence of that: ${rarely(last.evidence)} observations.`,
   ];
-  if (shown.threshold !== null) parts.push(`A change is confirmed at ${percent(shown.threshold)}.`);
+  if (shown.threshold !== null) parts.push(`A change is confirmed at ${rarely(shown.threshold)}.`);
   if (regimeStart !== null)
     parts.push(`The current regime most probably began at ${count(regimeStart)}.`);
   const strange = anomalies(shown).length;

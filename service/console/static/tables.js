@@ -1,7 +1,7 @@
 // Chart data as tables.
 
 import { h, table } from "./dom.js";
-import { count, digitsOf, moment, number, percent } from "./format.js";
+import { count, digitsOf, moment, number, percent, rarely } from "./format.js";
 import { forecast, one } from "./series.js";
 
 const NEWEST = 50;
@@ -24,6 +24,7 @@ export function observationTable(observations, output) {
         number(high, digits),
         number(seen.log_score, 3),
         percent(seen.changed_probability),
+        rarely(seen.evidence),
         seen.run_length ? count(seen.run_length.map) : "–",
       ];
     });
@@ -36,13 +37,14 @@ export function observationTable(observations, output) {
     "95 %",
     "Log score",
     "P(changed)",
+    "Evidence",
     "Run length",
   ];
   return table(
     `The newest ${Math.min(NEWEST, observations.length)} observations, newest first`,
     heads,
     rows,
-    { numbers: [0, 2, 3, 4, 5, 6, 7, 8] },
+    { numbers: [0, 2, 3, 4, 5, 6, 7, 8, 9] },
   );
 }
 

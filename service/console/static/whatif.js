@@ -120,9 +120,9 @@ export class WhatIf {
       /** @type {HTMLInputElement} */ (h("input", { type: "number", id, placeholder: "as now", ...limits }));
     this.model = choice("tried-model", { "": "as now" }, "", () => {});
     // One rule confirms: who fills in one leaves the other.
-    this.confirmAt = number("confirm-probability", {
-      min: "0.5",
-      max: "0.9999999",
+    this.confirmAt = number("false-alarm-every", {
+      min: "10",
+      max: "1e12",
       step: "any",
       input: () => (this.after.value = ""),
     });
@@ -153,7 +153,7 @@ export class WhatIf {
           "div",
           { class: "filters" },
           field("Model", this.model),
-          field("Confirm at P(changed)", this.confirmAt),
+          field("Confirm at evidence of 1 in", this.confirmAt),
           field("Confirm after, observations", this.after),
         ),
         h(
@@ -179,10 +179,10 @@ export class WhatIf {
       const stated = found?.versions.find(
         (/** @type {any} */ each) => each.version === version,
       )?.hazard;
-      hazard = typeof stated === "number" && hazard === null ? stated : 0.01;
+      hazard = hazard === null ? stated : null;
     }
     if (this.model.childElementCount === 1) this.listModels();
-    this.hazard.suggest(hazard);
+    if (typeof hazard === "number") this.hazard.suggest(hazard); // else as now: learned, or a table
     this.outliers.suggest(last?.outlier_rate ?? settings.outlier_rate ?? 0.01);
   }
 
