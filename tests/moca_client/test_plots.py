@@ -33,8 +33,9 @@ def row(seq, dimensions=1, warming_up=False, classes=0):
         predictive = Predictive(probabilities=[1 / classes] * classes)
     belief = BeliefColumns([since, max(since - 2, 0)], [0.9, 0.1])
     summary = RunLengthSummary(since, float(since), hypotheses=2, pruned_mass=0.0, belief=belief)
-    changed = 0.95 if 32 <= seq < 42 else 0.02
-    return Answer("s", seq, "gaussian", predictive, -1.0, changed, 0.01, 0.05, 0.3, summary)
+    changed, evidence = (0.95, 3e4) if 32 <= seq < 42 else (0.02, 0.5)
+    scores = (-1.0, changed, evidence, 0.01, 0.05, 0.3)
+    return Answer("s", seq, "gaussian", predictive, *scores, summary)
 
 
 def replayed_of(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):
@@ -47,6 +48,7 @@ def replayed_of(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0)
     replayed.events = [Event(1, "confirmed", 30, 33, 43), Event(2, "withdrawn", 50, 52)]
     replayed.segmentation = [Segment(0, 29), Segment(29, 60)]
     replayed.hindsight = Hindsight("current", 0, 60)
+    replayed.settings = {"false_alarm_every": 5000.0}
     return replayed
 
 
@@ -86,8 +88,9 @@ def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
         vertical = [line for line in lines if len(set(line.get_xdata())) == 1]
         assert [line.get_xdata()[0] for line in vertical] == [1900.5]  # 1901 starts the regime
     assert [text.get_text() for text in drawn[0].texts] == ["1901"]  # withdrawn ones have none
-    alarm = [line for line in drawn[-1].lines if set(line.get_ydata()) == {plots.FALSE_ALARM_EVERY}]
-    assert len(alarm) == 1
+    evidence, level = drawn[-1].lines[:2]
+    assert set(evidence.get_ydata()) == {1.0, 3e4}  # what is below the axis stands at its foot
+    assert set(level.get_ydata()) == {5000.0}
     for hindsight, places in ((Hindsight("current", 0, 60), [[28.5]]), (None, [])):
         drawn.clear()
         replayed = replayed_of()

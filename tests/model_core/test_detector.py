@@ -257,8 +257,12 @@ def test_pictures(monkeypatch):
     detector.update_many(step())
     assert "<svg" in detector._repr_html_()
     assert picture.confirmed(detector) == [60]
-    (line,) = detector.plot(last=50).axes[1].lines
+    level, line = detector.plot(last=50).axes[1].lines
+    assert level.get_ydata()[0] == detector.settings.false_alarm_every
     assert line.get_xdata()[0] == 59.5
+    unlined = gaussian(confirm_after=3)
+    unlined.update_many(step())
+    assert len(unlined.plot().axes[1].lines) == len(picture.confirmed(unlined))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(BadInput, match="matplotlib"):
         detector.plot()
