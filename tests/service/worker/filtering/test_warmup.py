@@ -42,8 +42,18 @@ def test_twenty_labels_then_a_filter_that_was_there_from_the_start(bench, close)
     assert [record.previous_start for record in records[:2]] == [-1, 0]
     bench.ask(Configure("b", {"location": head.location, "scale": head.scale}), status=201)
     expected = bench.observe("b", y)
-    close([{**each, "stream": "b"} for each in answers[20:]], expected[20:])
-    close(bench.ask(RunLength("a"))["belief"], bench.ask(RunLength("b"))["belief"])
+    # Changes are those after it: of a stream without one, all after its first observation.
+    changes = ("changed_probability", "evidence", "event")
+    alike = [{**each, "stream": "b"} for each in answers[20:]]
+    for answer, other in zip(alike, expected[20:], strict=True):
+        for name in changes:
+            answer[name] = other[name] = None
+    close(alike, expected[20:])
+    found = bench.ask(RunLength("a"))
+    close(found["belief"], bench.ask(RunLength("b"))["belief"])
+    later = sum(each["probability"] for each in found["belief"] if each["start"] > 19)
+    assert found["changed_probability"] == pytest.approx(later)
+    assert head.track.settled == 19
 
 
 def test_what_counts_towards_it(bench):
@@ -81,19 +91,19 @@ def test_counts_need_a_location_only_and_classes_nothing(bench):
     assert second["predictive"]["probabilities"][1] > 0.5
 
 
-def test_changes_within_it_are_found_by_the_replay(bench):
-    bench.ask(Configure("a", {"warmup": 60, "confirm_after": 10}), status=201)
-    y = labels(30, level=0.0) + labels(29, level=200.0)
-    assert not any(answer["event"] for answer in bench.observe("a", y))
-    assert bench.events("a") == []
-    (last,) = bench.observe("a", [205.0])
-    assert last["warming_up"]
-    event = last["event"]
-    assert (event["id"], event["state"], event["start"]) == (1, "confirmed", 30)
-    assert event["confirmed_at"] == event["suspected_at"] + 10 < 59
-    (stored,) = bench.events("a")
-    assert stored.direction == "up"
-    assert bench.head("a").track.confirmed_start == 30
+@pytest.mark.parametrize("rule", [{}, {"confirm_after": 10}])
+def test_changes_within_it_are_learned_from_and_no_news(bench, rule):
+    bench.ask(Configure("a", {"warmup": 60, **rule}), status=201)
+    answers = bench.observe("a", labels(30, level=0.0) + labels(50, level=200.0))
+    assert warming(answers) == [True] * 60 + [False] * 20
+    assert not any(answer["event"] for answer in answers)
+    assert bench.head("a").track.settled == 59
+    assert bench.head("a").map_run_length == 49
+    assert answers[-1]["changed_probability"] < 0.1
+    answers = bench.observe("a", labels(15, level=0.0))
+    (confirmed,) = (each["event"] for each in answers if (each["event"] or {}).get("confirmed_at"))
+    assert (confirmed["id"], confirmed["start"]) == (1, 80)
+    assert [event.start for event in bench.events("a")] == [80]
 
 
 def test_restarts_and_settings_in_the_middle_of_it(bench, close):
@@ -108,7 +118,7 @@ def test_restarts_and_settings_in_the_middle_of_it(bench, close):
         (bench.crash if first == 20 else bench.stop)()
         answers += bench.observe("a", y[first:last])
     close([{**each, "stream": "b"} for each in answers], plain)
-    assert [record.hazard for record in bench.records("a")] == [0.01] * 13 + [0.2] * 12
+    assert [record.hazard for record in bench.records("a")] == [None] * 13 + [0.2] * 12
     assert answers[-1]["run_length"]["hypotheses"] == 9
 
 
