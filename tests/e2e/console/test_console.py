@@ -97,7 +97,9 @@ def test_every_kind_of_stream_is_drawn(page, fake):
         assert len(trace(chart, "label")["x"]) == shown, name
         page.get_by_text("View as tables").click()
         expect(page.locator(".tables table").first).to_be_visible()
-        seen(page, "document.querySelector('#hazard').value !== ''")
+        seen(page, "document.querySelector('#outlier-rate').value !== ''")
+        learned = settings.get("hazard") is None
+        assert page.evaluate("document.querySelector('#hazard').value === ''") == learned, name
         if name == "millions":  # numbers keep their differences
             rows = page.locator(".tables table").first.get_by_role("row")
             expect(rows.nth(1)).to_contain_text("1,000,000.3")
@@ -204,7 +206,7 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     expect(hazard).to_have_value("0.0204")
     hazard.fill("0.2")
     page.get_by_label("Confirm after, observations").fill("25")
-    page.get_by_label("Confirm at P(changed)").fill("0.999")
+    page.get_by_label("Confirm at evidence of 1 in").fill("100000")
     expect(page.get_by_label("Confirm after, observations")).to_have_value("")  # not both
     page.get_by_label("Model", exact=True).select_option("averaged")
     held = []
@@ -215,12 +217,13 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     hazard.fill("0.3")  # before the answer comes
     held[0].continue_()
     expect(result).to_contain_text("Mean log score")
-    asked = {"hazard": 0.2, "false_alarm_every": 100000.0, "model": "averaged"}
+    asked = {"hazard": 0.2, "false_alarm_every": 100_000, "model": "averaged"}
     assert fake.asked("POST", path)[-1][1]["settings"] == asked
     seen(page, "document.querySelector('.plot').data.length === 9")
     chart = figure(page)
     tried = fake.answers["what-if"]
-    assert trace(chart, "P(changed), what if")["y"] == tried["changed_probability"]
+    inside = [each and min(max(each, 1), 1e6) for each in tried["evidence"]]
+    assert trace(chart, "evidence, what if")["y"] == inside
     events = [e["start"] for e in tried["events"] if e["state"] != "withdrawn"]
     assert starts(chart, ("dashdot",)) == events
     fake.answers["POST /v1/streams/pump/model"] = fake.answers["GET /v1/streams/pump"]
@@ -229,7 +232,7 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     expect(result).to_contain_text("now uses these settings")
     assert fake.asked("POST", "/v1/streams/pump/model")[0][1] == {"model": "averaged"}
     (put,) = fake.asked("PUT", "/v1/streams/pump")
-    assert put[1] == {"hazard": 0.2, "false_alarm_every": 100000.0}
+    assert put[1] == {"hazard": 0.2, "false_alarm_every": 100_000}
     page.get_by_role("button", name="Reset", exact=True).click()
     seen(page, "document.querySelector('.plot').data.length === 7")
     expect(hazard).to_have_value("0.02")

@@ -155,6 +155,7 @@ IMPOSSIBLE = {
         "best_start": [HUGE, 81],
         "map_run_length": [81],
         "changed_probability": [1.1],
+        "evidence": [-1.0, 1e291, INF, NAN],
         "pending_supervision": [7.0, NAN],
         "belief_override": OVERRIDES,
         "last_time": [NAN],
@@ -186,6 +187,7 @@ IMPOSSIBLE = {
     "head.track": {
         "confirmed_start": [HUGE, -HUGE, 81],
         "before_start": [81, -1],
+        "settled": [81, -1],
         "confirmed_totals": [[INF], [NAN]],
         "next_event": [HUGE, -1],
         "event": [Event(1, "odd", 3, 3), Event(HUGE, "suspected", 3, 3)],
