@@ -173,16 +173,16 @@ export class WhatIf {
     const { settings, model } = this.data.summary;
     const last = this.data.observations[this.data.observations.length - 1];
     let hazard = last?.hazard ?? settings.hazard;
-    if (typeof hazard !== "number") {
-      const [name, version = null] = model.split("@"); // a built-in model has no version
+    const [name, version] = model.split("@");
+    if (hazard === null && version) {
+      // An artifact may state one; streams of other models learn theirs.
       const found = await get(`v1/models/${encodeURIComponent(name)}`).catch(() => null);
-      const stated = found?.versions.find(
+      hazard = found?.versions.find(
         (/** @type {any} */ each) => each.version === version,
       )?.hazard;
-      hazard = hazard === null ? stated : null;
     }
     if (this.model.childElementCount === 1) this.listModels();
-    if (typeof hazard === "number") this.hazard.suggest(hazard); // else as now: learned, or a table
+    if (typeof hazard === "number") this.hazard.suggest(hazard); // else "as now"
     this.outliers.suggest(last?.outlier_rate ?? settings.outlier_rate ?? 0.01);
   }
 

@@ -222,7 +222,7 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     seen(page, "document.querySelector('.plot').data.length === 9")
     chart = figure(page)
     tried = fake.answers["what-if"]
-    inside = [each and min(max(each, 1), 1e6) for each in tried["evidence"]]
+    inside = [min(max(each, 1), 1e6) for each in tried["evidence"]]
     assert trace(chart, "evidence, what if")["y"] == inside
     events = [e["start"] for e in tried["events"] if e["state"] != "withdrawn"]
     assert starts(chart, ("dashdot",)) == events
