@@ -48,7 +48,7 @@ export function percent(value) {
 /** How rarely evidence of a change gets as high by chance. @param {number|null|undefined} evidence */
 export function rarely(evidence) {
   if (evidence === null || evidence === undefined) return "–";
-  const every = Math.max(1, Number(evidence.toPrecision(2)));
+  const every = Math.max(1, Math.round(Number(evidence.toPrecision(2))));
   return `1 in ${every < 1e9 ? count(every) : every.toExponential(0).replace("+", "")}`;
 }
 
