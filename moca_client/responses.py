@@ -107,6 +107,22 @@ class Event(Response):
         None
     )
     kind: Annotated[str, words("change", "anomaly")] = sent("change")
+    earliest: Annotated[
+        int | None,
+        doc("of a confirmed change: the first `seq` at which it may have begun, see `coverage`"),
+    ] = sent(None)
+    latest: Annotated[int | None, doc("the last one")] = sent(None)
+    coverage: Annotated[
+        float | None,
+        doc(
+            "probability, given a change, of the fewest starts that hold 0.9 of it, which lie from "
+            "`earliest` to `latest`"
+        ),
+    ] = sent(None)
+    refined_at: Annotated[
+        int | None,
+        doc("`seq` at which the start was looked at once more, 10 observations after it; no news"),
+    ] = sent(None)
 
 
 Suspected = Annotated[Event | None, doc("the suspected change")]

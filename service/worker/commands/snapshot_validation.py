@@ -179,8 +179,10 @@ def _check_events(events: Iterable[Event], kind: str) -> None:
         _range("events: id", event.id, 1, MOST)
         if event.state not in STATES:
             raise BadSnapshot(f"events: state is {event.state!r:.40}")
-        for seq in (event.start, event.suspected_at, event.confirmed_at or 0):
-            _range("events: seq", seq, 0, MOST)
+        places = event.suspected_at, event.confirmed_at, event.earliest, event.latest
+        for seq in (event.start, *places, event.refined_at):
+            _range("events: seq", seq or 0, 0, MOST)
+        _range("events: coverage", event.coverage or 0.0, 0, 1)
 
 
 def _check_record(record: Record) -> None:
