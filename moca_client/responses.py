@@ -84,6 +84,20 @@ class RunLengthSummary(Response):
     belief: Annotated[BeliefColumns | None, doc("only with `?belief=true`")] = None
 
 
+Earliest = Annotated[
+    int | None,
+    doc("of a confirmed change: the first `seq` at which it may have begun, see `coverage`"),
+]
+Latest = Annotated[int | None, doc("the last one")]
+Coverage = Annotated[
+    float | None,
+    doc(
+        "probability, given a change, of the fewest starts that hold 0.9 of it, which lie from "
+        "`earliest` to `latest`"
+    ),
+]
+
+
 class Event(Response):
     """An event, a change or an anomaly; `start` and the `_at` fields are `seq` positions."""
 
@@ -107,18 +121,9 @@ class Event(Response):
         None
     )
     kind: Annotated[str, words("change", "anomaly")] = sent("change")
-    earliest: Annotated[
-        int | None,
-        doc("of a confirmed change: the first `seq` at which it may have begun, see `coverage`"),
-    ] = sent(None)
-    latest: Annotated[int | None, doc("the last one")] = sent(None)
-    coverage: Annotated[
-        float | None,
-        doc(
-            "probability, given a change, of the fewest starts that hold 0.9 of it, which lie from "
-            "`earliest` to `latest`"
-        ),
-    ] = sent(None)
+    earliest: Earliest = sent(None)
+    latest: Latest = sent(None)
+    coverage: Coverage = sent(None)
     refined_at: Annotated[
         int | None,
         doc("`seq` at which the start was looked at once more, 10 observations after it; no news"),
@@ -453,6 +458,9 @@ class StreamChange(Response, kw_only=True):
     id: int
     state: Annotated[str, words("suspected", "confirmed", "withdrawn")]
     start: int
+    earliest: Earliest = sent(None)
+    latest: Latest = sent(None)
+    coverage: Coverage = sent(None)
     suspected_at: int
     confirmed_at: int | None = sent(None)
     start_time: Annotated[

@@ -88,8 +88,8 @@ MUTATIONS = [
     Mutation(
         "belief: an alarm needs more than its threshold",
         "model_core/belief.py",
-        "alarm = (threshold > 0) & (mass >= threshold)",
-        "alarm = (threshold > 0) & (mass > threshold)",
+        "alarm = (threshold > 0) & (evidence >= threshold)",
+        "alarm = (threshold > 0) & (evidence > threshold)",
         FILTER,
     ),
     Mutation(
@@ -129,10 +129,10 @@ MUTATIONS = [
         EVENTS,
     ),
     Mutation(
-        "events: a probability at the threshold does not confirm",
+        "events: evidence at the threshold does not confirm",
         "model_core/stream/events.py",
-        "confirmed = reading.changed_probability >= threshold",
-        "confirmed = reading.changed_probability > threshold",
+        "confirmed = reading.evidence >= threshold",
+        "confirmed = reading.evidence > threshold",
         EVENTS,
     ),
     Mutation(

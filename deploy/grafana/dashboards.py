@@ -224,8 +224,8 @@ def what_changed() -> dict[str, list[Panel]]:
             ),
             number(
                 "Withdrawn, last hour",
-                "Share of the suspected ones. High: outliers, or changes too small for "
-                "false_alarm_every.",
+                "Share of the suspected ones. High: outliers, or changes too small for the "
+                "stream's false_alarm_every.",
                 "percentunit",
                 above(0.8, 0.95),
                 withdrawn,

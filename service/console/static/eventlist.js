@@ -14,6 +14,10 @@ const KINDS = { all: "changes and anomalies", change: "changes", anomaly: "anoma
 /** Whether an event is folded away: what somebody gave feedback on stays. @param {any} event */
 const folds = (event) => event.state === "withdrawn" && event.verdict === null;
 
+/** Where a change began, as an interval. @param {any} event */
+const likely = ({ earliest, latest, coverage }) =>
+  `${count(earliest)} to ${count(latest)} (${percent(coverage)})`;
+
 export class EventList {
   /**
    * @param {string} stream
@@ -188,6 +192,7 @@ export class EventList {
         { "data-label": HEADS[1] },
         begun,
         h("span", { class: "note block" }, timeAt(event.start)),
+        event.coverage ? h("span", { class: "note block" }, likely(event)) : null,
       ),
       h("td", { role: "cell", "data-label": HEADS[2] }, at(strange ? null : event.suspected_at)),
       h("td", { role: "cell", "data-label": HEADS[3] }, at(strange ? null : event.confirmed_at)),

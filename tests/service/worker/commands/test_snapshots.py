@@ -188,6 +188,7 @@ IMPOSSIBLE = {
         "confirmed_start": [HUGE, -HUGE, 81],
         "before_start": [81, -1],
         "settled": [81, -1],
+        "since": [81, -1],
         "confirmed_totals": [[INF], [NAN]],
         "next_event": [HUGE, -1],
         "event": [Event(1, "odd", 3, 3), Event(HUGE, "suspected", 3, 3)],
@@ -210,7 +211,14 @@ IMPOSSIBLE = {
         "model_digest": ["0" * 32],
         "records": [[]],
         "changes": [[SettingsChange(5, HUGE, {}, 1)], [SettingsChange(5, 1, {}, 1)]],
-        "events": [[Event(1, "\0", 3, 3)], [Event(1, "confirmed", -HUGE, 3)]],
+        "events": [
+            [Event(1, "\0", 3, 3)],
+            [Event(1, "confirmed", -HUGE, 3)],
+            [Event(1, "confirmed", 3, 3, earliest=-1)],
+            [Event(1, "confirmed", 3, 3, latest=HUGE)],
+            [Event(1, "confirmed", 3, 3, coverage=1.1)],
+            [Event(1, "confirmed", 3, 3, refined_at=-1)],
+        ],
     },
 }
 
