@@ -132,6 +132,7 @@ class ShiftService:
 
     def put_stream(self, name, settings):
         self.settings = settings
+        return StreamSummary(name, "averaged", 0, settings=settings)
 
     def delete_stream(self, name):
         self.settings, self.seq = None, 0

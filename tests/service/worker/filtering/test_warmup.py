@@ -101,8 +101,9 @@ def test_changes_within_it_are_learned_from_and_no_news(bench, rule):
     assert bench.head("a").map_run_length == 49
     assert answers[-1]["changed_probability"] < 0.1
     answers = bench.observe("a", labels(15, level=0.0))
-    (confirmed,) = (each["event"] for each in answers if (each["event"] or {}).get("confirmed_at"))
-    assert (confirmed["id"], confirmed["start"]) == (1, 80)
+    news = [each["event"] for each in answers if each["event"]]
+    assert {(event["id"], event["start"]) for event in news} == {(1, 80)}
+    assert news[-1]["state"] == "confirmed"
     assert [event.start for event in bench.events("a")] == [80]
 
 
