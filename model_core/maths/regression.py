@@ -6,7 +6,7 @@ The posterior is the mean, level and slope, and the precision `Lambda` with its 
 
 from __future__ import annotations
 
-from model_core.maths.ops import maximum, where
+from model_core.maths.ops import exp, log, log1p, maximum, sqrt, where
 
 SCALES = (1.0, 9.0, 100.0)  # of the noise's variance: usual, heavy and wild labels
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
@@ -36,15 +36,60 @@ def squared_scale(noise: float, variance: float, scale: float) -> float:
     return noise * (scale + variance)
 
 
-def precision(usual: float, heavy: float, wild: float) -> float:
-    """Expected precision of the noise of a label, by the responsibilities of the `SCALES`."""
-    return usual / SCALES[0] + heavy / SCALES[1] + wild / SCALES[2]
-
-
 def side(error: float, skew: float) -> float:
     """Precision of the side of a label, where noise is `skew` times as wide above."""
     square = skew * skew
     return where(error < 0, square, 1.0 / square)
+
+
+def explain(
+    error: float,
+    skew: float,
+    noise: float,
+    variance: float,
+    half: float,
+    norm: float,
+    factor: float,
+    inverse: float,
+    usual: float,
+    heavy: float,
+    wild: float,
+) -> tuple[float, float, float, float]:
+    """Log density of a label, and the responsibilities of the `SCALES` for it.
+
+    half: of the degrees of freedom. norm, factor, inverse: see `special.student_t_norm`. usual,
+    heavy, wild: shares of the scales, the last above 0.
+
+    With `f` the squared error in squared scales of the noise and degrees of freedom, a Student-t of
+    the scale c has the density of that of scale 1 times `sqrt((1 + v) / (c + v))` and a power of
+
+        (1 + f / (c + v)) / (1 + f / (1 + v)) = 1 - (c - 1) f / ((c + v) (1 + v + f)),
+
+    the largest at the largest scale, by which all are divided here: none overflows.
+    """
+    first = SCALES[0] + variance
+    second = 1.0 / (SCALES[1] + variance)
+    third = 1.0 / (SCALES[2] + variance)
+    far = error * error * side(error, skew) * inverse / noise
+    share = far / (first + far)
+    power = half + 0.5
+    heavy_lead = -power * log1p(-(SCALES[1] - 1.0) * second * share)
+    wild_lead = -power * log1p(-(SCALES[2] - 1.0) * third * share)
+    usual = usual * exp(-wild_lead)
+    heavy = heavy * sqrt(first * second) * exp(heavy_lead - wild_lead)
+    wild = wild * sqrt(first * third)
+    total = usual + heavy + wild
+    height = 2.0 / (skew + 1.0 / skew)
+    # One logarithm for those of the norm, of the scale and of the sum.
+    peak = norm + 0.5 * log(factor * (total * total) / (noise * first)) + log(height)
+    density = peak + wild_lead - power * log1p(far / first)
+    over = 1.0 / total
+    return density, usual * over, heavy * over, wild * over
+
+
+def precision(usual: float, heavy: float, wild: float) -> float:
+    """Expected precision of the noise of a label, by the responsibilities of the `SCALES`."""
+    return usual / SCALES[0] + heavy / SCALES[1] + wild / SCALES[2]
 
 
 def counted(a: float, b: float, c: float, u: float, share: float) -> tuple[float, float, float]:

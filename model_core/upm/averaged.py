@@ -55,6 +55,7 @@ from model_core.tensor_ops import maths
 from model_core.upm.base import ClosedForm, Floats, Reading, Stats, in_units, of_arrays
 
 _REGRESSION = maths("regression")
+_SPECIAL = maths("special")
 LEVEL, LAG, LINE = range(3)  # what an expert regresses on beside the constant
 SKEW = 2.2  # of noise that is longer on one side: the sides differ by a factor of 5
 UNIT = 10.0  # observations in which the line's slope is measured
@@ -267,17 +268,23 @@ class Averaged(ClosedForm):
         """What the experts make of labels; a missing output tells nothing."""
         location, variance = self._forecast(stats, phi)
         missing = _missing(y)
-        value = torch.where(missing, location, y[:, None, :, None])
-        mixture = self._mixture(stats, phi, location, variance)
-        parts = mixture.parts.log_density(value.repeat_interleave(len(SCALES), -1))
-        density = (mixture.log_weight + parts).unflatten(-1, (-1, len(SCALES)))
-        evidence = torch.where(missing, stats.log_weight, torch.logsumexp(density, -1))
-        responsibilities = torch.softmax(density, -1)
+        error = torch.where(missing, 0.0, y[:, None, :, None] - location)
+        half = 0.5 * self._freedom(stats)
+        density, *responsibilities = _REGRESSION.explain(
+            error,
+            error.new_tensor(self.skews),
+            self._noise(stats, phi),
+            variance,
+            half,
+            *_SPECIAL.student_t_norm(half),
+            *self._shares_of(phi)[:, None, :, None].unbind(-1),
+        )
+        evidence = stats.log_weight + density.masked_fill(missing, 0.0)
         return ExpertsReading(
-            value - location,
+            error,
             variance,
             torch.log_softmax(evidence, -1),
-            torch.where(missing.unsqueeze(-1), 0.0, responsibilities),
+            torch.stack(responsibilities, -1).masked_fill(missing.unsqueeze(-1), 0.0),
         )
 
     def _shares(self, reading: ExpertsReading, weight: Tensor) -> Tensor:

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
+from model_core.compiled import LABEL, LABELLED, OUTLIER_RATE, arithmetic, mixture
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.jit import Floats, compiled, either, inlined, whole
 from model_core.compiled.models import student_t
+from model_core.compiled.models.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.maths.regression import SCALES
@@ -38,7 +39,8 @@ class Places(NamedTuple):
     logs, origin: in the statistics, whose first `kept` are those of `averaged`. Then in `params`,
     given the label: responsibilities (d J scales) of the scales, log densities (d J) by experts,
     posteriors (d J) of these, evidence (d) log density by all. features (d F): the second ones.
-    variances (d J): `f' Lambda^-1 f`. reading (d): see `FORECAST`. spare (3): to work in.
+    variances (d J): `f' Lambda^-1 f`. spreads (d J): squared scales of the usual noise. reading (d):
+    see `FORECAST`. spare (3): to work in.
     """
 
     logs: int
@@ -50,6 +52,7 @@ class Places(NamedTuple):
     evidence: int
     features: int
     variances: int
+    spreads: int
     reading: int
     spare: int
     end: int
@@ -68,11 +71,12 @@ def places_of(d: int, noise: Noise) -> Places:
     evidence = posteriors + every * d
     features = evidence + d
     variances = features + fixed * d
-    reading = variances + every * d
+    spreads = variances + every * d
+    reading = spreads + every * d
     spare = reading + d
     return Places(
         logs, origin, origin + 1, responsibilities, experts, posteriors, evidence, features,
-        variances, reading, spare, spare + 3,
+        variances, spreads, reading, spare, spare + 3,
     )  # fmt: skip
 
 
@@ -107,7 +111,7 @@ def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) 
     at = places_of(d, noise)
     fixed, every = (noise.parts - noise.own) // MANY, noise.parts // MANY
     size = fixed * d
-    alpha, origin, spread = own[5 * size], own[at.origin], params[at.spare]
+    alpha, origin = own[5 * size], own[at.origin]
     n = whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
@@ -120,7 +124,8 @@ def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) 
                 for i in range(n):
                     u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
             u[n - 1] = 0.0  # an outlier is of the level's prior
-            beta, variance = own[5 * size + 1 + k], params[at.variances + o * every + j]
+            beta, spread = own[5 * size + 1 + k], params[at.spreads + o * every + j]
+            variance = params[at.variances + o * every + j]
             level, slope = own[2 * k], own[2 * k + 1]
             first = 2 * size + 3 * k
             a, b, c = own[first], own[first + 1], own[first + 2]
@@ -131,7 +136,7 @@ def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) 
                 )
             for i in range(n):
                 spread[i] = beta[i] / alpha[i]
-            by_scale(d, noise, o, j, spread, context, params)
+            by_scale(d, noise, o, j, context, params)
 
 
 @inlined
@@ -141,13 +146,12 @@ def location_of(d: int, noise: Noise, output: int, expert: int) -> int:
 
 
 @compiled
-def by_scale(
-    d: int, noise: Noise, o: int, j: int, spread: Floats, context: Floats, params: Floats
-) -> None:
-    """Bound an expert's location, and fill the lines of all scales; spread: of the usual noise."""
+def by_scale(d: int, noise: Noise, o: int, j: int, context: Floats, params: Floats) -> None:
+    """Bound an expert's location, and fill the lines of all scales."""
+    at, k = places_of(d, noise), o * (noise.parts // MANY) + j
     least, most = bounds(d, o, context)
     first = location_of(d, noise, o, j)
-    loc, variance = params[first], params[variance_of(d, noise, o, j)]
+    loc, variance, spread = params[first], params[at.variances + k], params[at.spreads + k]
     n = whole(loc)
     for i in range(n - 1):  # but for the outliers'
         loc[i] = max(least, min(most, loc[i]))
@@ -157,12 +161,6 @@ def by_scale(
             arithmetic.copy(loc, params[first + c])
         for i in range(n):
             square[i] = _REGRESSION.squared_scale(spread[i], variance[i], SCALES[c])
-
-
-@inlined
-def variance_of(d: int, noise: Noise, output: int, expert: int) -> int:
-    """Line of an expert's `f' Lambda^-1 f`."""
-    return places_of(d, noise).variances + output * (noise.parts // MANY) + expert
 
 
 @inlined
@@ -220,33 +218,32 @@ def log_density(
     density: Floats,
 ) -> None:
     """Fill the label's log densities, of all outputs, and what it makes likely of each."""
-    at, parts, every = places_of(d, noise), noise.parts, noise.parts // MANY
-    top, n = params[at.spare], whole(density)
-    first = student_t.before_locations(d, noise)
-    squares, densities = first + d * parts, first + 2 * d * parts
+    at, every = places_of(d, noise), noise.parts // MANY
     arithmetic.fill(density, 0.0)
     for o in range(d):
+        usual, heavy, wild = (
+            share_of(d, o, 0, context),
+            share_of(d, o, 1, context),
+            share_of(d, o, 2, context),
+        )
         for j in range(every):
-            k = o * every + j
-            of_expert, part = params[at.experts + k], k * MANY
-            for c in range(MANY):
-                loc, square = params[first + part + c], params[squares + part + c]
-                by_part = params[densities + part + c]
-                freedom = student_t.freedom_of(d, noise, part + c)
-                student_t.densities(
-                    number[LABEL + o], params[freedom : freedom + student_t.FREEDOM], loc, square,
-                    noise.skews[j * MANY], by_part,
+            k, y, skew = o * every + j, number[LABEL + o], noise.skews[j * MANY]
+            loc, freedom = params[location_of(d, noise, o, j)], student_t.freedom_of(d, noise, k * MANY)
+            half, norm = params[freedom + HALF], params[freedom + NORM]
+            factor, inverse = params[freedom + FACTOR], params[freedom + INVERSE]
+            variance, spread = params[at.variances + k], params[at.spreads + k]
+            of_expert, first = params[at.experts + k], at.responsibilities + k * MANY
+            one, two, three = params[first], params[first + 1], params[first + 2]
+            for i in range(whole(density)):
+                of_expert[i], one[i], two[i], three[i] = _REGRESSION.explain(
+                    y - loc[i], skew, spread[i], variance[i], half[i], norm[i], factor[i],
+                    inverse[i], usual, heavy, wild,
                 )  # fmt: skip
-                arithmetic.shift(by_part, math.log(share_of(d, o, c, context)), by_part, n)
-            student_t.explain(
-                params[densities + part : densities + part + MANY], top, of_expert,
-                params[at.responsibilities + part : at.responsibilities + part + MANY],
-            )  # fmt: skip
             arithmetic.add(of_expert, own[at.logs + k], of_expert)
         evidence = params[at.evidence + o]
         student_t.explain(
-            params[at.experts + o * every : at.experts + (o + 1) * every], top, evidence,
-            params[at.posteriors + o * every : at.posteriors + (o + 1) * every],
+            params[at.experts + o * every : at.experts + (o + 1) * every], params[at.spare],
+            evidence, params[at.posteriors + o * every : at.posteriors + (o + 1) * every],
         )  # fmt: skip
         arithmetic.add(density, evidence, density)
 
@@ -313,7 +310,9 @@ def update(
     size = fixed * d
     alpha, origin, n = own[5 * size], own[at.origin], whole(share)
     learned, counted, left = params[at.spare], params[at.spare + 1], params[at.spare + 2]
-    log_shares(share, counted, left)
+    outliers = number[OUTLIER_RATE] > 0
+    if outliers:
+        log_shares(share, counted, left)
     for o in range(d):
         evidence, y = params[at.evidence + o], number[LABEL + o]
         for j in range(fixed):
@@ -326,7 +325,12 @@ def update(
             first = 2 * size + 3 * k
             _absorb(y, loc, learned, u, own[2 * k], own[2 * k + 1], own[first : first + 3])
         for k in range(o * every, (o + 1) * every):
-            reweigh(params[at.experts + k], evidence, counted, left, own[at.logs + k])
+            log_weight, of_expert = own[at.logs + k], params[at.experts + k]
+            if outliers:
+                reweigh(of_expert, evidence, counted, left, log_weight)
+            else:  # the same, for all of a label counts
+                for i in range(n):
+                    log_weight[i] = of_expert[i] - evidence[i]
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     for i in range(n):

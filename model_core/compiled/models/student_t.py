@@ -2,8 +2,8 @@
 
 Rows of `params` for `d` outputs of `P` parts: means and variances (d each); half the degrees of
 freedom and what follows from them (FREEDOM), of the parts that share them and then of each output's
-last parts if these have their own; then d P each: locations, squared scales, log densities of the
-label, and of several parts their weights. The last column is the prior's.
+last parts if these have their own; then d P each: locations, squared scales, and of several parts
+their weights, of one the log density of the label. The last column is the prior's.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ def before_locations(outputs: int, noise: Noise) -> int:
 @either
 def lines_of(outputs: int, noise: Noise) -> int:
     """Lines of `params`."""
-    fields = 4 if noise.parts > 1 else 3
-    return before_locations(outputs, noise) + fields * outputs * noise.parts
+    return before_locations(outputs, noise) + 3 * outputs * noise.parts
 
 
 @inlined
 def weights_of(outputs: int, noise: Noise) -> int:
     """First row of the weights of several parts."""
-    return before_locations(outputs, noise) + 3 * outputs * noise.parts
+    return before_locations(outputs, noise) + 2 * outputs * noise.parts
 
 
 @inlined
@@ -95,18 +94,6 @@ def widen(outputs: int, noise: Noise, params: Floats) -> None:
 
 
 @compiled
-def densities(
-    y: float, freedom: Floats, loc: Floats, square: Floats, skew: float, out: Floats
-) -> None:
-    """Log densities of one label, by the rows of `params`; freedom: those of FREEDOM."""
-    half, norm, factor, inverse = freedom[HALF], freedom[NORM], freedom[FACTOR], freedom[INVERSE]
-    for i in range(whole(out)):
-        out[i] = _FAMILIES.skewed_t_log_density(
-            y - loc[i], 1.0 / square[i], skew, half[i], norm[i], factor[i], inverse[i]
-        )
-
-
-@compiled
 def _highest(rows: Floats, out: Floats) -> None:
     arithmetic.copy(rows[0], out)
     for k in range(1, rows.shape[0]):
@@ -151,13 +138,19 @@ def explain(densities: Floats, top: Floats, out: Floats, shares: Floats) -> None
 @compiled
 def score(step: RowStep) -> float:
     """Log density of all outputs, each of one part."""
-    outputs, noise, params, each = step.model.outputs, step.model.noise, step.params, step.work[EACH]
+    params = step.params
+    outputs, noise, each = step.model.outputs, step.model.noise, step.work[EACH]
     first = before_locations(outputs, noise)
     arithmetic.fill(each, 0.0)
     for o in range(outputs):
-        at, own = freedom_of(outputs, noise, o), params[first + 2 * outputs + o]
+        at = freedom_of(outputs, noise, o)
+        half, norm, factor = params[at + HALF], params[at + NORM], params[at + FACTOR]
+        inverse, y, own = params[at + INVERSE], step.number[LABEL + o], params[first + 2 * outputs + o]
         loc, square = params[first + o], params[first + outputs + o]
-        densities(step.number[LABEL + o], params[at : at + FREEDOM], loc, square, 1.0, own)
+        for i in range(whole(own)):
+            own[i] = _FAMILIES.student_t_log_density(
+                y - loc[i], 1.0 / square[i], half[i], norm[i], factor[i], inverse[i]
+            )
         arithmetic.add(each, own, each)
     return 1.0
 
