@@ -21,6 +21,7 @@ from model_core.compiled.models import student_t
 from model_core.compiled.models.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise, RowStep
+from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.regression import SCALES
 from model_core.upm import averaged
 from model_core.upm.averaged import EXPERTS, LAG, LINE, REACH, UNIT
@@ -155,6 +156,7 @@ def by_scale(d: int, noise: Noise, o: int, j: int, context: Floats, params: Floa
     n = whole(loc)
     for i in range(n - 1):  # but for the outliers'
         loc[i] = max(least, min(most, loc[i]))
+    spread[n - 1] *= OUTLIER_SPREAD
     for c in range(MANY):
         square = params[first + d * noise.parts + c]
         if c > 0:
@@ -192,7 +194,6 @@ def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats)
             share, weight = share_of(d, k // every, c, context), params[weights + k * MANY + c]
             for i in range(n):
                 weight[i] = share * chance[i]
-    student_t.widen(d, noise, params)
     student_t.finish(d, noise, params)
 
 
@@ -309,12 +310,9 @@ def update(
     fixed, every = (noise.parts - noise.own) // MANY, noise.parts // MANY
     size = fixed * d
     alpha, origin, n = own[5 * size], own[at.origin], whole(share)
-    learned, counted, left = params[at.spare], params[at.spare + 1], params[at.spare + 2]
-    outliers = number[OUTLIER_RATE] > 0
-    if outliers:
-        log_shares(share, counted, left)
+    learned, spare = params[at.spare], params[at.spare + 1 : at.spare + 3]
     for o in range(d):
-        evidence, y = params[at.evidence + o], number[LABEL + o]
+        y = number[LABEL + o]
         for j in range(fixed):
             k = o * fixed + j
             u, variance = params[at.features + k], params[at.variances + o * every + j]
@@ -324,13 +322,10 @@ def update(
                 beta[i] += _REGRESSION.scatter(learned[i], y - loc[i], variance[i])
             first = 2 * size + 3 * k
             _absorb(y, loc, learned, u, own[2 * k], own[2 * k + 1], own[first : first + 3])
-        for k in range(o * every, (o + 1) * every):
-            log_weight, of_expert = own[at.logs + k], params[at.experts + k]
-            if outliers:
-                reweigh(of_expert, evidence, counted, left, log_weight)
-            else:  # the same, for all of a label counts
-                for i in range(n):
-                    log_weight[i] = of_expert[i] - evidence[i]
+        reweigh(
+            number, share, params[at.experts + o * every : at.experts + (o + 1) * every],
+            params[at.evidence + o], own[at.logs + o * every : at.logs + (o + 1) * every], spare,
+        )  # fmt: skip
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     for i in range(n):
@@ -364,22 +359,31 @@ def _absorb(
 
 
 @compiled
-def log_shares(share: Floats, counted: Floats, left: Floats) -> None:
-    """Log of the share of a label that counts, and of what is left of one."""
-    for i in range(whole(share)):
+def reweigh(
+    number: Floats,
+    share: Floats,
+    densities: Floats,
+    evidence: Floats,
+    log_weights: Floats,
+    spare: Floats,
+) -> None:
+    """Log of `w exp(density - evidence) + (1 - w) exp(log_weight)`; share: w, spare: two lines."""
+    n, counted, left = whole(share), spare[0], spare[1]
+    if number[OUTLIER_RATE] == 0:  # all of a label counts
+        for k in range(densities.shape[0]):
+            density, log_weight = densities[k], log_weights[k]
+            for i in range(n):
+                log_weight[i] = density[i] - evidence[i]
+        return
+    for i in range(n):
         counted[i] = arithmetic.log(share[i])
         left[i] = arithmetic.log(1.0 - share[i])
-
-
-@compiled
-def reweigh(
-    density: Floats, evidence: Floats, counted: Floats, left: Floats, log_weight: Floats
-) -> None:
-    """`log(w exp(density - evidence) + (1 - w) exp(log_weight))`, by `log_shares` of w."""
-    for i in range(whole(counted)):
-        log_weight[i] = arithmetic.logaddexp(
-            counted[i] + density[i] - evidence[i], left[i] + log_weight[i]
-        )
+    for k in range(densities.shape[0]):
+        density, log_weight = densities[k], log_weights[k]
+        for i in range(n):
+            log_weight[i] = arithmetic.logaddexp(
+                counted[i] + density[i] - evidence[i], left[i] + log_weight[i]
+            )
 
 
 @compiled
