@@ -175,11 +175,8 @@ def grow(
 
 
 @compiled
-def mix(rate: float, beside: float, work: Floats) -> None:
-    """Turn CHANCE into the weights of the mixture, the outliers' last; fills INSIDE, OUTSIDE.
-
-    beside: weight of what is in the column before, 0 where there is nothing.
-    """
+def mix(rate: float, work: Floats) -> None:
+    """Turn CHANCE into the weights of the mixture, the outliers' last; fills INSIDE, OUTSIDE."""
     chance = work[CHANCE]
     arithmetic.fill(work[INSIDE], math.log1p(-rate))
     arithmetic.fill(work[OUTSIDE], math.log(rate) if rate > 0 else -INF)
@@ -187,10 +184,6 @@ def mix(rate: float, beside: float, work: Floats) -> None:
     everything = arithmetic.total(chance, n)
     arithmetic.scale(1.0 - rate, chance, n)
     chance[n - 1] = rate * everything
-    if beside > 0:
-        everything = arithmetic.total(chance, n)
-        arithmetic.scale(1.0 - beside, chance, n)
-        chance[n - 2] = beside * everything
 
 
 @compiled

@@ -69,7 +69,7 @@ def _student_t_lines(outputs: int, parts: int) -> int:
 
 @compiled
 def _student_t_finish(model: Model, params: Floats) -> None:
-    student_t.add_norms(model.outputs, model.noise, params)
+    student_t.finish(model.outputs, model.noise, params)
 
 
 # --- positive labels, of one output: parameters as `maths.families` has them ----------------------

@@ -34,18 +34,16 @@ NO_NUMBERS = np.empty(0)
 class Noise(NamedTuple):
     """Of the parts of each output, where predictives are Student-t.
 
-    normal: the first parts, which have the degrees of freedom of the first group. own: 1 where the
-    last part of each output has degrees of freedom of its own, else 0. skews: (parts,), see
-    `components.SkewedT`.
+    own: so many of the last parts of each output have degrees of freedom of their own, which they
+    share. skews: (parts,), see `components.SkewedT`.
     """
 
     parts: int
-    normal: int
     own: int
     skews: Floats
 
 
-ALONE = Noise(1, 1, 0, np.ones(1))
+ALONE = Noise(1, 0, np.ones(1))
 
 
 class Model(NamedTuple):
@@ -88,9 +86,8 @@ class RowStep(NamedTuple):
     models call and none contains: it takes long to compile.
 
     All but `number` and `context` have W columns, whole vectors: after those of the slots the last
-    one is the prior's, which outliers are drawn from (with a wider scale), the one before it what a
-    model has beside its hypotheses, if anything; those in between are as slots that nothing was
-    seen in.
+    one is the prior's, which outliers are drawn from (with a wider scale); those in between are as
+    slots that nothing was seen in.
     """
 
     model: Model
@@ -116,12 +113,11 @@ _MARGINAL = (
 class Functions(NamedTuple):
     """What a model computes in a step.
 
-    predict: fills `params`; returns the weight of what is beside the hypotheses. score: log density
-    EACH of the label; returns the share of it that counts for run lengths. learn: updates `own` by
-    the responsibilities SHARE; its argument is the log score of the hypotheses, its result that
-    of the answer, nan where what follows would not be finite. remember: moves the context on,
-    and what statistics are stepped in place. summarise: (step, levels, spare, out) fills a row of
-    the summary; levels: (2, Q); spare: to work in, see `advance`.
+    predict: fills `params`. score: log density EACH of the label; returns the share of it that
+    counts for run lengths. learn: updates `own` by the responsibilities SHARE; its argument is the
+    log score, and its result that, or nan where what follows would not be finite. remember: moves
+    the context on, and what statistics are stepped in place. summarise: (step, levels, spare, out)
+    fills a row of the summary; levels: (2, Q); spare: to work in, see `advance`.
     """
 
     predict: Any
@@ -240,11 +236,11 @@ def advance(
         slot, previous, changes = belief.grow(line, slots, head, number, hazards[b], work)
         _load(line, first, slot, own)
         step = RowStep(model, number, context, line, own, params, work, marginal)
-        beside = call(predict, step)
+        call(predict, step)
         if model.by_input:
             belief.mix_by_input(rate, params[model.classes], work)
         else:
-            belief.mix(rate, beside, work)
+            belief.mix(rate, work)
         arithmetic.fill(work[EACH], 0.0)
         arithmetic.fill(work[SHARE], 1.0)
         counted = 1.0

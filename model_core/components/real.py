@@ -177,13 +177,12 @@ def _one_sided(z: Tensor, skew: Tensor) -> Tensor:
 class ConditionalError(NamedTuple):
     """What a label says of all outputs together.
 
-    error: (B, M, d) label less location, the expected error of a missing output. square: (B, M)
-    squared distance of the observed outputs, in scales. missing_scale: (B, M, d, d) scale matrix of
-    the missing outputs given the observed ones, 0 elsewhere; None: no output is missing.
+    error: (B, M, d) label less location, the expected error of a missing output. missing_scale:
+    (B, M, d, d) scale matrix of the missing outputs given the observed ones, 0 elsewhere; None: no
+    output is missing.
     """
 
     error: Tensor
-    square: Tensor
     missing_scale: Tensor | None
 
 
@@ -233,18 +232,17 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
         (Ding 2016, *The American Statistician* 70).
         """
         factor, error = self._observed(value)
-        z = torch.linalg.solve_triangular(factor, error.unsqueeze(-1), upper=False)
-        square = z.squeeze(-1).square().sum(-1)
         missing = torch.isnan(value).unsqueeze(-1)
         if on_host(missing) and not bool(missing.any()):
-            return ConditionalError(error, square, None)
+            return ConditionalError(error, None)
+        z = torch.linalg.solve_triangular(factor, error.unsqueeze(-1), upper=False)
         scale = self.factor @ self.factor.mT
         across = scale.masked_fill(missing.mT, 0.0)
         solved = torch.linalg.solve_triangular(factor.mT, z, upper=True)
         error = torch.where(missing, across @ solved, error.unsqueeze(-1)).squeeze(-1)
         root = torch.linalg.solve_triangular(factor, across.mT, upper=False)
         left = (scale - root.mT @ root).masked_fill(~(missing & missing.mT), 0.0)
-        return ConditionalError(error, square, left)
+        return ConditionalError(error, left)
 
     def _observed(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Factor of the scale matrix of the outputs that are there, and errors.

@@ -1,17 +1,14 @@
-"""Regressions of a label on `(1, u)`, and how much of it each of several learns.
+"""Regressions of a label on `(1, u)` whose noise is a scale mixture; see `upm.averaged`.
 
 The posterior is the mean, level and slope, and the precision `Lambda` with its entries `a` (00),
-`b` (01) and `c` (11); the noise's variance is an inverse gamma of `alpha` and `beta`. See
-`upm.averaged` for the model, and `upm.joint` for what it shares.
+`b` (01) and `c` (11); the noise's variance is an inverse gamma of `alpha` and `beta`.
 """
 
 from __future__ import annotations
 
-from model_core.maths.ops import exp, maximum, minimum
+from model_core.maths.ops import exp, log, log1p, maximum, sqrt, where
 
-TAILS = 3.0  # degrees of freedom, at most, of noise of heavy tails
-MOST_ODDS = 1e4  # at most, of a label being no outlier of a part
-FAR_AHEAD = 50.0  # of a part's log density before the others'; more changes nothing
+SCALES = (1.0, 9.0, 100.0)  # of the noise's variance: usual, heavy and wild labels
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
 
 
@@ -31,9 +28,68 @@ def forecast(
     return level + slope * u, maximum(first + u * second, 0.0)
 
 
-def squared_scale(alpha: float, beta: float, variance: float) -> float:
-    """Of the predictive, a Student-t; variance: `f' Lambda^-1 f`."""
-    return beta / alpha * (1.0 + variance)
+def squared_scale(noise: float, variance: float, scale: float) -> float:
+    """Squared scale of the predictive, a Student-t, where the noise's variance has a scale.
+
+    noise: `beta / alpha`. variance: `f' Lambda^-1 f`.
+    """
+    return noise * (scale + variance)
+
+
+def side(error: float, skew: float) -> float:
+    """Precision of the side of a label, where noise is `skew` times as wide above."""
+    square = skew * skew
+    return where(error < 0, square, 1.0 / square)
+
+
+def explain(
+    error: float,
+    skew: float,
+    noise: float,
+    variance: float,
+    half: float,
+    norm: float,
+    factor: float,
+    inverse: float,
+    usual: float,
+    heavy: float,
+    wild: float,
+) -> tuple[float, float, float, float]:
+    """Log density of a label, and the responsibilities of the `SCALES` for it.
+
+    half: of the degrees of freedom. norm, factor, inverse: see `special.student_t_norm`. usual,
+    heavy, wild: shares of the scales, the last above 0.
+
+    With `f` the squared error in squared scales of the noise and degrees of freedom, a Student-t of
+    the scale c has the density of that of scale 1 times `sqrt((1 + v) / (c + v))` and a power of
+
+        (1 + f / (c + v)) / (1 + f / (1 + v)) = 1 - (c - 1) f / ((c + v) (1 + v + f)),
+
+    the largest at the largest scale, by which all are divided here: none overflows.
+    """
+    first = SCALES[0] + variance
+    second = 1.0 / (SCALES[1] + variance)
+    third = 1.0 / (SCALES[2] + variance)
+    far = error * error * side(error, skew) * inverse / noise
+    share = far / (first + far)
+    power = half + 0.5
+    heavy_lead = -power * log1p(-(SCALES[1] - 1.0) * second * share)
+    wild_lead = -power * log1p(-(SCALES[2] - 1.0) * third * share)
+    usual = usual * exp(-wild_lead)
+    heavy = heavy * sqrt(first * second) * exp(heavy_lead - wild_lead)
+    wild = wild * sqrt(first * third)
+    total = usual + heavy + wild
+    height = 2.0 / (skew + 1.0 / skew)
+    # One logarithm for those of the norm, of the scale and of the sum.
+    peak = norm + 0.5 * log(factor * (total * total) / (noise * first)) + log(height)
+    density = peak + wild_lead - power * log1p(far / first)
+    over = 1.0 / total
+    return density, usual * over, heavy * over, wild * over
+
+
+def precision(usual: float, heavy: float, wild: float) -> float:
+    """Expected precision of the noise of a label, by the responsibilities of the `SCALES`."""
+    return usual / SCALES[0] + heavy / SCALES[1] + wild / SCALES[2]
 
 
 def counted(a: float, b: float, c: float, u: float, share: float) -> tuple[float, float, float]:
@@ -52,20 +108,3 @@ def moved(
 def scatter(share: float, error: float, variance: float) -> float:
     """What a share of a label adds to beta."""
     return 0.5 * (share * (error * error) / (1.0 + share * variance))
-
-
-def share_of(inlier: float, lead: float) -> float:
-    """How much of a label is one of a part.
-
-    inlier: the hypothesis's responsibility for it. lead: log density by the part over the average.
-    """
-    odds = minimum(inlier / (1.0 - inlier), MOST_ODDS) * exp(minimum(lead, FAR_AHEAD))
-    return odds / (1.0 + odds)
-
-
-def precision(far: float, outputs: float) -> float:
-    """Expected precision of a label's own variance, at most one, where tails are heavy.
-
-    far: squared distance in scales, of so many outputs. Lange, Little & Taylor 1989, *JASA* 84.
-    """
-    return minimum((TAILS + outputs) / (TAILS + far), 1.0)

@@ -46,14 +46,15 @@ class Starts(NamedTuple):
     log_input: Tensor | None = None
 
 
-class Beside(NamedTuple):
-    """What answers are averaged with, beside the hypotheses.
+class Reading(NamedTuple):
+    """What a filter believes of a label.
 
-    weight: (B, 1) its probability. components: of the model's family, (B, 1).
+    average: (B, k) of `UnderlyingModel.read` over hypotheses, given the label. expected: (B, d)
+    mean of the hypotheses' forecast.
     """
 
-    weight: Tensor
-    components: Components
+    average: Tensor
+    expected: Tensor
 
 
 class UnderlyingModel(ABC):
@@ -75,7 +76,7 @@ class UnderlyingModel(ABC):
     outlier_rate: float = 0.0  # default
     parts: int = 1  # distributions of each output that one hypothesis's predictive is made of
     partial: bool = False  # whether some outputs of a label may be missing: nan
-    believes: bool = False  # whether what it remembers of a label is what is believed of it
+    believes: bool = False  # whether what it remembers of a label depends on the belief: `read`
     exchangeable: bool = False  # whether only parameters carry from a regime's label to the next
     typical: tuple[str, ...] = ()  # names of its typical regimes: what a mixture prior is made of
     symmetric: tuple[str, ...] = ()  # statistics whose last two axes are a symmetric matrix
@@ -105,35 +106,21 @@ class UnderlyingModel(ABC):
         stats = of_arrays(type(prior), *map(array_of, prior))
         return stats, array_of(self.context(*moments))
 
-    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+    def read(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Tensor:
+        """Numbers (B, S, k) of a label that a model which `believes` remembers on average.
+
+        Arguments as of `update`.
+        """
+        raise TypeError(f"a model of kind {self.kind!r} remembers labels as they are")
+
+    def remember(
+        self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None
+    ) -> Tensor:
         """Context after an observation; y: (B, y_dim), anything where not `labelled` (B,).
 
-        Of a model that `believes`, y is `v y + (1 - v) m` of a filter's label: the average of
-        `share` over hypotheses given the label, and the mean `m` that they expected.
+        reading: there if the model `believes`.
         """
         return context
-
-    def share(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Tensor:
-        """How far each hypothesis believes labels (B, S, d or 1); arguments as of `update`."""
-        return weight.unsqueeze(-1)
-
-    def beside(self, context: Tensor) -> Beside | None:
-        """What else forecasts the label; it has no vote on changes."""
-        return None
-
-    def judge(
-        self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor, expected: Tensor
-    ) -> Tensor:
-        """Context once what is `beside` has learned; y: as it was observed; before `remember`.
-
-        lead: (B,) its log density of the label less that of the hypotheses. expected: (B, y_dim)
-        mean of the hypotheses' forecast.
-        """
-        return context
-
-    def evidence_share(self, context: Tensor) -> Tensor | None:
-        """Share (B, 1) of a label's log likelihood that counts for run lengths; None: all."""
-        return None
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor | None:
         """Features (B, n) of inputs (B, x_dim) in a context (B, c)."""

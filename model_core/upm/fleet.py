@@ -1,21 +1,22 @@
-"""`averaged` with a regression on learned features among what it averages.
+"""`averaged` with a regression on learned features among its experts.
 
 An encoder, which a fleet's history has taught, makes features `f` of inputs and of the labels
-before. One more part of each regime is a Bayesian linear regression on them. With `z` a label in
-the stream's own units, less its location and over its scale,
+before. One more expert of each regime is a Bayesian linear regression on them. With `z` a label in
+the stream's own units, less its location and over its scale, and the noise's scales `c`,
 
-    z_o ~ N(k_o' f, sigma_o^2),    k_o | sigma_o^2 ~ N(k_o0, sigma_o^2 P_0),
+    z_o | c ~ N(k_o' f, c sigma_o^2),    k_o | sigma_o^2 ~ N(k_o0, sigma_o^2 P_0),
     sigma_o^2 ~ InverseGamma(alpha_o, beta_o),
 
-for each output `o`, whose prior is learned, too: ALPaCA with noise of an unknown variance. A share
-`g` of a label teaches
+for each output `o`, whose prior is learned, too: ALPaCA with noise of an unknown variance. With the
+expected precision `w` of a label's noise, as in `averaged`, and the error `e = z - k' f`,
 
-    P' = P - g P f f' P / (1 + g f' P f),        k' = k + g P f e / (1 + g f' P f),    e = z - k' f,
-    beta' = beta + g e^2 / (2 (1 + g f' P f)),   alpha' = alpha + g / 2.
+    P' = P - w P f f' P / (1 + w f' P f),        k' = k + w P f e / (1 + w f' P f),
+    beta' = beta + w e^2 / (2 (1 + w f' P f)),   alpha' = alpha + 1/2.
 
 It has the prior weight `chance`, all others together the rest. So where a fleet has taught nothing
 of use, forecasts are those of `averaged` after the few labels that show it, output by output.
-`P` is the same for all outputs, and learns the average of their shares, that of a missing one 0.
+`P` is the same for all outputs, and learns the average of their precisions, that of a missing one
+0.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from model_core.components import Blend, SkewedT
+from model_core.components import Blend
 from model_core.encoder import Encoder
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
-from model_core.upm.averaged import Averaged, AveragedStats, PartsReading
-from model_core.upm.base import Beside, UnderlyingModel
+from model_core.maths.regression import SCALES
+from model_core.upm.averaged import Averaged, AveragedStats, ExpertsReading, mixed
+from model_core.upm.base import Reading, UnderlyingModel
 
 
 class FleetStats(NamedTuple):
-    """Those of `AveragedStats`, whose log_weight has one more part; then of the learned regression.
+    """Those of `AveragedStats`, whose log_weight has one more expert; then of the learned one.
 
     weights: (B, S, n, d) `k`. cov: (B, S, n, n) `P`. shape, rate: (B, S, d) alpha and beta.
     """
@@ -51,17 +53,17 @@ class FleetStats(NamedTuple):
 
     @property
     def alone(self) -> AveragedStats:
-        """Of the parts that need no training."""
+        """Of the experts that need no training."""
         return AveragedStats(*self[:6])._replace(log_weight=self.log_weight[..., :-1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet(Averaged):
-    """As `Averaged`, with a learned part.
+    """As `Averaged`, with a learned expert.
 
     encoder: of scaled inputs, then of the last `lags` labels as believed, in the stream's units,
     the latest first; 0 stands for those before the first. prior_mean: (n, d). prior_cov: (n, n).
-    noise_alpha, noise_beta: (d,). chance: prior probability of the learned part, below 1.
+    noise_alpha, noise_beta: (d,). chance: prior probability of the learned expert, below 1.
     """
 
     encoder: Encoder
@@ -75,9 +77,8 @@ class Fleet(Averaged):
     chance: float = 0.5
     hazard: float | tuple[float, ...] = BY_STREAM
     kind: str = "fleet"
-    parts = Averaged.parts + 1
-    heavy = (*Averaged.heavy, False)
     skews = (*Averaged.skews, 1.0)
+    parts = len(skews) * len(SCALES)
     symmetric: tuple[str, ...] = ("cov",)
     in_place: tuple[str, ...] = ("cov",)
 
@@ -112,27 +113,14 @@ class Fleet(Averaged):
         lags = location.new_zeros(len(location), self.lags * self.y_dim)
         return torch.cat((super().context(location, scale), lags), -1)
 
-    def beside(self, context: Tensor) -> Beside:
-        """The random walk."""
-        weight, components = super().beside(self._split(context)[0])
-        assert isinstance(components, Blend)
-        # Each output has its own degrees of freedom.
-        expanded = SkewedT(*(p.expand_as(components.log_weight) for p in components.parts))
-        return Beside(weight, Blend(expanded, components.log_weight))
-
-    def judge(
-        self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor, expected: Tensor
+    def remember(
+        self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None
     ) -> Tensor:
-        """The walk one label later."""
+        """That of `averaged`, whose lag is the latest of the lags."""
         own, lags = self._split(context)
-        return torch.cat((super().judge(own, y, labelled, lead, expected), lags), -1)
-
-    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-        """One observation later; y: the label as it is believed."""
-        own, lags = self._split(context)
-        own = super().remember(own, y, labelled)
+        own = super().remember(own, y, labelled, reading)
         if self.lags:
-            *_, latest, _ = self._parts(own)  # the lag of the other parts
+            *_, latest, _ = self._parts(own)
             lags = torch.cat((latest, lags[:, : -self.y_dim]), -1)
         return torch.cat((own, lags), -1)
 
@@ -149,69 +137,78 @@ class Fleet(Averaged):
         return self.encoder(torch.cat((*parts, lags), -1))
 
     def outlier(self, prior: FleetStats, phi: Tensor | None) -> Blend:  # type: ignore[override]
-        """As in `averaged`, of which the learned part is none."""
+        """As in `averaged`, of which the learned expert is none."""
+        phi = self.required(phi)
         alone = Averaged(self.y_dim).outlier(prior.alone, phi)
-        shape = alone.log_weight.shape
-        expanded = [p.expand(shape) for p in alone.parts]
-        padded = [torch.cat((p, p[..., :1]), -1) for p in expanded]
-        never = torch.full_like(expanded[0][..., :1], -torch.inf)
+        shape = (*alone.log_weight.shape[:-1], self.parts)
+        many = len(SCALES)
+        padded = [torch.cat((p, p[..., :many]), -1) for p in alone.parts]
         others = alone.log_weight - math.log1p(-self.chance)  # they have all of the weight
-        return Blend(SkewedT(*padded), torch.cat((others, never), -1))
+        never = others.new_full((*shape[:-1], many), -torch.inf)
+        return Blend(alone.parts.rebuilt(*padded), torch.cat((others, never), -1))
 
     def _learned(  # type: ignore[override]
-        self, stats: FleetStats, phi: Tensor, y: Tensor, weight: Tensor, read: PartsReading
+        self,
+        stats: FleetStats,
+        phi: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        reading: ExpertsReading,
     ) -> FleetStats:
-        others, last = zip(*((values[..., :-1], values[..., -1]) for values in read), strict=True)
-        alone = super()._learned(stats.alone, phi, y, weight, PartsReading(*others))
-        error, gram, log_posterior, share = last
-        error = error / self._units(phi)[1].unsqueeze(1)
-        w = weight.unsqueeze(-1)
-        log_weight = torch.logaddexp(
-            torch.log(w) + log_posterior, torch.log1p(-w) + stats.log_weight[..., -1]
+        d = self.y_dim
+        others = ExpertsReading(
+            reading.error[..., :-1],
+            reading.variance[..., :-1],
+            reading.log_posterior[..., :-1],
+            reading.responsibilities[..., :-1, :],
+        )
+        alone = Averaged(d)._learned(stats.alone, phi, y, weight, others)
+        share = self._shares(reading, weight)[..., -1]
+        error = reading.error[..., -1] / self._units(phi)[1].unsqueeze(1)
+        gram = reading.variance[..., -1]
+        log_weight = mixed(
+            weight[..., None, None], reading.log_posterior[..., -1:], stats.log_weight[..., -1:]
         )
         average = share.mean(-1)
         projected = _project(stats.cov, self._units(phi)[2])
         gain = share / (1 + share * gram)
         downdate = average / (1 + average * gram[..., 0])
         outer = projected.unsqueeze(-1) * projected.unsqueeze(-2)
+        counted = torch.where(torch.isnan(y).unsqueeze(1), 0.0, weight.unsqueeze(-1))
         return FleetStats(
-            *alone._replace(log_weight=torch.cat((alone.log_weight, log_weight.unsqueeze(-1)), -1)),
+            *alone._replace(log_weight=torch.cat((alone.log_weight, log_weight), -1)),
             stats.weights + projected.unsqueeze(-1) * (gain * error).unsqueeze(-2),
             stats.cov - downdate[..., None, None] * outer,
-            stats.shape + 0.5 * share,
+            stats.shape + 0.5 * counted,
             stats.rate + 0.5 * gain * error.square(),
         )
 
     def _forecast(  # type: ignore[override]
         self, stats: FleetStats, phi: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of all parts, the learned one the last."""
-        own = super()._forecast(stats.alone, phi)
+    ) -> tuple[Tensor, Tensor]:
+        """Of all experts, the learned one the last."""
+        own, variance = super()._forecast(stats.alone, phi)
         location, scale, features = self._units(phi)
         gram = (_project(stats.cov, features) * features.unsqueeze(1)).sum(-1).clamp(min=0)
         fitted = torch.einsum("bsny,bn->bsy", stats.weights, features)
         mean = location.unsqueeze(1) + scale.unsqueeze(1) * fitted
-        variance = gram.unsqueeze(-1).expand_as(mean)
-        spread = (stats.rate / stats.shape * (1 + variance)).sqrt()
-        learned = (
-            self._bounded(mean.unsqueeze(-1), phi),
-            (scale.unsqueeze(1) * spread).unsqueeze(-1),
-            variance.unsqueeze(-1),
-        )
-        location, scale, variance = (torch.cat(pair, -1) for pair in zip(own, learned, strict=True))
-        return location, scale, variance
+        learned = self._bounded(mean.unsqueeze(-1), phi)
+        every = gram[..., None, None].expand_as(learned)
+        return torch.cat((own, learned), -1), torch.cat((variance, every), -1)
 
-    def _bounded(self, location: Tensor, phi: Tensor) -> Tensor:
-        return super()._bounded(location, phi[:, : 1 + 3 * self.y_dim])
+    def _noise(self, stats: FleetStats, phi: Tensor) -> Tensor:  # type: ignore[override]
+        own = super()._noise(stats.alone, phi)
+        learned = self._units(phi)[1].unsqueeze(1).square() * (stats.rate / stats.shape)
+        return torch.cat((own, learned.unsqueeze(-1)), -1)
 
     def _freedom(self, stats: FleetStats) -> Tensor:  # type: ignore[override]
-        own = super()._freedom(stats.alone).expand(-1, -1, self.y_dim, self.parts - 1)
+        own = super()._freedom(stats.alone).expand(-1, -1, self.y_dim, len(Averaged.skews))
         return torch.cat((own, 2 * stats.shape.unsqueeze(-1)), -1)
 
     def _units(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Location and scale (B, d), learned features (B, n)."""
         d = self.y_dim
-        places = [1 + 3 * d, 1 + 4 * d, 1 + 5 * d]
+        places = [1 + 6 * d, 1 + 7 * d, 1 + 8 * d]
         _, location, scale, features = torch.tensor_split(phi, places, -1)
         return location, scale, features
 

@@ -1,40 +1,25 @@
 """Several outputs: independent, or a vector autoregression, by their evidence in each regime.
 
-Each regime follows one of three. Either its outputs are independent, each as in `averaged`.
-Or all follow a vector autoregression of order one, with normal noise of a full
-covariance or with noise of heavy tails: with features `f = (1, lag)` of all outputs,
+Each regime follows one of two. Either its outputs are independent, each as in `averaged`. Or all
+follow a vector autoregression of order one: with features `f = (1, lag)` of all outputs and the
+scales `c` of the noise that `averaged` has,
 
-    y ~ N(M' f, Sigma),    M | Sigma ~ MatrixNormal(M_0, Lambda_0^-1, Sigma),
+    y | c ~ N(M' f, c Sigma),    M | Sigma ~ MatrixNormal(M_0, Lambda_0^-1, Sigma),
     Sigma ~ InverseWishart(psi, nu),
 
-so the predictive is a Student-t of all outputs, `nu - d + 1` degrees of freedom, location `M' f`
-and scale matrix `psi (1 + f' Lambda^-1 f) / (nu - d + 1)`. `M_0` is a random walk, which
-forecasts most vectors well: shrinkage towards it is that of Litterman (1986, *Journal
-of Business & Economic Statistics* 4). Heavy tails have `TAILS` degrees of freedom at most. The
-update with a share `g` of a label is that of regressions,
+whose shares are the average of the outputs'. So the predictive is a mixture of Student-t of all
+outputs, `nu - d + 1` degrees of freedom, location `M' f` and scale matrices
+`psi (c + v) / (nu - d + 1)`, `v = f' Lambda^-1 f`. `M_0` is a random walk, which forecasts most
+vectors well: shrinkage towards it is that of Litterman (1986, *Journal of Business & Economic
+Statistics* 4). The update is that of regressions, with `w = sum_c r_c / c` and `e = y - M' f`,
 
-    Lambda' = Lambda + g f f',    M' = M + g Lambda'^-1 f e',    e = y - M' f,
-    psi' = psi + g e e' / (1 + g f' Lambda^-1 f),    nu' = nu + g,
-
-and `g` is found as in `averaged`: the part's own odds of an inlier, times `(TAILS + d) /
-(TAILS + z^2)` at most one where tails are heavy.
+    Lambda' = Lambda + w f f',    M' = M + w Lambda'^-1 f e',
+    psi' = psi + w e e' / (1 + w v),    nu' = nu + 1.
 
 Of a label that some outputs are missing from, the others tell. Their density is the marginal one,
-and the vector autoregressions learn from what is expected of the missing ones: `e` is the error
-that the others lead to, and to `psi'` is added `g` times the scale matrix of what is missing given
+and the vector autoregression learns from what is expected of the missing ones: `e` is the error
+that the others lead to, and to `psi'` is added the noise's scale matrix of what is missing given
 the others, without which `psi` would shrink (Dempster, Laird & Rubin 1977, *JRSS B* 39).
-
-What counts towards changes. Each hypothesis takes its errors for independent in time. Where those
-of all hypotheses' forecast are not, no model of these is right, and long stretches of errors of one
-sign are taken for changes. So a label's log likelihood counts for run lengths (not for forecasts)
-only by the share of independent observations among dependent ones (Bayley & Hammersley 1946,
-*Supplement to the JRSS* 8),
-
-    share = (1 - r) / (1 + r),    r = max(0, largest over outputs of b_o / a_o),
-
-with `a`, `b` sums of squares and of products of neighbours of the errors, in their running
-standard deviation and within `FAR` of it. The forecasts are averaged with random walks, as in
-`averaged`.
 """
 
 from __future__ import annotations
@@ -48,27 +33,21 @@ import numpy as np
 from model_core.components import Blend, MultivariateStudentT
 from model_core.components.either import Either
 from model_core.lazy import Tensor, torch
-from model_core.maths.regression import TAILS
+from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm import wishart
-from model_core.upm.averaged import Averaged, AveragedStats
-from model_core.upm.base import Beside, Floats, Stats, in_units, of_arrays
+from model_core.upm.averaged import Averaged, AveragedStats, mixed
+from model_core.upm.base import Floats, Stats, of_arrays
 
 _REGRESSION = maths("regression")
-TOGETHER = 2  # vector autoregressions: normal noise, heavy tails
-# Share of a label at most: what is left, and is divided by, is not zero.
-CERTAIN = 1e12 / (1 + 1e12)
-FAR = 3.0  # standard deviations within which errors count
-BEFORE = 20.0  # errors of the stream's scale, none like its neighbour, seen before the first
-WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last error
 
 
 class JointStats(NamedTuple):
-    """Statistics of both; V = `TOGETHER`, p = 1 + d features.
+    """Statistics of both; p = 1 + d features.
 
-    mean to origin: of independent outputs, see `AveragedStats`. matrix: (B, S, V, p, d) `M`.
-    inverse: (B, S, V, p, p) `Lambda`. psi: (B, S, V, d, d). nu: (B, S, V). log_choice:
-    (B, S, 1 + V) of the three, whose exponentials sum to one.
+    mean to origin: of independent outputs, see `AveragedStats`. matrix: (B, S, p, d) `M`. inverse:
+    (B, S, p, p) `Lambda`. psi: (B, S, d, d). nu: (B, S, 1). log_choice: (B, S, 2) of the two, whose
+    exponentials sum to one.
     """
 
     mean: Tensor
@@ -90,21 +69,21 @@ class JointStats(NamedTuple):
 
 
 class _JointReading(NamedTuple):
-    """What the three say of a label.
+    """What the two make of a label.
 
-    errors: (B, S, V, d) of the vector autoregressions, expected ones of missing outputs.
-    missing_scale: (B, S, V, d, d) scale matrix of the missing outputs given the others; None: none
-    is missing. solved: (B, S, V, p) `Lambda^-1 f`. variance: (B, S, V) `f' Lambda^-1 f`.
-    log_posterior: (B, S, 1 + V) log probabilities of the three given the label. shares:
-    (B, S, 1 + V) of the label that each learns; within the first its parts have their own.
+    error: (B, S, d) of the vector autoregression, the expected one of missing outputs.
+    missing_scale: (B, S, d, d) scale matrix of the noise of the missing outputs given the others;
+    None: none is missing. solved: (B, S, p) `Lambda^-1 f`. variance: (B, S) `f' Lambda^-1 f`.
+    log_posterior: (B, S, 2) log probabilities given the label. responsibilities: (B, S, 3) of the
+    scales of the noise under the vector autoregression.
     """
 
-    errors: Tensor
+    error: Tensor
     missing_scale: Tensor | None
     solved: Tensor
     variance: Tensor
     log_posterior: Tensor
-    shares: Tensor
+    responsibilities: Tensor
 
 
 @dataclass(frozen=True)
@@ -117,115 +96,71 @@ class Joint(Averaged):
     y_dim: int = 2
     kind: str = "joint"
     symmetric: tuple[str, ...] = ("inverse", "psi")
-    parts = Averaged.parts + TOGETHER
+    parts = Averaged.parts + len(SCALES)
 
     def fresh(self, location: Floats, scale: Floats) -> Stats:
-        """Random walks about the location; the three are equally probable."""
+        """A random walk about the location; the two are equally probable."""
         batch, d = location.shape
-        shape = batch, 1, TOGETHER
-        matrix = np.empty((*shape, 1 + d, d))
-        matrix[..., 0, :] = location[:, None, None]
-        matrix[..., 1:, :] = _diagonal(scale)[:, None, None]
+        matrix = np.empty((batch, 1, 1 + d, d))
+        matrix[..., 0, :] = location[:, None]
+        matrix[..., 1:, :] = _diagonal(scale)[:, None]
         features = np.diag([self.kappa] + d * [self.autoregression])
         psi = _diagonal(2 * self.beta * scale**2)
         return of_arrays(
             JointStats,
             *super().fresh(location, scale),
             matrix,
-            np.broadcast_to(features, (*shape, 1 + d, 1 + d)),
-            np.broadcast_to(psi[:, None, None], (*shape, d, d)),
-            np.full(shape, 2 * self.alpha + d - 1),
-            np.full((batch, 1, 1 + TOGETHER), -math.log(1 + TOGETHER)),
+            np.broadcast_to(features, (batch, 1, 1 + d, 1 + d)),
+            psi[:, None],
+            np.full((batch, 1, 1), 2 * self.alpha + d - 1),
+            np.full((batch, 1, 2), -math.log(2)),
         )
 
-    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
-        """That of `averaged`, then `WATCHED` numbers of each output: (B, 3 + 14 d)."""
-        one = np.ones_like(location)
-        nothing = np.zeros_like(location)
-        watched = one, BEFORE * one, nothing, nothing
-        return np.hstack((super().fresh_context(location, scale), *watched))
-
-    def beside(self, context: Tensor) -> Beside:
-        """The random walks."""
-        weight, components = self._alone.beside(self._split(context)[0])
-        assert isinstance(components, Blend)
-        return Beside(weight, self._independent(components))
-
-    def judge(
-        self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor, expected: Tensor
-    ) -> Tensor:
-        """The walks one label later, and what is known of errors."""
-        own, watched = self._split(context)
-        time, location, scale, *_ = self._parts(own)
-        variance, squares, products, last = watched.chunk(WATCHED, -1)
-        error = in_units(y, location, scale) - in_units(expected, location, scale)
-        z = (error / variance.sqrt()).clamp(-FAR, FAR)
-        moved = (torch.minimum(error.square(), FAR**2 * variance) - variance) / (BEFORE + time)
-        learned = torch.cat((variance + moved, squares + z.square(), products + z * last, z), -1)
-        # What follows a missing label has no neighbour.
-        unlearned = torch.cat((variance, squares, products, torch.zeros_like(last)), -1)
-        there = labelled.unsqueeze(-1) & ~torch.isnan(y)
-        watched = torch.where(there.repeat(1, WATCHED), learned, unlearned)
-        return torch.cat((super().judge(own, y, labelled, lead, expected), watched), -1)
-
-    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-        """One observation later; y: the label as it is believed."""
-        own, watched = self._split(context)
-        return torch.cat((super().remember(own, y, labelled), watched), -1)
-
-    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """Time, the lag, least and greatest forecast."""
-        return super().encode(x, self._split(context)[0])
-
-    def evidence_share(self, context: Tensor) -> Tensor:
-        """`(1 - r) / (1 + r)`, (B, 1)."""
-        _, squares, products, _ = self._split(context)[1].chunk(WATCHED, -1)
-        r = (products / squares).amax(-1, keepdim=True).clamp(min=0)
-        return (1 - r) / (1 + r)
-
     def predictive(self, stats: JointStats, phi: Tensor | None) -> Either:  # type: ignore[override]
-        """Of independent outputs, and Student-t of all together."""
+        """Of independent outputs, and Student-t of all together, one for each scale."""
         phi = self.required(phi)
         together, _, _ = self._together(stats, phi)
-        return Either(self._alone.predictive(stats.alone, phi), together, stats.log_choice)
+        alone = self._alone.predictive(stats.alone, phi)
+        vector = stats.log_choice[..., 1:] + self._vector_shares(phi).log()
+        return Either(alone, together, torch.cat((stats.log_choice[..., :1], vector), -1))
 
     def outlier(self, prior: JointStats, phi: Tensor | None) -> Either:  # type: ignore[override]
         """Outputs are independent, each as in `averaged`."""
-        return self._independent(self._alone.outlier(prior.alone, phi))
+        alone = self._alone.outlier(prior.alone, phi)
+        return self._independent(alone, 2 * prior.alpha)
 
-    def share(  # type: ignore[override]
+    def read(  # type: ignore[override]
         self, stats: JointStats, phi: Tensor | None, y: Tensor, weight: Tensor
     ) -> Tensor:
-        """By the parts that explain the label: (B, S, d)."""
-        read = self._read(stats, self.required(phi), y, weight)
-        alone = self._alone.share(stats.alone, phi, y, read.shares[..., 0])
-        chances = read.log_posterior.exp()
-        together = (chances[..., 1:] * read.shares[..., 1:]).sum(-1, keepdim=True)
-        return chances[..., :1] * alone + together
+        """Responsibilities of the scales for each output, whichever it follows."""
+        reading = self._read(stats, self.required(phi), y)
+        alone = self._alone.read(stats.alone, phi, y, weight)
+        chances = reading.log_posterior.exp()
+        vector = weight.unsqueeze(-1) * reading.responsibilities
+        together = vector.repeat(1, 1, self.y_dim)
+        return chances[..., :1] * alone + chances[..., 1:] * together
 
     def update(  # type: ignore[override]
         self, stats: JointStats, phi: Tensor | None, y: Tensor, weight: Tensor
     ) -> JointStats:
-        """Conjugate update of all, and of their probabilities."""
+        """Conjugate update of both, and of their probabilities."""
         phi = self.required(phi)
-        read = self._read(stats, phi, y, weight)
-        alone = self._alone.update(stats.alone, phi, y, read.shares[..., 0])
-        share = read.shares[..., 1:]
+        reading = self._read(stats, phi, y)
+        alone = self._alone.update(stats.alone, phi, y, weight)
+        share = weight * _REGRESSION.precision(*reading.responsibilities.unbind(-1))
         f = _features(phi, self.y_dim)
-        error = read.errors
-        gain = share / (1 + share * read.variance)
-        lacking = read.missing_scale
+        error = reading.error
+        gain = share / (1 + share * reading.variance)
+        lacking = reading.missing_scale
         if lacking is not None:
-            lacking = (share / (1 + read.variance))[..., None, None] * lacking
-        w = weight.unsqueeze(-1)
-        kept = torch.log1p(-w) + stats.log_choice
+            lacking = weight[..., None, None] * lacking
         return JointStats(
             *alone,
-            stats.matrix + gain[..., None, None] * read.solved.unsqueeze(-1) * error.unsqueeze(-2),
+            stats.matrix + gain[..., None, None] * reading.solved.unsqueeze(-1) * error.unsqueeze(2),
             stats.inverse + share[..., None, None] * (f.unsqueeze(-1) * f.unsqueeze(-2)),
             wishart.grown(stats.psi, error, gain, lacking),
-            stats.nu + share,
-            torch.logaddexp(torch.log(w) + read.log_posterior, kept),
+            stats.nu + weight.unsqueeze(-1),
+            mixed(weight.unsqueeze(-1), reading.log_posterior, stats.log_choice),
         )
 
     @property
@@ -238,51 +173,58 @@ class Joint(Averaged):
     def _together(
         self, stats: JointStats, phi: Tensor
     ) -> tuple[MultivariateStudentT, Tensor, Tensor]:
-        """Predictives of the vector autoregressions, `Lambda^-1 f` and `f' Lambda^-1 f`."""
-        f = _features(phi, self.y_dim).expand(*stats.nu.shape, -1)
+        """Predictives by scale of the noise, `Lambda^-1 f` and `f' Lambda^-1 f`."""
+        f = _features(phi, self.y_dim).expand(*stats.nu.shape[:2], -1)
         factor, failed = torch.linalg.cholesky_ex(stats.inverse)
         solved = torch.cholesky_solve(f.unsqueeze(-1), factor).squeeze(-1)
         variance = (f * solved).sum(-1).clamp(min=0)
-        location = self._bounded((f.unsqueeze(-2) @ stats.matrix).squeeze(-2).mT, phi).mT
+        location = self._bounded((f.unsqueeze(-2) @ stats.matrix).mT, phi).mT
         df = stats.nu - (self.y_dim - 1)
-        spread = torch.where(failed > 0, torch.nan, (1 + variance) / df)
-        heavy = df[..., 1:].clamp(max=TAILS)
-        df = torch.cat((df[..., :1], heavy), -1).unsqueeze(-1)
-        return wishart.student_t(df, location, stats.psi, spread), solved, variance
+        spread = _REGRESSION.squared_scale(
+            1 / df, torch.where(failed > 0, torch.nan, variance).unsqueeze(-1), df.new_tensor(SCALES)
+        )
+        shape = *spread.shape, self.y_dim
+        together = wishart.student_t(
+            df.unsqueeze(-1).expand(*spread.shape, 1),
+            location.expand(shape),
+            stats.psi.unsqueeze(2),
+            spread,
+        )
+        return together, solved, variance
 
-    def _read(self, stats: JointStats, phi: Tensor, y: Tensor, weight: Tensor) -> _JointReading:
+    def _read(self, stats: JointStats, phi: Tensor, y: Tensor) -> _JointReading:
         together, solved, variance = self._together(stats, phi)
-        value = y[:, None, None]
         independent = self._alone.predictive(stats.alone, phi).joint_log_density(y.unsqueeze(1))
-        vectors = together.joint_log_density(value)
-        density = torch.cat((independent.unsqueeze(-1), vectors), -1)
-        log_posterior = torch.log_softmax(stats.log_choice + density, -1)
-        error, square, missing_scale = together.explain(value)
-        outputs = (~torch.isnan(value)).sum(-1)
-        heavy = _REGRESSION.precision(square[..., 1:], outputs)
-        lead = log_posterior - stats.log_choice
-        share = _REGRESSION.share_of(weight.unsqueeze(-1), lead).clamp(max=CERTAIN)
-        one = torch.ones_like(heavy)
-        shares = share * torch.cat((one, one, heavy), -1)
-        # Gradients of what nothing is learned from are zero, whatever is made of the zero.
-        shares = torch.where(share > 0, shares, 0.0)
-        return _JointReading(error, missing_scale, solved, variance, log_posterior, shares)
+        vectors = together.joint_log_density(y[:, None, None]) + self._vector_shares(phi).log()
+        density = torch.stack((independent, torch.logsumexp(vectors, -1)), -1)
+        usual = together.rebuilt(*(p[:, :, 0] for p in together.parameters()))
+        error, missing_scale = usual.explain(y.unsqueeze(1))
+        if missing_scale is not None:
+            missing_scale = missing_scale / (1 + variance)[..., None, None]
+        return _JointReading(
+            error,
+            missing_scale,
+            solved,
+            variance,
+            torch.log_softmax(stats.log_choice + density, -1),
+            torch.softmax(vectors, -1),
+        )
 
-    def _independent(self, alone: Blend) -> Either:
-        """Either of which the outputs are independent, for certain."""
+    def _vector_shares(self, phi: Tensor) -> Tensor:
+        """Shares (B, 1, 3) of the scales of the noise of all outputs together."""
+        return self._shares_of(phi).mean(1, keepdim=True)
+
+    def _independent(self, alone: Blend, df: Tensor) -> Either:
+        """Either of which the outputs are independent, for certain; df: (B, M, 1), any."""
+        many = len(SCALES)
         loc = alone.mean().unsqueeze(-2)
-        shape = *loc.shape[:2], TOGETHER, self.y_dim
+        shape = *loc.shape[:2], many, self.y_dim
         unit = torch.eye(self.y_dim, dtype=loc.dtype, device=loc.device)
         factor = unit.expand(*shape, self.y_dim)
-        df = loc.new_full((*shape[:3], 1), TAILS)
-        never = loc.new_full((*shape[:2], TOGETHER), -torch.inf)
+        never = loc.new_full((*shape[:2], many), -torch.inf)
         choice = torch.cat((torch.zeros_like(never[..., :1]), never), -1)
-        return Either(alone, MultivariateStudentT(df, loc.expand(shape), factor), choice)
-
-    def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Context of `averaged`, and what is watched."""
-        watched = WATCHED * self.y_dim
-        return context[..., :-watched], context[..., -watched:]
+        freedom = df.unsqueeze(-1).expand(*shape[:3], 1)
+        return Either(alone, MultivariateStudentT(freedom, loc.expand(shape), factor), choice)
 
 
 def _diagonal(values: Floats) -> Floats:
@@ -291,6 +233,6 @@ def _diagonal(values: Floats) -> Floats:
 
 
 def _features(phi: Tensor, outputs: int) -> Tensor:
-    """`f` (B, 1, 1, p) of phi (B, n): one, and the lag."""
-    lag = phi[:, None, None, 1 : 1 + outputs]
+    """`f` (B, 1, p) of phi (B, n): one, and the lag."""
+    lag = phi[:, None, 1 : 1 + outputs]
     return torch.cat((torch.ones_like(lag[..., :1]), lag), -1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from model_core.encoder import Encoder
 from model_core.lazy import Tensor, torch
 from model_core.upm import lags as memory
-from model_core.upm.base import UnderlyingModel
+from model_core.upm.base import Reading, UnderlyingModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,9 @@ class Learned(UnderlyingModel):
         offset, unit = (own.expand(len(location), -1) for own in (self.y_offset, self.y_scale))
         return memory.begin(offset, unit, self.lags)
 
-    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+    def remember(
+        self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None
+    ) -> Tensor:
         """Labels before, one later; an outlier does not count in full, nor a missing output."""
         if self.lags == 0:
             return context

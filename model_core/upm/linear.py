@@ -17,7 +17,7 @@ import numpy as np
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.upm import lags
-from model_core.upm.base import ClosedForm, Floats, Stats, in_units, of_arrays
+from model_core.upm.base import ClosedForm, Floats, Reading, Stats, in_units, of_arrays
 from model_core.upm.regression import NoisyStats, Regression
 
 TREND_UNIT = 20.0  # observations over which a trend of one (prior) standard deviation moves as much
@@ -136,7 +136,9 @@ class Autoregressive(ZeroTraining):
         """Time, location, scale, the two labels before, and lags (B, 1 + (4 + order) y_dim)."""
         return lags.begin(location, scale, self.order)
 
-    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+    def remember(
+        self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None
+    ) -> Tensor:
         """The label becomes the latest lag."""
         return lags.advance(context, y, labelled)
 

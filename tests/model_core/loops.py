@@ -6,84 +6,103 @@ anew for each forecast.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from scipy import integrate
 from scipy import stats as distributions
 
-# As `averaged` has them, which may not change: stored streams go on by them.
-MOST_ODDS, REACH, TAILS = 1e4, 3.0, 3.0
+REACH, SKEW = 3.0, 2.2
+NOISE = np.array([1.0, 9.0, 100.0])  # scales of its variance
+SHARES, LABELS = np.array([0.94, 0.05, 0.01]), 20.0
 
 
-class Part(NamedTuple):
-    """What it regresses on (0: nothing, 1: time, 2: lag), noise, and prior weight."""
+class Expert(NamedTuple):
+    """What it regresses on (0: nothing, 1: lag, 2: time), skew of its noise, and prior weight."""
 
     second: int
-    heavy: bool
     skew: float
     weight: float
 
 
-PARTS = [
-    Part(0, False, 1.0, 1.0),
-    Part(1, False, 1.0, 1.0),
-    Part(2, False, 1.0, 1.0),
-    Part(0, True, 1.0, 1.0),
-    Part(2, True, 1.0, 1.0),
-    Part(0, True, 1.75, 0.1),
-    Part(0, True, 1 / 1.75, 0.1),
+EXPERTS = [
+    Expert(0, 1.0, 1.0),
+    Expert(1, 1.0, 1.0),
+    Expert(2, 1.0, 0.1),
+    Expert(0, SKEW, 0.1),
+    Expert(0, 1 / SKEW, 0.1),
 ]
-MANY = len(PARTS)
+MANY = len(EXPERTS)
 
 
 def density(y, loc, scale, df, skew):
     """Fernandez and Steel's, of a Student-t."""
     side = np.where(y >= loc, skew, 1 / skew)
-    return 2 / (skew + 1 / skew) * side * distributions.t.pdf(y, df, loc, scale * side)
+    return 2 / (skew + 1 / skew) / scale * distributions.t.pdf((y - loc) / (scale * side), df)
 
 
-def mean(loc, scale, skew):
-    """Of a skewed Student-t of TAILS degrees of freedom."""
-    upper, lower = SIZE * skew, SIZE / skew
+@cache
+def size(df):
+    """Mean size of a Student-t."""
+    return 2 * integrate.quad(lambda z: z * distributions.t.pdf(z, df), 0, np.inf)[0]
+
+
+def mean(loc, scale, df, skew):
+    """Of the skewed Student-t."""
+    upper, lower = size(df) * skew, size(df) / skew
     return loc + scale * (upper * skew**2 - lower) / (1 + skew**2)
 
 
-SIZE = 2 * np.sqrt(3) / np.pi  # mean size of a Student-t of 3 degrees
+class Forecast(NamedTuple):
+    """Of an expert: features, location, f' Lambda^-1 f; by scale of noise, then: scale, density."""
+
+    f: np.ndarray
+    loc: float
+    variance: float
+    scales: np.ndarray
+    densities: np.ndarray
 
 
 class Belief:
-    """The filter of `averaged`, by loops over regimes, outputs and parts."""
+    """The filter of `averaged`, by loops over regimes, outputs and experts."""
 
     def __init__(self, model, location, scale):
         self.model, self.location, self.scale = model, location, scale
         self.log_prob, self.regimes = [], []
         self.time, self.lag = 0, np.zeros_like(location)
         self.least, self.most = np.zeros_like(location), np.zeros_like(location)
-        self.walk, self.weight, self.count = [(0, 0, 2, 1, 0)] * len(location), 0.5, 2.0
+        self.counts = np.tile(LABELS * SHARES, (len(location), 1))
+
+    @property
+    def shares(self):
+        return self.counts / self.counts.sum(1, keepdims=True)
 
     def fresh(self):
         m = self.model
-        parts = []
-        for o, (at, scale) in enumerate(zip(self.location, self.scale, strict=True)):
-            for part in PARTS:
-                moments = np.diag([m.kappa, (1.0, m.slope, m.autoregression)[part.second]])
-                weight = np.log(part.weight / sum(each.weight for each in PARTS))
-                parts.append([moments, moments @ [at, 0.0], m.beta * scale**2, weight, o])
-        return {"origin": None, "alpha": m.alpha, "parts": parts}
+        weights = np.array([expert.weight for expert in EXPERTS])
+        experts = []
+        for at, scale in zip(self.location, self.scale, strict=True):
+            for expert, weight in zip(EXPERTS, weights / weights.sum(), strict=True):
+                second = (1.0, m.autoregression, m.slope)[expert.second]
+                moments = np.diag([m.kappa, second])
+                experts.append([moments, moments @ [at, 0.0], m.beta * scale**2, weight])
+        return {"origin": None, "alpha": m.alpha, "experts": experts}
 
-    def forecast(self, regime, index):
-        """Features, location and scale of a part, and f' Lambda^-1 f."""
-        moments, right, beta, _, o = regime["parts"][index]
-        kind = PARTS[index % MANY].second
+    def forecast(self, regime, index, y):
+        moments, right, beta, _ = regime["experts"][index]
+        o, expert = index // MANY, EXPERTS[index % MANY]
         age = 0 if regime["origin"] is None else (self.time - regime["origin"]) / 10
-        f = np.array([1.0, (0.0, age, self.lag[o])[kind]])
+        f = np.array([1.0, (0.0, self.lag[o], age)[expert.second]])
         variance = f @ np.linalg.solve(moments, f)
         loc = np.linalg.solve(moments, right) @ f
         bounds = self.location[o] + self.scale[o] * np.array(
             [self.least[o] - REACH, self.most[o] + REACH]
         )
         loc = np.clip(loc, *bounds)
-        return f, loc, np.sqrt(beta / regime["alpha"] * (1 + variance)), variance
+        scales = np.sqrt(beta / regime["alpha"] * (NOISE + variance))
+        densities = density(y[o], loc, scales, 2 * regime["alpha"], expert.skew)
+        return Forecast(f, loc, variance, scales, densities)
 
     def step(self, y, labelled, hazard, elapsed, hint, rate):
         """Log score of a label, and the probabilities of all starts after it."""
@@ -96,180 +115,121 @@ class Belief:
             score = self.learn(y, np.array(grown), rate)
         else:
             self.log_prob = np.log(grown)
-            self.walk = [(last, 0, *rest) for last, _, *rest in self.walk]
         self.time += 1
         return score, np.exp(self.log_prob)
 
     def learn(self, y, grown, rate):
         outside = self.outside(y)
-        likelihood, shares, expected = [], [], np.zeros_like(y)
+        likelihood, counts, expected = [], [], np.zeros_like(y)
         for chance, regime in zip(grown, self.regimes, strict=True):
-            found, each, densities, means = self.alone(regime, y)
-            inside = densities.prod()
-            inlier = (1 - rate) * inside / ((1 - rate) * inside + rate * outside)
-            likelihood.append((1 - rate) * inside + rate * outside)
-            shares.append(self.absorb(regime, y, found, each, inlier))
+            inside, means, learn = self.inside(regime, y)
+            both = (1 - rate) * inside + rate * outside
+            likelihood.append(both)
+            counts.append(learn((1 - rate) * inside / both))
             expected = expected + chance / grown.sum() * means
         evidence = (grown * likelihood).sum()
         posterior = grown * likelihood / evidence
-        self.believe(y, posterior, shares, expected)
-        return self.walked(y, evidence)
+        learned = np.einsum("s,soc->oc", posterior, counts)
+        v = learned[:, :2].sum(1)
+        self.lag = (v * y + (1 - v) * expected - self.location) / self.scale
+        self.least, self.most = np.minimum(self.least, self.lag), np.maximum(self.most, self.lag)
+        self.counts = self.counts + learned
+        self.log_prob = np.log(posterior)
+        return np.log(evidence)
 
     def outside(self, y):
         """Density of an outlier."""
-        outside = 1.0
+        m, outside = self.model, 1.0
         for o, (at, scale) in enumerate(zip(self.location, self.scale, strict=True)):
-            m = self.model
-            wide = np.sqrt(10 * m.beta / m.alpha * (1 + 1 / m.kappa)) * scale
-            outside *= sum(
-                each.weight
-                * density(y[o], at, wide, TAILS if each.heavy else 2 * m.alpha, each.skew)
-                for each in PARTS
-            ) / sum(each.weight for each in PARTS)
+            wide = np.sqrt(10 * m.beta / m.alpha * (NOISE + 1 / m.kappa)) * scale
+            weights = np.array([expert.weight for expert in EXPERTS])
+            of_experts = [
+                self.shares[o] @ density(y[o], at, wide, 2 * m.alpha, expert.skew)
+                for expert in EXPERTS
+            ]
+            outside *= weights @ of_experts / weights.sum()
         return outside
 
-    def alone(self, regime, y):
-        """Forecasts and densities of the parts of all outputs, then of each output alone."""
-        kinds = PARTS * len(y)
-        found = [self.forecast(regime, k) for k in range(len(kinds))]
-        loc, scale = (np.array([forecast[i] for forecast in found]) for i in (1, 2))
-        df = np.where([kind.heavy for kind in kinds], TAILS, 2 * regime["alpha"])
-        each = density(y.repeat(MANY), loc, scale, df, np.array([kind.skew for kind in kinds]))
-        weights = np.exp([part[3] for part in regime["parts"]])
-        means = [
-            mean(loc, scale, kind.skew)
-            for kind, (_, loc, scale, _) in zip(kinds, found, strict=True)
-        ]
-        sums = [(weights * values).reshape(-1, MANY).sum(1) for values in (each, means)]
-        return found, each, *sums
+    def inside(self, regime, y):
+        """Density of a label, means, and what learns it with a responsibility of the regime.
 
-    def absorb(self, regime, y, found, each, inlier):
-        """Have the parts learn; returns how far the label is believed, by output."""
-        weights = np.exp([part[3] for part in regime["parts"]])
-        sums = (weights * each).reshape(-1, MANY).sum(1)
-        told = weights * each / sums.repeat(MANY)
-        odds = min(inlier / (1 - inlier) if inlier < 1 else np.inf, MOST_ODDS)
-        odds = odds * each / sums.repeat(MANY)
-        share = odds / (1 + odds)
-        for k, (f, loc, scale, variance) in enumerate(found):
-            part, kind = regime["parts"][k], PARTS[k % MANY]
-            error = y[part[4]] - loc
-            if kind.heavy:
-                side = kind.skew if error >= 0 else 1 / kind.skew
-                z = error / (scale * side)
-                share[k] *= min(1, (TAILS + 1) / (TAILS + z**2)) / side**2
-            # The error of a bounded forecast moves the mean as if it was the regression's.
-            target = np.linalg.solve(part[0], part[1]) @ f + error
-            part[0], part[1] = (
-                part[0] + share[k] * np.outer(f, f),
-                part[1] + share[k] * f * target,
-            )
-            part[2] += share[k] * error**2 / (2 * (1 + share[k] * variance))
-            part[3] = np.log(inlier * told[k] + (1 - inlier) * weights[k])
-        regime["alpha"] += inlier / 2
-        if regime["origin"] is None:
-            regime["origin"] = self.time
-        return (told * np.minimum(share, 1)).reshape(-1, MANY).sum(1)
+        That returns the responsibilities (d, 3) of the scales of the noise.
+        """
+        d = len(y)
+        forecasts = [self.forecast(regime, k, y) for k in range(d * MANY)]
+        by_scale = [self.shares[k // MANY] * f.densities for k, f in enumerate(forecasts)]
+        weights = np.array([expert[3] for expert in regime["experts"]]).reshape(d, MANY)
+        densities = np.sum(by_scale, 1).reshape(d, MANY)
+        of_output = (weights * densities).sum(1)
+        centres = np.array([
+            self.shares[k // MANY]
+            @ [mean(f.loc, s, 2 * regime["alpha"], EXPERTS[k % MANY].skew) for s in f.scales]
+            for k, f in enumerate(forecasts)
+        ]).reshape(d, MANY)  # fmt: skip
+        chances = weights * densities / of_output[:, None]
 
-    def believe(self, y, posterior, shares, expected):
-        """Take the posterior, and the label as it is believed for a lag."""
-        v = (posterior[:, None] * shares).sum(0)
-        self.lag = (v * y + (1 - v) * expected - self.location) / self.scale
-        self.least, self.most = np.minimum(self.least, self.lag), np.maximum(self.most, self.lag)
-        self.log_prob = np.log(posterior)
+        def learn(inlier):
+            counts = np.zeros((d, 3))
+            for k, (forecast, own) in enumerate(zip(forecasts, by_scale, strict=True)):
+                o, j = divmod(k, MANY)
+                r = own / own.sum()
+                counts[o] += inlier * chances[o, j] * r
+                self.absorb(regime["experts"][k], forecast, EXPERTS[j].skew, y[o], inlier, r)
+                regime["experts"][k][3] = inlier * chances[o, j] + (1 - inlier) * weights[o, j]
+            regime["alpha"] += inlier / 2
+            if regime["origin"] is None:
+                regime["origin"] = self.time
+            return counts
 
-    def walked(self, y, evidence):
-        """Log score of the answer; the walk learns."""
-        density, kept = 1.0, []
-        for o, (last, change, square, own, cross) in enumerate(self.walk):
-            value = (y[o] - self.location[o]) / self.scale[o]
-            loc, scale = last + np.clip(cross / own, -1, 1) * change, np.sqrt(square / self.count)
-            density *= distributions.t.pdf(value, 3, loc, scale) / self.scale[o]
-            g = 4 / (3 + ((value - loc) / scale) ** 2)
-            pull = g / scale**2 * change
-            kept.append((
-                value, min(g, 1) * (value - last), 0.98 * square + g * (value - loc) ** 2 + 1e-8,
-                0.99 * own + 0.01 + pull * change, 0.99 * cross + pull * (value - last),
-            ))  # fmt: skip
-        whole = self.weight * density + (1 - self.weight) * evidence
-        self.walk, self.count = kept, 0.98 * self.count + 1
-        self.weight = 0.99 * self.weight * density / whole + 0.005
-        return np.log(whole)
+        return of_output.prod(), (weights * centres).sum(1), learn
+
+    @staticmethod
+    def absorb(expert, forecast, skew, y, inlier, r):
+        error, f = y - forecast.loc, forecast.f
+        w = inlier * (r / NOISE).sum() / (skew if error >= 0 else 1 / skew) ** 2
+        # The error of a bounded forecast moves the mean as if it was the regression's.
+        target = np.linalg.solve(expert[0], expert[1]) @ f + error
+        expert[0] = expert[0] + w * np.outer(f, f)
+        expert[1] = expert[1] + w * f * target
+        expert[2] += w * error**2 / (2 * (1 + w * forecast.variance))
 
 
 class JointBelief(Belief):
     """That of `joint`."""
-
-    def __init__(self, model, location, scale):
-        super().__init__(model, location, scale)
-        d = len(location)
-        self.variance, self.squares, self.products = np.ones(d), 20 * np.ones(d), np.zeros(d)
-        self.before = np.zeros(d)
 
     def fresh(self):
         m, d = self.model, len(self.location)
         moments = np.diag([m.kappa] + [m.autoregression] * d)
         matrix = np.vstack([self.location, np.diag(self.scale)])
         psi, nu = np.diag(2 * m.beta * self.scale**2), 2 * m.alpha + d - 1
-        vectors = [[moments, moments @ matrix, psi, nu] for _ in range(2)]
-        return {**super().fresh(), "vectors": vectors, "choice": np.full(3, 1 / 3)}
+        vector = [moments, moments @ matrix, psi, nu]
+        return {**super().fresh(), "vector": vector, "choice": np.full(2, 1 / 2)}
 
-    def step(self, y, labelled, *told):
-        if not labelled:
-            self.before = np.zeros_like(self.before)
-        return super().step(y, labelled, *told)
-
-    def together(self, regime, j, y):
-        """Features, location, f' Lambda^-1 f, density and squared distance of an autoregression."""
-        moments, right, psi, nu = regime["vectors"][j]
-        f, d = np.r_[1.0, self.lag], len(y)
+    def inside(self, regime, y):
+        d, (moments, right, psi, nu) = len(y), regime["vector"]
+        choice, shares = regime["choice"], self.shares.mean(0)
+        alone, means, learn_alone = super().inside(regime, y)
+        f = np.r_[1.0, self.lag]
         variance = f @ np.linalg.solve(moments, f)
         bounds = [self.location + self.scale * (b + s * REACH)
                   for b, s in ((self.least, -1), (self.most, 1))]  # fmt: skip
         loc = np.clip(f @ np.linalg.solve(moments, right), *bounds)
         df = nu - d + 1
-        shape = psi * (1 + variance) / df
-        density = distributions.multivariate_t(loc, shape, min(df, (1e9, TAILS)[j])).pdf(y)
-        return f, loc, variance, density, (y - loc) @ np.linalg.solve(shape, y - loc)
+        by_scale = shares * [
+            distributions.multivariate_t(loc, psi * (c + variance) / df, df).pdf(y) for c in NOISE
+        ]
+        densities = np.array([alone, by_scale.sum()])
 
-    def learn(self, y, grown, rate):
-        outside, d = self.outside(y), len(y)
-        r = max(0, (self.products / self.squares).max())
-        likelihood, shares, expected = [], [], np.zeros_like(y)
-        for chance, regime in zip(grown, self.regimes, strict=True):
-            found, each, densities, means = self.alone(regime, y)
-            vectors = [self.together(regime, j, y) for j in range(2)]
-            density = np.array([densities.prod(), *(v[3] for v in vectors)])
-            choice = regime["choice"]
-            inside = choice @ density
-            inlier = (1 - rate) * inside / ((1 - rate) * inside + rate * outside)
-            likelihood.append((1 - rate) * inside + rate * outside)
-            odds = min(inlier / (1 - inlier) if inlier < 1 else np.inf, MOST_ODDS)
-            odds = odds * density / inside
-            mean = choice @ [means, *(v[1] for v in vectors)]
-            expected = expected + chance / grown.sum() * mean
-            told = choice * density / inside
-            share = odds / (1 + odds)
-            believed = told[0] * self.absorb(regime, y, found, each, share[0])
-            for j, (f, loc, variance, _, distance) in enumerate(vectors):
-                moments, right, psi, nu = regime["vectors"][j]
-                g = share[1 + j] * (min(1, (TAILS + d) / (TAILS + distance)) if j else 1)
-                target = f @ np.linalg.solve(moments, right) + y - loc
-                grows = g * np.outer(y - loc, y - loc) / (1 + g * variance)
-                regime["vectors"][j] = [
-                    moments + g * np.outer(f, f), right + g * np.outer(f, target),
-                    psi + grows, nu + g,
-                ]  # fmt: skip
-                believed = believed + told[1 + j] * g
+        def learn(inlier):
+            told = choice * densities / (choice @ densities)
+            r = by_scale / by_scale.sum()
+            w = inlier * (r / NOISE).sum()
+            target = f @ np.linalg.solve(moments, right) + y - loc
+            regime["vector"] = [
+                moments + w * np.outer(f, f), right + w * np.outer(f, target),
+                psi + w * np.outer(y - loc, y - loc) / (1 + w * variance), nu + inlier,
+            ]  # fmt: skip
             regime["choice"] = inlier * told + (1 - inlier) * choice
-            shares.append(believed)
-        counted = grown * np.array(likelihood) ** ((1 - r) / (1 + r))
-        posterior = counted / counted.sum()
-        error = (y - expected) / self.scale
-        z = np.clip(error / np.sqrt(self.variance), -3, 3)
-        capped = np.minimum(error**2, 9 * self.variance)
-        self.variance = self.variance + (capped - self.variance) / (20 + self.time)
-        self.squares, self.products = self.squares + z**2, self.products + z * self.before
-        self.before = z
-        self.believe(y, posterior, shares, expected)
-        return self.walked(y, (grown * likelihood).sum())
+            return told[0] * learn_alone(inlier) + told[1] * inlier * r
+
+        return choice @ densities, choice[0] * means + choice[1] * loc, learn

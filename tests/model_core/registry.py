@@ -256,7 +256,7 @@ def autoregressive_case(name: str, **sizes) -> Case:
 
 # --- whose memory depends on the belief: a whole filter is beside them, see `loops` ---------------
 
-PRIORS = {"kappa": 0.7, "slope": 4.0, "autoregression": 9.0, "alpha": 1.8, "beta": 0.6}
+PRIORS = {"kappa": 0.7, "slope": 40.0, "autoregression": 9.0, "alpha": 2.8, "beta": 1.6}
 
 
 def of_outputs(y_dim: int) -> tuple[np.ndarray, np.ndarray]:

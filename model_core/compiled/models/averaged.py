@@ -1,324 +1,298 @@
-"""`upm.averaged.Averaged`: level, line or autoregression in each regime, heavy tails and a walk.
+"""`upm.averaged.Averaged`: a level, an autoregression or a line in each regime, noise of outliers.
 
-Lines of the statistics, of P parts: mean (d, P, 2), precision (d, P, 3), alpha (1), beta and log
-weight (d, P), the origin (1). Lines of `params`: those of `student_t`; the shares of the parts
-(d P), what is believed of labels (d), the walk's weight and the lead that it had (1), the second
-feature and `f' Lambda^-1 f` (d P each). Other models share it, with more statistics after these and
-perhaps a learned last part, of which there is only the log weight here: noise is that of all parts.
+Lines of the statistics, of F experts: mean (d, F, 2), precision (d, F, 3), alpha (1), beta (d, F),
+log weight (d, J), the origin (1). Lines of `params`: those of `student_t`, a part being an expert
+and a scale of the noise, the scales of an expert side by side; then as `Places` has them. Other
+models share it, with more statistics after these and perhaps a learned last expert, of which there
+is only the log weight here: J is F + 1.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
-from model_core.compiled.belief import CHANCE, MASS, SHARE
+from model_core.compiled import LABEL, LABELLED, OUTLIER_RATE, arithmetic, mixture
+from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.jit import Floats, compiled, either, inlined, whole
-from model_core.compiled.models import student_t, walk
+from model_core.compiled.models import student_t
+from model_core.compiled.models.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise, RowStep
-from model_core.maths.regression import TAILS
-from model_core.maths.walk import TAILS as TAILS_OF_WALK
+from model_core.maths.conjugate import OUTLIER_SPREAD
+from model_core.maths.regression import SCALES
 from model_core.upm import averaged
-from model_core.upm.averaged import LAG, LINE, NORMAL, REACH, UNIT
+from model_core.upm.averaged import EXPERTS, LAG, LINE, REACH, UNIT
 from model_core.upm.base import FARTHEST
 
-KINDS = averaged.Averaged.kinds
-# Mean size of a Student-t of TAILS degrees of freedom, as all have that are skewed.
-SIZE = 2 * math.exp(math.lgamma(TAILS / 2 + 0.5) - math.lgamma(TAILS / 2))
-SIZE *= math.sqrt(TAILS / math.pi) / (TAILS - 1)
-NOTHING = -700.0  # log weight of a part that the walk has not
+MANY = len(SCALES)
+FEATURES = tuple(expert.feature for expert in EXPERTS)
+# Columns of a reading: average responsibilities of the scales come first.
+FORECAST = MANY
 _REGRESSION = maths("regression")
+
+
+class Places(NamedTuple):
+    """First lines of what is not a statistic of the first kind, and not of `student_t`.
+
+    logs, origin: in the statistics, whose first `kept` are those of `averaged`. Then in `params`,
+    given the label: responsibilities (d J scales) of the scales, log densities (d J) by experts,
+    posteriors (d J) of these, evidence (d) log density by all. features (d F): the second ones.
+    variances (d J): `f' Lambda^-1 f`. spreads (d J): squared scales of the usual noise. reading (d):
+    see `FORECAST`. spare (3): to work in.
+    """
+
+    logs: int
+    origin: int
+    kept: int
+    responsibilities: int
+    experts: int
+    posteriors: int
+    evidence: int
+    features: int
+    variances: int
+    spreads: int
+    reading: int
+    spare: int
+    end: int
+
+
+@either
+def places_of(d: int, noise: Noise) -> Places:
+    """By the number of outputs."""
+    every = noise.parts // MANY
+    fixed = (noise.parts - noise.own) // MANY
+    logs = 6 * fixed * d + 1
+    origin = logs + every * d
+    responsibilities = student_t.lines_of(d, noise)
+    experts = responsibilities + noise.parts * d
+    posteriors = experts + every * d
+    evidence = posteriors + every * d
+    features = evidence + d
+    variances = features + fixed * d
+    spreads = variances + every * d
+    reading = spreads + every * d
+    spare = reading + d
+    return Places(
+        logs, origin, origin + 1, responsibilities, experts, posteriors, evidence, features,
+        variances, spreads, reading, spare, spare + 3,
+    )  # fmt: skip
 
 
 def of(model: averaged.Averaged) -> tuple[Model, Functions]:
     """Sizes and functions of a model."""
-    d = model.y_dim
     noise = noise_of(model)
+    at = places_of(model.y_dim, noise)
     sizes = Model(
-        outputs=d, kept=lines_of(d, noise), params=params_of(d, noise), spare=mixture.FIELDS,
+        outputs=model.y_dim, kept=at.kept, params=at.end, spare=mixture.FIELDS,
         spares=noise.parts, noise=noise,
     )  # fmt: skip
-    return sizes, Functions(predict, student_t.score, learn, remember, student_t.summarise)
+    return sizes, Functions(predict, score, learn, remember, student_t.summarise)
 
 
 def noise_of(model: averaged.Averaged, own: int = 0) -> Noise:
-    """Noise of all parts; own: 1 where the last one is learned."""
-    return Noise(len(model.skews), NORMAL, own, np.array(model.skews))
-
-
-@either
-def lines_of(outputs: int, noise: Noise) -> int:
-    """Lines of the statistics."""
-    parts = noise.parts - noise.own
-    return (6 * parts + noise.parts) * outputs + 2
-
-
-@either
-def shares_of(outputs: int, noise: Noise) -> int:
-    """First line of the shares of the parts."""
-    return student_t.lines_of(outputs, noise)
-
-
-@either
-def believed_of(outputs: int, noise: Noise) -> int:
-    """First line of what is believed of labels; that of the walk follows them."""
-    return shares_of(outputs, noise) + noise.parts * outputs
-
-
-@either
-def seconds_of(outputs: int, noise: Noise) -> int:
-    """First line of the second features; the variances follow."""
-    return believed_of(outputs, noise) + outputs + 1
-
-
-@either
-def params_of(outputs: int, noise: Noise) -> int:
-    """Lines of `params`."""
-    return seconds_of(outputs, noise) + 2 * (noise.parts - noise.own) * outputs
+    """Noise of all parts; own: experts, the last ones, with degrees of freedom of their own."""
+    return Noise(len(model.skews) * MANY, own * MANY, np.repeat(model.skews, MANY))
 
 
 @compiled
 def predict(step: RowStep) -> float:
-    """Average of the parts, and the walk."""
+    """Average of the experts."""
     model = step.model
-    context = step.context
-    params = step.params
-    regress(model.outputs, model.noise, context, step.own, params)
-    return complete(model.outputs, model.noise, context, params)
+    regress(model.outputs, model.noise, step.context, step.own, step.params)
+    complete(model.outputs, model.noise, step.context, step.own, step.params)
+    return 0.0
 
 
 @compiled
 def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) -> None:
-    """Fill half the degrees of freedom, locations, squared scales and log weights.
-
-    Of a learned last part there is the log weight alone.
-    """
-    every = noise.parts
-    parts = every - noise.own
-    size = parts * d
-    alpha, origin = own[5 * size], own[(6 * parts + every) * d + 1]
-    first, second, n = student_t.before_locations(d, noise), seconds_of(d, noise), whole(alpha)
+    """Locations and squared scales of all experts but a learned one."""
+    at = places_of(d, noise)
+    fixed, every = (noise.parts - noise.own) // MANY, noise.parts // MANY
+    size = fixed * d
+    alpha, origin = own[5 * size], own[at.origin]
+    n = whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
-    for k in range(every * d):
-        arithmetic.copy(own[6 * size + 1 + k], params[first + 3 * every * d + k])
     for o in range(d):
         lag = context[1 + 4 * d + o]
-        for part in range(parts):
-            k, to, kind = o * parts + part, first + o * every + part, KINDS[part]
-            u = params[second + k]
-            arithmetic.fill(u, lag if kind == LAG else 0.0)
-            if kind == LINE:
+        for j in range(fixed):
+            k = o * fixed + j
+            u = params[at.features + k]
+            arithmetic.fill(u, lag if FEATURES[j] == LAG else 0.0)
+            if FEATURES[j] == LINE:
                 for i in range(n):
                     u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
             u[n - 1] = 0.0  # an outlier is of the level's prior
-            beta, variance = own[5 * size + 1 + k], params[second + size + k]
+            beta, spread = own[5 * size + 1 + k], params[at.spreads + o * every + j]
+            variance = params[at.variances + o * every + j]
             level, slope = own[2 * k], own[2 * k + 1]
-            at = 2 * size + 3 * k
-            a, b, c = own[at], own[at + 1], own[at + 2]
-            loc, square = params[to], params[to + every * d]
+            first = 2 * size + 3 * k
+            a, b, c = own[first], own[first + 1], own[first + 2]
+            loc = params[location_of(d, noise, o, j)]
             for i in range(n):
                 loc[i], variance[i] = _REGRESSION.forecast(
                     level[i], slope[i], a[i], b[i], c[i], u[i]
                 )
             for i in range(n):
-                square[i] = _REGRESSION.squared_scale(alpha[i], beta[i], variance[i])
-
-
-@compiled
-def complete(d: int, noise: Noise, context: Floats, params: Floats) -> float:
-    """Bounds, the walk and what follows, once there are the regressions of all parts.
-
-    Returns the walk's weight.
-    """
-    _bound(d, noise, context, params)
-    _walk(d, noise, context, params)
-    student_t.finish(d, noise, params)
-    return float(params[believed_of(d, noise) + d, 0])
-
-
-@compiled
-def _bound(outputs: int, noise: Noise, context: Floats, params: Floats) -> None:
-    """Locations near the labels' range, but for the outliers'; freedom of heavy tails."""
-    d, parts, first = outputs, noise.parts, student_t.before_locations(outputs, noise)
-    half, heavy = params[2 * d], params[2 * d + student_t.FREEDOM]
-    n = whole(half)
-    for i in range(n):
-        heavy[i] = half[i] if half[i] < 0.5 * TAILS else 0.5 * TAILS
-    for o in range(d):
-        least, most = bounds(outputs, o, context)
-        for k in range(o * parts, (o + 1) * parts):
-            loc = params[first + k]
-            for i in range(n - 1):
-                loc[i] = max(least, min(most, loc[i]))
+                spread[i] = beta[i] / alpha[i]
+            by_scale(d, noise, o, j, context, params)
 
 
 @inlined
-def bounds(outputs: int, output: int, context: Floats) -> tuple[float, float]:
+def location_of(d: int, noise: Noise, output: int, expert: int) -> int:
+    """Line of an expert's location, at the first scale of the noise."""
+    return student_t.before_locations(d, noise) + output * noise.parts + expert * MANY
+
+
+@compiled
+def by_scale(d: int, noise: Noise, o: int, j: int, context: Floats, params: Floats) -> None:
+    """Bound an expert's location, and fill the lines of all scales."""
+    at, k = places_of(d, noise), o * (noise.parts // MANY) + j
+    least, most = bounds(d, o, context)
+    first = location_of(d, noise, o, j)
+    loc, variance, spread = params[first], params[at.variances + k], params[at.spreads + k]
+    n = whole(loc)
+    for i in range(n - 1):  # but for the outliers'
+        loc[i] = max(least, min(most, loc[i]))
+    spread[n - 1] *= OUTLIER_SPREAD
+    for c in range(MANY):
+        square = params[first + d * noise.parts + c]
+        if c > 0:
+            arithmetic.copy(loc, params[first + c])
+        for i in range(n):
+            square[i] = _REGRESSION.squared_scale(spread[i], variance[i], SCALES[c])
+
+
+@inlined
+def bounds(d: int, output: int, context: Floats) -> tuple[float, float]:
     """Least and greatest forecast of an output."""
-    location, scale = context[1 + output], context[1 + outputs + output]
-    least, most = context[1 + 2 * outputs + output], context[1 + 3 * outputs + output]
+    location, scale = context[1 + output], context[1 + d + output]
+    least, most = context[1 + 2 * d + output], context[1 + 3 * d + output]
     return location + scale * (least - REACH), location + scale * (most + REACH)
 
 
-@compiled
-def _walk(outputs: int, noise: Noise, context: Floats, params: Floats) -> None:
-    """The walk's forecast in the column before the last, whose first part is all of it."""
-    d, parts = outputs, noise.parts
-    size, first, at = parts * d, student_t.before_locations(d, noise), whole(params[0]) - 2
-    kept = context[1 + 5 * d :]
-    params[believed_of(d, noise) + d, 0] = kept[walk.WEIGHT]
-    for group in range(2 * d, first, student_t.FREEDOM):
-        params[group, at] = 0.5 * TAILS_OF_WALK
-    for o in range(d):
-        scale = context[1 + d + o]
-        loc = context[1 + o] + scale * walk.location(kept, d, o)
-        square = scale * scale * walk.square(kept, d, o)
-        for k in range(o * parts, (o + 1) * parts):
-            params[first + k, at] = loc
-            params[first + size + k, at] = square
-            params[first + 3 * size + k, at] = 0.0 if k % parts == 0 else NOTHING
+@inlined
+def share_of(d: int, output: int, scale: int, context: Floats) -> float:
+    """Share of a scale of the noise."""
+    counts = context[1 + 5 * d + MANY * output : 1 + 5 * d + MANY * (output + 1)]
+    total = 0.0
+    for c in range(MANY):
+        total += counts[c]
+    return float(counts[scale] / total)
 
 
 @compiled
-def believe(
-    d: int, noise: Noise, number: Floats, log_score: float, params: Floats, work: Floats
-) -> float:
-    """Keep what is believed of each output, by all parts; returns the score with the walk."""
-    chance = work[CHANCE]
-    for o in range(d):
-        expected, learned = expect(d, noise, o, number, chance, work[MASS], work[SHARE], params)
-        keep_belief(d, noise, o, number, chance, expected, learned, params)
-    return score_with_walk(d, noise, log_score, params)
+def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) -> None:
+    """Weights and what follows, once there are the regressions of all experts."""
+    at, every, n = places_of(d, noise), noise.parts // MANY, whole(params[0])
+    weights, chance = student_t.weights_of(d, noise), params[at.spare]
+    for k in range(d * every):
+        arithmetic.exp_of(own[at.logs + k], 0.0, chance, n)
+        for c in range(MANY):
+            share, weight = share_of(d, k // every, c, context), params[weights + k * MANY + c]
+            for i in range(n):
+                weight[i] = share * chance[i]
+    student_t.finish(d, noise, params)
 
 
 @compiled
-def score_with_walk(d: int, noise: Noise, log_score: float, params: Floats) -> float:
-    """Log score of the answer; the walk's lead before that of the hypotheses is kept."""
-    last = believed_of(d, noise) + d
-    first = student_t.before_locations(d, noise) + 4 * noise.parts * d
-    n, density, weight = whole(params[0]), 0.0, params[last, 0]
-    for o in range(d):
-        density += params[first + o, n - 2]
-    params[last, 1] = density - log_score
-    return arithmetic.logaddexp(math.log1p(-weight) + log_score, math.log(weight) + density)
+def score(step: RowStep) -> float:
+    """Log density of all outputs."""
+    model = step.model
+    log_density(
+        model.outputs, model.noise, step.number, step.context, step.own, step.params,
+        step.work[EACH],
+    )  # fmt: skip
+    return 1.0
 
 
 @compiled
-def expect(
-    outputs: int,
-    noise: Noise,
-    output: int,
-    number: Floats,
-    chance: Floats,
-    mass: Floats,
-    inlier: Floats,
-    params: Floats,
-) -> tuple[float, float]:
-    """Sums over the hypotheses of one output's forecast, and of the share that parts learn.
-
-    chance, mass: (W) weights of the sums. inlier: responsibilities. Fills the shares of the parts.
-    """
-    d, parts = outputs, noise.parts
-    size, first = parts * d, student_t.before_locations(d, noise)
-    n = whole(chance) - 2  # nor walk, nor outliers
-    weights, heavy_before = student_t.weights_of(d, noise), parts - noise.own
-    y, evidence = number[LABEL + output], params[first + 4 * size + output]
-    spare, expected, learned = params[output], 0.0, 0.0  # its means are not needed any more
-    for k in range(output * parts, (output + 1) * parts):
-        loc, square, log_weight = params[first + k], params[first + size + k], first + 3 * size
-        density, each = params[first + 2 * size + k], params[shares_of(d, noise) + k]
-        part = k - output * parts
-        tails = TAILS if noise.normal <= part < heavy_before else 0.0
-        skew = noise.skews[part]
-        offset = SIZE * (skew - 1.0 / skew)  # of its mean, in scales
-        _share(y, inlier, loc, square, density, params[log_weight + k], evidence, tails, skew, each)
-        weight, posterior = params[weights + k], params[weights + size + k]
-        expected += _expected(chance, weight, loc, square, offset, n)
-        for i in range(n):
-            product = mass[i] * posterior[i] * (each[i] if each[i] < 1.0 else 1.0)
-            spare[i] = product if mass[i] > 0 else 0.0
-        learned += arithmetic.total(spare, n)
-    return expected, learned
-
-
-@compiled
-def keep_belief(
+def log_density(
     d: int,
     noise: Noise,
-    output: int,
     number: Floats,
-    chance: Floats,
-    expected: float,
-    learned: float,
+    context: Floats,
+    own: Floats,
     params: Floats,
-) -> None:
-    """Keep what is believed of an output's label in `params`, and after it the forecast.
-
-    expected, learned: sums by `expect`, with the weights `chance` in the mixture.
-    """
-    everything, y = 0.0, number[LABEL + output]
-    for i in range(whole(chance) - 2):  # hypotheses alone: neither the walk nor outliers
-        everything += chance[i]
-    forecast = expected / everything
-    believed = forecast + learned * (y - forecast)
-    if learned >= 0.5:
-        believed = y - (y - forecast) * (1.0 - learned)
-    row = believed_of(d, noise) + output
-    params[row, 0] = believed
-    params[row, 1] = forecast
-
-
-@compiled
-def _expected(
-    chance: Floats, weight: Floats, loc: Floats, square: Floats, offset: float, n: int
-) -> float:
-    """Sum of a part's means with weights; offset: of the means from the locations, in scales."""
-    total = 0.0
-    for i in range(n):
-        if chance[i] > 0:
-            mean = loc[i] + (offset * math.sqrt(square[i]) if offset != 0.0 else 0.0)
-            total += chance[i] * weight[i] * mean
-    return total
-
-
-@compiled
-def _share(
-    y: float,
-    share: Floats,
-    loc: Floats,
-    square: Floats,
     density: Floats,
-    log_weight: Floats,
-    evidence: Floats,
-    tails: float,
-    skew: float,
-    out: Floats,
 ) -> None:
-    """How much of a label a part learns; density: with its log weight; tails: 0 for a normal."""
-    below, above = skew * skew, 1.0 / (skew * skew)
-    for i in range(whole(share)):
-        out[i] = _REGRESSION.share_of(share[i], density[i] - log_weight[i] - evidence[i])
-    if tails == 0.0:
-        return
-    for i in range(whole(share)):
-        error = y - loc[i]
-        side = below if error < 0 else above
-        out[i] *= _REGRESSION.precision(side * (error * error) / square[i], 1.0) * side
+    """Fill the label's log densities, of all outputs, and what it makes likely of each."""
+    at, every = places_of(d, noise), noise.parts // MANY
+    arithmetic.fill(density, 0.0)
+    for o in range(d):
+        usual, heavy, wild = (
+            share_of(d, o, 0, context),
+            share_of(d, o, 1, context),
+            share_of(d, o, 2, context),
+        )
+        for j in range(every):
+            k, y, skew = o * every + j, number[LABEL + o], noise.skews[j * MANY]
+            loc, freedom = params[location_of(d, noise, o, j)], student_t.freedom_of(d, noise, k * MANY)
+            half, norm = params[freedom + HALF], params[freedom + NORM]
+            factor, inverse = params[freedom + FACTOR], params[freedom + INVERSE]
+            variance, spread = params[at.variances + k], params[at.spreads + k]
+            of_expert, first = params[at.experts + k], at.responsibilities + k * MANY
+            one, two, three = params[first], params[first + 1], params[first + 2]
+            for i in range(whole(density)):
+                of_expert[i], one[i], two[i], three[i] = _REGRESSION.explain(
+                    y - loc[i], skew, spread[i], variance[i], half[i], norm[i], factor[i],
+                    inverse[i], usual, heavy, wild,
+                )  # fmt: skip
+            arithmetic.add(of_expert, own[at.logs + k], of_expert)
+        evidence = params[at.evidence + o]
+        student_t.explain(
+            params[at.experts + o * every : at.experts + (o + 1) * every], params[at.spare],
+            evidence, params[at.posteriors + o * every : at.posteriors + (o + 1) * every],
+        )  # fmt: skip
+        arithmetic.add(density, evidence, density)
 
 
 @compiled
 def learn(step: RowStep, log_score: float) -> float:
-    """Conjugate update of the parts, and of their probabilities."""
+    """What is believed of the label; conjugate update of the experts and their probabilities."""
     model = step.model
-    number = step.number
     params = step.params
     work = step.work
-    log_score = believe(model.outputs, model.noise, number, log_score, params, work)
-    update(model.outputs, model.noise, number, step.context[0], work[SHARE], step.own, params)
+    d, noise = model.outputs, model.noise
+    read(d, noise, work[CHANCE], work[MASS], work[SHARE], params)
+    update(d, noise, step.number, step.context[0], work[SHARE], step.own, params)
     return log_score
+
+
+@compiled
+def read(
+    d: int, noise: Noise, chance: Floats, mass: Floats, share: Floats, params: Floats
+) -> None:
+    """Average responsibilities of the scales over hypotheses and experts, and the forecasts.
+
+    chance, mass: probabilities of hypotheses before and given the label. share: responsibilities of
+    inliers.
+    """
+    at, every = places_of(d, noise), noise.parts // MANY
+    average, n = params[at.spare], whole(mass)
+    for o in range(d):
+        reading = params[at.reading + o]
+        for c in range(MANY):
+            arithmetic.fill(average, 0.0)
+            for k in range(o * every, (o + 1) * every):
+                of_scale = params[at.responsibilities + k * MANY + c]
+                arithmetic.add_product(params[at.posteriors + k], of_scale, average)
+            for i in range(n):
+                average[i] = mass[i] * share[i] * average[i] if mass[i] > 0 else 0.0
+            reading[c] = arithmetic.total(average, n)
+        reading[FORECAST] = forecast(chance, params[o])
+
+
+@compiled
+def forecast(chance: Floats, means: Floats) -> float:
+    """Average of the hypotheses' means; outliers, in the last column, do not count."""
+    total, everything = 0.0, 0.0
+    for i in range(whole(chance) - 1):
+        total += chance[i] * means[i] if chance[i] > 0 else 0.0
+        everything += chance[i]
+    return total / everything
 
 
 @compiled
@@ -331,35 +305,44 @@ def update(
     own: Floats,
     params: Floats,
 ) -> None:
-    """Conjugate update of all parts but a learned last one, and of the probabilities of all.
-
-    Each part learns its share; see `expect`.
-    """
-    every, shares = noise.parts, shares_of(d, noise)
-    parts = every - noise.own
-    size = parts * d
-    alpha, origin = own[5 * size], own[(6 * parts + every) * d + 1]
-    first, second, n = student_t.before_locations(d, noise), seconds_of(d, noise), whole(share)
-    counted, left = params[0], params[d]  # means and variances are not needed any more
-    log_shares(share, counted, left)
+    """Conjugate update of all experts but a learned one, and of the probabilities of all."""
+    at = places_of(d, noise)
+    fixed, every = (noise.parts - noise.own) // MANY, noise.parts // MANY
+    size = fixed * d
+    alpha, origin, n = own[5 * size], own[at.origin], whole(share)
+    learned, spare = params[at.spare], params[at.spare + 1 : at.spare + 3]
     for o in range(d):
-        evidence, y = params[first + 4 * every * d + o], number[LABEL + o]
-        for part in range(parts):
-            k, of_all = o * parts + part, o * every + part
-            u, variance = params[second + k], params[second + size + k]
-            loc, beta = params[first + of_all], own[5 * size + 1 + k]
-            each = params[shares + of_all]
+        y = number[LABEL + o]
+        for j in range(fixed):
+            k = o * fixed + j
+            u, variance = params[at.features + k], params[at.variances + o * every + j]
+            loc, beta = params[location_of(d, noise, o, j)], own[5 * size + 1 + k]
+            fill_shares(d, noise, o, j, y, share, params, learned)
             for i in range(n):
-                beta[i] += _REGRESSION.scatter(each[i], y - loc[i], variance[i])
-            at = 2 * size + 3 * k
-            _absorb(y, loc, each, u, own[2 * k], own[2 * k + 1], own[at : at + 3])
-        for k in range(o * every, (o + 1) * every):
-            density = params[first + 2 * every * d + k]
-            reweigh(density, evidence, counted, left, own[6 * size + 1 + k])
+                beta[i] += _REGRESSION.scatter(learned[i], y - loc[i], variance[i])
+            first = 2 * size + 3 * k
+            _absorb(y, loc, learned, u, own[2 * k], own[2 * k + 1], own[first : first + 3])
+        reweigh(
+            number, share, params[at.experts + o * every : at.experts + (o + 1) * every],
+            params[at.evidence + o], own[at.logs + o * every : at.logs + (o + 1) * every], spare,
+        )  # fmt: skip
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     for i in range(n):
         origin[i] = now if origin[i] < 0 and share[i] > 0 else origin[i]
+
+
+@compiled
+def fill_shares(
+    d: int, noise: Noise, o: int, j: int, y: float, share: Floats, params: Floats, out: Floats
+) -> None:
+    """Of a label, of which an expert learns; share: responsibilities of inliers."""
+    loc, skew = params[location_of(d, noise, o, j)], noise.skews[j * MANY]
+    first = places_of(d, noise).responsibilities + o * noise.parts + j * MANY
+    usual, heavy, wild = params[first], params[first + 1], params[first + 2]
+    for i in range(whole(out)):
+        precision = _REGRESSION.precision(usual[i], heavy[i], wild[i])
+        out[i] = share[i] * _REGRESSION.side(y - loc[i], skew) * precision
 
 
 @compiled
@@ -376,45 +359,61 @@ def _absorb(
 
 
 @compiled
-def log_shares(share: Floats, counted: Floats, left: Floats) -> None:
-    """Log of the share of a label that counts, and of what is left of one."""
-    for i in range(whole(share)):
+def reweigh(
+    number: Floats,
+    share: Floats,
+    densities: Floats,
+    evidence: Floats,
+    log_weights: Floats,
+    spare: Floats,
+) -> None:
+    """Log of `w exp(density - evidence) + (1 - w) exp(log_weight)`; share: w, spare: two lines."""
+    n, counted, left = whole(share), spare[0], spare[1]
+    if number[OUTLIER_RATE] == 0:  # all of a label counts
+        for k in range(densities.shape[0]):
+            density, log_weight = densities[k], log_weights[k]
+            for i in range(n):
+                log_weight[i] = density[i] - evidence[i]
+        return
+    for i in range(n):
         counted[i] = arithmetic.log(share[i])
         left[i] = arithmetic.log(1.0 - share[i])
-
-
-@compiled
-def reweigh(
-    density: Floats, evidence: Floats, counted: Floats, left: Floats, log_weight: Floats
-) -> None:
-    """`log(w exp(density - evidence) + (1 - w) exp(log_weight))`, by `log_shares` of w."""
-    for i in range(whole(counted)):
-        log_weight[i] = arithmetic.logaddexp(
-            counted[i] + density[i] - evidence[i], left[i] + log_weight[i]
-        )
+    for k in range(densities.shape[0]):
+        density, log_weight = densities[k], log_weights[k]
+        for i in range(n):
+            log_weight[i] = arithmetic.logaddexp(
+                counted[i] + density[i] - evidence[i], left[i] + log_weight[i]
+            )
 
 
 @compiled
 def remember(step: RowStep) -> float:
-    """Time, the range and the lag of believed labels, and the walk."""
-    model = step.model
-    advance(model.outputs, model.noise, step.number, step.context, step.params)
+    """Time, the lag and its range, labels by scale of the noise."""
+    advance(step.model.outputs, step.model.noise, step.number, step.context, step.params)
     return 0.0
 
 
 @compiled
 def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Floats) -> None:
-    """Time, the range and the lag of believed labels, and the walk."""
-    line = believed_of(d, noise)
-    walk.advance(d, number, context, 1 + 5 * d, params[line + d, 1])
+    """Time, the lag and its range, labels by scale of the noise."""
+    first = places_of(d, noise).reading
     context[0] += 1.0
     if number[LABELLED] == 0:
         return
     for o in range(d):
-        believed = params[line + o, 0]
+        y, reading = number[LABEL + o], params[first + o]
+        expected, share = reading[FORECAST], 0.0
+        for c in range(MANY - 1):
+            share += reading[c]
+        # As torch.lerp: what is hardly believed, or hardly not, keeps its digits.
+        believed = expected + share * (y - expected)
+        if share >= 0.5:
+            believed = y - (y - expected) * (1.0 - share)
         value = (believed - context[1 + o]) / context[1 + d + o]
         if math.isfinite(believed):
             value = min(max(value, -FARTHEST), FARTHEST)
         context[1 + 2 * d + o] = min(context[1 + 2 * d + o], value)
         context[1 + 3 * d + o] = max(context[1 + 3 * d + o], value)
         context[1 + 4 * d + o] = value
+        for c in range(MANY):
+            context[1 + 5 * d + MANY * o + c] += reading[c]

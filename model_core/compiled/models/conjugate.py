@@ -49,7 +49,7 @@ def of(model: conjugate.Conjugate) -> tuple[Model, Functions]:
         spare=answers.spare,
         spares=parts,
         outliers=int(hasattr(_EQUATIONS, f"wide_{model.equations}")),
-        noise=Noise(parts, 1, 0, np.ones(parts)),
+        noise=Noise(parts, 0, np.ones(parts)),
         numbers=np.array([*chain(*model.mixture)], dtype=float),
     )
     return sizes, functions_of(type(model))

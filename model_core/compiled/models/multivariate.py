@@ -6,8 +6,6 @@ for the marginals, then a block.
 
 from __future__ import annotations
 
-import math
-
 from model_core.compiled import arithmetic, mixture
 from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.jit import Floats, compiled
@@ -38,12 +36,13 @@ def predict(step: RowStep) -> float:
     d, first = model.outputs, student_t.lines_of(model.outputs, model.noise)
     block, last = params[first:], own.shape[1] - 1
     psi, nu = own[d + 2 :], own[d + 1]
-    wishart.forecast(d, 1, step.context, own, own[d : d + 1], psi, nu, math.inf, block)
+    wishart.forecast(d, 1, step.context, own, own[d : d + 1], psi, nu, block)
     squares = wishart.block_of(d, 1).squares
     arithmetic.copy(block[wishart.HALF], params[2 * d])
     for o in range(d):
         arithmetic.copy(block[wishart.LOCATION + o], params[2 * d + student_t.FREEDOM + o])
         arithmetic.copy(block[squares + o], params[3 * d + student_t.FREEDOM + o])
+    student_t.widen(d, model.noise, params)
     student_t.finish(d, model.noise, params)
     block[wishart.SPREAD, last] *= OUTLIER_SPREAD
     return 0.0
@@ -67,7 +66,8 @@ def learn(step: RowStep, log_score: float) -> float:
     d = model.outputs
     block = step.params[student_t.lines_of(d, model.noise) :]
     kappa, nu, psi = own[d : d + 1], own[d + 1], own[d + 2 :]
-    wishart.learn(d, 1, step.number, step.context, work[SHARE], block, own, kappa, psi, nu)
+    share = work[SHARE]
+    wishart.learn(d, 1, step.number, step.context, share, share, block, own, kappa, psi, nu)
     return log_score
 
 

@@ -42,7 +42,7 @@ def of(
         size = len(model.prior_mean)
         units = [model.y_offset, model.y_scale]
         if model.noise_variance is None:
-            noise, sizes = Noise(1, 0, 1, np.ones(1)), _sizes(d, size, numbers(*units))
+            noise, sizes = Noise(1, 1, np.ones(1)), _sizes(d, size, numbers(*units))
             return sizes._replace(
                 encoded=1, lags=model.lags, past=int(model.lags > 0), noise=noise,
                 params=_params_of(d, size, noise),
@@ -127,6 +127,7 @@ def predict(step: RowStep) -> float:
             square[whole(gram) - 1] *= OUTLIER_SPREAD
     if model.noisy:
         arithmetic.copy(own[n * d], params[2 * d])
+        student_t.widen(d, noise, params)
         student_t.finish(d, noise, params)
     return 0.0
 

@@ -1,11 +1,9 @@
 """Predictives that are Student-t, or averages of several of them, of independent outputs.
 
 Rows of `params` for `d` outputs of `P` parts: means and variances (d each); half the degrees of
-freedom and what log densities at zero are made of (FREEDOM), for the parts of normal noise, for
-the others, if there are any, and of each output's last part if it has its own; then d P each:
-locations, squared scales, log densities of the label (with the log weight), log weights; and of
-several parts the label's log densities together (d), the weights and the probabilities of the parts
-given the label (d P each). The last column is the prior's.
+freedom and what follows from them (FREEDOM), of the parts that share them and then of each output's
+last parts if these have their own; then d P each: locations, squared scales, and of several parts
+their weights, of one the log density of the label. The last column is the prior's.
 """
 
 from __future__ import annotations
@@ -24,82 +22,75 @@ from model_core.maths.conjugate import OUTLIER_SPREAD
 
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
-# unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees. See
-# there for what stands in the last two after it.
-HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
+# unit scale, less half the logarithm of the next row until `describe` adds it, which then makes
+# that the variance with unit scale; 1 / degrees; where there are several parts the mean size.
+HALF, NORM, FACTOR, INVERSE, SIZE, FREEDOM = range(6)
 TOLERANCE = 5e-4  # of a quantile's last step, in scales; its error is of the third order
-
-
-@either
-def _shared(noise: Noise) -> int:
-    """Groups of FREEDOM that all outputs share."""
-    return 1 if noise.normal + noise.own == noise.parts else 2
 
 
 @either
 def before_locations(outputs: int, noise: Noise) -> int:
     """First row of the locations."""
-    return 2 * outputs + FREEDOM * (_shared(noise) + outputs * noise.own)
+    groups = 1 + outputs if noise.own > 0 else 1
+    return 2 * outputs + FREEDOM * groups
 
 
 @either
 def lines_of(outputs: int, noise: Noise) -> int:
     """Lines of `params`."""
-    several = outputs + 2 * outputs * noise.parts if noise.parts > 1 else 0
-    return before_locations(outputs, noise) + 4 * outputs * noise.parts + several
+    return before_locations(outputs, noise) + 3 * outputs * noise.parts
 
 
 @inlined
 def weights_of(outputs: int, noise: Noise) -> int:
-    """First row of the weights of several parts; those given the label follow."""
-    return before_locations(outputs, noise) + outputs + 4 * outputs * noise.parts
+    """First row of the weights of several parts."""
+    return before_locations(outputs, noise) + 2 * outputs * noise.parts
 
 
 @inlined
 def freedom_of(outputs: int, noise: Noise, k: int) -> int:
     """First row of FREEDOM of a part, counted over all outputs."""
-    parts, group = noise.parts, 0
-    if k % parts >= parts - noise.own:
-        group = _shared(noise) + k // parts
-    elif k % parts >= noise.normal:
-        group = 1
+    group = 1 + k // noise.parts if k % noise.parts >= noise.parts - noise.own else 0
     return 2 * outputs + FREEDOM * group
 
 
 @compiled
-def add_norms(outputs: int, noise: Noise, params: Floats) -> None:
-    """Fill what depends on the degrees of freedom alone, once their halves are there."""
+def finish(outputs: int, noise: Noise, params: Floats) -> None:
+    """Fill what follows from the degrees of freedom, and means, once all else is there."""
     for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
         half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
-        inverse = params[first + INVERSE]
+        inverse, size = params[first + INVERSE], params[first + SIZE]
         for i in range(whole(half)):
             norm[i], factor[i], inverse[i] = _SPECIAL.student_t_norm(half[i])
+        if noise.parts > 1:
+            for i in range(whole(half)):
+                height = arithmetic.exp(norm[i]) * math.sqrt(factor[i])
+                size[i] = height * 2.0 * half[i] / (half[i] - 0.5)
+    parts, first = noise.parts, before_locations(outputs, noise)
+    squares, weights = first + outputs * parts, weights_of(outputs, noise)
+    for o in range(outputs):
+        mean = params[o]
+        if parts == 1:
+            arithmetic.copy(params[first + o], mean)
+            continue
+        arithmetic.fill(mean, 0.0)
+        for k in range(o * parts, o * parts + parts):
+            loc, square, weight = params[first + k], params[squares + k], params[weights + k]
+            arithmetic.add_product(weight, loc, mean)
+            skew = noise.skews[k - o * parts]
+            if skew != 1.0:
+                size = params[freedom_of(outputs, noise, k) + SIZE]
+                for i in range(whole(mean)):
+                    offset = size[i] * (skew - 1.0 / skew)
+                    mean[i] += weight[i] * (offset * math.sqrt(square[i]))
 
 
 @compiled
-def finish(outputs: int, noise: Noise, params: Floats) -> None:
-    """Norms, weights and the outliers' scales, once the rest is there."""
-    add_norms(outputs, noise, params)
-    parts, n = noise.parts, whole(params[0])
-    squares = before_locations(outputs, noise) + outputs * parts
-    for k in range(outputs * parts):
-        params[squares + k, n - 1] *= OUTLIER_SPREAD
-    if parts > 1:
-        at = weights_of(outputs, noise)
-        for k in range(outputs * parts):
-            arithmetic.exp_of(params[squares + 2 * outputs * parts + k], 0.0, params[at + k], n)
-
-
-@compiled
-def densities(
-    y: float, freedom: Floats, loc: Floats, square: Floats, skew: float, out: Floats
-) -> None:
-    """Log densities of one label, by the rows of `params`; freedom: those of FREEDOM."""
-    half, norm, factor, inverse = freedom[HALF], freedom[NORM], freedom[FACTOR], freedom[INVERSE]
-    for i in range(whole(out)):
-        out[i] = _FAMILIES.skewed_t_log_density(
-            y - loc[i], 1.0 / square[i], skew, half[i], norm[i], factor[i], inverse[i]
-        )
+def widen(outputs: int, noise: Noise, params: Floats) -> None:
+    """Turn the prior's squared scales into those of outliers."""
+    first, n = before_locations(outputs, noise) + outputs * noise.parts, whole(params[0])
+    for k in range(outputs * noise.parts):
+        params[first + k, n - 1] *= OUTLIER_SPREAD
 
 
 @compiled
@@ -126,18 +117,18 @@ def fold(densities: Floats, top: Floats, out: Floats) -> None:
 
 
 @compiled
-def explain(densities: Floats, top: Floats, out: Floats, told: Floats) -> None:
-    """As `fold`, and each row's share of the sum into `told`."""
+def explain(densities: Floats, top: Floats, out: Floats, shares: Floats) -> None:
+    """As `fold`, and each row's share of the sum into `shares`."""
     n = whole(out)
     _highest(densities, top)
     arithmetic.fill(out, 0.0)
     for k in range(densities.shape[0]):
-        own, share = densities[k], told[k]
+        own, share = densities[k], shares[k]
         for i in range(n):
             share[i] = arithmetic.exp(own[i] - top[i])
         arithmetic.add(out, share, out)
     for k in range(densities.shape[0]):
-        share = told[k]
+        share = shares[k]
         for i in range(n):
             share[i] /= out[i]
     for i in range(n):
@@ -145,76 +136,48 @@ def explain(densities: Floats, top: Floats, out: Floats, told: Floats) -> None:
 
 
 @compiled
-def log_density(outputs: int, noise: Noise, number: Floats, params: Floats, each: Floats) -> None:
-    """Fill the label's log densities, of every part and together."""
-    parts = noise.parts
-    first, size = before_locations(outputs, noise), outputs * parts
+def score(step: RowStep) -> float:
+    """Log density of all outputs, each of one part."""
+    params = step.params
+    outputs, noise, each = step.model.outputs, step.model.noise, step.work[EACH]
+    first = before_locations(outputs, noise)
     arithmetic.fill(each, 0.0)
     for o in range(outputs):
-        for k in range(o * parts, o * parts + parts):
-            loc, square = params[first + k], params[first + size + k]
-            own, at = params[first + 2 * size + k], freedom_of(outputs, noise, k)
-            freedom, skew = params[at : at + FREEDOM], noise.skews[k - o * parts]
-            densities(number[LABEL + o], freedom, loc, square, skew, own)
-            if parts == 1:
-                arithmetic.add(each, own, each)
-            else:
-                arithmetic.add(own, params[first + 3 * size + k], own)
-        if parts > 1:
-            at = first + 2 * size + o * parts
-            together = params[first + 4 * size + o]
-            told = weights_of(outputs, noise) + (outputs + o) * parts
-            own, top = params[at : at + parts], params[o]  # its mean comes later
-            explain(own, top, together, params[told : told + parts])
-            arithmetic.add(each, together, each)
-
-
-@compiled
-def score(step: RowStep) -> float:
-    """Log density of all outputs; of all of which it counts for run lengths."""
-    model = step.model
-    log_density(model.outputs, model.noise, step.number, step.params, step.work[EACH])
+        at = freedom_of(outputs, noise, o)
+        half, norm, factor = params[at + HALF], params[at + NORM], params[at + FACTOR]
+        inverse, y, own = params[at + INVERSE], step.number[LABEL + o], params[first + 2 * outputs + o]
+        loc, square = params[first + o], params[first + outputs + o]
+        for i in range(whole(own)):
+            own[i] = _FAMILIES.student_t_log_density(
+                y - loc[i], 1.0 / square[i], half[i], norm[i], factor[i], inverse[i]
+            )
+        arithmetic.add(each, own, each)
     return 1.0
 
 
 @compiled
 def describe(outputs: int, noise: Noise, params: Floats) -> None:
-    """Fill norms, means and variances of each hypothesis; inf where a variance does not exist.
+    """Fill norms and variances of each hypothesis; inf where a variance does not exist.
 
-    FACTOR and INVERSE become the variance and the mean size, with unit scale.
+    FACTOR becomes the variance with unit scale.
     """
     n = whole(params[0])
     for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
-        half, norm = params[first + HALF], params[first + NORM]
-        factor, size = params[first + FACTOR], params[first + INVERSE]
+        half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
         for i in range(n):
             norm[i] += 0.5 * arithmetic.log(factor[i])
         for i in range(n):
             factor[i] = half[i] / (half[i] - 1.0)
-        for i in range(n):
-            size[i] = arithmetic.exp(norm[i]) * 2.0 * half[i] / (half[i] - 0.5)
     parts, at = noise.parts, weights_of(outputs, noise)
     first, every = before_locations(outputs, noise), outputs * parts
     for o in range(outputs):
         mean, variance = params[o], params[outputs + o]
-        arithmetic.fill(mean, 0.0)
         arithmetic.fill(variance, 0.0)
         for k in range(o * parts, o * parts + parts):
             loc, square = params[first + k], params[first + every + k]
             weight = params[at + k if parts > 1 else o]
-            size = params[freedom_of(outputs, noise, k) + INVERSE]
-            skew = noise.skews[k - o * parts]
-            for i in range(n):
-                mean[i] += (weight[i] if parts > 1 else 1.0) * loc[i]
-            if skew != 1.0:
-                for i in range(n):
-                    offset = size[i] * (skew - 1.0 / skew)
-                    mean[i] += weight[i] * (offset * math.sqrt(square[i]))
-        for k in range(o * parts, o * parts + parts):
-            loc, square = params[first + k], params[first + every + k]
-            weight = params[at + k if parts > 1 else o]
             group, skew = freedom_of(outputs, noise, k), noise.skews[k - o * parts]
-            within, size = params[group + FACTOR], params[group + INVERSE]
+            within, size = params[group + FACTOR], params[group + SIZE]
             if skew == 1.0:
                 for i in range(n):
                     apart = loc[i] - mean[i]
@@ -227,11 +190,11 @@ def describe(outputs: int, noise: Noise, params: Floats) -> None:
                 apart = loc[i] + offset * math.sqrt(square[i]) - mean[i]
                 inside = wide * within[i] - offset * offset
                 variance[i] += weight[i] * (apart * apart + square[i] * inside)
-        for group in range(_shared(noise)):
-            half = params[2 * outputs + FREEDOM * group + HALF]
+        if noise.own < parts:
+            half = params[2 * outputs + HALF]
             for i in range(n):
                 variance[i] = variance[i] if half[i] > 1.0 else INF
-        if noise.own:
+        if noise.own > 0:
             last = (o + 1) * parts - 1
             half = params[freedom_of(outputs, noise, last) + HALF]
             weight = params[at + last if parts > 1 else o]

@@ -57,10 +57,9 @@ def forecast(
     inverse: Floats,
     psi: Floats,
     nu: Floats,
-    most: float,
     block: Floats,
 ) -> None:
-    """Fill a block but for the label; most: degrees of freedom at most.
+    """Fill a block but for the label.
 
     matrix, inverse, psi: (p d, p p, d d) lines first. nu: a line.
     """
@@ -79,8 +78,6 @@ def forecast(
         half[i] = 0.5 * (nu[i] - (d - 1))
     for i in range(n):
         spread[i] = (1.0 + variance[i]) / (2.0 * half[i])
-    for i in range(n):
-        half[i] = half[i] if half[i] < 0.5 * most else 0.5 * most
     for o in range(d):
         square, diagonal = block[at.squares + o], psi[o * d + o]
         for i in range(n):
@@ -221,18 +218,22 @@ def learn(
     number: Floats,
     context: Floats,
     share: Floats,
+    precision: Floats,
     block: Floats,
     matrix: Floats,
     inverse: Floats,
     psi: Floats,
     nu: Floats,
 ) -> None:
-    """Conjugate update with a weighted label; arguments as of `forecast`."""
+    """Conjugate update with a label that counts as a share; other arguments as of `forecast`.
+
+    precision: of its noise, times the share.
+    """
     at, n = block_of(d, p), whole(share)
     gain, product, variance = block[DETERMINANT], block[SQUARE], block[VARIANCE]
     errors = block[at.errors :]
     for i in range(n):
-        gain[i] = share[i] / (1.0 + share[i] * variance[i])
+        gain[i] = precision[i] / (1.0 + precision[i] * variance[i])
     for o in range(d):
         error, loc = errors[o], block[LOCATION + o]
         for i in range(n):
@@ -246,7 +247,7 @@ def learn(
         for b in range(p):
             squared, entry = feature(d, context, a) * feature(d, context, b), inverse[a * p + b]
             for i in range(n):
-                entry[i] += share[i] * squared
+                entry[i] += precision[i] * squared
     scatter(d, errors, gain, psi)
     for i in range(n):
         nu[i] += share[i]
