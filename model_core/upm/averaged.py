@@ -128,6 +128,7 @@ class Averaged(ClosedForm):
     alpha: float = 4.0
     beta: float = 2.1
     hazard: float = 0.01
+    outlier_rate: float = 0.0
     skews: ClassVar[tuple[float, ...]] = tuple(expert.skew for expert in EXPERTS)
     parts = len(skews) * len(SCALES)
     kind: str = "averaged"
@@ -181,7 +182,7 @@ class Averaged(ClosedForm):
         assert reading is not None
         time, location, scale, least, most, lag, counts = self._parts(context)
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
-        shares = reading.average.unflatten(-1, (self.y_dim, len(SCALES)))
+        shares = reading.average.reshape(-1, self.y_dim, len(SCALES))
         believed = torch.lerp(reading.expected, y, shares[..., :-1].sum(-1))
         value = torch.where(there, in_units(believed, location, scale), lag)
         least = torch.minimum(least, value)
@@ -194,7 +195,7 @@ class Averaged(ClosedForm):
         time, location, scale, least, most, lag, counts = self._parts(context)
         lowest = location + scale * (least - REACH)
         highest = location + scale * (most + REACH)
-        by_output = counts.unflatten(-1, (self.y_dim, len(SCALES)))
+        by_output = counts.reshape(-1, self.y_dim, len(SCALES))
         shares = by_output / by_output.sum(-1, keepdim=True)
         return torch.cat((time, lag, lowest, highest, shares.flatten(1)), -1)
 
@@ -303,7 +304,8 @@ class Averaged(ClosedForm):
     def _shares_of(self, phi: Tensor) -> Tensor:
         """Shares (B, d, 3) of the scales of the noise."""
         first = 1 + 3 * self.y_dim
-        return phi[:, first : first + 3 * self.y_dim].unflatten(-1, (self.y_dim, len(SCALES)))
+        shares = phi[:, first : first + self.y_dim * len(SCALES)]
+        return shares.reshape(-1, self.y_dim, len(SCALES))
 
     def _freedom(self, stats: AveragedStats) -> Tensor:
         """Degrees of freedom (B, S, 1 or d, 1 or J)."""

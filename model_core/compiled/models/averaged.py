@@ -40,8 +40,8 @@ class Places(NamedTuple):
     logs, origin: in the statistics, whose first `kept` are those of `averaged`. Then in `params`,
     given the label: responsibilities (d J scales) of the scales, log densities (d J) by experts,
     posteriors (d J) of these, evidence (d) log density by all. features (d F): the second ones.
-    variances (d J): `f' Lambda^-1 f`. spreads (d J): squared scales of the usual noise. reading (d):
-    see `FORECAST`. spare (3): to work in.
+    variances (d J): `f' Lambda^-1 f`. spreads (d J): squared scales of the usual noise. reading
+    (d): see `FORECAST`. spare (3): to work in.
     """
 
     logs: int
@@ -229,7 +229,8 @@ def log_density(
         )
         for j in range(every):
             k, y, skew = o * every + j, number[LABEL + o], noise.skews[j * MANY]
-            loc, freedom = params[location_of(d, noise, o, j)], student_t.freedom_of(d, noise, k * MANY)
+            loc = params[location_of(d, noise, o, j)]
+            freedom = student_t.freedom_of(d, noise, k * MANY)
             half, norm = params[freedom + HALF], params[freedom + NORM]
             factor, inverse = params[freedom + FACTOR], params[freedom + INVERSE]
             variance, spread = params[at.variances + k], params[at.spreads + k]
@@ -262,9 +263,7 @@ def learn(step: RowStep, log_score: float) -> float:
 
 
 @compiled
-def read(
-    d: int, noise: Noise, chance: Floats, mass: Floats, share: Floats, params: Floats
-) -> None:
+def read(d: int, noise: Noise, chance: Floats, mass: Floats, share: Floats, params: Floats) -> None:
     """Average responsibilities of the scales over hypotheses and experts, and the forecasts.
 
     chance, mass: probabilities of hypotheses before and given the label. share: responsibilities of

@@ -80,7 +80,7 @@ def predict(step: RowStep) -> float:
 
 @compiled
 def _exclude(d: int, noise: Noise, o: int, own: Floats, params: Floats) -> None:
-    """The learned expert is none of an outlier's: there it has no weight, and numbers of the first."""
+    """The learned expert is none of an outlier's: no weight there, and the first one's numbers."""
     at, every, last = averaged.places_of(d, noise), noise.parts // MANY, whole(params[0]) - 1
     learned = every - 1
     first = o * every

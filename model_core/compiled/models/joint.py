@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from model_core.compiled import LABEL, arithmetic, mixture
+from model_core.compiled import arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.jit import Floats, call, compiled, either, whole
@@ -273,9 +273,7 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
 
 
 @compiled
-def _variance(
-    o: int, d: int, psi: Floats, more: Floats, block: Floats, params: Floats
-) -> None:
+def _variance(o: int, d: int, psi: Floats, more: Floats, block: Floats, params: Floats) -> None:
     """Turn an output's variances by independent outputs into those of hypotheses."""
     alone, together, mean = more[WEIGHT], more[WEIGHT + 1], more[MEANS + o]
     first, variance, loc = params[o], params[d + o], block[LOCATION + o]
