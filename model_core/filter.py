@@ -68,9 +68,10 @@ class Inputs(NamedTuple):
 class Prediction(NamedTuple):
     """What is expected of the coming label, given its input.
 
-    mixture: of the S hypotheses, and outliers if there are any. belief: after the input alone. phi:
-    features. log_inlier, log_outlier: (B, 1) or (B, S), of the input having been drawn from each
-    hypothesis or from the outliers.
+    mixture: of the S hypotheses, outliers if there are any, and what is beside them. belief: after
+    the input alone. phi: features. log_inlier, log_outlier: (B, 1) or (B, S), of the input having
+    been drawn from each hypothesis or from the outliers. beside: (B, 1) weight of what answers are
+    averaged with, None where there is nothing.
     """
 
     mixture: Mixture
@@ -78,6 +79,7 @@ class Prediction(NamedTuple):
     phi: Tensor | None
     log_inlier: Tensor
     log_outlier: Tensor
+    beside: Tensor | None
 
 
 class Info(NamedTuple):
@@ -142,7 +144,7 @@ def predict(model: UnderlyingModel, state: FilterState, prior: Prior, inputs: In
     """Mixture predictive of the coming label from a grown state (paper, eq. 5).
 
     With an outlier rate `e` each hypothesis's density is `(1-e) p(x, y | eta[r]) + e p_out(x, y)`;
-    the mixture has the outlier's component after theirs.
+    after theirs the mixture has the outlier's component, then that of what is beside them.
     """
     phi = model.encode(inputs.x, state.context)
     rate = inputs.outlier_rate.unsqueeze(-1)
@@ -158,7 +160,12 @@ def predict(model: UnderlyingModel, state: FilterState, prior: Prior, inputs: In
         astray = torch.logsumexp(belief.log_prob + log_outlier, -1, keepdim=True)
         weight = torch.cat((belief.log_prob + log_inlier, astray), -1)
         mixture = Mixture(weight, join(mixture.components, outlier))
-    return Prediction(mixture, belief, phi, log_inlier, log_outlier)
+    beside = model.beside(state.context)
+    if beside is None:
+        return Prediction(mixture, belief, phi, log_inlier, log_outlier, None)
+    weights = mixture.log_weight + torch.log1p(-beside.weight), torch.log(beside.weight)
+    mixture = Mixture(torch.cat(weights, -1), join(mixture.components, beside.components))
+    return Prediction(mixture, belief, phi, log_inlier, log_outlier, beside.weight)
 
 
 def step(
@@ -168,7 +175,7 @@ def step(
     grown, growth = grow(state, prior, inputs)
     prediction = predict(model, grown, prior, inputs)
     y = torch.where(inputs.labelled.unsqueeze(-1), inputs.y, prior.location)
-    log_likelihood, inlier = _likelihood(prediction, y, inputs)
+    log_likelihood, inlier, log_beside = _likelihood(prediction, y, inputs)
     posterior, log_score = beliefs.observe(prediction.belief, log_likelihood)
     change = torch.where(growth.born, posterior.log_prob.exp(), 0.0).sum(-1)
     stats = model.update(grown.stats, prediction.phi, y, inlier)
@@ -177,10 +184,16 @@ def step(
         (torch.ones_like(y[:, :1]), *_moments(model, prediction.mixture, prior, y)), -1
     )
     totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
+    lead = torch.zeros_like(log_score)
+    if prediction.beside is not None:
+        lead = log_beside - log_score
+        log_own = torch.log1p(-prediction.beside)[:, 0]
+        log_other = torch.log(prediction.beside)[:, 0]
+        log_score = torch.logaddexp(log_own + log_score, log_other + log_beside)
     reading = None
     if model.believes:
         read = model.read(grown.stats, prediction.phi, y, inlier)
-        reading = _reading(prediction, posterior, read)
+        reading = _reading(prediction, posterior, read, lead)
     context = model.remember(grown.context, y, inputs.labelled, reading)
     new = FilterState(
         kept, grown.seq + 1, grown.steps, totals, grown.totals_at_start, context, stats
@@ -213,12 +226,12 @@ def _moments(
     return torch.where(missing, first, centred), torch.where(missing, second, centred.square())
 
 
-def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """As `label_likelihood`."""
+def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """As `label_likelihood`, then the log density (B,) of what is last in the mixture."""
     densities = prediction.mixture.components.joint_log_density(y.unsqueeze(1))
     slots = prediction.belief.log_prob.shape[-1]
-    outside = densities[:, slots:]
-    return label_likelihood(
+    outside = densities[:, slots:] if prediction.beside is None else densities[:, slots:-1]
+    likelihood, inlier = label_likelihood(
         densities[:, :slots],
         outside if outside.shape[-1] else None,
         prediction.log_inlier,
@@ -226,15 +239,16 @@ def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tens
         inputs.outlier_rate.unsqueeze(-1),
         inputs.labelled.unsqueeze(-1),
     )
+    return likelihood, inlier, densities[:, -1]
 
 
-def _reading(prediction: Prediction, posterior: Belief, read: Tensor) -> Reading:
+def _reading(prediction: Prediction, posterior: Belief, read: Tensor, lead: Tensor) -> Reading:
     """What is believed of labels; read: (B, S, k) by `UnderlyingModel.read`."""
     before = prediction.belief.log_prob.exp().unsqueeze(-1)
     slots = read.shape[1]
     mean = prediction.mixture.components.mean()[:, :slots]
     average = (posterior.log_prob.exp().unsqueeze(-1) * read).sum(1)
-    return Reading(average, (before * mean).sum(1) / before.sum(1))
+    return Reading(average, (before * mean).sum(1) / before.sum(1), lead)
 
 
 def input_likelihood(

@@ -79,7 +79,7 @@ class Layout:
         stats, context = model.start(unit, unit, device)
         self.max_hypotheses = max_hypotheses
         self.slots = max_hypotheses + 1
-        self.width = padded(self.slots + 1)
+        self.width = padded(self.slots + 2)
         self.outputs = model.y_dim
         self.context = context.shape[1]
         self._stats = type(stats)

@@ -175,8 +175,11 @@ def grow(
 
 
 @compiled
-def mix(rate: float, work: Floats) -> None:
-    """Turn CHANCE into the weights of the mixture, the outliers' last; fills INSIDE, OUTSIDE."""
+def mix(rate: float, beside: float, work: Floats) -> None:
+    """Turn CHANCE into the weights of the mixture, the outliers' last; fills INSIDE, OUTSIDE.
+
+    beside: weight of what is in the column before, 0 where there is nothing.
+    """
     chance = work[CHANCE]
     arithmetic.fill(work[INSIDE], math.log1p(-rate))
     arithmetic.fill(work[OUTSIDE], math.log(rate) if rate > 0 else -INF)
@@ -184,6 +187,10 @@ def mix(rate: float, work: Floats) -> None:
     everything = arithmetic.total(chance, n)
     arithmetic.scale(1.0 - rate, chance, n)
     chance[n - 1] = rate * everything
+    if beside > 0:
+        everything = arithmetic.total(chance, n)
+        arithmetic.scale(1.0 - beside, chance, n)
+        chance[n - 2] = beside * everything
 
 
 @compiled
@@ -199,7 +206,7 @@ def mix_by_input(rate: float, evidence: Floats, work: Floats) -> None:
         inside[i] = own + evidence[i] - each[i]
     for i in range(n):
         outside[i] = astray - each[i]
-    observe(work, 1.0)
+    observe(work)
     grown, chance, spare = work[GROWN], work[CHANCE], work[EACH]
     arithmetic.copy(work[POSTERIOR], grown)
     for i in range(n):
@@ -235,28 +242,13 @@ def with_outliers(work: Floats) -> None:
 
 
 @compiled
-def observe(work: Floats, counted: float) -> float:
-    """Bayes' rule with EACH, into POSTERIOR, MASS and PATH; returns the log score.
-
-    counted: share of the evidence that counts; the score is of all of it.
-    """
-    each, path = work[EACH], work[PATH]
-    n = whole(each)
-    log_score = _weigh(work)
-    if counted != 1.0:
-        arithmetic.scale(counted, each, n)
-        _weigh(work)
+def observe(work: Floats) -> float:
+    """Bayes' rule with EACH, into POSTERIOR, MASS and PATH; returns the log score."""
+    grown, each, posterior, path = work[GROWN], work[EACH], work[POSTERIOR], work[PATH]
+    n = whole(grown)
     for i in range(n):
         path[i] += each[i]
     arithmetic.shift(path, -arithmetic.largest(path, n), path, n)
-    return log_score
-
-
-@compiled
-def _weigh(work: Floats) -> float:
-    """Fill POSTERIOR and MASS; returns the log of the evidence in EACH."""
-    grown, each, posterior = work[GROWN], work[EACH], work[POSTERIOR]
-    n = whole(grown)
     for i in range(n):
         posterior[i] = grown[i] + each[i]
     top = arithmetic.largest(posterior, n)

@@ -124,7 +124,7 @@ class Kernel:
         """
         slots, lines, heads = held
         batch = len(rows)
-        _check("lines", lines, (len(lines), self._layout.height, padded(slots + 1)))
+        _check("lines", lines, (len(lines), self._layout.height, padded(slots + 2)))
         _check("heads", heads, (len(lines), self._layout.head))
         _check("rows", rows, (batch,), INT)
         _check("inputs", inputs, (batch, self._inputs))

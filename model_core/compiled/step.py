@@ -86,8 +86,9 @@ class RowStep(NamedTuple):
     models call and none contains: it takes long to compile.
 
     All but `number` and `context` have W columns, whole vectors: after those of the slots the last
-    one is the prior's, which outliers are drawn from (with a wider scale); those in between are as
-    slots that nothing was seen in.
+    one is the prior's, which outliers are drawn from (with a wider scale), the one before it what a
+    model has beside its hypotheses, if anything; those in between are as slots that nothing was
+    seen in.
     """
 
     model: Model
@@ -113,11 +114,12 @@ _MARGINAL = (
 class Functions(NamedTuple):
     """What a model computes in a step.
 
-    predict: fills `params`. score: log density EACH of the label; returns the share of it that
-    counts for run lengths. learn: updates `own` by the responsibilities SHARE; its argument is the
-    log score, and its result that, or nan where what follows would not be finite. remember: moves
-    the context on, and what statistics are stepped in place. summarise: (step, levels, spare, out)
-    fills a row of the summary; levels: (2, Q); spare: to work in, see `advance`.
+    predict: fills `params`; returns the weight of what is beside the hypotheses. score: log density
+    EACH of the label. learn: updates `own` by the responsibilities SHARE; its argument is the log
+    score of the hypotheses, its result that of the answer, nan where what follows would not be
+    finite. remember: moves the context on, and what statistics are stepped in place. summarise:
+    (step, levels, spare, out) fills a row of the summary; levels: (2, Q); spare: to work in, see
+    `advance`.
     """
 
     predict: Any
@@ -236,21 +238,20 @@ def advance(
         slot, previous, changes = belief.grow(line, slots, head, number, hazards[b], work)
         _load(line, first, slot, own)
         step = RowStep(model, number, context, line, own, params, work, marginal)
-        call(predict, step)
+        beside = call(predict, step)
         if model.by_input:
             belief.mix_by_input(rate, params[model.classes], work)
         else:
-            belief.mix(rate, work)
+            belief.mix(rate, beside, work)
         arithmetic.fill(work[EACH], 0.0)
         arithmetic.fill(work[SHARE], 1.0)
-        counted = 1.0
         if labelled:
-            counted = call(score, step)
+            call(score, step)
         if labelled and rate > 0:
             belief.with_outliers(work)
         for i in range(slots, width):  # what is no hypothesis learns nothing
             work[SHARE, i] = 0.0
-        log_score = belief.observe(work, counted)
+        log_score = belief.observe(work)
         finite = belief.totals_after(head, model.outputs, number, totals)
         best = arithmetic.largest(work[PATH], width)
         if not (finite and math.isfinite(log_score) and math.isfinite(best)):

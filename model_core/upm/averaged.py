@@ -34,7 +34,10 @@ with the forecast `m` of all hypotheses:
 
 So an outlier is no lever on the next forecast.
 
-Beside that: with an outlier rate `w` is times the inlier responsibility of the regime, which alpha,
+Answers are averaged with a random walk, which has no vote on changes, by how each has forecast the
+stream; see `walk`.
+
+With an outlier rate `w` is times the inlier responsibility of the regime, which alpha,
 pi, the shares and the lag learn by, too. Of a missing output nothing is learned, but that beta
 grows with alpha. No expert is believed farther than `REACH` scales outside the range of the lags:
 one that was learned from labels close together may lead anywhere when they jump.
@@ -42,6 +45,7 @@ one that was learned from labels close together may lead anywhere when they jump
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -53,7 +57,16 @@ from model_core.lazy import Tensor, torch
 from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
-from model_core.upm.base import ClosedForm, Floats, Reading, Stats, in_units, of_arrays
+from model_core.upm import walk
+from model_core.upm.base import (
+    Beside,
+    ClosedForm,
+    Floats,
+    Reading,
+    Stats,
+    in_units,
+    of_arrays,
+)
 
 _REGRESSION = maths("regression")
 _SPECIAL = maths("special")
@@ -160,13 +173,29 @@ class Averaged(ClosedForm):
     def fresh_context(self, location: Floats, scale: Floats) -> Floats:
         """Time, location, scale, least and greatest lag and the latest, labels by scale of noise.
 
-        (B, 1 + 8 d); lags are in the stream's units. The labels (3 of each output) are those that
-        the prior's shares stand for, and the responsibilities for those after them.
+        (B, 3 + 13 d); lags are in the stream's units. The labels (3 of each output) are those that
+        the prior's shares stand for, and the responsibilities for those after them. Then the walk.
         """
         batch, outputs = location.shape
         nothing = np.zeros((batch, 3 * outputs))
         counts = np.tile(SHARES_COUNT * np.array(SHARES), (batch, outputs))
-        return np.hstack((np.zeros((batch, 1)), location, scale, nothing, counts))
+        time = np.zeros((batch, 1))
+        return np.hstack((time, location, scale, nothing, counts, walk.begin(batch, outputs)))
+
+    def beside(self, context: Tensor) -> Beside:
+        """The random walk."""
+        _, location, scale, *_, kept = self._parts(context)
+        forecast = walk.forecast(kept)
+        df = forecast.df[:, :1]
+        loc = location + scale * forecast.loc
+        width = scale * forecast.scale
+
+        def of_parts(value: Tensor) -> Tensor:
+            return value[:, None, :, None].expand(-1, 1, self.y_dim, self.parts)
+
+        alike = SkewedT(of_parts(df), of_parts(loc), of_parts(width), of_parts(torch.ones_like(df)))
+        equal = torch.full_like(alike.loc, -math.log(self.parts))
+        return Beside(walk.weight(kept), Blend(alike, equal))
 
     def read(self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Tensor:
         """Responsibilities of the scales for each output, whatever the expert: (B, S, 3 d)."""
@@ -178,24 +207,27 @@ class Averaged(ClosedForm):
     def remember(
         self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None
     ) -> Tensor:
-        """Lag and shares after a label."""
+        """Lag, shares and walk after a label."""
         assert reading is not None
-        time, location, scale, least, most, lag, counts = self._parts(context)
+        time, location, scale, least, most, lag, counts, kept = self._parts(context)
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
-        shares = reading.average.unflatten(-1, (self.y_dim, len(SCALES)))
+        shares = reading.average.reshape(-1, self.y_dim, len(SCALES))
         believed = torch.lerp(reading.expected, y, shares[..., :-1].sum(-1))
         value = torch.where(there, in_units(believed, location, scale), lag)
         least = torch.minimum(least, value)
         most = torch.maximum(most, value)
         learned = torch.where(there.unsqueeze(-1), shares, 0.0).flatten(1)
-        return torch.cat((time + 1, location, scale, least, most, value, counts + learned), -1)
+        moved = walk.advance(kept, in_units(y, location, scale), labelled, reading.lead)
+        return torch.cat(
+            (time + 1, location, scale, least, most, value, counts + learned, moved), -1
+        )
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """Time, the lag, least and greatest forecast, shares."""
-        time, location, scale, least, most, lag, counts = self._parts(context)
+        time, location, scale, least, most, lag, counts, _ = self._parts(context)
         lowest = location + scale * (least - REACH)
         highest = location + scale * (most + REACH)
-        by_output = counts.unflatten(-1, (self.y_dim, len(SCALES)))
+        by_output = counts.reshape(-1, self.y_dim, len(SCALES))
         shares = by_output / by_output.sum(-1, keepdim=True)
         return torch.cat((time, lag, lowest, highest, shares.flatten(1)), -1)
 
@@ -304,7 +336,8 @@ class Averaged(ClosedForm):
     def _shares_of(self, phi: Tensor) -> Tensor:
         """Shares (B, d, 3) of the scales of the noise."""
         first = 1 + 3 * self.y_dim
-        return phi[:, first : first + 3 * self.y_dim].unflatten(-1, (self.y_dim, len(SCALES)))
+        shares = phi[:, first : first + self.y_dim * len(SCALES)]
+        return shares.reshape(-1, self.y_dim, len(SCALES))
 
     def _freedom(self, stats: AveragedStats) -> Tensor:
         """Degrees of freedom (B, S, 1 or d, 1 or J)."""
@@ -325,7 +358,7 @@ class Averaged(ClosedForm):
 
     def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
         d = self.y_dim
-        return torch.tensor_split(context, [1, *(1 + k * d for k in range(1, 6))], -1)
+        return torch.tensor_split(context, [1, *(1 + k * d for k in (1, 2, 3, 4, 5, 8))], -1)
 
 
 def _missing(y: Tensor) -> Tensor:

@@ -46,15 +46,27 @@ class Starts(NamedTuple):
     log_input: Tensor | None = None
 
 
+class Beside(NamedTuple):
+    """What answers are averaged with, beside the hypotheses.
+
+    weight: (B, 1) its probability. components: of the model's family, (B, 1).
+    """
+
+    weight: Tensor
+    components: Components
+
+
 class Reading(NamedTuple):
     """What a filter believes of a label.
 
     average: (B, k) of `UnderlyingModel.read` over hypotheses, given the label. expected: (B, d)
-    mean of the hypotheses' forecast.
+    mean of the hypotheses' forecast. lead: (B,) log density of the label by what is beside them
+    less that by them; 0 where there is nothing.
     """
 
     average: Tensor
     expected: Tensor
+    lead: Tensor
 
 
 class UnderlyingModel(ABC):
@@ -121,6 +133,10 @@ class UnderlyingModel(ABC):
         reading: there if the model `believes`.
         """
         return context
+
+    def beside(self, context: Tensor) -> Beside | None:
+        """What else forecasts the label; it has no vote on changes."""
+        return None
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor | None:
         """Features (B, n) of inputs (B, x_dim) in a context (B, c)."""

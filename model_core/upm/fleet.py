@@ -31,7 +31,7 @@ from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.maths.regression import SCALES
 from model_core.upm.averaged import Averaged, AveragedStats, ExpertsReading, mixed
-from model_core.upm.base import Reading, UnderlyingModel
+from model_core.upm.base import Beside, Reading, UnderlyingModel
 
 
 class FleetStats(NamedTuple):
@@ -113,6 +113,10 @@ class Fleet(Averaged):
         lags = location.new_zeros(len(location), self.lags * self.y_dim)
         return torch.cat((super().context(location, scale), lags), -1)
 
+    def beside(self, context: Tensor) -> Beside:
+        """The random walk."""
+        return super().beside(self._split(context)[0])
+
     def remember(
         self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None
     ) -> Tensor:
@@ -120,7 +124,7 @@ class Fleet(Averaged):
         own, lags = self._split(context)
         own = super().remember(own, y, labelled, reading)
         if self.lags:
-            *_, latest, _ = self._parts(own)
+            *_, latest, _, _ = self._parts(own)
             lags = torch.cat((latest, lags[:, : -self.y_dim]), -1)
         return torch.cat((own, lags), -1)
 

@@ -37,7 +37,7 @@ from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm import wishart
 from model_core.upm.averaged import Averaged, AveragedStats, mixed
-from model_core.upm.base import Floats, Stats, of_arrays
+from model_core.upm.base import Beside, Floats, Stats, of_arrays
 
 _REGRESSION = maths("regression")
 
@@ -129,6 +129,13 @@ class Joint(Averaged):
         alone = self._alone.outlier(prior.alone, phi)
         return self._independent(alone, 2 * prior.alpha)
 
+    def beside(self, context: Tensor) -> Beside:
+        """The random walks."""
+        weight, components = self._alone.beside(context)
+        assert isinstance(components, Blend)
+        df = components.parts.df[:, :, 0, :1]
+        return Beside(weight, self._independent(components, df))
+
     def read(  # type: ignore[override]
         self, stats: JointStats, phi: Tensor | None, y: Tensor, weight: Tensor
     ) -> Tensor:
@@ -148,6 +155,7 @@ class Joint(Averaged):
         reading = self._read(stats, phi, y)
         alone = self._alone.update(stats.alone, phi, y, weight)
         share = weight * _REGRESSION.precision(*reading.responsibilities.unbind(-1))
+        solved = reading.solved.unsqueeze(-1)
         f = _features(phi, self.y_dim)
         error = reading.error
         gain = share / (1 + share * reading.variance)
@@ -156,7 +164,7 @@ class Joint(Averaged):
             lacking = weight[..., None, None] * lacking
         return JointStats(
             *alone,
-            stats.matrix + gain[..., None, None] * reading.solved.unsqueeze(-1) * error.unsqueeze(2),
+            stats.matrix + gain[..., None, None] * solved * error.unsqueeze(2),
             stats.inverse + share[..., None, None] * (f.unsqueeze(-1) * f.unsqueeze(-2)),
             wishart.grown(stats.psi, error, gain, lacking),
             stats.nu + weight.unsqueeze(-1),
@@ -180,9 +188,9 @@ class Joint(Averaged):
         variance = (f * solved).sum(-1).clamp(min=0)
         location = self._bounded((f.unsqueeze(-2) @ stats.matrix).mT, phi).mT
         df = stats.nu - (self.y_dim - 1)
-        spread = _REGRESSION.squared_scale(
-            1 / df, torch.where(failed > 0, torch.nan, variance).unsqueeze(-1), df.new_tensor(SCALES)
-        )
+        certain = torch.where(failed > 0, torch.nan, variance)
+        scales = df.new_tensor(SCALES)
+        spread = _REGRESSION.squared_scale(1 / df, certain.unsqueeze(-1), scales)
         shape = *spread.shape, self.y_dim
         together = wishart.student_t(
             df.unsqueeze(-1).expand(*spread.shape, 1),

@@ -272,7 +272,7 @@ def test_moments_and_marginals_of_a_component_are_those_of_its_draws(name, kind)
         df = [torch.full_like(one.parameters()[k], 30.0) for k in (0, 5)]
         alone = one.alone._replace(parts=one.alone.parts._replace(df=df[0]))
         together = one.together._replace(df=df[1])
-        choice = tensor([[[0.5, 0.3, 0.2]]]).log()
+        choice = tensor([[[0.5, 0.25, 0.15, 0.1]]]).log()
         one = one._replace(alone=alone, together=together, log_choice=choice)
     many = one.rebuilt(*(p.expand(-1, 100_000, *p.shape[2:]) for p in one.parameters()))
     drawn = many.sample(torch.Generator().manual_seed(0))[0]

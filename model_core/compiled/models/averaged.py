@@ -17,12 +17,13 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, OUTLIER_RATE, arithmetic, mixture
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.jit import Floats, compiled, either, inlined, whole
-from model_core.compiled.models import student_t
+from model_core.compiled.models import student_t, walk
 from model_core.compiled.models.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.regression import SCALES
+from model_core.maths.walk import TAILS
 from model_core.upm import averaged
 from model_core.upm.averaged import EXPERTS, LAG, LINE, REACH, UNIT
 from model_core.upm.base import FARTHEST
@@ -31,7 +32,7 @@ MANY = len(SCALES)
 FEATURES = tuple(expert.feature for expert in EXPERTS)
 # Columns of a reading: average responsibilities of the scales come first.
 FORECAST = MANY
-_REGRESSION = maths("regression")
+_FAMILIES, _REGRESSION = maths("families"), maths("regression")
 
 
 class Places(NamedTuple):
@@ -40,8 +41,8 @@ class Places(NamedTuple):
     logs, origin: in the statistics, whose first `kept` are those of `averaged`. Then in `params`,
     given the label: responsibilities (d J scales) of the scales, log densities (d J) by experts,
     posteriors (d J) of these, evidence (d) log density by all. features (d F): the second ones.
-    variances (d J): `f' Lambda^-1 f`. spreads (d J): squared scales of the usual noise. reading (d):
-    see `FORECAST`. spare (3): to work in.
+    variances (d J): `f' Lambda^-1 f`. spreads (d J): squared scales of the usual noise. reading
+    (d): see `FORECAST`. walk: its weight, and its lead given the label. spare (3): to work in.
     """
 
     logs: int
@@ -55,6 +56,7 @@ class Places(NamedTuple):
     variances: int
     spreads: int
     reading: int
+    walk: int
     spare: int
     end: int
 
@@ -74,10 +76,11 @@ def places_of(d: int, noise: Noise) -> Places:
     variances = features + fixed * d
     spreads = variances + every * d
     reading = spreads + every * d
-    spare = reading + d
+    walk_line = reading + d
+    spare = walk_line + 1
     return Places(
         logs, origin, origin + 1, responsibilities, experts, posteriors, evidence, features,
-        variances, spreads, reading, spare, spare + 3,
+        variances, spreads, reading, walk_line, spare, spare + 3,
     )  # fmt: skip
 
 
@@ -99,11 +102,10 @@ def noise_of(model: averaged.Averaged, own: int = 0) -> Noise:
 
 @compiled
 def predict(step: RowStep) -> float:
-    """Average of the experts."""
+    """Average of the experts, and the walk."""
     model = step.model
     regress(model.outputs, model.noise, step.context, step.own, step.params)
-    complete(model.outputs, model.noise, step.context, step.own, step.params)
-    return 0.0
+    return complete(model.outputs, model.noise, step.context, step.own, step.params)
 
 
 @compiled
@@ -184,8 +186,11 @@ def share_of(d: int, output: int, scale: int, context: Floats) -> float:
 
 
 @compiled
-def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) -> None:
-    """Weights and what follows, once there are the regressions of all experts."""
+def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) -> float:
+    """Weights, the walk and what follows, once there are the regressions of all experts.
+
+    Returns the walk's weight.
+    """
     at, every, n = places_of(d, noise), noise.parts // MANY, whole(params[0])
     weights, chance = student_t.weights_of(d, noise), params[at.spare]
     for k in range(d * every):
@@ -194,7 +199,53 @@ def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats)
             share, weight = share_of(d, k // every, c, context), params[weights + k * MANY + c]
             for i in range(n):
                 weight[i] = share * chance[i]
+    _walk(d, noise, context, params)
     student_t.finish(d, noise, params)
+    return float(params[at.walk, 0])
+
+
+@compiled
+def _walk(d: int, noise: Noise, context: Floats, params: Floats) -> None:
+    """The walk's forecast in the column before the last, whose first part is all of it."""
+    kept, at = context[1 + 8 * d :], whole(params[0]) - 2
+    params[places_of(d, noise).walk, 0] = kept[walk.WEIGHT]
+    first, weights = student_t.before_locations(d, noise), student_t.weights_of(d, noise)
+    for group in range(2 * d, first, student_t.FREEDOM):
+        params[group, at] = 0.5 * TAILS
+    for o in range(d):
+        scale = context[1 + d + o]
+        loc = context[1 + o] + scale * walk.location(kept, d, o)
+        square = scale * scale * walk.square(kept, d, o)
+        for k in range(o * noise.parts, (o + 1) * noise.parts):
+            params[first + k, at] = loc
+            params[first + d * noise.parts + k, at] = square
+            params[weights + k, at] = 1.0 if k == o * noise.parts else 0.0
+
+
+@compiled
+def _walk_density(d: int, noise: Noise, output: int, y: float, params: Floats) -> float:
+    """Log density of a label's output by the walk."""
+    at, k = whole(params[0]) - 2, output * noise.parts
+    first, freedom = student_t.before_locations(d, noise), 2 * d
+    return float(
+        _FAMILIES.student_t_log_density(
+            y - params[first + k, at], 1.0 / params[first + d * noise.parts + k, at],
+            params[freedom + HALF, at], params[freedom + NORM, at], params[freedom + FACTOR, at],
+            params[freedom + INVERSE, at],
+        )
+    )  # fmt: skip
+
+
+@compiled
+def score_with_walk(
+    d: int, noise: Noise, number: Floats, log_score: float, params: Floats
+) -> float:
+    """Log score of the answer; the walk's lead before that of the hypotheses is kept."""
+    own, density = params[places_of(d, noise).walk], 0.0
+    for o in range(d):
+        density += _walk_density(d, noise, o, number[LABEL + o], params)
+    own[1] = density - log_score
+    return arithmetic.logaddexp(math.log1p(-own[0]) + log_score, math.log(own[0]) + density)
 
 
 @compiled
@@ -205,7 +256,7 @@ def score(step: RowStep) -> float:
         model.outputs, model.noise, step.number, step.context, step.own, step.params,
         step.work[EACH],
     )  # fmt: skip
-    return 1.0
+    return 0.0
 
 
 @compiled
@@ -229,7 +280,8 @@ def log_density(
         )
         for j in range(every):
             k, y, skew = o * every + j, number[LABEL + o], noise.skews[j * MANY]
-            loc, freedom = params[location_of(d, noise, o, j)], student_t.freedom_of(d, noise, k * MANY)
+            loc = params[location_of(d, noise, o, j)]
+            freedom = student_t.freedom_of(d, noise, k * MANY)
             half, norm = params[freedom + HALF], params[freedom + NORM]
             factor, inverse = params[freedom + FACTOR], params[freedom + INVERSE]
             variance, spread = params[at.variances + k], params[at.spreads + k]
@@ -258,13 +310,11 @@ def learn(step: RowStep, log_score: float) -> float:
     d, noise = model.outputs, model.noise
     read(d, noise, work[CHANCE], work[MASS], work[SHARE], params)
     update(d, noise, step.number, step.context[0], work[SHARE], step.own, params)
-    return log_score
+    return score_with_walk(d, noise, step.number, log_score, params)
 
 
 @compiled
-def read(
-    d: int, noise: Noise, chance: Floats, mass: Floats, share: Floats, params: Floats
-) -> None:
+def read(d: int, noise: Noise, chance: Floats, mass: Floats, share: Floats, params: Floats) -> None:
     """Average responsibilities of the scales over hypotheses and experts, and the forecasts.
 
     chance, mass: probabilities of hypotheses before and given the label. share: responsibilities of
@@ -287,9 +337,9 @@ def read(
 
 @compiled
 def forecast(chance: Floats, means: Floats) -> float:
-    """Average of the hypotheses' means; outliers, in the last column, do not count."""
+    """Average of the hypotheses' means; walk and outliers, in the last columns, do not count."""
     total, everything = 0.0, 0.0
-    for i in range(whole(chance) - 1):
+    for i in range(whole(chance) - 2):
         total += chance[i] * means[i] if chance[i] > 0 else 0.0
         everything += chance[i]
     return total / everything
@@ -388,15 +438,17 @@ def reweigh(
 
 @compiled
 def remember(step: RowStep) -> float:
-    """Time, the lag and its range, labels by scale of the noise."""
+    """Time, the lag and its range, labels by scale of the noise, and the walk."""
     advance(step.model.outputs, step.model.noise, step.number, step.context, step.params)
     return 0.0
 
 
 @compiled
 def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Floats) -> None:
-    """Time, the lag and its range, labels by scale of the noise."""
-    first = places_of(d, noise).reading
+    """Time, the lag and its range, labels by scale of the noise, and the walk."""
+    at = places_of(d, noise)
+    first = at.reading
+    walk.advance(d, number, context, 1 + 8 * d, params[at.walk, 1])
     context[0] += 1.0
     if number[LABELLED] == 0:
         return

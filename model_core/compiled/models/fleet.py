@@ -74,13 +74,12 @@ def predict(step: RowStep) -> float:
         arithmetic.copy(shape, params[student_t.freedom_of(d, noise, k * MANY)])
         _exclude(d, noise, o, own, params)
         averaged.by_scale(d, noise, o, learned, context, params)
-    averaged.complete(d, noise, context, own, params)
-    return 0.0
+    return averaged.complete(d, noise, context, own, params)
 
 
 @compiled
 def _exclude(d: int, noise: Noise, o: int, own: Floats, params: Floats) -> None:
-    """The learned expert is none of an outlier's: there it has no weight, and numbers of the first."""
+    """The learned expert is none of an outlier's: no weight there, and the first one's numbers."""
     at, every, last = averaged.places_of(d, noise), noise.parts // MANY, whole(params[0]) - 1
     learned = every - 1
     first = o * every
@@ -133,6 +132,7 @@ def learn(step: RowStep, log_score: float) -> float:
         for a in range(size):
             arithmetic.add_product(projected[a], moved, own[at.kept + a * d + o])
     regression.gain(average, projected)
+    log_score = averaged.score_with_walk(d, noise, number, log_score, params)
     return log_score + regression.unbounded(projected)
 
 

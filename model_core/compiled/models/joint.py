@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from model_core.compiled import LABEL, arithmetic, mixture
+from model_core.compiled import arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.jit import Floats, call, compiled, either, whole
@@ -86,7 +86,7 @@ def predict(step: RowStep) -> float:
     params = step.params
     d, noise = model.outputs, model.noise
     averaged.regress(d, noise, context, own, params)
-    averaged.complete(d, noise, context, own, params)
+    beside = averaged.complete(d, noise, context, own, params)
     at, n = places_of(d, noise), whole(own[0])
     more, block = params[at.more : at.block], params[at.block :]
     wishart.forecast(
@@ -96,8 +96,9 @@ def predict(step: RowStep) -> float:
     alone, together = more[WEIGHT], more[WEIGHT + 1]
     arithmetic.exp_of(own[at.choice], 0.0, alone, n)
     arithmetic.exp_of(own[at.choice + 1], 0.0, together, n)
-    alone[n - 1] = 1.0  # outliers are independent for certain
-    together[n - 1] = 0.0
+    for i in range(n - 2, n):  # walks and outliers are independent for certain
+        alone[i] = 1.0
+        together[i] = 0.0
     for o in range(d):
         loc, mean = block[LOCATION + o], more[MEANS + o]
         least, most = averaged.bounds(d, o, context)
@@ -105,7 +106,7 @@ def predict(step: RowStep) -> float:
             loc[i] = max(least, min(most, loc[i]))
         arithmetic.multiply(alone, params[o], mean)
         arithmetic.add_product(together, loc, mean)
-    return 0.0
+    return beside
 
 
 @compiled
@@ -151,7 +152,7 @@ def score(step: RowStep) -> float:
     )
     arithmetic.copy(density, more[EVIDENCE])
     density[last] = astray  # outliers are independent for certain
-    return 1.0
+    return 0.0
 
 
 @compiled
@@ -203,7 +204,7 @@ def learn(step: RowStep, log_score: float) -> float:
         number, share, more[DENSITY : DENSITY + 2], more[EVIDENCE],
         own[at.choice : at.choice + 2], more[ONE : OTHER + 1],
     )  # fmt: skip
-    return log_score
+    return averaged.score_with_walk(d, noise, number, log_score, params)
 
 
 @compiled
@@ -273,9 +274,7 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
 
 
 @compiled
-def _variance(
-    o: int, d: int, psi: Floats, more: Floats, block: Floats, params: Floats
-) -> None:
+def _variance(o: int, d: int, psi: Floats, more: Floats, block: Floats, params: Floats) -> None:
     """Turn an output's variances by independent outputs into those of hypotheses."""
     alone, together, mean = more[WEIGHT], more[WEIGHT + 1], more[MEANS + o]
     first, variance, loc = params[o], params[d + o], block[LOCATION + o]

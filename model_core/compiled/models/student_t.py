@@ -145,14 +145,19 @@ def score(step: RowStep) -> float:
     for o in range(outputs):
         at = freedom_of(outputs, noise, o)
         half, norm, factor = params[at + HALF], params[at + NORM], params[at + FACTOR]
-        inverse, y, own = params[at + INVERSE], step.number[LABEL + o], params[first + 2 * outputs + o]
+        inverse, own = params[at + INVERSE], params[first + 2 * outputs + o]
         loc, square = params[first + o], params[first + outputs + o]
         for i in range(whole(own)):
             own[i] = _FAMILIES.student_t_log_density(
-                y - loc[i], 1.0 / square[i], half[i], norm[i], factor[i], inverse[i]
+                step.number[LABEL + o] - loc[i],
+                1.0 / square[i],
+                half[i],
+                norm[i],
+                factor[i],
+                inverse[i],
             )
         arithmetic.add(each, own, each)
-    return 1.0
+    return 0.0
 
 
 @compiled
