@@ -42,7 +42,8 @@ class Places(NamedTuple):
     given the label: responsibilities (d J scales) of the scales, log densities (d J) by experts,
     posteriors (d J) of these, evidence (d) log density by all. features (d F): the second ones.
     variances (d J): `f' Lambda^-1 f`. spreads (d J): squared scales of the usual noise. reading
-    (d): see `FORECAST`. walk: its weight, and its lead given the label. spare (3): to work in.
+    (d): see `FORECAST`. walk: its weight, its log density of the label and then its lead. spare
+    (3): to work in.
     """
 
     logs: int
@@ -237,15 +238,12 @@ def _walk_density(d: int, noise: Noise, output: int, y: float, params: Floats) -
 
 
 @compiled
-def score_with_walk(
-    d: int, noise: Noise, number: Floats, log_score: float, params: Floats
-) -> float:
+def score_with_walk(d: int, noise: Noise, log_score: float, params: Floats) -> float:
     """Log score of the answer; the walk's lead before that of the hypotheses is kept."""
-    own, density = params[places_of(d, noise).walk], 0.0
-    for o in range(d):
-        density += _walk_density(d, noise, o, number[LABEL + o], params)
+    own = params[places_of(d, noise).walk]
+    weight, density = own[0], own[1]
     own[1] = density - log_score
-    return arithmetic.logaddexp(math.log1p(-own[0]) + log_score, math.log(own[0]) + density)
+    return arithmetic.logaddexp(math.log1p(-weight) + log_score, math.log(weight) + density)
 
 
 @compiled
@@ -272,7 +270,9 @@ def log_density(
     """Fill the label's log densities, of all outputs, and what it makes likely of each."""
     at, every = places_of(d, noise), noise.parts // MANY
     arithmetic.fill(density, 0.0)
+    params[at.walk, 1] = 0.0
     for o in range(d):
+        params[at.walk, 1] += _walk_density(d, noise, o, number[LABEL + o], params)
         usual, heavy, wild = (
             share_of(d, o, 0, context),
             share_of(d, o, 1, context),
@@ -310,7 +310,7 @@ def learn(step: RowStep, log_score: float) -> float:
     d, noise = model.outputs, model.noise
     read(d, noise, work[CHANCE], work[MASS], work[SHARE], params)
     update(d, noise, step.number, step.context[0], work[SHARE], step.own, params)
-    return score_with_walk(d, noise, step.number, log_score, params)
+    return score_with_walk(d, noise, log_score, params)
 
 
 @compiled

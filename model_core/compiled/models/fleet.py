@@ -132,7 +132,7 @@ def learn(step: RowStep, log_score: float) -> float:
         for a in range(size):
             arithmetic.add_product(projected[a], moved, own[at.kept + a * d + o])
     regression.gain(average, projected)
-    log_score = averaged.score_with_walk(d, noise, number, log_score, params)
+    log_score = averaged.score_with_walk(d, noise, log_score, params)
     return log_score + regression.unbounded(projected)
 
 

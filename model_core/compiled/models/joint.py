@@ -204,7 +204,7 @@ def learn(step: RowStep, log_score: float) -> float:
         number, share, more[DENSITY : DENSITY + 2], more[EVIDENCE],
         own[at.choice : at.choice + 2], more[ONE : OTHER + 1],
     )  # fmt: skip
-    return averaged.score_with_walk(d, noise, number, log_score, params)
+    return averaged.score_with_walk(d, noise, log_score, params)
 
 
 @compiled
