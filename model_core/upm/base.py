@@ -121,6 +121,10 @@ class UnderlyingModel(ABC):
         """
         return context
 
+    def evidence_share(self, context: Tensor) -> Tensor | None:
+        """Share (B, 1) of a label's log likelihood that counts for run lengths; None: all."""
+        return None
+
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor | None:
         """Features (B, n) of inputs (B, x_dim) in a context (B, c)."""
         return x

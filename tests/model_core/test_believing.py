@@ -111,17 +111,23 @@ def test_no_forecast_runs_away(build):
     assert (found <= REACH + 1e-9).all(), dict(zip(series_of, found, strict=True))
 
 
-def test_regimes_choose_what_fits():
+def test_regimes_choose_what_fits_and_errors_that_follow_their_neighbours_count_less():
     rng, model = np.random.default_rng(3), Joint(y_dim=3)
     independent = rng.normal(size=(150, 3))
+    # An autoregression of order one has no model of what has two roots of one angle.
+    smooth = np.zeros_like(independent)
+    for t in range(2, len(smooth)):
+        smooth[t] = 1.8 * smooth[t - 1] - 0.9 * smooth[t - 2] + independent[t]
     mixed = independent @ np.linalg.cholesky(0.1 * np.eye(3) + 0.9).T
-    y = np.stack((independent, mixed))
-    zeros = torch.zeros(2, 3, dtype=torch.float64)
+    y = np.stack((independent, mixed, smooth))
+    zeros = torch.zeros(3, 3, dtype=torch.float64)
     *_, (_, state, _) = walk(model, moca.make_prior(model, zeros, zeros + 1), streams(model, y), 10)
-    best = state.belief.log_prob.argmax(1)
-    chances = state.stats.log_choice[torch.arange(2), best, 0].exp()
+    shares, best = model.evidence_share(state.context), state.belief.log_prob.argmax(1)
+    chances = state.stats.log_choice[torch.arange(3), best, 0].exp()
     assert chances[0] > 0.99
     assert chances[1] < 0.01
+    assert shares[0] > 0.75
+    assert shares[2] < 0.5
 
 
 # --- fleets ---------------------------------------------------------------------------------------
