@@ -16,7 +16,7 @@ from model_core.components.real import MultivariateStudentT
 from model_core.stream import warmup
 from model_core.upm import untrained
 from model_core.upm.alpaca import Alpaca, NoisePrior
-from model_core.upm.averaged import REACH, SHARES_COUNT, Averaged
+from model_core.upm.averaged import LAG, LEVEL, LINE, REACH, SHARES_COUNT, Averaged
 from model_core.upm.base import Reading
 from model_core.upm.fleet import Fleet
 from model_core.upm.joint import Joint
@@ -50,6 +50,35 @@ def test_the_whole_filter_is_that_by_loops(name, loops, rate):
         found = belief_of(step.state)
         assert step.info.log_score.item() == pytest.approx(score, abs=1e-9, nan_ok=True)
         assert [found[s] for s in sorted(found)] == pytest.approx(starts.tolist(), abs=1e-9)
+
+
+def test_with_one_scale_of_noise_experts_are_bayesian_regressions():
+    """Evidence of all labels together is a multivariate Student-t."""
+    one, model = case("averaged-1"), case("averaged-1").model
+    usual = tensor([[1.0, 0.0, 0.0]])
+    prior = one.prior()
+    stats, context = prior.stats, prior.context.clone()
+    context[:, 6:9] = SHARES_COUNT * usual
+    (at,), (scale,) = one.location, one.scale
+    z = np.random.default_rng(4).normal(size=12)
+    evidence = 0.0
+    for label in tensor(at + scale * z):
+        phi, y = model.encode(None, context), label.reshape(1, 1)
+        evidence = evidence + model.predictive(stats, phi).parts.log_density(label)[0, 0, 0, ::3]
+        stats = model.update(stats, phi, y, tensor([[1.0]]))
+        context = model.remember(context, y, torch.tensor([True]), Reading(usual, y))
+    ones, second = np.ones(12), {LEVEL: 0.0 * z, LAG: np.r_[0.0, z[:-1]], LINE: np.arange(12) / 10}
+    precisions = {LEVEL: 1.0, LAG: model.autoregression, LINE: model.slope}
+    for j, feature in enumerate((LEVEL, LAG, LINE)):
+        f = np.stack((ones, second[feature]))
+        shape = np.eye(12) + f.T @ np.diag([1 / model.kappa, 1 / precisions[feature]]) @ f
+        shape *= scale**2 * model.beta / model.alpha
+        truth = distributions.multivariate_t(at * ones, shape, 2 * model.alpha).logpdf(
+            at + scale * z
+        )
+        assert evidence[j].item() == pytest.approx(truth, abs=1e-10)
+    posterior = torch.log_softmax(prior.stats.log_weight[0, 0, 0] + evidence, 0)
+    torch.testing.assert_close(stats.log_weight[0, 0, 0], posterior, atol=1e-10, rtol=0)
 
 
 def streams(model, labels: np.ndarray) -> list[Series]:
