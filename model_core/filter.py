@@ -177,6 +177,9 @@ def step(
     y = torch.where(inputs.labelled.unsqueeze(-1), inputs.y, prior.location)
     log_likelihood, inlier, log_beside = _likelihood(prediction, y, inputs)
     posterior, log_score = beliefs.observe(prediction.belief, log_likelihood)
+    counted = model.evidence_share(grown.context)
+    if counted is not None:
+        posterior, _ = beliefs.observe(prediction.belief, counted * log_likelihood)
     change = torch.where(growth.born, posterior.log_prob.exp(), 0.0).sum(-1)
     stats = model.update(grown.stats, prediction.phi, y, inlier)
     kept, pruned = beliefs.prune(posterior)

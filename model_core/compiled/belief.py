@@ -206,7 +206,7 @@ def mix_by_input(rate: float, evidence: Floats, work: Floats) -> None:
         inside[i] = own + evidence[i] - each[i]
     for i in range(n):
         outside[i] = astray - each[i]
-    observe(work)
+    observe(work, 1.0)
     grown, chance, spare = work[GROWN], work[CHANCE], work[EACH]
     arithmetic.copy(work[POSTERIOR], grown)
     for i in range(n):
@@ -242,13 +242,28 @@ def with_outliers(work: Floats) -> None:
 
 
 @compiled
-def observe(work: Floats) -> float:
-    """Bayes' rule with EACH, into POSTERIOR, MASS and PATH; returns the log score."""
-    grown, each, posterior, path = work[GROWN], work[EACH], work[POSTERIOR], work[PATH]
-    n = whole(grown)
+def observe(work: Floats, counted: float) -> float:
+    """Bayes' rule with EACH, into POSTERIOR, MASS and PATH; returns the log score.
+
+    counted: share of the evidence that counts; the score is of all of it.
+    """
+    each, path = work[EACH], work[PATH]
+    n = whole(each)
+    log_score = _weigh(work)
+    if counted != 1.0:
+        arithmetic.scale(counted, each, n)
+        _weigh(work)
     for i in range(n):
         path[i] += each[i]
     arithmetic.shift(path, -arithmetic.largest(path, n), path, n)
+    return log_score
+
+
+@compiled
+def _weigh(work: Floats) -> float:
+    """Fill POSTERIOR and MASS; returns the log of the evidence in EACH."""
+    grown, each, posterior = work[GROWN], work[EACH], work[POSTERIOR]
+    n = whole(grown)
     for i in range(n):
         posterior[i] = grown[i] + each[i]
     top = arithmetic.largest(posterior, n)

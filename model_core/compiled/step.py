@@ -115,7 +115,7 @@ class Functions(NamedTuple):
     """What a model computes in a step.
 
     predict: fills `params`; returns the weight of what is beside the hypotheses. score: log density
-    EACH of the label. learn: updates `own` by the responsibilities SHARE; its argument is the log
+    EACH of the label; returns the share of it that counts for run lengths. learn: updates `own` by the responsibilities SHARE; its argument is the log
     score of the hypotheses, its result that of the answer, nan where what follows would not be
     finite. remember: moves the context on, and what statistics are stepped in place. summarise:
     (step, levels, spare, out) fills a row of the summary; levels: (2, Q); spare: to work in, see
@@ -245,13 +245,14 @@ def advance(
             belief.mix(rate, beside, work)
         arithmetic.fill(work[EACH], 0.0)
         arithmetic.fill(work[SHARE], 1.0)
+        counted = 1.0
         if labelled:
-            call(score, step)
+            counted = call(score, step)
         if labelled and rate > 0:
             belief.with_outliers(work)
         for i in range(slots, width):  # what is no hypothesis learns nothing
             work[SHARE, i] = 0.0
-        log_score = belief.observe(work)
+        log_score = belief.observe(work, counted)
         finite = belief.totals_after(head, model.outputs, number, totals)
         best = arithmetic.largest(work[PATH], width)
         if not (finite and math.isfinite(log_score) and math.isfinite(best)):

@@ -138,6 +138,10 @@ class UnderlyingModel(ABC):
         """What else forecasts the label; it has no vote on changes."""
         return None
 
+    def evidence_share(self, context: Tensor) -> Tensor | None:
+        """Share (B, 1) of a label's log likelihood that counts for run lengths; None: all."""
+        return None
+
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor | None:
         """Features (B, n) of inputs (B, x_dim) in a context (B, c)."""
         return x

@@ -20,6 +20,17 @@ Of a label that some outputs are missing from, the others tell. Their density is
 and the vector autoregression learns from what is expected of the missing ones: `e` is the error
 that the others lead to, and to `psi'` is added the noise's scale matrix of what is missing given
 the others, without which `psi` would shrink (Dempster, Laird & Rubin 1977, *JRSS B* 39).
+
+What counts towards changes. Each hypothesis takes its errors for independent in time. Where those
+of all hypotheses' forecast are not, no model of these is right, and long stretches of errors of one
+sign are taken for changes. So a label's log likelihood counts for run lengths (not for forecasts)
+only by the share of independent observations among dependent ones (Bayley & Hammersley 1946,
+*Supplement to the JRSS* 8),
+
+    share = (1 - r) / (1 + r),    r = max(0, largest over outputs of b_o / a_o),
+
+with `a`, `b` sums of squares and of products of neighbours of the errors, in their running
+standard deviation and within `FAR` of it.
 """
 
 from __future__ import annotations
@@ -37,9 +48,12 @@ from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm import wishart
 from model_core.upm.averaged import Averaged, AveragedStats, mixed
-from model_core.upm.base import Beside, Floats, Stats, of_arrays
+from model_core.upm.base import Beside, Floats, Reading, Stats, in_units, of_arrays
 
 _REGRESSION = maths("regression")
+FAR = 3.0  # standard deviations within which errors count
+BEFORE = 20.0  # errors of the stream's scale, none like its neighbour, seen before the first
+WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last error
 
 
 class JointStats(NamedTuple):
@@ -115,6 +129,42 @@ class Joint(Averaged):
             np.full((batch, 1, 1), 2 * self.alpha + d - 1),
             np.full((batch, 1, 2), -math.log(2)),
         )
+
+    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
+        """That of `averaged`, then `WATCHED` numbers of each output: (B, 1 + 12 d)."""
+        one = np.ones_like(location)
+        nothing = np.zeros_like(location)
+        watched = one, BEFORE * one, nothing, nothing
+        return np.hstack((super().fresh_context(location, scale), *watched))
+
+    def remember(
+        self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None
+    ) -> Tensor:
+        """That of `averaged`, and the errors of the hypotheses' forecast."""
+        assert reading is not None
+        own, watched = self._split(context)
+        time, location, scale, *_ = self._parts(own)
+        variance, squares, products, last = watched.chunk(WATCHED, -1)
+        expected = in_units(reading.expected, location, scale)
+        error = in_units(y, location, scale) - expected
+        z = (error / variance.sqrt()).clamp(-FAR, FAR)
+        moved = (torch.minimum(error.square(), FAR**2 * variance) - variance) / (BEFORE + time)
+        learned = torch.cat((variance + moved, squares + z.square(), products + z * last, z), -1)
+        # What follows a missing label has no neighbour.
+        unlearned = torch.cat((variance, squares, products, torch.zeros_like(last)), -1)
+        there = labelled.unsqueeze(-1) & ~torch.isnan(y)
+        watched = torch.where(there.repeat(1, WATCHED), learned, unlearned)
+        return torch.cat((super().remember(own, y, labelled, reading), watched), -1)
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """As `averaged`."""
+        return super().encode(x, self._split(context)[0])
+
+    def evidence_share(self, context: Tensor) -> Tensor:
+        """`(1 - r) / (1 + r)`, (B, 1)."""
+        _, squares, products, _ = self._split(context)[1].chunk(WATCHED, -1)
+        r = (products / squares).amax(-1, keepdim=True).clamp(min=0)
+        return (1 - r) / (1 + r)
 
     def predictive(self, stats: JointStats, phi: Tensor | None) -> Either:  # type: ignore[override]
         """Of independent outputs, and Student-t of all together, one for each scale."""
@@ -233,6 +283,11 @@ class Joint(Averaged):
         choice = torch.cat((torch.zeros_like(never[..., :1]), never), -1)
         freedom = df.unsqueeze(-1).expand(*shape[:3], 1)
         return Either(alone, MultivariateStudentT(freedom, loc.expand(shape), factor), choice)
+
+    def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Context of `averaged`, and what is watched."""
+        watched = WATCHED * self.y_dim
+        return context[..., :-watched], context[..., -watched:]
 
 
 def _diagonal(values: Floats) -> Floats:

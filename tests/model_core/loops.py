@@ -128,14 +128,23 @@ class Belief:
             counts.append(learn((1 - rate) * inside / both))
             expected = expected + chance / grown.sum() * means
         evidence = (grown * likelihood).sum()
-        posterior = grown * likelihood / evidence
+        counted = grown * np.array(likelihood) ** self.evidence_share()
+        posterior = counted / counted.sum()
         learned = np.einsum("s,soc->oc", posterior, counts)
         v = learned[:, :2].sum(1)
         self.lag = (v * y + (1 - v) * expected - self.location) / self.scale
         self.least, self.most = np.minimum(self.least, self.lag), np.maximum(self.most, self.lag)
         self.counts = self.counts + learned
         self.log_prob = np.log(posterior)
+        self.watch((y - expected) / self.scale)
         return np.log(evidence)
+
+    def evidence_share(self):
+        """Power of a likelihood that counts for run lengths."""
+        return 1.0
+
+    def watch(self, error):
+        """See an error of the forecast."""
 
     def outside(self, y):
         """Density of an outlier."""
@@ -196,6 +205,28 @@ class Belief:
 
 class JointBelief(Belief):
     """That of `joint`."""
+
+    def __init__(self, model, location, scale):
+        super().__init__(model, location, scale)
+        d = len(location)
+        self.variance, self.squares, self.products = np.ones(d), 20 * np.ones(d), np.zeros(d)
+        self.before = np.zeros(d)
+
+    def step(self, y, labelled, *told):
+        if not labelled:
+            self.before = np.zeros_like(self.before)
+        return super().step(y, labelled, *told)
+
+    def evidence_share(self):
+        r = max(0, (self.products / self.squares).max())
+        return (1 - r) / (1 + r)
+
+    def watch(self, error):
+        z = np.clip(error / np.sqrt(self.variance), -3, 3)
+        capped = np.minimum(error**2, 9 * self.variance)
+        self.variance = self.variance + (capped - self.variance) / (20 + self.time)
+        self.squares, self.products = self.squares + z**2, self.products + z * self.before
+        self.before = z
 
     def fresh(self):
         m, d = self.model, len(self.location)

@@ -16,7 +16,7 @@ from model_core.components.real import MultivariateStudentT
 from model_core.stream import warmup
 from model_core.upm import untrained
 from model_core.upm.alpaca import Alpaca, NoisePrior
-from model_core.upm.averaged import REACH, SHARES_COUNT, Averaged
+from model_core.upm.averaged import LAG, LEVEL, LINE, REACH, SHARES_COUNT, Averaged
 from model_core.upm.base import Reading
 from model_core.upm.fleet import Fleet
 from model_core.upm.joint import Joint
@@ -50,6 +50,35 @@ def test_the_whole_filter_is_that_by_loops(name, loops, rate):
         found = belief_of(step.state)
         assert step.info.log_score.item() == pytest.approx(score, abs=1e-9, nan_ok=True)
         assert [found[s] for s in sorted(found)] == pytest.approx(starts.tolist(), abs=1e-9)
+
+
+def test_with_one_scale_of_noise_experts_are_bayesian_regressions():
+    """Evidence of all labels together is a multivariate Student-t."""
+    one, model = case("averaged-1"), case("averaged-1").model
+    usual = tensor([[1.0, 0.0, 0.0]])
+    prior = one.prior()
+    stats, context = prior.stats, prior.context.clone()
+    context[:, 6:9] = SHARES_COUNT * usual
+    (at,), (scale,) = one.location, one.scale
+    z = np.random.default_rng(4).normal(size=12)
+    evidence = 0.0
+    for label in tensor(at + scale * z):
+        phi, y = model.encode(None, context), label.reshape(1, 1)
+        evidence = evidence + model.predictive(stats, phi).parts.log_density(label)[0, 0, 0, ::3]
+        stats = model.update(stats, phi, y, tensor([[1.0]]))
+        context = model.remember(context, y, torch.tensor([True]), Reading(usual, y))
+    ones, second = np.ones(12), {LEVEL: 0.0 * z, LAG: np.r_[0.0, z[:-1]], LINE: np.arange(12) / 10}
+    precisions = {LEVEL: 1.0, LAG: model.autoregression, LINE: model.slope}
+    for j, feature in enumerate((LEVEL, LAG, LINE)):
+        f = np.stack((ones, second[feature]))
+        shape = np.eye(12) + f.T @ np.diag([1 / model.kappa, 1 / precisions[feature]]) @ f
+        shape *= scale**2 * model.beta / model.alpha
+        truth = distributions.multivariate_t(at * ones, shape, 2 * model.alpha).logpdf(
+            at + scale * z
+        )
+        assert evidence[j].item() == pytest.approx(truth, abs=1e-10)
+    posterior = torch.log_softmax(prior.stats.log_weight[0, 0, 0] + evidence, 0)
+    torch.testing.assert_close(stats.log_weight[0, 0, 0], posterior, atol=1e-10, rtol=0)
 
 
 def streams(model, labels: np.ndarray) -> list[Series]:
@@ -111,17 +140,23 @@ def test_no_forecast_runs_away(build):
     assert (found <= REACH + 1e-9).all(), dict(zip(series_of, found, strict=True))
 
 
-def test_regimes_choose_what_fits():
+def test_regimes_choose_what_fits_and_errors_that_follow_their_neighbours_count_less():
     rng, model = np.random.default_rng(3), Joint(y_dim=3)
     independent = rng.normal(size=(150, 3))
+    # An autoregression of order one has no model of what has two roots of one angle.
+    smooth = np.zeros_like(independent)
+    for t in range(2, len(smooth)):
+        smooth[t] = 1.8 * smooth[t - 1] - 0.9 * smooth[t - 2] + independent[t]
     mixed = independent @ np.linalg.cholesky(0.1 * np.eye(3) + 0.9).T
-    y = np.stack((independent, mixed))
-    zeros = torch.zeros(2, 3, dtype=torch.float64)
+    y = np.stack((independent, mixed, smooth))
+    zeros = torch.zeros(3, 3, dtype=torch.float64)
     *_, (_, state, _) = walk(model, moca.make_prior(model, zeros, zeros + 1), streams(model, y), 10)
-    best = state.belief.log_prob.argmax(1)
-    chances = state.stats.log_choice[torch.arange(2), best, 0].exp()
+    shares, best = model.evidence_share(state.context), state.belief.log_prob.argmax(1)
+    chances = state.stats.log_choice[torch.arange(3), best, 0].exp()
     assert chances[0] > 0.99
     assert chances[1] < 0.01
+    assert shares[0] > 0.75
+    assert shares[2] < 0.5
 
 
 # --- fleets ---------------------------------------------------------------------------------------

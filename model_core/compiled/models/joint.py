@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from model_core.compiled import arithmetic, mixture
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
-from model_core.compiled.jit import Floats, call, compiled, either, whole
+from model_core.compiled.jit import Floats, call, compiled, either, inlined, whole
 from model_core.compiled.models import averaged, student_t, wishart
 from model_core.compiled.models.averaged import FORECAST, MANY
 from model_core.compiled.models.wishart import DETERMINANT, HALF, LOCATION, SPREAD, VARIANCE
@@ -25,6 +25,8 @@ from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.maths.regression import SCALES
 from model_core.upm import joint
+from model_core.upm.base import FARTHEST
+from model_core.upm.joint import BEFORE, FAR, WATCHED
 
 _REGRESSION, _SPECIAL = maths("regression"), maths("special")
 # First lines after those of `averaged`.
@@ -133,7 +135,7 @@ def _spread(d: int, context: Floats, more: Floats, block: Floats) -> None:
 
 @compiled
 def score(step: RowStep) -> float:
-    """Log density of all outputs by both."""
+    """Log density of all outputs by both; the share by the sums over errors in a row."""
     model = step.model
     number = step.number
     context = step.context
@@ -152,7 +154,11 @@ def score(step: RowStep) -> float:
     )
     arithmetic.copy(density, more[EVIDENCE])
     density[last] = astray  # outliers are independent for certain
-    return 0.0
+    watched = context[context.shape[0] - WATCHED * d :]
+    r = 0.0
+    for o in range(d):
+        r = max(r, watched[2 * d + o] / watched[d + o])
+    return (1.0 - r) / (1.0 + r)
 
 
 @compiled
@@ -229,9 +235,40 @@ def _read(d: int, noise: Noise, params: Floats, work: Floats) -> None:
 
 @compiled
 def remember(step: RowStep) -> float:
-    """As independent outputs."""
-    averaged.advance(step.model.outputs, step.model.noise, step.number, step.context, step.params)
+    """The errors, then as independent outputs."""
+    model = step.model
+    number = step.number
+    context = step.context
+    params = step.params
+    reading = params[averaged.places_of(model.outputs, model.noise).reading :]
+    _watch(model.outputs, number, reading, context)
+    averaged.advance(model.outputs, model.noise, number, context, params)
     return 0.0
+
+
+@compiled
+def _watch(d: int, number: Floats, reading: Floats, context: Floats) -> None:
+    """What is known of errors; before the time moves on."""
+    watched = context[context.shape[0] - WATCHED * d :]
+    for o in range(d):
+        if number[LABELLED] == 0:
+            watched[3 * d + o] = 0.0  # what follows has no neighbour
+            continue
+        location, scale, variance = context[1 + o], context[1 + d + o], watched[o]
+        error = _in_units(number[LABEL + o], location, scale)
+        error -= _in_units(reading[o, FORECAST], location, scale)
+        z = min(max(error / math.sqrt(variance), -FAR), FAR)
+        moved = (min(error * error, FAR**2 * variance) - variance) / (BEFORE + context[0])
+        watched[o] = variance + moved
+        watched[d + o] += z * z
+        watched[2 * d + o] += z * watched[3 * d + o]
+        watched[3 * d + o] = z
+
+
+@inlined
+def _in_units(value: float, location: float, scale: float) -> float:
+    held: float = min(max((value - location) / scale, -FARTHEST), FARTHEST)
+    return held
 
 
 @compiled

@@ -113,7 +113,7 @@ def score(step: RowStep) -> float:
     arithmetic.fill(work[EACH], -INF)
     if j == y:
         arithmetic.copy(step.params[j], work[EACH])
-    return 0.0
+    return 1.0
 
 
 @compiled
