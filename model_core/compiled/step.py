@@ -115,11 +115,11 @@ class Functions(NamedTuple):
     """What a model computes in a step.
 
     predict: fills `params`; returns the weight of what is beside the hypotheses. score: log density
-    EACH of the label; returns the share of it that counts for run lengths. learn: updates `own` by the responsibilities SHARE; its argument is the log
-    score of the hypotheses, its result that of the answer, nan where what follows would not be
-    finite. remember: moves the context on, and what statistics are stepped in place. summarise:
-    (step, levels, spare, out) fills a row of the summary; levels: (2, Q); spare: to work in, see
-    `advance`.
+    EACH of the label; returns the share of it that counts for run lengths. learn: updates `own` by
+    the responsibilities SHARE; its argument is the log score of the hypotheses, its result that
+    of the answer, nan where what follows would not be finite. remember: moves the context on,
+    and what statistics are stepped in place. summarise: (step, levels, spare, out) fills a row of
+    the summary; levels: (2, Q); spare: to work in, see `advance`.
     """
 
     predict: Any

@@ -131,7 +131,7 @@ class Joint(Averaged):
         )
 
     def fresh_context(self, location: Floats, scale: Floats) -> Floats:
-        """That of `averaged`, then `WATCHED` numbers of each output: (B, 1 + 12 d)."""
+        """That of `averaged`, then `WATCHED` numbers of each output: (B, 3 + 17 d)."""
         one = np.ones_like(location)
         nothing = np.zeros_like(location)
         watched = one, BEFORE * one, nothing, nothing
@@ -181,7 +181,7 @@ class Joint(Averaged):
 
     def beside(self, context: Tensor) -> Beside:
         """The random walks."""
-        weight, components = self._alone.beside(context)
+        weight, components = self._alone.beside(self._split(context)[0])
         assert isinstance(components, Blend)
         df = components.parts.df[:, :, 0, :1]
         return Beside(weight, self._independent(components, df))

@@ -254,7 +254,7 @@ def score(step: RowStep) -> float:
         model.outputs, model.noise, step.number, step.context, step.own, step.params,
         step.work[EACH],
     )  # fmt: skip
-    return 0.0
+    return 1.0
 
 
 @compiled

@@ -54,7 +54,7 @@ def score(step: RowStep) -> float:
     d = step.model.outputs
     block = step.params[student_t.lines_of(d, step.model.noise) :]
     wishart.score(d, 1, step.number, block, step.work[EACH])
-    return 0.0
+    return 1.0
 
 
 @compiled

@@ -215,7 +215,7 @@ def score_normal(step: RowStep) -> float:
             density[i] -= 0.5 * (error * error / square[i] + arithmetic.log(square[i]))
     for i in range(whole(density)):
         density[i] -= d * HALF_LOG_2PI
-    return 0.0
+    return 1.0
 
 
 @compiled
