@@ -73,6 +73,7 @@ class Belief:
         self.time, self.lag = 0, np.zeros_like(location)
         self.least, self.most = np.zeros_like(location), np.zeros_like(location)
         self.counts = np.tile(LABELS * SHARES, (len(location), 1))
+        self.walk, self.weight, self.count = [(0, 0, 2, 1, 0)] * len(location), 0.5, 2.0
 
     @property
     def shares(self):
@@ -115,6 +116,7 @@ class Belief:
             score = self.learn(y, np.array(grown), rate)
         else:
             self.log_prob = np.log(grown)
+            self.walk = [(last, 0, *rest) for last, _, *rest in self.walk]
         self.time += 1
         return score, np.exp(self.log_prob)
 
@@ -137,7 +139,25 @@ class Belief:
         self.counts = self.counts + learned
         self.log_prob = np.log(posterior)
         self.watch((y - expected) / self.scale)
-        return np.log(evidence)
+        return self.walked(y, evidence)
+
+    def walked(self, y, evidence):
+        """Log score of the answer; the walk learns."""
+        density, kept = 1.0, []
+        for o, (last, change, square, own, cross) in enumerate(self.walk):
+            value = (y[o] - self.location[o]) / self.scale[o]
+            loc, scale = last + np.clip(cross / own, -1, 1) * change, np.sqrt(square / self.count)
+            density *= distributions.t.pdf(value, 3, loc, scale) / self.scale[o]
+            g = 4 / (3 + ((value - loc) / scale) ** 2)
+            pull = g / scale**2 * change
+            kept.append((
+                value, min(g, 1) * (value - last), 0.98 * square + g * (value - loc) ** 2 + 1e-8,
+                0.99 * own + 0.01 + pull * change, 0.99 * cross + pull * (value - last),
+            ))  # fmt: skip
+        whole = self.weight * density + (1 - self.weight) * evidence
+        self.walk, self.count = kept, 0.98 * self.count + 1
+        self.weight = 0.99 * self.weight * density / whole + 0.005
+        return np.log(whole)
 
     def evidence_share(self):
         """Power of a likelihood that counts for run lengths."""
