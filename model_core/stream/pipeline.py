@@ -165,7 +165,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         time = self.time(item)
         taken = Taken(seq, step, offset, warm=True, belief=step.belief)
         taken.moved = self._follow(slab, series, step.readout, seq, time)
-        taken.event = taken.moved[-1].event if taken.moved else None
+        news = [moved.event for moved in taken.moved if moved.event.news]
+        taken.event = news[-1] if news else None
         if events.alarming(state.settings.anomaly_alarm, step.anomaly, seq, state.last_anomaly):
             state.last_anomaly = seq
             moments = None if step.predictive is None else step.predictive.moments()

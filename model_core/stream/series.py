@@ -76,9 +76,9 @@ class Taken:
 
     step: in the warm-up a forecast, None of the first labels. offset: season of the label. warm:
     whether it went through the filter. moved: changepoint events that changed: of the warm-up's
-    last observation those of all of it. event: the last of them, after the warm-up the one that is
-    left. alarm: the anomaly event that it raised. season: as it is known after it. belief: after
-    it, where that is wanted.
+    last observation those of all of it. event: the last of them that is news, after the warm-up the
+    one that is left. alarm: the anomaly event that it raised. season: as it is known after it.
+    belief: after it, where that is wanted.
     """
 
     seq: int

@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE_S
 
 LEVELS = (0.0, 6.0, -3.0, 0.0)
 EACH = 30
-NOT_LISTED = ("delay", "kind", "time")
+NOT_LISTED = ("delay", "kind", "time", "refined_at")
 START = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 

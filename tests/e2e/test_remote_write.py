@@ -81,7 +81,7 @@ def test_results_are_those_of_the_last_observation(http, prefix):
     vector = f"{prefix}vector"
     settings = {"model": "gaussian", "location": [0, 0], "scale": [1, 1], "tags": {"run": prefix}}
     ask(http, "PUT", vector, 201, json=settings)
-    assert len(results(http, f'{{run="{prefix}"}}')) == 5 * len(series)  # of this one none yet
+    assert len(results(http, f'{{run="{prefix}"}}')) == 6 * len(series)  # of this one none yet
     ask(http, "POST", f"{vector}/observations", json=[{"y": [1, 2]}] * 3)
     values = results(http, f'{{run="{prefix}"}}')
     outputs = {dict(key[1:]).get("output") for key in values if ("stream", vector) in key}
@@ -98,3 +98,4 @@ def test_results_are_those_of_the_last_observation(http, prefix):
         assert values[("moca_forecast_upper", *key)] == predictive["quantiles"]["0.95"][0]
         assert values[("moca_anomaly", *key)] == last["anomaly"]
         assert values[("moca_changed_probability", *key)] == last["changed_probability"]
+        assert values[("moca_evidence", *key)] == last["evidence"]

@@ -66,7 +66,9 @@ def test_with_one_scale_of_noise_experts_are_bayesian_regressions():
         phi, y = model.encode(None, context), label.reshape(1, 1)
         evidence = evidence + model.predictive(stats, phi).parts.log_density(label)[0, 0, 0, ::3]
         stats = model.update(stats, phi, y, tensor([[1.0]]))
-        context = model.remember(context, y, torch.tensor([True]), Reading(usual, y))
+        context = model.remember(
+            context, y, torch.tensor([True]), Reading(usual, y, torch.zeros(1))
+        )
     ones, second = np.ones(12), {LEVEL: 0.0 * z, LAG: np.r_[0.0, z[:-1]], LINE: np.arange(12) / 10}
     precisions = {LEVEL: 1.0, LAG: model.autoregression, LINE: model.slope}
     for j, feature in enumerate((LEVEL, LAG, LINE)):
@@ -225,7 +227,7 @@ def test_the_learned_part_alone_learns_as_alpaca(name, weight):
             pairs = zip(stats[-4:], other, strict=True)
             assert all(torch.allclose(a, b, **close) for a, b in pairs)
             learned += 1
-        reading = Reading(usual, expected)
+        reading = Reading(usual, expected, torch.zeros(1))
         context = model.remember(context, y[None], torch.tensor([True]), reading)
     assert learned > 20
 

@@ -238,5 +238,6 @@ def test_an_evaluation_says_what_a_stream_says(bench, model, rule):
     anomalies = [math.nan if each["anomaly"] is None else each["anomaly"] for each in answers]
     assert evaluation.anomaly == pytest.approx(anomalies, nan_ok=True)
     told = {a["seq"]: a["event"] for a in answers if a["event"] and a["seq"] >= 20}
-    last = {t: (each.id, each.state, each.start) for t, each in evaluation.events if t >= 20}
+    news = [(t, each) for t, each in evaluation.events if each.news and t >= 20]
+    last = {t: (each.id, each.state, each.start) for t, each in news}
     assert {t: (e["id"], e["state"], e["start"]) for t, e in told.items()} == last

@@ -137,7 +137,8 @@ def test_what_was_no_change_is_one_regime(bench, close):
     bench.observe("b", supervised(labels, dict.fromkeys(range(1, 90), 0.0)))
     same_belief(bench, close, "a", "b")
     assert [e.verdict for e in bench.events("a") if e.id == event.id] == [False]
-    assert states(bench, "a", event.id) == ["suspected", "confirmed", "withdrawn"]
+    # Confirmed once more where its start was estimated anew.
+    assert states(bench, "a", event.id) == ["suspected", "confirmed", "confirmed", "withdrawn"]
     bench.crash()
     same_belief(bench, close, "a", "b")
     assert [r.changepoint for r in bench.records("a")] == [None] + 89 * [0.0]
