@@ -92,7 +92,7 @@ class StreamSettings(NamedTuple):
             ge=2,
             le=10_000,
         ),
-    ] = 50
+    ] = 25
     outlier_rate: Annotated[
         float | None,
         Meaning(

@@ -142,6 +142,7 @@ class Averaged(ClosedForm):
     alpha: float = 4.0
     beta: float = 2.1
     hazard: float | tuple[float, ...] = BY_STREAM
+    outlier_rate: float = 0.0
     skews: ClassVar[tuple[float, ...]] = tuple(expert.skew for expert in EXPERTS)
     parts = len(skews) * len(SCALES)
     kind: str = "averaged"
