@@ -57,7 +57,7 @@ def test_a_stream_is_found_in_the_list_and_drawn_with_its_change(page, fake):
     assert fake.asked("GET", "/v1/overview")[-1][0]["contains"] == "um"
     row = page.get_by_role("row").last
     expect(row).to_contain_text("20 of 60")
-    expect(row).to_contain_text("at 40 ▲ up by 3.1 sd")
+    expect(row).to_contain_text("at 40 ▲ up by 3 sd")
     row.get_by_role("link", name="pump").click()
     expect(page).to_have_title("pump · MOCA console")
     expect(page.locator(".annotation-text", has_text="#1 confirmed")).to_be_visible()
@@ -70,7 +70,7 @@ def test_a_stream_is_found_in_the_list_and_drawn_with_its_change(page, fake):
     assert trace(chart, "anomaly")["x"] == [20]
     assert starts(chart, (None, "solid")) == [40]
     expect(page.locator(".plot")).to_have_attribute(
-        "aria-label", re.compile(r"1 confirmed change, the last at 40 ▲ up by 3\.1 sd")
+        "aria-label", re.compile(r"1 confirmed change, the last at 40 ▲ up by 3 sd")
     )
     expect(page.locator("#regimes")).to_contain_text("observation 59: regimes begin at 40.")
     expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
@@ -242,7 +242,7 @@ def test_changes_are_listed_filtered_and_counted_over_time(page, fake):
     page.goto(f"{fake.url}/#/changes")
     row = page.locator(".changes tbody tr")
     expect(row).to_have_count(1)
-    for text in ("pump", "1941-01-01", "observation 40", "▲ up by 3.1 sd", "mean rose by", "96 %"):
+    for text in ("pump", "1941-01-01", "observation 40", "▲ up by 3 sd", "mean rose by", "99 %"):
         expect(row).to_contain_text(text)
     expect(page.locator("#count")).to_have_text("1 change of 1 stream")
     query, _ = fake.asked("GET", "/v1/changes")[0]
