@@ -231,7 +231,17 @@ def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
     elif last is not None and fate is Fate.MOVED:
         moved = reading.previous_start
         delay = last.suspected_at - moved
-        changed.append(last._replace(start=moved, delay=delay, refined_at=reading.seq))
+        # Of where it began no interval is known any more: the belief has no starts before the last.
+        changed.append(
+            last._replace(
+                start=moved,
+                delay=delay,
+                refined_at=reading.seq,
+                earliest=None,
+                latest=None,
+                coverage=None,
+            )
+        )
     if fate is not Fate.REPLACED:
         state = state._replace(before_start=reading.previous_start)
     direction, size = _step(before, reading)

@@ -28,7 +28,10 @@ class Life:
         seq = len(self.labels)
         self.labels.append(y)
         totals = self.totals(seq + 1), self.totals(start)
-        reading = core.Reading(seq, f"t{seq}", start, probability, previous, *totals, evidence)
+        began = start - 1, start + 1, 0.95
+        reading = core.Reading(
+            seq, f"t{seq}", start, probability, previous, *totals, evidence, *began
+        )
         self.track, changed = core.track(self.track, reading, *self.rule)
         return changed
 
@@ -64,6 +67,7 @@ def test_a_suspicion_is_confirmed_after_so_many_observations():
     assert states([last]) == [(1, "confirmed", 8)]
     assert (last.suspected_at, last.confirmed_at, last.delay) == (10, 13, 2)
     assert (last.probability, last.time) == (0.99, "t13")
+    assert (first.earliest, last.earliest, last.latest, last.coverage) == (None, 7, 9, 0.95)
     assert (life.track.event, life.track.last_event) == (None, last)
     assert (life.track.confirmed_start, life.track.next_event) == (8, 2)
     # Its start is looked at once more, and then it is settled.
@@ -186,6 +190,8 @@ def test_half_way_is_between_the_last_two_starts_and_a_moved_event_keeps_its_sus
         if moves:
             assert (first.id, first.start) == (1, previous)
             assert (first.suspected_at, first.delay) == (SUSPECTED_AT, SUSPECTED_AT - previous)
+            # Where it began was said of another start.
+            assert (first.earliest, first.latest, first.coverage) == (None, None, None)
 
 
 def test_a_start_is_looked_at_once_more_soon_after_its_confirmation():
