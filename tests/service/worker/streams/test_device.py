@@ -113,7 +113,7 @@ def test_a_worker_starts_and_gives_memory_back(benches):
     rehearse(bench.worker.client, bench.settings)
     small = bench.settings.model_copy(update={"resident_bytes": 2 << 20})
     bench.worker.engine.settings = small
-    names = [n for n in (f"s{i}" for i in range(80)) if bench.partition(n) == 0][:17]
+    names = [n for n in (f"s{i}" for i in range(160)) if bench.partition(n) == 0][:34]
     made = [Configure(n, {"model": "gaussian", "location": [0.0], "scale": [1.0]}) for n in names]
     seen = [Observe(n, [Observation(y=0.3 * i)] * 2) for i, n in enumerate(names)]
     answers = [told(each) for each in [*bench.send(*made), *bench.send(*seen)]]

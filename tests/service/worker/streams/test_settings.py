@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from model_core.stream_settings import DEFAULTS
 from service.store import keys
 from service.wire import (
     Configure,
@@ -48,7 +49,7 @@ def test_max_hypotheses_up_and_down(make_bench, close):
         leave()
         found = bench.ask(RunLength(name))
         close(found, plain.ask(RunLength(name)))
-        assert len(found["belief"]) == min(50, *sizes)
+        assert len(found["belief"]) == min(DEFAULTS.max_hypotheses, *sizes)
         answers = bench.observe(name, y[60:90])
         leave()
         answers += bench.observe(name, y[90:])
