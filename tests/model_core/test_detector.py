@@ -338,7 +338,10 @@ def test_a_damaged_file_is_refused(tmp_path):
     blob = file.read_bytes()
     unknown = blob[:-4].replace(b'"seq":30', b'"sea":30')
     unknown += zlib.crc32(unknown).to_bytes(4, "little")
-    for damaged in (blob[:-9], blob[:40] + b"x" + blob[41:], b"MOCA" + blob[4:], b"", unknown):
+    before = blob[:4] + (3).to_bytes(2, "little") + blob[6:-4]  # hazards were not learned then
+    before += zlib.crc32(before).to_bytes(4, "little")
+    others = b"MOCA" + blob[4:], b"", unknown, before
+    for damaged in (blob[:-9], blob[:40] + b"x" + blob[41:], *others):
         file.write_bytes(damaged)
         with pytest.raises(BadState):
             Detector.load(file)

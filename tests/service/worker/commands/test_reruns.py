@@ -123,6 +123,19 @@ def test_events_go_on_under_their_ids(bench):
     assert abs(after[2].start - 120) <= 2
 
 
+def test_what_a_move_confirms_is_news_once(bench):
+    """However long ago its start was estimated anew; another estimate is none."""
+    bench.ask(Configure("a", {**KNOWN, "model": "gaussian", "confirm_after": 1000}), status=201)
+    bench.observe("a", shifted(0, 4))
+    bench.ask(Configure("a", {"false_alarm_every": 1000.0}))
+    bench.ask(Move("a", "averaged"))
+    (event,) = standing(bench, "a")
+    assert (event.state, event.confirmed_at < 70, event.news) == ("confirmed", True, True)
+    bench.ask(Move("a", "gaussian"))
+    told = [entry.raised.event for entry in bench.feed("a")]
+    assert sum(one.news for one in told if one.state == "confirmed") == 1
+
+
 # --- feedback -----------------------------------------------------------------------------------
 
 
