@@ -199,13 +199,16 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
     def _foreseen(self, slab: Slab, series: S, labels: list[float]) -> list[float]:
         """Seasons of coming labels, up to the first after which the filter may begin anew."""
         seq = series.state.seq
-        due = self._next_search(slab, series, seq)
+        due = self._next_search(slab, series, seq) if series.season_state is None else None
+        if slab.model.seasonal:
+            look = warmup.next_look(seq)
+            due = look if due is None else min(due, look)
         return seasons.foreseen(series.season_state, labels, None if due is None else due - seq)
 
     def _learn(self, slab: Slab, series: S, taken: Taken, y: float) -> bool:
         """Take in the label of the last observation; returns whether the filter is to begin anew.
 
-        It is where seasons were found or given up.
+        It is where seasons were found or given up, and where the labels have outgrown its scale.
         """
         state = series.state
         found = False
@@ -217,11 +220,23 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 series.season_state = seasons.search(state, labels)
             found = series.season_state is not None
         taken.season = state.season
-        return found
+        return found or self._outgrown(slab, series)
+
+    def _outgrown(self, slab: Slab, series: S) -> bool:
+        """Whether labels are of another order than the scale, which is looked at now and then.
+
+        Of models of one real number without inputs, whose scale is not stated.
+        """
+        state = series.state
+        if not slab.model.seasonal or warmup.next_look(state.seq - 1) != state.seq:
+            return False
+        if state.scale is None or state.location is None or state.stated.scale is not None:
+            return False
+        labels = self.labels(series, min(season.CAPACITY, state.settings.history))
+        return labels is not None and warmup.outgrown(labels, state.location[0], state.scale[0])
 
     def _begin_anew(self, slab: Slab, series: S) -> None:
         """Begin the filter anew with the last labels less the seasons of now."""
-        assert series.season_state is not None
         kept = self.kept(series, season.REPLAYED)
         past = self.past(slab, kept)
         anew = seasons.begin_anew(series.state, series.season_state, slab, series.row, past)

@@ -72,13 +72,14 @@ def offset(state: Floats | None, ahead: int = 0) -> float:
 def foreseen(state: Floats | None, labels: Sequence[float], left: int | None) -> list[float]:
     """Seasons of coming labels, up to the first after which the filter may begin anew.
 
-    left: labels until a series without seasons looks for some; None: it does not.
+    left: labels until it may for another reason; None: there is none.
     """
+    coming = labels if left is None else labels[:left]
     if state is None:
-        return [0.0] * min(len(labels), len(labels) if left is None else left)
+        return [0.0] * len(coming)
     state = state.copy()
     offsets = []
-    for label in labels:
+    for label in coming:
         offsets.append(season.offset(state))
         if season.observe(state, label):
             break
@@ -101,18 +102,21 @@ def known_now(periods: SeasonPeriods | None, state: Floats, seq: int, met: Float
 
 def begin_anew(
     series: State,
-    state: Floats,
+    state: Floats | None,
     slab: Slab,
     row: int,
     past: Past,
 ) -> Anew | None:
     """Begin the filter of a series anew, with its last observations less the seasons of now.
 
+    state: of the seasons, if any.
+
     The regimes that it finds among these are known, no events. The regime that the filter before
     believed in goes on where the new one begins. None: the new filter takes no observations, and
     the series goes on with the one before.
     """
-    offsets = season.offsets(state, min(season.REPLAYED, past.seen.rows))
+    most = min(season.REPLAYED, past.seen.rows)
+    offsets = np.zeros(most) if state is None else season.offsets(state, most)
     past = past.last(len(offsets))
     seen = past.seen._replace(offset=offsets)
     base = series.seq - seen.rows
@@ -120,6 +124,8 @@ def begin_anew(
     location = series.location or []
     scale = series.scale or []
     values = columns.values(slab.model, seen)
+    if state is None:  # it has outgrown its scale: that is one of the last labels, as in a warm-up
+        values = values[-max(series.settings.warmup, 2) :]
     stated = series.stated
     if warmup.given(slab.model, stated) is None and warmup.varied(values, slab.model.y_dim):
         location, scale = warmup.estimated(slab.model, values, stated)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from model_core.stream import columns
-from model_core.stream.columns import Columns
+from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Past, Refused, Slab, Step
 from model_core.stream.state import StatedMoments
@@ -21,6 +21,8 @@ RECALLED = 64  # observations that a forecast in the warm-up is made from, the l
 UNCOMPILED = 16  # of a model without a kernel, whose steps take milliseconds
 FLAT_SCALE = 0.01  # of the location, where all values were the same
 SMALLEST_SCALE = 1e-150  # its square is still a number
+FIRST_LOOK = 50  # observations after which, and after every doubling, a scale is looked at again
+OUTGROWN = 100.0  # scales from the location of a warm-up, where a quarter of the labels are no more
 SCALE_FREE = ("count", "positive")  # labels whose location says it all
 
 # Of each observation its label, nan where an output is missing, then its input if that counts.
@@ -90,6 +92,23 @@ def estimate(values: Values, model: UnderlyingModel) -> Moments:
             location.append(statistics.median(column))
         scale.append(max(deviation or FLAT_SCALE * abs(mean) or 1.0, SMALLEST_SCALE))
     return location, scale
+
+
+def next_look(seq: int) -> int:
+    """Observations, more than `seq`, after which a scale is looked at again."""
+    at = FIRST_LOOK
+    while at <= seq:
+        at *= 2
+    return at
+
+
+def outgrown(labels: Floats, location: float, scale: float) -> bool:
+    """Whether a quarter of the last labels (n,), nan where missing, lies far from the location.
+
+    Then the scale tells nothing of levels, noise and outliers any more.
+    """
+    there = np.abs(labels[np.isfinite(labels)] - location)
+    return len(there) > 0 and float(np.quantile(there, 0.75)) > OUTGROWN * scale
 
 
 def estimated(model: UnderlyingModel, values: list[list[float]], stated: StatedMoments) -> Moments:

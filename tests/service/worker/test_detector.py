@@ -220,6 +220,29 @@ def test_seasons(detect, close, settings, monkeypatch):
     foreseen(close, detector, bench)
 
 
+@pytest.mark.parametrize("model", ["averaged", "gaussian"])
+def test_labels_outgrow_the_scale_of_the_warm_up(detect, close, model):
+    """The filter begins anew, in single labels and in lists, and where the worker is lost."""
+    rng = np.random.default_rng(1)
+    y = [*(1e-3 * rng.normal(size=40)), *(50.0 + rng.normal(size=90))]
+    bench, detector = detect({"model": model})
+    seen = observations([float(value) for value in y])
+    answers = [bench.observe("a", [each])[0] for each in seen[:49]]
+    assert bench.head("a").scale[0] < 0.01
+    answers += bench.observe("a", seen[49:60])
+    assert bench.head("a").scale[0] < 0.01  # a tenth of the labels may be anything
+    bench.crash()
+    answers += bench.observe("a", seen[60:110])
+    assert bench.head("a").scale[0] > 0.5
+    bench.crash()
+    answers += bench.observe("a", seen[110:])
+    agree(close, detector, answers, seen)
+    listed(detector, bench)
+    # Forecasts are in the units of now.
+    width = [answers[-1]["predictive"]["quantiles"][level][0] for level in ("0.05", "0.95")]
+    assert 1 < width[1] - width[0] < 10
+
+
 @pytest.mark.parametrize(
     ("model", "rule"), [("averaged", {}), ("gaussian", {"confirm_after": 10})], ids=str
 )
