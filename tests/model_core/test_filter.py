@@ -318,7 +318,8 @@ def test_mass_below_counts_shorter_runs_and_evidence_reaches_its_threshold(belie
     assert evidence.item() == pytest.approx(0.5 / (0.5 * 0.02), rel=1e-12)
     own = tensor([[0.01, 0.9, 0.9, 0.9]])  # of those who know of a change none counts
     assert beliefs.evidence_of_change(half, below, own).item() == pytest.approx(100, rel=1e-12)
-    for threshold, slot in ((evidence.item(), 3), (50.1, 0), (0.0, 0)):  # of two as likely the earlier start
+    # Of two as likely the earlier start.
+    for threshold, slot in ((evidence.item(), 3), (50.1, 0), (0.0, 0)):
         found = beliefs.suspected(half, below, evidence, tensor([threshold]))
         assert found.item() == slot
 
