@@ -318,8 +318,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         changed: list[list[tuple[int, Event, str | None]]] = [[] for _ in chosen]
         previous: list[list[int]] = [[] for _ in chosen]
         refused: set[int] = set()
-        for state in states:  # what begins in a warm-up is no news
-            settled = max(state.track.settled, state.seq - 1)
+        for state, past in zip(states, pasts, strict=True):  # what begins in a warm-up is no news
+            asked = warmup.asked(past.seen.y, state.settings.warmup)
+            settled = max(state.track.settled, state.seq - past.seen.rows + asked - 1)
             state.track = state.track._replace(settled=settled, since=settled)
         watched = [lambda state=state: state.watch for state in states]
         replayed = slab.replay_each(rows, pasts, watched)

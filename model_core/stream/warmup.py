@@ -57,6 +57,16 @@ def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
     return fewest >= warmup and varied(values, y_dim)
 
 
+def asked(y: Floats, warmup: int) -> int:
+    """Observations (n, d) until each output has the labels asked for, whether they differ or not.
+
+    All where they are too few. A series of one value waits on; what ends that may be a change.
+    """
+    labels = np.cumsum(~np.isnan(y), 0).min(1, initial=len(y))
+    enough = np.flatnonzero(labels >= max(warmup, 1))
+    return int(enough[0]) + 1 if len(enough) else len(y)
+
+
 def given(model: UnderlyingModel, stated: StatedMoments) -> Moments | None:
     """Location and scale that need no warm-up, if any: counts and durations need no scale."""
     if not model.needs_scale:

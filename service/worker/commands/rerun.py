@@ -142,7 +142,7 @@ def _begun(stream: Stream, head: Head, records: list[Record], warm: int) -> Stre
 def _estimated(
     model: UnderlyingModel, head: Head, records: list[Record]
 ) -> tuple[Moments | None, int]:
-    """Location and scale as the warm-up would have found them, and of how many records it was.
+    """Location and scale as the warm-up would have found them, and how many records it asks for.
 
     None where it is not over.
     """
@@ -151,7 +151,8 @@ def _estimated(
     so_far = np.cumsum(columns.labelled(model, seen.y)).tolist()
     for count, labels in enumerate(so_far, 1):
         if warmup.complete(values[:labels], model.y_dim, head.settings.warmup, count):
-            return warmup.estimated(model, values[:labels], head.stated), count
+            asked = warmup.asked(seen.y[:count], head.settings.warmup)
+            return warmup.estimated(model, values[:labels], head.stated), asked
     return None, len(records)
 
 

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from service.wire import Configure, RunLength
+from service.wire import Configure, RunLength, WhatIf
 
 
 def labels(count, level=100.0, seed=2):
@@ -105,6 +105,17 @@ def test_changes_within_it_are_learned_from_and_no_news(bench, rule):
     assert {(event["id"], event["start"]) for event in news} == {(1, 80)}
     assert news[-1]["state"] == "confirmed"
     assert [event.start for event in bench.events("a")] == [80]
+
+
+def test_the_end_of_a_constant_is_a_change(bench):
+    """Though the warm-up waited for it; as a rerun has it, too."""
+    bench.ask(Configure("a", {"model": "gaussian"}), status=201)
+    bench.observe("a", [5.0] * 60 + [7.0] * 20)
+    (event,) = bench.events("a")
+    assert (event.state, event.start) == ("confirmed", 60)
+    assert event.confirmed_at <= 65
+    tried = bench.ask(WhatIf("a", {"history": 1999}))["events"]
+    assert [(each["start"], each["confirmed_at"]) for each in tried] == [(60, event.confirmed_at)]
 
 
 def test_restarts_and_settings_in_the_middle_of_it(bench, close):
