@@ -95,9 +95,11 @@ def table(
     evidence = beliefs.evidence_of_change(belief, below, rate)
     slot = beliefs.suspected(belief, below, evidence, thresholds)
     asked = (evidence >= thresholds) | (since < settled)
-    likely = beliefs.likely_starts(belief, seq - since)
-    longest, shortest, coverage = (torch.where(asked, value, 0) for value in likely)
     stream = torch.arange(len(slot), device=slot.device)
+    # Of a new change none are those of the one before, whose start is not looked at again yet.
+    new = belief.run_length[stream, slot] < below
+    likely = beliefs.likely_starts(belief, torch.where(new, below, seq - since))
+    longest, shortest, coverage = (torch.where(asked, value, 0) for value in likely)
     probability = belief.log_prob.exp()
     columns = {
         "log_score": info.log_score,

@@ -408,7 +408,8 @@ def read_out(
         event = _likeliest(log_prob, age, below, spare)
     table[LONGEST], table[SHORTEST], table[COVERAGE] = 0.0, 0.0, 0.0
     if evidence >= number[THRESHOLD] or number[SINCE] < number[SETTLED]:
-        _likely_starts(mass, age, seq - number[SINCE], spare, table)
+        new = age[event] < below  # than which those of the change before are no start of it
+        _likely_starts(mass, age, below if new else seq - number[SINCE], spare, table)
     for i in range(n):
         spare[i] = mass[i] * age[i]
     alive = 0

@@ -136,6 +136,8 @@ def track(
             state, more = _relocate(state, reading)
             changed = [*changed, *more]
         return state, changed
+    if settling(state, reading.seq):  # another is suspected by now: it stays as it is
+        state = state._replace(since=state.settled)
     state, changed = _suspect(state, reading)
     event = state.event
     if threshold:

@@ -208,6 +208,12 @@ def test_a_start_is_looked_at_once_more_soon_after_its_confirmation():
         assert life.regime(start + 1, 20, level=5.0) == []
         assert life.regime(50, 20, previous=start)[-1] == (2, "confirmed", 50)
     life = confirmed_at_20()
+    assert life.track.since < life.track.settled
+    life.regime(20, 2, level=5.0)
+    life.regime(38, 2, previous=20)  # another is suspected by then: it stays as it is
+    assert life.track.since == life.track.settled
+    assert life.track.last_event.refined_at is None
+    life = confirmed_at_20()
     assert life.regime(0, 20, level=5.0) == []  # the regime before is no start of this one
     assert life.track.last_event.start == 20
 

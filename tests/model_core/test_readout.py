@@ -65,9 +65,11 @@ def check(found, step, row, watch, hazard):
     assert found.changed_probability == pytest.approx(changed, abs=1e-12)
     assert found.evidence == pytest.approx(evidence, rel=1e-9)
     asked = evidence >= threshold or since < settled
-    likely = fewest({start: p for start, p in mass.items() if start > since}) if asked else []
+    # Of a new change starts after what is settled, else those of the last confirmed one.
+    after = settled if event["start"] > settled else since
+    likely = fewest({start: p for start, p in mass.items() if start > after}) if asked else []
     share = sum(mass[start] for start in likely)
-    total = sum(p for start, p in mass.items() if start > since)
+    total = sum(p for start, p in mass.items() if start > after)
     assert found.coverage == pytest.approx(share / total if likely else 0.0, abs=1e-12)
     if likely:
         assert (last - found.longest, last - found.shortest) == (min(likely), max(likely))
