@@ -130,7 +130,8 @@ def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState,
         over(born, state.totals_at_start), state.totals[:, None], state.totals_at_start
     )
     stats = select(born, prior.stats, state.stats)
-    steps = state.steps + torch.where(state.seq > 0, inputs.elapsed, 0.0)
+    passed = inputs.elapsed.clamp(max=hazards.MOST_STEPS)
+    steps = state.steps + torch.where(state.seq > 0, passed, 0.0)
     return state._replace(belief=grown, steps=steps, totals_at_start=at_start, stats=stats), growth
 
 

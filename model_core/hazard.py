@@ -19,6 +19,7 @@ from model_core.lazy import Tensor, torch
 
 LONGEST = 10_000  # entries of a table
 LEARNED = -1.0  # first entry of what stands in place of a table
+MOST_STEPS = 1e15  # that one observation adds to those a hazard is learned from: they stay finite
 NEGLIGIBLE = 1e-6  # share of regimes, or relative difference from the limit, not worth an entry
 
 

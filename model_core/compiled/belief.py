@@ -22,7 +22,7 @@ from model_core.compiled import (
 )
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import Floats, compiled, totals_place, whole
-from model_core.hazard import LEARNED
+from model_core.hazard import LEARNED, MOST_STEPS
 from model_core.table import (
     CHANGES,
     LOCATION,
@@ -329,7 +329,7 @@ def keep(
     work[MASS, drop] = 0.0
     arithmetic.shift(posterior, 0.0, lines[LOG_PROB], slots)
     arithmetic.shift(path, 0.0, lines[SCORE], slots)
-    head[STEPS] += elapsed if head[SEQ] > 0 else 0.0
+    head[STEPS] += min(elapsed, MOST_STEPS) if head[SEQ] > 0 else 0.0
     head[SEQ] += 1.0
 
 

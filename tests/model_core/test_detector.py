@@ -330,6 +330,19 @@ def test_a_file_has_seasons_vectors_and_what_came_before_the_first_label(tmp_pat
             assert stored.forecast(3) == detector.forecast(3)
 
 
+def test_a_file_after_the_longest_times(tmp_path):
+    """Steps that a hazard is learned from stay finite: it is read, and changes are found."""
+    detector = gaussian()
+    detector.update_many(step(count=30))
+    for _ in range(2):
+        detector.update(0.0, elapsed=1e308)
+    detector.update_many(step(count=20, seed=1))
+    detector.save(tmp_path / "a")
+    again = Detector.load(tmp_path / "a")
+    answers = again.update_many(step(size=9.0, at=0, count=20, seed=2))
+    assert any(answer.drift_detected for answer in answers)
+
+
 def test_a_damaged_file_is_refused(tmp_path):
     file = tmp_path / "a"
     detector = gaussian()
