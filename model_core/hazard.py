@@ -19,7 +19,8 @@ from model_core.lazy import Tensor, torch
 
 LONGEST = 10_000  # entries of a table
 LEARNED = -1.0  # first entry of what stands in place of a table
-MOST_STEPS = 1e15  # that one observation adds to those a hazard is learned from: they stay finite
+# Steps that one observation adds to those a hazard is learned from: changes in a gap go unseen.
+MOST_STEPS = 1000.0
 NEGLIGIBLE = 1e-6  # share of regimes, or relative difference from the limit, not worth an entry
 
 
