@@ -295,7 +295,7 @@ def _collecting_nothing() -> Iterator[None]:
 def _prepare(
     client: Client, stream: str, settings: Mapping[str, Any], existing: str
 ) -> StreamSettings:
-    """Create the stream, or do with an existing one what was asked; returns its settings."""
+    """Create the stream, or treat an existing one as `existing` says; returns its settings."""
     try:
         seq = client.stream(stream).seq
         if existing == "replace":

@@ -163,19 +163,11 @@ def _relocate(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
     state = state._replace(since=state.settled)
     if last is None or reading.start <= first:
         return state, []
-    direction, size = _step(state.before_totals, reading)
     suspected_at = max(last.suspected_at, reading.start)
-    moved = last._replace(
+    moved = _estimated(last, state.before_totals, reading)._replace(
         start=reading.start,
         suspected_at=suspected_at,
         delay=suspected_at - reading.start,
-        probability=reading.probability,
-        direction=direction,
-        size=size,
-        time=reading.time,
-        earliest=reading.earliest,
-        latest=reading.latest,
-        coverage=reading.coverage,
         refined_at=reading.seq,
     )
     state = state._replace(
@@ -246,18 +238,8 @@ def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         )
     if fate is not Fate.REPLACED:
         state = state._replace(before_start=reading.previous_start)
-    direction, size = _step(before, reading)
-    confirmed = event._replace(
-        state="confirmed",
-        confirmed_at=reading.seq,
-        probability=reading.probability,
-        direction=direction,
-        size=size,
-        time=reading.time,
-        earliest=reading.earliest,
-        latest=reading.latest,
-        coverage=reading.coverage,
-        refined_at=None,
+    confirmed = _estimated(event, before, reading)._replace(
+        state="confirmed", confirmed_at=reading.seq, refined_at=None
     )
     state = state._replace(
         event=None,
@@ -269,6 +251,20 @@ def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         since=state.settled,
     )
     return state, [*changed, confirmed]
+
+
+def _estimated(event: Event, before: list[float] | None, reading: Reading) -> Event:
+    """An event with what is known of its change by now; before: totals before the regime before."""
+    direction, size = _step(before, reading)
+    return event._replace(
+        probability=reading.probability,
+        direction=direction,
+        size=size,
+        time=reading.time,
+        earliest=reading.earliest,
+        latest=reading.latest,
+        coverage=reading.coverage,
+    )
 
 
 def _fate(state: Track, reading: Reading) -> Fate:

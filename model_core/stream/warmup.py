@@ -22,7 +22,7 @@ UNCOMPILED = 16  # of a model without a kernel, whose steps take milliseconds
 FLAT_SCALE = 0.01  # of the location, where all values were the same
 SMALLEST_SCALE = 1e-150  # its square is still a number
 FIRST_LOOK = 50  # observations after which, and after every doubling, a scale is looked at again
-OUTGROWN = 100.0  # scales from the location of a warm-up, where a quarter of the labels are no more
+OUTGROWN = 100.0  # scales from the location: with a quarter of the labels beyond, it is taken anew
 SCALE_FREE = ("count", "positive")  # labels whose location says it all
 
 # Of each observation its label, nan where an output is missing, then its input if that counts.

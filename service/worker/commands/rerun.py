@@ -313,18 +313,18 @@ def _reconciled(
             settled = event.state == "confirmed" and same.start == event.start
             left = same.state == event.state and (settled or event.id not in needed)
             moved = event._replace(id=same.id, verdict=same.verdict)
-            by_id[event.id] = same if left else _told(moved, same.state == "confirmed")
+            by_id[event.id] = same if left else _as_news(moved, same.state == "confirmed")
         elif (
             event.id in needed
             or event.start > after
             or (also is not None and abs(event.start - also) <= NEAR)
         ):
-            by_id[event.id] = _told(event._replace(id=following), False)
+            by_id[event.id] = _as_news(event._replace(id=following), False)
             following += 1
     return by_id
 
 
-def _told(event: Event, before: bool) -> Event:
+def _as_news(event: Event, before: bool) -> Event:
     """An event as the stream tells it: news, unless it was confirmed there before."""
     if event.state != "confirmed" or not before:
         return event._replace(refined_at=None)
