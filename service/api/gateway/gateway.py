@@ -1,7 +1,9 @@
 """From a command to its committed outcome, for one API process.
 
 A command is admitted, queued for its partition, appended to the log together with all others that
-wait there, and answered when a worker has committed its outcome, or when its deadline passes.
+wait there, and answered when a worker has committed its outcome, or when its deadline passes. The
+commands of one request and partition are a group: admitted at once and with one future, which is
+done when the last of them has its result. A command by itself is a group of one.
 
 Appends: an idle queue appends at once; commands that arrive during an append wait for the next one.
 There are no timers. An append whose outcome is unknown is repeated with the same number before
@@ -40,6 +42,7 @@ from service.problems import (
     PartitionFull,
     ReadTimeout,
     RedisUnavailable,
+    ServiceError,
     TooManyWaiting,
 )
 from service.settings import Settings
@@ -68,8 +71,48 @@ FIRST_PAUSE_S = 0.02  # before an append is repeated
 LONGEST_PAUSE_S = 0.2  # many repeats go together in one pipeline
 READ_PAUSE_S = 0.1  # after a read of outcomes that failed
 OUTCOMES_AT_ONCE = 500
+AT_ONCE = 100  # commands encoded before the event loop does something else
+Result = wire.Outcome | ServiceError
 _ingest = metrics.STAGE_DURATION.labels("ingest")
 _reply = metrics.STAGE_DURATION.labels("reply")
+
+
+class CommandGroup:
+    """Commands of one request and partition in flight; the future is done with the last result."""
+
+    __slots__ = (
+        "answered_s",
+        "answered_units",
+        "commands",
+        "deadline",
+        "future",
+        "missing",
+        "partition",
+        "read_only",
+        "since",
+        "units",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        waiting: dict[int, PendingCommand],
+        partition: int,
+        size: int,
+        deadline_s: float,
+        read_only: bool,
+    ) -> None:
+        self.waiting = waiting  # commands without a result of all groups, by number
+        self.partition = partition
+        self.read_only = read_only
+        self.commands: list[PendingCommand] = []
+        self.missing = size  # commands without a result
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.since = time.monotonic()
+        self.deadline = self.since + deadline_s
+        self.units = 0  # counted as waiting
+        self.answered_units = 0  # of the commands that have an outcome
+        self.answered_s = 0.0  # time of the last outcome
 
 
 class PendingCommand:
@@ -77,41 +120,59 @@ class PendingCommand:
 
     __slots__ = (
         "acknowledged",
-        "count",
-        "deadline",
-        "future",
+        "group",
         "number",
-        "partition",
         "payload",
-        "read_only",
+        "result",
         "sent",
-        "since",
+        "trace",
+        "units",
     )
 
     def __init__(
         self,
+        group: CommandGroup,
         number: int,
-        partition: int,
+        units: int,
         payload: bytes,
-        count: int,
-        deadline_s: float,
-        read_only: bool,
+        trace: tracing.Sent | None,
     ) -> None:
+        self.group = group
         self.number = number
-        self.partition = partition
+        self.units = units
         self.payload = payload
-        self.count = count
-        self.read_only = read_only
-        self.future: asyncio.Future[wire.Outcome] = asyncio.get_running_loop().create_future()
-        self.since = time.monotonic()
-        self.deadline = self.since + deadline_s
+        self.trace = trace
+        self.result: Result | None = None
         self.sent = False
         self.acknowledged = 0.0  # time; 0: not yet
 
-    def fail(self, error: Exception) -> None:
-        """Answer with an error, unless it is answered or cancelled."""
-        if not self.future.done():
-            self.future.set_exception(error)
+    @property
+    def done(self) -> bool:
+        """Whether it has a result, or nobody waits for one any more."""
+        return self.result is not None or self.group.future.done()
+
+    def answer(self, outcome: wire.Outcome, now_s: float) -> None:
+        """Answer with an outcome; not to be called once it is done."""
+        # This may overtake the append's own acknowledgement.
+        self.acknowledged = self.acknowledged or now_s
+        self.group.answered_s = now_s
+        self.group.answered_units += self.units
+        self._finish(outcome)
+
+    def fail(self, error: ServiceError) -> None:
+        """Answer with an error, unless it is done. Others of the group are not affected."""
+        if not self.done:
+            self._finish(error)
+
+    def _finish(self, result: Result) -> None:
+        group = self.group
+        self.result = result
+        group.waiting.pop(self.number, None)
+        if self.trace is not None:
+            self.trace.end(self.acknowledged)
+        group.missing -= 1
+        if not group.missing:
+            group.future.set_result(None)
 
 
 class RequestPatience:
@@ -183,65 +244,107 @@ class Gateway:
         """Return the patience of a new request of several commands."""
         return RequestPatience(self._settings.request_deadline_s)
 
-    def admit(self, command: wire.Command) -> None:
-        """Raise what `submit` would raise now; for requests of many commands, all `begun` then."""
-        self._admit(self.partition(command.stream), command, False)
+    def admit(self, commands: Sequence[wire.Command]) -> None:
+        """Raise what `submit_all` would raise now.
+
+        A request for several partitions asks for all of them before it submits anything, as
+        `begun`: its own commands are no backlog to it.
+        """
+        self._admit(self.partition(commands[0].stream), commands, False)
 
     async def submit(
         self, command: wire.Command, begun: bool = False, patience: RequestPatience | None = None
     ) -> wire.Outcome:
-        """Append a command, to be applied at most once, and return its outcome.
+        """Append a command, to be applied at most once, and return its outcome."""
+        (result,) = await self.submit_all([command], begun, patience)
+        if isinstance(result, ServiceError):
+            raise result
+        return result
 
-        `begun`: an earlier part of the request was accepted already. `patience`: the deadlines of
-        a request with several commands.
+    async def submit_all(
+        self,
+        commands: Sequence[wire.Command],
+        begun: bool = False,
+        patience: RequestPatience | None = None,
+    ) -> list[Result]:
+        """Append commands of one kind and partition, each to be applied at most once, in order.
+
+        They are admitted together, or the refusal of all is raised. The results are in the same
+        order; an error is that of its own command. `begun`: an earlier part of the request was
+        accepted already. `patience`: the deadlines of a request that submits several times.
         """
-        partition = partition_of(command.stream, self._settings.partitions)
-        self._admit(partition, command, begun)
+        partition = self.partition(commands[0].stream)
+        self._admit(partition, commands, begun)
+        deadline_s = self._settings.request_deadline_s if patience is None else patience.left_s
+        read_only = isinstance(commands[0], wire.READ_ONLY)
+        waiting = self._replies.pending
+        group = CommandGroup(waiting, partition, len(commands), deadline_s, read_only)
+        now_ms = time.time_ns() // 1_000_000
+        deadline_ms = now_ms + int(deadline_s * 1000) if read_only else 0
+        try:
+            for i, command in enumerate(commands, start=1):
+                self._encode(group, command, now_ms, deadline_ms)
+                if i % AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            self._queue(group, counted=not isinstance(commands[0], wire.BACKGROUND))
+            await group.future
+        finally:
+            self._end(group)
+            if patience is not None:
+                patience.spend(time.monotonic() - group.since)
+        return [pending.result for pending in group.commands if pending.result is not None]
+
+    def _encode(
+        self, group: CommandGroup, command: wire.Command, now_ms: int, deadline_ms: int
+    ) -> None:
+        """Add a command to a group; one that is too large has failed."""
         number = self._next_number
         self._next_number += 1
-        read_only = isinstance(command, wire.READ_ONLY)
-        deadline_s = self._settings.request_deadline_s if patience is None else patience.left_s
-        now_ms = time.time_ns() // 1_000_000
         request_trace = tracing.current.get()
-        trace = None if request_trace is None else tracing.Sent(request_trace, command, partition)
+        trace = None
+        if request_trace is not None:
+            trace = tracing.Sent(request_trace, command, group.partition)
         payload = wire.encode(
             wire.Envelope(
                 number=number,
                 time_ms=now_ms,
-                deadline_ms=now_ms + int(deadline_s * 1000) if read_only else 0,
+                deadline_ms=deadline_ms,
                 default_model=self._settings.default_model,
                 command=command,
                 chosen=self._canary_version(command) if self._monitor.canaries else None,
                 trace=None if trace is None else trace.place,
             )
         )
+        pending = PendingCommand(group, number, wire.units(command), payload, trace)
+        group.commands.append(pending)
         if len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD:
-            raise BodyTooLarge(
-                f"the command is too large: {len(payload)} bytes, at most {append.MAX_ENTRY_BYTES}"
-            )
-        pending = PendingCommand(
-            number, partition, payload, wire.units(command), deadline_s, read_only
-        )
-        self._replies.pending[number] = pending
-        self._queues[partition].put(pending)
-        counted = not isinstance(command, wire.BACKGROUND)  # which do not delay other commands
+            limit = append.MAX_ENTRY_BYTES
+            detail = f"the command is too large: {len(payload)} bytes, at most {limit}"
+            pending.fail(BodyTooLarge(detail))
+
+    def _queue(self, group: CommandGroup, counted: bool) -> None:
+        """Queue a group. `counted`: it delays other commands, as those in the background do not."""
+        commands = [pending for pending in group.commands if not pending.done]
+        group.waiting.update({pending.number: pending for pending in commands})
+        self._queues[group.partition].put(commands)
         if counted:
-            self._overload.add(partition, pending.count, pending.since)
-        outcome: wire.Outcome | None = None
-        try:
-            outcome = await pending.future
-            return outcome
-        finally:
-            del self._replies.pending[number]
-            now_s = time.monotonic()
-            if counted and outcome is None:
-                self._overload.drop(partition, pending.count)
-            elif counted:
-                self._overload.complete(partition, pending.count, now_s - pending.since, now_s)
-            if patience is not None:
-                patience.spend(now_s - pending.since)
-            if trace is not None:
-                trace.end(pending.acknowledged)
+            group.units = sum(pending.units for pending in commands)
+            self._overload.add(group.partition, group.units, group.since)
+
+    def _end(self, group: CommandGroup) -> None:
+        """Remove a group that has its results, or that nobody waits for any more."""
+        for pending in group.commands if group.missing else ():
+            group.waiting.pop(pending.number, None)
+            if pending.result is None and pending.trace is not None:
+                pending.trace.end(pending.acknowledged)
+        if not group.units:
+            return
+        answered = group.answered_units
+        if answered:
+            waited_s = group.answered_s - group.since
+            self._overload.complete(group.partition, answered, waited_s, time.monotonic())
+        if answered < group.units:
+            self._overload.drop(group.partition, group.units - answered)
 
     def _canary_version(self, command: wire.Command) -> str | None:
         """Return the canary's choice of model version, for a command that may create its stream."""
@@ -256,10 +359,12 @@ class Gateway:
         versions = self._catalogue.usable(name)
         return chosen(canaries[name], name, command.stream, versions)
 
-    def _admit(self, partition: int, command: wire.Command, begun: bool) -> None:
-        if len(self._replies.pending) >= self._settings.max_waiting:
+    def _admit(self, partition: int, commands: Sequence[wire.Command], begun: bool) -> None:
+        waiting = len(self._replies.pending)
+        # One of more commands than may wait goes alone.
+        if waiting and waiting + len(commands) > self._settings.max_waiting:
             shed(TooManyWaiting(f"limit of {self._settings.max_waiting} waiting requests reached"))
-        if self._monitor.memory_short and isinstance(command, NEEDS_MEMORY):
+        if self._monitor.memory_short and isinstance(commands[0], NEEDS_MEMORY):
             shed(MemoryShort("the store's memory is nearly full; reads and deletes still work"))
         since = self._queues[partition].failing_since or self._monitor.down_since
         if since and time.monotonic() - since > GRACE_S:
@@ -282,7 +387,9 @@ class Gateway:
                 if queue.failing_since and now - queue.failing_since > GRACE_S:
                     queue.give_up("the store cannot be reached")
             overdue = [
-                pending for pending in self._replies.pending.values() if pending.deadline <= now
+                pending
+                for pending in self._replies.pending.values()
+                if pending.group.deadline <= now
             ]
             if not overdue:
                 continue
@@ -291,15 +398,16 @@ class Gateway:
             except (redis.RedisError, OSError, TimeoutError) as error:
                 log.warning("could not read outcomes before the deadline: %s", error)
             for pending in overdue:
-                waited = f"no answer within {pending.deadline - pending.since:g} s"
+                deadline_s = pending.group.deadline - pending.group.since
+                waited = f"no answer within {deadline_s:g} s"
                 pending.fail(_unanswered(pending, waited))
 
 
-def _unanswered(pending: PendingCommand, why: str) -> Exception:
+def _unanswered(pending: PendingCommand, why: str) -> ServiceError:
     """Map a timed-out command to an error by its delivery stage."""
     if not pending.sent:
         return RedisUnavailable(f"{why}; nothing was accepted")
-    if pending.read_only:
+    if pending.group.read_only:
         return ReadTimeout(f"{why}; nothing was changed")
     if pending.acknowledged:
         return NoAnswer(
@@ -323,10 +431,10 @@ class PartitionQueue:
         self._task: asyncio.Task[None] | None = None
         self.failing_since = 0.0  # 0: not failing
 
-    def put(self, pending: PendingCommand) -> None:
-        """Queue a command; it is sent with the next append."""
-        self._waiting.append(pending)
-        if self._task is None:
+    def put(self, commands: Sequence[PendingCommand]) -> None:
+        """Queue commands; they are sent with the next append."""
+        self._waiting.extend(commands)
+        if self._waiting and self._task is None:
             self._begin()
 
     def give_up(self, reason: str) -> None:
@@ -381,7 +489,7 @@ class PartitionQueue:
         room = append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
         while self._waiting:
             pending = self._waiting[0]
-            if not pending.future.done():
+            if not pending.done:
                 room -= len(pending.payload)
                 if room < 0 and batch:
                     break
@@ -396,8 +504,8 @@ class PartitionQueue:
         commands: list[Queued] = []
         for pending in self._batch:
             pending.sent = True
-            count += pending.count
-            commands.append(Queued(pending.number, pending.count, pending.payload))
+            count += pending.units
+            commands.append(Queued(pending.number, pending.units, pending.payload))
         payload, sums = entry_of(self._partition, self._appender.incarnation, commands)
         repeated = False
         pause_s = FIRST_PAUSE_S
@@ -425,7 +533,7 @@ class PartitionQueue:
         now = time.monotonic()
         for pending in self._batch:
             pending.acknowledged = now
-        metrics.observe_all(_ingest, [now - pending.since for pending in self._batch])
+        metrics.observe_all(_ingest, [now - pending.group.since for pending in self._batch])
         self._batch = []
 
     def _shed(self, waiting: int) -> None:
@@ -433,7 +541,7 @@ class PartitionQueue:
         room = self._max_pending - waiting
         accepted: list[PendingCommand] = []
         for i, pending in enumerate(self._batch):
-            room -= pending.count
+            room -= pending.units
             if room < 0 or i == len(self._batch) - 1:  # refuse at least one, or _run never ends
                 detail = f"the queue of this stream's partition is full: {waiting} observations"
                 self._refuse(self._batch[i:], PartitionFull(detail))
@@ -442,8 +550,8 @@ class PartitionQueue:
         self._batch = accepted
 
     def _refuse(self, refused: list[PendingCommand], error: MemoryShort | PartitionFull) -> None:
+        metrics.LOAD_SHED.labels(error.reason).inc(len(refused))
         for pending in refused:
-            metrics.LOAD_SHED.labels(error.reason).inc()
             pending.fail(error)
 
 
@@ -463,16 +571,18 @@ class Replies:
         self._subscriptions = Subscriptions(client, channels, self._receive, self._resume)
         self.subscribed = self._subscriptions.complete
 
-    def resolve(self, outcome: wire.Outcome) -> bool:
-        """Deliver an outcome to its pending request."""
-        pending = self.pending.get(outcome.number)
-        if pending is None or pending.future.done():
-            return False
+    def resolve(self, outcomes: Iterable[wire.Outcome]) -> int:
+        """Deliver outcomes to the commands that wait for them; return their number."""
         now = time.monotonic()
-        pending.acknowledged = pending.acknowledged or now  # this may overtake the append's answer
-        _reply.observe(now - pending.acknowledged)
-        pending.future.set_result(outcome)
-        return True
+        waits: list[float] = []
+        for outcome in outcomes:
+            pending = self.pending.get(outcome.number)
+            if pending is None or pending.done:
+                continue
+            pending.answer(outcome, now)
+            waits.append(now - pending.acknowledged)
+        metrics.observe_all(_reply, waits)
+        return len(waits)
 
     async def recover(self, wanted: Iterable[PendingCommand]) -> None:
         """Read the outcomes of these commands from the store, as their messages may be lost."""
@@ -481,14 +591,16 @@ class Replies:
     async def _read(self, wanted: Iterable[PendingCommand]) -> int:
         """Resolve commands that have an outcome in the store; return their number."""
         resolved = 0
-        missing = [pending for pending in wanted if pending.sent and not pending.future.done()]
+        missing = [pending for pending in wanted if pending.sent and not pending.done]
         for first in range(0, len(missing), OUTCOMES_AT_ONCE):
             group = missing[first : first + OUTCOMES_AT_ONCE]
-            batch = [(pending.partition, pending.number) for pending in group]
+            batch = [(pending.group.partition, pending.number) for pending in group]
             outcomes = await self._store.outcomes(self._incarnation, batch)
+            resolved += self.resolve(
+                outcome for outcome in outcomes.values() if isinstance(outcome, wire.Outcome)
+            )
             for number, outcome in outcomes.items():
                 if not isinstance(outcome, streams.UnreadablePart):
-                    resolved += self.resolve(outcome)
                     continue
                 log.error("replies: %s", outcome)
                 metrics.CORRUPT_STATES.inc()
@@ -525,10 +637,9 @@ class Replies:
         except msgspec.MsgspecError:
             log.exception("replies: ignored a malformed message")
             return
+        self.resolve(hint for hint in hints if isinstance(hint, wire.Outcome))
         for hint in hints:
-            if not isinstance(hint, int):
-                self.resolve(hint)
-            elif (pending := self.pending.get(hint)) is not None:
+            if isinstance(hint, int) and (pending := self.pending.get(hint)) is not None:
                 self._unread[hint] = pending
                 self._some_unread.set()
 
@@ -536,5 +647,5 @@ class Replies:
         """Recover outcomes published before these channels were subscribed."""
         partitions = {self._partitions[channel] for channel in channels}
         await self.recover(
-            [pending for pending in self.pending.values() if pending.partition in partitions]
+            [pending for pending in self.pending.values() if pending.group.partition in partitions]
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service import wire
-from service.api.gateway.gateway import RequestPatience
+from service.api.gateway.waves import StreamCommands, submit_waves
 from service.api.http import (
     Context,
     ListResponse,
@@ -37,7 +37,7 @@ from service.api.parsing.observations import (
 )
 from service.problems import PROBLEM_JSON, EarlierItemFailed, FieldError, InvalidField, ServiceError
 
-AT_ONCE = 100  # streams begun, or items refused, before the event loop does something else
+AT_ONCE = 1000  # items grouped by stream, or refused, before the event loop does something else
 _encode = msgspec.json.Encoder().encode
 _STATUS_200 = b'{"status":200,'
 
@@ -138,7 +138,6 @@ class Bulk:
         self._items = items
         self._template = template  # a command without observations, with the options of the answers
         self._rendered: list[bytes] = [b""] * len(items)
-        self._patience: dict[str, RequestPatience] = defaultdict(context.gateway.patience)
 
     async def run(self) -> list[bytes]:
         """Apply all items and return one JSON object for each, in order."""
@@ -151,91 +150,71 @@ class Bulk:
                 by_stream.setdefault(item.stream, []).append(i)
             if i % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
-        running = []
-        for i, places in enumerate(by_stream.values(), start=1):
-            running.append(asyncio.ensure_future(self._run_stream(places)))
-            if i % AT_ONCE == 0:
-                await asyncio.sleep(0)
-        await asyncio.gather(*running)
+        await submit_waves(self._context.gateway, map(self._commands, by_stream.values()))
         return self._rendered
 
-    async def _run_stream(self, places: list[int]) -> None:
+    def _commands(self, places: list[int]) -> StreamCommands:
         """Apply one stream's items; after a failed one nothing more is attempted."""
-        done = 0
-        for group in self._groups(places):
-            begun = done > 0
-            done += len(group)
-            if not await self._apply(group, begun):
+        groups = self._groups(places)
+        while groups:
+            group = groups.popleft()
+            item = self._items[group[0]]
+            if isinstance(item, BadItem):
+                self._refuse(group, item.error)
                 break
-        self._skip(places[done:])
+            result = yield self._command(item, group)
+            if isinstance(result, ServiceError):
+                self._refuse(group, result)
+                break
+            for place, answer in zip(group, result.body, strict=False):
+                self._rendered[place] = _STATUS_200 + answer[1:]
+            if result.status < 400:
+                continue
+            failed = group[len(result.body) - 1 :]
+            if len(group) == 1 or result.status >= 500:
+                document = msgspec.json.decode(result.body[-1])
+                document.pop("applied", None)  # of the command, not of the client's request
+                self._rendered[failed[0]] = self._document(failed[0], document)
+                self._skip(failed[1:])
+                break
+            # A command is refused as a whole where it does not fit its stream: find out which item
+            # is the bad one, and apply those before it.
+            groups.extendleft([place] for place in reversed(failed))
+        for group in groups:
+            self._skip(group)
 
-    def _groups(self, places: list[int]) -> Iterator[list[int]]:
+    def _groups(self, places: list[int]) -> deque[list[int]]:
         """Group a stream's items: neighbours without a key go together, one with a key alone."""
-        group: list[int] = []
+        if len(places) == 1:
+            return deque([places])
         good = [item for item in map(self._items.__getitem__, places) if isinstance(item, GoodItem)]
         size = self._context.observation_parser.parts([item.observation for item in good])
+        groups: deque[list[int]] = deque()
+        open_ = False  # whether a neighbour may join the last group
         for place in places:
             item = self._items[place]
-            plain = isinstance(item, GoodItem) and item.key is None
-            first = isinstance(item, BadItem) or item.seq is not None or not plain
-            if group and (first or len(group) == size):
-                yield group
-                group = []
-            if plain:
-                group.append(place)
+            if not isinstance(item, GoodItem) or item.key is not None:
+                groups.append([place])
+                open_ = False
+            elif open_ and item.seq is None and len(groups[-1]) < size:
+                groups[-1].append(place)
             else:
-                yield [place]
-        if group:
-            yield group
-
-    async def _apply(self, group: list[int], begun: bool) -> bool:
-        """Apply neighbours as one command; False when not all of it was applied."""
-        item = self._items[group[0]]
-        if isinstance(item, BadItem):
-            self._refuse(group, item.error)
-            return False
-        try:
-            outcome = await self._context.gateway.submit(
-                self._command(item, group), begun, self._patience[item.stream]
-            )
-        except ServiceError as error:
-            self._refuse(group, error)
-            return False
-        for place, answer in zip(group, outcome.body, strict=False):
-            self._rendered[place] = _STATUS_200 + answer[1:]
-        if outcome.status < 400:
-            return True
-        left = group[len(outcome.body) - 1 :]
-        if len(group) > 1 and outcome.status < 500:
-            return await self._one_by_one(left)
-        document = msgspec.json.decode(outcome.body[-1])
-        document.pop("applied", None)  # of the command, not of the client's request
-        self._rendered[left[0]] = self._document(left[0], document)
-        self._skip(left[1:])
-        return False
-
-    async def _one_by_one(self, places: list[int]) -> bool:
-        """Find out which item of a refused command is the bad one, and apply those before it.
-
-        A command is refused as a whole where it does not fit its stream.
-        """
-        for i, place in enumerate(places):
-            if not await self._apply([place], begun=True):
-                self._skip(places[i + 1 :])
-                return False
-        return True
+                groups.append([place])
+                open_ = True
+        return groups
 
     def _command(self, first: GoodItem, group: list[int]) -> wire.Observe:
         items = [item for item in map(self._items.__getitem__, group) if isinstance(item, GoodItem)]
-        observations = [item.observation for item in items]
-        body_digest = digest(wire.encode(first.observation)) if first.key is not None else None
-        return replace(
-            self._template,
-            stream=first.stream,
-            observations=observations,
+        template = self._template
+        return wire.Observe(
+            first.stream,
+            [item.observation for item in items],
             key=first.key,
-            digest=body_digest,
+            digest=digest(wire.encode(first.observation)) if first.key is not None else None,
             seq=first.seq,
+            belief=template.belief,
+            components=template.components,
+            quantiles=template.quantiles,
         )
 
     def _refuse(self, places: list[int], error: ServiceError) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from service import wire
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
+from service.api.gateway.waves import StreamCommands, submit_waves
 from service.api.http import Context, apart, context_of, header, problem, raw, read_body
 from service.api.parsing.remote_write import StreamAssignment, Version, parse, version_of
 from service.observability import metrics
@@ -30,7 +31,6 @@ from service.problems import (
     InvalidField,
     LabelOutOfRange,
     NumericalFault,
-    Overloaded,
     Quarantined,
     SamplesDeferred,
     SamplesRejected,
@@ -41,7 +41,6 @@ from service.store.reads import AsyncStore, Last
 from service.wire import tags
 
 AGAIN = frozenset((429, 503, 504))  # statuses after which the same command may yet be taken
-AT_ONCE = 100  # commands begun before the event loop does something else
 # Errors of one observation: others of its command may be taken. All others are of the stream.
 # Labels that the model cannot produce are none of these: the worker leaves them out.
 OF_ONE = frozenset(
@@ -162,29 +161,7 @@ class WriteTally:
 
 async def apply_writes(gateway: Gateway, writes: Sequence[StreamWrite], tally: WriteTally) -> None:
     """Apply all samples, and count what became of them."""
-    full = _full_partitions(gateway, writes)
-    running = []
-    for i, write in enumerate(writes, start=1):
-        reason = full.get(gateway.partition(write.stream))
-        if reason is not None:
-            tally.fail("deferred", len(write.observations), reason)
-            continue
-        running.append(asyncio.ensure_future(_StreamRun(write, tally).run(gateway)))
-        if i % AT_ONCE == 0:
-            await asyncio.sleep(0)
-    await asyncio.gather(*running)
-
-
-def _full_partitions(gateway: Gateway, writes: Sequence[StreamWrite]) -> Mapping[int, str]:
-    """Return partitions that are not admitted to now, with the reason."""
-    full: dict[int, str] = {}
-    first = {gateway.partition(write.stream): write.stream for write in writes}
-    for partition, stream in first.items():
-        try:
-            gateway.admit(wire.Ingest(stream, []))
-        except Overloaded as error:  # by default Prometheus drops what is answered 429
-            full[partition] = str(error)
-    return full
+    await submit_waves(gateway, (_StreamRun(write, tally).commands() for write in writes))
 
 
 class _StreamRun:
@@ -199,25 +176,24 @@ class _StreamRun:
         self._repeats = 0  # samples that are applied and counted, and still sent once more
         self._refused = 0
 
-    async def run(self, gateway: Gateway) -> None:
+    def commands(self) -> StreamCommands:
         """Apply all samples, or as many as can be now."""
-        patience = gateway.patience()
         while self._parts:
             part = self._parts.pop(0)
-            command = wire.Ingest(self._write.stream, list(part), settings=self._write.settings)
-            try:
-                outcome = await gateway.submit(command, True, patience)
-                status = outcome.status
-                body = outcome.body[-1]
-            except ServiceError as error:
-                status = error.status
-                body = error.render()
-            if status < 400:
-                self._succeed(_decode_ingested(body))
-            elif status in AGAIN:
-                self._fail_all_left("deferred", part, msgspec.json.decode(body)["detail"])
+            result = yield wire.Ingest(
+                self._write.stream, list(part), settings=self._write.settings
+            )
+            if isinstance(result, wire.Outcome) and result.status < 400:
+                self._succeed(_decode_ingested(result.body[-1]))
+                continue
+            if isinstance(result, ServiceError):
+                document = result.document()
             else:
-                self._refuse(part, msgspec.json.decode(body))
+                document = msgspec.json.decode(result.body[-1])
+            if result.status in AGAIN:  # by default Prometheus drops what is answered 429
+                self._fail_all_left("deferred", part, document["detail"])
+            else:
+                self._refuse(part, document)
 
     def _succeed(self, done: Ingested) -> None:
         repeated = min(self._repeats, done.skipped)

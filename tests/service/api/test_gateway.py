@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 from itertools import chain, repeat
 from unittest.mock import DEFAULT, AsyncMock
@@ -18,7 +19,8 @@ from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of
 from tests.faults import REPLIES, Proxy
-from tests.service.api.conftest import slug, worker_of
+from tests.remote_write import V2, version_2
+from tests.service.api.conftest import BAD_LABEL, slug, worker_of
 from tests.waiting import until_async
 
 POST = "/v1/streams/s/observations"
@@ -170,6 +172,99 @@ async def test_a_request_that_goes_away_before_its_command_is_sent_has_no_effect
     assert [(await requests[i]).json()["seq"] for i in (0, 2)] == [0, 1]
 
 
+# --- groups: the commands of one request and partition ------------------------------------------
+
+
+def bulk_of(count, partition=P, **more):
+    """Items of so many streams of one partition."""
+    streams = (f"g{i}" for i in itertools.count())
+    mine = (stream for stream in streams if partition_of(stream, 4) == partition)
+    return [{"stream": stream, "y": 1, **more} for stream in itertools.islice(mine, count)]
+
+
+def statuses(response):
+    return [item["status"] for item in response.json()]
+
+
+async def test_streams_go_in_waves_side_by_side(api, worker):
+    """The second item of a stream goes when the first of all are answered, and with the others."""
+    streams = [f"s{i}" for i in range(200)]
+    items = [{"stream": s, "key": f"{s}.{i}", "y": i} for i in range(3) for s in streams]
+    items[200 + 7]["y"] = BAD_LABEL  # of s7: its third is not attempted
+    answered = statuses(await api.post(MANY, json=items))
+    assert [i for i, status in enumerate(answered) if status != 200] == [207, 407]
+    assert (answered[207], answered[407]) == (422, 424)
+    for partition in range(4):
+        sent = [c for c in worker.commands if partition_of(c.stream, 4) == partition]
+        waves = [int(command.key.partition(".")[2]) for command in sent]
+        assert waves == sorted(waves)
+        assert set(waves) == {0, 1, 2}
+    assert len(worker.commands) == 599
+    assert len(worker.batches) <= 3 * 4
+
+
+async def test_an_outcome_that_is_lost_fails_its_own_command(api, worker, clock):
+    (lost, *others) = bulk_of(4)
+    apply = worker._apply
+
+    def lose(partition, envelope):
+        outcome, effects = apply(partition, envelope)
+        if envelope.command.stream == lost["stream"]:
+            outcome.number += 1_000_000
+        return outcome, effects
+
+    worker._apply = lose
+    items = [others[0], lost, *others[1:]]
+    second = [{**item, "key": "k"} for item in items]
+    request = asyncio.create_task(api.post(MANY, json=items + second))
+    await until_async(lambda: len(worker.commands) == 4 and len(waiting(api)) == 1)
+    clock.advance(5.1)
+    response = await request
+    assert statuses(response) == [200, 504, 200, 200, 200, 424, 200, 200]
+    assert response.json()[1]["type"].endswith("/no-answer")
+    control = api.app.state.overload
+    assert (control._all._waiting, waiting(api)) == (0, {})
+    assert control._usual_s < 1.0  # what is lost has no wait
+
+
+async def test_a_group_that_goes_away_before_it_is_sent_has_no_effect(api, worker, monkeypatch):
+    appender, gate = api.app.state.context.gateway._queues[P]._appender, asyncio.Event()
+    send = appender.append
+
+    async def held(*arguments):
+        await gate.wait()
+        return await send(*arguments)
+
+    monkeypatch.setattr(appender, "append", held)
+    first = asyncio.create_task(api.post(POST, json={"y": 0}))
+    await until_async(lambda: [p for p in waiting(api).values() if p.sent])
+    gone = asyncio.create_task(api.post(MANY, json=bulk_of(5)))
+    await until_async(lambda: len(waiting(api)) == 6)
+    gone.cancel()
+    await asyncio.wait([gone])
+    assert (len(waiting(api)), api.app.state.overload._all._waiting) == (1, 1)
+    gate.set()
+    assert (await first).status_code == 200
+    assert (await api.post(POST, json={"y": 1})).json()["seq"] == 1
+    assert {command.stream for command in worker.commands} == {"s"}
+
+
+async def test_a_group_goes_in_several_entries_without_what_is_too_large(
+    settings, worker, start, monkeypatch
+):
+    monkeypatch.setattr(append, "MAX_ENTRY_BYTES", 2048)
+    async with start(settings) as api:
+        items = bulk_of(250)
+        items[7]["x"] = [0.5] * 250
+        answers = await api.post(MANY, json=items)
+        assert statuses(answers) == [200] * 7 + [413] + [200] * 242
+        assert answers.json()[7]["type"].endswith("/body-too-large")
+        assert [command.stream for command in worker.commands] == [
+            item["stream"] for item in items if "x" not in item
+        ]
+        assert len(worker.batches) == 10
+
+
 # --- replies ------------------------------------------------------------------------------------
 
 
@@ -230,7 +325,7 @@ async def test_stored_outcomes_that_cannot_be_read(api, worker, store, clock, ca
 
 async def test_a_task_that_should_never_end_is_told_by_the_probes(api, monkeypatch, clock):
     context = api.app.state.context
-    monkeypatch.setattr(context.replies, "resolve", lambda outcome: 1 / 0)
+    monkeypatch.setattr(context.replies, "resolve", lambda outcomes: 1 / 0)
     request = asyncio.create_task(api.post(POST, json={"y": 1}))
     await until_async(lambda: context.gateway.failure is not None)
     assert (await api.get("/livez")).status_code == 500
@@ -393,6 +488,25 @@ async def test_too_many_waiting(settings, worker, start):
         assert sorted(item["status"] for item in bulk.json()) == [200] * 3 + [429] * 2
 
 
+async def test_a_full_partition_takes_the_first_commands_of_a_group(settings, worker, start):
+    async with start(settings, max_pending=10) as api:
+        worker.pause()
+        request = asyncio.create_task(api.post(MANY, json=bulk_of(15) + bulk_of(1, (P + 1) % 4)))
+        await until_async(lambda: len(waiting(api)) == 11 or request.done())
+        worker.running.set()
+        assert statuses(await request) == [200] * 10 + [429] * 5 + [200]
+
+
+async def test_a_group_of_more_commands_than_may_wait_goes_alone(settings, worker, start):
+    async with start(settings, max_waiting=3) as api:
+        worker.pause()
+        large = asyncio.create_task(api.post(MANY, json=bulk_of(5)))
+        await until_async(lambda: len(waiting(api)) == 5)
+        assert slug(await api.post(POST, json={"y": 1})) == "too-many-waiting"
+        worker.running.set()
+        assert statuses(await large) == [200] * 5
+
+
 async def taken_and_refused(api, worker, count, refused):
     """Post to a worker that is away: so many are refused, at once, and alike; returns how."""
     requests = [asyncio.create_task(api.post(POST, json={"y": i})) for i in range(count)]
@@ -430,13 +544,43 @@ async def test_a_list_that_has_begun_is_not_refused(api, worker, monkeypatch):
     assert shed("wait") == before + 1
 
 
-async def test_items_of_a_bulk_are_refused_by_stream(api, worker, monkeypatch):
-    overloaded(api, monkeypatch, after=2)
+async def test_items_of_a_bulk_are_refused_by_partition(api, worker, monkeypatch):
+    """Of four streams in two partitions; later items of refused streams are not attempted."""
+    overloaded(api, monkeypatch, after=1)
+    before = shed("wait")
     items = [{"stream": f"s{i % 4}", "y": i, "key": f"k{i}"} for i in range(12)]
+    assert [partition_of(item["stream"], 4) for item in items[:4]] == [2, 0, 2, 0]
     answers = (await api.post(MANY, json=items)).json()
-    later = [200, 200, 424, 424] * 2
-    assert [answer["status"] for answer in answers] == [200, 200, 429, 429, *later]
-    assert answers[2]["type"].endswith("/wait-too-long")
+    later = [200, 424] * 2
+    assert [answer["status"] for answer in answers] == [200, 429, 200, 429, *later, *later]
+    assert answers[1]["type"].endswith("/wait-too-long")
+    assert answers[1]["stream"] == "s1"
+    assert shed("wait") == before + 1
+
+
+async def test_what_a_request_submits_is_no_backlog_to_it(api, worker, monkeypatch):
+    """Neither its other partitions, nor its later waves; to other requests it is one."""
+    control = api.app.state.overload
+
+    def admit(partition, now_s):
+        if control._all._waiting:
+            load_shedding.shed(WaitTooLong("the estimated wait is 2.2 s; nothing was accepted", 3))
+
+    monkeypatch.setattr(control, "admit", admit)
+    items = [{"stream": f"s{i % 40}", "y": i, "key": f"k{i}"} for i in range(120)]
+    assert {partition_of(item["stream"], 4) for item in items} == {0, 1, 2, 3}
+    assert statuses(await api.post(MANY, json=items)) == [200] * 120
+    assert len(worker.commands) == 120
+    worker.pause()
+    request = asyncio.create_task(api.post(MANY, json=items[:40]))
+    await until_async(lambda: len(waiting(api)) == 40)
+    assert statuses(await api.post(MANY, json=items[40:])) == [429] * 40 + [424] * 40
+    series = [({"__name__": f"x{i}"}, [(1.0, int(time.time() * 1000))]) for i in range(40)]
+    write = version_2(*series)
+    deferred = await api.post("/v1/prometheus/write", content=write, headers=V2)
+    assert (deferred.status_code, deferred.json()["deferred"]) == (503, 40)
+    worker.running.set()
+    assert statuses(await request) == [200] * 40
 
 
 async def test_what_is_estimated_is_what_waits(api, worker):

@@ -24,6 +24,7 @@ from service.problems import (
     OutcomeUnknown,
     PartitionFull,
     RedisUnavailable,
+    ServiceError,
     StartupError,
     UnknownModel,
 )
@@ -43,15 +44,27 @@ def outcome(**counts):
     return wire.Outcome(1, 200, [json.dumps(body).encode()])
 
 
+def each_by(submit):
+    """A gateway's `submit_all` that has a function submit each command."""
+
+    async def submit_all(commands, begun, patience):
+        results = []
+        for command in commands:
+            try:
+                results.append(submit(command))
+            except ServiceError as error:
+                results.append(error)
+        return results
+
+    return submit_all
+
+
 @pytest.fixture
 def write(api, monkeypatch):
     """Write series, of whose commands `submit` says what comes; returns the answer."""
 
     async def write(submit, *series):
-        async def submitted(command, begun, patience):
-            return submit(command)
-
-        monkeypatch.setattr(api.app.state.context.gateway, "submit", submitted)
+        monkeypatch.setattr(api.app.state.context.gateway, "submit_all", each_by(submit))
         body = version_2(*(series or SERIES))
         return await api.post("/v1/prometheus/write", content=body, headers=V2)
 
@@ -78,8 +91,8 @@ async def test_only_streams_that_are_not_admitted_are_deferred(api, write, monke
     gateway, streams = api.app.state.context.gateway, []
     monkeypatch.setattr(gateway, "partition", lambda s: int(s.startswith("x@b")))
 
-    def admit(command):
-        if gateway.partition(command.stream):
+    def admit(commands):
+        if gateway.partition(commands[0].stream):
             raise PartitionFull("full")
 
     def submit(command):
@@ -130,6 +143,7 @@ class NonNegativeWorker:
 
     def __init__(self, refusal=None):
         self.last, self.commands, self._refusal = "", 0, refusal
+        self.submit_all = each_by(self._submit)
 
     def partition(self, stream):
         return 0
@@ -137,10 +151,10 @@ class NonNegativeWorker:
     def patience(self):
         return None
 
-    def admit(self, command):
+    def admit(self, commands):
         pass
 
-    async def submit(self, command, begun, patience):
+    def _submit(self, command):
         self.commands += 1
         if self._refusal is not None:
             raise self._refusal
