@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,8 @@ class Readout(NamedTuple):
 
 # Each is one column of the table, in this order; totals and start_totals follow.
 NUMBERS = {name: kind for name, kind in get_type_hints(Readout).items() if isinstance(kind, type)}
+_WHOLE = [place for place, kind in enumerate(NUMBERS.values()) if kind is int]
+_OK = list(NUMBERS).index("ok")
 
 
 def table(
@@ -132,13 +134,14 @@ def rows(table: Tensor | NDArray[np.float64]) -> list[Readout]:
     """Return the readout of each stream of a table, on the host."""
     first = len(NUMBERS)
     middle = first + (table.shape[1] - first) // 2
-    if not isinstance(table, np.ndarray):
-        (table,) = to_host([table])
-    lines: list[list[float]] = table.tolist()
-    columns = zip(NUMBERS.values(), zip(*lines, strict=True), strict=False)
-    numbers = [values if kind is float else map(kind, values) for kind, values in columns]
-    totals = ((line[first:middle], line[middle:]) for line in lines)
-    return [Readout(*line, *sums) for *line, sums in zip(*numbers, totals, strict=True)]
+    numbers = table if isinstance(table, np.ndarray) else to_host([table])[0].numpy()
+    columns: list[list[Any]] = numbers[:, :first].T.tolist()
+    whole = numbers[:, _WHOLE].astype(np.int64).T.tolist()
+    for place, values in zip(_WHOLE, whole, strict=True):
+        columns[place] = values
+    columns[_OK] = list(map(bool, columns[_OK]))
+    totals = (numbers[:, first:middle].tolist(), numbers[:, middle:].tolist())
+    return list(map(Readout, *columns, *totals))
 
 
 def typical_regimes(model: UnderlyingModel, state: FilterState) -> list[TypicalRegime]:

@@ -34,7 +34,7 @@ class Summary:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return self.numbers[:1].nbytes
+        return self.numbers.strides[0]
 
     def rows(self, chosen: list[int]) -> Summary:
         """Some of the rows."""

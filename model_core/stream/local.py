@@ -51,6 +51,7 @@ class LocalSeries:
         """width: of the rows retained."""
         self.settings = rules.settings
         self.search_phase = search_phase
+        self.next_look = 0
         self.seq = 0
         self.slab: Slab | None = None
         self.row = -1

@@ -164,9 +164,11 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         seq = state.seq
         time = self.time(item)
         taken = Taken(seq, step, offset, warm=True, belief=step.belief)
-        taken.moved = self._follow(slab, series, step.readout, seq, time)
-        news = [moved.event for moved in taken.moved if moved.event.news]
-        taken.event = news[-1] if news else None
+        changed = follow(state, step.readout, seq, slab.model.label != "class", time)
+        if changed:
+            taken.moved = self._told(series, [(seq, event, time) for event in changed])
+            news = [event for event in changed if event.news]
+            taken.event = news[-1] if news else None
         if events.alarming(state.settings.anomaly_alarm, step.anomaly, seq, state.last_anomaly):
             state.last_anomaly = seq
             moments = None if step.predictive is None else step.predictive.moments()
@@ -176,13 +178,6 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         state.seq = seq + 1
         self.enter(series, item, taken)
         return taken
-
-    def _follow(
-        self, slab: Slab, series: S, line: Readout, seq: int, time: str | None
-    ) -> list[Moved]:
-        """Follow the events of a series; returns those that changed."""
-        changed = follow(series.state, line, seq, slab.model.label != "class", time)
-        return [Moved(seq, event, self.publish(series, event, time)) for event in changed]
 
     # --- seasons --------------------------------------------------------------------------------
 
@@ -196,13 +191,18 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         state = series.state
         return seasons.next_search(slab.model, state.settings.seasonal, seq, series.search_phase)
 
+    def _next_look(self, slab: Slab, series: S, seq: int) -> int | None:
+        """Observations, more than `seq`, after which season or scale are looked at; None: never."""
+        if not slab.model.seasonal:
+            return None
+        look = warmup.next_look(seq)
+        search = self._next_search(slab, series, seq) if series.season_state is None else None
+        return look if search is None else min(search, look)
+
     def _foreseen(self, slab: Slab, series: S, labels: list[float]) -> list[float]:
         """Seasons of coming labels, up to the first after which the filter may begin anew."""
         seq = series.state.seq
-        due = self._next_search(slab, series, seq) if series.season_state is None else None
-        if slab.model.seasonal:
-            look = warmup.next_look(seq)
-            due = look if due is None else min(due, look)
+        due = self._next_look(slab, series, seq)
         return seasons.foreseen(series.season_state, labels, None if due is None else due - seq)
 
     def _learn(self, slab: Slab, series: S, taken: Taken, y: float) -> bool:
@@ -211,6 +211,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         It is where seasons were found or given up, and where the labels have outgrown its scale.
         """
         state = series.state
+        taken.season = state.season
+        if series.season_state is None and state.seq < series.next_look:
+            return False
         found = False
         if series.season_state is not None:
             found = seasons.learn(state, series.season_state, y)
@@ -220,6 +223,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 series.season_state = seasons.search(state, labels)
             found = series.season_state is not None
         taken.season = state.season
+        # Of a model that has neither it is the next observation: another model may be next.
+        series.next_look = self._next_look(slab, series, state.seq) or state.seq + 1
         return found or self._outgrown(slab, series)
 
     def _outgrown(self, slab: Slab, series: S) -> bool:
@@ -344,13 +349,14 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             series.slab = slab
             series.row = row
             self.correct(series, kept[i], None, previous[i])
-            moved.append(
-                [
-                    Moved(seq, event, self.publish(series, event, time))
-                    for seq, event, time in changed[i]
-                ]
-            )
+            moved.append(self._told(series, changed[i]))
         return moved
+
+    def _told(self, series: S, changed: Sequence[tuple[int, Event, str | None]]) -> list[Moved]:
+        """Publish events that have changed, with position and time of the observations."""
+        return [
+            Moved(seq, event, self.publish(series, event, time)) for seq, event, time in changed
+        ]
 
     def _forecasts(
         self, slab: Slab, chosen: Sequence[S], coming: Columns, detailed: Sequence[bool]

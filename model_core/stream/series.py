@@ -56,6 +56,7 @@ class Series(Protocol):
     row: int
     season_state: Floats | None  # of `season`; None: no season is looked for, or found so far
     search_phase: float  # of its searches for seasons, in [0, 1)
+    next_look: int  # observations before which neither season nor scale is looked at
 
     @property
     def state(self) -> State:

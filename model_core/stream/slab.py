@@ -23,6 +23,7 @@ from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.stream.predictives import MixtureRow, SummaryRow
+from model_core.summary import Summary
 from model_core.table import SEQ, TOTALS_AT_START, Layout, Rows
 from model_core.transfer import to_arrays, to_device
 from model_core.upm.base import UnderlyingModel
@@ -322,22 +323,23 @@ class Slab:
         summary; none if empty. summarised: whether predictives are wanted at all.
         """
         inputs = columns.packed(self.model, seen, watched)
+        # Not those of details, and of labels with missing outputs.
+        compiled = self.whole(seen.y) if self._kernel is not None else np.zeros(len(rows), bool)
+        if any(detailed):
+            compiled &= ~np.array(detailed, dtype=bool)
+        if compiled.all():
+            return self._ranked(rows, seen.y, self._step_compiled(rows, seen, inputs, summarised))
         stepped: dict[int, Step] = {}
-        if self._kernel is not None:
-            wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
-            if self._partial:
-                whole = self.whole(seen.y)
-                wanted = [i for i in wanted if whole[i]]
-            stepped = self._step_compiled(rows, seen, inputs, wanted, summarised)
-        # Those of details, and of labels with missing outputs.
-        left = [i for i in range(len(rows)) if i not in stepped]
-        if left:
-            wants = [bool(detailed) and detailed[i] for i in left]
-            own = [rows[i] for i in left]
-            again = self._step_eagerly(own, seen.part(left), inputs[left], wants, summarised)
-            stepped.update(zip(left, again, strict=True))
-        in_order = [stepped[i] for i in range(len(rows))]
-        return self._ranked(rows, seen.y, in_order)
+        for wanted in filter(len, (np.flatnonzero(compiled), np.flatnonzero(~compiled))):
+            own = [rows[i] for i in wanted.tolist()]
+            part = seen.part(wanted)
+            if compiled[wanted[0]]:
+                steps = self._step_compiled(own, part, inputs[wanted], summarised)
+            else:
+                details = [bool(detailed) and detailed[i] for i in wanted.tolist()]
+                steps = self._step_eagerly(own, part, inputs[wanted], details, summarised)
+            stepped.update(zip(wanted.tolist(), steps, strict=True))
+        return self._ranked(rows, seen.y, [stepped[i] for i in range(len(rows))])
 
     def tried(self, row: int, seen: Columns, detailed: bool = False) -> list[Step]:
         """Steps of a row by each of several observations alone; the row stays as it is."""
@@ -515,8 +517,7 @@ class Slab:
         table, predicted = self._advance(chunk, at, inputs, seen.hazard, summarised, room)
         refused = np.flatnonzero(table[:, OK_COLUMN] <= 0)
         fine = int(refused[0]) if len(refused) else seen.rows
-        readouts = readout.rows(table[:fine]) if fine else []
-        made = list(map(Step, readouts, predicted))
+        made = _steps(table[:fine], predicted) if fine else []
         steps = self._ranked([row] * fine, seen.y[:fine], made)
         if not believed:
             return steps
@@ -539,7 +540,7 @@ class Slab:
             (states,) = chunk.arrays
             values[at] = anomaly.observe_rows(states, chosen, surprises[at], labels[at])
         pairs = zip(stepped, values.tolist(), strict=True)
-        return [step._replace(anomaly=value) for step, value in pairs]
+        return [Step(own.readout, own.predictive, value, own.mixture) for own, value in pairs]
 
     def whole(self, y: Floats) -> NDArray[np.bool_]:
         """Which labels (B, d) a kernel takes: those of which no output alone is missing."""
@@ -553,22 +554,23 @@ class Slab:
         rows: Sequence[int],
         seen: Columns,
         inputs: Floats,
-        wanted: list[int],
         summarised: bool,
-    ) -> dict[int, Step]:
-        """Step the `wanted` of the rows where they lie."""
+    ) -> list[Step]:
+        """Step rows where they lie."""
         stepped: dict[int, Step] = {}
-        for chunk, lying, at in self._chunks.places([rows[i] for i in wanted]):
-            chosen = [wanted[i] for i in at]
+        for chunk, lying, at in self._chunks.places(rows):
             place = np.array(lying, dtype=np.int64)
-            # As a rule all are wanted and lie in one chunk: nothing is copied.
-            part = slice(None) if len(chosen) == len(rows) else chosen
+            # As a rule all lie in one chunk: nothing is copied.
+            part = slice(None) if len(at) == len(rows) else at
             table, predicted = self._advance(
                 chunk, place, inputs[part], seen.hazard[part], summarised
             )
             table[table[:, OK_COLUMN] <= 0] = 0.0  # the rest of a refused row is undefined
-            stepped.update(zip(chosen, map(Step, readout.rows(table), predicted), strict=True))
-        return stepped
+            steps = _steps(table, predicted)
+            if len(at) == len(rows):
+                return steps
+            stepped.update(zip(at, steps, strict=True))
+        return [stepped[i] for i in range(len(rows))]
 
     def _step_eagerly(
         self,
@@ -619,7 +621,7 @@ class Slab:
         hazard: Floats,
         summarised: bool,
         room: Floats = places.NO_BELIEFS,
-    ) -> tuple[Floats, list[SummaryRow | None]]:
+    ) -> tuple[Floats, Summary | None]:
         """Step rows of a chunk by the compiled kernel: the table of `readout`, and predictives.
 
         room: for beliefs, see `compiled.kernel.Kernel.advance`.
@@ -637,4 +639,12 @@ class Slab:
             wanted,
             room,
         )
-        return table, [SummaryRow(predicted, i) if wanted else None for i in range(len(rows))]
+        return table, predicted if wanted else None
+
+
+def _steps(table: Floats, predicted: Summary | None) -> list[Step]:
+    """Steps of rows of the table of `readout`; predicted: of these rows and perhaps more."""
+    lines = readout.rows(table)
+    if predicted is None:
+        return [Step(line, None) for line in lines]
+    return [Step(line, SummaryRow(predicted, row)) for row, line in enumerate(lines)]

@@ -272,26 +272,28 @@ class CommandBatch:
     ) -> list[PendingAnswer]:
         """The queue's next observations, checked against its stream as it is now."""
         stream = queue.stream
-        head = self._begun(queue, task, command)
-        if queue.at == 0:
-            check_position(command.seq, head.seq)
-            self._check(stream, head, command.observations, command.first)
-            self._check_needs(stream, head, command)
-            self._create(stream, head, task)
+        if queue.at or not _ordinary(stream, command):
+            head = self._begun(queue, task, command)
+            if queue.at == 0:
+                check_position(command.seq, head.seq)
+                self._check(stream, head, command.observations, command.first)
+                self._check_needs(stream, head, command)
+                self._create(stream, head, task)
         head = stream.live()
         slab = stream.slab
-        several = slab is not None and slab.in_series and not answers.detailed(command)
-        coming = command.observations[queue.at : None if several else queue.at + 1]
-        head.x_dim, head.y_dim = Dimensions(head.x_dim, head.y_dim).after_all(coming)
+        coming = command.observations
+        if slab is None or not slab.in_series or answers.detailed(command):
+            coming = coming[queue.at : queue.at + 1]
+        elif queue.at:
+            coming = coming[queue.at :]
+        if head.x_dim is None or head.y_dim is None:
+            head.x_dim, head.y_dim = Dimensions(head.x_dim, head.y_dim).after_all(coming)
         model = head.settings.model
-        return [
-            PendingAnswer(stream.name, model, record, command)
-            for record in self._records(stream, coming)
-        ]
+        records = self._records(stream, head, coming)
+        return [PendingAnswer(stream.name, model, record, command) for record in records]
 
-    def _records(self, stream: Stream, coming: list[Observation]) -> list[Record]:
+    def _records(self, stream: Stream, head: Head, coming: list[Observation]) -> list[Record]:
         """Records of a stream's next observations."""
-        head = stream.live()
         model = self.engine.model(stream, head)
         hazard, outlier_rate = step_inputs.effective_rates(model, head.settings)
         last_time = head.last_time
@@ -367,3 +369,17 @@ class CommandBatch:
             stream = self.engine.streams[task.partition, command.stream]
             keep = settings.idempotency_keep_requests
             stream.remember(task.field, record, settings.idempotency_keep_s, keep)
+
+
+def _ordinary(stream: Stream, command: Observe) -> bool:
+    """Whether an observation is one of those that nearly all are, which need no other check.
+
+    Of a stream that runs: single numbers, without what is optional.
+    """
+    slab = stream.slab
+    if slab is None or command.seq is not None or answers.detailed(command):
+        return False
+    head = stream.live()
+    if head.settings.interval is not None or stream.broken or stream.unserved or stream.buffer:
+        return False
+    return plain(command.observations, Dimensions(head.x_dim, head.y_dim), slab.model)

@@ -6,8 +6,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
 from redis.exceptions import ResponseError
 
 from service import wire
@@ -120,28 +121,37 @@ def _unreadable(lost: Lost) -> Answered:
 
 def _joined(key: str, effects: Sequence[Effect]) -> list[Effect]:
     """Effects with one HSET of a hash, at their end, in place of many."""
-    pairs = [part for effect in effects if effect[:2] == ("HSET", key) for part in effect[2:]]
-    others = [effect for effect in effects if effect[:2] != ("HSET", key)]
+    pairs: list[Argument] = []
+    others: list[Effect] = []
+    for effect in effects:
+        if effect[1] == key and effect[0] == "HSET":
+            pairs += effect[2:]
+        else:
+            others.append(effect)
     return [*others, ("HSET", key, *pairs)] if pairs else others
 
 
 def _outcomes(
     answers: Iterable[Answered], partition: int, keep_ms: int
-) -> tuple[list[tuple[Argument, ...]], list[tuple[str, bytes]]]:
+) -> tuple[list[Effect], list[tuple[str, bytes]]]:
     """Effects that store outcomes, and messages that hint at them."""
-    stored: dict[str, list[Any]] = {}
-    hints: dict[str, list[Outcome | int]] = {}
+    stored: dict[str, list[Argument]] = {}
+    hints: dict[str, list[msgspec.Raw | int]] = {}
     for incarnation, outcome in answers:
-        key = keys.outcomes(partition, incarnation, outcome.number)
+        number = outcome.number
         body = wire.encode(outcome)
-        blob = wire.checksummed(body, "outcome", incarnation, outcome.number)
-        stored.setdefault(key, []).extend((str(outcome.number), blob))
-        hint = outcome if len(body) <= INLINE_BYTES else outcome.number
-        hints.setdefault(keys.reply_channel(partition, incarnation), []).append(hint)
-    effects: list[tuple[Argument, ...]] = []
+        blob = wire.checksummed(body, "outcome", incarnation, number)
+        stored.setdefault(keys.outcomes(partition, incarnation, number), []).extend((number, blob))
+        hint = msgspec.Raw(body) if len(body) <= INLINE_BYTES else number
+        hints.setdefault(incarnation, []).append(hint)
+    effects: list[Effect] = []
     for key, pairs in stored.items():
         effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]
-    return effects, [(channel, wire.encode(some)) for channel, some in hints.items()]
+    messages = [
+        (keys.reply_channel(partition, incarnation), wire.encode(some))
+        for incarnation, some in hints.items()
+    ]
+    return effects, messages
 
 
 class Committer:

@@ -85,7 +85,7 @@ def _restored(engine: Engine, stream: Stream, snapshot: StreamSnapshot) -> Strea
     head.sealed = first
     head.oldest = (first + made.phase) // CHUNK
     made.head = head
-    made.tail = {record.seq: wire.encode(record) for record in snapshot.records}
+    made.keep_tail({record.seq: wire.encode(record) for record in snapshot.records})
     try:
         engine.restore(made, snapshot.checkpoint)
     except (BadState, msgspec.MsgspecError, ValueError, RuntimeError) as error:

@@ -27,8 +27,10 @@ Settled = Callable[[PendingAnswer], None]
 
 def concerned(stream: Stream, command: Observe) -> bool:
     """Whether the command involves a pending label."""
-    waiting = stream.alive and bool(stream.live().pending)
-    return waiting or any(seen.pending for seen in command.observations)
+    head = stream.head
+    if head is not None and head.pending and not head.deleted:
+        return True
+    return any(seen.pending for seen in command.observations)
 
 
 def position(head: Head) -> int:

@@ -57,7 +57,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
 
     def step(self, work: Sequence[Work]) -> list[ServiceError | None]:
         """Apply one observation to each of several streams; returns why one was not."""
-        self.wake([stream for stream, _ in work])
+        self.wake([stream for stream, _ in work if stream.slab is None])
         refusals: dict[int, ServiceError] = {}
         cold = [pair for pair in work if pair[0].slab is None]
         for slab, group in by_slab(pair for pair in work if pair[0].slab is not None):

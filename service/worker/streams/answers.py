@@ -38,6 +38,8 @@ class PendingAnswer(msgspec.Struct, gc=False):
     record: Record
     request: Observe | None = None  # which parts of the predictive it names
     taken: Taken | None = None  # what it gave; None: nothing yet
+    readout: Readout | None = None  # None: while warming up, and before it was stepped
+    place: SummaryRow | None = None  # of a predictive that is yet to be filled in
     predictive: Predictive | None = None
     quantiles: Any = None  # at the levels that the request names
     components: list[Component] | None = None
@@ -51,22 +53,27 @@ class PendingAnswer(msgspec.Struct, gc=False):
     def enter(self, taken: Taken) -> None:
         """Enter what the observation gave, also into the record."""
         record = self.record
+        step = taken.step
         self.taken = taken
         record.offset = taken.offset
-        record.log_score = None if math.isnan(taken.log_score) else taken.log_score
-        line = taken.readout
-        if line is not None:
+        if step is None:
+            return
+        self.place = step.predictive
+        line = step.readout
+        record.log_score = None if math.isnan(line.log_score) else line.log_score
+        if taken.warm:
+            self.readout = line
             record.changed_probability = line.changed_probability
             record.evidence = line.evidence
             record.changepoint_probability = line.changepoint_probability if record.seq else None
             record.recent_change_probability = line.recent_change_probability
             record.map_run_length = line.map_run_length
             record.previous_start = line.born_previous_start
-            record.anomaly = None if math.isnan(taken.anomaly) else taken.anomaly
+            record.anomaly = None if math.isnan(step.anomaly) else step.anomaly
             record.regime = line.regime
-        if taken.step is not None and taken.step.mixture is not None:
-            self._describe(taken.step.mixture)
-            taken.step = taken.step._replace(mixture=None)  # it is large
+        if step.mixture is not None:
+            self._describe(step.mixture)
+            taken.step = step._replace(mixture=None)  # it is large
 
     def _describe(self, place: MixtureRow) -> None:
         """Add what the request names beside the usual: other quantiles, components."""
@@ -86,7 +93,7 @@ class PendingAnswer(msgspec.Struct, gc=False):
         """JSON text, as DESIGN section 5 has it."""
         record = self.record
         taken = self.taken or Taken(record.seq)
-        readout = taken.readout
+        readout = self.readout
         answer = responses.Answer(
             stream=self.stream,
             seq=record.seq,
@@ -148,8 +155,9 @@ class Filling:
         """Have answers filled in, now or later."""
         self.count += len(answers)
         self._waiting += answers
-        places = filter(None, map(_place, answers))
-        self._bytes += sum(place.summary.row_bytes for place in places)
+        for answer in answers:
+            if answer.place is not None:
+                self._bytes += answer.place.summary.row_bytes
         if self._bytes > self._most:
             self.fill()
 
@@ -160,21 +168,14 @@ class Filling:
         self._bytes = 0
 
 
-def _place(answer: PendingAnswer) -> SummaryRow | None:
-    """The predictive of an answer that waits to be rendered."""
-    if answer.taken is None or answer.taken.step is None:
-        return None
-    return answer.taken.step.predictive
-
-
 def fill(answers: list[PendingAnswer]) -> None:
     """Render the predictive of every answer that has one, those of a batch together."""
     groups: dict[int, tuple[Summary, list[tuple[PendingAnswer, Taken, int]]]] = {}
     for answer in answers:
-        place = _place(answer)
+        place = answer.place
         if place is not None and answer.taken is not None:
-            own = groups.setdefault(id(place.summary), (place.summary, []))
-            own[1].append((answer, answer.taken, place.row))
+            _, alike = groups.setdefault(id(place.summary), (place.summary, []))
+            alike.append((answer, answer.taken, place.row))
     for whole, alike in groups.values():
         summary = whole.rows([row for _, _, row in alike])
         # That of the record may be another by now, where the filter has begun anew.
@@ -188,7 +189,7 @@ def fill(answers: list[PendingAnswer]) -> None:
             calibration_metrics.measure(summary.rows(counted), models)
         for (answer, taken, _), predictive in zip(alike, predictives(summary, LEVELS), strict=True):
             _keep(answer, predictive)
-            taken.step = taken.step and taken.step._replace(predictive=None)
+            answer.place = taken.step = None  # they are large
 
 
 def _keep(answer: PendingAnswer, predictive: Predictive) -> None:

@@ -90,11 +90,6 @@ class Ledger:
         """Count these streams anew before the totals are next read."""
         self._marked.update(keys)
 
-    def count(self, keys: Iterable[Key]) -> None:
-        """Count these streams anew at once."""
-        self.mark(keys)
-        self._settle()
-
     def drop(self, stream: Counted) -> None:
         """Take a stream that goes out of the totals."""
         self._marked.discard((stream.partition, stream.name))

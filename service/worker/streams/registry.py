@@ -462,7 +462,7 @@ class Engine:
 
     def changed(self, keys: Iterable[tuple[int, str]]) -> None:
         """Count what these streams hold: commands were applied to them, or states written."""
-        self._ledger.count(keys)
+        self._ledger.mark(keys)
 
     def drop_empty_slabs(self) -> None:
         """Free the memory of slabs that no stream needs."""

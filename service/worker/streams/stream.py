@@ -16,6 +16,7 @@ from model_core.stream_settings import DEFAULTS
 from service import wire
 from service.store import keys
 from service.store.log import Effect, index_effects
+from service.store.shards import Argument
 from service.store.streams import CHUNK, Store, Stored, UnreadablePart, decoded, phase_of, seal
 from service.wire import (
     Event,
@@ -64,6 +65,7 @@ class Stream:
         "row",
         "season_state",
         "search_phase",
+        "next_look",
         "broken",
         "unserved",
         "reborn",
@@ -82,6 +84,7 @@ class Stream:
         "_touched",
         "_was",
         "_sealing",
+        "_tail_bytes",
         "_remembered_bytes",
     )
 
@@ -101,6 +104,7 @@ class Stream:
         self.reborn = False  # the next commit drops an earlier generation
         self.phase = phase_of(name)  # of its checkpoints and chunks
         self.search_phase = season.phase_of(name)
+        self.next_look = 0
         self.share: Share | None = None  # of what its engine holds, as last counted
         self._stale = stored.stale
         self._fresh: dict[bytes, bytes] = NOTHING
@@ -114,6 +118,7 @@ class Stream:
         self._touched = False
         self._was = DEFAULTS  # settings when they were last written
         self._sealing: dict[int, bytes] = NOTHING  # chunks that the last commit may be writing
+        self._tail_bytes = 0
         self._remembered_bytes = 0
         self.host_bytes = STREAM_BYTES  # what all of this takes, as last counted
 
@@ -164,7 +169,7 @@ class Stream:
     def create(self, head: Head) -> None:
         """Start a new generation of the stream."""
         self.head = head
-        self.tail = {}
+        self.keep_tail({})
         self.buffer = ()
         self._new = self._events = self._anomalies = self._recent_events = NOTHING
         self._was = DEFAULTS
@@ -194,7 +199,7 @@ class Stream:
         self.broken = None
         self.unserved = None
         self.reborn = True
-        self.tail = {}
+        self.keep_tail({})
         self.buffer = ()
         self.season_state = None
         self._new = self._events = self._anomalies = NOTHING
@@ -209,6 +214,7 @@ class Stream:
     def begin_season(self) -> None:
         """Begin a state of seasons, where the settings ask for one or a season was found."""
         self.season_state = season.blank() if self.alive and _seasonal(self.live()) else None
+        self.next_look = 0
 
     def resume_season(self) -> None:
         """Take in the labels that wait in the buffer.
@@ -261,13 +267,13 @@ class Stream:
 
     def count(self) -> None:
         """Count what the stream takes on the host."""
-        blobs = [*self.tail.values(), *self._sealing.values()]
         pending = len(self.head.pending) if self.head is not None else 0
         structs = len(self.buffer) + len(self._recent_events) + pending
         self.host_bytes = (
             STREAM_BYTES
-            + sum(map(len, blobs))
-            + ENTRY_BYTES * len(blobs)
+            + self._tail_bytes
+            + (sum(map(len, self._sealing.values())) if self._sealing else 0)
+            + ENTRY_BYTES * (len(self.tail) + len(self._sealing))
             + STRUCT_BYTES * structs
             + self._remembered_bytes
             + (0 if self.season_state is None else self.season_state.nbytes)
@@ -367,7 +373,12 @@ class Stream:
             if not field.isdigit():
                 raise UnreadablePart(f"its tail has the field {field!r}, expected a number")
             tail[int(field)] = decoded(bytes, blob, "tail", self.name, int(field))
-        self.tail = dict(sorted(tail.items()))
+        self.keep_tail(dict(sorted(tail.items())))
+
+    def keep_tail(self, tail: dict[int, bytes]) -> None:
+        """Have these encoded records, by rising seq, in place of those before."""
+        self.tail = tail
+        self._tail_bytes = sum(map(len, tail.values()))
 
     @property
     def checkpoint_field(self) -> str:
@@ -410,7 +421,7 @@ class Stream:
         head = self.live()
         first = records[0].seq if records else head.seq
         head.sealed = min(head.sealed, first)
-        self.tail = {seq: record for seq, record in self.tail.items() if seq < first}
+        self.keep_tail({seq: record for seq, record in self.tail.items() if seq < first})
         for record in records:
             self.put(record)
 
@@ -418,37 +429,44 @@ class Stream:
         """Everything the next commit must write; afterwards nothing waits."""
         p = self.partition
         name = self.name
-        self.tail.update((seq, wire.encode(record)) for seq, record in self._new.items())
+        head = self.head
+        for seq, record in self._new.items():
+            blob = wire.encode(record)
+            self._tail_bytes += len(blob) - len(self.tail.get(seq, b""))
+            self.tail[seq] = blob
         self._sealing = NOTHING
-        if self.alive and self.broken is None and self.unserved is None:
-            self._drop_stale()
-            if self.live().warm:
-                self._seal()
-        effects = list(self._effects)
+        if head is not None and not head.deleted and self.broken is None and self.unserved is None:
+            self._drop_stale(head)
+            self._seal(head)
+        effects = [*self._effects]
         self._effects = ()
         if self._new:
-            blobs = {
-                seq: wire.checksummed(self.tail[seq], "tail", self.name, seq) for seq in self._new
-            }
-            pairs = [value for seq, blob in blobs.items() for value in (str(seq), blob)]
-            effects.append(("HSET", keys.tail(p, name), *pairs))
+            effects.append(self._tail_effect())
         effects += self._event_effects()
         if self._fresh:
             records = [part for pair in self._fresh.items() for part in pair]
             effects.append(("HSET", keys.idempotency(p, name), *records))
-        if self._touched and self.head is not None:
-            head = wire.checksummed(wire.encode(self.head), "head", name)
-            effects.append(("HSET", keys.heads(p), name, head))
-            if self.alive:
-                effects += index_effects(p, name, self.head, self._was)
-                self._was = self.head.settings
+        if self._touched and head is not None:
+            blob = wire.checksummed(wire.encode(head), "head", name)
+            effects.append(("HSET", keys.heads(p), name, blob))
+            if not head.deleted:
+                effects += index_effects(p, name, head, self._was)
+                self._was = head.settings
         self._new = self._events = self._anomalies = self._fresh = NOTHING
         self._touched = self.reborn = False
         self.count()
         return effects
 
+    def _tail_effect(self) -> Effect:
+        pairs: list[Argument] = []
+        for seq in self._new:
+            pairs += (seq, wire.checksummed(self.tail[seq], "tail", self.name, seq))
+        return ("HSET", keys.tail(self.partition, self.name), *pairs)
+
     def _event_effects(self) -> list[Effect]:
         effects: list[Effect] = []
+        if not self._events and not self._anomalies:
+            return effects
         kinds = ((keys.events, "event", self._events), (keys.anomalies, "anomaly", self._anomalies))
         for key, part, events in kinds:
             blobs = {
@@ -460,9 +478,8 @@ class Stream:
                 effects.append(("HSET", key(self.partition, self.name), *pairs))
         return effects
 
-    def _drop_stale(self) -> None:
+    def _drop_stale(self, head: Head) -> None:
         """Drop states that a worker wrote and did not live to commit."""
-        head = self.live()
         if not self._stale:
             return
         named = f"{head.generation}:{head.checkpoint}".encode()  # made again
@@ -472,36 +489,35 @@ class Stream:
             self._effects += (("HDEL", key, *stale),)
         self._stale = ()
 
-    def _seal(self) -> None:
+    def _seal(self, head: Head) -> None:
         """Seal complete chunks, drop those past the retained history, trim the tail."""
-        head = self.live()
-        p = self.partition
-        name = self.name
-        key = keys.history(p, name)
-        while (end := self._chunk_end(head.sealed)) <= head.seq:
-            number = (end - 1 + self.phase) // CHUNK
-            blobs = [msgspec.Raw(self.tail[seq]) for seq in range(head.sealed, end)]
-            self._sealing = {**self._sealing, number: seal(name, number, blobs)}
-            self._effects += (("HSET", key, str(number), self._sealing[number]),)
-            head.sealed = end
-            self._touched = True
-        oldest = (max(0, head.seq - head.settings.history) + self.phase) // CHUNK
-        sealed = (head.sealed + self.phase) // CHUNK
-        gone = range(head.oldest, min(oldest, sealed))
-        if gone:
-            self._effects += (("HDEL", key, *(str(number) for number in gone)),)
-            head.oldest = gone.stop
-            self._touched = True
+        if not head.warm:
+            return
+        phase = self.phase
+        sealed = (head.sealed + phase) // CHUNK
+        complete = (head.seq + phase) // CHUNK
+        if sealed < complete:
+            for number in range(sealed, complete):
+                end = (number + 1) * CHUNK - phase
+                blobs = [msgspec.Raw(self.tail[seq]) for seq in range(head.sealed, end)]
+                self._sealing = {**self._sealing, number: seal(self.name, number, blobs)}
+                self._write_history("HSET", str(number), self._sealing[number])
+                head.sealed = end
+        oldest = min((max(0, head.seq - head.settings.history) + phase) // CHUNK, complete)
+        if head.oldest < oldest:
+            self._write_history("HDEL", *map(str, range(head.oldest, oldest)))
+            head.oldest = oldest
         end = min(head.sealed, head.checkpoint)
         if next(iter(self.tail), end) < end:
             done = [seq for seq in self.tail if seq < end]
             # New ones too: the end of the warm-up puts records that are stored already.
-            self._effects += (("HDEL", keys.tail(p, name), *map(str, done)),)
-            self.tail = _without(self.tail, done)
+            self._effects += (("HDEL", keys.tail(self.partition, self.name), *map(str, done)),)
+            self.keep_tail(_without(self.tail, done))
             self._new = _without(self._new, done) or NOTHING
 
-    def _chunk_end(self, seq: int) -> int:
-        return ((seq + self.phase) // CHUNK + 1) * CHUNK - self.phase
+    def _write_history(self, operation: str, *arguments: Argument) -> None:
+        self._effects += ((operation, keys.history(self.partition, self.name), *arguments),)
+        self._touched = True
 
 
 def _seasonal(head: Head) -> bool:

@@ -90,9 +90,11 @@ def plain(
     """Whether all are single numbers that any stream of the model takes; otherwise check each."""
     if model.label != "real" or dimensions.x_dim != 0 or dimensions.y_dim != 1:
         return False
-    return all(
-        isinstance(o.y, float) and -LARGEST <= o.y <= LARGEST and not o.x for o in observations
-    )
+    for seen in observations:
+        y = seen.y
+        if type(y) is not float or not -LARGEST <= y <= LARGEST or seen.x:
+            return False
+    return True
 
 
 def check_inputs(inputs: list[list[float]], field: str, x_dim: int | None) -> None:
