@@ -28,7 +28,7 @@ class Appended(NamedTuple):
     waiting: int
 
 
-class Queued(NamedTuple):
+class Queued(msgspec.Struct, gc=False):
     """A command that is to be appended: encoded envelope, and what it counts for."""
 
     number: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -187,7 +187,7 @@ class LogEntry(Struct, array_like=True, gc=False):
     envelopes: list[Envelope]
 
 
-class CommandSum(NamedTuple):
+class CommandSum(Struct, array_like=True, gc=False):
     """Place and checksum of one command in its entry, and who waits for how much of it."""
 
     number: int

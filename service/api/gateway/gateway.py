@@ -83,7 +83,7 @@ class CommandGroup:
     __slots__ = (
         "answered_s",
         "answered_units",
-        "commands",
+        "counted",
         "deadline",
         "future",
         "missing",
@@ -105,13 +105,13 @@ class CommandGroup:
         self.waiting = waiting  # commands without a result of all groups, by number
         self.partition = partition
         self.read_only = read_only
-        self.commands: list[PendingCommand] = []
         self.missing = size  # commands without a result
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.since = time.monotonic()
         self.deadline = self.since + deadline_s
-        self.units = 0  # counted as waiting
-        self.answered_units = 0  # of the commands that have an outcome
+        self.counted = False  # whether its units count as waiting
+        self.units = 0  # of the commands that were queued
+        self.answered_units = 0  # of those that have an outcome
         self.answered_s = 0.0  # time of the last outcome
 
 
@@ -276,28 +276,33 @@ class Gateway:
         partition = self.partition(commands[0].stream)
         self._admit(partition, commands, begun)
         deadline_s = self._settings.request_deadline_s if patience is None else patience.left_s
-        read_only = isinstance(commands[0], wire.READ_ONLY)
+        kind = type(commands[0])
+        read_only = kind in wire.READ_ONLY
         waiting = self._replies.pending
         group = CommandGroup(waiting, partition, len(commands), deadline_s, read_only)
         now_ms = time.time_ns() // 1_000_000
         deadline_ms = now_ms + int(deadline_s * 1000) if read_only else 0
+        in_flight: list[PendingCommand] = []
         try:
             for i, command in enumerate(commands, start=1):
-                self._encode(group, command, now_ms, deadline_ms)
+                in_flight.append(self._encode(group, command, now_ms, deadline_ms))
                 if i % AT_ONCE == 0:
                     await asyncio.sleep(0)
-            self._queue(group, counted=not isinstance(commands[0], wire.BACKGROUND))
+            self._queues[partition].put(in_flight)
+            if kind not in wire.BACKGROUND:  # which do not delay other commands
+                group.counted = True
+                self._overload.add(partition, group.units, group.since)
             await group.future
         finally:
-            self._end(group)
+            self._end(group, in_flight)
             if patience is not None:
                 patience.spend(time.monotonic() - group.since)
-        return [pending.result for pending in group.commands if pending.result is not None]
+        return [pending.result for pending in in_flight if pending.result is not None]
 
     def _encode(
         self, group: CommandGroup, command: wire.Command, now_ms: int, deadline_ms: int
-    ) -> None:
-        """Add a command to a group; one that is too large has failed."""
+    ) -> PendingCommand:
+        """Return a command of a group, to be queued; one that is too large has failed."""
         number = self._next_number
         self._next_number += 1
         request_trace = tracing.current.get()
@@ -316,28 +321,22 @@ class Gateway:
             )
         )
         pending = PendingCommand(group, number, wire.units(command), payload, trace)
-        group.commands.append(pending)
         if len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD:
             limit = append.MAX_ENTRY_BYTES
             detail = f"the command is too large: {len(payload)} bytes, at most {limit}"
             pending.fail(BodyTooLarge(detail))
+        else:
+            group.waiting[number] = pending
+            group.units += pending.units
+        return pending
 
-    def _queue(self, group: CommandGroup, counted: bool) -> None:
-        """Queue a group. `counted`: it delays other commands, as those in the background do not."""
-        commands = [pending for pending in group.commands if not pending.done]
-        group.waiting.update({pending.number: pending for pending in commands})
-        self._queues[group.partition].put(commands)
-        if counted:
-            group.units = sum(pending.units for pending in commands)
-            self._overload.add(group.partition, group.units, group.since)
-
-    def _end(self, group: CommandGroup) -> None:
+    def _end(self, group: CommandGroup, commands: Sequence[PendingCommand]) -> None:
         """Remove a group that has its results, or that nobody waits for any more."""
-        for pending in group.commands if group.missing else ():
+        for pending in commands if group.missing else ():
             group.waiting.pop(pending.number, None)
             if pending.result is None and pending.trace is not None:
                 pending.trace.end(pending.acknowledged)
-        if not group.units:
+        if not group.counted:
             return
         answered = group.answered_units
         if answered:
@@ -597,7 +596,7 @@ class Replies:
             batch = [(pending.group.partition, pending.number) for pending in group]
             outcomes = await self._store.outcomes(self._incarnation, batch)
             resolved += self.resolve(
-                outcome for outcome in outcomes.values() if isinstance(outcome, wire.Outcome)
+                [outcome for outcome in outcomes.values() if isinstance(outcome, wire.Outcome)]
             )
             for number, outcome in outcomes.items():
                 if not isinstance(outcome, streams.UnreadablePart):
@@ -637,7 +636,7 @@ class Replies:
         except msgspec.MsgspecError:
             log.exception("replies: ignored a malformed message")
             return
-        self.resolve(hint for hint in hints if isinstance(hint, wire.Outcome))
+        self.resolve([hint for hint in hints if isinstance(hint, wire.Outcome)])
         for hint in hints:
             if isinstance(hint, int) and (pending := self.pending.get(hint)) is not None:
                 self._unread[hint] = pending

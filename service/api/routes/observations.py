@@ -47,11 +47,13 @@ async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
     context = context_of(request)
     stream = checked_stream(request.scope["path_params"]["stream"])
-    options = _template(request) if request.scope["query_string"] else wire.Observe("", [])
+    template = _template(request) if request.scope["query_string"] else wire.Observe("", [])
     key = key_of(request)
     body, _ = await read_json(request)
     form = await parse_body(context, context.observation_parser.observations, body)
-    template = replace(options, stream=stream, key=key, seq=form.seq)
+    template.stream = stream
+    template.key = key
+    template.seq = form.seq
     if form.many:
         request.scope["state"]["list"] = True
         size = context.observation_parser.parts(form.observations)
