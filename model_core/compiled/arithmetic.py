@@ -26,40 +26,39 @@ ERFC_CENTRE = 3.0
 def exp(x: float) -> float:
     """Exponential; 0 below -708, where it is less than 4e-308."""
     scale, less = _exp_parts(x)
-    value = (less + 1.0) * scale
+    value = fma(less, scale, scale)
     value = 0.0 if x < LOWEST else value
-    value = INF if x > HIGHEST else value
-    return value if x == x else x
+    return INF if x > HIGHEST else value
 
 
 @inlined
 def expm1(x: float) -> float:
     """`exp(x) - 1`, of all digits where x is small."""
     scale, less = _exp_parts(x)
-    value = less * scale + (scale - 1.0)
-    value = INF if x > HIGHEST else value
-    return value if x == x else x
+    value = fma(less, scale, scale - 1.0)
+    return INF if x > HIGHEST else value
 
 
 @inlined
 def _exp_parts(x: float) -> tuple[float, float]:
-    """A power of two and what `exp(x)` in its units is more than one, within the range of exp."""
-    y = x if x > LOWEST else LOWEST
-    y = y if y < HIGHEST else HIGHEST
+    """A power of two and what `exp(x)` in its units is more than one, within the range of exp.
+
+    Of nan the latter is nan.
+    """
+    y = LOWEST if x < LOWEST else x
+    y = HIGHEST if y > HIGHEST else y
     shifted = fma(y, INVERSE_LN2, ROUND)
     k = shifted - ROUND
     r = fma(-k, LN2_LOW, fma(-k, LN2_HIGH, y))
-    # Taylor's series: |r| <= ln(2) / 2
-    p = fma(1 / 6227020800.0, r, 1 / 479001600.0)
-    p = fma(p, r, 1 / 39916800.0)
-    p = fma(p, r, 1 / 3628800.0)
-    p = fma(p, r, 1 / 362880.0)
-    p = fma(p, r, 1 / 40320.0)
-    p = fma(p, r, 1 / 5040.0)
-    p = fma(p, r, 1 / 720.0)
-    p = fma(p, r, 1 / 120.0)
-    p = fma(p, r, 1 / 24.0)
-    p = fma(p, r, 1 / 6.0)
+    # |r| <= ln(2) / 2: `(exp(r) - 1 - r) / r^2` by its interpolation at Chebyshev's nodes, to 2e-17
+    p = fma(2.510038549551032e-08, r, 2.7620088445409746e-07)
+    p = fma(p, r, 2.7557268459997064e-06)
+    p = fma(p, r, 2.4801521295954376e-05)
+    p = fma(p, r, 0.00019841269863053618)
+    p = fma(p, r, 0.0013888888917213717)
+    p = fma(p, r, 0.008333333333330062)
+    p = fma(p, r, 0.04166666666662413)
+    p = fma(p, r, 0.16666666666666669)
     p = fma(p, r, 0.5)
     return float_of((bits_of(shifted) + 1023) << 52), fma(p * r, r, r)
 
@@ -68,13 +67,20 @@ def _exp_parts(x: float) -> tuple[float, float]:
 def log(x: float) -> float:
     """Natural logarithm: -inf of 0, nan of what is below."""
     small = x < LEAST_NORMAL
-    y = x * TWO_54 if small else x
+    value = _log_of_normal(x * TWO_54 if small else x, 54.0 if small else 0.0)
+    value = value if x < INF else x
+    value = value if x > 0.0 else math.nan
+    return -INF if x == 0.0 else value
+
+
+@inlined
+def _log_of_normal(y: float, doublings: float) -> float:
+    """Of a normal number above 0, that many times doubled."""
     bits = bits_of(y)
     # y = 2^k m with m from sqrt(1/2) to sqrt(2)
     exponent = (bits - 0x3FE6A09E667F3BCD) & np.int64(-4503599627370496)
     m = float_of(bits - exponent)
-    k = float_of((exponent >> 52) + np.int64(0x4338000000000000)) - ROUND
-    k = k - 54.0 if small else k
+    k = float_of((exponent >> 52) + np.int64(0x4338000000000000)) - ROUND - doublings
     # log(1 + f) = 2 artanh(s), s = f / (2 + f), by the minimax polynomial of FreeBSD's e_log.c
     f = m - 1.0
     s = f / (2.0 + f)
@@ -85,22 +91,22 @@ def log(x: float) -> float:
     odd = fma(w, 1.479819860511658591e-01, 1.818357216161805012e-01)
     odd = z * fma(w, fma(w, odd, 2.857142874366239149e-01), 6.666666666666735130e-01)
     half = 0.5 * f * f
-    value = k * LN2_HIGH - ((half - (s * (half + (odd + even)) + k * LN2_LOW)) - f)
-    value = value if x < INF else x
-    value = value if x > 0.0 else math.nan
-    return -INF if x == 0.0 else value
+    value: float = k * LN2_HIGH - ((half - (s * (half + (odd + even)) + k * LN2_LOW)) - f)
+    return value
 
 
 @inlined
 def log1p(x: float) -> float:
-    """`log(1 + x)` of a finite x above -1.
+    """`log(1 + x)` of x above -1; -inf where the sum rounds to 0.
 
     The logarithm of the sum as it was rounded, and what the rounding lost, to first order. That is
     not divided by the sum: it matters only where x is small, and the quotient is the same there.
     """
     u = 1.0 + x
     lost = x - (u - 1.0)
-    return log(u) + (lost if x < 1.0 else 0.0)
+    value = _log_of_normal(u, 0.0) + (lost if x < 1.0 else 0.0)
+    value = value if x < INF else x
+    return -INF if u == 0.0 else value
 
 
 @inlined

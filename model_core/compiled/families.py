@@ -131,11 +131,12 @@ def _positive(kind: type[components.Positive]) -> Answers:
                 n += 1
         mixture.moments(chance, params[:1], params[1:2], whole(chance), out)
         y = _label(step.number)
-        out[2] = np.nan if math.isnan(y) else mixture.sums(y, 1.0, spare, n, n, family)[0]
+        end = spare.shape[1]
+        out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, end, family)[0]
         out[3] = out[2]
-        spread = mixture.spread(spare, n, out[0])
+        spread = mixture.spread(spare, n, end, out[0])
         mixture.quantiles(
-            levels, out[0], spread, student_t.TOLERANCE, spare, 0, n, family, 0.0, out[4:]
+            levels, out[0], spread, 0.0, student_t.TOLERANCE, spare, n, end, family, 0.0, out[4:]
         )
         return 0.0
 

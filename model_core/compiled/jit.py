@@ -11,7 +11,7 @@ import hashlib
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -71,12 +71,28 @@ def _cached(dispatcher: Any) -> Any:
     cache = _cache(dispatcher.py_func)
     if cache is not None:
         dispatcher._cache = cache
-    return dispatcher
+    return _of_numbers(dispatcher)
 
 
 def inlined(function: F) -> F:
     """Compile into every caller: loops over such functions can be vectorised."""
-    return numba.njit(**INLINED)(function)  # type: ignore[no-any-return]
+    return _of_numbers(numba.njit(**INLINED)(function))  # type: ignore[no-any-return]
+
+
+def _of_numbers(dispatcher: Any) -> Any:
+    """Have arguments that are literal numbers compiled as numbers.
+
+    numba would compile the function once more for a 0 that is passed to it, and with all it calls
+    for the 0 that a variable is before the loop that counts in it.
+    """
+    resolved = dispatcher.get_call_template
+
+    def of_numbers(args: Sequence[Any], kws: dict[str, Any]) -> Any:
+        plain = [numba.types.unliteral(kind) for kind in args]
+        return resolved(plain, {name: numba.types.unliteral(kws[name]) for name in kws})
+
+    dispatcher.get_call_template = of_numbers
+    return dispatcher
 
 
 def either(function: F) -> F:

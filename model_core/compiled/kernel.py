@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from model_core.compiled.step import Functions, Model, driver
 from model_core.lazy import Tensor, torch
 from model_core.maths.families import EXACT_COUNTS
 from model_core.summary import Summary
-from model_core.table import Layout, Rows, context_place, padded
+from model_core.table import LANES, Layout, Rows, context_place, padded
 from model_core.upm.base import UnderlyingModel
 
 INT, FLOAT = np.dtype(np.int64), np.dtype(np.float64)
@@ -46,22 +46,32 @@ def _turns(rows: Ints) -> list[slice]:
     return [slice(*pair) for pair in pairwise([*cuts, len(rows)])]
 
 
+class Shape(NamedTuple):
+    """Sizes of a model that decide on what its steps work in."""
+
+    kept: int
+    params: int
+    spare: int
+    spares: int
+    outputs: int
+
+
 class _Own(threading.local):
     """What a thread's steps work in, one after the other."""
 
     def __init__(self) -> None:
-        self._arrays: dict[tuple[int, ...], tuple[Floats, Floats, Floats]] = {}
+        self._arrays: dict[tuple[Shape, int], tuple[Floats, Floats, Floats]] = {}
 
-    def memory(self, sizes: Model, width: int) -> tuple[Floats, Floats, Floats]:
+    def memory(self, shape: Shape, width: int) -> tuple[Floats, Floats, Floats]:
         """`memory`, `spare` and `totals` of a step."""
-        shape = sizes.kept, sizes.params, sizes.spare, sizes.spares, sizes.outputs, width
-        if shape not in self._arrays:
-            self._arrays[shape] = (
-                np.empty((ROWS + sizes.kept + sizes.params, width)),
-                np.empty((sizes.spare, max(sizes.spares * width, EXACT_COUNTS))),
-                np.empty(1 + 2 * sizes.outputs),
+        if (shape, width) not in self._arrays:
+            self._arrays[shape, width] = (
+                np.empty((ROWS + shape.kept + shape.params, width)),
+                # Heavy and light components are filled up to whole vectors.
+                np.empty((shape.spare, max(shape.spares * width, EXACT_COUNTS) + 2 * LANES)),
+                np.empty(1 + 2 * shape.outputs),
             )
-        return self._arrays[shape]
+        return self._arrays[shape, width]
 
 
 _own = _Own()
@@ -83,6 +93,7 @@ class Kernel:
         and contexts.
         """
         self.model, self._sizes, self._encode = model, sizes, encode
+        self._shape = Shape(sizes.kept, sizes.params, sizes.spare, sizes.spares, sizes.outputs)
         # What is believed of a label, and features are made of, is known after its step alone.
         self._in_turns = encode is not None and model.believes and getattr(model, "lags", 0) > 0
         self._support = model.label
@@ -136,16 +147,36 @@ class Kernel:
             _check("beliefs", beliefs, (batch, 2, slots))
         table = np.empty((batch, self._numbers))
         summary = np.empty((batch, self._columns(levels.shape[1]) if summarised else 0))
-        memory = _own.memory(self._sizes, lines.shape[2])
-        encodes = self._encode is not None and batch > 0
-        for turn in _turns(rows) if self._in_turns else (slice(None),):
-            own = rows[turn]
-            packed = self._encoded(heads, own, inputs[turn]) if encodes else inputs[turn]
-            self._steps(
-                self._functions, self._sizes, *held, own, packed, hazards[turn], levels,
-                window, *memory, table[turn], summary[turn], beliefs[turn],
-            )  # fmt: skip
+        if self._in_turns:
+            for turn in _turns(rows):
+                self._step(
+                    held, levels, window, rows[turn], inputs[turn], hazards[turn], table[turn],
+                    summary[turn], beliefs[turn],
+                )  # fmt: skip
+        else:
+            self._step(held, levels, window, rows, inputs, hazards, table, summary, beliefs)
         return table, Summary(summary, self.model.y_dim, self._support)
+
+    def _step(
+        self,
+        held: Rows,
+        levels: Floats,
+        window: int,
+        rows: Ints,
+        inputs: Floats,
+        hazards: Floats,
+        table: Floats,
+        summary: Floats,
+        beliefs: Floats,
+    ) -> None:
+        """Step rows, in place, and fill their rows of the table, the summary and the beliefs."""
+        if self._encode is not None and len(rows) > 0:
+            inputs = self._encoded(held.heads, rows, inputs)
+        memory = _own.memory(self._shape, held.lines.shape[2])
+        self._steps(
+            self._functions, self._sizes, *held, rows, inputs, hazards, levels, window, *memory,
+            table, summary, beliefs,
+        )  # fmt: skip
 
     def _encoded(self, heads: Floats, rows: Ints, inputs: Floats) -> Floats:
         """Inputs with the features of all rows in place of what they are made of."""

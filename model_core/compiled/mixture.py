@@ -56,133 +56,149 @@ LARGEST = single.Single(1e15)  # whose square does not overflow
 
 
 @compiled
-def complete(components: Floats, n: int) -> int:
-    """Fill n components of real labels up to whole vectors; returns how many there are.
+def prepare(components: Floats, heavy: int, light: int) -> tuple[int, int]:
+    """Fill heavy and light components of real labels up to whole vectors; returns where they end.
 
-    INVERSE has squared scales. Those that are `HEAVY` come first.
+    heavy: so many are there, from the first column on. light: column from which the others are, up
+    to the last one. If the heavy ones are less than `LARGELY`, all are put there.
     """
-    weight, inverse, first, last = components[WEIGHT], components[INVERSE], 0, n - 1
-    while first < last:
-        if weight[first] > HEAVY:
-            first += 1
-        elif weight[last] <= HEAVY:
-            last -= 1
-        else:
-            for k in range(TERM):
-                row = components[k]
-                row[first], row[last] = row[last], row[first]
-    filled: int = padded(n)
-    for k in range(TERM):
-        for i in range(n, filled):
-            components[k, i] = components[k, 0] if k != WEIGHT else 0.0
-    norm, scale = components[NORM], components[SCALE]
-    for i in range(filled):
-        square = inverse[i]
-        inverse[i] = 1.0 / np.sqrt(square)
-        scale[i] = inverse[i] * square * (arithmetic.exp(-norm[i]) / ROOT_2_PI)
-    return filled
+    if arithmetic.total(components[WEIGHT], heavy) < LARGELY:
+        return gathered(components, heavy, light), components.shape[1]
+    return _filled(components, heavy), _filled_before(components, light)
 
 
 @compiled
-def weigh(components: Floats, n: int, unit: float) -> int:
+def gathered(components: Floats, heavy: int, light: int) -> int:
+    """Put the light components behind the heavy ones, filled up; returns how many there are."""
+    last = components.shape[1] - light
+    for k in range(TERM + 1):
+        row = components[k if k < TERM else SCALE]
+        for i in range(last):
+            row[heavy + i] = row[light + i]
+    return _filled(components, heavy + last)
+
+
+@compiled
+def _filled(components: Floats, n: int) -> int:
+    """Fill up the first n; returns how many there are then."""
+    end: int = padded(n)
+    _repeat(components, 0, n, end)
+    return end
+
+
+@compiled
+def _filled_before(components: Floats, first: int) -> int:
+    """Fill up those from the first on, in columns before it; returns the first then."""
+    begin: int = first & -LANES
+    _repeat(components, first, begin, first)
+    return begin
+
+
+@compiled
+def _repeat(components: Floats, which: int, first: int, end: int) -> None:
+    """Copies of a component, of no weight."""
+    for k in range(TERM + 1):
+        row = components[k if k < TERM else SCALE]
+        for i in range(first, end):
+            row[i] = row[which] if k != WEIGHT else 0.0
+
+
+@compiled
+def weigh(components: Floats, heavy: int, light: int, unit: float) -> None:
     """Fill the fields of Student-t: of all in single precision, of the heavy ones in double.
 
-    unit: of lengths in single precision. Returns how many are heavy, whole vectors.
+    unit: of lengths in single precision.
     """
-    heavy = 0
-    while heavy < n and components[WEIGHT, heavy] > HEAVY:
-        heavy += 1
-    heavy = padded(heavy)
-    if arithmetic.total(components[WEIGHT], heavy) < LARGELY:
-        heavy = n
+    _weigh_in_single(components, 0, heavy, unit)
+    _weigh_in_single(components, light, components.shape[1], unit)
+    _weigh_exactly(components, 0, heavy)
+
+
+@compiled
+def _weigh_in_single(components: Floats, first: int, end: int, unit: float) -> None:
+    """Fill the fields of some Student-t in single precision."""
+    # Lines are cut one by one: those of a cut through all of them would have no known stride.
+    n = (end - first) & -LANES
     singles = components[SINGLES:].view(np.float32)
     for k in (SKEW, WEIGHT, INVERSE, HALF, NORM):
-        values, out = components[k], singles[k]
+        values, out = components[k][first:], singles[k][first:]
         by = unit if k == INVERSE else 1.0
-        for i in range(n & -LANES):
+        for i in range(n):
             out[i] = values[i] * by
-    skew, inverse, above = singles[SKEW], singles[INVERSE], singles[ABOVE]
-    weight, side, half = singles[WEIGHT], singles[SIDE], singles[HALF]
-    for i in range(n & -LANES):
+    skew, inverse = singles[SKEW][first:], singles[INVERSE][first:]
+    above, weight = singles[ABOVE][first:], singles[WEIGHT][first:]
+    side, half = singles[SIDE][first:], singles[HALF][first:]
+    a, b = singles[TERM][first:], singles[TERM + 1][first:]
+    c, d = singles[TERM + 2][first:], singles[TERM + 3][first:]
+    e, hill = singles[TERM + 4][first:], singles[HILL][first:]
+    hill_b, slope = singles[HILL_B][first:], singles[SLOPE][first:]
+    level = singles[LEVEL][first:]
+    for i in range(n):
         side[i] = weight[i] * (single.TWO / (single.ONE + skew[i] * skew[i]))
         above[i] = inverse[i] / skew[i]
         inverse[i] *= skew[i]
-    for i in range(n & -LANES):
-        (
-            singles[TERM, i],
-            singles[TERM + 1, i],
-            singles[TERM + 2, i],
-            singles[TERM + 3, i],
-            singles[TERM + 4, i],
-            singles[HILL, i],
-            singles[HILL_B, i],
-            singles[SLOPE, i],
-            singles[LEVEL, i],
-        ) = single.student_t_table(half[i])
-    _weigh_exactly(components, 0, heavy)
-    return heavy
+    for i in range(n):
+        a[i], b[i], c[i], d[i], e[i], hill[i], hill_b[i], slope[i], level[i] = (
+            single.student_t_table(half[i])
+        )
 
 
 @compiled
 def _weigh_exactly(components: Floats, first: int, end: int) -> None:
     """Fill the fields of some Student-t in double precision."""
     n = (end - first) & -LANES
-    weight, side = components[WEIGHT, first:], components[SIDE, first:]
-    skew, half = components[SKEW, first:], components[HALF, first:]
-    inverse, above = components[INVERSE, first:], components[ABOVE, first:]
-    table = components[TERM : LEVEL + 1, first:]
+    weight, side = components[WEIGHT][first:], components[SIDE][first:]
+    skew, half = components[SKEW][first:], components[HALF][first:]
+    inverse, above = components[INVERSE][first:], components[ABOVE][first:]
+    a, b = components[TERM][first:], components[TERM + 1][first:]
+    c, d = components[TERM + 2][first:], components[TERM + 3][first:]
+    e, hill = components[TERM + 4][first:], components[HILL][first:]
+    hill_b, slope = components[HILL_B][first:], components[SLOPE][first:]
+    level = components[LEVEL][first:]
     for i in range(n):
         side[i] = weight[i] * (2.0 / (1.0 + skew[i] * skew[i]))
         above[i] = inverse[i] / skew[i]
         inverse[i] *= skew[i]
     for i in range(n):
-        (
-            table[0, i],
-            table[1, i],
-            table[2, i],
-            table[3, i],
-            table[4, i],
-            table[5, i],
-            table[6, i],
-            table[7, i],
-            table[8, i],
-        ) = _SPECIAL.student_t_table(half[i])
+        a[i], b[i], c[i], d[i], e[i], hill[i], hill_b[i], slope[i], level[i] = (
+            _SPECIAL.student_t_table(half[i])
+        )
 
 
 @regrouped
-def spread(components: Floats, n: int, centre: float) -> float:
+def spread(components: Floats, heavy: int, light: int, centre: float) -> float:
     """Width of the mixture around its mean, by the components' SCALE."""
     weight, loc, scale = components[WEIGHT], components[LOC], components[SCALE]
     between, within = 0.0, 0.0
-    for i in range(n):
-        between += weight[i] * (loc[i] - centre) ** 2
-        within += weight[i] * scale[i]
+    for first, end in ((0, heavy), (light, components.shape[1])):
+        for i in range(first, end):
+            between += weight[i] * (loc[i] - centre) ** 2
+            within += weight[i] * scale[i]
     return math.sqrt(between + within * within)
 
 
 def sums(
-    x: float, unit: float, components: Floats, count: int, n: int, family: Any
+    x: float, components: Floats, heavy: int, light: int, family: Any
 ) -> tuple[float, float, float]:
-    """CDF, density and its derivative of a mixture.
+    """CDF, density and its derivative of a mixture, in double precision.
 
-    count: components of a Student-t that count in double precision. unit: of lengths in which the
-    others are stated in single precision, see `quantiles`.
+    Of the first `heavy` components, and of those from column `light` on.
     """
     raise NotImplementedError  # compiled as `_sums_by` says
 
 
 @overload(sums, jit_options={"fastmath": {"reassoc"}, **OPTIONS}, strict=False)  # type: ignore[untyped-decorator]
-def _sums_by(x: float, unit: float, components: Floats, count: int, n: int, family: Any) -> Any:
+def _sums_by(x: float, components: Floats, heavy: int, light: int, family: Any) -> Any:
     if isinstance(family, numba.types.Integer):
         return _real_sums
     reached = getattr(_FAMILIES, f"{family.instance_class.name}_reached")
 
     def positive(
-        x: float, unit: float, components: Floats, count: int, n: int, family: Any
+        x: float, components: Floats, heavy: int, light: int, family: Any
     ) -> tuple[float, float, float]:
         weight, y = components[WEIGHT], max(x, 0.0)
         cdf, density, derivative = 0.0, 0.0, 0.0
-        for i in range(n):
+        for i in range(heavy):
             f, p, q = reached(y, *state_at(components, family, i))
             cdf += weight[i] * f
             density += weight[i] * p
@@ -193,17 +209,26 @@ def _sums_by(x: float, unit: float, components: Floats, count: int, n: int, fami
 
 
 def _real_sums(
-    x: float, unit: float, components: Floats, count: int, n: int, family: int
+    x: float, components: Floats, heavy: int, light: int, family: int
 ) -> tuple[float, float, float]:
     if family == NORMAL:
-        return _normal_sums(x, components, n)
-    cdf, density, derivative = _double_sums(x, components, count)
-    if count < n:
-        f, p, q = _single_sums(x, unit, components, count, n)
+        return _normal_sums(x, components, heavy)
+    cdf, density, derivative = _double_sums(x, components, 0, heavy)
+    if light < components.shape[1]:
+        f, p, q = _double_sums(x, components, light, components.shape[1])
         cdf += f
         density += p
         derivative += q
     return cdf, density, derivative
+
+
+@compiled
+def cdf(x: float, unit: float, components: Floats, heavy: int, light: int, family: int) -> float:
+    """Of real labels; light components of Student-t count in single precision, see `quantiles`."""
+    reached: float = sums(x, components, heavy, components.shape[1], family)[0]
+    if light < components.shape[1]:
+        reached += _single_sums(x, unit, components, light, components.shape[1])[0]
+    return reached
 
 
 @regrouped
@@ -223,22 +248,20 @@ def _normal_sums(x: float, components: Floats, n: int) -> tuple[float, float, fl
 
 
 @regrouped
-def _double_sums(x: float, components: Floats, count: int) -> tuple[float, float, float]:
-    """Of the first components, which are Student-t; loops are short as in `single`."""
-    n = count & -LANES  # it is filled up
-    weight, side, loc = components[WEIGHT], components[SIDE], components[LOC]
-    inverse, above, half, norm = (
-        components[INVERSE],
-        components[ABOVE],
-        components[HALF],
-        components[NORM],
-    )
-    a, b, c = components[TERM], components[TERM + 1], components[TERM + 2]
-    d, e = components[TERM + 3], components[TERM + 4]
-    hill, hill_b = components[HILL], components[HILL_B]
-    slope, level = components[SLOPE], components[LEVEL]
-    distance, more, near = components[DISTANCE], components[MORE], components[NEARNESS]
-    height, tail = components[DENSITY], components[TAIL]
+def _double_sums(x: float, components: Floats, first: int, end: int) -> tuple[float, float, float]:
+    """Of Student-t from the first on; loops are short as in `single`."""
+    n = (end - first) & -LANES  # they are filled up
+    weight, side = components[WEIGHT][first:], components[SIDE][first:]
+    loc, half = components[LOC][first:], components[HALF][first:]
+    inverse, above = components[INVERSE][first:], components[ABOVE][first:]
+    norm, hill = components[NORM][first:], components[HILL][first:]
+    a, b = components[TERM][first:], components[TERM + 1][first:]
+    c, d = components[TERM + 2][first:], components[TERM + 3][first:]
+    e, hill_b = components[TERM + 4][first:], components[HILL_B][first:]
+    slope, level = components[SLOPE][first:], components[LEVEL][first:]
+    distance, more = components[DISTANCE][first:], components[MORE][first:]
+    near, height = components[NEARNESS][first:], components[DENSITY][first:]
+    tail = components[TAIL][first:]
     for i in range(n):
         error, left, right = x - loc[i], inverse[i], above[i]
         t = error * (left if error < 0 else right)
@@ -275,15 +298,19 @@ def _single_sums(
 ) -> tuple[float, float, float]:
     """Of components from the first on, as `_double_sums`."""
     n = (end - first) & -LANES
-    loc = components[LOC, first:]
-    singles = components[SINGLES:].view(np.float32)[:, first:]
-    weight, side, inverse, above = singles[WEIGHT], singles[SIDE], singles[INVERSE], singles[ABOVE]
-    half, norm = singles[HALF], singles[NORM]
-    a, b, c = singles[TERM], singles[TERM + 1], singles[TERM + 2]
-    d, e = singles[TERM + 3], singles[TERM + 4]
-    hill, hill_b, slope, level = singles[HILL], singles[HILL_B], singles[SLOPE], singles[LEVEL]
-    distance, more, near = singles[DISTANCE], singles[MORE], singles[NEARNESS]
-    height, tail = singles[DENSITY], singles[TAIL]
+    singles = components[SINGLES:].view(np.float32)
+    loc = components[LOC][first:]
+    weight, side = singles[WEIGHT][first:], singles[SIDE][first:]
+    inverse, above = singles[INVERSE][first:], singles[ABOVE][first:]
+    half, norm = singles[HALF][first:], singles[NORM][first:]
+    a, b = singles[TERM][first:], singles[TERM + 1][first:]
+    c, d = singles[TERM + 2][first:], singles[TERM + 3][first:]
+    e, hill = singles[TERM + 4][first:], singles[HILL][first:]
+    hill_b, slope = singles[HILL_B][first:], singles[SLOPE][first:]
+    level = singles[LEVEL][first:]
+    distance, more = singles[DISTANCE][first:], singles[MORE][first:]
+    near, height = singles[NEARNESS][first:], singles[DENSITY][first:]
+    tail = singles[TAIL][first:]
     by = 1.0 / unit
     for i in range(n):
         distance[i] = (x - loc[i]) * by
@@ -339,14 +366,15 @@ def _by_bracket(
     spread: float,
     small: float,
     components: Floats,
-    n: int,
+    heavy: int,
+    light: int,
     family: Any,
     least: float,
 ) -> float:
     """Newton's method kept inside a bracket, as `quantiles._newton`."""
     x, low, high = start, least, INF
     for step in range(BRACKET_STEPS):
-        cdf, density, _ = sums(x, 1.0, components, n, n, family)
+        cdf, density, _ = sums(x, components, heavy, light, family)
         excess = cdf - level
         low = x if excess < 0 else low
         high = x if excess > 0 else high
@@ -376,7 +404,7 @@ def _search(
     small: float,
     components: Floats,
     heavy: int,
-    n: int,
+    light: int,
 ) -> tuple[float, float, float, float, float]:
     """Where a quantile of Student-t is, in single precision, with sums of the light components.
 
@@ -394,10 +422,11 @@ def _search(
         density -= move * derivative
         if abs(move) < ALMOST * small:
             break
-    if heavy == n:
+    end = components.shape[1]
+    if light == end:
         return x, x, 0.0, 0.0, 0.0
     at = x
-    cdf_beside, density_beside, derivative_beside = _single_sums(x, unit, components, heavy, n)
+    cdf_beside, density_beside, derivative_beside = _single_sums(x, unit, components, light, end)
     # The heavy ones have arrived, but for the light ones: their sums are known there.
     move, _ = _halley(
         normal, level * mass + cdf_beside, density + density_beside, derivative + derivative_beside
@@ -412,10 +441,11 @@ def quantiles(
     levels: Floats,
     centre: float,
     spread: float,
+    unit: float,
     tolerance: float,
     components: Floats,
     heavy: int,
-    n: int,
+    light: int,
     family: Any,
     least: float,
     out: Floats,
@@ -424,31 +454,37 @@ def quantiles(
 
     Solves `ndtri(F(x)) = normal`, of a mixture close to a normal almost a line, by Halley's method;
     where that fails by Newton's. tolerance: the last step, in scales of the narrowest component.
-    least: what no label is below, 0 or -inf. heavy: of Student-t, of which `spread` is the unit in
-    single precision, how many components count in double precision; else 0.
+    least: what no label is below, 0 or -inf. heavy: how many components, the first ones, count in
+    double precision. light: column from which those of Student-t are that need not. unit: of
+    lengths in single precision, see `weigh`; 0 where nothing is stated so.
     """
-    small = tolerance * arithmetic.smallest(components[SCALE], n)
-    exact = heavy if heavy > 0 else n
+    end = components.shape[1]
+    narrowest = arithmetic.smallest(components[SCALE], heavy)
+    if light < end:
+        of_light = arithmetic.smallest(components[SCALE, light:], end - light)
+        narrowest = min(narrowest, of_light)
+    small = tolerance * narrowest
+    exact = light == end
     at, cdf_beside, density_beside, derivative_beside = 0.0, 0.0, 0.0, 0.0
     for k in range(levels.shape[1]):
         level, normal = levels[0, k], levels[1, k]
         # From 0, of positive labels, no step leads anywhere.
         start = centre + spread * normal if least < 0.0 else -centre * math.log1p(-level)
-        if exact < n and not IN_TAILS <= level <= 1.0 - IN_TAILS:
-            _weigh_exactly(components, exact, n)
-            exact = n
+        if not exact and not IN_TAILS <= level <= 1.0 - IN_TAILS:
+            _weigh_exactly(components, light, end)
+            exact = True
         x, arrived = start, False
-        if heavy > 0:
+        if unit > 0.0:
             x, at, cdf_beside, density_beside, derivative_beside = _search(
-                start, level, normal, spread, small, components, heavy, n
+                start, level, normal, unit, small, components, heavy, light
             )
         for _ in range(HALLEY_STEPS):
-            cdf, density, derivative = sums(x, spread, components, exact, exact, family)
-            if exact < n:
+            cdf, density, derivative = sums(x, components, heavy, light if exact else end, family)
+            if not exact:
                 if not abs(x - at) < ASIDE * small:
                     at = x
                     cdf_beside, density_beside, derivative_beside = _single_sums(
-                        x, spread, components, exact, n
+                        x, unit, components, light, end
                     )
                 by = x - at
                 cdf += cdf_beside + by * (density_beside + 0.5 * by * derivative_beside)
@@ -464,12 +500,12 @@ def quantiles(
                 arrived = True
                 break
         if not arrived:
-            if exact < n:
-                _weigh_exactly(components, exact, n)
-                exact = n
+            if not exact:
+                _weigh_exactly(components, light, end)
+                exact = True
             # Its error is of the second order only.
             fine = 1e-3 * small
-            x = _by_bracket(level, start, spread, fine, components, n, family, least)
+            x = _by_bracket(level, start, spread, fine, components, heavy, light, family, least)
         out[k] = x
 
 

@@ -99,12 +99,14 @@ def student_t_bent(more: Any, hill: Any, hill_b: Any, slope: Any, level: Any) ->
 
 @inlined
 def student_t_table(half: Any) -> tuple[Any, ...]:
-    """As in `maths.special`."""
+    """As in `maths.special`, with two divisions for four."""
+    one, two, three, four = half + ONE, half + TWO, half + THREE, half + FOUR
+    near, far = ONE / (one * two), ONE / (three * four)
     a = HALF / half
-    b = a * ((half + HALF) / (half + ONE))
-    c = b * ((half + ONE_AND_HALF) / (half + TWO))
-    d = c * ((half + TWO_AND_HALF) / (half + THREE))
-    e = d * ((half + THREE_AND_HALF) / (half + FOUR))
+    b = a * ((half + HALF) * (two * near))
+    c = b * ((half + ONE_AND_HALF) * (one * near))
+    d = c * ((half + TWO_AND_HALF) * (four * far))
+    e = d * ((half + THREE_AND_HALF) * (three * far))
     hill = TWO * half + MORE_FREEDOM
     square = HILL_SQUARE * hill * hill
     slope = ROOT_HALF / square

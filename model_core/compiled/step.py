@@ -107,7 +107,8 @@ _STEP = numba.types.NamedTuple(
     (_MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _MATRIX, numba.int64), RowStep
 )
 _MARGINAL = (
-    numba.int64, numba.int64, numba.int64, _LINE, _MATRIX, _MATRIX, numba.int64, _LINE,
+    numba.int64, numba.int64, numba.int64, _LINE, _MATRIX, _MATRIX, numba.int64, numba.int64,
+    _LINE,
 )  # fmt: skip
 
 
@@ -211,7 +212,7 @@ def advance(
     A row that is not `ok` stays as it was, but for what its empty slots hold.
 
     Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
-    model.params, W) to work in, spare: (model.spare, model.spares W), totals: (1 + 2 d).
+    model.params, W) to work in, spare: (model.spare, of `components`), totals: (1 + 2 d).
     """
     predict, score, learn, remember, summarise, marginal = (
         functions[0],

@@ -291,13 +291,14 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
             out[d + a * d + b] += total
             out[d + b * d + a] += total
     half, share, square = block[HALF], more[ONE], more[OTHER]
-    norms = block[wishart.block_of(d, d + 1).squares]  # is not needed
+    norms, widths = more[DENSITIES], more[DENSITIES + 1]  # which are not needed any more
     for i in range(n):
         least, factor, _ = _SPECIAL.student_t_norm(half[i])
         norms[i] = least + 0.5 * arithmetic.log(factor)
+    student_t.fill_widths(norms, widths)
     for o in range(d):
         arithmetic.multiply(chance, more[WEIGHT], share)
-        count = student_t.gather(d, noise, o, share, params, spare)
+        heavy, light = student_t.gather(d, noise, o, share, params, spare)
         psi = own[at.psi + o * d + o]
         for c in range(MANY):
             own_share = _share(d, c, step.context)
@@ -305,8 +306,10 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
                 share[i] = chance[i] * more[WEIGHT + 1, i] * own_share
             arithmetic.multiply(psi, more[SPREADS + c], square)
             loc = block[LOCATION + o]
-            count = student_t.append(count, share, loc, square, half, norms, 1.0, spare)
-        call(step.marginal, d, o, mixture.STUDENT_T, step.number, levels, spare, count, out)
+            heavy, light = student_t.append(
+                heavy, light, share, loc, square, half, norms, widths, 1.0, spare
+            )
+        call(step.marginal, d, o, mixture.STUDENT_T, step.number, levels, spare, heavy, light, out)
     return 0.0
 
 

@@ -307,10 +307,11 @@ def summarise_normal(step: RowStep, levels: Floats, spare: Floats, out: Floats) 
     first = student_t.before_locations(d, model.noise)
     arithmetic.fill(params[2 * d + student_t.HALF], 0.0)
     arithmetic.fill(params[2 * d + student_t.NORM], -HALF_LOG_2PI)
+    arithmetic.fill(params[2 * d + student_t.WIDTH], 1.0)
     mixture.moments(
         chance, params[first : first + d], params[first + d : first + 2 * d], whole(chance), out
     )
     for o in range(d):
-        n = student_t.gather(d, model.noise, o, chance, params, spare)
-        call(step.marginal, d, o, mixture.NORMAL, step.number, levels, spare, n, out)
+        heavy, light = student_t.gather(d, model.noise, o, chance, params, spare)
+        call(step.marginal, d, o, mixture.NORMAL, step.number, levels, spare, heavy, light, out)
     return 0.0

@@ -19,12 +19,15 @@ from model_core.compiled.jit import Floats, call, compiled, either, inlined, who
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Noise, RowStep
 from model_core.maths.conjugate import OUTLIER_SPREAD
+from model_core.maths.special import ROOT_2_PI
 
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
-# unit scale, less half the logarithm of the next row until `describe` adds it, which then makes
-# that the variance with unit scale; 1 / degrees; where there are several parts the mean size.
+# unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees; where
+# there are several parts the mean size. `describe` makes FACTOR the variance with unit scale, and
+# INVERSE the standard deviation of a normal whose peak is as high, with unit scale: WIDTH.
 HALF, NORM, FACTOR, INVERSE, SIZE, FREEDOM = range(6)
+WIDTH = INVERSE
 TOLERANCE = 5e-4  # of a quantile's last step, in scales; its error is of the third order
 
 
@@ -162,10 +165,7 @@ def score(step: RowStep) -> float:
 
 @compiled
 def describe(outputs: int, noise: Noise, params: Floats) -> None:
-    """Fill norms and variances of each hypothesis; inf where a variance does not exist.
-
-    FACTOR becomes the variance with unit scale.
-    """
+    """Fill norms, widths and variances of each hypothesis; inf where a variance does not exist."""
     n = whole(params[0])
     for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
         half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
@@ -173,6 +173,7 @@ def describe(outputs: int, noise: Noise, params: Floats) -> None:
             norm[i] += 0.5 * arithmetic.log(factor[i])
         for i in range(n):
             factor[i] = half[i] / (half[i] - 1.0)
+        fill_widths(norm, params[first + WIDTH])
     parts, at = noise.parts, weights_of(outputs, noise)
     first, every = before_locations(outputs, noise), outputs * parts
     for o in range(outputs):
@@ -210,6 +211,13 @@ def describe(outputs: int, noise: Noise, params: Floats) -> None:
 
 
 @compiled
+def fill_widths(norm: Floats, out: Floats) -> None:
+    """WIDTH by the log density at zero with unit scale."""
+    for i in range(whole(out)):
+        out[i] = arithmetic.exp(-norm[i]) / ROOT_2_PI
+
+
+@compiled
 def gather(
     outputs: int,
     noise: Noise,
@@ -217,47 +225,65 @@ def gather(
     chance: Floats,
     params: Floats,
     out: Floats,
-) -> int:
-    """The first components of one output's mixture; returns how many have a weight."""
-    parts, first, n = noise.parts, before_locations(outputs, noise), 0
+) -> tuple[int, int]:
+    """The components of one output's mixture; returns as `append`."""
+    parts, first = noise.parts, before_locations(outputs, noise)
+    heavy, light = 0, out.shape[1]
     size, share = outputs * parts, out[mixture.TAIL]  # filled later
     weights = weights_of(outputs, noise)
     for k in range(output * parts, output * parts + parts):
         loc, square = params[first + k], params[first + size + k]
         weight = params[weights + k if parts > 1 else output]
         at, skew = freedom_of(outputs, noise, k), noise.skews[k - output * parts]
-        half, norm = params[at + HALF], params[at + NORM]
         for i in range(whole(chance)):
             share[i] = chance[i] * weight[i] if parts > 1 else chance[i]
-        n = append(n, share, loc, square, half, norm, skew, out)
-    return n
+        heavy, light = append(
+            heavy, light, share, loc, square, params[at + HALF], params[at + NORM],
+            params[at + WIDTH], skew, out,
+        )  # fmt: skip
+    return heavy, light
 
 
 @compiled
 def append(
-    n: int,
+    heavy: int,
+    light: int,
     share: Floats,
     loc: Floats,
     square: Floats,
     half: Floats,
     norm: Floats,
+    width: Floats,
     skew: float,
     out: Floats,
-) -> int:
-    """Add to n components those that have a weight `share`; returns how many there are.
+) -> tuple[int, int]:
+    """Add components that have a weight `share`: heavy ones to the first, light ones to the last.
 
-    norm: the log density at zero with unit scale. `marginal` follows the last ones.
+    norm: the log density at zero with unit scale. Returns how many heavy ones there are and from
+    which column on the light ones; `marginal` follows the last ones.
     """
+    inverse, scale = out[mixture.DENSITY], out[mixture.NEARNESS]  # filled later
     for i in range(whole(loc)):
-        if share[i] > mixture.NEGLIGIBLE:
-            out[mixture.WEIGHT, n] = share[i]
-            out[mixture.LOC, n] = loc[i]
-            out[mixture.INVERSE, n] = square[i]
-            out[mixture.HALF, n] = half[i]
-            out[mixture.NORM, n] = norm[i]
-            out[mixture.SKEW, n] = skew
-            n += 1
-    return n
+        root = math.sqrt(square[i])
+        inverse[i] = 1.0 / root
+        scale[i] = root * width[i]
+    for i in range(whole(loc)):
+        if not share[i] > mixture.NEGLIGIBLE:
+            continue
+        if share[i] > mixture.HEAVY:
+            place = heavy
+            heavy += 1
+        else:
+            light -= 1
+            place = light
+        out[mixture.WEIGHT, place] = share[i]
+        out[mixture.LOC, place] = loc[i]
+        out[mixture.INVERSE, place] = inverse[i]
+        out[mixture.HALF, place] = half[i]
+        out[mixture.NORM, place] = norm[i]
+        out[mixture.SKEW, place] = skew
+        out[mixture.SCALE, place] = scale[i]
+    return heavy, light
 
 
 @compiled
@@ -270,8 +296,11 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     describe(outputs, noise, params)
     mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], chance.shape[0], out)
     for o in range(outputs):
-        n = gather(outputs, noise, o, chance, params, spare)
-        call(step.marginal, outputs, o, mixture.STUDENT_T, step.number, levels, spare, n, out)
+        heavy, light = gather(outputs, noise, o, chance, params, spare)
+        call(
+            step.marginal, outputs, o, mixture.STUDENT_T, step.number, levels, spare, heavy, light,
+            out,
+        )  # fmt: skip
     return 0.0
 
 
@@ -283,27 +312,32 @@ def marginal(
     number: Floats,
     levels: Floats,
     components: Floats,
-    n: int,
+    heavy: int,
+    light: int,
     out: Floats,
 ) -> float:
     """One output's cumulative probability at the label (twice) and quantiles, after its mean.
 
-    components: the n first of its mixture, see `append`.
+    components, heavy, light: its mixture, see `append`.
     """
     first, count = outputs + outputs * outputs, levels.shape[1]
-    centre, filled, heavy = out[output], mixture.complete(components, n), 0
-    spread = mixture.spread(components, filled, centre)
+    centre, unit = out[output], 0.0
     if family == mixture.STUDENT_T:
-        heavy = mixture.weigh(components, filled, spread)
+        heavy, light = mixture.prepare(components, heavy, light)
+    else:
+        heavy, light = mixture.gathered(components, heavy, light), components.shape[1]
+    spread = mixture.spread(components, heavy, light, centre)
+    if family == mixture.STUDENT_T:
+        unit = spread
+        mixture.weigh(components, heavy, light, unit)
     cdf = np.nan
     if number[LABELLED] > 0:
-        y = number[LABEL + output]
-        cdf = mixture.sums(y, spread, components, heavy, filled, family)[0]
+        cdf = mixture.cdf(number[LABEL + output], unit, components, heavy, light, family)
     out[first + output] = cdf
     out[first + outputs + output] = cdf
     at = first + 2 * outputs + output * count
     mixture.quantiles(
-        levels, centre, spread, TOLERANCE, components, heavy, filled, family, -INF,
+        levels, centre, spread, unit, TOLERANCE, components, heavy, light, family, -INF,
         out[at : at + count],
     )  # fmt: skip
     return 0.0
