@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Generator, Iterable
-from typing import NamedTuple
 
 from service import wire
 from service.api.gateway.gateway import AT_ONCE, Gateway, Result
@@ -19,11 +18,31 @@ from service.problems import ServiceError
 StreamCommands = Generator[wire.Observe, Result, None]
 
 
-class WaveCommand(NamedTuple):
-    """The next command of a stream."""
+class Wave:
+    """The next command of each of some streams of a partition."""
 
-    stream: StreamCommands
-    command: wire.Observe
+    def __init__(self) -> None:
+        self.streams: list[StreamCommands] = []
+        self.commands: list[wire.Observe] = []
+
+    def add(self, stream: StreamCommands, command: wire.Observe) -> None:
+        """Add a stream and its next command."""
+        self.streams.append(stream)
+        self.commands.append(command)
+
+    async def following(self, results: Iterable[Result]) -> Wave:
+        """Send the results to their streams; return the next wave."""
+        wave = Wave()
+        for i, (stream, result) in enumerate(zip(self.streams, results, strict=True), start=1):
+            try:
+                command = stream.send(result)
+            except StopIteration:
+                pass
+            else:
+                wave.add(stream, command)
+            if i % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return wave
 
 
 async def submit_waves(gateway: Gateway, streams: Iterable[StreamCommands]) -> None:
@@ -32,47 +51,28 @@ async def submit_waves(gateway: Gateway, streams: Iterable[StreamCommands]) -> N
     Each partition is admitted once, before any command is queued; a refusal is the result of its
     streams' first commands.
     """
-    waves: defaultdict[int, list[WaveCommand]] = defaultdict(list)
+    waves: defaultdict[int, Wave] = defaultdict(Wave)
     for i, stream in enumerate(streams, start=1):
         command = next(stream, None)
         if command is not None:
-            waves[gateway.partition(command.stream)].append(WaveCommand(stream, command))
+            waves[gateway.partition(command.stream)].add(stream, command)
         if i % AT_ONCE == 0:
             await asyncio.sleep(0)
-    admitted: list[list[WaveCommand]] = []
-    for wave in waves.values():
+    for partition, wave in waves.items():
         try:
-            gateway.admit([waiting.command for waiting in wave])
+            gateway.admit(wave.commands)
         except ServiceError as error:
-            await _send(wave, [error] * len(wave))
-        else:
-            admitted.append(wave)
-    await asyncio.gather(*(_submit(gateway, wave) for wave in admitted))
+            waves[partition] = await wave.following([error] * len(wave.commands))
+    await asyncio.gather(*(_submit(gateway, wave) for wave in waves.values()))
 
 
-async def _submit(gateway: Gateway, wave: list[WaveCommand]) -> None:
+async def _submit(gateway: Gateway, wave: Wave) -> None:
     """Submit the waves of one partition."""
     patience = gateway.patience()
-    while wave:
-        commands = [waiting.command for waiting in wave]
+    while wave.commands:
         results: list[Result]
         try:
-            results = await gateway.submit_all(commands, True, patience)
+            results = await gateway.submit_all(wave.commands, True, patience)
         except ServiceError as error:
-            results = [error] * len(wave)
-        wave = await _send(wave, results)
-
-
-async def _send(wave: list[WaveCommand], results: list[Result]) -> list[WaveCommand]:
-    """Send results to their streams; return the next wave."""
-    following: list[WaveCommand] = []
-    for i, (waiting, result) in enumerate(zip(wave, results, strict=True), start=1):
-        try:
-            command = waiting.stream.send(result)
-        except StopIteration:
-            pass
-        else:
-            following.append(WaveCommand(waiting.stream, command))
-        if i % AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return following
+            results = [error] * len(wave.commands)
+        wave = await wave.following(results)

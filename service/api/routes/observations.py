@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -159,7 +158,7 @@ class Bulk:
         """Apply one stream's items; after a failed one nothing more is attempted."""
         groups = self._groups(places)
         while groups:
-            group = groups.popleft()
+            group = groups.pop()
             item = self._items[group[0]]
             if isinstance(item, BadItem):
                 self._refuse(group, item.error)
@@ -181,17 +180,20 @@ class Bulk:
                 break
             # A command is refused as a whole where it does not fit its stream: find out which item
             # is the bad one, and apply those before it.
-            groups.extendleft([place] for place in reversed(failed))
+            groups.extend([place] for place in reversed(failed))
         for group in groups:
             self._skip(group)
 
-    def _groups(self, places: list[int]) -> deque[list[int]]:
-        """Group a stream's items: neighbours without a key go together, one with a key alone."""
+    def _groups(self, places: list[int]) -> list[list[int]]:
+        """Group a stream's items: neighbours without a key go together, one with a key alone.
+
+        The first group is last, to be taken from the end.
+        """
         if len(places) == 1:
-            return deque([places])
+            return [places]
         good = [item for item in map(self._items.__getitem__, places) if isinstance(item, GoodItem)]
         size = self._context.observation_parser.parts([item.observation for item in good])
-        groups: deque[list[int]] = deque()
+        groups: list[list[int]] = []
         open_ = False  # whether a neighbour may join the last group
         for place in places:
             item = self._items[place]
@@ -203,14 +205,15 @@ class Bulk:
             else:
                 groups.append([place])
                 open_ = True
+        groups.reverse()
         return groups
 
     def _command(self, first: GoodItem, group: list[int]) -> wire.Observe:
-        items = [item for item in map(self._items.__getitem__, group) if isinstance(item, GoodItem)]
+        items = map(self._items.__getitem__, group)
         template = self._template
         return wire.Observe(
             first.stream,
-            [item.observation for item in items],
+            [item.observation for item in items if isinstance(item, GoodItem)],
             key=first.key,
             digest=digest(wire.encode(first.observation)) if first.key is not None else None,
             seq=first.seq,
