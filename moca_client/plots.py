@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from moca_client.replay import BeliefRow, Replayed
+    from moca_client.replay_many import Change
 
 MAX_DATA_PANELS = 6
+MAX_STREAMS = 40  # with a line of their own in a picture of many
+BINS = 80  # of changes over time
 MAX_CELLS = (1600, 500)  # time x run length of the heat map; more is invisible
 FLOOR = 1e-4  # probabilities below it look like none
 BEYOND = 100  # times the evidence that confirms a change: the highest shown
@@ -73,9 +76,61 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
     draw_alarm(panels[-1], replayed, x)
     _shade_warm_up(panels, replayed, x)
     _mark_changes(panels, replayed, x)
-    _finish(panels, replayed, x)
+    _finish(panels, replayed, x, f"{replayed.stream}   ·   {replayed.model}")
+    hidden = len(replayed.series.y_names) - MAX_DATA_PANELS
+    if hidden > 0:
+        panels[MAX_DATA_PANELS - 1].annotate(
+            f"{hidden} more labels not shown", (0.005, 0.03), xycoords="axes fraction", fontsize=8
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
+
+
+def plot_changes(replays: Sequence[Replayed], changes: Sequence[Change], file: Path) -> None:
+    """Draw the confirmed changes of many streams to `file` (PNG).
+
+    Top: how many begin at a time, so that what began together stands out. Bottom: a line for each
+    stream that changed, at most `MAX_STREAMS` with the largest changes, the first to change above;
+    a triangle up or down at each start, with its interval.
+    """
+    by_size = sorted(changes, key=lambda change: -change.magnitude)
+    largest = list(dict.fromkeys(change.replayed.stream for change in by_size))[:MAX_STREAMS]
+    by_start = sorted(changes, key=lambda change: change.place)
+    streams = dict.fromkeys(change.replayed.stream for change in by_start)
+    shown = [stream for stream in streams if stream in largest][::-1]
+    height = 1.6 + 1.4 + 0.22 * max(len(shown), 3)
+    figure = Figure(figsize=(11, height), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    counts, lines = figure.subplots(
+        2, 1, sharex=True, height_ratios=[1.4, 0.22 * max(len(shown), 3)]
+    )
+    longest = max(replays, key=lambda replayed: len(replayed.answers))
+    x = positions(longest)
+    starts = [positions(own)[_row(own, event.start)] for own, event in changes]
+    counts.hist(starts, bins=np.linspace(x[0], x[-1], BINS + 1), color=COLOURS["changed"])
+    counts.set_ylabel("changes")
+    for own, event in changes:
+        if own.stream in shown:
+            line = shown.index(own.stream)
+            at = positions(own)
+            start = at[_row(own, event.start)]
+            reach = [event.start if end is None else end for end in (event.earliest, event.latest)]
+            lines.hlines(line, *(at[_row(own, end)] for end in reach), color=COLOURS["changed"])
+            marker = {"up": "^", "down": "v"}.get(event.direction or "", "o")
+            lines.scatter(start, line, marker=marker, s=28, color=COLOURS["state-confirmed"])
+    lines.set_yticks(range(len(shown)), shown)
+    lines.set_ylim(-0.7, max(len(shown), 3) - 0.3)
+    lines.grid(axis="y", color=COLOURS["line"], lw=0.6)
+    changed = len({change.replayed.stream for change in changes})
+    title = f"{changed} of {len(replays)} streams changed, {len(changes)} times"
+    _finish([counts, lines], longest, x, title)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file)
+
+
+def _row(replayed: Replayed, seq: int) -> int:
+    """Row of an observation; the first of what was there before."""
+    return min(max(seq - replayed.first_seq, 0), len(replayed.answers) - 1)
 
 
 def positions(replayed: Replayed) -> Floats:
@@ -333,7 +388,7 @@ def _shade_warm_up(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> Non
         note.set_in_layout(False)
 
 
-def _finish(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:
+def _finish(panels: Sequence[Axes], replayed: Replayed, x: Floats, title: str) -> None:
     borders = edges(x)
     for panel in panels:
         panel.set_xlim(borders[0], borders[-1])
@@ -342,12 +397,7 @@ def _finish(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:
         panel.tick_params(labelsize=8)
         panel.grid(axis="y", color=COLOURS["line"], lw=0.6)
         panel.set_axisbelow(True)
-    panels[0].set_title(f"{replayed.stream}   ·   {replayed.model}", loc="left", fontsize=11)
-    hidden = len(replayed.series.y_names) - MAX_DATA_PANELS
-    if hidden > 0:
-        panels[MAX_DATA_PANELS - 1].annotate(
-            f"{hidden} more labels not shown", (0.005, 0.03), xycoords="axes fraction", fontsize=8
-        )
+    panels[0].set_title(title, loc="left", fontsize=11)
     axis = replayed.series.axis
     by_time = axis is not None and _uses_time(replayed)
     panels[-1].set_xlabel(axis.name if by_time and axis is not None else "observation (seq)")

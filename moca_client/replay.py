@@ -132,7 +132,7 @@ def replay(
         raise ReplayError(f"expected batch >= 1, got {batch}")
     console = console or Console()
     stream = stream or re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem)
-    files = _writable(output_files(out or Path(), stream), console)
+    files = writable(output_files(out or Path(), stream), console)
     if file.resolve() in {path.resolve() for path in files}:
         raise ReplayError(f"the answers would overwrite {file}: choose another output")
     series = series or read_series(file, y_columns, x_columns, time_column)
@@ -140,10 +140,10 @@ def replay(
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
-        replayed.settings = _prepare(client, stream, wanted, existing)
-        _import_soon(files)
+        replayed.settings = prepare(client, stream, wanted, existing)
+        import_soon(files)
         try:
-            with _collecting_nothing():
+            with collecting_nothing():
                 _stream(client, replayed, batch, belief, console)
         except (ReplayError, KeyboardInterrupt):
             if replayed.answers:  # keep what the service has applied and answered
@@ -151,7 +151,7 @@ def replay(
                 rows = len(replayed.answers)
                 console.print(f"interrupted: wrote the answers to the first {rows} rows")
             raise
-    with _collecting_nothing():
+    with collecting_nothing():
         _write(replayed, files)
     console.print(events_table(replayed))
     regimes = describe_segmentation(replayed.segmentation, replayed.hindsight)
@@ -174,7 +174,7 @@ def output_files(out: Path, stream: str) -> list[Path]:
     return [*(out / f"{name}-answers{end}" for end in tables), out / f"{name}.png"]
 
 
-def _writable(files: list[Path], console: Console) -> list[Path]:
+def writable(files: list[Path], console: Console) -> list[Path]:
     """Leave out what the optional packages are missing for; refuse when nothing is left.
 
     Before the first observation is sent, not after the last.
@@ -192,7 +192,8 @@ def _writable(files: list[Path], console: Console) -> list[Path]:
 
 
 def _write(replayed: Replayed, files: Sequence[Path]) -> None:
-    _write_answers(replayed, [path for path in files if path.suffix.lower() != ".png"])
+    tables = [path for path in files if path.suffix.lower() != ".png"]
+    write_table(columns_of(replayed), _lists(replayed), tables)
     for path in files:
         if path.suffix.lower() == ".png":
             from moca_client.plots import plot_replay  # matplotlib is optional
@@ -200,7 +201,7 @@ def _write(replayed: Replayed, files: Sequence[Path]) -> None:
             plot_replay(replayed, path)
 
 
-def _columns(replayed: Replayed) -> dict[str, list[Any]]:
+def columns_of(replayed: Replayed) -> dict[str, list[Any]]:
     """Lay the answers out as columns; a label with several dimensions gets numbered columns."""
     series = replayed.series
     answers = replayed.answers
@@ -216,13 +217,14 @@ def _columns(replayed: Replayed) -> dict[str, list[Any]]:
     return columns
 
 
-def _write_answers(replayed: Replayed, files: Sequence[Path]) -> None:
-    """Write the answers to each file, as its suffix says.
+def write_table(
+    columns: dict[str, list[Any]], lists: dict[str, list[Any]], files: Sequence[Path]
+) -> None:
+    """Write columns to each file, as its suffix says.
 
-    Parquet also holds each row's run-length belief and, for several dimensions, the whole
-    covariance; a CSV cell cannot hold a list.
+    lists: columns of lists, such as run-length beliefs, which Parquet holds as well; a CSV cell
+    cannot.
     """
-    columns = _columns(replayed)
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix.lower() == ".csv":
@@ -231,7 +233,7 @@ def _write_answers(replayed: Replayed, files: Sequence[Path]) -> None:
             import pyarrow as pa
             from pyarrow import parquet
 
-            parquet.write_table(pa.table({**columns, **_lists(replayed)}), file)
+            parquet.write_table(pa.table({**columns, **lists}), file)
 
 
 def _import_writer() -> None:
@@ -264,7 +266,7 @@ def _lists(replayed: Replayed) -> dict[str, list[Any]]:
     return lists
 
 
-def _import_soon(files: Sequence[Path]) -> None:
+def import_soon(files: Sequence[Path]) -> None:
     """Import what writes the files in the background, while the service computes."""
     suffixes = {path.suffix.lower() for path in files}
 
@@ -278,7 +280,7 @@ def _import_soon(files: Sequence[Path]) -> None:
 
 
 @contextmanager
-def _collecting_nothing() -> Iterator[None]:
+def collecting_nothing() -> Iterator[None]:
     """Leave the garbage collector out: it would go through all answers again and again.
 
     The answers contain no reference cycles.
@@ -292,7 +294,7 @@ def _collecting_nothing() -> Iterator[None]:
             gc.enable()
 
 
-def _prepare(
+def prepare(
     client: Client, stream: str, settings: Mapping[str, Any], existing: str
 ) -> StreamSettings:
     """Create the stream, or treat an existing one as `existing` says; returns its settings."""
@@ -314,15 +316,7 @@ def _prepare(
 def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, console: Console) -> None:
     """Send every row, then ask for the events; `replayed` holds whatever was answered."""
     rows = len(replayed.series.y)
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("observations"),
-        TimeRemainingColumn(),
-        console=console,
-    )
-    with progress:
+    with progress_bar(console, "observations") as progress:
         task = progress.add_task(replayed.stream, total=rows)
         for start in range(0, rows, batch):
             observations = replayed.series.observations(start, start + batch)
@@ -337,6 +331,23 @@ def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, consol
             if answers[-1].seq != replayed.first_seq + len(replayed.answers) - 1:
                 raise ReplayError(f"{where}: another client writes to {replayed.stream!r} too")
             progress.advance(task, len(answers))
+    ask_changes(client, replayed)
+
+
+def progress_bar(console: Console, unit: str) -> Progress:
+    """Return a bar that counts units."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def ask_changes(client: Client, replayed: Replayed) -> None:
+    """Fill events and segmentation in."""
     try:
         changepoints = _changepoints(client, replayed.stream)
     except ClientError as error:
@@ -382,13 +393,13 @@ def events_table(replayed: Replayed) -> Table:
             "" if event.confirmed_at is None else str(event.confirmed_at),
             str(event.delay),
             f"{event.probability:.3f}",
-            _size(event.size, replayed.series.y_names),
+            size_text(event.size, replayed.series.y_names),
             style="bold" if event.state == "confirmed" else "dim",
         )
     return table
 
 
-def _size(size: float | list[float | None] | None, names: Sequence[str]) -> str:
+def size_text(size: float | list[float | None] | None, names: Sequence[str]) -> str:
     """Size of a change; of several labels the one that changed most, by name."""
     sizes = size if isinstance(size, list) else [size]
     present = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,9 +17,6 @@ from service.commands.connection import DEFAULT_URL, ApiKey, GivenSettings, Url
 from service.commands.connection import setting as _setting
 from service.commands.options import fail, input_file, with_settings
 from service.settings import Settings
-
-if TYPE_CHECKING:
-    from moca_client.series import Series
 
 bench = typer.Typer(no_args_is_help=True, help="Measure the service on this machine.")
 
@@ -83,17 +80,25 @@ def replay(
     by: Annotated[
         str | None,
         typer.Option(
-            help="Column that names the stream of each row: one replay for each.",
+            help="Column that names the stream of each row: all side by side.",
             show_default="one stream",
         ),
     ] = None,
     wide: Annotated[
-        bool, typer.Option("--wide", help="Each label column is a stream: one replay for each.")
+        bool, typer.Option("--wide", help="Each label column is a stream: all side by side.")
     ] = False,
+    plots: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="With --by or --wide: pictures of so many streams, those with the largest "
+            "changes; 0: no pictures.",
+        ),
+    ] = 5,
     batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 1000,
     belief: Annotated[
         bool,
-        typer.Option(help="Request the run-length belief (for the heat map)."),
+        typer.Option(help="Of one stream: request the run-length belief (for the heat map)."),
     ] = True,
     append: Annotated[bool, typer.Option("--append", help="Append to an existing stream.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Delete the stream first.")] = False,
@@ -101,7 +106,8 @@ def replay(
     """Replay a file through a running service; write the answers and a plot."""
     from moca_client import ClientError
     from moca_client.replay import ReplayError
-    from moca_client.replay import replay as run
+    from moca_client.replay import replay as replay_one
+    from moca_client.replay_many import replay_many
     from moca_client.series import SeriesError, read_columns, read_series, read_streams
 
     if append and replace:
@@ -112,28 +118,27 @@ def replay(
         fail(f"--out: expected a folder with --by or --wide, got {out}")
     y_columns = _names(y)
     x_columns = _names(x)
+    run: Callable[..., Any]
     try:
-        streams: Iterable[tuple[str | None, Series]]
         if by is not None:
-            streams = read_streams(file, by, y_columns, x_columns, time).items()
+            streams = read_streams(file, by, y_columns, x_columns, time)
+            run = functools.partial(replay_many, streams=streams, plots=plots)
         elif wide:
-            streams = read_columns(file, y_columns, x_columns, time).items()
+            streams = read_columns(file, y_columns, x_columns, time)
+            run = functools.partial(replay_many, streams=streams, plots=plots)
         else:
-            streams = [(stream, read_series(file, y_columns, x_columns, time))]
-        for name, series in streams:
-            run(
-                file,
-                url=url,
-                api_key=api_key,
-                stream=name,
-                model=model,
-                settings=dict(_setting(text) for text in setting or []),
-                out=out,
-                series=series,
-                batch=batch,
-                belief=belief,
-                existing="append" if append else "replace" if replace else "refuse",
-            )
+            series = read_series(file, y_columns, x_columns, time)
+            run = functools.partial(replay_one, stream=stream, series=series, belief=belief)
+        run(
+            file=file,
+            url=url,
+            api_key=api_key,
+            model=model,
+            settings=dict(_setting(text) for text in setting or []),
+            out=out,
+            batch=batch,
+            existing="append" if append else "replace" if replace else "refuse",
+        )
     except (ReplayError, SeriesError, ClientError, OSError) as error:
         fail(str(error), 1)
 

@@ -3,11 +3,13 @@
 import csv
 import json
 import os
+import random
 import signal
 import subprocess
 
 import httpx
 import pytest
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from service.commands.main import app
@@ -171,8 +173,13 @@ def test_files_of_many_streams_become_them(moca, client, url, prefix, tmp_path, 
     }
     for name, y in expected.items():
         assert labels(client, f"{prefix}{name}") == y, name
-    names = sorted(path.name for path in out.glob("*.csv"))
-    assert names == [f"{prefix}{name}-answers.csv" for name in sorted(expected)]
+    for name, streams in (("long", "ab"), ("wide", ("north", "south"))):
+        with (out / f"{name}-answers.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        for stream in streams:
+            own = [row for row in rows if row["stream"] == f"{prefix}{stream}"]
+            assert [int(row["seq"]) for row in own] == [*range(30)]
+            assert [float(row["y"]) if row["y"] else None for row in own] == expected[stream]
     long.write_text("sensor,y\na,1\n,2\n")
     for arguments in (
         ["--by", "pump"],
@@ -183,6 +190,34 @@ def test_files_of_many_streams_become_them(moca, client, url, prefix, tmp_path, 
     ):
         done = CliRunner().invoke(app, ["replay", str(long), *arguments], env={"MOCA_URL": url})
         assert done.exit_code in (1, 2), arguments
+
+
+def test_what_changed_in_a_file_of_many_streams_is_shown(moca, url, prefix, tmp_path):
+    """With a picture of all changes, and of the streams with the largest."""
+    rng = random.Random(5)
+    file, out = tmp_path / "many.csv", tmp_path / "out"
+    rows = [
+        (t, f"{prefix}{k}", rng.gauss(4 * k if t >= 60 else 0, 1))
+        for t in range(90)
+        for k in range(4)
+    ]
+    with file.open("w", newline="") as handle:
+        csv.writer(handle).writerows([("time", "sensor", "y"), *rows])
+    asked = ("replay", str(file), "--by", "sensor", "--out", str(out), "--batch", "100")
+    said = moca(*asked, "--plots", "1").stdout
+    assert "3 of 4 streams changed; 360 observations, 3 confirmed changes" in " ".join(said.split())
+    assert "pictures of 1 of 3 streams" in said
+    names = {path.name for path in out.iterdir()}
+    assert names == {"many-answers.csv", "many-answers.parquet", "many.png", f"{prefix}3.png"}
+    table = parquet.read_table(out / "many-answers.parquet").to_pydict()
+    assert table["stream"] == [f"{prefix}{k}" for k in range(4) for _ in range(90)]
+    assert table["seq"] == [*range(90)] * 4
+    sent = [y for k in range(4) for _, name, y in rows if name == f"{prefix}{k}"]
+    assert table["y"] == pytest.approx(sent, abs=1e-12)
+    refused = moca(*asked, status=1).stderr
+    assert "already has 90 observations" in " ".join(refused.split())
+    moca(*asked, "--replace", "--plots", "0")
+    assert "4 streams changed" in " ".join(moca(*asked, "--append").stdout.split())
 
 
 def test_nobody_there(moca):

@@ -224,7 +224,7 @@ async def test_an_outcome_that_is_lost_fails_its_own_command(api, worker, clock)
     assert response.json()[1]["type"].endswith("/no-answer")
     control = api.app.state.overload
     assert (control._all._waiting, waiting(api)) == (0, {})
-    assert control._usual_s == 0.0  # of what was answered, at once; what is lost has no wait
+    assert control._usual_s < 1.0  # what is lost has no wait
 
 
 async def test_a_group_that_goes_away_before_it_is_sent_has_no_effect(api, worker, monkeypatch):

@@ -193,15 +193,6 @@ async def test_an_item_with_a_key_goes_alone_and_is_repeated_alone(api, worker):
     assert statuses == [200, 422, 424, 424]
 
 
-async def test_each_expected_position_of_an_item_is_checked(api, worker):
-    items = [{"stream": "a", "y": i, "seq": seq} for i, seq in enumerate((0, 1, 7))]
-    items.insert(2, {"stream": "a", "y": 9})  # goes with the one before it
-    response = await api.post(MANY, json=items)
-    assert [answer["status"] for answer in response.json()] == [200, 200, 200, 409]
-    sent = [(command.seq, len(command.observations)) for command in worker.commands]
-    assert sent == [(0, 1), (1, 2), (7, 1)]
-
-
 @pytest.mark.parametrize(
     ("bad", "why"), [(BAD_LABEL, "label-out-of-range"), (MISFIT, "dimension-mismatch")]
 )

@@ -1,0 +1,256 @@
+"""`replay` of a file of many streams: all side by side, one table of answers, what changed first.
+
+Pictures are drawn of all changes together, and of the streams whose changes are largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from moca_client import Client, ClientError, Problem
+from moca_client.replay import (
+    READY_WAIT_S,
+    Replayed,
+    ReplayError,
+    ask_changes,
+    collecting_nothing,
+    columns_of,
+    import_soon,
+    output_files,
+    prepare,
+    progress_bar,
+    size_text,
+    writable,
+    write_table,
+)
+from moca_client.responses import Event
+from moca_client.series import Series
+
+PLOTS = 5  # streams with a picture of their own
+SHARE = 64  # rows of one stream, one after the other: the service takes them in few steps
+SHOWN = 20  # changes in the table on the console
+
+
+class Change(NamedTuple):
+    """A confirmed change of a stream, in its last state."""
+
+    replayed: Replayed
+    event: Event
+
+    @property
+    def magnitude(self) -> float:
+        """Its size, in standard deviations; of several outputs that of the largest."""
+        size = self.event.size
+        sizes = size if isinstance(size, list) else [size]
+        return max((abs(value) for value in sizes if value is not None), default=0.0)
+
+    @property
+    def place(self) -> float:
+        """Where it begins: on the axis of its file, else its position."""
+        axis = self.replayed.series.axis
+        row = self.replayed.row(self.event.start)
+        return float(self.event.start) if axis is None or row is None else axis.value[row]
+
+
+def replay_many(
+    file: Path,
+    streams: Mapping[str, Series],
+    *,
+    url: str = "http://127.0.0.1:8000",
+    api_key: str | None = None,
+    model: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: Path | None = None,
+    batch: int = 1000,
+    plots: int = PLOTS,
+    existing: Literal["refuse", "append", "replace"] = "refuse",
+    console: Console | None = None,
+) -> list[Replayed]:
+    """Stream the series of a file through the service at `url`, all side by side.
+
+    Into the folder `out` (default: the current one) go `FILE-answers.csv`, and, where pyarrow is
+    installed, `FILE-answers.parquet`, with the answers to all rows; `FILE.png` with all confirmed
+    changes; and `STREAM.png` of the streams with the largest changes, at most `plots` of them, and
+    no picture at all where that is 0. batch: observations in a request. The others are as of
+    `replay`, without run-length beliefs.
+    """
+    if batch < 1:
+        raise ReplayError(f"expected batch >= 1, got {batch}")
+    console = console or Console()
+    out = out or Path()
+    wanted_files = [path for path in output_files(out, file.stem) if plots or not _picture(path)]
+    files = writable(wanted_files, console)
+    if file.resolve() in {path.resolve() for path in files}:
+        raise ReplayError(f"the answers would overwrite {file}: choose another output")
+    replays = [Replayed(name, series) for name, series in streams.items()]
+    wanted = {**({"model": model} if model else {}), **(settings or {})}
+    with Client(url, api_key=api_key) as client:
+        client.wait_ready(READY_WAIT_S)
+        for replayed in replays:
+            replayed.settings = prepare(client, replayed.stream, wanted, existing)
+        import_soon(files)
+        with collecting_nothing():
+            try:
+                _post(client, replays, batch, console)
+            except (ReplayError, KeyboardInterrupt):
+                rows = sum(len(replayed.answers) for replayed in replays)
+                if rows:  # keep what the service has applied and answered
+                    _write_answers(replays, files)
+                    console.print(f"interrupted: wrote the answers to {rows} rows")
+                raise
+            _write_answers(replays, files)
+        changes = [change for replayed in replays for change in _changes(replayed)]
+        console.print(_table(replays, changes))
+        if any(map(_picture, files)):
+            files += _draw(client, replays, changes, files, plots, console)
+    for path in files:
+        console.print(f"wrote {path}", highlight=False)
+    return replays
+
+
+def _picture(path: Path) -> bool:
+    return path.suffix.lower() == ".png"
+
+
+def _post(client: Client, replays: Sequence[Replayed], batch: int, console: Console) -> None:
+    """Post all rows; those of a stream in order."""
+    rows = sum(len(replayed.series.y) for replayed in replays)
+    with progress_bar(console, "observations") as progress:
+        task = progress.add_task(f"{len(replays)} streams", total=rows)
+        for request in _requests(replays, batch):
+            items = [
+                {"stream": replayed.stream, **observation}
+                for replayed, start, stop in request
+                for observation in replayed.series.observations(start, stop)
+            ]
+            try:
+                results = client.observe_many(items)
+            except ClientError as error:
+                raise ReplayError(f"observations of {len(request)} streams: {error}") from error
+            at = 0
+            for replayed, start, stop in request:
+                own = results[at : at + stop - start]
+                at += stop - start
+                for row, result in enumerate(own, start + 1):
+                    if isinstance(result, Problem):
+                        raise ReplayError(f"{replayed.stream!r}, row {row}: {result}")
+                    replayed.add([result])
+            progress.advance(task, at)
+
+
+def _requests(replays: Sequence[Replayed], batch: int) -> Iterator[list[tuple[Replayed, int, int]]]:
+    """Streams with the first and the end of their rows, `batch` rows at most in each request.
+
+    No stream is further than `SHARE` rows ahead of another that has more.
+    """
+    share = min(SHARE, batch)
+    longest = max(len(replayed.series.y) for replayed in replays)
+    request: list[tuple[Replayed, int, int]] = []
+    room = batch
+    for start in range(0, longest, share):
+        for replayed in replays:
+            stop = min(start + share, len(replayed.series.y))
+            if stop <= start:
+                continue
+            if stop - start > room:
+                yield request
+                request = []
+                room = batch
+            request.append((replayed, start, stop))
+            room -= stop - start
+    if request:
+        yield request
+
+
+def _changes(replayed: Replayed) -> list[Change]:
+    """Confirmed changes of a stream, as its answers have them."""
+    last: dict[int, Event] = {}
+    for answer in replayed.answers:
+        if answer.event is not None and answer.event.kind == "change":
+            last[answer.event.id] = answer.event
+    confirmed = [event for event in last.values() if event.state == "confirmed"]
+    return [Change(replayed, event) for event in confirmed]
+
+
+def _write_answers(replays: Sequence[Replayed], files: Sequence[Path]) -> None:
+    """Write one table of all streams, with their names in its first column."""
+    tables: list[dict[str, list[Any]]] = []
+    for replayed in replays:
+        columns = columns_of(replayed)
+        if replayed.series.y_names == [replayed.stream]:  # a column of a wide file
+            columns = {"y" if n == replayed.stream else n: own for n, own in columns.items()}
+        tables.append({"stream": [replayed.stream] * len(replayed.answers), **columns})
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    joined: dict[str, list[Any]] = {name: [] for name in names}
+    for table in tables:
+        for name in names:
+            joined[name] += table.get(name) or [None] * len(table["stream"])
+    write_table(joined, {}, [path for path in files if not _picture(path)])
+
+
+def _table(replays: Sequence[Replayed], changes: Sequence[Change]) -> Table:
+    """Return the table of changes, the latest first."""
+    rows = sum(len(replayed.answers) for replayed in replays)
+    changed = len({change.replayed.stream for change in changes})
+    table = Table(
+        title=f"{changed} of {len(replays)} streams changed; {rows:,} observations, "
+        f"{len(changes)} confirmed change{'' if len(changes) == 1 else 's'}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+    )
+    if len(changes) > SHOWN:
+        table.caption = f"the latest {SHOWN}; all of them are in the answers"
+    headings = ("stream", "since", "start", "from", "to", "confirmed", "size (sd)")
+    for heading in headings if _axis(replays) else [h for h in headings if h != "since"]:
+        justify: Literal["left", "right"] = "left" if heading == "stream" else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading != "stream")
+    for replayed, event in sorted(changes, key=lambda change: -change.place)[:SHOWN]:
+        reach = [event.earliest, event.latest, event.confirmed_at]
+        table.add_row(
+            replayed.stream,
+            *([replayed.when(event.start)] if _axis(replays) else []),
+            str(event.start),
+            *("" if position is None else str(position) for position in reach),
+            size_text(event.size, replayed.series.y_names),
+        )
+    return table
+
+
+def _axis(replays: Sequence[Replayed]) -> bool:
+    return replays[0].series.axis is not None
+
+
+def _draw(
+    client: Client,
+    replays: Sequence[Replayed],
+    changes: Sequence[Change],
+    files: Sequence[Path],
+    plots: int,
+    console: Console,
+) -> list[Path]:
+    """Draw all changes, and each of the streams with the largest; returns the latters' files."""
+    from moca_client.plots import plot_changes, plot_replay  # matplotlib is optional
+
+    (overview,) = filter(_picture, files)
+    plot_changes(replays, changes, overview)
+    by_size = sorted(changes, key=lambda change: -change.magnitude)
+    largest = list({id(change.replayed): change.replayed for change in by_size}.values())
+    drawn: list[Path] = []
+    with progress_bar(console, "pictures") as progress:
+        task = progress.add_task("drawing", total=len(largest[:plots]))
+        for replayed in largest[:plots]:
+            ask_changes(client, replayed)
+            path = overview.with_name(f"{quote(replayed.stream, safe='')}.png")
+            plot_replay(replayed, path)
+            drawn.append(path)
+            progress.advance(task)
+    if len(largest) > plots:
+        console.print(f"pictures of {plots} of {len(largest)} streams that changed: see --plots")
+    return drawn
