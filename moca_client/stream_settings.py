@@ -26,6 +26,8 @@ class StreamSettings(TypedDict, total=False):
     outlier_rate: float | None
     false_alarm_every: float | None
     confirm_after: int | None
+    min_size: float
+    min_duration: int
     anomaly_alarm: float | None
     warmup: int
     location: list[float] | None

@@ -118,6 +118,23 @@ class StreamSettings(NamedTuple):
             le=100_000,
         ),
     ] = None
+    min_size: Annotated[
+        float,
+        Meaning(
+            "confirm no change of a mean by less, in standard deviations within the regimes; of "
+            "several outputs the largest counts. A change of the spread alone has about none",
+            ge=0,
+            le=1000,
+        ),
+    ] = 0.0
+    min_duration: Annotated[
+        int,
+        Meaning(
+            "confirm no change before its regime has lasted for so many observations",
+            ge=0,
+            le=100_000,
+        ),
+    ] = 0
     anomaly_alarm: Annotated[
         float | None,
         Meaning(

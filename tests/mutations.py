@@ -124,15 +124,22 @@ MUTATIONS = [
     Mutation(
         "events: confirmed one observation late",
         "model_core/stream/events.py",
-        "reading.seq - event.suspected_at >= confirm_after",
-        "reading.seq - event.suspected_at > confirm_after",
+        "reading.seq - event.suspected_at >= (settings",
+        "reading.seq - event.suspected_at > (settings",
+        EVENTS,
+    ),
+    Mutation(
+        "events: a change as old as it has to be is not confirmed",
+        "model_core/stream/events.py",
+        "reading.seq + 1 - reading.start < settings.min_duration",
+        "reading.seq - reading.start < settings.min_duration",
         EVENTS,
     ),
     Mutation(
         "events: evidence at the threshold does not confirm",
         "model_core/stream/events.py",
-        "confirmed = reading.evidence >= threshold",
-        "confirmed = reading.evidence > threshold",
+        "enough = reading.evidence >= settings.threshold",
+        "enough = reading.evidence > settings.threshold",
         EVENTS,
     ),
     Mutation(

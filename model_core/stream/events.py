@@ -2,9 +2,9 @@
 
 An event is suspected when the MAP run start moves past what is settled: the warm-up, and all that
 was observed when the last change was confirmed. It is confirmed when the evidence of a change since
-then reaches a threshold, or when it has stayed for `confirm_after` observations, and withdrawn when
-it does not. Meanwhile the start may move: that is a better estimate of it, unless it moves past the
-suspicion itself.
+then reaches a threshold, or when it has stayed for `confirm_after` observations, unless it is still
+smaller or younger than the settings want; and withdrawn when it does not stay. Meanwhile the start
+may move: that is a better estimate of it, unless it moves past the suspicion itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from math import copysign, inf, isfinite, isnan, nan, sqrt
 from typing import NamedTuple
 
-from model_core.stream_settings import ALARM_SILENCE
+from model_core.stream_settings import ALARM_SILENCE, StreamSettings
 
 ROUNDING = 1e-12  # of a sum of squares
 SETTLING = 10  # observations after a confirmation at which its start is looked at once more
@@ -122,13 +122,10 @@ class Reading(NamedTuple):
     coverage: float | None = None
 
 
-def track(
-    state: Track, reading: Reading, confirm_after: int, threshold: float = 0.0
-) -> tuple[Track, list[Event]]:
+def track(state: Track, reading: Reading, settings: StreamSettings) -> tuple[Track, list[Event]]:
     """Move the event state by one observation; returns it and the events that changed.
 
-    threshold: of the evidence, at which a change is confirmed; 0: it is once it was kept for
-    `confirm_after` observations.
+    settings: say when a change is confirmed.
     """
     if reading.start <= state.settled:
         state, changed = _withdraw(state, reading)
@@ -139,15 +136,27 @@ def track(
     if settling(state, reading.seq):  # another is suspected by now: it stays as it is
         state = state._replace(since=state.settled)
     state, changed = _suspect(state, reading)
-    event = state.event
-    if threshold:
-        confirmed = reading.evidence >= threshold
-    else:
-        confirmed = event is not None and reading.seq - event.suspected_at >= confirm_after
-    if confirmed:
-        state, more = _confirm(state, reading)
+    if state.event is not None and _confirmed(state, state.event, reading, settings):
+        state, more = _confirm(state, state.event, reading)
         changed = [*changed, *more]
     return state, changed
+
+
+def _confirmed(state: Track, event: Event, reading: Reading, settings: StreamSettings) -> bool:
+    """Whether the settings have a suspected change confirmed by now."""
+    if settings.threshold:
+        enough = reading.evidence >= settings.threshold
+    else:
+        enough = reading.seq - event.suspected_at >= (settings.confirm_after or 0)
+    if not enough or reading.seq + 1 - reading.start < settings.min_duration:
+        return False
+    if not settings.min_size or reading.totals is None:  # classes have no size
+        return True
+    direction, size = _step(state.confirmed_totals, reading)
+    if size is None:  # beyond all, or of too few labels
+        return direction is not None
+    sizes = size if isinstance(size, list) else [size]
+    return any(value is not None and abs(value) >= settings.min_size for value in sizes)
 
 
 def settling(state: Track, seq: int) -> bool:
@@ -208,12 +217,9 @@ def _suspect(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
     return state._replace(event=event), [*changed, event]
 
 
-def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
+def _confirm(state: Track, event: Event, reading: Reading) -> tuple[Track, list[Event]]:
     """Confirm the open event, or, where it replaces the last confirmed one, relocate that."""
-    event = state.event
     last = state.last_event
-    if event is None:
-        return state, []
     changed = []
     fate = _fate(state, reading)
     before = state.before_totals if fate is Fate.REPLACED else state.confirmed_totals

@@ -381,7 +381,6 @@ def follow(
     later = seq - line.event_run_length > track.settled
     if later or track.event is not None or events.settling(track, seq):
         reading = line.reading(seq, time, quantity)
-        confirm_after = state.settings.confirm_after or 0
-        state.track, changed = events.track(track, reading, confirm_after, state.settings.threshold)
+        state.track, changed = events.track(track, reading, state.settings)
     state.read(line)
     return changed

@@ -7,14 +7,16 @@ from statistics import fmean, pvariance
 import pytest
 
 from model_core.stream import events as core
+from model_core.stream_settings import DEFAULTS
 
 
 class Life:
     """A track and the labels so far; `see` tracks one observation."""
 
-    def __init__(self, confirm_after=3, outputs=1, threshold=0.0):
+    def __init__(self, confirm_after=3, outputs=1, threshold=None, **least):
         self.track = core.Track()
-        self.rule = confirm_after, threshold
+        rule = {"confirm_after": confirm_after, "false_alarm_every": threshold}
+        self.settings = DEFAULTS._replace(**rule, **least)
         self.outputs = outputs
         self.labels = []
 
@@ -32,7 +34,7 @@ class Life:
         reading = core.Reading(
             seq, f"t{seq}", start, probability, previous, *totals, evidence, *began
         )
-        self.track, changed = core.track(self.track, reading, *self.rule)
+        self.track, changed = core.track(self.track, reading, self.settings)
         return changed
 
     def regime(self, start, count, previous=0, level=0.0):
@@ -248,6 +250,47 @@ def size_of(life, before, start):
     squares = pvariance(old) * len(old) + pvariance(new) * len(new)
     pooled = math.sqrt(squares / (len(old) + len(new) - 2))
     return pytest.approx((fmean(new) - fmean(old)) / pooled)
+
+
+def test_a_change_is_confirmed_once_it_is_large_and_old_enough():
+    rules = (
+        ({"threshold": 100.0}, 22),
+        ({"threshold": 100.0, "min_duration": 3}, 22),
+        ({"threshold": 100.0, "min_duration": 4}, 23),
+        ({"confirm_after": 1, "min_duration": 10}, 29),
+        ({"threshold": 100.0, "min_size": 1.9}, 22),
+        ({"threshold": 100.0, "min_size": 2.3}, None),
+        ({"threshold": 100.0, "min_size": 1.7, "outputs": 2}, 22),  # the largest counts
+    )
+    for rule, expected in rules:
+        life = Life(**rule)
+        outputs = life.outputs
+        for i in range(20):
+            life.see(0, y=((-1.0) ** i,) * outputs)
+        confirmed_at = None
+        for i in range(20, 40):
+            y = (0.1 + (-1.0) ** i, *[-2.2 + (-1.0) ** i] * (outputs - 1))
+            y = y if outputs > 1 else (2.0 + (-1.0) ** i,)
+            for event in life.see(20, y=y, evidence=1000.0 if i >= 22 else 1.0):
+                if event.state == "confirmed" and event.news:
+                    confirmed_at = event.confirmed_at
+        assert confirmed_at == expected, rule
+
+
+def test_what_cannot_be_measured_is_not_small():
+    """Constant regimes are infinitely apart; one label says nothing yet, and classes never do."""
+    life = Life(threshold=100.0, min_size=5.0)
+    for _ in range(20):
+        life.see(0, y=(1.0,))
+    assert "confirmed" in [event.state for event in life.see(20, y=(1.5,), evidence=1e3)]
+    life = Life(threshold=100.0, min_size=5.0)
+    life.see(0, y=(1.0,))
+    assert [event.state for event in life.see(1, y=(1e6,), evidence=1e3)] == ["suspected"]
+    track = core.Track()
+    settings = DEFAULTS._replace(min_size=5.0)
+    reading = core.Reading(30, None, 20, 0.9, 0, None, None, 1e6)
+    _, changed = core.track(track, reading, settings)
+    assert [event.state for event in changed] == ["suspected", "confirmed"]
 
 
 # --- direction and size ---------------------------------------------------------------------------
