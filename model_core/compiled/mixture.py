@@ -57,46 +57,35 @@ LARGEST = single.Single(1e15)  # whose square does not overflow
 
 @compiled
 def prepare(components: Floats, heavy: int, light: int) -> tuple[int, int]:
-    """Fill heavy and light components of real labels up to whole vectors; returns where they end.
+    """Fill heavy and light components of real labels up to whole vectors.
 
-    heavy: so many are there, from the first column on. light: column from which the others are, up
-    to the last one. If the heavy ones are less than `LARGELY`, all are put there.
+    heavy: how many there are, the first columns. light: the first column of the others, up to the
+    last one. Returns both as they are then. If the heavy ones are less than `LARGELY`, all are.
     """
     if arithmetic.total(components[WEIGHT], heavy) < LARGELY:
         return gathered(components, heavy, light), components.shape[1]
-    return _filled(components, heavy), _filled_before(components, light)
+    end, begin = padded(heavy), light & -LANES
+    _repeat(components, 0, heavy, end)
+    _repeat(components, light, begin, light)
+    return end, begin
 
 
 @compiled
 def gathered(components: Floats, heavy: int, light: int) -> int:
     """Put the light components behind the heavy ones, filled up; returns how many there are."""
-    last = components.shape[1] - light
+    n = heavy + components.shape[1] - light
     for k in range(TERM + 1):
         row = components[k if k < TERM else SCALE]
-        for i in range(last):
-            row[heavy + i] = row[light + i]
-    return _filled(components, heavy + last)
-
-
-@compiled
-def _filled(components: Floats, n: int) -> int:
-    """Fill up the first n; returns how many there are then."""
+        for i in range(heavy, n):
+            row[i] = row[i - heavy + light]
     end: int = padded(n)
     _repeat(components, 0, n, end)
     return end
 
 
 @compiled
-def _filled_before(components: Floats, first: int) -> int:
-    """Fill up those from the first on, in columns before it; returns the first then."""
-    begin: int = first & -LANES
-    _repeat(components, first, begin, first)
-    return begin
-
-
-@compiled
 def _repeat(components: Floats, which: int, first: int, end: int) -> None:
-    """Copies of a component, of no weight."""
+    """Fill columns with copies of a component, of no weight."""
     for k in range(TERM + 1):
         row = components[k if k < TERM else SCALE]
         for i in range(first, end):

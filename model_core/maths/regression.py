@@ -42,49 +42,56 @@ def side(error: float, skew: float) -> float:
     return where(error < 0, square, 1.0 / square)
 
 
-def explain(
-    error: float,
-    skew: float,
-    noise: float,
-    variance: float,
-    half: float,
-    norm: float,
-    factor: float,
-    inverse: float,
-    usual: float,
-    heavy: float,
-    wild: float,
-) -> tuple[float, float, float, float]:
-    """Log density of a label, and the responsibilities of the `SCALES` for it.
+def leads(
+    error: float, skew: float, noise: float, variance: float, half: float, inverse: float
+) -> tuple[float, float, float]:
+    """Logs of powers in the densities of a label: leads of the heavy and of the wild scale before
+    the usual one, and what that falls by from the location to the label.
 
-    half: of the degrees of freedom. norm, factor, inverse: see `special.student_t_norm`. usual,
-    heavy, wild: shares of the scales, the last above 0.
+    half: of the degrees of freedom. inverse: see `special.student_t_norm`.
 
     With `f` the squared error in squared scales of the noise and degrees of freedom, a Student-t of
     the scale c has the density of that of scale 1 times `sqrt((1 + v) / (c + v))` and a power of
 
-        (1 + f / (c + v)) / (1 + f / (1 + v)) = 1 - (c - 1) f / ((c + v) (1 + v + f)),
-
-    the largest at the largest scale, by which all are divided here: none overflows.
+        (1 + f / (c + v)) / (1 + f / (1 + v)) = 1 - (c - 1) f / ((c + v) (1 + v + f)).
     """
     first = SCALES[0] + variance
-    second = 1.0 / (SCALES[1] + variance)
-    third = 1.0 / (SCALES[2] + variance)
     far = error * error * side(error, skew) * inverse / noise
     share = far / (first + far)
     power = half + 0.5
-    heavy_lead = -power * log1p(-(SCALES[1] - 1.0) * second * share)
-    wild_lead = -power * log1p(-(SCALES[2] - 1.0) * third * share)
+    heavy = -power * log1p(-(SCALES[1] - 1.0) / (SCALES[1] + variance) * share)
+    wild = -power * log1p(-(SCALES[2] - 1.0) / (SCALES[2] + variance) * share)
+    return heavy, wild, power * log1p(far / first)
+
+
+def explain(
+    heavy_lead: float,
+    wild_lead: float,
+    fall: float,
+    skew: float,
+    noise: float,
+    variance: float,
+    norm: float,
+    factor: float,
+    usual: float,
+    heavy: float,
+    wild: float,
+) -> tuple[float, float, float, float]:
+    """Log density of a label, and the responsibilities of the `SCALES` for it, by its `leads`.
+
+    norm, factor: see `special.student_t_norm`. usual, heavy, wild: shares of the scales, the last
+    above 0. All are divided by the largest power, that of the largest scale: none overflows.
+    """
+    first = SCALES[0] + variance
     usual = usual * exp(-wild_lead)
-    heavy = heavy * sqrt(first * second) * exp(heavy_lead - wild_lead)
-    wild = wild * sqrt(first * third)
+    heavy = heavy * sqrt(first / (SCALES[1] + variance)) * exp(heavy_lead - wild_lead)
+    wild = wild * sqrt(first / (SCALES[2] + variance))
     total = usual + heavy + wild
     height = 2.0 / (skew + 1.0 / skew)
     # One logarithm for those of the norm, of the scale and of the sum.
     peak = norm + 0.5 * log(factor * (total * total) / (noise * first)) + log(height)
-    density = peak + wild_lead - power * log1p(far / first)
     over = 1.0 / total
-    return density, usual * over, heavy * over, wild * over
+    return peak + wild_lead - fall, usual * over, heavy * over, wild * over
 
 
 def precision(usual: float, heavy: float, wild: float) -> float:

@@ -304,13 +304,16 @@ class Averaged(ClosedForm):
         missing = _missing(y)
         error = torch.where(missing, 0.0, y[:, None, :, None] - location)
         half = 0.5 * self._freedom(stats)
+        skew = error.new_tensor(self.skews)
+        noise = self._noise(stats, phi)
+        norm, factor, inverse = _SPECIAL.student_t_norm(half)
         density, *responsibilities = _REGRESSION.explain(
-            error,
-            error.new_tensor(self.skews),
-            self._noise(stats, phi),
+            *_REGRESSION.leads(error, skew, noise, variance, half, inverse),
+            skew,
+            noise,
             variance,
-            half,
-            *_SPECIAL.student_t_norm(half),
+            norm,
+            factor,
             *self._shares_of(phi)[:, None, :, None].unbind(-1),
         )
         evidence = stats.log_weight + density.masked_fill(missing, 0.0)

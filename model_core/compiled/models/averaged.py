@@ -287,10 +287,15 @@ def log_density(
             variance, spread = params[at.variances + k], params[at.spreads + k]
             of_expert, first = params[at.experts + k], at.responsibilities + k * MANY
             one, two, three = params[first], params[first + 1], params[first + 2]
+            # Two loops: a processor works on several turns of a short one at once.
+            for i in range(whole(density)):
+                one[i], two[i], three[i] = _REGRESSION.leads(
+                    y - loc[i], skew, spread[i], variance[i], half[i], inverse[i]
+                )
             for i in range(whole(density)):
                 of_expert[i], one[i], two[i], three[i] = _REGRESSION.explain(
-                    y - loc[i], skew, spread[i], variance[i], half[i], norm[i], factor[i],
-                    inverse[i], usual, heavy, wild,
+                    one[i], two[i], three[i], skew, spread[i], variance[i], norm[i], factor[i],
+                    usual, heavy, wild,
                 )  # fmt: skip
             arithmetic.add(of_expert, own[at.logs + k], of_expert)
         evidence = params[at.evidence + o]
