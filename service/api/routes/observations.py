@@ -194,17 +194,17 @@ class Bulk:
         good = [item for item in map(self._items.__getitem__, places) if isinstance(item, GoodItem)]
         size = self._context.observation_parser.parts([item.observation for item in good])
         groups: list[list[int]] = []
-        open_ = False  # whether a neighbour may join the last group
+        joinable = False  # whether a neighbour may join the last group
         for place in places:
             item = self._items[place]
             if not isinstance(item, GoodItem) or item.key is not None:
                 groups.append([place])
-                open_ = False
-            elif open_ and item.seq is None and len(groups[-1]) < size:
+                joinable = False
+            elif joinable and item.seq is None and len(groups[-1]) < size:
                 groups[-1].append(place)
             else:
                 groups.append([place])
-                open_ = True
+                joinable = True
         groups.reverse()
         return groups
 
