@@ -278,7 +278,10 @@ class OutcomeUnknown(Unavailable):
 
 
 class PartlyObserved(ClientError):
-    """A frame was applied in part: `answers` are those to its first rows, in order."""
+    """A frame was applied in part: `answers` are those that are known, in the order of its rows.
+
+    Of a frame of one stream they are those to its first rows.
+    """
 
     def __init__(self, message: str, answers: list[Answer]):
         super().__init__(message)

@@ -5,13 +5,13 @@ Needs narwhals: `pip install 'moca-client[frames]'`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from moca_client import calls
-from moca_client.errors import ClientError, InvalidRequest, PartlyObserved
-from moca_client.plans import Calls
+from moca_client.errors import ClientError, InvalidRequest, PartlyObserved, Problem
+from moca_client.plans import Calls, observe_many
 from moca_client.responses import (
     Answer,
     Changepoints,
@@ -21,20 +21,29 @@ from moca_client.responses import (
     Recorded,
     StreamChange,
 )
-from moca_client.series import Series, SeriesError, series_of
-from moca_client.tables import columns_of
+from moca_client.retry import Policy
+from moca_client.series import SeriesError, requests, series_of, streams_of
+from moca_client.tables import Columns, columns_of
 
 BACKENDS = ("pandas", "polars", "pyarrow")
+T = TypeVar("T")
 
 
 class Answers(list[Answer]):
-    """Answers in order. `backend` is the library of the frame that was observed."""
+    """Answers in order. `backend` is the library of the frame that was observed.
+
+    by: its column with the names of the streams; None: it was of one stream.
+    """
 
     backend: str | None = None
+    by: str | None = None
 
     def to_frame(self, backend: str | None = None) -> Any:
         """Return a row for each answer, in the library of the frame that was observed."""
-        return to_frame(self, backend or self.backend, Answer)
+        columns = columns_of(self, Answer)
+        if self.by is not None:
+            columns = {self.by: [answer.stream for answer in self], **columns}
+        return _frame(columns, backend or self.backend)
 
 
 def to_frame(
@@ -50,6 +59,11 @@ def to_frame(
     kind: type of the rows, if there may be none. Vectors get numbered columns, as in the
     files that `moca replay` writes.
     """
+    items, kind_of_rows = _rows(rows)
+    return _frame(columns_of(items, kind or kind_of_rows), backend)
+
+
+def _frame(columns: Columns, backend: str | None) -> Any:
     import_narwhals()
     import narwhals as nw
 
@@ -58,8 +72,6 @@ def to_frame(
         raise InvalidRequest(f"data frames need one of {', '.join(BACKENDS)}")
     if chosen not in BACKENDS:
         raise InvalidRequest(f"backend: expected one of {', '.join(BACKENDS)}, got {chosen!r}")
-    items, kind_of_rows = _rows(rows)
-    columns = columns_of(items, kind or kind_of_rows)
     return nw.from_dict(columns, backend=cast(Any, chosen)).to_native()
 
 
@@ -99,7 +111,8 @@ def observe_frame(
     """Post a frame's rows in order, `batch` in a request."""
     if batch < 1:
         raise InvalidRequest(f"batch: expected at least 1, got {batch}")
-    series, backend = read_frame(frame, y, x, time)
+    columns, backend = read_frame(frame)
+    series = _read(series_of, columns, _names(y), _names(x), time)
     answers = Answers()
     answers.backend = backend
     for start in range(0, len(series.y), batch):
@@ -114,10 +127,52 @@ def observe_frame(
     return answers
 
 
-def read_frame(
-    frame: Any, y: str | Sequence[str] | None, x: str | Sequence[str] | None, time: str | None
-) -> tuple[Series, str | None]:
-    """Return a frame's series, and the name of its library."""
+def observe_streams(
+    frame: Any,
+    by: str,
+    y: str | Sequence[str] | None,
+    x: str | Sequence[str] | None,
+    time: str | None,
+    belief: bool,
+    batch: int,
+    policy: Policy,
+) -> Calls[Answers]:
+    """Post the rows of a frame of many streams, those of each in order; answers as its rows are."""
+    if batch < 1:
+        raise InvalidRequest(f"batch: expected at least 1, got {batch}")
+    columns, backend = read_frame(frame)
+    streams = _read(streams_of, columns, by, _names(y), _names(x), time)
+    named = list(streams.items())
+    answers: dict[int, Answer] = {}
+    for request in requests([len(rows) for rows, _ in streams.values()], batch):
+        places: list[int] = []
+        items: list[dict[str, Any]] = []
+        for stream, start, stop in request:
+            name, (rows, series) = named[stream]
+            places += rows[start:stop]
+            items += [{"stream": name, **own} for own in series.observations(start, stop)]
+        try:
+            results = yield from observe_many(items, calls.AnswerOptions(belief), policy)
+        except ClientError as error:
+            raise _partly(f"{len(items)} rows: {error}", answers) from error
+        posted = dict(zip(places, results, strict=True))
+        answers |= {row: own for row, own in posted.items() if not isinstance(own, Problem)}
+        for row, problem in posted.items():
+            if isinstance(problem, Problem):
+                raise _partly(f"row {row + 1}: {problem}", answers) from problem
+    observed = Answers(answers[row] for row in sorted(answers))
+    observed.backend = backend
+    observed.by = by
+    return observed
+
+
+def _partly(reason: str, answers: dict[int, Answer]) -> PartlyObserved:
+    text = f"{reason}; {len(answers)} rows are known to be applied"
+    return PartlyObserved(text, [answers[row] for row in sorted(answers)])
+
+
+def read_frame(frame: Any) -> tuple[dict[str, list[Any]], str | None]:
+    """Return a frame's columns, and the name of its library."""
     import_narwhals()
     import narwhals as nw
 
@@ -127,12 +182,16 @@ def read_frame(
         kind = type(frame).__name__
         raise InvalidRequest(f"expected a pandas or polars frame, got {kind}: {error}") from error
     columns = {str(name): _cells(table[name]) for name in table.columns}
+    backend = table.implementation.value
+    return columns, backend if backend in BACKENDS else None
+
+
+def _read(read: Callable[..., T], *arguments: Any) -> T:
+    """Read series; what is wrong with a frame is an invalid request."""
     try:
-        series = series_of(columns, _names(y), _names(x), time)
+        return read(*arguments)
     except SeriesError as error:
         raise InvalidRequest(str(error)) from error
-    backend = table.implementation.value
-    return series, backend if backend in BACKENDS else None
 
 
 def _cells(column: Any) -> list[Any]:

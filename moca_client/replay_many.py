@@ -5,7 +5,7 @@ Pictures are drawn of all changes together, and of the streams whose changes are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -31,10 +31,9 @@ from moca_client.replay import (
     write_table,
 )
 from moca_client.responses import Event
-from moca_client.series import Series
+from moca_client.series import Series, requests
 
 PLOTS = 5  # streams with a picture of their own
-SHARE = 64  # rows of one stream, one after the other: the service takes them in few steps
 SHOWN = 20  # changes in the table on the console
 
 
@@ -124,18 +123,19 @@ def _post(client: Client, replays: Sequence[Replayed], batch: int, console: Cons
     rows = sum(len(replayed.series.y) for replayed in replays)
     with progress_bar(console, "observations") as progress:
         task = progress.add_task(f"{len(replays)} streams", total=rows)
-        for request in _requests(replays, batch):
+        for request in requests([len(replayed.series.y) for replayed in replays], batch):
             items = [
-                {"stream": replayed.stream, **observation}
-                for replayed, start, stop in request
-                for observation in replayed.series.observations(start, stop)
+                {"stream": replays[stream].stream, **observation}
+                for stream, start, stop in request
+                for observation in replays[stream].series.observations(start, stop)
             ]
             try:
                 results = client.observe_many(items)
             except ClientError as error:
                 raise ReplayError(f"observations of {len(request)} streams: {error}") from error
             at = 0
-            for replayed, start, stop in request:
+            for stream, start, stop in request:
+                replayed = replays[stream]
                 own = results[at : at + stop - start]
                 at += stop - start
                 for row, result in enumerate(own, start + 1):
@@ -143,30 +143,6 @@ def _post(client: Client, replays: Sequence[Replayed], batch: int, console: Cons
                         raise ReplayError(f"{replayed.stream!r}, row {row}: {result}")
                     replayed.add([result])
             progress.advance(task, at)
-
-
-def _requests(replays: Sequence[Replayed], batch: int) -> Iterator[list[tuple[Replayed, int, int]]]:
-    """Streams with the first and the end of their rows, `batch` rows at most in each request.
-
-    No stream is further than `SHARE` rows ahead of another that has more.
-    """
-    share = min(SHARE, batch)
-    longest = max(len(replayed.series.y) for replayed in replays)
-    request: list[tuple[Replayed, int, int]] = []
-    room = batch
-    for start in range(0, longest, share):
-        for replayed in replays:
-            stop = min(start + share, len(replayed.series.y))
-            if stop <= start:
-                continue
-            if stop - start > room:
-                yield request
-                request = []
-                room = batch
-            request.append((replayed, start, stop))
-            room -= stop - start
-    if request:
-        yield request
 
 
 def _changes(replayed: Replayed) -> list[Change]:

@@ -9,13 +9,14 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+SHARE = 64  # rows of one stream in a request of many: the service takes them in few steps
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -100,28 +101,8 @@ def read_streams(
     The other columns are found as by `read_series`, the same for all. Raises SeriesError where a
     cell of `by` is empty, as well.
     """
-    table = _read(file)
-    if by not in table.columns:
-        raise SeriesError(f"{file} has no column {by!r}; its columns: {listed(table.columns)}")
-    rows: dict[str, list[int]] = {}
-    for row, value in enumerate(table.columns[by]):
-        if is_missing(value):
-            raise SeriesError(f"{table.where(row, by)} is empty: expected the name of a stream")
-        rows.setdefault(str(value), []).append(row)
-    if not rows:
-        raise SeriesError(f"{file} has no rows")
-    others = {column: cells for column, cells in table.columns.items() if column != by}
-    chosen = _chosen(str(file), _Table(others, None), y_columns, x_columns, time_column)
-    streams: dict[str, Series] = {}
-    for name, places in rows.items():
-        columns = {column: [cells[row] for row in places] for column, cells in others.items()}
-        source = f"{file}, {by} {name!r}"
-        try:
-            streams[name] = _series(source, _Table(columns, None), *chosen)
-        except SeriesError as error:  # rows count within the stream
-            text = str(error)
-            raise SeriesError(text if source in text else f"{source}: {text}") from error
-    return streams
+    streams = _streams(str(file), _read(file), by, y_columns, x_columns, time_column)
+    return {name: series for name, (_, series) in streams.items()}
 
 
 def read_columns(
@@ -155,6 +136,73 @@ def series_of(
 ) -> Series:
     """Read a series from columns in memory, as `read_series` does from those of a file."""
     return _series("the frame", _Table(columns, None), y_columns, x_columns, time_column)
+
+
+def streams_of(
+    columns: dict[str, list[Any]],
+    by: str,
+    y_columns: Sequence[str] | None = None,
+    x_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
+) -> dict[str, tuple[list[int], Series]]:
+    """Read streams from columns in memory, as `read_streams`; with the rows that they are of."""
+    table = _Table(columns, None)
+    return _streams("the frame", table, by, y_columns, x_columns, time_column)
+
+
+def _streams(
+    source: str,
+    table: _Table,
+    by: str,
+    y_columns: Sequence[str] | None,
+    x_columns: Sequence[str] | None,
+    time_column: str | None,
+) -> dict[str, tuple[list[int], Series]]:
+    if by not in table.columns:
+        raise SeriesError(f"{source} has no column {by!r}; its columns: {listed(table.columns)}")
+    rows: dict[str, list[int]] = {}
+    for row, value in enumerate(table.columns[by]):
+        if is_missing(value):
+            raise SeriesError(f"{table.where(row, by)} is empty: expected the name of a stream")
+        rows.setdefault(str(value), []).append(row)
+    if not rows:
+        raise SeriesError(f"{source} has no rows")
+    others = {column: cells for column, cells in table.columns.items() if column != by}
+    chosen = _chosen(source, _Table(others, None), y_columns, x_columns, time_column)
+    streams: dict[str, tuple[list[int], Series]] = {}
+    for name, places in rows.items():
+        columns = {column: [cells[row] for row in places] for column, cells in others.items()}
+        own = f"{source}, {by} {name!r}"
+        try:
+            streams[name] = places, _series(own, _Table(columns, None), *chosen)
+        except SeriesError as error:  # rows count within the stream
+            text = str(error)
+            raise SeriesError(text if own in text else f"{own}: {text}") from error
+    return streams
+
+
+def requests(lengths: Sequence[int], batch: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Streams of so many rows, with the first and the end of those in each request.
+
+    `batch` rows at most in a request. No stream is further than `SHARE` rows ahead of another that
+    has more.
+    """
+    share = min(SHARE, batch)
+    request: list[tuple[int, int, int]] = []
+    room = batch
+    for start in range(0, max(lengths, default=0), share):
+        for stream, length in enumerate(lengths):
+            stop = min(start + share, length)
+            if stop <= start:
+                continue
+            if stop - start > room:
+                yield request
+                request = []
+                room = batch
+            request.append((stream, start, stop))
+            room -= stop - start
+    if request:
+        yield request
 
 
 def _series(

@@ -21,7 +21,7 @@ from httpx_sse import EventSource
 
 from moca_client import bodies, calls, plans, retry
 from moca_client.bodies import Observed
-from moca_client.errors import ClientError
+from moca_client.errors import ClientError, InvalidRequest
 from moca_client.plans import DEFAULT_URL, Messages, Result
 from moca_client.responses import (
     Action,
@@ -207,7 +207,8 @@ class Client:
         self,
         frame: Any,
         *,
-        stream: str,
+        stream: str | None = None,
+        by: str | None = None,
         y: str | Sequence[str] | None = None,
         x: str | Sequence[str] | None = None,
         time: str | None = None,
@@ -216,11 +217,18 @@ class Client:
     ) -> Answers:
         """Post the rows of a pandas or polars frame in order, `batch` in a request.
 
-        Columns not named are found as `moca replay` finds them: `y`, or `y1, y2, ...`; `x`; `time`.
+        by: its column that names the stream of each row, in place of `stream`; streams go side by
+        side, and the frame of the answers has the column as well. Columns not named are found as
+        `moca replay` finds them: `y`, or `y1, y2, ...`; `x`; `time`.
         """
-        from moca_client.frames import observe_frame
+        from moca_client.frames import observe_frame, observe_streams
 
-        return self.run(observe_frame(frame, stream, y, x, time, belief, batch))
+        if stream is not None and by is None:
+            return self.run(observe_frame(frame, stream, y, x, time, belief, batch))
+        if stream is not None or by is None:
+            raise InvalidRequest("expected either `stream` or `by`")
+        policy = self._core.policy
+        return self.run(observe_streams(frame, by, y, x, time, belief, batch, policy))
 
     # --- reads -------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Frames of pandas and polars: rows out, answers back in the same library."""
 
 import math
+import random
 from datetime import UTC, datetime
 
 import httpx
@@ -81,6 +82,66 @@ def test_rows_are_posted_and_answers_come_back_as_the_same_kind(library):
     assert column(back, "mean") == [0.0, 1.0, 2.0]
     assert column(back, "log_score") == [-1.0] * 3
     assert column(back, "quantile_0.5") == [0.0, 1.0, 2.0]
+
+
+class ItemService:
+    """Answers items of many streams; refuses label `bad`."""
+
+    def __init__(self, bad=None):
+        self.posted, self.bad, self.requests = {}, bad, []
+
+    def __call__(self, request):
+        items = msgspec.json.decode(request.content)
+        self.requests.append(len(items))
+        answers = []
+        for item in items:
+            seen = self.posted.setdefault(item["stream"], [])
+            if item["y"] == self.bad:
+                answers.append(
+                    {"status": 422, "title": "bad", "detail": "no", "stream": item["stream"]}
+                )
+                continue
+            answers.append(
+                {**ListService.answer(len(seen)), "stream": item["stream"], "status": 200}
+            )
+            seen.append(item["y"])
+        return httpx.Response(200, json=answers)
+
+
+def test_a_frame_of_many_streams_comes_back_in_the_order_of_its_rows(library):
+    service = ItemService()
+    rng = random.Random(2)
+    hosts = [rng.choice("abc") for _ in range(300)]
+    frame = frame_of(library, {"host": hosts, "y": [*range(300)]})
+    with Client(transport=httpx.MockTransport(service)) as client:
+        answers = client.observe_frame(frame, by="host", batch=100)
+        for wrong in (
+            {},
+            {"stream": "s", "by": "host"},
+            {"by": "pump"},
+            {"by": "host", "batch": 0},
+        ):
+            with pytest.raises(InvalidRequest):
+                client.observe_frame(frame, **wrong)
+    assert service.posted == {
+        host: [float(row) for row, own in enumerate(hosts) if own == host] for host in "abc"
+    }
+    assert sum(service.requests) == 300
+    assert max(service.requests) <= 100
+    back = answers.to_frame()
+    assert type(back) is type(frame)
+    assert column(back, "host") == hosts
+    assert column(back, "seq") == [hosts[:row].count(host) for row, host in enumerate(hosts)]
+
+
+def test_of_many_streams_the_answers_that_are_known_are_kept():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"host": ["a", "b", "a", "b"], "y": [1.0, 2.0, 3.0, 4.0]})
+    transport = httpx.MockTransport(ItemService(bad=2.0))
+    with Client(transport=transport) as client, pytest.raises(PartlyObserved) as failed:
+        client.observe_frame(frame, by="host")
+    assert "row 2" in str(failed.value)
+    assert [answer.stream for answer in failed.value.answers] == ["a", "a", "b"]
 
 
 def test_columns_are_named_and_a_missing_cell_of_several_labels_is_a_missing_output(library):

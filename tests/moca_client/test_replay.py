@@ -10,10 +10,9 @@ from pyarrow import parquet
 from rich.console import Console
 
 from moca_client.errors import problem_of
-from moca_client.replay import Replayed, ReplayError, replay
-from moca_client.replay_many import _requests
+from moca_client.replay import ReplayError, replay
 from moca_client.responses import Changepoints, ExplainedEvent, Hindsight, Segment, StreamSummary
-from moca_client.series import Series, SeriesError, read_series, read_streams, time_axis
+from moca_client.series import SeriesError, read_series, read_streams, requests, time_axis
 from tests.moca_client.test_plots import row
 
 
@@ -61,17 +60,19 @@ def test_columns_of_a_file(tmp_path):
 
 
 def test_requests_of_many_streams_have_every_row_once_and_in_order():
-    for lengths, batch in (((3, 200, 64, 1), 100), ((5, 5, 5), 1), ((70,), 1000), ((0, 2), 9)):
-        replays = [
-            Replayed(str(k), Series([[0.0]] * n, None, ["y"], [], None))
-            for k, n in enumerate(lengths)
-        ]
-        sent = {replayed.stream: [] for replayed in replays}
-        for request in _requests(replays, batch):
+    for lengths, batch in (
+        ((3, 200, 64, 1), 100),
+        ((5, 5, 5), 1),
+        ((70,), 1000),
+        ((0, 2), 9),
+        ((), 5),
+    ):
+        sent = [[] for _ in lengths]
+        for request in requests(lengths, batch):
             assert 0 < sum(stop - start for _, start, stop in request) <= batch
-            for replayed, start, stop in request:
-                sent[replayed.stream] += range(start, stop)
-        assert list(sent.values()) == [[*range(n)] for n in lengths]
+            for stream, start, stop in request:
+                sent[stream] += range(start, stop)
+        assert sent == [[*range(length)] for length in lengths]
 
 
 def test_what_is_refused_is_named(tmp_path):
