@@ -274,6 +274,7 @@ def adopt(
     stream.unserved = None
     stream.slab = rerun.stream.slab
     stream.row = rerun.stream.row
+    stream.next_look = 0  # that of before may be of another model, or of a season that is dropped
     stream.buffer = ()
     if stream.slab is None:
         stream.buffer = list(rerun.records)

@@ -212,6 +212,20 @@ def test_a_stream_goes_on_after_a_rerun(pair, close, command):
         assert np.corrcoef(means(found[0]), expected)[0, 1] > 0.7
 
 
+def test_a_season_that_a_move_has_dropped_is_looked_for_under_the_next_model(pair):
+    """As soon as by a worker that has never seen the one before."""
+    y = [float(round(10 * each)) for each in day(310, 310)]
+    for bench in pair:
+        made(bench)
+        bench.observe("a", y[:270])
+        for model in ("poisson", "gaussian"):
+            bench.ask(Move("a", model))
+        if bench is pair[1]:
+            bench.crash()
+        bench.observe("a", y[270:])
+        assert bench.head("a").season.since == season.next_search(270, season.phase_of("a"))
+
+
 @pytest.mark.parametrize("settings", [ASKED, {}], ids=str)
 def test_a_damaged_history_stops_no_observation(bench, settings):
     """None is found in it; one found by the state itself begins with what is in no chunk."""
