@@ -152,7 +152,7 @@ def _confirmed(state: Track, event: Event, reading: Reading, settings: StreamSet
         return False
     if not settings.min_size or reading.totals is None:  # classes have no size
         return True
-    direction, size = _step(state.confirmed_totals, reading)
+    direction, size = _step(_before(state, _fate(state, reading)), reading)
     if size is None:  # beyond all, or of too few labels
         return direction is not None
     sizes = size if isinstance(size, list) else [size]
@@ -222,7 +222,7 @@ def _confirm(state: Track, event: Event, reading: Reading) -> tuple[Track, list[
     last = state.last_event
     changed = []
     fate = _fate(state, reading)
-    before = state.before_totals if fate is Fate.REPLACED else state.confirmed_totals
+    before = _before(state, fate)
     if last is not None and fate is Fate.REPLACED:
         changed.append(event._replace(state="withdrawn", time=reading.time))
         # The first suspicion stands, unless it was before the start it now belongs to.
@@ -257,6 +257,11 @@ def _confirm(state: Track, event: Event, reading: Reading) -> tuple[Track, list[
         since=state.settled,
     )
     return state, [*changed, confirmed]
+
+
+def _before(state: Track, fate: Fate) -> list[float] | None:
+    """Totals before the regime that a newly confirmed start ends."""
+    return state.before_totals if fate is Fate.REPLACED else state.confirmed_totals
 
 
 def _estimated(event: Event, before: list[float] | None, reading: Reading) -> Event:

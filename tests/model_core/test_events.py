@@ -277,6 +277,16 @@ def test_a_change_is_confirmed_once_it_is_large_and_old_enough():
         assert confirmed_at == expected, rule
 
 
+def test_the_least_size_is_of_the_shift_that_the_event_will_have():
+    """That of one that replaces the last confirmed one is from the start before that."""
+    for least, confirmed in ((0.9, True), (1.6, False)):  # 2.2 from the one that it replaces
+        life = confirmed_at_20()
+        life.regime(20, 30, level=5.0)
+        life.settings = life.settings._replace(min_size=least)
+        moved = life.regime(66, 10, previous=0)
+        assert ((1, "confirmed", 66) in moved) == confirmed, moved
+
+
 def test_what_cannot_be_measured_is_not_small():
     """Constant regimes are infinitely apart; one label says nothing yet, and classes never do."""
     life = Life(threshold=100.0, min_size=5.0)
