@@ -76,7 +76,8 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
     draw_alarm(panels[-1], replayed, x)
     _shade_warm_up(panels, replayed, x)
     _mark_changes(panels, replayed, x)
-    _finish(panels, replayed, x, f"{replayed.stream}   ·   {replayed.model}")
+    title = f"{replayed.stream}   ·   {replayed.model}"
+    _finish(panels, replayed, x, title, _uses_time(replayed))
     hidden = len(replayed.series.y_names) - MAX_DATA_PANELS
     if hidden > 0:
         panels[MAX_DATA_PANELS - 1].annotate(
@@ -104,15 +105,15 @@ def plot_changes(replays: Sequence[Replayed], changes: Sequence[Change], file: P
     counts, lines = figure.subplots(
         2, 1, sharex=True, height_ratios=[1.4, 0.22 * max(len(shown), 3)]
     )
-    longest = max(replays, key=lambda replayed: len(replayed.answers))
-    x = positions(longest)
-    starts = [positions(own)[_row(own, event.start)] for own, event in changes]
+    by_time = all(map(_uses_time, replays))
+    x = np.unique(np.concatenate([positions(own, by_time) for own in replays]))
+    starts = [positions(own, by_time)[_row(own, event.start)] for own, event in changes]
     counts.hist(starts, bins=np.linspace(x[0], x[-1], BINS + 1), color=COLOURS["changed"])
     counts.set_ylabel("changes")
     for own, event in changes:
         if own.stream in shown:
             line = shown.index(own.stream)
-            at = positions(own)
+            at = positions(own, by_time)
             start = at[_row(own, event.start)]
             reach = [event.start if end is None else end for end in (event.earliest, event.latest)]
             lines.hlines(line, *(at[_row(own, end)] for end in reach), color=COLOURS["changed"])
@@ -123,7 +124,7 @@ def plot_changes(replays: Sequence[Replayed], changes: Sequence[Change], file: P
     lines.grid(axis="y", color=COLOURS["line"], lw=0.6)
     changed = len({change.replayed.stream for change in changes})
     title = f"{changed} of {len(replays)} streams changed, {len(changes)} times"
-    _finish([counts, lines], longest, x, title)
+    _finish([counts, lines], replays[0], x, title, by_time)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
 
@@ -133,10 +134,13 @@ def _row(replayed: Replayed, seq: int) -> int:
     return min(max(seq - replayed.first_seq, 0), len(replayed.answers) - 1)
 
 
-def positions(replayed: Replayed) -> Floats:
-    """Return where each answer stands on the time axis: its time when that increases, else seq."""
+def positions(replayed: Replayed, by_time: bool = True) -> Floats:
+    """Return where each answer stands on the time axis: its time when that increases, else seq.
+
+    by_time: whether it may be the time.
+    """
     rows = len(replayed.answers)
-    if _uses_time(replayed):
+    if by_time and _uses_time(replayed):
         assert replayed.series.axis is not None
         return np.asarray(replayed.series.axis.value[:rows], np.float64)
     return np.arange(replayed.first_seq, replayed.first_seq + rows, dtype=np.float64)
@@ -388,7 +392,9 @@ def _shade_warm_up(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> Non
         note.set_in_layout(False)
 
 
-def _finish(panels: Sequence[Axes], replayed: Replayed, x: Floats, title: str) -> None:
+def _finish(
+    panels: Sequence[Axes], replayed: Replayed, x: Floats, title: str, by_time: bool
+) -> None:
     borders = edges(x)
     for panel in panels:
         panel.set_xlim(borders[0], borders[-1])
@@ -399,7 +405,6 @@ def _finish(panels: Sequence[Axes], replayed: Replayed, x: Floats, title: str) -
         panel.set_axisbelow(True)
     panels[0].set_title(title, loc="left", fontsize=11)
     axis = replayed.series.axis
-    by_time = axis is not None and _uses_time(replayed)
     panels[-1].set_xlabel(axis.name if by_time and axis is not None else "observation (seq)")
     if by_time and axis is not None and axis.kind == "datetime":
         locator = AutoDateLocator()  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ Pictures are drawn of all changes together, and of the streams whose changes are
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -30,7 +31,7 @@ from moca_client.replay import (
     writable,
     write_table,
 )
-from moca_client.responses import Event
+from moca_client.responses import Answer, Event
 from moca_client.series import Series, requests
 
 PLOTS = 5  # streams with a picture of their own
@@ -76,8 +77,8 @@ def replay_many(
 
     Into the folder `out` (default: the current one) go `FILE-answers.csv`, and, where pyarrow is
     installed, `FILE-answers.parquet`, with the answers to all rows; `FILE.png` with all confirmed
-    changes; and `STREAM.png` of the streams with the largest changes, at most `plots` of them, and
-    no picture at all where that is 0. batch: observations in a request. The others are as of
+    changes; and `FILE-STREAM.png` of the streams with the largest changes, at most `plots` of them,
+    and no picture at all where that is 0. batch: observations in a request. The others are as of
     `replay`, without run-length beliefs.
     """
     if batch < 1:
@@ -134,15 +135,27 @@ def _post(client: Client, replays: Sequence[Replayed], batch: int, console: Cons
             except ClientError as error:
                 raise ReplayError(f"observations of {len(request)} streams: {error}") from error
             at = 0
+            errors: list[str] = []
             for stream, start, stop in request:
-                replayed = replays[stream]
-                own = results[at : at + stop - start]
+                errors += _enter(replays[stream], results[at : at + stop - start], start)
                 at += stop - start
-                for row, result in enumerate(own, start + 1):
-                    if isinstance(result, Problem):
-                        raise ReplayError(f"{replayed.stream!r}, row {row}: {result}")
-                    replayed.add([result])
+            if errors:
+                raise ReplayError(errors[0])
             progress.advance(task, at)
+
+
+def _enter(replayed: Replayed, results: Sequence[Answer | Problem], first: int) -> list[str]:
+    """Keep the answers to the rows of a stream from `first` on; returns what is wrong."""
+    errors: list[str] = []
+    for row, result in enumerate(results, first + 1):
+        where = f"{replayed.stream!r}, row {row}"
+        if isinstance(result, Problem):
+            errors.append(f"{where}: {result}")
+            continue
+        replayed.add([result])
+        if result.seq != replayed.first_seq + len(replayed.answers) - 1:
+            errors.append(f"{where}: another client writes to {replayed.stream!r} too")
+    return errors
 
 
 def _changes(replayed: Replayed) -> list[Change]:
@@ -159,9 +172,9 @@ def _write_answers(replays: Sequence[Replayed], files: Sequence[Path]) -> None:
     """Write one table of all streams, with their names in its first column."""
     tables: list[dict[str, list[Any]]] = []
     for replayed in replays:
-        columns = columns_of(replayed)
         if replayed.series.y_names == [replayed.stream]:  # a column of a wide file
-            columns = {"y" if n == replayed.stream else n: own for n, own in columns.items()}
+            replayed = replace(replayed, series=replayed.series._replace(y_names=["y"]))
+        columns = columns_of(replayed)
         tables.append({"stream": [replayed.stream] * len(replayed.answers), **columns})
     names = list(dict.fromkeys(name for table in tables for name in table))
     joined: dict[str, list[Any]] = {name: [] for name in names}
@@ -223,7 +236,8 @@ def _draw(
         task = progress.add_task("drawing", total=len(largest[:plots]))
         for replayed in largest[:plots]:
             ask_changes(client, replayed)
-            path = overview.with_name(f"{quote(replayed.stream, safe='')}.png")
+            name = f"{overview.stem}-{quote(replayed.stream, safe='')}.png"
+            path = overview.with_name(name)
             plot_replay(replayed, path)
             drawn.append(path)
             progress.advance(task)

@@ -78,7 +78,7 @@ def test_every_shape_of_replay_can_be_drawn(tmp_path, monkeypatch):
 def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
     """A line stands before the first observation of a regime."""
     drawn = []
-    monkeypatch.setattr(plots, "_finish", lambda panels, replayed, x, title: drawn.extend(panels))
+    monkeypatch.setattr(plots, "_finish", lambda panels, *_: drawn.extend(panels))
     monkeypatch.setattr(plots.Figure, "savefig", lambda *_: None)
     plots.plot_replay(replayed_of(times=[str(1871 + k) for k in range(60)]), tmp_path / "plot.png")
     for panel in drawn:

@@ -208,7 +208,8 @@ def test_what_changed_in_a_file_of_many_streams_is_shown(moca, url, prefix, tmp_
     assert "3 of 4 streams changed; 360 observations, 3 confirmed changes" in " ".join(said.split())
     assert "pictures of 1 of 3 streams" in said
     names = {path.name for path in out.iterdir()}
-    assert names == {"many-answers.csv", "many-answers.parquet", "many.png", f"{prefix}3.png"}
+    pictures = {"many.png", f"many-{prefix}3.png"}
+    assert names == {"many-answers.csv", "many-answers.parquet", *pictures}
     table = parquet.read_table(out / "many-answers.parquet").to_pydict()
     assert table["stream"] == [f"{prefix}{k}" for k in range(4) for _ in range(90)]
     assert table["seq"] == [*range(90)] * 4

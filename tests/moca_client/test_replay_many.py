@@ -1,0 +1,138 @@
+"""Replays of files of many streams, to a client that is made up."""
+
+import csv
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from moca_client import plots
+from moca_client.errors import problem_of
+from moca_client.replay import ReplayError
+from moca_client.replay_many import Change, replay_many
+from moca_client.responses import Changepoints, Event, StreamSummary
+from moca_client.series import read_columns, read_streams
+from tests.moca_client.test_plots import replayed_of, row
+from tests.moca_client.test_replay import quiet, written
+
+
+class ManyService:
+    """Streams that change at 5, by the calls of a client that it takes."""
+
+    def __init__(self):
+        self.seqs = Counter()
+        self.refused = None  # stream and seq of an observation that is refused
+        self.others = 0  # observations of another writer after those of a request
+
+    def __call__(self, url, api_key):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def wait_ready(self, seconds):
+        pass
+
+    def stream(self, name):
+        raise problem_of(404, {"type": "x/unknown-stream"})
+
+    def put_stream(self, name, settings):
+        return StreamSummary(name, "gaussian", 0, settings=settings)
+
+    def observe_many(self, items):
+        results = [self.observed(item["stream"]) for item in items]
+        for name in {item["stream"] for item in items}:
+            self.seqs[name] += self.others
+        return results
+
+    def observed(self, name):
+        seq = self.seqs[name]
+        if self.refused == (name, seq):
+            return problem_of(422, {"title": "bad", "detail": "too large"})
+        answer = row(seq)
+        answer.stream = name
+        answer.event = Event(1, "confirmed", 5, 6, 7, size=2.0) if seq == 7 else None
+        self.seqs[name] += 1
+        return answer
+
+    def changepoints(self, name):
+        return Changepoints(name, self.seqs[name], "gaussian", [], [], None)
+
+
+@pytest.fixture
+def service(monkeypatch):
+    service = ManyService()
+    monkeypatch.setattr("moca_client.replay_many.Client", service)
+    return service
+
+
+def rows_of(file):
+    with file.open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def hosts(tmp_path, names="abc", rows=9):
+    lines = [f"{name},{10 * k + len(name)}" for k in range(rows) for name in names]
+    return written(tmp_path, "\n".join(["host,y", *lines]), "hosts.csv")
+
+
+def test_a_refusal_keeps_the_answers_of_all_streams(service, tmp_path):
+    """Also of those that come after it in its request."""
+    file = hosts(tmp_path)
+    service.refused = ("b", 4)
+    console = quiet()
+    with pytest.raises(ReplayError, match="'b', row 5: 422 bad: too large"):
+        replay_many(file, read_streams(file, "host"), out=tmp_path / "out", console=console)
+    kept = Counter(row["stream"] for row in rows_of(tmp_path / "out" / "hosts-answers.csv"))
+    assert kept == service.seqs == {"a": 9, "b": 4, "c": 9}
+    assert "wrote the answers to 22 rows" in console.file.getvalue()
+
+
+def test_another_writer_is_noticed(service, tmp_path):
+    file = hosts(tmp_path)
+    service.others = 1
+    with pytest.raises(ReplayError, match="another client writes to 'a'"):
+        replay_many(file, read_streams(file, "host"), out=tmp_path, batch=6, console=quiet())
+
+
+def test_a_column_named_as_one_of_the_answers_keeps_its_labels(service, tmp_path):
+    file = written(tmp_path, "low,mean\n1,50\n2,60\n", "wide.csv")
+    replay_many(file, read_columns(file), out=tmp_path / "out", plots=0, console=quiet())
+    rows = rows_of(tmp_path / "out" / "wide-answers.csv")
+    assert [row["y"] for row in rows] == ["1.0", "2.0", "50.0", "60.0"]
+    assert [row["mean"] for row in rows] == ["5.0"] * 4
+
+
+def test_a_stream_named_as_its_file_has_a_picture_beside_that_of_all(service, tmp_path):
+    file = hosts(tmp_path, ("hosts", "other"))
+    out = tmp_path / "out"
+    replay_many(file, read_streams(file, "host"), out=out, console=quiet())
+    pictures = {path.name for path in out.glob("*.png")}
+    assert pictures == {"hosts.png", "hosts-hosts.png", "hosts-other.png"}
+
+
+def test_changes_of_streams_of_other_times_are_in_the_picture(tmp_path, monkeypatch):
+    """Where one stream has no rising times all are by position."""
+    drawn = []
+    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, _: drawn.extend(figure.axes))
+    early = replayed_of(times=[str(1871 + k) for k in range(60)])
+    late = replayed_of(rows=40, times=[str(1971 + k) for k in range(40)])
+    still = replayed_of(rows=50, times=["1900"] * 50)
+    long = replayed_of(rows=50, first=500)
+    for replays, places in (
+        ([early, late], [1901, 2001]),
+        ([late, still], [30, 30]),
+        ([replayed_of(), long], [30, 530]),
+    ):
+        drawn.clear()
+        changes = [Change(own, Event(1, "confirmed", own.first_seq + 30, 33)) for own in replays]
+        plots.plot_changes(replays, changes, tmp_path / "many.png")
+        counts, lines = drawn
+        assert sum(bar.get_height() for bar in counts.patches) == len(changes)
+        marked = np.concatenate([points.get_offsets()[:, 0] for points in lines.collections[1::2]])
+        assert sorted(marked) == places
+        first, last = lines.get_xlim()
+        assert first < min(places) <= max(places) < last
