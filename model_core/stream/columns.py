@@ -15,6 +15,7 @@ from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.transfer import to_device
 from model_core.upm.base import UnderlyingModel
 
+FEW = 16  # entries of a hazard that are sooner copied than viewed
 Floats = NDArray[np.float64]
 
 
@@ -74,15 +75,22 @@ def at(parts: Sequence[Columns], row: int) -> Columns:
     )
 
 
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Observations of several, whose hazards are of one length, one after the other."""
+    return Columns(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
 def longer(hazard: Floats, length: int) -> Floats:
     """Hazard (H,) by run length, of which the last entry holds on, as a longer one."""
     return hazard if len(hazard) == length else np.pad(hazard, (0, length - len(hazard)), "edge")
 
 
 def of_all(hazard: Floats, rows: int) -> Floats:
-    """Hazard (H,) by run length as that of each of so many observations; a view."""
-    # broadcast_to takes numpy 15 us, which single observations need not wait for.
-    return hazard[None] if rows == 1 else np.broadcast_to(hazard, (rows, len(hazard)))
+    """Hazard (H,) by run length as that of each of so many observations; a view of a long one."""
+    # broadcast_to takes numpy 15 us, which few observations need not wait for.
+    if rows == 1 or len(hazard) <= FEW:
+        return hazard[None].repeat(rows, 0)
+    return np.broadcast_to(hazard, (rows, len(hazard)))
 
 
 def labelled(model: UnderlyingModel, y: Floats) -> NDArray[np.bool_]:

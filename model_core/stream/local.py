@@ -308,7 +308,8 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         if series.warm:
             return series.row
         seen = self.past(self.slab, series.retained.rows).seen
-        return warmup.begun(self.slab, seen, series.stated)
+        (own,) = warmup.begun(self.slab, [seen], [series.stated])
+        return own
 
     def coming(self, count: int = 1, x: tuple[float, ...] = (), elapsed: float = 1.0) -> Inputs:
         """Inputs of a step over the observation to come, of `count` copies of a row."""

@@ -294,6 +294,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             rows = self.past(slab, kept).seen.rows
             self.correct(series, kept, season.offsets(series.season_state, rows), [])
         own.season = state.season
+        if state.seq < state.settings.warmup:
+            return False
         past = self.past(slab, kept).seen
         values = columns.values(slab.model, past)
         if not warmup.complete(values, slab.model.y_dim, state.settings.warmup, past.rows):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -145,28 +146,52 @@ def first(
     return estimate(values, model), count + 1
 
 
-def begun(slab: Slab, seen: Columns, stated: StatedMoments) -> int | None:
-    """Row of a filter that begins now, with the labels of a warm-up so far; the caller's to remove.
+def begun(
+    slab: Slab, histories: Sequence[Columns], stated: Sequence[StatedMoments]
+) -> list[int | None]:
+    """Rows of filters that begin now, with the labels of warm-ups so far; the caller's to remove.
 
     Labels that lack some outputs count by location and scale alone. None before two labels differ,
     and where it takes no observations.
     """
+    moments = [_moments(slab, seen, own) for seen, own in zip(histories, stated, strict=True)]
+    ready = {i: own for i, own in enumerate(moments) if own is not None}
+    rows: list[int | None] = [None] * len(histories)
+    if not ready:
+        return rows
+    recalled = RECALLED if slab.in_series else UNCOMPILED
+    chosen = [_recalled(slab, histories[i]).part(slice(-recalled, None)) for i in ready]
+    new = slab.begin([own[0] for own in ready.values()], [own[1] for own in ready.values()])
+    try:
+        took = slab.absorb(new, chosen) if slab.in_series else [False] * len(new)
+        for i, row, seen, done in zip(ready, new, chosen, took, strict=True):
+            if done or _replayed(slab, row, seen, ready[i]):
+                rows[i] = row
+    finally:
+        failed = sys.exception() is not None
+        for i, row in zip(ready, new, strict=True):
+            if failed or rows[i] is None:
+                slab.remove(row)
+    return rows
+
+
+def _moments(slab: Slab, seen: Columns, stated: StatedMoments) -> Moments | None:
+    """Location and scale of a warm-up so far; None before two labels differ."""
     values = columns.values(slab.model, seen)
     if not varied(values, slab.model.y_dim):
         return None
-    location, scale = estimated(slab.model, values, stated)
-    recalled = RECALLED if slab.in_series else UNCOMPILED
-    chosen = _recalled(slab, seen).part(slice(-recalled, None))
-    (row,) = slab.begin([location], [scale])
+    return estimated(slab.model, values, stated)
+
+
+def _replayed(slab: Slab, row: int, seen: Columns, moments: Moments) -> bool:
+    """Begin a row once more, where a label that it refuses counts as missing; whether it did."""
+    slab.begin_anew(row, *moments)
     try:
-        for _ in slab.replay(row, Past(chosen)):
+        for _ in slab.replay(row, Past(seen)):
             pass
-    except BaseException as error:
-        slab.remove(row)
-        if isinstance(error, Refused):
-            return None
-        raise
-    return row
+    except Refused:
+        return False
+    return True
 
 
 def forecasts(
@@ -182,12 +207,9 @@ def forecasts(
     log score, but a forecast.
     """
     forecast: list[Step | None] = [None] * coming.rows
-    begun_rows: dict[int, int] = {}
+    rows = begun(slab, histories, stated)
+    begun_rows = {i: row for i, row in enumerate(rows) if row is not None}
     try:
-        for i, (seen, moments) in enumerate(zip(histories, stated, strict=True)):
-            row = begun(slab, seen, moments)
-            if row is not None:
-                begun_rows[i] = row
         label = coming
         for _ in range(2):
             left = [i for i in begun_rows if forecast[i] is None]

@@ -79,7 +79,8 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     if stream.slab is not None:
         row: int | None = delayed_labels.newest(engine, stream)
     else:
-        row = warmup.begun(slab, step_inputs.columns_of(slab.model, stream.buffer), head.stated)
+        seen = step_inputs.columns_of(slab.model, stream.buffer)
+        (row,) = warmup.begun(slab, [seen], [head.stated])
     if row is not None:
         records = [step_inputs.coming(slab.model, head, command.elapsed, x or None) for x in inputs]
         offset = stream.offset(len(head.pending))

@@ -9,7 +9,7 @@ import torch
 
 import service.samples
 from model_core import artifact, compiled
-from model_core.stream import warmup
+from model_core.stream import columns, warmup
 from model_core.stream.slab import Slab
 from model_core.stream.state import StatedMoments
 from model_core.upm.builtin import Options, build
@@ -89,11 +89,63 @@ def test_what_is_tried_leaves_no_row_where_memory_ends(monkeypatch):
 
 def test_a_warm_up_leaves_no_row_where_a_step_fails(monkeypatch):
     slab = Slab(build("averaged", Options()), 10, LEVELS)
-    monkeypatch.setattr(slab, "replay", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(slab, "absorb", Mock(side_effect=MemoryError))
     seen = past_of(slab.model, records(0.0)).seen
     with pytest.raises(MemoryError):
-        warmup.begun(slab, seen, StatedMoments(None, None))
+        warmup.begun(slab, [seen, seen], [StatedMoments(None, None)] * 2)
     assert slab.empty
+
+
+@pytest.mark.parametrize("name", ["averaged", "gaussian", "poisson", "joint"])
+def test_filters_of_warm_ups_begin_together_as_each_alone(name, monkeypatch):
+    """Of other lengths and hazards."""
+    rng = np.random.default_rng(3)
+    model = build(name, Options(y_dim=2 if name == "joint" else 1))
+    slab = Slab(model, 10, LEVELS)
+    histories = []
+    for count, hazard in (
+        (3, [0.01]),
+        (40, [-1.0, 0.2, 200.0]),
+        (90, [0.01]),
+        (25, [0.1, 0.02, 0.01]),
+    ):
+        y = rng.poisson(4.0, (count, model.y_dim)).astype(float)
+        y[0] += 1
+        histories.append(seen_of(y, hazard))
+    histories.append(seen_of(np.ones((30, model.y_dim)), [0.01]))
+    stated = [StatedMoments(None, None)] * len(histories)
+    together = warmup.begun(slab, histories, stated)
+    assert together[-1] is None  # no two labels differ
+    for seen, row in zip(histories, together, strict=True):
+        (alone,) = warmup.begun(slab, [seen], stated[:1])
+        assert (alone is None) == (row is None)
+        if row is None:
+            continue
+        one, other = slab.row(row), slab.row(alone)
+        for name_of in ("lines", "head"):
+            assert getattr(one, name_of).tobytes() == getattr(other, name_of).tobytes()
+        with monkeypatch.context() as patched:  # as where a label is refused
+            patched.setattr(slab, "absorb", lambda rows, parts: [False] * len(rows))
+            (replayed,) = warmup.begun(slab, [seen], stated[:1])
+        assert slab.row(replayed).lines.tobytes() == one.lines.tobytes()
+        slab.remove(replayed)
+        slab.remove(alone)
+        slab.remove(row)
+    assert slab.empty
+
+
+def seen_of(y, hazard):
+    """Observations with labels (n, d)."""
+    count = len(y)
+    return columns.Columns(
+        y=y,
+        x=np.empty((count, 0)),
+        elapsed=np.ones(count),
+        changepoint=np.full(count, np.nan),
+        outlier_rate=np.zeros(count),
+        hazard=columns.of_all(np.array(hazard), count),
+        offset=np.zeros(count),
+    )
 
 
 def test_a_worker_answers_as_without_kernels(make_bench, monkeypatch):
