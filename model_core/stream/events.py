@@ -150,8 +150,8 @@ def _confirmed(state: Track, event: Event, reading: Reading, settings: StreamSet
         enough = reading.seq - event.suspected_at >= (settings.confirm_after or 0)
     if not enough or reading.seq + 1 - reading.start < settings.min_duration:
         return False
-    if not settings.min_size or reading.totals is None:  # classes have no size
-        return True
+    if not settings.min_size or reading.totals is None or event.verdict:
+        return True  # classes have no size; what somebody has called a change is none too small
     direction, size = _step(_before(state, _fate(state, reading)), reading)
     if size is None:  # beyond all, or of too few labels
         return direction is not None

@@ -139,6 +139,17 @@ def test_what_a_move_confirms_is_news_once(bench):
 # --- feedback -----------------------------------------------------------------------------------
 
 
+def test_what_was_a_change_is_confirmed_however_small(bench):
+    bench.ask(Configure("a", {**KNOWN, "min_size": 5.0}), status=201)
+    bench.observe("a", shifted(0, 2))
+    (event,) = standing(bench, "a")
+    assert event.state == "suspected"
+    bench.ask(EventFeedback("a", change=True, event=event.id))
+    bench.observe("a", [2.0])
+    (event,) = standing(bench, "a")
+    assert (event.state, event.verdict, abs(event.size) < 5) == ("confirmed", True, True)
+
+
 def test_what_was_no_change_is_one_regime(bench, close):
     labels = shifted(0, 3, 3, each=30)
     bench.ask(Configure("a", KNOWN), status=201)
