@@ -42,7 +42,8 @@ class Answers(list[Answer]):
         """Return a row for each answer, in the library of the frame that was observed."""
         columns = columns_of(self, Answer)
         if self.by is not None:
-            columns = {self.by: [answer.stream for answer in self], **columns}
+            names: Columns = {self.by: [answer.stream for answer in self]}
+            columns = names | columns | names  # the first column, in place of one of the answers'
         return _frame(columns, backend or self.backend)
 
 

@@ -134,6 +134,14 @@ def test_a_frame_of_many_streams_comes_back_in_the_order_of_its_rows(library):
     assert column(back, "seq") == [hosts[:row].count(host) for row, host in enumerate(hosts)]
 
 
+def test_a_column_of_names_that_answers_have_too_has_the_names(library):
+    frame = frame_of(library, {"season": ["wet", "dry", "wet"], "y": [1.0, 2.0, 3.0]})
+    with Client(transport=httpx.MockTransport(ItemService())) as client:
+        back = client.observe_frame(frame, by="season").to_frame()
+    assert column(back, "season") == ["wet", "dry", "wet"]
+    assert column(back, "seq") == [0, 0, 1]
+
+
 def test_of_many_streams_the_answers_that_are_known_are_kept():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"host": ["a", "b", "a", "b"], "y": [1.0, 2.0, 3.0, 4.0]})
