@@ -39,7 +39,7 @@ SHOWN = 20  # changes in the table on the console
 
 
 class Change(NamedTuple):
-    """A confirmed change of a stream, in its last state."""
+    """A confirmed change of a stream, as it was when its answers last told of it."""
 
     replayed: Replayed
     event: Event

@@ -17,6 +17,9 @@ from typing import NamedTuple
 from model_core.stream_settings import ALARM_SILENCE, StreamSettings
 
 ROUNDING = 1e-12  # of a sum of squares
+# Standard errors by which a size is beyond the least one: of two labels, chosen as the likeliest to
+# begin a regime, it is large by chance.
+DOUBT = 2.0
 SETTLING = 10  # observations after a confirmation at which its start is looked at once more
 
 
@@ -152,11 +155,15 @@ def _confirmed(state: Track, event: Event, reading: Reading, settings: StreamSet
         return False
     if not settings.min_size or reading.totals is None or event.verdict:
         return True  # classes have no size; what somebody has called a change is none too small
-    direction, size = _step(_before(state, _fate(state, reading)), reading)
-    if size is None:  # beyond all, or of too few labels
+    before = _before(state, _fate(state, reading))
+    direction, size = _step(before, reading)
+    if size is None or reading.start_totals is None:  # beyond all, or of too few labels
         return direction is not None
+    old = reading.start_totals[0] - (before[0] if before is not None else 0.0)
+    new = reading.totals[0] - reading.start_totals[0]
+    least = settings.min_size + DOUBT * sqrt(1.0 / old + 1.0 / new)
     sizes = size if isinstance(size, list) else [size]
-    return any(value is not None and abs(value) >= settings.min_size for value in sizes)
+    return any(value is not None and abs(value) >= least for value in sizes)
 
 
 def settling(state: Track, seq: int) -> bool:

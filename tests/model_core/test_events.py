@@ -258,9 +258,10 @@ def test_a_change_is_confirmed_once_it_is_large_and_old_enough():
         ({"threshold": 100.0, "min_duration": 3}, 22),
         ({"threshold": 100.0, "min_duration": 4}, 23),
         ({"confirm_after": 1, "min_duration": 10}, 29),
-        ({"threshold": 100.0, "min_size": 1.9}, 22),
-        ({"threshold": 100.0, "min_size": 2.3}, None),
-        ({"threshold": 100.0, "min_size": 1.7, "outputs": 2}, 22),  # the largest counts
+        ({"threshold": 100.0, "min_size": 0.9}, 22),
+        ({"threshold": 100.0, "min_size": 1.2}, 28),  # by more than chance
+        ({"threshold": 100.0, "min_size": 1.9}, None),
+        ({"threshold": 100.0, "min_size": 0.5, "outputs": 2}, 22),  # the largest counts
     )
     for rule, expected in rules:
         life = Life(**rule)
@@ -279,7 +280,7 @@ def test_a_change_is_confirmed_once_it_is_large_and_old_enough():
 
 def test_the_least_size_is_of_the_shift_that_the_event_will_have():
     """That of one that replaces the last confirmed one is from the start before that."""
-    for least, confirmed in ((0.9, True), (1.6, False)):  # 2.2 from the one that it replaces
+    for least, confirmed in ((0.2, True), (1.2, False)):  # 2.2 from the one that it replaces
         life = confirmed_at_20()
         life.regime(20, 30, level=5.0)
         life.settings = life.settings._replace(min_size=least)
