@@ -220,8 +220,8 @@ class AsyncClient:
     ) -> Answers:
         """Post the rows of a pandas or polars frame in order, `batch` in a request.
 
-        by: its column that names the stream of each row, in place of `stream`; streams go side by
-        side, and the frame of the answers has the column as well. Columns not named are found as
+        by: its column that names the stream of each row, in place of `stream`; the frame of
+        the answers has the column as well. Columns not named are found as
         `moca replay` finds them: `y`, or `y1, y2, ...`; `x`; `time`.
         """
         from moca_client.frames import observe_frame, observe_streams
@@ -230,8 +230,7 @@ class AsyncClient:
             return await self.run(observe_frame(frame, stream, y, x, time, belief, batch))
         if stream is not None or by is None:
             raise InvalidRequest("expected either `stream` or `by`")
-        policy = self._core.policy
-        return await self.run(observe_streams(frame, by, y, x, time, belief, batch, policy))
+        return await self.run(observe_streams(frame, by, y, x, time, belief, batch))
 
     # --- reads -------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
 from moca_client import calls
-from moca_client.errors import ClientError, InvalidRequest, PartlyObserved, Problem
-from moca_client.plans import Calls, observe_many
+from moca_client.errors import ClientError, InvalidRequest, PartlyObserved
+from moca_client.plans import Calls
 from moca_client.responses import (
     Answer,
     Changepoints,
@@ -21,8 +21,7 @@ from moca_client.responses import (
     Recorded,
     StreamChange,
 )
-from moca_client.retry import Policy
-from moca_client.series import SeriesError, requests, series_of, streams_of
+from moca_client.series import SeriesError, series_of, streams_of
 from moca_client.tables import Columns, columns_of
 
 BACKENDS = ("pandas", "polars", "pyarrow")
@@ -136,40 +135,31 @@ def observe_streams(
     time: str | None,
     belief: bool,
     batch: int,
-    policy: Policy,
 ) -> Calls[Answers]:
     """Post the rows of a frame of many streams, those of each in order; answers as its rows are."""
     if batch < 1:
         raise InvalidRequest(f"batch: expected at least 1, got {batch}")
     columns, backend = read_frame(frame)
     streams = _read(streams_of, columns, by, _names(y), _names(x), time)
-    named = list(streams.items())
     answers: dict[int, Answer] = {}
-    for request in requests([len(rows) for rows, _ in streams.values()], batch):
-        places: list[int] = []
-        items: list[dict[str, Any]] = []
-        for stream, start, stop in request:
-            name, (rows, series) = named[stream]
-            places += rows[start:stop]
-            items += [{"stream": name, **own} for own in series.observations(start, stop)]
-        try:
-            results = yield from observe_many(items, calls.AnswerOptions(belief), policy)
-        except ClientError as error:
-            raise _partly(f"{len(items)} rows: {error}", answers) from error
-        posted = dict(zip(places, results, strict=True))
-        answers |= {row: own for row, own in posted.items() if not isinstance(own, Problem)}
-        for row, problem in posted.items():
-            if isinstance(problem, Problem):
-                raise _partly(f"row {row + 1}: {problem}", answers) from problem
+    for name, (rows, series) in streams.items():
+        for start in range(0, len(rows), batch):
+            own = series.observations(start, start + batch)
+            places = rows[start : start + batch]
+            try:
+                posted = yield calls.observe_list(name, own, calls.AnswerOptions(belief), None)
+            except ClientError as error:
+                known = getattr(error, "answers", [])
+                answers |= dict(zip(places, known, strict=False))
+                where = f"{by} {name!r}, rows {start + 1} to {start + len(own)} of it"
+                text = f"{where}: {error}; {len(answers)} rows are known to be applied"
+                in_order = [answers[row] for row in sorted(answers)]
+                raise PartlyObserved(text, in_order) from error
+            answers |= dict(zip(places, posted, strict=True))
     observed = Answers(answers[row] for row in sorted(answers))
     observed.backend = backend
     observed.by = by
     return observed
-
-
-def _partly(reason: str, answers: dict[int, Answer]) -> PartlyObserved:
-    text = f"{reason}; {len(answers)} rows are known to be applied"
-    return PartlyObserved(text, [answers[row] for row in sorted(answers)])
 
 
 def read_frame(frame: Any) -> tuple[dict[str, list[Any]], str | None]:

@@ -319,19 +319,27 @@ def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, consol
     with progress_bar(console, "observations") as progress:
         task = progress.add_task(replayed.stream, total=rows)
         for start in range(0, rows, batch):
-            observations = replayed.series.observations(start, start + batch)
-            where = f"rows {start + 1} to {start + len(observations)}"
-            try:
-                answers = client.observe(replayed.stream, observations, belief=belief)
-            except ClientError as error:
-                raise ReplayError(f"{where}: {error}") from error
-            if len(answers) != len(observations):
-                raise ReplayError(f"{where}: sent {len(observations)}, got {len(answers)} answers")
-            replayed.add(answers)
-            if answers[-1].seq != replayed.first_seq + len(replayed.answers) - 1:
-                raise ReplayError(f"{where}: another client writes to {replayed.stream!r} too")
-            progress.advance(task, len(answers))
+            progress.advance(task, post_rows(client, replayed, start, batch, belief))
     ask_changes(client, replayed)
+
+
+def post_rows(
+    client: Client, replayed: Replayed, start: int, batch: int, belief: bool = False
+) -> int:
+    """Post the rows from `start` on, at most `batch`; returns how many were answered."""
+    observations = replayed.series.observations(start, start + batch)
+    where = f"rows {start + 1} to {start + len(observations)}"
+    try:
+        answers = client.observe(replayed.stream, observations, belief=belief)
+    except ClientError as error:
+        replayed.add(getattr(error, "answers", []))  # of the rows before the one that is refused
+        raise ReplayError(f"{where}: {error}") from error
+    if len(answers) != len(observations):
+        raise ReplayError(f"{where}: sent {len(observations)}, got {len(answers)} answers")
+    replayed.add(answers)
+    if answers[-1].seq != replayed.first_seq + len(replayed.answers) - 1:
+        raise ReplayError(f"{where}: another client writes to {replayed.stream!r} too")
+    return len(answers)
 
 
 def progress_bar(console: Console, unit: str) -> Progress:

@@ -1,4 +1,4 @@
-"""`replay` of a file of many streams: all side by side, one table of answers, what changed first.
+"""`replay` of a file of many streams: by turns, one table of all answers, what changed first.
 
 Pictures are drawn of all changes together, and of the streams whose changes are largest.
 """
@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from moca_client import Client, ClientError, Problem
+from moca_client import Client
 from moca_client.replay import (
     READY_WAIT_S,
     Replayed,
@@ -25,14 +25,15 @@ from moca_client.replay import (
     columns_of,
     import_soon,
     output_files,
+    post_rows,
     prepare,
     progress_bar,
     size_text,
     writable,
     write_table,
 )
-from moca_client.responses import Answer, Event
-from moca_client.series import Series, requests
+from moca_client.responses import Event
+from moca_client.series import Series
 
 PLOTS = 5  # streams with a picture of their own
 SHOWN = 20  # changes in the table on the console
@@ -73,7 +74,7 @@ def replay_many(
     existing: Literal["refuse", "append", "replace"] = "refuse",
     console: Console | None = None,
 ) -> list[Replayed]:
-    """Stream the series of a file through the service at `url`, all side by side.
+    """Stream the series of a file through the service at `url`, by turns.
 
     Into the folder `out` (default: the current one) go `FILE-answers.csv`, and, where pyarrow is
     installed, `FILE-answers.parquet`, with the answers to all rows; `FILE.png` with all confirmed
@@ -120,42 +121,19 @@ def _picture(path: Path) -> bool:
 
 
 def _post(client: Client, replays: Sequence[Replayed], batch: int, console: Console) -> None:
-    """Post all rows; those of a stream in order."""
+    """Post all rows; no stream is more than `batch` ahead of another that has more."""
     rows = sum(len(replayed.series.y) for replayed in replays)
+    longest = max(len(replayed.series.y) for replayed in replays)
     with progress_bar(console, "observations") as progress:
         task = progress.add_task(f"{len(replays)} streams", total=rows)
-        for request in requests([len(replayed.series.y) for replayed in replays], batch):
-            items = [
-                {"stream": replays[stream].stream, **observation}
-                for stream, start, stop in request
-                for observation in replays[stream].series.observations(start, stop)
-            ]
-            try:
-                results = client.observe_many(items)
-            except ClientError as error:
-                raise ReplayError(f"observations of {len(request)} streams: {error}") from error
-            at = 0
-            errors: list[str] = []
-            for stream, start, stop in request:
-                errors += _enter(replays[stream], results[at : at + stop - start], start)
-                at += stop - start
-            if errors:
-                raise ReplayError(errors[0])
-            progress.advance(task, at)
-
-
-def _enter(replayed: Replayed, results: Sequence[Answer | Problem], first: int) -> list[str]:
-    """Keep the answers to the rows of a stream from `first` on; returns what is wrong."""
-    errors: list[str] = []
-    for row, result in enumerate(results, first + 1):
-        where = f"{replayed.stream!r}, row {row}"
-        if isinstance(result, Problem):
-            errors.append(f"{where}: {result}")
-            continue
-        replayed.add([result])
-        if result.seq != replayed.first_seq + len(replayed.answers) - 1:
-            errors.append(f"{where}: another client writes to {replayed.stream!r} too")
-    return errors
+        for start in range(0, longest, batch):
+            for replayed in replays:
+                if start >= len(replayed.series.y):
+                    continue
+                try:
+                    progress.advance(task, post_rows(client, replayed, start, batch))
+                except ReplayError as error:
+                    raise ReplayError(f"{replayed.stream!r}, {error}") from error
 
 
 def _changes(replayed: Replayed) -> list[Change]:

@@ -9,14 +9,13 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
-SHARE = 64  # rows of one stream in a request of many: the service takes them in few steps
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -179,30 +178,6 @@ def _streams(
             text = str(error)
             raise SeriesError(text if own in text else f"{own}: {text}") from error
     return streams
-
-
-def requests(lengths: Sequence[int], batch: int) -> Iterator[list[tuple[int, int, int]]]:
-    """Streams of so many rows, with the first and the end of those in each request.
-
-    `batch` rows at most in a request. No stream is further than `SHARE` rows ahead of another that
-    has more.
-    """
-    share = min(SHARE, batch)
-    request: list[tuple[int, int, int]] = []
-    room = batch
-    for start in range(0, max(lengths, default=0), share):
-        for stream, length in enumerate(lengths):
-            stop = min(start + share, length)
-            if stop <= start:
-                continue
-            if stop - start > room:
-                yield request
-                request = []
-                room = batch
-            request.append((stream, start, stop))
-            room -= stop - start
-    if request:
-        yield request
 
 
 def _series(

@@ -217,8 +217,8 @@ class Client:
     ) -> Answers:
         """Post the rows of a pandas or polars frame in order, `batch` in a request.
 
-        by: its column that names the stream of each row, in place of `stream`; streams go side by
-        side, and the frame of the answers has the column as well. Columns not named are found as
+        by: its column that names the stream of each row, in place of `stream`; the frame of
+        the answers has the column as well. Columns not named are found as
         `moca replay` finds them: `y`, or `y1, y2, ...`; `x`; `time`.
         """
         from moca_client.frames import observe_frame, observe_streams
@@ -227,8 +227,7 @@ class Client:
             return self.run(observe_frame(frame, stream, y, x, time, belief, batch))
         if stream is not None or by is None:
             raise InvalidRequest("expected either `stream` or `by`")
-        policy = self._core.policy
-        return self.run(observe_streams(frame, by, y, x, time, belief, batch, policy))
+        return self.run(observe_streams(frame, by, y, x, time, belief, batch))
 
     # --- reads -------------------------------------------------------------------------------
 

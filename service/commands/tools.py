@@ -80,12 +80,12 @@ def replay(
     by: Annotated[
         str | None,
         typer.Option(
-            help="Column that names the stream of each row: all side by side.",
+            help="Column that names the stream of each row: all of them.",
             show_default="one stream",
         ),
     ] = None,
     wide: Annotated[
-        bool, typer.Option("--wide", help="Each label column is a stream: all side by side.")
+        bool, typer.Option("--wide", help="Each label column is a stream: all of them.")
     ] = False,
     plots: Annotated[
         int,

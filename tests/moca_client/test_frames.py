@@ -84,32 +84,28 @@ def test_rows_are_posted_and_answers_come_back_as_the_same_kind(library):
     assert column(back, "quantile_0.5") == [0.0, 1.0, 2.0]
 
 
-class ItemService:
-    """Answers items of many streams; refuses label `bad`."""
+class ManyService:
+    """Answers lists of many streams; refuses label `bad`."""
 
     def __init__(self, bad=None):
         self.posted, self.bad, self.requests = {}, bad, []
 
     def __call__(self, request):
-        items = msgspec.json.decode(request.content)
-        self.requests.append(len(items))
+        rows = msgspec.json.decode(request.content)
+        self.requests.append(len(rows))
+        stream = request.url.path.split("/")[3]
+        seen = self.posted.setdefault(stream, [])
         answers = []
-        for item in items:
-            seen = self.posted.setdefault(item["stream"], [])
-            if item["y"] == self.bad:
-                answers.append(
-                    {"status": 422, "title": "bad", "detail": "no", "stream": item["stream"]}
-                )
-                continue
-            answers.append(
-                {**ListService.answer(len(seen)), "stream": item["stream"], "status": 200}
-            )
-            seen.append(item["y"])
+        for own in rows:
+            if own["y"] == self.bad:
+                return httpx.Response(422, json={"title": "bad", "answers": answers})
+            answers.append({**ListService.answer(len(seen)), "stream": stream})
+            seen.append(own["y"])
         return httpx.Response(200, json=answers)
 
 
 def test_a_frame_of_many_streams_comes_back_in_the_order_of_its_rows(library):
-    service = ItemService()
+    service = ManyService()
     rng = random.Random(2)
     hosts = [rng.choice("abc") for _ in range(300)]
     frame = frame_of(library, {"host": hosts, "y": [*range(300)]})
@@ -136,7 +132,7 @@ def test_a_frame_of_many_streams_comes_back_in_the_order_of_its_rows(library):
 
 def test_a_column_of_names_that_answers_have_too_has_the_names(library):
     frame = frame_of(library, {"season": ["wet", "dry", "wet"], "y": [1.0, 2.0, 3.0]})
-    with Client(transport=httpx.MockTransport(ItemService())) as client:
+    with Client(transport=httpx.MockTransport(ManyService())) as client:
         back = client.observe_frame(frame, by="season").to_frame()
     assert column(back, "season") == ["wet", "dry", "wet"]
     assert column(back, "seq") == [0, 0, 1]
@@ -145,11 +141,11 @@ def test_a_column_of_names_that_answers_have_too_has_the_names(library):
 def test_of_many_streams_the_answers_that_are_known_are_kept():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"host": ["a", "b", "a", "b"], "y": [1.0, 2.0, 3.0, 4.0]})
-    transport = httpx.MockTransport(ItemService(bad=2.0))
+    transport = httpx.MockTransport(ManyService(bad=2.0))
     with Client(transport=transport) as client, pytest.raises(PartlyObserved) as failed:
         client.observe_frame(frame, by="host")
-    assert "row 2" in str(failed.value)
-    assert [answer.stream for answer in failed.value.answers] == ["a", "a", "b"]
+    assert "host 'b', rows 1 to 2 of it" in str(failed.value)
+    assert [answer.stream for answer in failed.value.answers] == ["a", "a"]
 
 
 def test_columns_are_named_and_a_missing_cell_of_several_labels_is_a_missing_output(library):

@@ -12,7 +12,7 @@ from rich.console import Console
 from moca_client.errors import problem_of
 from moca_client.replay import ReplayError, replay
 from moca_client.responses import Changepoints, ExplainedEvent, Hindsight, Segment, StreamSummary
-from moca_client.series import SeriesError, read_series, read_streams, requests, time_axis
+from moca_client.series import SeriesError, read_series, read_streams, time_axis
 from tests.moca_client.test_plots import row
 
 
@@ -57,22 +57,6 @@ def test_columns_of_a_file(tmp_path):
     assert series.axis.rfc3339 is None  # plain numbers are no points in time
     streams = read_streams(written(tmp_path, "pump,value,note\na,1,on\nb,3,\n"), "pump")
     assert {name: series.y for name, series in streams.items()} == {"a": [[1.0]], "b": [[3.0]]}
-
-
-def test_requests_of_many_streams_have_every_row_once_and_in_order():
-    for lengths, batch in (
-        ((3, 200, 64, 1), 100),
-        ((5, 5, 5), 1),
-        ((70,), 1000),
-        ((0, 2), 9),
-        ((), 5),
-    ):
-        sent = [[] for _ in lengths]
-        for request in requests(lengths, batch):
-            assert 0 < sum(stop - start for _, start, stop in request) <= batch
-            for stream, start, stop in request:
-                sent[stream] += range(start, stop)
-        assert sent == [[*range(length)] for length in lengths]
 
 
 def test_what_is_refused_is_named(tmp_path):

@@ -42,16 +42,19 @@ class ManyService:
     def put_stream(self, name, settings):
         return StreamSummary(name, "gaussian", 0, settings=settings)
 
-    def observe_many(self, items):
-        results = [self.observed(item["stream"]) for item in items]
-        for name in {item["stream"] for item in items}:
-            self.seqs[name] += self.others
-        return results
+    def observe(self, name, observations, belief):
+        answers = []
+        for _ in observations:
+            if self.refused == (name, self.seqs[name]):
+                error = problem_of(422, {"title": "bad", "detail": "too large"})
+                error.answers = answers
+                raise error
+            answers.append(self.answer(name))
+        self.seqs[name] += self.others
+        return answers
 
-    def observed(self, name):
+    def answer(self, name):
         seq = self.seqs[name]
-        if self.refused == (name, seq):
-            return problem_of(422, {"title": "bad", "detail": "too large"})
         answer = row(seq)
         answer.stream = name
         answer.event = Event(1, "confirmed", 5, 6, 7, size=2.0) if seq == 7 else None
@@ -80,15 +83,17 @@ def hosts(tmp_path, names="abc", rows=9):
 
 
 def test_a_refusal_keeps_the_answers_of_all_streams(service, tmp_path):
-    """Also of those that come after it in its request."""
+    """Also of the rows before it in its request."""
     file = hosts(tmp_path)
     service.refused = ("b", 4)
     console = quiet()
-    with pytest.raises(ReplayError, match="'b', row 5: 422 bad: too large"):
-        replay_many(file, read_streams(file, "host"), out=tmp_path / "out", console=console)
+    with pytest.raises(ReplayError, match="'b', rows 4 to 6: 422 bad: too large"):
+        replay_many(
+            file, read_streams(file, "host"), out=tmp_path / "out", batch=3, console=console
+        )
     kept = Counter(row["stream"] for row in rows_of(tmp_path / "out" / "hosts-answers.csv"))
-    assert kept == service.seqs == {"a": 9, "b": 4, "c": 9}
-    assert "wrote the answers to 22 rows" in console.file.getvalue()
+    assert kept == service.seqs == {"a": 6, "b": 4, "c": 3}
+    assert "wrote the answers to 13 rows" in console.file.getvalue()
 
 
 def test_another_writer_is_noticed(service, tmp_path):
