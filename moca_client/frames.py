@@ -5,7 +5,7 @@ Needs narwhals: `pip install 'moca-client[frames]'`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
@@ -21,7 +21,7 @@ from moca_client.responses import (
     Recorded,
     StreamChange,
 )
-from moca_client.series import SeriesError, series_of, streams_of
+from moca_client.series import Series, SeriesError, series_of, streams_of
 from moca_client.tables import Columns, columns_of
 
 BACKENDS = ("pandas", "polars", "pyarrow")
@@ -113,18 +113,8 @@ def observe_frame(
         raise InvalidRequest(f"batch: expected at least 1, got {batch}")
     columns, backend = read_frame(frame)
     series = _read(series_of, columns, _names(y), _names(x), time)
-    answers = Answers()
-    answers.backend = backend
-    for start in range(0, len(series.y), batch):
-        rows = series.observations(start, start + batch)
-        try:
-            answers += yield calls.observe_list(stream, rows, calls.AnswerOptions(belief), None)
-        except ClientError as error:
-            answers += getattr(error, "answers", [])
-            where = f"rows {start + 1} to {start + len(rows)}"
-            text = f"{where}: {error}; {len(answers)} rows are known to be applied"
-            raise PartlyObserved(text, answers) from error
-    return answers
+    streams = {stream: (range(len(series.y)), series)}
+    return (yield from _observed(streams, None, backend, belief, batch))
 
 
 def observe_streams(
@@ -141,7 +131,28 @@ def observe_streams(
         raise InvalidRequest(f"batch: expected at least 1, got {batch}")
     columns, backend = read_frame(frame)
     streams = _read(streams_of, columns, by, _names(y), _names(x), time)
+    return (yield from _observed(streams, by, backend, belief, batch))
+
+
+def _observed(
+    streams: Mapping[str, tuple[Sequence[int], Series]],
+    by: str | None,
+    backend: str | None,
+    belief: bool,
+    batch: int,
+) -> Calls[Answers]:
+    """Post the series of streams, with their rows in the frame; answers in the order of the rows.
+
+    by, backend: as of `Answers`.
+    """
     answers: dict[int, Answer] = {}
+
+    def in_order() -> Answers:
+        observed = Answers(answers[row] for row in sorted(answers))
+        observed.backend = backend
+        observed.by = by
+        return observed
+
     for name, (rows, series) in streams.items():
         for start in range(0, len(rows), batch):
             own = series.observations(start, start + batch)
@@ -149,17 +160,13 @@ def observe_streams(
             try:
                 posted = yield calls.observe_list(name, own, calls.AnswerOptions(belief), None)
             except ClientError as error:
-                known = getattr(error, "answers", [])
-                answers |= dict(zip(places, known, strict=False))
-                where = f"{by} {name!r}, rows {start + 1} to {start + len(own)} of it"
+                answers |= dict(zip(places, getattr(error, "answers", []), strict=False))
+                where = f"rows {start + 1} to {start + len(own)}"
+                where = where if by is None else f"{by} {name!r}, {where} of it"
                 text = f"{where}: {error}; {len(answers)} rows are known to be applied"
-                in_order = [answers[row] for row in sorted(answers)]
-                raise PartlyObserved(text, in_order) from error
+                raise PartlyObserved(text, in_order()) from error
             answers |= dict(zip(places, posted, strict=True))
-    observed = Answers(answers[row] for row in sorted(answers))
-    observed.backend = backend
-    observed.by = by
-    return observed
+    return in_order()
 
 
 def read_frame(frame: Any) -> tuple[dict[str, list[Any]], str | None]:

@@ -130,7 +130,7 @@ def plot_changes(replays: Sequence[Replayed], changes: Sequence[Change], file: P
 
 
 def _row(replayed: Replayed, seq: int) -> int:
-    """Row of an observation; the first of what was there before."""
+    """Return the row of the file for an observation, the first or last for one outside of it."""
     return min(max(seq - replayed.first_seq, 0), len(replayed.answers) - 1)
 
 
