@@ -216,6 +216,23 @@ class MostProbable(Response):
     map: int
 
 
+class AlarmPeriod(Response):
+    """When a stream may raise a false alarm, by the service's `false_alarms_per_day`."""
+
+    observations_per_day: Annotated[float, doc("of this stream, by its `interval` or as counted")]
+    false_alarm_every: Annotated[float, doc("in force, in observations; as in its settings")]
+    days: Annotated[float, doc("the same in days")]
+
+
+FoundPeriod = Annotated[
+    AlarmPeriod | None,
+    doc(
+        "only of streams whose `false_alarm_every` is by the service's `false_alarms_per_day`: "
+        "from their first hour on"
+    ),
+]
+
+
 class StreamSummary(Response):
     """State and settings of a stream."""
 
@@ -245,6 +262,7 @@ class StreamSummary(Response):
     pruned_mass: float = sent(0.0)
     season: FoundSeason = None
     regime: Typical = None
+    alarm_period: FoundPeriod = None
 
 
 class StreamName(Response):
@@ -286,6 +304,7 @@ class Glance(Response):
         list[float | None],
         doc("last labels, oldest first; the first number of each; null: missing"),
     ] = sent([])
+    alarm_period: FoundPeriod = None
 
 
 class Overview(Response):

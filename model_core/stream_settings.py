@@ -248,10 +248,10 @@ TABLE = {
 
 
 def one_rule(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave one rule of confirmation of those given; None for all of them is the default."""
+    """Leave one rule of confirmation of those given; None for all of them: none is stated."""
     named = given.keys() & set(CONFIRMATION)
     settings = {name: value for name, value in given.items() if name not in named}
     rules = {rule: given[rule] for rule in named if given[rule] is not None}
     if named and not rules:
-        rules = {"false_alarm_every": DEFAULTS.false_alarm_every}
+        rules = {"false_alarm_every": None}
     return settings | rules

@@ -75,6 +75,13 @@ class Settings(BaseSettings):
         description="model of streams that name none; with `averaged`, those of 2 to 16 outputs "
         "use `joint`",
     )
+    false_alarms_per_day: Annotated[float | None, API] = Field(
+        None,
+        gt=0,
+        description="false alarms a day over all streams that state neither false_alarm_every nor "
+        "confirm_after: gives each of them a false_alarm_every by its own pace and the number of "
+        "streams, at least 1000; default: 10000 observations for each stream",
+    )
 
     lease_ttl_ms: Annotated[int, WORKER | WEBHOOKS] = Field(
         5000,

@@ -184,6 +184,13 @@ MUTATIONS = [
         "if seq <= settings.until)",
         "tests/service/worker/filtering/test_delayed_labels.py",
     ),
+    Mutation(
+        "alarm periods: a late label counts as an observation",
+        "service/worker/batch.py",
+        "command.observations if at is None else [])",
+        "command.observations)",
+        "tests/service/worker/streams/test_alarm_period.py",
+    ),
     # --- append, commit, leases ------------------------------------------------------------------
     Mutation(
         "append: the bound refuses what just fits",

@@ -25,7 +25,6 @@ from model_core.stream_settings import (
     Hazard,
     Setting,
     StreamSettings,
-    one_rule,
 )
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
@@ -40,14 +39,14 @@ def checked(settings: Mapping[str, Any]) -> StreamSettings:
         if name not in TABLE or not TABLE[name].meaning.detector:
             raise BadInput(_unknown(name))
     values = {name: _value(TABLE[name], value) for name, value in settings.items()}
+    if values.get("false_alarm_every") is None:
+        values.pop("false_alarm_every", None)
     if values.get("confirm_after") is not None:
-        if values.get("false_alarm_every"):
+        if "false_alarm_every" in values:
             raise BadInput(
                 "confirm_after: not allowed together with false_alarm_every; leave one of them out"
             )
         values["false_alarm_every"] = None
-    elif "false_alarm_every" in values:
-        values = one_rule(values)
     return StreamSettings(**values)
 
 

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from moca_client.members import ABSENT
 from moca_client.responses import (
+    AlarmPeriod,
     Change,
     Event,
     ExplainedEvent,
@@ -126,6 +127,7 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
         pruned_mass=head.pruned_mass_sum,
         season=season(head.season),
         regime=regime(head.regime),
+        alarm_period=alarm_period(head),
     )
 
 
@@ -155,7 +157,15 @@ def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:
         event=event(head.track.event),
         last_event=event(head.track.last_event),
         labels=labels,
+        alarm_period=alarm_period(head),
     )
+
+
+def alarm_period(head: wire.Head) -> AlarmPeriod | None:
+    """Return the period between false alarms of a stream that has it from the service."""
+    every = head.settings.threshold
+    per_day = None if head.pace is None else head.pace.per_day
+    return None if per_day is None else AlarmPeriod(per_day, every, every / per_day)
 
 
 def _most_probable(run_length: int | None) -> MostProbable | None:

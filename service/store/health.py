@@ -89,6 +89,7 @@ class Health(NamedTuple):
     pending: list[int]  # observations appended and not yet done
     used_memory: int
     maxmemory: int  # 0: no limit
+    streams: int  # that live
 
 
 class Condition(NamedTuple):
@@ -106,13 +107,15 @@ async def health(client: AsyncStoreClient, partitions: int) -> Health:
         for partition in every:
             pipe.exists(keys.lease(partition))
             pipe.hmget(keys.meta(partition), ["in", "done"])
-        leases_and_counts = await pipe.execute()
+            pipe.zcard(keys.names(partition))
+        answers = await pipe.execute()
     memory = await client.info("memory")
     return Health(
-        unowned=[partition for partition in every if not leases_and_counts[2 * partition]],
-        pending=[_count(appended) - _count(done) for appended, done in leases_and_counts[1::2]],
+        unowned=[partition for partition in every if not answers[3 * partition]],
+        pending=[_count(appended) - _count(done) for appended, done in answers[1::3]],
         used_memory=int(memory["used_memory"]),
         maxmemory=int(memory["maxmemory"]),
+        streams=sum(answers[2::3]),
     )
 
 

@@ -47,6 +47,7 @@ from service.wire.records import (
     Head,
     IdempotencyRecord,
     Labelled,
+    Pace,
     PendingSettings,
     Record,
     SettingsChange,
@@ -82,6 +83,7 @@ __all__ = [
     "Observation",
     "Observe",
     "Outcome",
+    "Pace",
     "Predict",
     "READ_ONLY",
     "BACKGROUND",
@@ -121,7 +123,7 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 7  # of all that the store and backups hold; one of another format is refused
+FORMAT = 8  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

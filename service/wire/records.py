@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, convert
 
 from model_core.stream.events import Track, Watch
 from model_core.stream.state import SeasonPeriods, StatedMoments, TypicalRegime
-from model_core.stream_settings import CONFIRMATION, TABLE, Hazard, StreamSettings
+from model_core.stream_settings import CONFIRMATION, DEFAULTS, TABLE, Hazard, StreamSettings
 from service.wire.commands import Label, Observation
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def updated(settings: StreamSettings, changes: dict[str, Any]) -> StreamSettings:
     """Return settings of which some are replaced; either rule of confirmation ends the other.
 
+    Without one of them it is the default.
     Raises msgspec.ValidationError for values of wrong types.
     """
     values = settings._asdict()
@@ -26,6 +27,8 @@ def updated(settings: StreamSettings, changes: dict[str, Any]) -> StreamSettings
     for name, value in changes.items():
         setting = TABLE[name]
         values[name] = setting.default if value is None and not setting.optional else value
+    if all(values[rule] is None for rule in CONFIRMATION):
+        values["false_alarm_every"] = DEFAULTS.false_alarm_every
     return convert(list(values.values()), StreamSettings)
 
 
@@ -45,6 +48,19 @@ class PendingSettings(Struct, array_like=True, gc=False):
     hazard: Hazard | None
     outlier_rate: float
     interval: float | None
+
+
+class Pace(NamedTuple):
+    """Observations of a stream a day, by those after `since`, in seconds since 1970.
+
+    timed: by their own times, not by when they arrived. per_day: as last counted, or as the
+    `interval` has it; None: the first are being counted.
+    """
+
+    since: float
+    timed: bool
+    seen: int = 0
+    per_day: float | None = None
 
 
 class Head(Struct, omit_defaults=True, gc=False):
@@ -92,6 +108,8 @@ class Head(Struct, omit_defaults=True, gc=False):
         None  # after the last observation; None: the model has no typical ones
     )
     unnamed: bool = False  # the model is a default, which the first label may yet replace
+    own_rule: bool = False  # its rule of confirmation was stated, and is not the service's
+    pace: Pace | None = None  # None: the rule is its own, or the service has no rate of alarms
 
     @property
     def stated(self) -> StatedMoments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from service.problems import (
     UnknownModel,
 )
 from service.wire import (
+    Envelope,
     Head,
     IdempotencyRecord,
     Ingest,
@@ -31,7 +32,7 @@ from service.worker.commands.dispatch import control, observed, usable
 from service.worker.filtering import delayed_labels, events
 from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.filtering.resampling import resampled
-from service.worker.streams import answers, step_inputs
+from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer
 from service.worker.streams.limits import check_details, check_sizes
 from service.worker.streams.registry import Engine
@@ -125,7 +126,8 @@ class CommandBatch:
             assert isinstance(command, Observe)
             if command.belief and queue.stream.slab is not None and answer.taken is not None:
                 answer.taken.belief = queue.stream.slab.belief(queue.stream.row)
-            queue.stream.touch(task.envelope.time_ms)
+            applied = command.observations[queue.at : queue.at + 1]
+            self._applied(queue.stream, task.envelope, applied)
             queue.at += 1
             if queue.at == len(command.observations):
                 self._done(queue)
@@ -141,11 +143,17 @@ class CommandBatch:
         task.answers += coming[:applied]
         self.filling.add(*coming[:applied])
         if applied:
-            stream.touch(task.envelope.time_ms)
+            seen = task.command.observations[queue.at : queue.at + applied]
+            self._applied(stream, task.envelope, seen)
         if refusal is not None:
             self._refuse(queue, refusal)
         else:
             self._done(queue)
+
+    def _applied(self, stream: Stream, envelope: Envelope, seen: Sequence[Observation]) -> None:
+        """Have observations count that were applied, or are about to be."""
+        stream.touch(envelope.time_ms)
+        alarm_period.follow(stream.live(), envelope, seen)
 
     def _next(self, queue: StreamQueue) -> Generator[None, None, list[PendingAnswer]]:
         """Run what comes before a queue's next observations; none when nothing is left.
@@ -234,7 +242,8 @@ class CommandBatch:
         self._check(stream, head, seen_now, command.first)
         self._check_needs(stream, head, command)
         self._create(stream, head, task)
-        stream.touch(task.envelope.time_ms)
+        # A label that comes late is none of a new observation.
+        self._applied(stream, task.envelope, command.observations if at is None else [])
         for seen in command.observations:
             head.x_dim, head.y_dim = Dimensions(head.x_dim, head.y_dim).after(seen)
             if at is None:

@@ -318,6 +318,7 @@ class Gateway:
                 command=command,
                 chosen=self._canary_version(command) if self._monitor.canaries else None,
                 trace=None if trace is None else trace.place,
+                quiet_days=self._monitor.quiet_days,
             )
         )
         pending = PendingCommand(group, number, wire.units(command), payload, trace)

@@ -35,6 +35,13 @@ class StoreMonitor:
         self.down_since = 0.0  # 0: reachable
         self.memory_short = False
         self.canaries: dict[str, Canary] = {}
+        self._streams = 0  # 0: none, or not known yet
+
+    @property
+    def quiet_days(self) -> float | None:
+        """Days between two false alarms of one stream, as of `Envelope`."""
+        rate = self._settings.false_alarms_per_day
+        return None if rate is None else self._streams / rate
 
     async def watch(self) -> None:
         """Poll the store once a second, forever."""
@@ -85,6 +92,7 @@ class StoreMonitor:
 
     def _note(self, health: Health) -> None:
         share = health.used_memory / health.maxmemory if health.maxmemory else 0.0
+        self._streams = health.streams
         self.memory_short = share > self._settings.memory_shed_fraction
         metrics.REDIS_UP.set(1)
         metrics.REDIS_MEMORY_RATIO.set(share)

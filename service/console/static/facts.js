@@ -1,7 +1,7 @@
 // A stream in a line of facts, below its name.
 
 import { h } from "./dom.js";
-import { ago, count, number, percent, plural, rarely } from "./format.js";
+import { ago, alarms, count, number, percent, plural, rarely } from "./format.js";
 import { badge, probability } from "./row.js";
 
 /** @param {any} summary @param {any} belief as of now */
@@ -25,6 +25,7 @@ export function factsOf(summary, belief) {
     ...(summary.regime
       ? [fact("Typical regime", `${summary.regime.name}, ${percent(summary.regime.probability)}`)]
       : []),
+    ...(summary.alarm_period ? [fact("False alarms", alarms(summary.alarm_period))] : []),
     ...(summary.season ? [fact("Season", periods(summary.season.periods))] : []),
   ];
 }

@@ -52,6 +52,10 @@ export function rarely(evidence) {
   return `1 in ${every < 1e9 ? count(every) : every.toExponential(0).replace("+", "")}`;
 }
 
+/** How rarely a stream may raise a false alarm, in observations and in days. @param {any} period */
+export const alarms = (period) =>
+  `${rarely(period.false_alarm_every)}, one in ${plural(Math.round(period.days), "day")}`;
+
 /** @param {string|null|undefined} time RFC 3339 */
 export function moment(time) {
   if (!time) return "";

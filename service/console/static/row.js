@@ -1,7 +1,7 @@
 // One row of the list of streams, and the parts that other pages share.
 
 import { fill, h } from "./dom.js";
-import { ago, brief, count, digitsOf, direction, number, percent, rarely, sign } from "./format.js";
+import { ago, alarms, brief, count, digitsOf, direction, number, percent, rarely, sign } from "./format.js";
 import { sparkline } from "./sparkline.js";
 
 export const HEADS = [
@@ -88,7 +88,7 @@ export class Row {
       regime(found),
       [
         probability(found.changed_probability),
-        h("span", { class: "note block" }, rarely(found.evidence)),
+        h("span", { class: "note block", title: confirmed(found) }, rarely(found.evidence)),
       ],
       change(found),
       state(found),
@@ -122,6 +122,10 @@ export function probability(value) {
   /** @type {HTMLElement} */ (bar.firstElementChild).style.width = `${(100 * value).toFixed(1)}%`;
   return h("span", { class: "with-bar" }, percent(value), bar);
 }
+
+/** @param {any} found */
+const confirmed = (found) =>
+  found.alarm_period ? `false alarms: ${alarms(found.alarm_period)}` : "";
 
 /** @param {any} found */
 function change(found) {

@@ -10,6 +10,7 @@ import msgspec
 
 from model_core.errors import MissingTorch
 from model_core.stream_settings import (
+    CONFIRMATION,
     DEFAULT_MODEL,
     DEFAULT_VECTOR_MODEL,
     DEFAULTS,
@@ -118,11 +119,13 @@ def fresh(
     given: dict[str, Any],
     earlier: StreamSettings = DEFAULTS,
     outputs: int | None = None,
+    own_rule: bool = False,
 ) -> Head:
     """Head of a stream's next generation, before any observation.
 
     given: settings in place of those of `earlier`. outputs: numbers in its first label, None where
-    not known; without a model's name they decide on the model.
+    not known; without a model's name they decide on the model. own_rule: whether the rule of
+    confirmation of `earlier` was stated.
     """
     catalogue = engine.catalogue
     now = envelope.time_ms
@@ -136,6 +139,7 @@ def fresh(
     generation = stream.head.generation + 1 if stream.head is not None else 1
     head = Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
     head.unnamed = not named
+    head.own_rule = _states_rule(given, own_rule)
     head.x_dim, head.y_dim = catalogue.dimensions(name)
     dimensions = check_prior(settings, catalogue.of(head), Dimensions(head.x_dim, head.y_dim))
     check_sizes(engine, head, dimensions, settings.max_hypotheses)
@@ -160,7 +164,8 @@ def observed(
     head = stream.live()
     if not head.unnamed or head.y_dim is not None or delayed_labels.position(head):
         return head
-    made = fresh(engine, stream, envelope, {}, head.settings._replace(model=""), outputs)
+    earlier = head.settings._replace(model="")
+    made = fresh(engine, stream, envelope, {}, earlier, outputs, head.own_rule)
     return head if made.settings.model == head.settings.model else made
 
 
@@ -190,7 +195,8 @@ def _configure(engine: Engine, stream: Stream, task: CommandTask) -> None:
         # Nothing was learned yet: begin again, whatever changes.
         head = stream.live()
         earlier = head.settings._replace(model="") if head.unnamed else head.settings
-        stream.restart(fresh(engine, stream, task.envelope, given, earlier))
+        made = fresh(engine, stream, task.envelope, given, earlier, own_rule=head.own_rule)
+        stream.restart(made)
     else:
         _change(engine, stream, dict(given))
         _note(stream, given, task)
@@ -220,8 +226,17 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
     new = updated(head.settings, given)
     delayed_labels.keep_met(engine, head)
     head.settings = new
+    if any(rule in given for rule in CONFIRMATION):
+        head.own_rule = _states_rule(given, head.own_rule)
+        head.pace = None
     if size != head.settings.max_hypotheses:
         engine.resize(stream, size)
+
+
+def _states_rule(given: dict[str, Any], before: bool) -> bool:
+    """Whether settings state when a change is confirmed; before: those that they change."""
+    rules = [given[rule] for rule in CONFIRMATION if rule in given]
+    return any(rule is not None for rule in rules) if rules else before
 
 
 def _summarised(engine: Engine, stream: Stream, task: CommandTask) -> None:

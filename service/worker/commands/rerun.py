@@ -46,6 +46,8 @@ KEPT = (
     "pending_settings",
     "last_anomaly",
     "season",
+    "own_rule",
+    "pace",
 )
 
 

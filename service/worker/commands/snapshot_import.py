@@ -84,6 +84,7 @@ def _restored(engine: Engine, stream: Stream, snapshot: StreamSnapshot) -> Strea
     # Chunks are cut anew: where they end depends on the stream's name.
     head.sealed = first
     head.oldest = (first + made.phase) // CHUNK
+    head.pace = None  # counted anew: another service has other streams
     made.head = head
     made.keep_tail({record.seq: wire.encode(record) for record in snapshot.records})
     try:

@@ -106,6 +106,13 @@ def test_every_kind_of_stream_is_drawn(page, fake):
             expect(rows.nth(2)).to_contain_text("1,000,000.1")
 
 
+def test_a_period_by_the_service_is_shown_in_observations_and_days(page, fake):
+    period = {"observations_per_day": 1440.0, "false_alarm_every": 299_520.0, "days": 208.0}
+    fake.answers["GET /v1/streams/pump"]["alarm_period"] = period
+    page.goto(f"{fake.url}/#/streams/pump")
+    expect(page.locator(".facts")).to_contain_text("1 in 300,000, one in 208 days")
+
+
 def test_a_stream_is_followed_by_messages_and_nothing_is_asked_by_the_clock(opened, fake):
     page = opened(fake.url, own=True)
     page.clock.install()

@@ -111,6 +111,23 @@ async def test_envelopes_are_stamped_and_a_canary_is_chosen_for_new_streams(
     assert [each.chosen for each in worker.envelopes[2:]] == ["pump@2", None, None]
 
 
+async def test_envelopes_say_how_rarely_a_stream_may_alarm(api, worker, store, monkeypatch):
+    await api.post(POST, json={"y": 1})
+    monitor = api.app.state.context.monitor
+    rate = monitor._settings.model_copy(update={"false_alarms_per_day": 0.5})
+    monkeypatch.setattr(monitor, "_settings", rate)
+    monkeypatch.setattr(monitor, "_streams", 0)
+    await api.post(POST, json={"y": 2})
+    for p, names in enumerate((["a", "b"], ["c"])):
+        store.zadd(keys.names(p), dict.fromkeys(names, 0))
+    await monitor.look()
+    await api.post(POST, json={"y": 3})
+    living = sum(store.zcard(keys.names(p)) for p in range(monitor._settings.partitions))
+    assert living >= 3
+    quiet_days = [envelope.quiet_days for envelope in worker.envelopes]
+    assert quiet_days == [None, 0.0, 2 * living]
+
+
 async def test_a_cut_answer_to_an_append_leaves_one_effect(proxy, worker, start, store, clock):
     async with start(proxy.settings) as api:
         await api.post(POST, json={"y": 0})

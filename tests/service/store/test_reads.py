@@ -214,12 +214,15 @@ async def test_outcomes_and_health(redis_client, reader):
     assert await reader.outcomes("i", []) == {}
     redis_client.set(keys.lease(1), "w/x")
     redis_client.hset(keys.meta(2), mapping={"in": 7, "done": 3})
+    for p, names in ((0, ["a", "b"]), (3, ["c"])):
+        redis_client.zadd(keys.names(p), dict.fromkeys(names, 0))
     health = await reader.health()
     assert isinstance(health, Health)
     assert health.unowned == [0, 2, 3]
     assert health.pending == [0, 0, 4, 0]
     assert health.used_memory > 0
     assert health.maxmemory == 0
+    assert health.streams == 3
 
 
 # --- what metrics show ------------------------------------------------------------------------

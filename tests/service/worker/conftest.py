@@ -47,6 +47,7 @@ class Bench:
         self.numbers, self.batches = 0, Counter()
         self.now_ms = int(time.time() * 1000)
         self.default_model = "gaussian"
+        self.quiet_days = None
         self._script = Script("append")
         self._worker: Worker | None = None
         self._workers: list[Worker] = []
@@ -104,7 +105,14 @@ class Bench:
         numbers = range(self.numbers, self.numbers + len(commands))
         self.numbers += len(commands)
         envelopes = [
-            wire.Envelope(n, self.now_ms, deadline_ms, self.default_model, command)
+            wire.Envelope(
+                number=n,
+                time_ms=self.now_ms,
+                deadline_ms=deadline_ms,
+                default_model=self.default_model,
+                command=command,
+                quiet_days=self.quiet_days,
+            )
             for n, command in zip(numbers, commands, strict=True)
         ]
         queued = [

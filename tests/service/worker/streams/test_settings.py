@@ -184,6 +184,7 @@ def test_a_stream_has_one_rule_of_confirmation(bench):
         assert rule(bench.ask(Configure("a", {"false_alarm_every": 300.0}))) == (None, 300.0)
         assert rule(bench.ask(Configure("a", {"hazard": 0.01}))) == (None, 300.0)
         assert bench.head("a").settings.threshold == 300.0
+        assert rule(bench.ask(Configure("a", {"false_alarm_every": None}))) == (None, 10_000.0)
         bench.stop()
 
 
