@@ -27,6 +27,7 @@ class StreamSettings(TypedDict, total=False):
     false_alarm_every: float | None
     confirm_after: int | None
     min_size: float
+    min_shift: float
     min_duration: int
     anomaly_alarm: float | None
     warmup: int

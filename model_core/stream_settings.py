@@ -127,6 +127,15 @@ class StreamSettings(NamedTuple):
             le=1000,
         ),
     ] = 0.0
+    min_shift: Annotated[
+        float,
+        Meaning(
+            "confirm no change of a mean by less, in units of the label; an output that reaches "
+            "`min_size` has to reach this as well",
+            ge=0,
+            le=1e100,
+        ),
+    ] = 0.0
     min_duration: Annotated[
         int,
         Meaning(

@@ -125,6 +125,19 @@ class Reading(NamedTuple):
     coverage: float | None = None
 
 
+class Shift(NamedTuple):
+    """How far the mean of an output has moved from one regime to the next.
+
+    mean: in units of the label. sd: pooled within the two regimes; 0: they are constant. size: the
+    shift in standard deviations. error: its standard error.
+    """
+
+    mean: float
+    sd: float
+    size: float
+    error: float
+
+
 def track(state: Track, reading: Reading, settings: StreamSettings) -> tuple[Track, list[Event]]:
     """Move the event state by one observation; returns it and the events that changed.
 
@@ -153,17 +166,14 @@ def _confirmed(state: Track, event: Event, reading: Reading, settings: StreamSet
         enough = reading.seq - event.suspected_at >= (settings.confirm_after or 0)
     if not enough or reading.seq + 1 - reading.start < settings.min_duration:
         return False
-    if not settings.min_size or reading.totals is None or event.verdict:
+    if not (settings.min_size or settings.min_shift) or reading.totals is None or event.verdict:
         return True  # classes have no size; what somebody has called a change is none too small
     before = _before(state, _fate(state, reading))
-    direction, size = _step(before, reading)
-    if size is None or reading.start_totals is None:  # beyond all, or of too few labels
-        return direction is not None
-    old = reading.start_totals[0] - (before[0] if before is not None else 0.0)
-    new = reading.totals[0] - reading.start_totals[0]
-    least = settings.min_size + DOUBT * sqrt(1.0 / old + 1.0 / new)
-    sizes = size if isinstance(size, list) else [size]
-    return any(value is not None and abs(value) >= least for value in sizes)
+    return any(
+        abs(shift.size) >= settings.min_size + DOUBT * shift.error
+        and abs(shift.mean) >= settings.min_shift + DOUBT * shift.error * shift.sd
+        for shift in _shifts(before, reading)
+    )
 
 
 def settling(state: Track, seq: int) -> bool:
@@ -308,30 +318,47 @@ def _step(
     The direction is that of the output that moved most; where that was constant within the
     regimes there is no size.
     """
+    shifts = _shifts(before, reading)
+    if not shifts:
+        return None, None
+    most = max((shift.size for shift in shifts), key=abs)
+    direction = None if most == 0 else "up" if most > 0 else "down"
+    if not isfinite(most):
+        return direction, None
+    return direction, (most if len(shifts) == 1 else [shift.size for shift in shifts])
+
+
+def _shifts(before: list[float] | None, reading: Reading) -> list[Shift]:
+    """Shifts of all outputs; none where there are too few labels, or no quantities."""
     totals = reading.totals
     middle = reading.start_totals
     if totals is None or middle is None:
-        return None, None
+        return []
     first = before if before is not None else [0.0] * len(totals)
     outputs = (len(totals) - 1) // 2
     old = middle[0] - first[0]
     new = totals[0] - middle[0]
     if old < 1 or new < 1 or old + new <= 2:
-        return None, None
-    sizes = []
+        return []
+    error = sqrt(1.0 / old + 1.0 / new)
+    shifts = []
     for i in range(1, outputs + 1):
         j = i + outputs
         mean_old = (middle[i] - first[i]) / old
         mean_new = (totals[i] - middle[i]) / new
-        squares = (middle[j] - first[j]) - old * mean_old**2
-        squares += (totals[j] - middle[j]) - new * mean_new**2
-        size = _ratio(mean_new - mean_old, squares, old + new, totals[j] - first[j])
-        sizes.append(size)
-    most = max(sizes, key=abs)
-    direction = None if most == 0 else "up" if most > 0 else "down"
-    if not isfinite(most):
-        return direction, None
-    return direction, (sizes[0] if outputs == 1 else [*sizes])
+        within = (middle[j] - first[j]) - old * mean_old**2
+        within += (totals[j] - middle[j]) - new * mean_new**2
+        squares = totals[j] - first[j]
+        shift = mean_new - mean_old
+        if within > ROUNDING * squares:
+            sd = sqrt(within / (old + new - 2))
+            size = shift / sd
+        else:  # only rounding is left within the regimes
+            sd = 0.0
+            alike = shift**2 * (old + new) <= ROUNDING * squares
+            size = 0.0 if alike else copysign(inf, shift)
+        shifts.append(Shift(shift, sd, size, error))
+    return shifts
 
 
 def alarming(threshold: float | None, anomaly: float, seq: int, last: int | None) -> bool:
@@ -368,10 +395,3 @@ def anomaly(
     most = max(measured, key=abs)
     direction = None if most == 0 else "up" if most > 0 else "down"
     return event._replace(direction=direction, size=sizes[0] if len(sizes) == 1 else sizes)
-
-
-def _ratio(shift: float, within: float, count: float, squares: float) -> float:
-    """A shift in standard deviations; infinite where only rounding is left within the regimes."""
-    if within > ROUNDING * squares:
-        return shift / sqrt(within / (count - 2))
-    return 0.0 if shift**2 * count <= ROUNDING * squares else copysign(inf, shift)

@@ -262,16 +262,22 @@ def test_a_change_is_confirmed_once_it_is_large_and_old_enough():
         ({"threshold": 100.0, "min_size": 1.2}, 28),  # by more than chance
         ({"threshold": 100.0, "min_size": 1.9}, None),
         ({"threshold": 100.0, "min_size": 0.5, "outputs": 2}, 22),  # the largest counts
+        ({"threshold": 100.0, "min_shift": 45.0}, 22),  # in units of labels of 50 an sd
+        ({"threshold": 100.0, "min_shift": 60.0}, 26),
+        ({"threshold": 100.0, "min_shift": 95.0}, None),
+        ({"threshold": 100.0, "min_shift": 60.0, "min_size": 0.9}, 26),
+        ({"threshold": 100.0, "min_shift": 45.0, "min_size": 1.2}, 28),
+        ({"threshold": 100.0, "min_shift": 25.0, "outputs": 2}, 22),
     )
     for rule, expected in rules:
         life = Life(**rule)
         outputs = life.outputs
         for i in range(20):
-            life.see(0, y=((-1.0) ** i,) * outputs)
+            life.see(0, y=(50 * (-1.0) ** i,) * outputs)
         confirmed_at = None
         for i in range(20, 40):
-            y = (0.1 + (-1.0) ** i, *[-2.2 + (-1.0) ** i] * (outputs - 1))
-            y = y if outputs > 1 else (2.0 + (-1.0) ** i,)
+            shifts = (0.1, *[-2.2] * (outputs - 1)) if outputs > 1 else (2.0,)
+            y = tuple(50 * (shift + (-1.0) ** i) for shift in shifts)
             for event in life.see(20, y=y, evidence=1000.0 if i >= 22 else 1.0):
                 if event.state == "confirmed" and event.news:
                     confirmed_at = event.confirmed_at
@@ -290,10 +296,11 @@ def test_the_least_size_is_of_the_shift_that_the_event_will_have():
 
 def test_what_cannot_be_measured_is_not_small():
     """Constant regimes are infinitely apart; one label says nothing yet, and classes never do."""
-    life = Life(threshold=100.0, min_size=5.0)
-    for _ in range(20):
-        life.see(0, y=(1.0,))
-    assert "confirmed" in [event.state for event in life.see(20, y=(1.5,), evidence=1e3)]
+    for least, state in ((0.4, "confirmed"), (0.6, "suspected")):
+        life = Life(threshold=100.0, min_size=5.0, min_shift=least)
+        for _ in range(20):
+            life.see(0, y=(1.0,))
+        assert life.see(20, y=(1.5,), evidence=1e3)[-1].state == state
     life = Life(threshold=100.0, min_size=5.0)
     life.see(0, y=(1.0,))
     assert [event.state for event in life.see(1, y=(1e6,), evidence=1e3)] == ["suspected"]

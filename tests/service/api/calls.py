@@ -93,6 +93,7 @@ SETTINGS = {
     "body.max_hypotheses": [1, 2001, None],
     "body.outlier_rate": [1],
     "body.confirm_after": [0],
+    "body.min_shift": [-1, 1e101],
     "body.anomaly_alarm": [0.5, 1],
     "body.false_alarm_every": [0.49, 1],
     "body.warmup": [201],

@@ -132,7 +132,7 @@ SETTINGS = [
     {"model": "gaussian", "confirm_after": 5, "hazard": 0.05},
     {"model": "gaussian", "false_alarm_every": 300.0, "max_hypotheses": 12, "outlier_rate": 0.02},
     {"model": "gaussian", "hazard": {"mean": 30.0, "shape": 4.0}, "warmup": 7},
-    {"model": "gaussian", "min_size": 1.5, "min_duration": 12},
+    {"model": "gaussian", "min_size": 1.5, "min_shift": 1.0, "min_duration": 12},
     {"model": "gaussian", "hazard": [0.001, 0.01, 0.03], "location": [1.0], "scale": [2.0]},
 ]
 

@@ -140,14 +140,15 @@ def test_what_a_move_confirms_is_news_once(bench):
 
 
 def test_what_was_a_change_is_confirmed_however_small(bench):
-    bench.ask(Configure("a", {**KNOWN, "min_size": 5.0}), status=201)
-    bench.observe("a", shifted(0, 2))
-    (event,) = standing(bench, "a")
-    assert event.state == "suspected"
-    bench.ask(EventFeedback("a", change=True, event=event.id))
-    bench.observe("a", [2.0])
-    (event,) = standing(bench, "a")
-    assert (event.state, event.verdict, abs(event.size) < 5) == ("confirmed", True, True)
+    for name, least in (("a", {"min_size": 5.0}), ("b", {"min_shift": 5.0})):
+        bench.ask(Configure(name, {**KNOWN, **least}), status=201)
+        bench.observe(name, shifted(0, 2))
+        (event,) = standing(bench, name)
+        assert event.state == "suspected"
+        bench.ask(EventFeedback(name, change=True, event=event.id))
+        bench.observe(name, [2.0])
+        (event,) = standing(bench, name)
+        assert (event.state, event.verdict, abs(event.size) < 5) == ("confirmed", True, True)
 
 
 def test_what_was_no_change_is_one_regime(bench, close):
