@@ -98,6 +98,13 @@ class Settings(BaseSettings):
     request_deadline_s: Annotated[float, API | WORKER] = Field(
         30.0, gt=0, description="maximum time a request waits for its outcome"
     )
+    max_results_bytes: Annotated[int, WORKER] = Field(
+        32 << 20,
+        ge=0,
+        description="maximum bytes of outcomes kept in the store for one API process and "
+        "partition, for twice `request_deadline_s`, in case it missed them; those of the last "
+        "commit are kept in any case",
+    )
     max_pending: Annotated[int, API] = Field(
         10_000, ge=1, description="maximum observations queued per partition; more get 429"
     )

@@ -48,7 +48,7 @@ class Writer:
         blob = event_entries.encode(raised, event_entries.number_of(p, f"{self.ms}-0"))
         effect = ("FEED", keys.feed(p), self._most, f"{self.ms}-0", blob)
         new, lease = Offset(entry, DONE), self._leases[p]
-        commit = Commit(p, lease.token, self._offsets[p], new, 0, [effect], [])
+        commit = Commit(p, lease.token, self._offsets[p], new, 0, [effect])
         assert self._log.commit([commit]) == ["OK"]
         self._offsets[p] = new
         self.written.append((stream, id_, state))

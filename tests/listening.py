@@ -17,7 +17,10 @@ class Heard:
     def __init__(self, client, channels, failing):
         self.messages, self.recovered = [], []
         self.failing, self.failed = failing, 0
-        self.subscriptions = Subscriptions(client, channels, self.messages.append, self._recover)
+        self.subscriptions = Subscriptions(client, channels, self._hear, self._recover)
+
+    def _hear(self, channel, message):
+        self.messages.append((channel, message))
 
     async def _recover(self, channels):
         if self.failed < self.failing:

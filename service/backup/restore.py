@@ -206,7 +206,7 @@ class Restore:
     def _commit(self, partition: int, effects: list[Effect]) -> None:
         """Write effects, if the partition is still ours."""
         lease = self._held[partition]
-        commit = Commit(partition, lease.token, lease.offset, lease.offset, 0, effects, [])
+        commit = Commit(partition, lease.token, lease.offset, lease.offset, 0, effects)
         (result,) = self._log.commit([commit])
         if result not in ("OK", "ALREADY"):
             raise Unrestorable(f"partition {partition} was taken over ({result}): restore again")

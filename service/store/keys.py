@@ -36,9 +36,9 @@ def append(p: int, incarnation: str) -> str:
     return f"moca:{{{p}}}:append:{incarnation}"
 
 
-def outcomes(p: int, incarnation: str, number: int) -> str:
-    """Return the hash of outcomes by command number; 1,024 numbers share one expiring key."""
-    return f"moca:{{{p}}}:out:{incarnation}:{number >> 10}"
+def results(p: int, incarnation: str) -> str:
+    """Return the stream of outcomes for one API process, and the channel they are published in."""
+    return f"moca:{{{p}}}:results:{incarnation}"
 
 
 def heads(p: int) -> str:
@@ -109,11 +109,6 @@ def staged(p: int, token: str) -> str:
 def quarantine(p: int) -> str:
     """Return the hash of commands set aside, by where they came from."""
     return f"moca:{{{p}}}:quarantine"
-
-
-def reply_channel(p: int, incarnation: str) -> str:
-    """Return the sharded channel of one API process for the outcomes of a partition."""
-    return f"moca:{{{p}}}:reply:{incarnation}"
 
 
 def webhook_again(hook: str) -> str:

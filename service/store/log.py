@@ -91,9 +91,9 @@ class Commit(NamedTuple):
     """What one partition commits at once.
 
     An effect is (HSET, key, field, value...), (HDEL, key, field...), (ZADD, key, score,
-    member...), (ZREM, key, member...), (DEL | UNLINK, key), (PEXPIRE, key, ms) or (FEED, key,
-    most entries, id, entry...) with rising ids. `new` may equal `expected`: effects without
-    progress. `publish` holds (channel, message).
+    member...), (ZREM, key, member...), (DEL | UNLINK, key), (FEED, key, most entries, id,
+    entry...) or (ANSWER, key, ms to keep, oldest id to keep, id, results...), both with rising ids.
+    `new` may equal `expected`: effects without progress.
     """
 
     partition: int
@@ -102,7 +102,6 @@ class Commit(NamedTuple):
     new: Offset
     done: int  # observations finished
     effects: list[Effect]
-    publish: list[tuple[str, bytes]]
 
 
 def index_effects(partition: int, name: str, head: Head, was: StreamSettings) -> list[Effect]:
@@ -363,10 +362,7 @@ def _commit_call(commit: Commit) -> ScriptCall:
         str(commit.expected),
         str(commit.new),
         commit.done,
-        len(commit.publish),
     ]
-    for publication in commit.publish:
-        arguments += publication
     numbers: dict[str, int] = {}
     for operation, key, *values in commit.effects:
         if not isinstance(key, str) or tag not in key:

@@ -30,7 +30,7 @@ from service.store.streams import (
     unseal,
     unseal_labels,
 )
-from service.wire.event_entries import CHANGES
+from service.wire.event_entries import CHANGES, Id
 
 # Of the kinds of events: the key, and the name of its parts.
 EVENTS = (("change", keys.events, "event"), ("anomaly", keys.anomalies, "anomaly"))
@@ -384,25 +384,17 @@ class AsyncStore:
             blob = wire.checksummed(canaries.encode(canary), "canary", name)
             await cast(Any, self._client.hset(keys.CANARIES, name, blob))
 
-    async def outcomes(
-        self, incarnation: str, wanted: Iterable[tuple[int, int]]
-    ) -> dict[int, wire.Outcome | UnreadablePart]:
-        """Return what is committed of commands, given as (partition, number), by number.
-
-        One that cannot be read is an error in its place.
-        """
-        by_key: defaultdict[str, list[int]] = defaultdict(list)
-        for partition, number in wanted:
-            by_key[keys.outcomes(partition, incarnation, number)].append(number)
+    async def results(
+        self, incarnation: str, after: Mapping[int, Id], count: int
+    ) -> dict[int, list[tuple[Id, bytes]]]:
+        """Return up to `count` pieces of outcomes of each partition beyond an id, as stored."""
         async with self._client.pipeline(transaction=False) as pipe:
-            for key, numbers in by_key.items():
-                pipe.hmget(key, [str(number) for number in numbers])
-            rows = await pipe.execute() if by_key else []
+            for partition, id_ in after.items():
+                pipe.xrange(keys.results(partition, incarnation), min=f"({id_}", count=count)
+            rows = await pipe.execute() if after else []
         return {
-            number: _outcome(blob, incarnation, number)
-            for numbers, row in zip(by_key.values(), rows, strict=True)
-            for number, blob in zip(numbers, row, strict=True)
-            if blob is not None
+            partition: [(Id.parse(id_), fields.get(b"b", b"")) for id_, fields in row]
+            for partition, row in zip(after, rows, strict=True)
         }
 
     async def condition(self) -> Condition:
@@ -412,14 +404,6 @@ class AsyncStore:
     async def health(self) -> Health:
         """Ask the store how it is; raises a RedisError when it does not answer."""
         return await health(self._client, self._partitions)
-
-
-def _outcome(blob: bytes, incarnation: str, number: int) -> wire.Outcome | UnreadablePart:
-    try:
-        outcome: wire.Outcome = decoded(wire.decode_outcome, blob, "outcome", incarnation, number)
-    except UnreadablePart as error:
-        return error
-    return outcome
 
 
 def _outcomes(stored: dict[bytes, bytes], stream: str) -> dict[bytes, bytes]:

@@ -33,15 +33,16 @@ _PING = ""  # stands for a PING among the channels whose answers are to come
 class Subscriptions:
     """Channels that stay subscribed, one connection for each server that has some of them.
 
-    hear: gets each message. recover: gets channels after each (re)subscription, as messages may
-    have been missed before it. complete: all channels are subscribed, and were recovered.
+    hear: gets each message and its channel. recover: gets channels after each (re)subscription, as
+    messages may have been missed before it. complete: all channels are subscribed, and were
+    recovered.
     """
 
     def __init__(
         self,
         client: AsyncStoreClient,
         channels: Sequence[str],
-        hear: Callable[[bytes], None],
+        hear: Callable[[str, bytes], None],
         recover: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
         self._client = client
@@ -205,7 +206,7 @@ class _Link:
         if isinstance(reply, ResponseError):
             self._refused(reply)
         elif reply[0] in _MESSAGE:
-            self._owner.hear(reply[2])
+            self._owner.hear(reply[1].decode(), reply[2])
             return
         elif reply[0] in _SUBSCRIBED:
             self._fresh.append(self._asked.popleft())

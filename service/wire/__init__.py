@@ -1,8 +1,8 @@
 """What travels through Redis: commands, outcomes, and a stream's stored parts (msgpack, typed).
 
 A LogEntry has commands of one API process. An Outcome is the committed result of one command.
-Head, Record and Chunk are what a stream keeps. Their field names are part of the stored format:
-another one needs another FORMAT.
+Head, Record and Chunk are what a stream keeps. The order of their fields is part of the stored
+format: another one needs another FORMAT.
 """
 
 from __future__ import annotations
@@ -109,9 +109,8 @@ __all__ = [
     "decode_event",
     "decode_head",
     "decode_hindsight",
-    "decode_hints",
     "decode_idempotency",
-    "decode_outcome",
+    "decode_results",
     "decode_record",
     "decode_sums",
     "decode_tagged",
@@ -123,14 +122,12 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 9  # of all that the store and backups hold; one of another format is refused
+FORMAT = 10  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 decode_sums = msgspec.msgpack.Decoder(Sums).decode
-decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
-# What is published of outcomes: small ones, and the numbers of the others.
-decode_hints = msgspec.msgpack.Decoder(list[Outcome | int]).decode
+decode_results = msgspec.msgpack.Decoder(list[Outcome]).decode
 decode_head = msgspec.msgpack.Decoder(Head).decode
 decode_changed = msgspec.msgpack.Decoder(ChangedHead).decode
 decode_tagged = msgspec.msgpack.Decoder(TaggedHead).decode

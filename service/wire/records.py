@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Struct, convert
+from msgspec import Raw, Struct, convert
 
 from model_core.stream.events import Track, Watch
 from model_core.stream.state import SeasonPeriods, StatedMoments, TypicalRegime
@@ -63,11 +63,15 @@ class Pace(NamedTuple):
     per_day: float | None = None
 
 
-class Head(Struct, omit_defaults=True, gc=False):
-    """What a stream is, written with every commit that touches it."""
+class Head(Struct, array_like=True, gc=False):
+    """What a stream is, written with every commit that touches it.
+
+    It begins with what is read without the rest: see `TaggedHead` and `ChangedHead`.
+    """
 
     generation: int
     settings: StreamSettings
+    changed_probability: float | None = None
     seq: int = 0  # observations applied
     y_dim: int | None = None  # known from settings or the first label
     deleted: bool = False
@@ -84,7 +88,6 @@ class Head(Struct, omit_defaults=True, gc=False):
     changes: int = 0  # of settings, so far
     best_start: int = 0  # last start of the best (max-product) path
     map_run_length: int | None = None
-    changed_probability: float | None = None
     evidence: float | None = None
     log_score_sum: float = 0.0
     scored: int = 0  # observations in log_score_sum
@@ -139,19 +142,22 @@ class StreamTags(Struct, array_like=True, gc=False):
     tags: dict[str, str] = {}
 
 
-class TaggedHead(Struct, gc=False):
+class TaggedHead(Struct, array_like=True, gc=False):
     """The part of a `Head` that selectors need: read without the rest where there are many."""
 
+    generation: int
     settings: StreamTags
 
 
-class ChangedHead(Struct, gc=False):
+class ChangedHead(Struct, array_like=True, gc=False):
     """The part of a `Head` that lists of streams are sorted by, read as `TaggedHead` is."""
 
+    generation: int
+    settings: Raw
     changed_probability: float | None = None
 
 
-class Record(Struct, array_like=True, omit_defaults=True, gc=False):
+class Record(Struct, array_like=True, gc=False):
     """One applied observation: raw inputs, the settings it met, and its compact answer."""
 
     seq: int

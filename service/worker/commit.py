@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
-import msgspec
 from redis.exceptions import ResponseError
 
 from service import wire
@@ -20,6 +18,7 @@ from service.store.shards import Argument
 from service.store.streams import Store, UnreadablePart
 from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker.filtering import events
+from service.worker.results import Answered, Results
 from service.worker.streams import answers
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import LogItem, Lost, key_field
@@ -28,22 +27,12 @@ from service.worker.timing import Stages
 logger = logging.getLogger(__name__)
 
 
-INLINE_BYTES = 4096  # of an outcome; what is longer is read by the API that gets its number
-
-
-class Answered(NamedTuple):
-    """What one command of an API process came to."""
-
-    incarnation: str
-    outcome: Outcome
-
-
 def commit_of(
     lease: Lease,
     expected: Offset,
     items: Sequence[LogItem],
     streams: Sequence[Stream],
-    keep_ms: int,
+    results: Results,
     feed_events: int,
 ) -> Commit:
     """Commit of a partition's items, applied, and of the streams they touched.
@@ -51,14 +40,13 @@ def commit_of(
     It writes outcomes, quarantined payloads, what each stream changed (`Stream.effects`: head,
     tail, chunks, events, keys, changes of settings), entries of the feed, and the log's offset.
     States are written before it (`Engine.checkpoint`); it only points the heads at them.
-    Outcomes are kept for `keep_ms`, the newest `feed_events` in the feed. What has a payload is
-    set aside.
+    The newest `feed_events` are kept in the feed. What has a payload is set aside.
     """
     tasks = [item.task for item in items if item.task]
     answers = [Answered(task.incarnation, task.outcome()) for task in tasks]
     answers += [_unreadable(item.lost) for item in items if item.lost]
     p = lease.partition
-    effects, messages = _outcomes(answers, p, keep_ms)
+    effects = results.effects(answers)
     for item in items:
         if item.payload is not None:
             metrics.QUARANTINED_COMMANDS.inc()
@@ -70,7 +58,7 @@ def commit_of(
     done = sum(wire.units(task.envelope.command) for task in tasks)
     done += sum(item.lost.units for item in items if item.lost)
     new = items[-1].offset
-    return Commit(lease.partition, lease.token, expected, new, done, effects, messages)
+    return Commit(lease.partition, lease.token, expected, new, done, effects)
 
 
 def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
@@ -129,29 +117,6 @@ def _joined(key: str, effects: Sequence[Effect]) -> list[Effect]:
         else:
             others.append(effect)
     return [*others, ("HSET", key, *pairs)] if pairs else others
-
-
-def _outcomes(
-    answers: Iterable[Answered], partition: int, keep_ms: int
-) -> tuple[list[Effect], list[tuple[str, bytes]]]:
-    """Effects that store outcomes, and messages that hint at them."""
-    stored: dict[str, list[Argument]] = {}
-    hints: dict[str, list[msgspec.Raw | int]] = {}
-    for incarnation, outcome in answers:
-        number = outcome.number
-        body = wire.encode(outcome)
-        blob = wire.checksummed(body, "outcome", incarnation, number)
-        stored.setdefault(keys.outcomes(partition, incarnation, number), []).extend((number, blob))
-        hint = msgspec.Raw(body) if len(body) <= INLINE_BYTES else number
-        hints.setdefault(incarnation, []).append(hint)
-    effects: list[Effect] = []
-    for key, pairs in stored.items():
-        effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]
-    messages = [
-        (keys.reply_channel(partition, incarnation), wire.encode(some))
-        for incarnation, some in hints.items()
-    ]
-    return effects, messages
 
 
 class Committer:

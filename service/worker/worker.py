@@ -21,6 +21,7 @@ from service.worker.batch import CommandBatch
 from service.worker.commit import Committer, commit_of, refused
 from service.worker.garbage_collection import Collector
 from service.worker.leases import Census, Leases, share
+from service.worker.results import Results
 from service.worker.self_test import rehearse
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
@@ -56,6 +57,7 @@ class Worker:
         self.collector: Collector | None = None  # of a process that does nothing else
         self._census = Census()
         self.offsets: dict[int, Offset] = {}
+        self._results: dict[int, Results] = {}
         self._blame = True
         self._busy: set[int] = set()  # partitions of the batch under way
         self._stopping = False
@@ -196,9 +198,9 @@ class Worker:
         self._busy = set()
 
     def _commit_of(self, lease: Lease, items: list[LogItem], streams: list[Stream]) -> Commit:
-        keep_ms = int(2000 * self.settings.request_deadline_s)
+        p = lease.partition
         events = self.settings.feed_events
-        return commit_of(lease, self.offsets[lease.partition], items, streams, keep_ms, events)
+        return commit_of(lease, self.offsets[p], items, streams, self._results[p], events)
 
     def _commit(self, commits: list[Commit]) -> None:
         """Commit, and wait for it."""
@@ -280,6 +282,8 @@ class Worker:
     def _take(self, lease: Lease) -> None:
         self.leases.hold(lease)
         self.offsets[lease.partition] = lease.offset
+        keep_s = 2 * self.settings.request_deadline_s
+        self._results[lease.partition] = Results(lease, keep_s, self.settings.max_results_bytes)
         if lease.attempts >= CAREFUL or lease.trials:
             self._one_by_one(lease)
 
@@ -330,6 +334,7 @@ class Worker:
         """Drop a partition that is not ours any more, and all that was not committed."""
         self._jobs.end(partition)
         self.offsets.pop(partition, None)
+        self._results.pop(partition, None)
         self.leases.drop(partition)
         self.engine.forget(partition)
 
@@ -369,7 +374,7 @@ class Worker:
         self.engine.changed((partition, name) for name in names)
         if effects:
             token = self.leases.held()[partition].token
-            self._commit([Commit(partition, token, at, at, 0, effects, [])])
+            self._commit([Commit(partition, token, at, at, 0, effects)])
 
     def _make_room(self) -> None:
         """Evict the streams used longest ago where there are too many."""

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.slow
 P = 3
 SLOT = slot_of(keys.log(P))
 PARTITIONS = 64
-SHARDED = [keys.reply_channel(p, "i") for p in range(PARTITIONS)]
+SHARDED = [keys.results(p, "i") for p in range(PARTITIONS)]
 
 
 async def test_appends_and_commits_follow_a_slot(cluster):
@@ -137,13 +137,14 @@ class Publisher:
     def __init__(self, client):
         self.log = Log(client, "w", 60_000, PARTITIONS)
         self.leases = {p: self.log.acquire(p) for p in range(PARTITIONS)}
-        self.count = itertools.count()
+        self.count = itertools.count(1)
 
     def publish(self, channel, p):
-        message = b"%d" % next(self.count)
-        commit = Commit(p, self.leases[p].token, START, START, 0, [], [(channel, message)])
+        id_ = f"1-{next(self.count)}"
+        answer = ("ANSWER", channel, 60_000, "1-1", id_, b"x")
+        commit = Commit(p, self.leases[p].token, START, START, 0, [answer])
         assert self.log.commit([commit]) == ["OK"]
-        return message
+        return channel, f"{id_} x".encode()
 
 
 async def test_each_master_has_one_connection_with_the_channels_of_its_slots(cluster):

@@ -9,10 +9,10 @@ Appends: an idle queue appends at once; commands that arrive during an append wa
 There are no timers. An append whose outcome is unknown is repeated with the same number before
 anything later is sent, so its effect happens once.
 
-Outcomes are published, and stored. A message is only a hint: a disconnected subscriber loses
-messages without an error. So after every subscription the missing outcomes are read from the store.
-A message has small outcomes whole, as reading each from the store would cost more, and the numbers
-of the others.
+Outcomes are stored in pieces whose ids follow on each other, and published as they are stored. A
+message may be lost: a disconnected subscriber loses them without an error. So pieces are read from
+the store after every subscription, where an id does not follow on the one before, and where a
+message has the id alone, as of a long piece.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
-import msgspec
 import redis
 
 from service import wire
@@ -35,7 +34,6 @@ from service.models.catalogue import Catalogue
 from service.observability import metrics, tracing
 from service.problems import (
     BodyTooLarge,
-    CorruptState,
     MemoryShort,
     NoAnswer,
     OutcomeUnknown,
@@ -46,13 +44,15 @@ from service.problems import (
     TooManyWaiting,
 )
 from service.settings import Settings
-from service.store import append, keys, streams
+from service.store import append, keys
 from service.store.append import Appended, Appender, Queued, entry_of
 from service.store.keys import partition_of
 from service.store.reads import AsyncStore
 from service.store.shards import AsyncStoreClient
+from service.store.streams import UnreadablePart, decoded
 from service.store.subscription import Subscriptions
 from service.tasks import bounded, end, is_cancelled
+from service.wire.event_entries import START, Id
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ ENTRY_OVERHEAD = 64  # incarnation and array headers of an entry
 FIRST_PAUSE_S = 0.02  # before an append is repeated
 LONGEST_PAUSE_S = 0.2  # many repeats go together in one pipeline
 READ_PAUSE_S = 0.1  # after a read of outcomes that failed
-OUTCOMES_AT_ONCE = 500
+PIECES_AT_ONCE = 64  # read of each partition
 AT_ONCE = 100  # commands encoded before the event loop does something else
 Result = wire.Outcome | ServiceError
 _ingest = metrics.STAGE_DURATION.labels("ingest")
@@ -394,13 +394,17 @@ class Gateway:
             if not overdue:
                 continue
             try:
-                await bounded(self._replies.recover(overdue), LAST_READ_S)
+                await bounded(self._replies.read(_partitions(overdue)), LAST_READ_S)
             except (redis.RedisError, OSError, TimeoutError) as error:
                 log.warning("could not read outcomes before the deadline: %s", error)
             for pending in overdue:
                 deadline_s = pending.group.deadline - pending.group.since
                 waited = f"no answer within {deadline_s:g} s"
                 pending.fail(_unanswered(pending, waited))
+
+
+def _partitions(commands: Iterable[PendingCommand]) -> set[int]:
+    return {pending.group.partition for pending in commands}
 
 
 def _unanswered(pending: PendingCommand, why: str) -> ServiceError:
@@ -556,7 +560,7 @@ class PartitionQueue:
 
 
 class Replies:
-    """Commands that wait for an outcome, by number."""
+    """Commands that wait for an outcome, by number, and how far each partition's are read."""
 
     def __init__(
         self, client: AsyncStoreClient, store: AsyncStore, incarnation: str, partitions: int
@@ -564,9 +568,10 @@ class Replies:
         self._store = store
         self._incarnation = incarnation
         self.pending: dict[int, PendingCommand] = {}
-        self._unread: dict[int, PendingCommand] = {}  # their outcomes are in the store
-        self._some_unread = asyncio.Event()
-        self._partitions = {keys.reply_channel(p, incarnation): p for p in range(partitions)}
+        self._read_to: dict[int, Id] = {}  # the last piece of those without a gap, by partition
+        self._behind: set[int] = set()  # partitions that have pieces in the store alone
+        self._some_behind = asyncio.Event()
+        self._partitions = {keys.results(p, incarnation): p for p in range(partitions)}
         channels = [*self._partitions]
         self._subscriptions = Subscriptions(client, channels, self._receive, self._resume)
         self.subscribed = self._subscriptions.complete
@@ -584,68 +589,73 @@ class Replies:
         metrics.observe_all(_reply, waits)
         return len(waits)
 
-    async def recover(self, wanted: Iterable[PendingCommand]) -> None:
-        """Read the outcomes of these commands from the store, as their messages may be lost."""
-        metrics.RECOVERED_REPLIES.inc(await self._read(wanted))
-
-    async def _read(self, wanted: Iterable[PendingCommand]) -> int:
-        """Resolve commands that have an outcome in the store; return their number."""
-        resolved = 0
-        missing = [pending for pending in wanted if pending.sent and not pending.done]
-        for first in range(0, len(missing), OUTCOMES_AT_ONCE):
-            group = missing[first : first + OUTCOMES_AT_ONCE]
-            batch = [(pending.group.partition, pending.number) for pending in group]
-            outcomes = await self._store.outcomes(self._incarnation, batch)
-            resolved += self.resolve(
-                [outcome for outcome in outcomes.values() if isinstance(outcome, wire.Outcome)]
-            )
-            for number, outcome in outcomes.items():
-                if not isinstance(outcome, streams.UnreadablePart):
-                    continue
-                log.error("replies: %s", outcome)
-                metrics.CORRUPT_STATES.inc()
-                if (pending := self.pending.get(number)) is not None:
-                    text = (
-                        "the outcome is decided: send the request again with the same "
-                        "Idempotency-Key to get its answer"
-                    )
-                    pending.fail(CorruptState(f"{outcome}; {text}"))
-        return resolved
+    async def read(self, partitions: Iterable[int]) -> None:
+        """Read what these partitions have in the store beyond what is read."""
+        missing = set(partitions)
+        while missing:
+            after = {p: self._read_to.get(p, START) for p in missing}
+            pieces = await self._store.results(self._incarnation, after, PIECES_AT_ONCE)
+            for partition, row in pieces.items():
+                for id_, blob in row:
+                    metrics.RECOVERED_REPLIES.inc(self.resolve(self._decoded(id_, blob)))
+                    self._read_to[partition] = id_
+                if len(row) < PIECES_AT_ONCE:
+                    missing.discard(partition)
 
     async def listen(self) -> None:
         """Listen until cancelled, subscribing again whenever a connection is lost."""
         await self._subscriptions.listen()
 
     async def fetch(self) -> None:
-        """Read outcomes of which only the numbers were published, until cancelled."""
+        """Read pieces that messages do not have, until cancelled."""
         while not is_cancelled():
-            await self._some_unread.wait()
-            self._some_unread.clear()
-            wanted = self._unread
-            self._unread = {}
+            await self._some_behind.wait()
+            self._some_behind.clear()
+            behind = self._behind
+            self._behind = set()
             try:
-                await self._read(wanted.values())
+                await self.read(behind)
             except (redis.RedisError, OSError) as error:
                 log.warning("replies: cannot read outcomes: %s", error)
                 await asyncio.sleep(READ_PAUSE_S)
-                self._unread.update(wanted)
-                self._some_unread.set()
+                self._fall_behind(behind)
 
-    def _receive(self, message: bytes) -> None:
+    def _fall_behind(self, partitions: Iterable[int]) -> None:
+        self._behind.update(partitions)
+        self._some_behind.set()
+
+    def _receive(self, channel: str, message: bytes) -> None:
+        partition = self._partitions[channel]
+        place, _, blob = message.partition(b" ")
         try:
-            hints = wire.decode_hints(message)
-        except msgspec.MsgspecError:
+            id_ = Id.parse(place)
+        except ValueError:
             log.exception("replies: ignored a malformed message")
             return
-        self.resolve([hint for hint in hints if isinstance(hint, wire.Outcome)])
-        for hint in hints:
-            if isinstance(hint, int) and (pending := self.pending.get(hint)) is not None:
-                self._unread[hint] = pending
-                self._some_unread.set()
+        last = self._read_to.get(partition, START)
+        follows = id_ == Id(last.ms, last.number + 1)
+        if blob:
+            self.resolve(self._decoded(id_, blob))
+        if blob and follows:
+            self._read_to[partition] = id_
+        elif id_ > last:  # else it was read
+            self._fall_behind([partition])
+
+    def _decoded(self, id_: Id, blob: bytes) -> list[wire.Outcome]:
+        """Outcomes of a piece; none of one that is damaged: their requests may be repeated."""
+        try:
+            return cast(
+                list[wire.Outcome],
+                decoded(wire.decode_results, blob, "results", self._incarnation, id_),
+            )
+        except UnreadablePart as error:
+            log.error("replies: %s", error)
+            metrics.CORRUPT_STATES.inc()
+            return []
 
     async def _resume(self, channels: Sequence[str]) -> None:
-        """Recover outcomes published before these channels were subscribed."""
+        """Read all that is kept: a store that was rolled back counts from an earlier id again."""
         partitions = {self._partitions[channel] for channel in channels}
-        await self.recover(
-            [pending for pending in self.pending.values() if pending.group.partition in partitions]
-        )
+        for partition in partitions:
+            self._read_to.pop(partition, None)
+        await self.read(partitions)

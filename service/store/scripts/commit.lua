@@ -2,8 +2,7 @@
 -- Write every effect of a prefix of the log and move the offset, or write nothing.
 -- There is no rollback: everything that can be refused is refused before the first write.
 -- KEYS: lease, meta, log, then the keys of the effects
--- ARGV: token, expected offset, new offset, observations done, number of publications,
---       each publication as channel, message,
+-- ARGV: token, expected offset, new offset, observations done,
 --       each effect as operation, number of its key, number of arguments, arguments
 -- Answers OK, ALREADY, FENCED or "INVALID: why".
 local lease, meta, log = KEYS[1], KEYS[2], KEYS[3]
@@ -21,14 +20,14 @@ end
 
 -- operation: type its key must have; false: any
 local TYPES = {
-  HSET = 'hash', HDEL = 'hash', ZADD = 'zset', ZREM = 'zset', FEED = 'stream',
-  DEL = false, UNLINK = false, PEXPIRE = false,
+  HSET = 'hash', HDEL = 'hash', ZADD = 'zset', ZREM = 'zset', FEED = 'stream', ANSWER = 'stream',
+  DEL = false, UNLINK = false,
 }
 
 local function fits(operation, n)
   if operation == 'HSET' or operation == 'ZADD' then return n >= 2 and n % 2 == 0 end
   if operation == 'HDEL' or operation == 'ZREM' then return n >= 1 end
-  if operation == 'PEXPIRE' then return n == 1 end
+  if operation == 'ANSWER' then return n >= 4 and n % 2 == 0 end -- ms, oldest, then id, results
   if operation == 'FEED' then return n >= 3 and n % 2 == 1 end -- bound, then id, entry
   return n == 0
 end
@@ -97,15 +96,42 @@ local function feeds()
 end
 local bad_feed, feed
 
-local function bad_number(operation, first, last)
-  if operation == 'PEXPIRE' then
-    return not string.match(ARGV[first], '^%d+$') or #ARGV[first] > 15
-  end
-  for i = first, last, 2 do -- ZADD's scores
+local function bad_score(first, last)
+  for i = first, last, 2 do
     local score = tonumber(ARGV[i])
     if not score or score ~= score then return true end
   end
   return false
+end
+
+local function bad_answer(first, last)
+  if not string.match(ARGV[first], '^[1-9]%d*$') or #ARGV[first] > 15 then return true end
+  local function is_id(text)
+    return string.match(text, '^[1-9]%d*%-[1-9]%d*$') and #text <= 31
+  end
+  if not is_id(ARGV[first + 1]) then return true end
+  for i = first + 2, last, 2 do
+    if not is_id(ARGV[i]) then return true end
+  end
+  return false
+end
+
+-- Results for one API process: kept for so many ms, but for those before the oldest, and published
+-- under the name of their key. A long message would fill the buffers of its connection: of longer
+-- results it has the id alone.
+local PUBLISHED = 262144
+local function answer(key, first, last)
+  for i = first + 2, last, 2 do
+    local id, results = ARGV[i], ARGV[i + 1]
+    local added = redis.pcall('XADD', key, 'MINID', '=', ARGV[first + 1], id, 'b', results)
+    if type(added) == 'table' then -- what is there has later ids, and is of no use
+      call('DEL', key)
+      call('XADD', key, id, 'b', results)
+    end
+    if #results > PUBLISHED then results = '' end
+    call('SPUBLISH', key, id .. ' ' .. results)
+  end
+  call('PEXPIRE', key, ARGV[first])
 end
 
 local types = {} -- of each key, as it will be after the effects so far
@@ -116,15 +142,17 @@ local function fault(operation, key, first, last)
   if last > #ARGV or not fits(operation, last - first + 1) then
     return operation .. ' ' .. key .. ' with ' .. (last - first + 1) .. ' arguments'
   end
-  if (operation == 'PEXPIRE' or operation == 'ZADD') and bad_number(operation, first, last) then
-    return operation .. ' ' .. key .. ' with a bad number'
+  if operation == 'ZADD' and bad_score(first, last) then
+    return operation .. ' ' .. key .. ' with a bad score'
+  end
+  if operation == 'ANSWER' and bad_answer(first, last) then
+    return operation .. ' ' .. key .. ' with a bad time or id'
   end
   if operation == 'FEED' then
     if not feed then bad_feed, feed = feeds() end
     if bad_feed(first, last) then return 'FEED ' .. key .. ' with a bad bound or id' end
   end
   if key == lease or key == meta or key == log then return operation .. ' on ' .. key end
-  if operation == 'PEXPIRE' then return nil end
   if not wanted then
     types[key] = 'none'
     return nil
@@ -143,8 +171,8 @@ if not ms then return 'INVALID: offset ' .. new end
 local log_type = call('TYPE', log).ok
 if log_type ~= 'stream' and log_type ~= 'none' then return 'INVALID: the log is a ' .. log_type end
 
-local effects = 6 + 2 * tonumber(ARGV[5]) -- where they begin in ARGV
-local at = effects
+local EFFECTS = 5 -- where they begin in ARGV
+local at = EFFECTS
 while at <= #ARGV do
   local first = at + 3
   local last = first + tonumber(ARGV[at + 2]) - 1
@@ -155,12 +183,14 @@ end
 
 -- unpack() and a call's arguments live on Lua's stack, which ends at about 8,000; even, for pairs.
 local MOST = 3998
-at = effects
+at = EFFECTS
 while at <= #ARGV do
   local operation, key, n = ARGV[at], KEYS[3 + tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
   local first, last = at + 3, at + 2 + n
   if operation == 'FEED' then
     feed(key, first, last)
+  elseif operation == 'ANSWER' then
+    answer(key, first, last)
   elseif n <= MOST then
     call(operation, key, unpack(ARGV, first, last))
   else
@@ -183,8 +213,5 @@ else
   call('HSET', meta, 'done', done, 'attempts', 0, 'attempt_offset', new, 'offset', new,
     'offset_copy', new .. ' ' .. redis.sha1hex(new):sub(1, 8))
   if stored[4] or stored[5] then call('HDEL', meta, 'trying', 'tries') end -- see trial.lua
-end
-for i = 6, effects - 1, 2 do -- with a hash tag it stays in the slot's shard
-  call(ARGV[i]:find('{', 1, true) and 'SPUBLISH' or 'PUBLISH', ARGV[i], ARGV[i + 1])
 end
 return 'OK'

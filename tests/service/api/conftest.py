@@ -36,6 +36,7 @@ from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
+from service.worker.results import Answered, Results
 from tests.clusters import running_valkey
 from tests.stored import blob, record
 from tests.waiting import PATIENCE_S, Clock, until
@@ -61,7 +62,8 @@ class FakeWorker:
         self.running = threading.Event()
         self.running.set()
         self.publish = True
-        self.inline = True  # else only the numbers of outcomes are published
+        self.whole = True  # else only the ids of results are published
+        self._results = {p: Results(lease, 60.0, 1 << 30) for p, lease in self._leases.items()}
         self.hindsight = {}  # by stream, what a segmentation in hindsight finds
         self.commands, self.envelopes = [], []
         self.batches = []  # commands in each entry of the log
@@ -102,29 +104,33 @@ class FakeWorker:
             time.sleep(0.02)
 
     def _commit(self, partition, entries):
-        effects, publish, done = [], [], 0
+        effects, answers, done = [], [], 0
         for entry in entries:
             batch = wire.decode_batch(entry.payload)
             self.batches.append(len(batch.envelopes))
-            outcomes = []
             for envelope in batch.envelopes:
                 self.envelopes.append(envelope)
                 self.commands.append(envelope.command)
                 outcome, changes = self._apply(partition, envelope)
-                outcomes.append(outcome)
+                answers.append(Answered(batch.incarnation, outcome))
                 effects += changes
-                key = keys.outcomes(partition, batch.incarnation, outcome.number)
-                number = outcome.number
-                stored = blob(outcome, "outcome", batch.incarnation, number)
-                effects.append(("HSET", key, str(number), stored))
                 done += wire.units(envelope.command)
-            if self.publish:
-                hints = outcomes if self.inline else [each.number for each in outcomes]
-                channel = keys.reply_channel(partition, batch.incarnation)
-                publish.append((channel, wire.encode(hints)))
+        results = self._results[partition].effects(answers)
+        if self.publish and self.whole:
+            effects += results
+        else:
+            self._store(results)
         lease, old = self._leases[partition], self._offsets[partition]
         new = self._offsets[partition] = Offset(entries[-1].id, DONE)
-        return Commit(partition, lease.token, old, new, done, effects, publish)
+        return Commit(partition, lease.token, old, new, done, effects)
+
+    def _store(self, results):
+        """Store results without a message, or with one that has the id alone."""
+        for _, key, _, _, *pieces in results:
+            for place, piece in zip(pieces[::2], pieces[1::2], strict=True):
+                self._client.xadd(key, {"b": piece}, id=place)
+                if self.publish:
+                    self._client.spublish(key, f"{place} ")
 
     def _apply(self, partition, envelope):
         """The outcome of a command, and its effects."""

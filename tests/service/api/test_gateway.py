@@ -18,6 +18,7 @@ from service.problems import WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of
+from service.wire.event_entries import Id
 from tests.faults import REPLIES, Proxy
 from tests.remote_write import V2, version_2
 from tests.service.api.conftest import BAD_LABEL, slug, worker_of
@@ -302,17 +303,58 @@ async def test_replies_that_were_missed_are_read_from_the_store(proxy, worker, s
         assert count_of(metrics.RECOVERED_REPLIES) == recovered + 1
 
 
-async def test_outcomes_of_which_only_numbers_are_published_are_read_until_it_succeeds(
+async def test_results_of_which_only_ids_are_published_are_read_until_it_succeeds(
     api, worker, clock, caplog
 ):
-    worker.inline = False
-    recovered = count_of(metrics.RECOVERED_REPLIES)
+    worker.whole = False
     store = api.app.state.context.replies._store
     failures = [redis.ConnectionError("gone"), OSError("gone")]
-    store.outcomes = AsyncMock(wraps=store.outcomes, side_effect=chain(failures, repeat(DEFAULT)))
+    store.results = AsyncMock(wraps=store.results, side_effect=chain(failures, repeat(DEFAULT)))
     assert (await api.post(POST, json={"y": 0})).status_code == 200
     assert caplog.text.count("cannot read outcomes: gone") == 2
-    assert count_of(metrics.RECOVERED_REPLIES) == recovered  # none was missed
+
+
+async def test_a_message_that_does_not_follow_on_the_one_before_has_those_between_read(
+    api, worker, clock
+):
+    assert (await api.post(POST, json={"y": 0})).status_code == 200
+    recovered = count_of(metrics.RECOVERED_REPLIES)
+    worker.publish = False
+    request = asyncio.create_task(api.post(POST, json={"y": 1}))
+    await until_async(lambda: len(worker.commands) == 2)
+    assert not request.done()
+    worker.publish = True
+    assert (await api.post(POST, json={"y": 2})).json()["seq"] == 2
+    assert (await request).json()["seq"] == 1
+    assert count_of(metrics.RECOVERED_REPLIES) == recovered + 1
+    reads = api.app.state.context.replies._store
+    reads.results = AsyncMock(wraps=reads.results)
+    assert (await api.post(POST, json={"y": 3})).json()["seq"] == 3
+    reads.results.assert_not_called()
+
+
+async def test_a_message_that_is_none_is_ignored(api, worker, store, caplog):
+    replies = api.app.state.context.replies
+    store.spublish(keys.results(P, replies._incarnation), b"\xff")
+    await until_async(lambda: "ignored a malformed message" in caplog.text)
+    assert (await api.post(POST, json={"y": 0})).status_code == 200
+
+
+async def test_ids_of_a_store_that_was_rolled_back_are_read_from_the_start(
+    proxy, worker, start, clock
+):
+    async with start(proxy.settings) as api:
+        for y in range(3):
+            await api.post(POST, json={"y": y})
+        replies = api.app.state.context.replies
+        replies._read_to[P] = Id(9, 9)
+        worker.publish = False
+        request = asyncio.create_task(api.post(POST, json={"y": 3}))
+        await until_async(lambda: len(worker.commands) == 4)
+        proxy.refuse()
+        await until_async(lambda: not replies.subscribed.is_set())
+        proxy.heal()
+        assert (await request).json()["seq"] == 3
 
 
 async def test_a_last_look_before_giving_up(api, worker, clock):
@@ -329,12 +371,11 @@ async def test_stored_outcomes_that_cannot_be_read(api, worker, store, clock, ca
     worker.pause()
     request = asyncio.create_task(api.post(POST, json={"y": 1}))
     await appended(api)
-    (number,) = waiting(api)
     incarnation = api.app.state.context.replies._incarnation
-    store.hset(keys.outcomes(P, incarnation, number), str(number), b"\x00")
+    store.xadd(keys.results(P, incarnation), {"b": b"\x00"}, id="1-1")
     clock.advance(5.1)
     response = await request
-    assert (response.status_code, slug(response)) == (500, "corrupt-state")
+    assert (response.status_code, slug(response)) == (504, "no-answer")
     assert "same Idempotency-Key" in response.json()["detail"]
     assert "cannot read the stored" in caplog.text
     assert api.app.state.context.gateway.failure is None

@@ -44,10 +44,8 @@ def add(redis_client):
 def make():
     """Build the commit of a lease."""
 
-    def make(lease, new, *effects, expected=None, done=0, publish=()):
+    def make(lease, new, *effects, expected=None, done=0):
         expected = lease.offset if expected is None else expected
-        return Commit(
-            lease.partition, lease.token, expected, new, done, list(effects), list(publish)
-        )
+        return Commit(lease.partition, lease.token, expected, new, done, list(effects))
 
     return make

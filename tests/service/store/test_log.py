@@ -13,6 +13,7 @@ from service.store import keys
 from service.store.append import REMEMBER_MS, Appended, Appender
 from service.store.log import DONE, START, Log, Offset
 from tests.service.store.conftest import TTL_MS, P
+from tests.waiting import until
 
 pytestmark = pytest.mark.redis
 HEADS = keys.heads(P)
@@ -322,11 +323,10 @@ def test_commit_writes_every_effect_and_moves_the_offset(redis_client, log, add,
     redis_client.hset(keys.tail(P, "a"), mapping={"1": "x", "2": "y"})
     redis_client.set(keys.append(P, "z"), "1")
     redis_client.hset(keys.history(P, "b"), "1", "x")
-    out = keys.outcomes(P, "i", 5)
+    results = keys.results(P, "i")
     effects = [
         ("HSET", HEADS, "a", b"\x00\xff", "b", "é"),
-        ("HSET", out, 5, 1690000000000123),
-        ("PEXPIRE", out, 60_000),
+        ("ANSWER", results, 60_000, "1-1", "1-1", b"\x00one", "1-2", b"two"),
         ("HDEL", keys.tail(P, "a"), "1", "9"),
         ("ZADD", keys.names(P), 0, "a", 1.5, "b"),
         ("ZREM", keys.names(P), "b"),
@@ -337,8 +337,11 @@ def test_commit_writes_every_effect_and_moves_the_offset(redis_client, log, add,
     lease = log.acquire(P)
     assert log.commit([make(lease, Offset(first, DONE), *effects, done=7)]) == ["OK"]
     assert redis_client.hgetall(HEADS) == {b"a": b"\x00\xff", b"b": "é".encode()}
-    assert redis_client.hget(out, "5") == b"1690000000000123"
-    assert 0 < redis_client.pttl(out) <= 60_000
+    assert redis_client.xrange(results) == [
+        (b"1-1", {b"b": b"\x00one"}),
+        (b"1-2", {b"b": b"two"}),
+    ]
+    assert 0 < redis_client.pttl(results) <= 60_000
     assert redis_client.hgetall(keys.tail(P, "a")) == {b"2": b"y"}
     assert redis_client.zrange(keys.names(P), 0, -1, withscores=True) == [(b"a", 0.0)]
     assert redis_client.hlen(keys.append(P, "z")) == 1
@@ -427,9 +430,12 @@ BAD = [
     ("ZADD", keys.names(P), 0),
     ("ZREM", keys.names(P)),
     ("DEL", HEADS, "a"),
-    ("PEXPIRE", HEADS, "soon"),
-    ("PEXPIRE", HEADS, -5),
-    ("PEXPIRE", HEADS),
+    ("ANSWER", keys.results(P, "i"), "soon", "1-1", "1-1", b"x"),
+    ("ANSWER", keys.results(P, "i"), -5, "1-1", "1-1", b"x"),
+    ("ANSWER", keys.results(P, "i"), 60_000, "1-1", "1-1"),
+    ("ANSWER", keys.results(P, "i"), 60_000, "1", "1-1", b"x"),
+    ("ANSWER", keys.results(P, "i"), 60_000, "1-1", "1-*", b"x"),
+    ("ANSWER", HEADS, 60_000, "1-1", "1-1", b"x"),
     ("HSET", keys.names(P), "a", "b"),  # a sorted set
     ("ZADD", keys.history(P, "a"), 0, "a"),  # becomes a hash earlier in the commit
     ("DEL", keys.lease(P)),
@@ -507,6 +513,37 @@ def test_a_feed_is_bounded(redis_client, log, make):
     assert 100 <= redis_client.xlen(feed) <= 300  # whole nodes of a stream go at a time
     ((last, fields),) = redis_client.xrevrange(feed, count=1)
     assert (last, fields[b"b"]) == (b"2000-0", b"1999-0")
+
+
+# --- results ----------------------------------------------------------------------------------
+
+
+def test_results_before_the_oldest_go_and_later_ids_than_a_commits_are_of_no_use(
+    redis_client, log, make
+):
+    lease, key = log.acquire(P), keys.results(P, "i")
+
+    def ids_after(oldest, *ids):
+        parts = [part for id_ in ids for part in (id_, b"x")]
+        assert log.commit([make(lease, START, ("ANSWER", key, 60_000, oldest, *parts))]) == ["OK"]
+        return [id_.decode() for id_, _ in redis_client.xrange(key)]
+
+    assert ids_after("1-1", "1-1", "1-2", "1-9", "1-10") == ["1-1", "1-2", "1-9", "1-10"]
+    assert ids_after("1-9", "1-11") == ["1-9", "1-10", "1-11"]
+    assert ids_after("2-1", "2-1") == ["2-1"]
+    assert ids_after("1-11", "1-12", "1-13") == ["1-12", "1-13"]  # another life of the store
+
+
+def test_of_long_results_the_id_alone_is_published(redis_client, log, make):
+    lease, key = log.acquire(P), keys.results(P, "i")
+    with redis_client.pubsub() as listener:
+        listener.ssubscribe(key)
+        until(lambda: listener.get_message(timeout=1))
+        parts = ("1-1", b"x" * 262_144, "1-2", b"x" * 262_145)
+        assert log.commit([make(lease, START, ("ANSWER", key, 60_000, "1-1", *parts))]) == ["OK"]
+        messages = [until(lambda: listener.get_message(timeout=1))["data"] for _ in range(2)]
+    assert messages == [b"1-1 " + b"x" * 262_144, b"1-2 "]
+    assert redis_client.xlen(key) == 2
 
 
 # --- read -------------------------------------------------------------------------------------

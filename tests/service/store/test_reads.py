@@ -24,6 +24,7 @@ from service.store.streams import (
     seal,
     unseal,
 )
+from service.wire.event_entries import START, Id
 from tests.clusters import running_valkey
 from tests.stored import blob, put_records, record
 from tests.waiting import until
@@ -205,13 +206,15 @@ async def test_names_that_all_lie_in_one_partition(redis_client, reader):
     assert await reader.names("n", "zz", 5) == ([], None)
 
 
-async def test_outcomes_and_health(redis_client, reader):
-    outcome = wire.Outcome(1024, 200, [b"{}"])
-    stored = blob(outcome, "outcome", "i", 1024)
-    redis_client.hset(keys.outcomes(P, "i", 1024), "1024", stored)
-    assert await reader.outcomes("i", [(P, 0), (P, 1024), (P, 1025)]) == {1024: outcome}
-    assert await reader.outcomes("i", [(0, 1024)]) == await reader.outcomes("j", [(P, 1024)]) == {}
-    assert await reader.outcomes("i", []) == {}
+async def test_results_and_health(redis_client, reader):
+    for place in ("3-1", "3-2", "12-1"):
+        redis_client.xadd(keys.results(P, "i"), {"b": place}, id=place)
+    rows = [(Id(3, 1), b"3-1"), (Id(3, 2), b"3-2"), (Id(12, 1), b"12-1")]
+    assert await reader.results("i", {P: START, 0: START}, 9) == {P: rows, 0: []}
+    assert await reader.results("i", {P: START}, 2) == {P: rows[:2]}
+    assert await reader.results("i", {P: Id(3, 1)}, 9) == {P: rows[1:]}
+    assert await reader.results("j", {P: START}, 9) == {P: []}
+    assert await reader.results("i", {}, 9) == {}
     redis_client.set(keys.lease(1), "w/x")
     redis_client.hset(keys.meta(2), mapping={"in": 7, "done": 3})
     for p, names in ((0, ["a", "b"]), (3, ["c"])):

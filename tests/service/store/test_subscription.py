@@ -1,6 +1,7 @@
 """Subscribed channels: heard once, and subscribed again whatever is lost."""
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -10,15 +11,17 @@ from tests.listening import listening
 
 pytestmark = pytest.mark.redis
 P = 3
-SHARDED = [keys.reply_channel(p, "i") for p in range(4)]
+SHARDED = [keys.results(p, "i") for p in range(4)]
 
 
 @pytest.fixture
 def publish(log, make):
     lease = log.acquire(P)
+    numbers = itertools.count(1)
 
     def publish(*messages):
-        assert log.commit([make(lease, START, publish=messages)]) == ["OK"]
+        answers = [("ANSWER", key, 60_000, "1-1", f"1-{next(numbers)}", m) for key, m in messages]
+        assert log.commit([make(lease, START, *answers)]) == ["OK"]
 
     return publish
 
@@ -34,9 +37,9 @@ async def test_messages_of_a_commit_are_heard_once(redis_url, publish):
         assert found.failed == 2  # what cannot be recovered is subscribed again
         assert sorted(found.recovered) == sorted(SHARDED)
         publish((SHARDED[P], b"\x00a"), (SHARDED[P], b"c"))
-        publish((keys.reply_channel(P, "another"), b"x"), (SHARDED[P], b"d"))
+        publish((keys.results(P, "another"), b"x"), (SHARDED[P], b"d"))
         await found.until(lambda: len(found.messages) >= 3)
-        assert found.messages == [b"\x00a", b"c", b"d"]
+        assert found.messages == [(SHARDED[P], m) for m in (b"1-1 \x00a", b"1-2 c", b"1-4 d")]
         assert sorted(found.recovered) == sorted(SHARDED)
 
 
@@ -51,8 +54,8 @@ async def test_a_killed_connection_is_replaced_and_what_it_missed_recovered(
             await found.until(lambda: len(found.recovered) == len(SHARDED))
             await found.until(found.subscriptions.complete.is_set)
             publish((SHARDED[P], message))
-            await found.until(lambda m=message: m in found.messages)
-        assert found.messages == [b"a", b"b"]
+            await found.until(lambda m=message: any(m in heard for _, heard in found.messages))
+        assert found.messages == [(SHARDED[P], b"1-1 a"), (SHARDED[P], b"1-2 b")]
 
 
 @pytest.mark.usefixtures("one_server")
@@ -60,7 +63,7 @@ async def test_a_silent_connection_is_given_up_and_a_quiet_one_kept(
     redis_url, redis_client, publish, monkeypatch
 ):
     monkeypatch.setattr(subscription, "IDLE_S", 0.2)
-    many = [keys.reply_channel(p, "i") for p in range(1024)]
+    many = [keys.results(p, "i") for p in range(1024)]
     async with listening(redis_url, many) as found:
         (before,) = redis_client.client_list("pubsub")  # all on one connection
         assert before["ssub"] == "1024"
@@ -71,7 +74,7 @@ async def test_a_silent_connection_is_given_up_and_a_quiet_one_kept(
         await found.until(lambda: not found.subscriptions.complete.is_set())
         await found.until(found.subscriptions.complete.is_set)
         publish((SHARDED[P], b"a"))
-        await found.until(lambda: found.messages == [b"a"])
+        await found.until(lambda: found.messages == [(SHARDED[P], b"1-1 a")])
         assert before["id"] not in {each["id"] for each in redis_client.client_list("pubsub")}
 
 

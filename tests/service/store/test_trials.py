@@ -84,7 +84,7 @@ class Model:
         expected = self.offset()
         self.done += 1
         new = self.offset()
-        (result,) = self.logs[0].commit([Commit(P, lease.token, expected, new, 0, [], [])])
+        (result,) = self.logs[0].commit([Commit(P, lease.token, expected, new, 0, [])])
         ours = self.holder == lease.token
         assert result == ("OK" if ours else "FENCED")
         if ours:

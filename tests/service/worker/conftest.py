@@ -49,6 +49,7 @@ class Bench:
         self.default_model = "gaussian"
         self.quiet_days = None
         self._script = Script("append")
+        self._read, self._answers = {}, {}  # of the results, by partition
         self._worker: Worker | None = None
         self._workers: list[Worker] = []
 
@@ -129,9 +130,15 @@ class Bench:
         return [(partition, n) for n in numbers]
 
     def outcome(self, partition, number):
-        blob = self.client.hget(keys.outcomes(partition, INCARNATION, number), str(number))
-        place = ("outcome", INCARNATION, number)
-        return None if blob is None else wire.decode_outcome(wire.checked(blob, *place))
+        """The outcome of a command, if it has one."""
+        key = keys.results(partition, INCARNATION)
+        for id_, fields in self.client.xrange(key, min=f"({self._read.get(partition, '0-0')}"):
+            place = self._read[partition] = id_.decode()
+            outcomes = wire.decode_results(
+                wire.checked(fields[b"b"], "results", INCARNATION, place)
+            )
+            self._answers.update(((partition, each.number), each) for each in outcomes)
+        return self._answers.get((partition, number))
 
     def outcomes(self, numbers):
         """Step the worker until every command is answered."""

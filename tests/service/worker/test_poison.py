@@ -14,7 +14,6 @@ from service import wire
 from service.store import keys
 from service.store import log as log_module
 from service.store.append import Queued, entry_of
-from service.store.streams import decoded
 from service.wire import Configure, Observation, Observe, RunLength
 from service.worker.streams import registry as engine_module
 from tests.service.worker.conftest import INCARNATION
@@ -243,8 +242,5 @@ def test_an_entry_with_a_command_of_another_version_is_answered(bench):
     p = put(bench, payload, c=sums)
     numbers += bench.append(one("a", 2.0))
     assert statuses(bench.outcomes(numbers)) == [200, 200]
-    key = keys.outcomes(p, INCARNATION, 999)
-    blob = bench.client.hget(key, "999")
-    outcome = decoded(wire.decode_outcome, blob, "outcome", INCARNATION, 999)
-    assert outcome.status == 500
+    assert bench.outcome(p, 999).status == 500
     assert list(bench.quarantine("a").values()) == [body]

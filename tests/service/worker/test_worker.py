@@ -17,9 +17,8 @@ from service.store import keys
 from service.store.connection import connect
 from service.store.log import START, Lease
 from service.wire import Configure, Observation, Observe, Predict, RunLength
-from service.worker import background_jobs, garbage_collection
+from service.worker import background_jobs, garbage_collection, results
 from service.worker.commands import rerun, rerun_commands
-from service.worker.commit import INLINE_BYTES
 from service.worker.garbage_collection import Collector
 from service.worker.leases import Leases, share
 from service.worker.self_test import check_device
@@ -33,28 +32,68 @@ KNOWN = {"location": [0.0], "scale": [1.0]}
 # --- outcomes -------------------------------------------------------------------------------------
 
 
-def test_outcomes_are_stored_under_their_number_and_expire(make_bench):
+def test_outcomes_are_published_as_they_are_stored_with_their_commit(make_bench):
     bench = make_bench(request_deadline_s=150.0)
-    bench.numbers = 1020  # numbers of many share keys
-    bench.observe("a", [1.0])
-    outcomes = bench.send(*(RunLength("a") for _ in range(6)))
-    assert [each.number for each in outcomes] == list(range(1021, 1027))
-    p = bench.partition("a")
-    names = [keys.outcomes(p, INCARNATION, n) for n in (1020, 1024)]
-    assert [bench.client.hlen(name) for name in names] == [4, 3]
-    assert 290_000 < bench.client.pttl(names[0]) <= 300_000
-
-
-def test_outcomes_are_published_with_their_commit_and_long_ones_by_number(bench):
-    channel = keys.reply_channel(bench.partition("a"), INCARNATION)
-    many = [Observation(y=0.0) for _ in range(32)]
+    key = keys.results(bench.partition("a"), INCARNATION)
     with connect(bench.settings.redis_url) as client, client.pubsub() as listener:
-        listener.ssubscribe(channel)
+        listener.ssubscribe(key)
         until(lambda: listener.get_message(timeout=1))
-        short, long = bench.send(Observe("a", many[:1]), Observe("a", many))
-        message = until(lambda: listener.get_message(timeout=1))
-    assert len(wire.encode(long)) > INLINE_BYTES > len(wire.encode(short))
-    assert wire.decode_hints(message["data"]) == [short, long.number]
+        outcomes = bench.send(Observe("a", [Observation(y=0.0)]), RunLength("a"))
+        outcomes += bench.send(RunLength("a"))
+        heard = [until(lambda: listener.get_message(timeout=1))["data"] for _ in range(2)]
+    stored = bench.client.xrange(key)
+    assert heard == [id_ + b" " + fields[b"b"] for id_, fields in stored]
+    places = [id_.decode() for id_, _ in stored]
+    assert places == ["1-1", "1-2"]
+    pieces = [
+        wire.checked(fields[b"b"], "results", INCARNATION, id_.decode()) for id_, fields in stored
+    ]
+    assert list(map(wire.decode_results, pieces)) == [outcomes[:2], outcomes[2:]]
+    assert 290_000 < bench.client.pttl(key) <= 300_000
+
+
+def test_outcomes_are_kept_up_to_a_size_and_those_of_the_last_commit_in_any_case(make_bench):
+    bench = make_bench(max_results_bytes=2000)
+    key = keys.results(bench.partition("a"), INCARNATION)
+    many = [Observation(y=0.0) for _ in range(100)]
+    for _ in range(20):
+        bench.send(RunLength("a") if bench.numbers else Observe("a", many[:1]))
+    sizes = [len(fields[b"b"]) for _, fields in bench.client.xrange(key)]
+    assert 1 < len(sizes) < 20
+    assert sum(sizes) < 2300
+    (long,) = bench.send(Observe("a", many))
+    assert [len(fields[b"b"]) > 2000 for _, fields in bench.client.xrange(key)] == [True]
+    assert bench.outcome(bench.partition("a"), long.number) == long
+
+
+def test_outcomes_of_an_earlier_lease_are_kept_as_long(make_bench, monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr(results.time, "monotonic", lambda: now_s)
+    bench = make_bench(request_deadline_s=150.0)
+    key = keys.results(bench.partition("a"), INCARNATION)
+
+    def ids():
+        return [id_ for id_, _ in bench.client.xrange(key)]
+
+    bench.observe("a", [1.0])
+    bench.crash()
+    bench.send(RunLength("a"))
+    assert ids() == [b"1-1", b"2-1"]
+    now_s += 299
+    bench.send(RunLength("a"))
+    assert ids() == [b"1-1", b"2-1", b"2-2"]
+    now_s += 2
+    bench.send(RunLength("a"))
+    assert ids() == [b"2-2", b"2-3"]
+
+
+def test_pieces_of_outcomes_are_as_long_as_need_be(monkeypatch):
+    monkeypatch.setattr(results, "PIECE_BYTES", 10)
+    lengths = [4, 4, 3, 20, 2, 8, 1]
+    pieces = results._pieces([b"x" * length for length in lengths])
+    assert [[len(outcome) for outcome in piece] for piece in pieces] == [
+        [4, 4], [3], [20], [2, 8], [1],
+    ]  # fmt: skip
 
 
 def test_order_is_the_logs_whatever_the_clock_of_an_api(bench):
