@@ -289,6 +289,14 @@ def what_changed() -> dict[str, list[Panel]]:
                 counts("moca_changepoint_probability_bucket"),
             ),
             histogram(
+                "Evidence of a change",
+                "Observations by their evidence, a return period: while nothing changes it reaches "
+                "10,000 once in 10,000 observations. A stream confirms at its false_alarm_every.",
+                "short",
+                above(1e3, 1e4),
+                counts(f"moca_evidence_observations_bucket{{{MODEL}}}"),
+            ),
+            histogram(
                 "Run lengths",
                 "Observations by most probable run length.",
                 "short",

@@ -59,6 +59,7 @@ _SECONDS = (5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 _BYTES = tuple(1 << power for power in range(8, 25, 2))
 _NATS = (-100.0, -50.0, -20.0, -10.0, -7.5, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 5.0, 10.0)
+_EVIDENCE = (1, 10, 100, 300, 1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 1e9, 1e12)
 _PROBABILITIES = (1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
@@ -295,6 +296,12 @@ RUN_LENGTH = _histogram(
     ["model"],
     buckets=_LENGTHS,
 )
+EVIDENCE = _histogram(
+    "moca_evidence_observations",
+    "Evidence of a change after each observation: a return period, in observations.",
+    ["model"],
+    buckets=_EVIDENCE,
+)
 
 # --- subscribers: connections to events and observations, webhooks ---------------------------
 
@@ -393,6 +400,7 @@ class Steps(NamedTuple):
     scores: Sequence[float]
     pruned: Sequence[float]
     run_lengths: Sequence[float]
+    evidence: Sequence[float]
 
 
 def know_model(model: str) -> None:
@@ -408,6 +416,7 @@ def count_steps(model: str, steps: Steps) -> None:
     SCORE_BELOW.labels(model).inc(-sum(score for score in steps.scores if score < 0))
     observe_all(PRUNED_MASS.labels(model), steps.pruned)
     observe_all(RUN_LENGTH.labels(model), steps.run_lengths)
+    observe_all(EVIDENCE.labels(model), steps.evidence)
 
 
 def know_hook(hook: str) -> None:

@@ -250,6 +250,7 @@ def _measure(model: str, taken: Sequence[Taken | None]) -> None:
         [line.log_score for line in readouts if not math.isnan(line.log_score)],
         [line.pruned_mass for line in readouts],
         [line.map_run_length for line in readouts],
+        [line.evidence for line in readouts],
     )
     metrics.count_steps(model, steps)
 

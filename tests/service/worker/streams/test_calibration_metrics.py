@@ -57,10 +57,12 @@ def test_the_transform_is_not_uniform_where_the_model_is_wrong(bench):
 def test_only_what_was_filtered_counts(bench):
     """Labels of the warm-up have no transform, nor have classes."""
     labels = [*map(float, range(20)), *[Observation(y=None)] * 5, 1.0, 2.0]
-    before = value("moca_run_length_observations_count", "gaussian")
+    every_step = ("moca_run_length_observations_count", "moca_evidence_observations_count")
+    before = [value(name, "gaussian") for name in every_step]
     assert observe(bench, "few", "gaussian", labels, warmup=20).sum() == 2
-    # The most probable run length is there after every step of the filter, labelled or not.
-    assert value("moca_run_length_observations_count", "gaussian") - before == 7
+    # Belief and evidence are there after every step of the filter, labelled or not.
+    after = [value(name, "gaussian") for name in every_step]
+    assert [new - old for new, old in zip(after, before, strict=True)] == [7, 7]
     before = value("moca_log_score_nats_count", "categorical")
     labels = [float(i % 3) for i in range(32)]
     assert observe(bench, "classes", "categorical", labels, classes=3).sum() == 0
