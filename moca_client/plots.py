@@ -106,14 +106,15 @@ def plot_changes(replays: Sequence[Replayed], changes: Sequence[Change], file: P
         2, 1, sharex=True, height_ratios=[1.4, 0.22 * max(len(shown), 3)]
     )
     by_time = all(map(_uses_time, replays))
-    x = np.unique(np.concatenate([positions(own, by_time) for own in replays]))
-    starts = [positions(own, by_time)[_row(own, event.start)] for own, event in changes]
+    places = {id(own): positions(own, by_time) for own in replays}
+    x = np.unique(np.concatenate([*places.values()]))
+    starts = [places[id(own)][_row(own, event.start)] for own, event in changes]
     counts.hist(starts, bins=np.linspace(x[0], x[-1], BINS + 1), color=COLOURS["changed"])
     counts.set_ylabel("changes")
     for own, event in changes:
         if own.stream in shown:
             line = shown.index(own.stream)
-            at = positions(own, by_time)
+            at = places[id(own)]
             start = at[_row(own, event.start)]
             reach = [event.start if end is None else end for end in (event.earliest, event.latest)]
             lines.hlines(line, *(at[_row(own, end)] for end in reach), color=COLOURS["changed"])

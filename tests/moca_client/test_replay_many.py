@@ -123,6 +123,13 @@ def test_changes_of_streams_of_other_times_are_in_the_picture(tmp_path, monkeypa
     """Where one stream has no rising times all are by position."""
     drawn = []
     monkeypatch.setattr(plots.Figure, "savefig", lambda figure, _: drawn.extend(figure.axes))
+    positions, placed = plots.positions, []
+
+    def noted(own, by_time):
+        placed.append(own)
+        return positions(own, by_time)
+
+    monkeypatch.setattr(plots, "positions", noted)
     early = replayed_of(times=[str(1871 + k) for k in range(60)])
     late = replayed_of(rows=40, times=[str(1971 + k) for k in range(40)])
     still = replayed_of(rows=50, times=["1900"] * 50)
@@ -133,11 +140,17 @@ def test_changes_of_streams_of_other_times_are_in_the_picture(tmp_path, monkeypa
         ([replayed_of(), long], [30, 530]),
     ):
         drawn.clear()
-        changes = [Change(own, Event(1, "confirmed", own.first_seq + 30, 33)) for own in replays]
+        placed.clear()
+        changes = [
+            Change(own, Event(id_, "confirmed", own.first_seq + 30, 33))
+            for own in replays
+            for id_ in (1, 2)
+        ]
         plots.plot_changes(replays, changes, tmp_path / "many.png")
+        assert len(placed) == len(replays)  # each stream once, however often it changed
         counts, lines = drawn
         assert sum(bar.get_height() for bar in counts.patches) == len(changes)
         marked = np.concatenate([points.get_offsets()[:, 0] for points in lines.collections[1::2]])
-        assert sorted(marked) == places
+        assert sorted(marked) == sorted(2 * places)
         first, last = lines.get_xlim()
         assert first < min(places) <= max(places) < last
