@@ -43,6 +43,7 @@ import numpy as np
 
 from model_core.components import Blend, MultivariateStudentT
 from model_core.components.either import Either
+from model_core.labels import LARGEST
 from model_core.lazy import Tensor, torch
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
@@ -259,6 +260,8 @@ class Joint(Averaged):
         error, missing_scale = usual.explain(y.unsqueeze(1))
         if missing_scale is not None:
             missing_scale = missing_scale / (1 + variance)[..., None, None]
+            # Beyond any label the square of what is expected would overflow.
+            error = error.clamp(-LARGEST, LARGEST)
         return _JointReading(
             error,
             missing_scale,
