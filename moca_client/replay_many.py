@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
+from msgspec import structs
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -32,15 +34,16 @@ from moca_client.replay import (
     writable,
     write_table,
 )
-from moca_client.responses import Event
+from moca_client.responses import Event, StreamChange
 from moca_client.series import Series
 
 PLOTS = 5  # streams with a picture of their own
 SHOWN = 20  # changes in the table on the console
+LISTED = 500  # changes in a page of the service's list of them
 
 
 class Change(NamedTuple):
-    """A confirmed change of a stream, as it was when its answers last told of it."""
+    """A confirmed change of a stream."""
 
     replayed: Replayed
     event: Event
@@ -107,7 +110,8 @@ def replay_many(
                     console.print(f"interrupted: wrote the answers to {rows} rows")
                 raise
             _write_answers(replays, files)
-        changes = [change for replayed in replays for change in _changes(replayed)]
+        confirmed = [change for replayed in replays for change in _changes(replayed)]
+        changes = _refined(client, confirmed)
         console.print(_table(replays, changes))
         if any(map(_picture, files)):
             files += _draw(client, replays, changes, files, plots, console)
@@ -137,13 +141,45 @@ def _post(client: Client, replays: Sequence[Replayed], batch: int, console: Cons
 
 
 def _changes(replayed: Replayed) -> list[Change]:
-    """Confirmed changes of a stream, as its answers have them."""
+    """Confirmed changes of a stream, as its answers have them: when they were confirmed."""
     last: dict[int, Event] = {}
     for answer in replayed.answers:
         if answer.event is not None and answer.event.kind == "change":
             last[answer.event.id] = answer.event
     confirmed = [event for event in last.values() if event.state == "confirmed"]
     return [Change(replayed, event) for event in confirmed]
+
+
+def _refined(client: Client, changes: Sequence[Change]) -> list[Change]:
+    """Changes as they are by now: the service estimates a start anew after the confirmation.
+
+    No answer has that. One that the service does not list any more stays as it was.
+    """
+    if not changes:
+        return []
+    prefix = commonprefix([change.replayed.stream for change in changes])
+    listed: dict[tuple[str, int, int | None], StreamChange] = {}
+    for row in client.changes(
+        states=["confirmed"], prefix=prefix or None, limit=LISTED, explain=False
+    ):
+        listed.setdefault((row.stream, row.id, row.confirmed_at), row)
+    refined = []
+    for change in changes:
+        event = change.event
+        now = listed.get((change.replayed.stream, event.id, event.confirmed_at))
+        if now is not None:
+            event = structs.replace(
+                event,
+                start=now.start,
+                earliest=now.earliest,
+                latest=now.latest,
+                coverage=now.coverage,
+                direction=now.direction,
+                size=now.size,
+                probability=now.probability,
+            )
+        refined.append(change._replace(event=event))
+    return refined
 
 
 def _write_answers(replays: Sequence[Replayed], files: Sequence[Path]) -> None:

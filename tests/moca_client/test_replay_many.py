@@ -10,7 +10,7 @@ from moca_client import plots
 from moca_client.errors import problem_of
 from moca_client.replay import ReplayError
 from moca_client.replay_many import Change, replay_many
-from moca_client.responses import Changepoints, Event, StreamSummary
+from moca_client.responses import Changepoints, Event, StreamChange, StreamSummary
 from moca_client.series import read_columns, read_streams
 from tests.moca_client.test_plots import replayed_of, row
 from tests.moca_client.test_replay import quiet, written
@@ -22,6 +22,8 @@ class ManyService:
     def __init__(self):
         self.seqs = Counter()
         self.refused = None  # stream and seq of an observation that is refused
+        self.refined = []  # changes as the service lists them
+        self.asked = []  # for that list
         self.others = 0  # observations of another writer after those of a request
 
     def __call__(self, url, api_key):
@@ -61,8 +63,30 @@ class ManyService:
         self.seqs[name] += 1
         return answer
 
+    def changes(self, *, states, prefix, limit, explain):
+        """Those of `refined`, and one of another stream."""
+        self.asked.append((states, prefix, explain))
+        return (row for row in [*self.refined, listed("elsewhere", 3)])
+
     def changepoints(self, name):
         return Changepoints(name, self.seqs[name], "gaussian", [], [], None)
+
+
+def listed(stream, start, confirmed_at=7):
+    return StreamChange(
+        stream=stream,
+        id=1,
+        state="confirmed",
+        start=start,
+        suspected_at=6,
+        confirmed_at=confirmed_at,
+        earliest=3,
+        latest=4,
+        coverage=0.9,
+        direction="up",
+        size=2.5,
+        probability=0.8,
+    )
 
 
 @pytest.fixture
@@ -101,6 +125,19 @@ def test_another_writer_is_noticed(service, tmp_path):
     service.others = 1
     with pytest.raises(ReplayError, match="another client writes to 'a'"):
         replay_many(file, read_streams(file, "host"), out=tmp_path, batch=6, console=quiet())
+
+
+def test_changes_are_shown_as_the_service_has_estimated_them_since(service, tmp_path):
+    """One of an earlier life of a stream, confirmed elsewhere, is another change."""
+    file = hosts(tmp_path, ("web-1", "web-2", "web-3"))
+    service.refined = [listed("web-1", 4), listed("web-2", 1, confirmed_at=3)]
+    console = quiet()
+    replay_many(file, read_streams(file, "host"), out=tmp_path / "out", plots=0, console=console)
+    assert service.asked == [(["confirmed"], "web-", False)]
+    rows = [line.split() for line in console.file.getvalue().splitlines() if "web-" in line]
+    shown = {row[0]: row[1:] for row in rows}
+    assert shown["web-1"] == ["4", "3", "4", "7", "+2.50"]
+    assert shown["web-2"] == shown["web-3"] == ["5", "7", "+2.00"]
 
 
 def test_a_column_named_as_one_of_the_answers_keeps_its_labels(service, tmp_path):
