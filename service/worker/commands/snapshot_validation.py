@@ -98,6 +98,10 @@ def _check_scaling(head: Head, numbers: int) -> None:
 def _check_settings(head: Head, limits: Settings) -> None:
     stated = head.settings._asdict()
     _form(observations.StreamForm, {k: v for k, v in stated.items() if v is not None}, "settings")
+    if head.settings.confirm_after is not None and not (
+        head.own_rule and head.settings.false_alarm_every is None
+    ):
+        raise BadSnapshot("confirm_after: expected to be a stream's own rule, and its only one")
     _range("max_hypotheses", head.settings.max_hypotheses, 2, limits.max_hypotheses)
     _range("history", head.settings.history, 0, limits.max_history)
 

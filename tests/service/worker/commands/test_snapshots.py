@@ -136,7 +136,7 @@ IMPOSSIBLE = {
             {"mean": -1.0, "shape": 0.0},
         ],
         "outlier_rate": [7.0, NAN],
-        "confirm_after": [-1],
+        "confirm_after": [-1, 5],
         "location": [[1.0, 2.0], [NAN]],
         "scale": [[0.0], [-1.0]],
         "history": [-5, HUGE],

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.wire import Configure, Observation, Observe, WhatIf
+from service.schema import rendering
+from service.wire import Configure, EventFeedback, Move, Observation, Observe, WhatIf
 from tests.service.worker.conftest import Trouble, noise, restore_commit
 
 KNOWN = {"location": [0.0], "scale": [1.0]}
@@ -40,6 +41,7 @@ def test_the_pace_of_arrivals_fixes_the_period_after_an_hour_and_every_day(fleet
     assert period(fleet) == 10_000.0
     post(1, 1)
     assert period(fleet) == pytest.approx(208 * 1440)
+    assert rendering.glance("a", fleet.head("a"), []).alarm_period.days == pytest.approx(208)
     shown = fleet.ask(Configure("a", {}))
     assert shown["settings"]["false_alarm_every"] == period(fleet)
     assert shown["alarm_period"] == {
@@ -121,3 +123,21 @@ def test_reruns_and_reloads_keep_it_and_what_is_applied_again_meets_it(make_benc
     (event,) = bench.events("a")
     assert event.state == "confirmed"
     assert bench.ask(WhatIf("a", {}))["settings"]["false_alarm_every"] == period(bench)
+    before = bench.head("a")
+    bench.ask(EventFeedback("a", change=True, event=event.id))
+    bench.ask(Move("a", "averaged"))
+    after = bench.head("a")
+    assert after.settings == before.settings._replace(model="averaged")
+    assert after.pace == before.pace
+
+
+def test_an_imported_stream_counts_anew_and_keeps_a_rule_of_its_own(fleet):
+    for name, rule in (("own", {"confirm_after": 3}), ("ours", {})):
+        fleet.ask(Configure(name, {**KNOWN, **rule}), status=201)
+        fleet.observe(name, timed(5, noise(40)))
+        fleet.put(f"{name} again", fleet.export(name))
+        fleet.observe(f"{name} again", [Observation(y=0.0, time="2026-05-03T00:00:00Z")])
+    assert period(fleet, "own again") is None
+    assert period(fleet, "ours again") == 208 * 288
+    assert fleet.head("ours").pace.per_day == 288
+    assert fleet.head("ours again").pace.per_day is None
