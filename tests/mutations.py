@@ -136,6 +136,13 @@ MUTATIONS = [
         EVENTS,
     ),
     Mutation(
+        "events: the doubt of a shift is in units of the label as it is in sd",
+        "model_core/stream/events.py",
+        "settings.min_shift + DOUBT * shift.error * shift.sd",
+        "settings.min_shift + DOUBT * shift.error",
+        EVENTS,
+    ),
+    Mutation(
         "events: evidence at the threshold does not confirm",
         "model_core/stream/events.py",
         "enough = reading.evidence >= settings.threshold",
