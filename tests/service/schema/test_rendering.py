@@ -10,6 +10,7 @@ from service.schema import rendering
 from service.wire import (
     Event,
     Head,
+    Pace,
     SeasonPeriods,
     StoredHindsight,
     StreamSettings,
@@ -100,15 +101,17 @@ def test_the_summary_of_a_new_stream_and_of_one_with_observations():
     assert (answer["seq"], answer["warming_up"], answer["run_length"]) == (0, True, None)
     assert answer["regime_start"] is None
     assert answer["mean_log_score"] is None
-    optional = ("season", "regime")
+    optional = ("season", "regime", "alarm_period")
     assert list(answer) == [n for n in StreamSummary.__struct_fields__ if n not in optional]
     state = head(
         seq=10, warm=True, map_run_length=1,
         track=Track(event=Event(3, "suspected", 8, suspected_at=9)),
         log_score_sum=-6.0, scored=4, season=SeasonPeriods([24, 168], 600),
-        regime=TypicalRegime("idle", 0.75),
+        regime=TypicalRegime("idle", 0.75), pace=Pace(0.0, True, 5, per_day=500.0),
     )  # fmt: skip
     answer = shown(rendering.summary("a", state))
+    expected = {"observations_per_day": 500.0, "false_alarm_every": 10_000.0, "days": 20.0}
+    assert answer["alarm_period"] == expected
     assert answer["season"] == {"periods": [24, 168]}
     assert answer["regime"] == {"name": "idle", "probability": 0.75}
     assert answer["run_length"] == {"map": 1}
