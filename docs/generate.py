@@ -26,6 +26,7 @@ from service.settings import Settings
 DOCS = Path(__file__).parent
 URL = "http://127.0.0.1:8000"
 BYTES = "application/octet-stream"
+ARROW = "application/vnd.apache.arrow.stream"
 WIDTH = 100
 TAGS = {
     "observations": "Observations",
@@ -208,8 +209,9 @@ def _curl(method: str, path: str, each: openapi.Example) -> str:
     has_body = each.body is not msgspec.UNSET
     if has_body:
         words.append(f"\\\n  -H 'Content-Type: {each.media}'")
-    if each.media == BYTES:
-        words.append("--data-binary @pump-9.moca")
+    if each.media in (BYTES, ARROW):
+        file = "pump-9.moca" if each.media == BYTES else "flow.arrow"
+        words.append(f"--data-binary @{file}")
     elif has_body:
         body = each.body if isinstance(each.body, str) else json.dumps(each.body)
         words.append(f"\\\n  --data-binary {shlex.quote(body)}")

@@ -43,6 +43,7 @@ _page = as_type(responses.StreamPage)
 _overview = as_type(responses.Overview)
 _answer = as_type(responses.Answer)
 _answers = as_type(list[responses.Answer])
+_columns = as_type(dict[str, list[Any]])
 _items = as_type(list[dict[str, Any]])
 _predictions = as_type(responses.Predictions)
 _action = as_type(responses.Action)
@@ -180,6 +181,15 @@ def observe_list(
     body = bodies.observations(observations)
     path = path_of(stream, "/observations")
     return _change("POST", path, body, _answers, Repeat.KEYED, key, options.params())
+
+
+def observe_columns(
+    stream: str, observations: Iterable[Observed], key: str | None
+) -> Call[dict[str, list[Any]]]:
+    """Post a list of observations in order; the answers by columns."""
+    body = bodies.observations(observations)
+    path = path_of(stream, "/observations")
+    return _change("POST", path, body, _columns, Repeat.KEYED, key, [("format", "columns")])
 
 
 def observe_many(

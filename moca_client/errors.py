@@ -280,10 +280,10 @@ class OutcomeUnknown(Unavailable):
 class PartlyObserved(ClientError):
     """A frame was applied in part: `answers` are those that are known, in the order of its rows.
 
-    Of a frame of one stream they are those to its first rows.
+    Of a frame of one stream they are those to its first rows; of `observe_table` they are a frame.
     """
 
-    def __init__(self, message: str, answers: list[Answer]):
+    def __init__(self, message: str, answers: Any):
         super().__init__(message)
         self.answers = answers
 

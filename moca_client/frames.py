@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, TypeVar, cast
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar, cast
 
 from moca_client import calls
-from moca_client.errors import ClientError, InvalidRequest, PartlyObserved
+from moca_client.errors import ClientError, InvalidRequest, PartlyObserved, Problem
 from moca_client.plans import Calls
 from moca_client.responses import (
     Answer,
@@ -21,11 +22,13 @@ from moca_client.responses import (
     Recorded,
     StreamChange,
 )
+from moca_client.retry import Call
 from moca_client.series import Series, SeriesError, series_of, streams_of
 from moca_client.tables import Columns, columns_of
 
 BACKENDS = ("pandas", "polars", "pyarrow")
 T = TypeVar("T")
+P = TypeVar("P")  # answers to a request
 
 
 class Answers(list[Answer]):
@@ -99,74 +102,127 @@ def import_narwhals() -> None:
         raise InvalidRequest("data frames need narwhals: pip install 'moca-client[frames]'")
 
 
-def observe_frame(
-    frame: Any,
-    stream: str,
-    y: str | Sequence[str] | None,
-    x: str | Sequence[str] | None,
-    time: str | None,
-    belief: bool,
-    batch: int,
-) -> Calls[Answers]:
-    """Post a frame's rows in order, `batch` in a request."""
-    if batch < 1:
-        raise InvalidRequest(f"batch: expected at least 1, got {batch}")
-    columns, backend = read_frame(frame)
-    series = _read(series_of, columns, _names(y), _names(x), time)
-    streams = {stream: (range(len(series.y)), series)}
-    return (yield from _observed(streams, None, backend, belief, batch))
+class Source(NamedTuple):
+    """A frame to post, which of its columns are what, and how many rows go in a request.
 
-
-def observe_streams(
-    frame: Any,
-    by: str,
-    y: str | Sequence[str] | None,
-    x: str | Sequence[str] | None,
-    time: str | None,
-    belief: bool,
-    batch: int,
-) -> Calls[Answers]:
-    """Post the rows of a frame of many streams, those of each in order; answers as its rows are."""
-    if batch < 1:
-        raise InvalidRequest(f"batch: expected at least 1, got {batch}")
-    columns, backend = read_frame(frame)
-    streams = _read(streams_of, columns, by, _names(y), _names(x), time)
-    return (yield from _observed(streams, by, backend, belief, batch))
-
-
-def _observed(
-    streams: Mapping[str, tuple[Sequence[int], Series]],
-    by: str | None,
-    backend: str | None,
-    belief: bool,
-    batch: int,
-) -> Calls[Answers]:
-    """Post the series of streams, with their rows in the frame; answers in the order of the rows.
-
-    by, backend: as of `Answers`.
+    stream: of all rows; or by: the column that names the stream of each.
     """
-    answers: dict[int, Answer] = {}
 
-    def in_order() -> Answers:
-        observed = Answers(answers[row] for row in sorted(answers))
-        observed.backend = backend
-        observed.by = by
-        return observed
+    frame: Any
+    stream: str | None
+    by: str | None
+    y: str | Sequence[str] | None
+    x: str | Sequence[str] | None
+    time: str | None
+    batch: int
 
-    for name, (rows, series) in streams.items():
-        for start in range(0, len(rows), batch):
-            own = series.observations(start, start + batch)
-            places = rows[start : start + batch]
+
+def observe_frame(source: Source, belief: bool) -> Calls[Answers]:
+    """Post a frame's rows; answers one by one, in the order of the rows."""
+    columns, backend = _checked(source)
+    options = calls.AnswerOptions(belief)
+
+    def post(stream: str, observations: list[dict[str, Any]]) -> Call[list[Answer]]:
+        return calls.observe_list(stream, observations, options, None)
+
+    def applied(error: ClientError) -> list[Answer]:
+        return getattr(error, "answers", [])
+
+    def kept(pages: Sequence[tuple[Sequence[int], list[Answer]]]) -> Answers:
+        pairs = (pair for rows, page in pages for pair in zip(rows, page, strict=True))
+        answers = Answers(answer for _, answer in sorted(pairs, key=itemgetter(0)))
+        answers.backend = backend
+        answers.by = source.by
+        return answers
+
+    return (yield from _posted(source, columns, post, applied, kept))
+
+
+def observe_table(source: Source) -> Calls[Any]:
+    """Post a frame's rows; the answers by columns, as a frame, in the order of the rows."""
+    columns, backend = _checked(source)
+
+    def post(stream: str, observations: list[dict[str, Any]]) -> Call[Columns]:
+        return calls.observe_columns(stream, observations, None)
+
+    def applied(error: ClientError) -> Columns:
+        return (isinstance(error, Problem) and error.document.get("answers")) or {}
+
+    def kept(pages: Sequence[tuple[Sequence[int], Columns]]) -> Any:
+        answers = _joined(pages)
+        if source.by is not None:
+            rows = sorted(row for own, _ in pages for row in own)
+            names: Columns = {source.by: [str(columns[source.by][row]) for row in rows]}
+            answers = names | answers | names  # the first column, in place of one of the answers'
+        return _frame(answers, backend)
+
+    return (yield from _posted(source, columns, post, applied, kept))
+
+
+def _checked(source: Source) -> tuple[Columns, str | None]:
+    """Return a frame's columns and the name of its library; raises InvalidRequest."""
+    if (source.stream is None) == (source.by is None):
+        raise InvalidRequest("expected either `stream` or `by`")
+    if source.batch < 1:
+        raise InvalidRequest(f"batch: expected at least 1, got {source.batch}")
+    return read_frame(source.frame)
+
+
+def _posted(
+    source: Source,
+    columns: Columns,
+    post: Callable[[str, list[dict[str, Any]]], Call[P]],
+    applied: Callable[[ClientError], P],
+    kept: Callable[[Sequence[tuple[Sequence[int], P]]], T],
+) -> Calls[T]:
+    """Post the rows of each stream in order; return what is kept of all answers.
+
+    post: the call for some rows. applied: the answers to what was applied before an error. kept:
+    takes answers with their rows. Raises PartlyObserved.
+    """
+    pages: list[tuple[Sequence[int], P]] = []
+    for name, (rows, series) in _streams(source, columns).items():
+        for start in range(0, len(rows), source.batch):
+            own = series.observations(start, start + source.batch)
+            places = rows[start : start + len(own)]
             try:
-                posted = yield calls.observe_list(name, own, calls.AnswerOptions(belief), None)
+                pages.append((places, (yield post(name, own))))
             except ClientError as error:
-                answers |= dict(zip(places, getattr(error, "answers", []), strict=False))
+                page = applied(error)
+                pages.append((places[: _length(page)], page))
                 where = f"rows {start + 1} to {start + len(own)}"
-                where = where if by is None else f"{by} {name!r}, {where} of it"
-                text = f"{where}: {error}; {len(answers)} rows are known to be applied"
-                raise PartlyObserved(text, in_order()) from error
-            answers |= dict(zip(places, posted, strict=True))
-    return in_order()
+                where = where if source.by is None else f"{source.by} {name!r}, {where} of it"
+                count = sum(len(answered) for answered, _ in pages)
+                text = f"{where}: {error}; {count} rows are known to be applied"
+                raise PartlyObserved(text, kept(pages)) from error
+    return kept(pages)
+
+
+def _streams(source: Source, columns: Columns) -> Mapping[str, tuple[Sequence[int], Series]]:
+    """Return the series of each stream, with its rows."""
+    chosen = (_names(source.y), _names(source.x), source.time)
+    if source.stream is None:
+        return _read(streams_of, columns, source.by, *chosen)
+    series = _read(series_of, columns, *chosen)
+    return {source.stream: (range(len(series.y)), series)}
+
+
+def _length(answers: Any) -> int:
+    """Return how many answers a list has, or columns."""
+    return len(next(iter(answers.values()), ())) if isinstance(answers, dict) else len(answers)
+
+
+def _joined(pages: Sequence[tuple[Sequence[int], Columns]]) -> Columns:
+    """Return columns of all pages in the order of their rows; None where a page has no such."""
+    order = sorted(row for rows, _ in pages for row in rows)
+    place = {row: i for i, row in enumerate(order)}
+    names = dict.fromkeys(name for _, page in pages for name in page)
+    columns: Columns = {name: [None] * len(order) for name in names}
+    for rows, page in pages:
+        for name, values in page.items():
+            for row, value in zip(rows, values, strict=True):
+                columns[name][place[row]] = value
+    return columns
 
 
 def read_frame(frame: Any) -> tuple[dict[str, list[Any]], str | None]:

@@ -567,7 +567,7 @@ class ModelChanged(Defect):
 
 
 class NotInstalled(Defect):
-    """The call needs torch, which is not installed where the workers run; nothing was changed."""
+    """The call needs what is not installed where it runs, such as torch; nothing was changed."""
 
     status = 501
     example = "this needs torch, which is not installed: pip install torch"

@@ -15,7 +15,15 @@ import math
 import re
 import time
 import zlib
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Executor
 from random import Random
 from typing import Annotated, Any, Generic, NamedTuple, NoReturn, TypeVar
@@ -35,7 +43,7 @@ from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import HindsightRequests
 from service.api.gateway.store_monitor import StoreMonitor
 from service.api.gateway.stream_pages import Ranking
-from service.api.parsing.bodies import BYTES, JSON, LIGHT_BYTES, NDJSON, field_errors
+from service.api.parsing.bodies import ARROW, BYTES, JSON, LIGHT_BYTES, NDJSON, field_errors
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser, check_parameters
 from service.api.parsing.series_rules import SeriesRules
@@ -112,7 +120,10 @@ _WINDOWS = {
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _key = re.compile(KEY.strip("^$")).fullmatch
 _json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORECASE).fullmatch
-_ndjson_type = re.compile(rb"application/(x-)?ndjson\s*(;.*)?", re.IGNORECASE).fullmatch
+_other_types = {
+    NDJSON: re.compile(rb"application/(x-)?ndjson\s*(;.*)?", re.IGNORECASE).fullmatch,
+    ARROW: re.compile(re.escape(ARROW.encode()), re.IGNORECASE).fullmatch,
+}
 _observations = re.compile(r"/v1/(?:streams/([^/]+)/)?observations").fullmatch
 _acceptable_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
 _random_bits = Random().getrandbits  # ids are no secrets, and have to be cheap
@@ -392,20 +403,18 @@ def key_of(request: Request) -> str | None:
 
 
 async def read_json(
-    request: Request, required: bool = True, lines: bool = False
-) -> tuple[bytes, bool]:
-    """Return the body of a JSON request, bounded in size; with `lines` also of an NDJSON one.
-
-    The second value is whether it is NDJSON.
-    """
+    request: Request, required: bool = True, others: Sequence[str] = ()
+) -> tuple[bytes, str]:
+    """Return the body of a JSON request, or of one of `others`, bounded in size; and its type."""
     body = await read_body(request, context_of(request).settings.max_body_bytes)
     kind: bytes = header(request.scope, b"content-type") or b""
     if _json_type(kind) or (not body and not required):
-        return body, False
-    if lines and _ndjson_type(kind):
-        return body, True
+        return body, JSON
+    for other in others:
+        if _other_types[other](kind):
+            return body, other
     # This also blocks cross-origin posts of web pages: JSON needs a CORS preflight.
-    accepted = f"{JSON} or {NDJSON}" if lines else JSON
+    accepted = " or ".join((JSON, *others))
     raise UnsupportedMediaType(f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}")
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from moca_client import responses
 from moca_client.responses import ItemAnswer, Problem
-from service.api.parsing.bodies import BYTES, CSV, JSON, NDJSON
+from service.api.parsing.bodies import ARROW, BYTES, CSV, JSON, NDJSON
 from service.api.parsing.remote_write import PROTOBUF
 from service.problems import PROBLEM_JSON, InvalidField, ServiceError, problem_types
 from service.schema.observations import (
@@ -133,6 +133,25 @@ def answer_or_table(kind: Any) -> dict[str, Any]:
     return described
 
 
+COLUMNS: dict[str, Any] = {
+    "description": "with `format=columns`: a list for each column, all of one length",
+    "type": "object",
+    "additionalProperties": {"type": "array"},
+}
+
+
+def answer_or_columns(kind: Any) -> dict[str, Any]:
+    """Return the description of a JSON answer that is also there by columns, and as Arrow."""
+    return _with_columns(answer(kind))
+
+
+def _with_columns(described: dict[str, Any]) -> dict[str, Any]:
+    content = described["content"]
+    content[JSON] = {"schema": {"anyOf": [content[JSON]["schema"], COLUMNS]}}
+    content[ARROW] = {"schema": {"type": "string", "format": "binary"}}
+    return described
+
+
 def answers(kinds: Iterable[Any]) -> dict[str, Any]:
     """Return the schemas of answers and observations, by name.
 
@@ -188,8 +207,11 @@ def parameters(query: type[BaseModel]) -> tuple[dict[str, Any], ...]:
 
 
 def body(schema: dict[str, Any], lines: bool = False) -> dict[str, Any]:
-    """Return a JSON request body, with `lines` also as NDJSON."""
-    content: dict[str, Any] = {JSON: {"schema": schema}}
+    """Return a body of observations, JSON or Arrow, with `lines` also NDJSON."""
+    columns = "columns `y` and `x`, or numbered, `time`, `elapsed`, `seq`"
+    columns += "; `stream` and `key`" if lines else ""
+    arrow = {"type": "string", "format": "binary", "description": columns}
+    content: dict[str, Any] = {JSON: {"schema": schema}, ARROW: {"schema": arrow}}
     if lines:
         content[NDJSON] = {"schema": {"description": "one line of the body", **_or_other(ItemForm)}}
     return {"required": True, "content": content}
@@ -228,13 +250,17 @@ def _response(status: int, examples: list[ServiceError]) -> dict[str, Any]:
     return response
 
 
-ITEM_ANSWERS: dict[str, Any] = {
-    "description": "a status for each item, in request order; NDJSON for an NDJSON body",
-    "content": {
-        JSON: {"schema": {"type": "array", "items": {"anyOf": [ref(ItemAnswer), ref(Problem)]}}},
-        NDJSON: {"schema": {"type": "string"}},
-    },
-}
+ITEM_ANSWERS = _with_columns(
+    {
+        "description": "a status for each item, in request order; NDJSON for an NDJSON body",
+        "content": {
+            JSON: {
+                "schema": {"type": "array", "items": {"anyOf": [ref(ItemAnswer), ref(Problem)]}}
+            },
+            NDJSON: {"schema": {"type": "string"}},
+        },
+    }
+)
 
 
 def document(app: FastAPI, kinds: Iterable[Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from moca_client.responses import MESSAGES
 from service.models.catalogue import REFERENCE
@@ -47,6 +47,18 @@ class ObserveQuery(Form):
         description="quantile levels to return, repeated or comma-separated; default: 0.05, "
         "0.5 and 0.95",
     )
+    format: Literal["objects", "columns", "arrow"] = Field(
+        "objects",
+        description="`columns`: one object with a list for each column, in place of a list of "
+        "objects; `arrow`: the same as an Arrow IPC stream, where pyarrow is installed; neither "
+        "has beliefs or components",
+    )
+
+    @model_validator(mode="after")
+    def _flat(self) -> ObserveQuery:
+        if self.format != "objects" and (self.belief or self.components):
+            raise ValueError(f"expected neither belief nor components with format={self.format}")
+        return self
 
 
 class StreamsQuery(Form):

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from service.api.openapi import EXAMPLES, all_examples
-from service.api.parsing.bodies import BYTES
+from service.api.parsing.bodies import ARROW, BYTES
 from service.models.catalogue import SHIPPED
 from tests.e2e import calling
 from tests.service.api.calls import request_of
@@ -80,7 +80,7 @@ def answer_of(response):
     if not response.content:
         return msgspec.UNSET
     kind = response.headers["content-type"].partition(";")[0]
-    if kind == BYTES:
+    if kind in (BYTES, ARROW):
         return "(bytes)"
     return response.json() if kind == "application/json" else response.text
 

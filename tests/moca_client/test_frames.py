@@ -259,3 +259,57 @@ def test_all_pages_of_a_history_are_one_frame():
         to_frame("text", "pandas")
     with pytest.raises(InvalidRequest, match="got Predictive"):
         to_frame(Predictive(), "pandas")
+
+
+# --- answers by columns ------------------------------------------------------------------------
+
+
+class ColumnService:
+    """Answers lists by columns; refuses label `bad`."""
+
+    def __init__(self, bad=None):
+        self.posted, self.bad = {}, bad
+
+    def __call__(self, request):
+        assert request.url.params["format"] == "columns"
+        rows = msgspec.json.decode(request.content)
+        seen = self.posted.setdefault(request.url.path.split("/")[3], [])
+        columns = {"seq": [], "mean": [], "season": []}
+        for own in rows:
+            if own["y"] == self.bad:
+                return httpx.Response(422, json={"title": "bad", "answers": columns})
+            for name, value in zip(columns, (len(seen), own["y"], None), strict=True):
+                columns[name].append(value)
+            seen.append(own["y"])
+        if len(seen) > 4:
+            columns["extra"] = columns["seq"]
+        return httpx.Response(200, json=columns)
+
+
+def test_a_table_comes_back_as_a_frame_of_the_same_kind_in_the_order_of_its_rows(library):
+    hosts = ["a", "b", "a", "b", "b", "a", "a", "a"]
+    frame = frame_of(library, {"season": hosts, "y": [float(row) for row in range(8)]})
+    with Client(transport=httpx.MockTransport(ColumnService())) as client:
+        back = client.observe_table(frame, by="season", batch=2)
+        for wrong in ({}, {"stream": "s", "by": "season"}, {"stream": "s", "batch": 0}):
+            with pytest.raises(InvalidRequest):
+                client.observe_table(frame, **wrong)
+    assert type(back) is type(frame)
+    assert column(back, "season") == hosts
+    assert column(back, "seq") == [hosts[:row].count(host) for row, host in enumerate(hosts)]
+    assert column(back, "mean") == [float(row) for row in range(8)]
+    assert column(back, "extra") == [None] * 7 + [4]
+
+
+def test_a_table_that_is_refused_in_part_has_the_rows_that_are_known():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"y": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    for bad, known in ((4.0, 3), (1.0, 0)):
+        transport = httpx.MockTransport(ColumnService(bad))
+        with Client(transport=transport) as client, pytest.raises(PartlyObserved) as failed:
+            client.observe_table(frame, stream="s", batch=2)
+        assert f"{known} rows are known to be applied" in str(failed.value)
+        assert len(failed.value.answers) == known
+    transport = httpx.MockTransport(lambda _: httpx.Response(400))
+    with Client(transport=transport) as client, pytest.raises(PartlyObserved, match="0 rows are"):
+        client.observe_table(frame, stream="s")

@@ -22,6 +22,7 @@ from service.store import append
 JSON = "application/json"
 BYTES = "application/octet-stream"
 NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
 CSV = "text/csv"
 LIGHT_BYTES = 16_384  # of a body that is read at once, without a thread
 MAX_BRACES = 20  # for each of the most parts of a list, which has 2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -12,11 +13,15 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moca_client.tables import Columns
 from service import wire
+from service.api import tables
 from service.api.gateway.waves import StreamCommands, submit_waves
 from service.api.http import (
     Context,
     ListResponse,
+    Rendered,
+    apart,
     checked_stream,
     context_of,
     key_of,
@@ -25,7 +30,7 @@ from service.api.http import (
     raw,
     read_json,
 )
-from service.api.parsing.bodies import NDJSON
+from service.api.parsing.bodies import ARROW, JSON, NDJSON
 from service.api.parsing.observations import (
     BadItem,
     GoodItem,
@@ -34,8 +39,11 @@ from service.api.parsing.observations import (
     list_digest,
     observe_query,
 )
+from service.api.tables import TableLimits
 from service.problems import PROBLEM_JSON, EarlierItemFailed, FieldError, InvalidField, ServiceError
 
+OWN = ("seq", "time", "elapsed")  # columns of observations beside labels and inputs
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 AT_ONCE = 1000  # items grouped by stream, or refused, before the event loop does something else
 _encode = msgspec.json.Encoder().encode
 _STATUS_200 = b'{"status":200,'
@@ -46,9 +54,14 @@ async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
     context = context_of(request)
     stream = checked_stream(request.scope["path_params"]["stream"])
-    template = _template(request) if request.scope["query_string"] else wire.Observe("", [])
+    template = wire.Observe("", [])
+    layout = "objects"
+    if request.scope["query_string"]:
+        template, layout = _asked(request)
     key = key_of(request)
-    body, _ = await read_json(request)
+    body, kind = await read_json(request, others=(ARROW,))
+    if kind == ARROW:
+        body = await apart(context.thread, partial(tables.forms_of, body, _limits(context), OWN))
     form = await parse_body(context, context.observation_parser.observations, body)
     template.stream = stream
     template.key = key
@@ -59,10 +72,13 @@ async def observe(request: Request) -> Response:
         count = len(form.observations)
         read = partial(list_digest, count=count, size=size)
         template.digest = None if key is None else await parse_body(context, read, body)
-        return await _observe_list(context, template, form, size)
+        return await _observe_list(context, template, form, size, layout)
     template.digest = None if key is None else await parse_body(context, digest, body)
     template.observations = form.observations
-    return outcome_response(await context.gateway.submit(template))
+    outcome = await context.gateway.submit(template)
+    if layout == "objects" or outcome.status >= 400:
+        return outcome_response(outcome)
+    return await _table(context, partial(tables.answer_columns, outcome.body), layout)
 
 
 @raw
@@ -73,25 +89,51 @@ async def observe_many(request: Request) -> Response:
         # Ignored, it would promise a safe retry that is none.
         detail = "not allowed for many streams: give each item its own `key`"
         raise InvalidField([FieldError("header.idempotency-key", detail)])
-    template = _template(request)
-    body, lines = await read_json(request, lines=True)
+    template, layout = _asked(request)
+    body, kind = await read_json(request, others=(NDJSON, ARROW))
+    lines = kind == NDJSON
+    if kind == ARROW:
+        names = (*OWN, "stream", "key")
+        body = await apart(context.thread, partial(tables.forms_of, body, _limits(context), names))
     items = await parse_body(context, partial(context.observation_parser.items, lines=lines), body)
     rendered = await Bulk(context, items, template).run()
+    if layout != "objects":
+        columns = partial(tables.item_columns, rendered, _answered)
+        return await _table(context, columns, layout)
     if lines:
         return ListResponse(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
     return ListResponse(rendered)
 
 
-def _template(request: Request) -> wire.Observe:
-    """Return a command without observations, with the answer options of the query."""
+def _asked(request: Request) -> tuple[wire.Observe, str]:
+    """Return a command without observations, with the answer options of the query; and `format`."""
     form = observe_query(request.query_params.multi_items())
-    return wire.Observe(
+    if form.format == "arrow":
+        tables.pyarrow()  # what was applied could not be answered without it
+    command = wire.Observe(
         "", [], belief=form.belief, components=form.components, quantiles=form.quantiles
     )
+    return command, form.format
+
+
+def _limits(context: Context) -> TableLimits:
+    """Return the limits on a table: of rows, and of columns for a label, an input and others."""
+    settings = context.settings
+    return TableLimits(settings.max_observations, 2 * settings.max_dimension + 2 * len(OWN))
+
+
+async def _table(context: Context, columns: Callable[[], Columns], layout: str) -> Response:
+    """Return answers by columns, laid out in the thread."""
+    content = await apart(context.thread, lambda: tables.rendered(columns(), layout))
+    return Rendered(content, 200, ARROW if layout == "arrow" else JSON)
+
+
+def _answered(item: bytes) -> bool:
+    return item.startswith(_STATUS_200)
 
 
 async def _observe_list(
-    context: Context, template: wire.Observe, form: Observations, size: int
+    context: Context, template: wire.Observe, form: Observations, size: int, layout: str
 ) -> Response:
     """Apply a list in parts of `size`, in order; not atomic."""
     answers: list[bytes] = []
@@ -108,20 +150,30 @@ async def _observe_list(
             # The queue shields the append: a client that disconnects does not undo its request.
             outcome = await context.gateway.submit(command, first > 0, patience)
         except ServiceError as error:
-            return _stopped(error.status, error.document(), answers, error.headers())
+            return _stopped(error.status, error.document(), answers, layout, error.headers())
         if outcome.status >= 400:
             answers += outcome.body[:-1]
-            return _stopped(outcome.status, msgspec.json.decode(outcome.body[-1]), answers, {})
+            document = msgspec.json.decode(outcome.body[-1])
+            return _stopped(outcome.status, document, answers, layout)
         answers += outcome.body
         await asyncio.sleep(0)
-    return ListResponse(answers)
+    if layout == "objects":
+        return ListResponse(answers)
+    return await _table(context, partial(tables.answer_columns, answers), layout)
 
 
 def _stopped(
-    status: int, document: dict[str, Any], answers: list[bytes], headers: Mapping[str, str]
+    status: int,
+    document: dict[str, Any],
+    answers: list[bytes],
+    layout: str,
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> Response:
     """Return the response for a list applied in part: the answers so far, and the error."""
     document["applied"] = len(answers)
+    if layout != "objects":
+        document["answers"] = tables.answer_columns(answers)
+        return Rendered(_encode(document), status, PROBLEM_JSON, headers)
     before = _encode(document)[:-1] + b',"answers":['
     return ListResponse(answers, (before, b",", b"]}"), status, headers, PROBLEM_JSON)
 

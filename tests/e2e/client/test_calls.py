@@ -120,6 +120,22 @@ def test_inputs_and_models(client, stream):
         client.model("nonesuch")
 
 
+def test_answers_by_columns_are_those_of_the_objects(client, stream):
+    rows = {"y": [float(i * i % 7) + (i > 30) * 20 for i in range(60)]}
+    rows["time"] = pandas.date_range("2024-01-01", periods=60, freq="h", tz="UTC")
+    frame = pandas.DataFrame(rows)
+    table = client.observe_table(frame, stream=stream, batch=25)
+    other = f"{stream}-other"
+    objects = client.observe_frame(frame, stream=other, batch=25).to_frame()
+    pandas.testing.assert_frame_equal(table, objects)
+    assert set(table["event_state"].dropna()) >= {"confirmed"}
+    names = [stream, other] * 4
+    many = pandas.DataFrame({"stream": names, "y": [1.0, 2.0] * 4})
+    back = client.observe_table(many, by="stream")
+    assert list(back["stream"]) == names
+    assert list(back["seq"]) == [60, 60, 61, 61, 62, 62, 63, 63]
+
+
 def test_what_cannot_be_sent_is_refused_by_the_name_of_its_place(client, stream):
     nan, inf = float("nan"), float("inf")
     masked = numpy.ma.array([1.0, 2.0], mask=[False, True])

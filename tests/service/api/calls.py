@@ -10,11 +10,12 @@ from urllib.parse import urlencode
 
 import jsonschema
 import msgspec
+import pytest
 
 from service import wire
 from service.api.app import create_app
 from service.api.openapi import all_examples
-from service.api.parsing.bodies import BYTES
+from service.api.parsing.bodies import ARROW, BYTES
 from service.api.parsing.remote_write import PROTOBUF
 from service.api.routes.table import CALLS, ApiCall
 from service.problems import PROBLEM_JSON, TYPE_PREFIX
@@ -48,6 +49,16 @@ class Asked(NamedTuple):
         return await api.request(self.call.method, url, content=body, headers=headers)
 
 
+def arrow(columns):
+    """An Arrow IPC stream of a table."""
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
 def request_of(example, snapshot, samples):
     """The request of an example; a snapshot and a remote write are bytes that it does not have."""
     call = BY_NAME[example.call]
@@ -62,6 +73,9 @@ def request_of(example, snapshot, samples):
         headers, content = V2, version_2(samples)
     if example.media == BYTES and call.has_body:
         content = snapshot
+    if example.media == ARROW:
+        streams = {"stream": ["flow", "flow"]} if "stream" not in example.path else {}
+        content = arrow(streams | {"y": [1.5, 1.7]})
     return Asked(call, example.call, url, headers, content)
 
 

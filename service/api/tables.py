@@ -1,0 +1,248 @@
+"""Observations and answers by columns: JSON objects of columns, and Arrow IPC streams.
+
+Columns of answers are named as in the tables of `moca replay`; those of vectors are numbered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from moca_client.responses import Answer, ItemAnswer
+from moca_client.series import numbered
+from moca_client.tables import Columns, columns_of
+from service.problems import TYPE_PREFIX, FieldError, InvalidField, MalformedBody, NotInstalled
+
+STREAM = "stream"  # column with the names of streams
+LONGEST_TEXT = 1000  # characters of a cell: more than a name or a time has
+# Numbers of the fields that are read of a message: see Message.fbs of the Arrow format.
+HEADER = 2
+DATA = 1  # of a dictionary
+LENGTH = 0
+COMPRESSION = 3
+_answers = msgspec.json.Decoder(list[Answer]).decode
+_item_answer = msgspec.json.Decoder(ItemAnswer).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class _Refusal(msgspec.Struct):
+    """What an item was refused with."""
+
+    type: str
+    status: int
+    detail: str = ""
+    stream: str | None = None
+
+
+_refusal = msgspec.json.Decoder(_Refusal).decode
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def answer_columns(answers: Sequence[bytes]) -> Columns:
+    """Lay out the answers of one stream, which are rendered."""
+    return columns_of(_answers(b"[" + b",".join(answers) + b"]"), Answer)
+
+
+def item_columns(items: Sequence[bytes], answered: Callable[[bytes], bool]) -> Columns:
+    """Lay out answers to items of many streams, and why others were refused.
+
+    answered: whether an item, which is rendered, is an answer.
+    """
+    streams: list[str | None] = []
+    statuses: list[int] = []
+    problems: list[tuple[str, str] | None] = []
+    answers: list[Answer] = []
+    for item in items:
+        if answered(item):
+            answer = _item_answer(item)
+            streams.append(answer.stream)
+            statuses.append(answer.status)
+            problems.append(None)
+            answers.append(answer)
+            continue
+        refusal = _refusal(item)
+        streams.append(refusal.stream)
+        statuses.append(refusal.status)
+        problems.append((refusal.type.removeprefix(TYPE_PREFIX), refusal.detail))
+        nothing: Any = None  # a cell that has no value, whatever its type
+        answers.append(Answer("", nothing, "", warming_up=nothing))
+    columns: Columns = {STREAM: streams, "status": statuses}
+    if any(problems):
+        columns["problem"] = [problem and problem[0] for problem in problems]
+        columns["detail"] = [problem and problem[1] for problem in problems]
+    return columns | columns_of(answers, Answer)
+
+
+def rendered(columns: Columns, form: str) -> bytes:
+    """Return columns as JSON, or as an Arrow IPC stream where `form` is `arrow`."""
+    if form != "arrow":
+        return _encode(columns)
+    pa = pyarrow()
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+# --- observations ---------------------------------------------------------------------------------
+
+
+class TableLimits(NamedTuple):
+    """Limits on the table of a body: a cell may take no byte of it, and a hundred in memory."""
+
+    rows: int
+    columns: int
+
+
+def forms_of(body: bytes, limits: TableLimits, names: Collection[str]) -> bytes:
+    """Return the rows of an Arrow body as a JSON list of observations.
+
+    names: of columns beside those of labels and inputs, `y`, `x` or `y1, y2, ...`, `x1, x2, ...`.
+    Missing cells, nan among them, are left out. Raises MalformedBody, InvalidField, NotInstalled.
+    """
+    columns = _read(body, limits)
+    vectors = {letter: numbered(columns, letter) for letter in ("y", "x")}
+    known = {*vectors["y"], *vectors["x"], *names}
+    if unknown := [name for name in columns if name not in known]:
+        listed = ", ".join(("y or y1, y2, ...", "x or x1, x2, ...", *names))
+        raise _misfit(f"unknown column {unknown[0]!r}; expected {listed}")
+    rows: list[dict[str, Any]] = [{} for _ in range(len(next(iter(columns.values()), [])))]
+    for name in names:
+        for row, cell in zip(rows, columns.get(name, ()), strict=False):
+            if cell is not None:
+                row[name] = cell
+    for letter, own in vectors.items():
+        values = zip(*(columns[name] for name in own), strict=True)
+        for row, cells in zip(rows, values, strict=False):  # none where there is no such column
+            row[letter] = list(cells) if len(own) > 1 or letter == "x" else cells[0]
+    return _encode(rows)
+
+
+def _read(body: bytes, limits: TableLimits) -> Columns:
+    """Read a table of plain columns; nan and null are None."""
+    pa = pyarrow()
+    try:
+        _check_messages(pa, body, limits.rows)
+        table = pa.ipc.open_stream(body).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+        raise MalformedBody(f"body: invalid Arrow stream: {error}") from None
+    if table.num_columns > limits.columns:
+        raise _misfit(f"expected at most {limits.columns} columns, got {table.num_columns}")
+    columns: Columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name in columns:
+            raise _misfit(f"column {name!r} is there twice")
+        columns[name] = _cells(pa, name, column)
+    return columns
+
+
+def _check_messages(pa: Any, body: bytes, most: int) -> None:
+    """Look at messages before they are unpacked, which may take a thousand times their size.
+
+    Raises InvalidField for too many rows, and ValueError for what cannot be looked at.
+    """
+    rows = 0
+    for message in pa.ipc.MessageReader.open_stream(body):
+        if message.type not in ("record batch", "dictionary"):
+            continue
+        metadata = message.metadata.to_pybytes()
+        batch = _table_in(metadata, _target(metadata, 0), HEADER)
+        if message.type == "dictionary":
+            batch = _table_in(metadata, batch, DATA)
+        if _field(metadata, batch, COMPRESSION) is not None:
+            raise ValueError("expected buffers without compression (the whole body may be gzip)")
+        length = _field(metadata, batch, LENGTH)
+        count: int = 0 if length is None else struct.unpack_from("<q", metadata, length)[0]
+        if count < 0 or (message.type == "dictionary" and count > len(body)):
+            raise ValueError(f"a {message.type} of {count} values")
+        if message.type == "dictionary":  # of which each text takes a place in the body
+            continue
+        rows += count
+        if rows > most:
+            raise _misfit(f"expected at most {most} observations per request, got {rows}")
+
+
+def _target(metadata: bytes, at: int) -> int:
+    """Place that an offset leads to, which is relative to its own."""
+    offset: int = struct.unpack_from("<I", metadata, at)[0]
+    return at + offset
+
+
+def _field(metadata: bytes, table: int, number: int) -> int | None:
+    """Place of a field of a table; None: it is left out."""
+    back: int = struct.unpack_from("<i", metadata, table)[0]
+    size: int = struct.unpack_from("<H", metadata, table - back)[0]
+    at = 4 + 2 * number  # after the sizes of both tables
+    if at >= size:
+        return None
+    offset: int = struct.unpack_from("<H", metadata, table - back + at)[0]
+    return table + offset if offset else None
+
+
+def _table_in(metadata: bytes, table: int, number: int) -> int:
+    """Place of the table that a field of another one is."""
+    field = _field(metadata, table, number)
+    if field is None:
+        raise ValueError("a message without its table")
+    return _target(metadata, field)
+
+
+def _cells(pa: Any, name: str, column: Any) -> list[Any]:
+    """Numbers, times or text of a column; missing ones, nan among them, are None."""
+    kind = column.type
+    _check_kind(pa, name, column)
+    if pa.types.is_floating(kind):
+        column = pa.compute.if_else(pa.compute.is_nan(column), None, column)
+        if pa.compute.any(pa.compute.is_inf(column)).as_py():
+            raise _misfit(f"column {name!r}: expected finite numbers")
+    elif pa.types.is_temporal(kind):
+        column = column.cast(pa.timestamp("us", getattr(kind, "tz", None) or "UTC"), safe=False)
+    try:
+        cells: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as error:  # a time after the year 9999
+        raise _misfit(f"column {name!r}: {error}") from None
+    return cells
+
+
+def _check_kind(pa: Any, name: str, column: Any) -> None:
+    """Refuse what is nested or long; of a dictionary each text is looked at once."""
+    kind = column.type
+    texts = column
+    if pa.types.is_dictionary(kind):
+        texts = pa.chunked_array([part.dictionary for part in column.chunks], kind.value_type)
+    if pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
+        longest = pa.compute.max(pa.compute.utf8_length(texts)).as_py() or 0
+        if longest > LONGEST_TEXT:
+            detail = f"expected at most {LONGEST_TEXT} characters in a cell, got {longest}"
+            raise _misfit(f"column {name!r}: {detail}")
+    elif not any(plain(kind) for plain in _plain(pa)):
+        raise _misfit(f"column {name!r}: expected numbers, times or text, got {kind}")
+
+
+def _plain(pa: Any) -> tuple[Callable[[Any], bool], ...]:
+    types = pa.types
+    return (types.is_floating, types.is_integer, types.is_timestamp, types.is_date, types.is_null)
+
+
+def _misfit(detail: str) -> InvalidField:
+    return InvalidField([FieldError("body", detail)])
+
+
+def pyarrow() -> Any:
+    """Return the module; raises NotInstalled, with what to install, where it is missing."""
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.ipc
+    except ImportError:
+        detail = "Arrow needs pyarrow, which is not installed: pip install 'moca-service[parquet]'"
+        raise NotInstalled(detail) from None
+    return pa
