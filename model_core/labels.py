@@ -18,6 +18,8 @@ def mistake(value: float, model: UnderlyingModel) -> str | None:
         return "0 or 1"
     if model.label == "class" and not (whole and 0 <= value < model.classes):
         return f"the index of one of {model.classes} classes"
+    if model.label == "positive" and not model.takes_zero and value <= 0:
+        return "a number above 0"
     if model.label == "positive" and value < 0:
         return "a number of at least 0"
     return None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from model_core.upm.base import UnderlyingModel
+from model_core.upm.conjugate import Conjugate
 
 if TYPE_CHECKING:
     from model_core.compiled.kernel import Kernel
@@ -26,9 +27,10 @@ LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, SETTLED, SINCE, THRESHOLD, LABEL =
 # What a kernel is called with where quantiles, or beliefs after each step, are not wanted.
 NO_LEVELS, NO_BELIEFS = np.empty((2, 0)), np.empty((0, 2, 0))
 
-# Module below `models` whose `of` has the sizes and functions of a model, by the model's module.
+# Module below `models` whose `of` has the sizes and functions of a model, by the model's module;
+# of conjugate models of any module of `model_core.upm` it is `CONJUGATE`.
+CONJUGATE = "conjugate"
 _BUILT_IN = {
-    "model_core.upm.conjugate": "conjugate",
     "model_core.upm.averaged": "averaged",
     "model_core.upm.joint": "joint",
     "model_core.upm.linear": "regression",
@@ -50,7 +52,7 @@ def kernel_of(model: UnderlyingModel) -> Kernel | None:
     may call this.
     """
     # A learned model is not kept here: its weights would never be given back.
-    return _kernel_of(model) if _module(model) in _BUILT_IN else _made(model)
+    return _kernel_of(model) if _built_in(model) else _made(model)
 
 
 @lru_cache(maxsize=256)
@@ -60,7 +62,7 @@ def _kernel_of(model: UnderlyingModel) -> Kernel | None:
 
 def parts_of(model: UnderlyingModel) -> tuple[Model, Functions] | None:
     """Sizes of a model and what it computes in a step; None: it has no kernel."""
-    kind = {**_BUILT_IN, **_LEARNED}.get(_module(model))
+    kind = _built_in(model) or _LEARNED.get(_module(model))
     if kind is None:
         return None
     parts: tuple[Model, Functions] | None
@@ -77,6 +79,13 @@ def _made(model: UnderlyingModel) -> Kernel | None:
     # Kernels need only the features of the encoder.
     encode = getattr(model, "features", model.encode) if _module(model) in _LEARNED else None
     return Kernel(model, *parts, encode)
+
+
+def _built_in(model: UnderlyingModel) -> str | None:
+    module = _module(model)
+    if isinstance(model, Conjugate) and module.startswith("model_core.upm."):
+        return CONJUGATE
+    return _BUILT_IN.get(module)
 
 
 def _module(model: UnderlyingModel) -> str:

@@ -1,15 +1,17 @@
 """Families of predictives of conjugate models: their scores, and summaries of their mixtures.
 
-`params` has means and variances (d lines each), then of each parameter of `maths.families` one for
-each output and part, then one of each to work in. Those of Student-t are as `models.student_t` has
-them, those of classes their probabilities and a sum. The last column is of outliers. A family of
-positive labels is compiled from its functions in `maths.families` alone.
+`params` has means and variances (d lines each), then of each parameter one for each output and
+part; where parts are mixed, their log weights, and one of each part to work in. Those of Student-t
+are as `models.student_t` has them, those of classes their probabilities and a sum. The last column
+is of outliers. A family of positive labels is compiled from its functions alone, see
+`components.positive`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +21,20 @@ from model_core import components
 from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH
-from model_core.compiled.jit import INLINED, Floats, compiled, inlined, state, state_at, whole
+from model_core.compiled.jit import (
+    INLINED,
+    Floats,
+    compiled,
+    every,
+    inlined,
+    state,
+    state_at,
+    whole,
+)
 from model_core.compiled.models import student_t
 from model_core.compiled.ops import maths
 from model_core.compiled.step import ALONE, Model, RowStep
+from model_core.maths import counterpart
 from model_core.maths.families import EXACT_COUNTS
 
 _FAMILIES = maths("families")
@@ -72,7 +84,32 @@ def _student_t_finish(model: Model, params: Floats) -> None:
     student_t.finish(model.outputs, model.noise, params)
 
 
-# --- positive labels, of one output: parameters as `maths.families` has them ----------------------
+# --- mixtures of parts: the log weight of each is its last parameter ------------------------------
+
+
+@compiled
+def _normalise(params: Floats, first: int, parts: int) -> None:
+    """Weights that sum to one; first: line of the first part's."""
+    total = params[0]
+    logs = params[first : first + parts]
+    student_t.fold(logs, params[1], total)
+    for k in range(parts):
+        for i in range(whole(total)):
+            logs[k, i] -= total[i]
+
+
+@compiled
+def _fold(params: Floats, first: int, parts: int, density: Floats) -> None:
+    """Density of the mixture; those of the parts are in the lines after their weights'."""
+    masses = params[first + parts : first + 2 * parts]
+    for k in range(parts):
+        logs = params[first + k]
+        for i in range(whole(density)):
+            masses[k, i] += logs[i]
+    student_t.fold(masses, params[0], density)
+
+
+# --- positive labels, of one output: parameters as the functions of the family have them ----------
 
 
 def _log_density(family: Any, y: float, parameters: Any) -> Any:
@@ -80,56 +117,97 @@ def _log_density(family: Any, y: float, parameters: Any) -> Any:
 
 
 def _moments(family: Any, parameters: Any) -> Any:
-    """Mean, variance, width."""
+    """Mean and variance."""
+
+
+def _width(family: Any, parameters: Any) -> Any:
+    """Standard deviation of a normal whose peak is as high."""
 
 
 @overload(_log_density, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _log_density_by(family: Any, y: float, parameters: Any) -> Any:
-    function = getattr(_FAMILIES, f"{family.instance_class.name}_log_density")
+    function = counterpart(family.instance_class.functions.log_density, maths)
     return lambda family, y, parameters: function(y, *parameters)
 
 
 @overload(_moments, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _moments_by(family: Any, parameters: Any) -> Any:
-    mean, variance, width = (
-        getattr(_FAMILIES, f"{family.instance_class.name}_{moment}")
-        for moment in ("mean", "variance", "width")
-    )
-    return lambda family, parameters: (
-        mean(*parameters),
-        variance(*parameters),
-        width(*parameters),
-    )
+    mean = counterpart(family.instance_class.functions.mean, maths)
+    variance = counterpart(family.instance_class.functions.variance, maths)
+    return lambda family, parameters: (mean(*parameters), variance(*parameters))
 
 
-def _positive(kind: type[components.Positive]) -> Answers:
-    """Answers of a family of positive labels, compiled for its own functions."""
-    fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
-    end = mixture.PARAMETERS + len(fields)
-    family = kind(*range(mixture.PARAMETERS, end))
+@overload(_width, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
+def _width_by(family: Any, parameters: Any) -> Any:
+    width = counterpart(family.instance_class.functions.width, maths)
+    return lambda family, parameters: width(*parameters)
+
+
+def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
+    """Answers of a family of positive labels, compiled for its own functions.
+
+    mixed: whether predictives are mixtures of parts.
+    """
+    count = len(kind._fields)  # type: ignore[attr-defined]
+    family = kind(*range(mixture.PARAMETERS, mixture.PARAMETERS + count))
+    own = (0,) * count
+    stated = (0,) * (count + mixed)
 
     def places(outputs: int, parts: int, at: int) -> Any:
-        return family
+        return every(stated, 2 + at, parts)
+
+    def finish(model: Model, params: Floats) -> None:
+        if mixed:
+            parts = model.noise.parts
+            _normalise(params, 2 + count * parts, parts)
 
     def score(step: RowStep) -> float:
         y, params, density = step.number[LABEL], step.params, step.work[EACH]
-        for i in range(whole(density)):
-            density[i] = _log_density(family, y, state_at(params, family, i))
+        parts = step.model.noise.parts
+        first = 2 + count * parts
+        for k in range(parts):
+            lines = every(own, 2 + k, parts)
+            line = params[first + parts + k] if mixed else density
+            for i in range(whole(density)):
+                line[i] = _log_density(family, y, state_at(params, lines, i))
+        if mixed:
+            _fold(params, first, parts, density)
         return 1.0
 
     def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
         params, chance, n = step.params, step.work[CHANCE], 0
-        mean, variance = params[0], params[1]
-        for i in range(whole(chance)):
-            parameters = state_at(params, family, i)
-            mean[i], variance[i], width = _moments(family, parameters)
-            if chance[i] > mixture.NEGLIGIBLE:
-                spare[mixture.WEIGHT, n] = chance[i]
-                spare[mixture.LOC, n] = mean[i]
-                spare[mixture.SCALE, n] = width
-                state(spare, family, n, parameters)
-                n += 1
-        mixture.moments(chance, params[:1], params[1:2], whole(chance), out)
+        mean, variance, columns = params[0], params[1], whole(chance)
+        parts = step.model.noise.parts
+        first = 2 + count * parts
+        shares = params[first + parts :]
+        if mixed:
+            arithmetic.fill(mean, 0.0)
+            arithmetic.fill(variance, 0.0)
+            for k in range(parts):
+                lines = every(own, 2 + k, parts)
+                arithmetic.exp_of(params[first + k], 0.0, shares[k], columns)
+                for i in range(columns):
+                    mean[i] += shares[k, i] * _moments(family, state_at(params, lines, i))[0]
+        for k in range(parts):
+            lines = every(own, 2 + k, parts)
+            for i in range(columns):
+                parameters = state_at(params, lines, i)
+                centre, square = _moments(family, parameters)
+                share = 1.0
+                if mixed:
+                    share = shares[k, i]
+                    apart = centre - mean[i]
+                    variance[i] += share * (square + apart * apart)
+                else:
+                    mean[i] = centre
+                    variance[i] = square
+                if chance[i] * share > mixture.NEGLIGIBLE:
+                    spare[mixture.WEIGHT, n] = chance[i] * share
+                    spare[mixture.LOC, n] = centre
+                    spare[mixture.SCALE, n] = _width(family, parameters)
+                    state(spare, family, n, parameters)
+                    n += 1
+        mixture.moments(chance, params[:1], params[1:2], columns, out)
         y = _label(step.number)
         end = spare.shape[1]
         out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, end, family)[0]
@@ -141,13 +219,13 @@ def _positive(kind: type[components.Positive]) -> Answers:
         return 0.0
 
     # By these names numba's cache tells the functions of one family from those of another.
-    for function in (score, summarise):
-        function.__qualname__ = f"{function.__name__}_{kind.name}"
+    for function in (finish, score, summarise):
+        function.__qualname__ = f"{function.__name__}_{kind.__name__}_{mixed:d}"
     return Answers(
         inlined(places),
-        lambda outputs, parts: end,
+        lambda outputs, parts: 2 + (count + 2 * mixed) * parts,
         mixture.FIELDS,
-        _finished,
+        compiled(finish),
         compiled(score),
         compiled(summarise),
     )
@@ -163,26 +241,18 @@ def _negative_binomial_places(outputs: int, parts: int, at: int) -> tuple[int, i
 
 @compiled
 def _negative_binomial_finish(model: Model, params: Floats) -> None:
-    """Weights that sum to one."""
-    parts, total = model.noise.parts, params[0]
-    logs = params[2 + 2 * parts : 2 + 3 * parts]
-    student_t.fold(logs, params[1], total)
-    for k in range(parts):
-        for i in range(whole(total)):
-            logs[k, i] -= total[i]
+    parts = model.noise.parts
+    _normalise(params, 2 + 2 * parts, parts)
 
 
 @compiled
 def _negative_binomial_score(step: RowStep) -> float:
     params = step.params
     parts, density = step.model.noise.parts, step.work[EACH]
-    masses = params[2 + 3 * parts : 2 + 4 * parts]
     for k in range(parts):
-        shape, rate, logs = params[2 + k], params[2 + parts + k], params[2 + 2 * parts + k]
-        counts.log_masses(step.number[LABEL], shape, rate, masses[k])
-        for i in range(whole(density)):
-            masses[k, i] += logs[i]
-    student_t.fold(masses, params[0], density)
+        shape, rate, mass = params[2 + k], params[2 + parts + k], params[2 + 3 * parts + k]
+        counts.log_masses(step.number[LABEL], shape, rate, mass)
+    _fold(params, 2 + 2 * parts, parts, density)
     return 1.0
 
 
@@ -300,7 +370,7 @@ def _categorical_summarise(step: RowStep, levels: Floats, spare: Floats, out: Fl
     return 0.0
 
 
-ANSWERS: dict[type, Answers] = {
+_ANSWERS: dict[type, Answers] = {
     components.StudentT: Answers(
         _student_t_places,
         _student_t_lines,
@@ -309,7 +379,6 @@ ANSWERS: dict[type, Answers] = {
         student_t.score,
         student_t.summarise,
     ),
-    **{kind: _positive(kind) for kind in components.Positive.__subclasses__()},
     components.NegativeBinomial: Answers(
         _negative_binomial_places,
         lambda outputs, parts: 2 + 4 * parts,
@@ -335,3 +404,11 @@ ANSWERS: dict[type, Answers] = {
         _categorical_summarise,
     ),
 }
+
+
+@lru_cache
+def answers_of(family: type, mixed: bool) -> Answers:
+    """What a family is asked; mixed: whether its predictives are mixtures of parts."""
+    if issubclass(family, components.Positive):
+        return _positive(family, mixed)
+    return _ANSWERS[family]

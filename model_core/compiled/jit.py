@@ -40,7 +40,8 @@ OPTIONS = {**_CALLED_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": Tr
 INLINED = {"forceinline": True, **OPTIONS}
 # Files and folders of model_core whose code and constants kernels hold.
 SOURCES = (
-    "anomaly.py", "belief.py", "compiled", "hazard.py", "maths", "quantiles.py", "table.py", "upm",
+    "anomaly.py", "belief.py", "compiled", "components", "hazard.py", "maths", "quantiles.py",
+    "table.py", "upm",
 )  # fmt: skip
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
@@ -258,6 +259,22 @@ def slot_pointer(target: Any, builder: Any, kind: Any, rows: Any, line: Any, slo
     array = arrayobj.make_array(kind)(target, builder, rows)
     width = cgutils.unpack_tuple(builder, array.shape)[1]
     return builder.gep(array.data, [builder.add(builder.mul(line, width), slot)])
+
+
+@intrinsic
+def every(context: Any, like: Any, first: Any, step: Any) -> Any:
+    """Lines from the first on, so far apart: as many as there are parameters in `like`."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, line, apart = arguments
+        lines = []
+        for _ in signature.args[0].types:
+            lines.append(line)
+            line = builder.add(line, apart)
+        return target.make_tuple(builder, signature.return_type, lines)
+
+    kind = numba.types.UniTuple(numba.types.int64, len(like.types))
+    return kind(like, first, step), generate
 
 
 @intrinsic

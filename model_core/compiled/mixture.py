@@ -17,6 +17,7 @@ from model_core.compiled import arithmetic, single
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import OPTIONS, Floats, compiled, inlined, padded, regrouped, state_at
 from model_core.compiled.ops import maths
+from model_core.maths import counterpart
 from model_core.maths.special import FARTHEST, ROOT_2_PI
 from model_core.table import LANES
 
@@ -180,7 +181,7 @@ def sums(
 def _sums_by(x: float, components: Floats, heavy: int, light: int, family: Any) -> Any:
     if isinstance(family, numba.types.Integer):
         return _real_sums
-    reached = getattr(_FAMILIES, f"{family.instance_class.name}_reached")
+    reached = counterpart(family.instance_class.functions.reached, maths)
 
     def positive(
         x: float, components: Floats, heavy: int, light: int, family: Any

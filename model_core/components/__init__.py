@@ -8,7 +8,7 @@ from model_core.components.base import Components, average, join
 from model_core.components.blend import Blend
 from model_core.components.choice import Choice
 from model_core.components.discrete import Bernoulli, Categorical, NegativeBinomial
-from model_core.components.positive import Lomax, Positive
+from model_core.components.positive import Lomax, Positive, PositiveFunctions
 from model_core.components.real import MultivariateStudentT, Normal, SkewedT, StudentT
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "NegativeBinomial",
     "Normal",
     "Positive",
+    "PositiveFunctions",
     "SkewedT",
     "StudentT",
     "average",

@@ -1,22 +1,16 @@
 """Families of predictive distributions, of one output: densities, tails and moments.
 
-`y` is the label. Parameters are as the models of `conjugate` state them.
-
-Of a family of positive labels this is all: torch and kernels find `NAME_log_density`, `NAME_mean`,
-`NAME_variance`, `NAME_width` (standard deviation of a normal whose peak is as high) and
-`NAME_reached` (CDF, density and the density's derivative, of `y >= 0`) by its name.
+`y` is the label. Parameters are as the models of `upm.conjugate` state them. Families of positive
+labels are in `components.positive`.
 """
 
 from __future__ import annotations
 
-import math
-
-from model_core.maths.ops import exp, expm1, log, log1p, maximum, minimum, where
+from model_core.maths.ops import exp, log, log1p, maximum, minimum, where
 from model_core.maths.special import (
     COUNT_SHIFTS,
     FARTHEST,
     HALF_LOG_2PI,
-    ROOT_2_PI,
     peizer_pratt,
     stirling_error,
 )
@@ -57,36 +51,6 @@ def skewed_t_log_density(
     far = error * error * precision * inverse * where(error < 0, square, 1.0 / square)
     height = log(2.0 / (skew + 1.0 / skew))
     return _student_t_at(far, precision, half, factor) + (norm + height)
-
-
-def lomax_log_density(y: float, shape: float, scale: float) -> float:
-    """Log density of a duration that is exponential with a gamma rate; -inf below zero."""
-    inside = log(shape / scale) - (shape + 1.0) * log1p(maximum(y, 0.0) / scale)
-    return where(y < 0, -math.inf, inside)
-
-
-def lomax_reached(y: float, shape: float, scale: float) -> tuple[float, float, float]:
-    """CDF, of all digits however small, density and its derivative."""
-    inverse = 1.0 / (scale + y)
-    cdf = -expm1(-shape * log1p(y / scale))
-    density = shape * inverse * (1.0 - cdf)
-    return cdf, density, -density * (shape + 1.0) * inverse
-
-
-def lomax_mean(shape: float, scale: float) -> float:
-    """`scale / (shape - 1)`; inf for `shape <= 1`."""
-    return where(shape > 1.0, scale / (shape - 1.0), math.inf)
-
-
-def lomax_variance(shape: float, scale: float) -> float:
-    """`mean^2 shape / (shape - 2)`; inf for `shape <= 2`."""
-    mean = lomax_mean(shape, scale)
-    return where(shape > 2.0, mean * mean * shape / (shape - 2.0), math.inf)
-
-
-def lomax_width(shape: float, scale: float) -> float:
-    """The peak is at zero."""
-    return scale / (shape * ROOT_2_PI)
 
 
 def negative_binomial_log_mass(y: float, error: float, shape: float, rate: float) -> float:

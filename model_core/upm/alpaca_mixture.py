@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 
 from model_core.components import Choice, Normal, StudentT
-from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm import lattice
 from model_core.upm.alpaca import Alpaca, AlpacaStats, NoisePrior
-from model_core.upm.base import Starts, Stats, tree_map
+from model_core.upm.base import OUTLIER_SPREAD, Starts, Stats, tree_map
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats, absorb, noise_before
 

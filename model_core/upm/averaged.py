@@ -54,11 +54,11 @@ import numpy as np
 from model_core.components import Blend, SkewedT
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
-from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm import walk
 from model_core.upm.base import (
+    OUTLIER_SPREAD,
     Beside,
     ClosedForm,
     Floats,

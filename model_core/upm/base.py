@@ -20,6 +20,7 @@ from model_core.lazy import Tensor, torch
 Stats = Any  # a NamedTuple of tensors; each model has its own
 Floats = NDArray[np.float64]
 S = TypeVar("S")
+OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
 FARTHEST = 1e6  # scales from the location beyond which a lag or an input counts as that far
 
 
@@ -79,6 +80,7 @@ class UnderlyingModel(ABC):
 
     kind: str  # name of the family, kept in artifacts and stored states
     label: str = "real"  # real | positive | count | binary | class
+    takes_zero: bool = True  # whether a positive label may be 0
     x_dim: int = 0  # numbers in an input; 0: takes none
     y_dim: int = 1  # numbers in a label
     classes: int = 0  # of labels that are class indices

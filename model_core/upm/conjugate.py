@@ -1,8 +1,11 @@
-"""Conjugate models: they need no training. Their equations are in `maths.conjugate`.
+"""Conjugate models: they need no training, and torch and their kernels compute the same text.
 
-A model of this kind is its equations there, a class here with its prior, and a line in `builtin`;
-whose predictives are of a new family, that too (docs/architecture.md). Kernel and torch have the
-rest.
+A model of this kind is its `Equations`, functions as of `maths`, and a class with its statistics
+and its prior: those of `upm.gamma` are in a module of their own (docs/architecture.md). Equations
+are of one output: the parameters of its predictive, its statistics after a label, and the
+parameters of an outlier, where one may be. Statistics are tuples; a weight is the inlier
+responsibility of the label, which counts as that fraction of an observation. Murphy, *Conjugate
+Bayesian analysis of the Gaussian distribution* (2007).
 """
 
 from __future__ import annotations
@@ -25,8 +28,26 @@ from model_core.components import (
 )
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
+from model_core.maths import counterpart
+from model_core.maths.ops import log1p
 from model_core.tensor_ops import maths
-from model_core.upm.base import ClosedForm, Floats, Stats, of_arrays
+from model_core.upm.base import OUTLIER_SPREAD, ClosedForm, Floats, Stats, of_arrays
+
+Numbers = tuple[float, ...]
+
+
+class Equations(NamedTuple):
+    """What a model computes, for each output: functions of numbers, which see nothing else.
+
+    predictive: (stats) parameters of the predictive. update: (stats, y, weight) statistics after a
+    label. wide: (parameters) those of an outlier; None: no label is one. If the prior is a mixture
+    they are stated under one part of it, (stats, part, location), the last of the parameters its
+    log weight less what all parts have in common, and (parameters, part).
+    """
+
+    predictive: Callable[..., Numbers]
+    update: Callable[..., Numbers]
+    wide: Callable[..., Numbers] | None = None
 
 
 class Conjugate(ClosedForm):
@@ -36,7 +57,7 @@ class Conjugate(ClosedForm):
     counts as that fraction of an observation.
     """
 
-    equations: str  # their name in `maths.conjugate`
+    equations: Equations
     statistics: type[Any]  # a NamedTuple of the model's own: its kernel is known by it
     shared: tuple[str, ...] = ()  # names of the statistics that all outputs have together
     family: Any  # class of the predictives
@@ -56,20 +77,17 @@ class Conjugate(ClosedForm):
 
     def outlier(self, prior: Stats, phi: Tensor | None) -> Components | None:
         """The prior predictive, widened, if the equations say how."""
-        widen = self._equation("wide_")
-        return None if widen is None else self._components(prior, phi, widen)
+        widen = self.equations.wide
+        return None if widen is None else self._components(prior, phi, counterpart(widen, maths))
 
     def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
         """Conjugate update with a weighted observation."""
-        after = self._equation("update_")(stats, self.labels(y).unsqueeze(1), weight.unsqueeze(-1))
-        return self.statistics(*after)
+        update = counterpart(self.equations.update, maths)
+        return self.statistics(*update(stats, self.labels(y).unsqueeze(1), weight.unsqueeze(-1)))
 
     def labels(self, y: Tensor) -> Tensor:
         """Labels (B, d) as the equations have them."""
         return y
-
-    def _equation(self, prefix: str = "") -> Callable[..., Any]:
-        return getattr(maths("conjugate"), prefix + self.equations, None)  # type: ignore[return-value]
 
     def _components(
         self, stats: Stats, phi: Tensor | None, widen: Callable[..., Any] | None = None
@@ -81,7 +99,7 @@ class Conjugate(ClosedForm):
             part = stats[0].new_tensor(self.mixture).unbind(-1)
             of_part = (part,)
             more = (part, self.required(phi)[:, None, :, None])
-        parameters = self._equation()(stats, *more)
+        parameters = counterpart(self.equations.predictive, maths)(stats, *more)
         if widen is not None:
             parameters = widen(parameters, *of_part)
         if not self.mixture:
@@ -100,6 +118,30 @@ class GaussianStats(NamedTuple):
     beta: Tensor
 
 
+def gaussian(stats: Numbers) -> Numbers:
+    """Student-t with `2 alpha` degrees of freedom: half of these, location, squared scale.
+
+    stats: normal-inverse-gamma: mean, kappa, alpha, beta (eq. 110).
+    """
+    mean, kappa, alpha, beta = stats
+    return alpha, mean, beta * (kappa + 1.0) / (alpha * kappa)
+
+
+def update_gaussian(stats: Numbers, y: float, weight: float) -> Numbers:
+    """Eq. 86-89 for n = weight."""
+    mean, kappa, alpha, beta = stats
+    error = y - mean
+    gain = weight / (kappa + weight)
+    grown = beta + 0.5 * kappa * gain * (error * error)
+    return mean + gain * error, kappa + weight, alpha + 0.5 * weight, grown
+
+
+def wide_gaussian(parameters: Numbers) -> Numbers:
+    """The prior predictive with ten times its squared scale."""
+    half, location, square = parameters
+    return half, location, square * OUTLIER_SPREAD
+
+
 @dataclass(frozen=True)
 class Gaussian(Conjugate):
     """Unknown mean and variance, independent per dimension; Student-t predictives.
@@ -115,7 +157,7 @@ class Gaussian(Conjugate):
     outlier_rate: float = 0.01
     kind: str = "gaussian"
     needs_scale: bool = True
-    equations = "gaussian"
+    equations = Equations(gaussian, update_gaussian, wide_gaussian)
     statistics = GaussianStats
     shared = ("kappa", "alpha")
     family = StudentT
@@ -135,6 +177,27 @@ class GammaStats(NamedTuple):
     rate: Tensor
 
 
+def exponential(stats: Numbers) -> Numbers:
+    """Lomax: `p(y) = shape scale^shape / (scale + y)^(shape + 1)`.
+
+    stats: gamma over the rate: shape and rate.
+    """
+    shape, rate = stats
+    return shape, rate
+
+
+def update_exponential(stats: Numbers, y: float, weight: float) -> Numbers:
+    """Count the events and add up the time."""
+    shape, rate = stats
+    return shape + weight, rate + weight * y
+
+
+def wide_exponential(parameters: Numbers) -> Numbers:
+    """The prior predictive with ten times its scale, which is its spread."""
+    shape, scale = parameters
+    return shape, scale * OUTLIER_SPREAD
+
+
 @dataclass(frozen=True)
 class Exponential(Conjugate):
     """Positive durations with an unknown rate; Lomax predictives.
@@ -149,7 +212,7 @@ class Exponential(Conjugate):
     kind: str = "exponential"
     label: str = "positive"
     needs_scale: bool = True
-    equations = "exponential"
+    equations = Equations(exponential, update_exponential, wide_exponential)
     statistics = GammaStats
     family = Lomax
 
@@ -166,6 +229,21 @@ class BetaStats(NamedTuple):
     zeros: Tensor
 
 
+def bernoulli(stats: Numbers) -> Numbers:
+    """Posterior mean of the probability of a one.
+
+    stats: beta: pseudo-counts of ones and zeros.
+    """
+    ones, zeros = stats
+    return (ones / (ones + zeros),)
+
+
+def update_bernoulli(stats: Numbers, y: float, weight: float) -> Numbers:
+    """Count the one or the zero."""
+    ones, zeros = stats
+    return ones + weight * y, zeros + weight * (1.0 - y)
+
+
 @dataclass(frozen=True)
 class BernoulliModel(Conjugate):
     """Zeros and ones with an unknown probability; uniform prior. Neither is ever an outlier."""
@@ -175,7 +253,7 @@ class BernoulliModel(Conjugate):
     hazard: float | tuple[float, ...] = BY_STREAM
     kind: str = "bernoulli"
     label: str = "binary"
-    equations = "bernoulli"
+    equations = Equations(bernoulli, update_bernoulli)
     statistics = BetaStats
     family = Bernoulli
 
@@ -191,6 +269,21 @@ class DirichletStats(NamedTuple):
     counts: Tensor
 
 
+def categorical(stats: Numbers) -> Numbers:
+    """Posterior mean of the probability of a class, but for a factor that all classes share.
+
+    stats: Dirichlet: pseudo-count of the class.
+    """
+    (count,) = stats
+    return (count,)
+
+
+def update_categorical(stats: Numbers, y: float, weight: float) -> Numbers:
+    """Count the class; y: 1 where the label is of this class, else 0."""
+    (count,) = stats
+    return (count + weight * y,)
+
+
 @dataclass(frozen=True)
 class CategoricalModel(Conjugate):
     """Class indices with unknown probabilities; uniform prior. None is ever an outlier."""
@@ -200,7 +293,7 @@ class CategoricalModel(Conjugate):
     hazard: float | tuple[float, ...] = BY_STREAM
     kind: str = "categorical"
     label: str = "class"
-    equations = "categorical"
+    equations = Equations(categorical, update_categorical)
     statistics = DirichletStats
     family = Categorical
 
@@ -220,6 +313,38 @@ class CountStats(NamedTuple):
 
     shape: Tensor
     exposure: Tensor
+
+
+def poisson(stats: Numbers, part: Numbers, location: float) -> Numbers:
+    """Negative binomial: shape, mean and log weight under one gamma of the prior.
+
+    With `pi_k Gamma(a, r_k)`, `r_k = a / (c_k m)` around the location `m`, after labels whose
+    weights add up to `N`, and they with their counts to `A - a`,
+
+        p(rate | data) = sum_k w_k Gamma(A, r_k + N),    w_k ~ pi_k r_k^a (r_k + N)^-A.
+
+    stats: shape `A` and exposure `N`. part: `a / c_k`, the least of these, `log pi_k - a log c_k`,
+    and what to add to that for outliers.
+    """
+    shape, exposure = stats
+    start, least, log_weight, _ = part
+    start = start / location
+    least = least / location
+    # In terms of the least: a shape of 1e12 times a logarithm would leave no digits.
+    seen = shape * log1p((start - least) / (least + exposure))
+    return shape, shape / (start + exposure), log_weight - seen
+
+
+def update_poisson(stats: Numbers, y: float, weight: float) -> Numbers:
+    """Add the counts and the exposure."""
+    shape, exposure = stats
+    return shape + weight * y, exposure + weight
+
+
+def wide_poisson(parameters: Numbers, part: Numbers) -> Numbers:
+    """The prior predictive, more often far off."""
+    shape, rate, log_weight = parameters
+    return shape, rate, log_weight + part[3]
 
 
 @dataclass(frozen=True)
@@ -246,13 +371,13 @@ class Poisson(Conjugate):
     kind: str = "poisson"
     label: str = "count"
     needs_scale: bool = True
-    equations = "poisson"
+    equations = Equations(poisson, update_poisson, wide_poisson)
     statistics = CountStats
     family = NegativeBinomial
 
     @property
     def mixture(self) -> tuple[tuple[float, ...], ...]:
-        """Of each gamma; see `maths.conjugate.poisson`."""
+        """Of each gamma; see `poisson`."""
         least = self.shape / self.factors[-1]
         gammas = zip(self.factors, self.weights, self.outlier_weights, strict=True)
         return tuple(

@@ -17,9 +17,8 @@ from torch.nn.functional import linear, pad
 
 from model_core.components import Normal
 from model_core.encoder import ACTIVATIONS, Mlp
-from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm import recurrent
-from model_core.upm.base import Block, Starts, Stats, tree_map
+from model_core.upm.base import OUTLIER_SPREAD, Block, Starts, Stats, tree_map
 from model_core.upm.learned import Learned
 
 

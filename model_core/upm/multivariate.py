@@ -10,9 +10,8 @@ import numpy as np
 from model_core.components import MultivariateStudentT
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor
-from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm import wishart
-from model_core.upm.base import ClosedForm, Floats, Stats, of_arrays
+from model_core.upm.base import OUTLIER_SPREAD, ClosedForm, Floats, Stats, of_arrays
 from model_core.upm.conjugate import Gaussian
 
 

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from model_core.components import Categorical
 from model_core.encoder import Encoder
-from model_core.maths.conjugate import OUTLIER_SPREAD
-from model_core.upm.base import Block, Starts, Stats, UnderlyingModel
+from model_core.upm.base import OUTLIER_SPREAD, Block, Starts, Stats, UnderlyingModel
 from model_core.upm.discriminant import Classes, densities
 
 COLUMNS = 100  # observations whose densities are spread out over all starts at once

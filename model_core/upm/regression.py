@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from model_core.components import Normal, StudentT
 from model_core.lazy import Tensor, torch
-from model_core.maths.conjugate import OUTLIER_SPREAD
-from model_core.upm.base import Block, Stats, UnderlyingModel
+from model_core.upm.base import OUTLIER_SPREAD, Block, Stats, UnderlyingModel
 
 
 class NoisyStats(NamedTuple):

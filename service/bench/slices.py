@@ -96,7 +96,7 @@ def rows_of(model: str, count: int, seed: int = 1) -> list[dict[str, Any]]:
     match model:
         case "poisson":
             return [{"y": int(y)} for y in draw.poisson(level)]
-        case "exponential":
+        case "exponential" | "gamma":
             return [{"y": round(float(y), 4)} for y in draw.exponential(level)]
         case "bernoulli":
             return [{"y": int(y)} for y in draw.random(count) < level / 20]

@@ -9,9 +9,8 @@ import numpy as np
 
 from moca_client.responses import Explanation, Numbers, RegimeStatistics
 from model_core import explanation
+from model_core.upm.builtin import BUILTIN
 from service import wire
-
-LABELS: dict[str, explanation.Labels] = {"poisson": "counts", "exponential": "durations"}
 
 
 class Sides(NamedTuple):
@@ -36,7 +35,8 @@ def sides_of(
     """
     outputs = head.y_dim or 1
     left, right = (np.array(side, dtype=float).reshape(-1, outputs) for side in (before, after))
-    labels = LABELS.get(head.settings.model.partition("@")[0], "numbers")
+    built_in = BUILTIN.get(head.settings.model)
+    labels: explanation.Labels = "numbers" if built_in is None else built_in.labels
     if first is not None and first.probabilities is not None:
         labels = "classes"
     text = None if head.x_dim else explanation.explain(left, right, labels)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
-from scipy.special import expit, log_softmax, logsumexp
+from scipy.special import expit, gammaln, log_softmax, logsumexp
 
 SPREAD = 10.0  # an outlier's squared scale, or dispersion, in those of the prior
 
@@ -137,6 +137,24 @@ class Exponential(Reference):
     def log_density(self, x, y, past, spread=1.0):
         rate = spread * (self.model.shape - 1) * self.location + past.weight @ past.y
         return stats.lomax.logpdf(y, self.model.shape + past.weight.sum(), scale=rate).sum()
+
+
+class Gamma(Reference):
+    """Every shape's own posterior of the rate, weighted by how well it explained the window."""
+
+    def log_density(self, x, y, past, spread=1.0):
+        m, evidence, label = self.model, [], []
+        total, seen = past.weight @ past.y[:, 0], past.weight.sum()
+        logs = past.weight @ np.log(past.y[:, 0])
+        for k in m.shapes:
+            first = (m.prior_shape - 1) * float(self.location[0]) / k
+            tail = m.prior_shape + k * seen
+            # The integral of gamma times likelihood, but for what all of them have in common.
+            explained = m.prior_shape * np.log(first) + gammaln(tail) - tail * np.log(first + total)
+            evidence.append(explained + k * logs - seen * gammaln(k))
+            scale = spread * (first + total)
+            label.append(evidence[-1] + stats.betaprime.logpdf(y[0], k, tail, scale=scale))
+        return float(logsumexp(label) - logsumexp(evidence))
 
 
 # --- regressions ----------------------------------------------------------------------------------
@@ -394,6 +412,7 @@ _BY_CLASS = {
     "BernoulliModel": Bernoulli,
     "CategoricalModel": Categorical,
     "Exponential": Exponential,
+    "Gamma": Gamma,
     "Alpaca": Alpaca,
     "AlpacaMixture": AlpacaMixture,
     "Linear": Linear,

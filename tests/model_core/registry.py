@@ -25,6 +25,7 @@ from model_core.upm.averaged import Averaged
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import Poisson
 from model_core.upm.fleet import Fleet
+from model_core.upm.gamma import Gamma
 from model_core.upm.joint import Joint
 from model_core.upm.multivariate import Multivariate
 from tests.model_core import references
@@ -143,6 +144,16 @@ def exponential() -> Case:
         return without_inputs(rng.exponential(np.where(halves(steps), 20, 1.5)))
 
     return make("exponential", conjugate.Exponential(shape=2.3), draw, [3.2])
+
+
+def gamma() -> Case:
+    """Durations that become more regular."""
+
+    def draw(rng, steps):
+        shape = np.where(halves(steps), 9.0, 1.5)
+        return without_inputs(rng.gamma(shape, 4.0 / shape))
+
+    return make("gamma", Gamma(shapes=(1.0, 3.0, 11.0), prior_shape=2.3), draw, [3.2])
 
 
 # --- regressions ----------------------------------------------------------------------------------
@@ -362,6 +373,7 @@ BUILDERS: dict[str, Callable[[], Case]] = {
     "bernoulli": bernoulli,
     "categorical": categorical,
     "exponential": exponential,
+    "gamma": gamma,
     "alpaca-1": alpaca_case,
     "alpaca-2": lambda: alpaca_case(2),
     "alpaca-unknown-1": lambda: alpaca_case(1, noisy=True),

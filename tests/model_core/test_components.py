@@ -24,6 +24,7 @@ from model_core.components import (
 from model_core.components.base import average
 from model_core.components.either import Either
 from model_core.predictive import Mixture
+from model_core.upm.gamma import BetaPrime
 from tests.model_core.cases import run, series
 from tests.model_core.registry import case, tensor
 
@@ -179,6 +180,26 @@ def test_lomax():
     assert found.variance().tolist() == pytest.approx([math.inf] * 4 + [20, 2])
 
 
+def test_beta_prime():
+    for shape, tail, scale in ((1, 2.5, 3), (5, 40, 1e-9), (16, 2e3, 1e12)):
+        y = scale * shape / tail * 10.0 ** np.arange(-6, 2, 0.5)
+        one = BetaPrime(*(tensor([value]) for value in (shape, tail, scale)))
+        exact = stats.betaprime(shape, tail, scale=scale)
+        close(one.log_density(tensor(y)), exact.logpdf(y), atol=1e-9, rtol=1e-12)
+        close(one.cdf(tensor(y)), exact.cdf(y), atol=1e-14, rtol=1e-12)
+        close(one.evaluate(tensor(y), one.table())[1], exact.pdf(y), atol=1e-300, rtol=1e-10)
+        close(one.mean(), exact.mean(), atol=0, rtol=1e-13)
+        close(one.variance(), exact.var(), atol=0, rtol=1e-12)
+        peak = scale * (shape - 1) / (tail + 1)
+        height = tail / scale if shape == 1 else exact.pdf(peak)
+        close(one.width(), 1 / (math.sqrt(2 * math.pi) * height), atol=0, rtol=1e-11)
+        assert one.log_density(tensor([0.0, -1e-9, -math.inf])).tolist() == [-math.inf] * 3
+        assert one.cdf(tensor([0.0, -1.0, math.inf])).tolist() == [0, 0, 1]
+    heavy = BetaPrime(tensor([4.0, 4.0]), tensor([1.0, 2.0]), tensor([3.0, 3.0]))
+    assert heavy.mean().tolist() == [math.inf, 12]
+    assert heavy.variance().tolist() == [math.inf] * 2
+
+
 # --- moments and draws of a mixture ---------------------------------------------------------------
 
 
@@ -232,6 +253,7 @@ SAMPLED = {
     "normal": mixture(Normal, [0.2, 0.8], [-3, 1], [0.5, 2.0]),
     "student": mixture(StudentT, [0.3, 0.7], [8.0, 9.0], [-2, 4], [1.0, 0.3]),
     "duration": mixture(Lomax, [0.4, 0.6], [8.0, 9.0], [1.0, 30.0]),
+    "regular duration": mixture(BetaPrime, [0.4, 0.6], [2.0, 9.0], [8.0, 20.0], [1.0, 30.0]),
     "count": mixture(NegativeBinomial, [0.4, 0.6], [0.5, 9.0], [4.0, 20.0]),
     "binary": mixture(Bernoulli, [0.4, 0.6], [0.9, 0.2]),
 }

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from model_core.upm.builtin import Options, build
+from model_core.stream.detector import Detector
+from model_core.upm.builtin import BUILTIN, Options, build
 from model_core.upm.conjugate import Poisson
+from model_core.upm.gamma import Gamma
 from tests.model_core.cases import of_labels, walk
 from tests.model_core.registry import Case, case, tensor
 
 
 def test_priors_have_a_variance():
     """With the parameters that a stream gets, of any location and scale."""
-    for name in ("gaussian", "multivariate", "exponential", "poisson"):
+    for name in ("gaussian", "multivariate", "exponential", "gamma", "poisson"):
         model = build(name, Options(y_dim=2))
         for size in (1e-6, 1.0, 1e6):
             given = [tensor([[size] * model.y_dim])] * 2
@@ -79,3 +81,36 @@ def test_shares_of_the_gammas_survive_any_number_of_counts():
         assert np.isfinite(found).all()
         assert torch.isfinite(mixture.log_prob(tensor([[2.0]]))).all()
         assert torch.isfinite(mixture.quantile(tensor([0.5]))).all()
+
+
+def test_the_shape_of_durations_is_learned_and_its_change_found():
+    """Of one mean throughout; a shape between two of the grid is one of both."""
+    rng = np.random.default_rng(3)
+    durations = [*rng.gamma(1.0, 5.0, 100), *rng.gamma(12.0, 5.0 / 12, 100)]
+    found = Detector("gamma").update_many(durations)
+    assert found[99].changed_probability < 0.2
+    starts = [e.start for e in (answer.event for answer in found) if e and e.state == "confirmed"]
+    assert starts
+    assert 95 <= starts[-1] <= 105
+    blind = Detector("exponential").update_many(durations)
+    assert not any(answer.event for answer in blind)
+    model = Gamma()
+    stats = model.prior(tensor([[5.0]]), tensor([[1.0]]))
+    for y in durations[100:]:
+        stats = model.update(stats, None, tensor([[y]]), tensor([[1.0]]))
+    predictive = model.predictive(stats, tensor([[5.0]]))
+    likely = predictive.log_weight.exp()[0, 0, 0]
+    assert likely[3:].sum().item() > 0.99
+
+
+def test_shapes_are_whole_numbers_of_the_sum():
+    for shapes in ((0.5,), (1.5,), (32.0,)):
+        with pytest.raises(ValueError, match="shapes"):
+            Gamma(shapes=shapes)
+
+
+def test_all_models_are_explained_by_their_kind_of_label():
+    kinds = {"count": "counts", "positive": "durations"}
+    for entry in BUILTIN.values():
+        label = entry.build(entry.example).label
+        assert entry.labels == kinds.get(label, "numbers"), entry.name

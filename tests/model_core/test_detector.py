@@ -503,7 +503,7 @@ y[50:] += 9
 both = np.stack((y, rng.normal(size=80)), 1)
 series = {
     "averaged": y, "gaussian": y, "autoregressive": y, "linear": y, "poisson": np.abs(y).round(),
-    "exponential": np.abs(y), "bernoulli": y > 5, "categorical": y > 5,
+    "exponential": np.abs(y), "gamma": np.abs(y), "bernoulli": y > 5, "categorical": y > 5,
     "joint": both, "multivariate": both,
 }
 for name, labels in series.items():
@@ -531,7 +531,7 @@ def test_built_in_models_work_where_torch_is_not_installed(tmp_path):
     command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "detector")]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines.pop() == "this needs torch, which is not installed"
-    assert len(lines) == 10
+    assert len(lines) == 11
     for line in lines:
         name, *starts = line.split()
         assert "50" in starts, line

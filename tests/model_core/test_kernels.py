@@ -45,8 +45,8 @@ from tests.model_core.registry import NAMES, case
 QUICK = ("gaussian-3", "poisson", "alpaca-unknown-2", "averaged-2")
 # Of every other class one: all its models share what is compiled.
 CLASSES = (
-    "bernoulli", "categorical", "exponential", "autoregressive-all", "joint-2", "multivariate-2",
-    "fleet-2", "pcoc-3",
+    "bernoulli", "categorical", "exponential", "gamma", "autoregressive-all", "joint-2",
+    "multivariate-2", "fleet-2", "pcoc-3",
 )  # fmt: skip
 WITHOUT = ("alpaca-mixture-1", "alpaca-mixture-unknown-2", "lstm-2")
 every_class = pytest.mark.parametrize(

@@ -63,6 +63,7 @@ MODELS: dict[str, tuple[dict[str, Any], Callable[[list[float]], Labels], bool]] 
     "bernoulli": ({}, BITS, False),
     "categorical": ({"classes": 4}, CLASSES, False),
     "exponential": ({}, DURATIONS, False),
+    "gamma": ({}, DURATIONS, False),
     "linear": ({}, _numbers, True),
     "autoregressive": ({"order": 2, "trend": True}, _numbers, False),
     "multivariate": ({}, _pairs, False),

@@ -21,12 +21,11 @@ from model_core.compiled.models import student_t, walk
 from model_core.compiled.models.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise, RowStep
-from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.regression import SCALES
 from model_core.maths.walk import TAILS
 from model_core.upm import averaged
 from model_core.upm.averaged import EXPERTS, LAG, LINE, REACH, UNIT
-from model_core.upm.base import FARTHEST
+from model_core.upm.base import FARTHEST, OUTLIER_SPREAD
 
 MANY = len(SCALES)
 FEATURES = tuple(expert.feature for expert in EXPERTS)

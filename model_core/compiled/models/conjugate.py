@@ -1,4 +1,4 @@
-"""Models of `upm.conjugate`: loops over outputs, parts and slots around `maths.conjugate`.
+"""Conjugate models, see `upm.conjugate`: loops over outputs, parts and slots around equations.
 
 The class of a model's statistics decides on its equations, the family of its predictives on scores
 and summaries (`compiled.families`). An instance of that class, of ones where a statistic is of each
@@ -18,7 +18,7 @@ from numba.extending import overload
 
 from model_core.compiled import LABEL
 from model_core.compiled.belief import SHARE
-from model_core.compiled.families import ANSWERS
+from model_core.compiled.families import Answers, answers_of
 from model_core.compiled.jit import (
     INLINED,
     Floats,
@@ -31,16 +31,16 @@ from model_core.compiled.jit import (
 )
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Functions, Model, Noise, RowStep, forget
-from model_core.upm import conjugate
+from model_core.maths import counterpart
+from model_core.upm.conjugate import Conjugate
 
-_EQUATIONS = maths("conjugate")
-_MODEL_OF = {model.statistics: model for model in conjugate.Conjugate.__subclasses__()}
+_MODEL_OF: dict[type[Any], type[Conjugate]] = {}  # by statistics: those that `functions_of` has met
 
 
-def of(model: conjugate.Conjugate) -> tuple[Model, Functions]:
+def of(model: Conjugate) -> tuple[Model, Functions]:
     """Sizes and functions of a model."""
     outputs, parts = model.classes or model.y_dim, max(len(model.mixture), 1)
-    answers = ANSWERS[model.family]
+    answers = answers_of(model.family, bool(model.mixture))
     sizes = Model(
         outputs=model.y_dim,
         kept=sum(1 if name in model.shared else outputs for name in model.statistics._fields),
@@ -48,7 +48,7 @@ def of(model: conjugate.Conjugate) -> tuple[Model, Functions]:
         classes=model.classes,
         spare=answers.spare,
         spares=parts,
-        outliers=int(hasattr(_EQUATIONS, f"wide_{model.equations}")),
+        outliers=int(model.equations.wide is not None),
         noise=Noise(parts, 0, np.ones(parts)),
         numbers=np.array([*chain(*model.mixture)], dtype=float),
     )
@@ -56,11 +56,12 @@ def of(model: conjugate.Conjugate) -> tuple[Model, Functions]:
 
 
 @lru_cache
-def functions_of(kind: type[conjugate.Conjugate]) -> Functions:
+def functions_of(kind: type[Conjugate]) -> Functions:
     """Functions of all models of a class."""
     names = kind.statistics._fields
     which = kind.statistics(*(int(name not in kind.shared) for name in names))
-    answers = ANSWERS[kind.family]
+    answers = answers_of(kind.family, _is_mixture(kind))
+    _MODEL_OF[kind.statistics] = kind
 
     def predict(step: RowStep) -> float:
         return _predict(which, step)
@@ -71,7 +72,7 @@ def functions_of(kind: type[conjugate.Conjugate]) -> Functions:
 
     # By these names numba's cache tells the functions of one class from those of another.
     for function in (predict, learn):
-        function.__qualname__ = f"{function.__name__}_{kind.equations}"
+        function.__qualname__ = f"{function.__name__}_{kind.kind}"
     return Functions(compiled(predict), answers.score, compiled(learn), forget, answers.summarise)
 
 
@@ -129,13 +130,18 @@ def put(
 # --- equations ------------------------------------------------------------------------------------
 
 
-def _kind(which: Any) -> type[conjugate.Conjugate]:
+def _kind(which: Any) -> type[Conjugate]:
     return _MODEL_OF[which.instance_class]
 
 
-def _equation(which: Any, prefix: str = "") -> Any:
-    """Of the model whose statistics are of this type; None: it has none."""
-    return getattr(_EQUATIONS, prefix + _kind(which).equations, None)
+def _answers(which: Any) -> Answers:
+    kind = _kind(which)
+    return answers_of(kind.family, _is_mixture(kind))
+
+
+def _is_mixture(kind: type[Conjugate]) -> bool:
+    """Whether the prior of the models of a class is one."""
+    return kind.mixture is not Conjugate.mixture
 
 
 def _predictive(which: Any, stats: Any, part: Any, location: float) -> Any:
@@ -160,37 +166,38 @@ def _finish(which: Any, model: Any, params: Floats) -> None:
 
 @overload(_predictive, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _predictive_by(which: Any, stats: Any, part: Any, location: float) -> Any:
-    function = _equation(which)
-    if _kind(which).mixture is conjugate.Conjugate.mixture:
-        return lambda which, stats, part, location: function(stats)
-    return lambda which, stats, part, location: function(stats, part, location)
+    function = counterpart(_kind(which).equations.predictive, maths)
+    if _is_mixture(_kind(which)):
+        return lambda which, stats, part, location: function(stats, part, location)
+    return lambda which, stats, part, location: function(stats)
 
 
 @overload(_widen, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _widen_by(which: Any, parameters: Any, part: Any) -> Any:
-    function = _equation(which, "wide_")
-    if function is None:  # no label is an outlier
+    wide = _kind(which).equations.wide
+    if wide is None:  # no label is an outlier
         return lambda which, parameters, part: parameters
-    if _kind(which).mixture is conjugate.Conjugate.mixture:
-        return lambda which, parameters, part: function(parameters)
-    return lambda which, parameters, part: function(parameters, part)
+    function = counterpart(wide, maths)
+    if _is_mixture(_kind(which)):
+        return lambda which, parameters, part: function(parameters, part)
+    return lambda which, parameters, part: function(parameters)
 
 
 @overload(_update, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _update_by(which: Any, stats: Any, y: float, weight: float) -> Any:
-    function = _equation(which, "update_")
+    function = counterpart(_kind(which).equations.update, maths)
     return lambda which, stats, y, weight: function(stats, y, weight)
 
 
 @overload(_places, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _places_by(which: Any, outputs: int, parts: int, at: int) -> Any:
-    places = ANSWERS[_kind(which).family].places
+    places = _answers(which).places
     return lambda which, outputs, parts, at: places(outputs, parts, at)
 
 
 @overload(_finish, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
 def _finish_by(which: Any, model: Any, params: Floats) -> Any:
-    finish = ANSWERS[_kind(which).family].finish
+    finish = _answers(which).finish
     return lambda which, model, params: finish(model, params)
 
 

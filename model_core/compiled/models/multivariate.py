@@ -11,8 +11,8 @@ from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.jit import Floats, compiled
 from model_core.compiled.models import student_t, wishart
 from model_core.compiled.step import ALONE, Functions, Model, RowStep, forget
-from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.upm import multivariate
+from model_core.upm.base import OUTLIER_SPREAD
 
 MOST_OUTPUTS = 8  # beyond it one factorisation for all hypotheses is faster
 

@@ -17,9 +17,9 @@ from model_core.compiled.jit import Floats, compiled, statistics_line, whole
 from model_core.compiled.models import student_t
 from model_core.compiled.models.regression import numbers
 from model_core.compiled.step import Functions, Model, RowStep
-from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import pcoc
+from model_core.upm.base import OUTLIER_SPREAD
 
 LOG_2PI = 2 * HALF_LOG_2PI
 

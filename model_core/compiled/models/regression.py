@@ -20,10 +20,9 @@ from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.jit import Floats, call, compiled, statistics_line, whole
 from model_core.compiled.models import lags, student_t
 from model_core.compiled.step import ALONE, Functions, Model, Noise, RowStep
-from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import alpaca, linear
-from model_core.upm.base import FARTHEST
+from model_core.upm.base import FARTHEST, OUTLIER_SPREAD
 from model_core.upm.linear import HARMONICS, TREND_UNIT
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from model_core.compiled.belief import CHANCE, EACH
 from model_core.compiled.jit import Floats, call, compiled, either, inlined, whole
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Noise, RowStep
-from model_core.maths.conjugate import OUTLIER_SPREAD
 from model_core.maths.special import ROOT_2_PI
+from model_core.upm.base import OUTLIER_SPREAD
 
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with

@@ -101,6 +101,7 @@ KINDS = {
     "joint-partial": Kind("joint", partial, y_dim=3),
     "poisson": Kind("poisson", count),
     "exponential": Kind("exponential", duration),
+    "gamma": Kind("gamma", duration),
     "bernoulli": Kind("bernoulli", coin, warms_up=False),
     "categorical": Kind("categorical", symbol, {"classes": 4}, classes=4, warms_up=False),
     "linear": Kind("linear", slope, x_dim=1),

@@ -40,7 +40,7 @@ def labels(model, count, seed=5):
     y = [rng.gauss(LEVELS[t // 30 % 4], 1.0) for t in range(count)]
     if model == "poisson":
         y = [float(round(abs(10 * value))) for value in y]
-    if model == "exponential":
+    if model in ("exponential", "gamma"):
         y = [abs(value) + 0.1 for value in y]
     if model == "bernoulli":
         y = [float(value > 2) for value in y]
@@ -128,6 +128,7 @@ SETTINGS = [
     {"model": "gaussian", "anomaly_alarm": 0.97},
     {"model": "poisson"},
     {"model": "exponential"},
+    {"model": "gamma"},
     {"model": "bernoulli"},
     {"model": "gaussian", "confirm_after": 5, "hazard": 0.05},
     {"model": "gaussian", "false_alarm_every": 300.0, "max_hypotheses": 12, "outlier_rate": 0.02},

@@ -13,8 +13,8 @@ from tests.service.worker.conftest import BAD, Fragile, slug
 from tests.service.worker.kinds import KINDS, configure, series
 
 ALL = [i / 100 for i in range(1, 100)]
-KINDS_REFUSED = ("gaussian", "categorical", "exponential", "linear-3", "autoregressive-all",
-                 "poisson", "bernoulli", "multivariate-3")  # fmt: skip
+KINDS_REFUSED = ("gaussian", "categorical", "exponential", "gamma", "linear-3",
+                 "autoregressive-all", "poisson", "bernoulli", "multivariate-3")  # fmt: skip
 DIMENSION, RANGE, CONFLICT = "dimension-mismatch", "label-out-of-range", "settings-conflict"
 
 
@@ -50,6 +50,7 @@ REFUSED = [
     (label("categorical", 1.5), 422, RANGE, "y"),
     (label("categorical", 1.0, x=[1.0]), 422, DIMENSION, "x"),
     (label("exponential", -1e-9), 422, RANGE, "y"),
+    (label("gamma", 0.0), 422, RANGE, "y"),
     (label("exponential", [1.0, 2.0]), 422, DIMENSION, "y"),
     (label("linear-3", [1.0, 2.0]), 422, DIMENSION, "x"),
     (label("linear-3", [1.0, 2.0], x=[1.0]), 422, DIMENSION, "x"),

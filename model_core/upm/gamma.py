@@ -1,0 +1,186 @@
+"""Positive durations with a shape: a conjugate model, all of it. Its formulas: docs/mathematics.md.
+
+Under one shape `k` durations are gamma and the prior of their rate is, too. The prior of the shape
+is a grid: what a regime says of each of its points are the same three sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from model_core.components import Positive, PositiveFunctions
+from model_core.hazard import BY_STREAM
+from model_core.lazy import Tensor, torch
+from model_core.maths.ops import exp, log, log1p, maximum, where
+from model_core.maths.special import HALF_LOG_2PI, ROOT_2_PI, stirling_error
+from model_core.upm.base import OUTLIER_SPREAD, Floats, Stats, of_arrays
+from model_core.upm.conjugate import Conjugate, Equations, Numbers
+
+LARGEST_SHAPE = 16  # as many terms has the distribution function
+TINY = 1e-300  # whose logarithm is still finite
+
+# --- predictive of one shape: a gamma whose rate is one, `y / scale` of a beta prime --------------
+
+
+def log_density(y: float, shape: float, tail: float, scale: float) -> float:
+    """`x^k / (y B(k, a) (1 + x)^(a + k))` with `x = y / scale`; -inf of what is not above zero.
+
+    By Stirling's formula with its errors, whose large terms cancel on paper.
+    """
+    ratio = maximum(y / scale, TINY)
+    both = tail + shape
+    inside = (shape - 1.0) * log(ratio * both / shape) - both * log1p(ratio)
+    inside = inside + (tail - 0.5) * log1p(shape / tail) + log(both / scale) - 0.5 * log(shape)
+    errors = stirling_error(both) - stirling_error(tail) - stirling_error(shape)
+    return where(y > 0.0, inside + errors - HALF_LOG_2PI, -math.inf)
+
+
+def reached(y: float, shape: float, tail: float, scale: float) -> tuple[float, float, float]:
+    """CDF, density and its derivative.
+
+    Of a whole shape the upper tail is the sum of so many masses of a negative binomial, the last of
+    which is the density but for a factor.
+    """
+    inverse = 1.0 / (scale + y)
+    share = 1.0 / (1.0 + scale / y)
+    term = exp(-tail * log1p(y / scale))
+    beyond = 0.0 * term
+    last = term
+    for j in range(LARGEST_SHAPE):
+        counts = shape > j
+        beyond = beyond + where(counts, term, 0.0)
+        last = where(counts, term, last)
+        term = term * (share * (tail + j) / (j + 1.0))
+    density = last * (tail + shape - 1.0) * inverse
+    slope = (shape - 1.0) / maximum(y, TINY) - (tail + shape) * inverse
+    return 1.0 - beyond, density, density * slope
+
+
+def mean(shape: float, tail: float, scale: float) -> float:
+    """`scale shape / (tail - 1)`; inf for `tail <= 1`."""
+    return where(tail > 1.0, scale * shape / (tail - 1.0), math.inf)
+
+
+def variance(shape: float, tail: float, scale: float) -> float:
+    """`mean^2 (shape + tail - 1) / (shape (tail - 2))`; inf for `tail <= 2`."""
+    centre = mean(shape, tail, scale)
+    spread = centre * centre * (shape + tail - 1.0) / (shape * (tail - 2.0))
+    return where(tail > 2.0, spread, math.inf)
+
+
+def width(shape: float, tail: float, scale: float) -> float:
+    """The peak is at `scale (shape - 1) / (tail + 1)`."""
+    _, height, _ = reached(scale * (shape - 1.0) / (tail + 1.0), shape, tail, scale)
+    return 1.0 / (ROOT_2_PI * height)
+
+
+class _BetaPrime(NamedTuple):
+    shape: Tensor
+    tail: Tensor
+    scale: Tensor
+
+
+class BetaPrime(_BetaPrime, Positive):
+    """Gamma durations of a whole shape whose rate is gamma; `tail` and `scale` are the rate's.
+
+    The mean exists for `tail > 1`, the variance for `tail > 2`.
+    """
+
+    functions = PositiveFunctions(log_density, reached, mean, variance, width)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Ratio of two gamma draws."""
+        above = torch._standard_gamma(self.shape, generator=generator)
+        below = torch._standard_gamma(self.tail, generator=generator)
+        drawn: Tensor = self.scale * above / below
+        return drawn
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+class DurationStats(NamedTuple):
+    """Sums over labels, of weights, of these times labels and times their logs: (B, S, 1)."""
+
+    counted: Tensor
+    total: Tensor
+    logs: Tensor
+
+
+def predictive(stats: Numbers, part: Numbers, location: float) -> Numbers:
+    """Shape, tail, scale and log weight under one shape.
+
+    part: `k`, `log Gamma(k)`, log of its probability, shape `a` of the rate's prior. The mean of a
+    regime, `k` over its rate, has one prior whatever `k`: its own mean is the location.
+    """
+    counted, total, logs = stats
+    shape, log_gamma, log_weight, prior = part
+    tail = prior + shape * counted
+    start = (prior - 1.0) * location / shape
+    scale = start + total
+    # The evidence, by Stirling's formula: terms of the size of `counted log(counted)` are left out.
+    explained = shape * (counted * (log(tail / scale) - 1.0) + logs) - counted * log_gamma
+    explained = explained + (prior - 0.5) * log(tail) + stirling_error(tail)
+    return shape + 0.0 * counted, tail, scale, log_weight + explained - prior * log1p(total / start)
+
+
+def wide(parameters: Numbers, part: Numbers) -> Numbers:
+    """The prior predictive with ten times its scale, which is its spread."""
+    shape, tail, scale, log_weight = parameters
+    return shape, tail, scale * OUTLIER_SPREAD, log_weight
+
+
+def update(stats: Numbers, y: float, weight: float) -> Numbers:
+    """Add up."""
+    counted, total, logs = stats
+    return counted + weight, total + weight * y, logs + weight * log(maximum(y, TINY))
+
+
+@dataclass(frozen=True)
+class Gamma(Conjugate):
+    """Positive durations with an unknown rate and an unknown shape, one of `shapes`.
+
+    These are whole numbers. `prior_shape` is that of the prior of the rate, above 2 so that a
+    variance exists.
+    """
+
+    shapes: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    prior_shape: float = 2.5
+    hazard: float | tuple[float, ...] = BY_STREAM
+    outlier_rate: float = 0.01
+    kind: str = "gamma"
+    label: str = "positive"
+    takes_zero: bool = False
+    needs_scale: bool = True
+    equations = Equations(predictive, update, wide)
+    statistics = DurationStats
+    family = BetaPrime
+
+    def __post_init__(self) -> None:
+        if any(not 1 <= shape <= LARGEST_SHAPE or shape % 1 for shape in self.shapes):
+            raise ValueError(
+                f"expected shapes of 1 to {LARGEST_SHAPE}, whole numbers, got {self.shapes}"
+            )
+
+    @property
+    def mixture(self) -> tuple[tuple[float, ...], ...]:
+        """Of each shape; see `predictive`."""
+        log_weight = -math.log(len(self.shapes))
+        return tuple((k, math.lgamma(k), log_weight, self.prior_shape) for k in self.shapes)
+
+    def fresh(self, location: Floats, scale: Floats) -> Stats:
+        """Nothing seen."""
+        nothing = np.zeros_like(location[:, None])
+        return of_arrays(DurationStats, nothing, nothing, nothing)
+
+    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
+        """The location (B, 1), which the prior of the mean is centred on."""
+        return location
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """The location (B, 1)."""
+        return context
