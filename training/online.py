@@ -31,9 +31,9 @@ class Followed(NamedTuple):
     events: each state change of an event with its position. served: starts of the segmentation of
     the retained history, without the first. seasons: periods of the seasons that are known from a
     position on, where these change. warmup: observations of the warm-up. log_score, changed,
-    recent, anomaly: (T,) log score (nan without a label, as the anomaly), `changed_probability`,
-    `recent_change_probability` and `anomaly`, all nan in the warm-up. summary: of the predictives
-    (T rows), empty unless quantiles were wanted.
+    recent, anomaly, evidence: (T,) log score (nan without a label, as the anomaly),
+    `changed_probability`, `recent_change_probability`, `anomaly` and `evidence`, all nan in the
+    warm-up. summary: of the predictives (T rows), empty unless quantiles were wanted.
     """
 
     events: list[tuple[int, Event]]
@@ -44,6 +44,7 @@ class Followed(NamedTuple):
     changed: Floats
     recent: Floats
     anomaly: Floats
+    evidence: Floats
     summary: Summary
 
     def confirmed(self) -> list[int]:
@@ -72,7 +73,7 @@ def follow(
             raise Refused(NOT_FINITE)
         observations[len(taken)] = refused._replace(y=(math.nan,) * model.y_dim)
         taken += pipeline.take_series(0, observations[len(taken) :])
-    nothing = np.full(4, np.nan)
+    nothing = np.full(5, np.nan)
     numbers = np.array(
         [
             nothing
@@ -82,6 +83,7 @@ def follow(
                 step.readout.changed_probability,
                 step.readout.recent_change_probability,
                 step.anomaly,
+                step.readout.evidence,
             )
             for step in taken
         ]
@@ -100,6 +102,7 @@ def follow(
         changed=numbers[:, 1],
         recent=numbers[:, 2],
         anomaly=numbers[:, 3],
+        evidence=numbers[:, 4],
         summary=Summary(np.array(summaries).reshape(len(taken), width), model.y_dim, model.label),
     )
 

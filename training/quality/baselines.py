@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple
 
+import numba
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
@@ -37,6 +38,8 @@ NAB_LEAST_SD = 1e-6
 
 NOTHING = "no change"
 EVEN = "evenly spaced"
+ALWAYS = "always fire"
+FOCUS = "FOCuS"
 
 
 class NormalForecast(NamedTuple):
@@ -119,6 +122,90 @@ def page_hinkley(y: Floats) -> list[int]:
 def evenly_spaced(length: int, count: int) -> list[int]:
     """So many marks at equal distances, none at an end."""
     return [round((i + 1) * length / (count + 1)) for i in range(count)]
+
+
+def every(length: int, apart: int) -> list[int]:
+    """A mark every so many observations, whatever they are."""
+    return list(range(apart, length, apart))
+
+
+def focus(y: Floats, threshold: float) -> list[int]:
+    """Alarms of FOCuS where the log likelihood ratio of a change of the mean reaches a threshold.
+
+    Romano, Eckley, Fearnhead and Rigaill, *Fast Online Changepoint Detection via Functional Pruning
+    CUSUM Statistics* (JMLR 24, 2023): normal noise of variance 1, the means before and after
+    unknown, started anew after each alarm. Exact: of all starts none is more likely than those that
+    are kept.
+    """
+    alarms = np.empty(len(y), dtype=np.int64)
+    count: int = _focus(y, threshold, alarms)
+    times: list[int] = alarms[:count].tolist()
+    return times
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def _focus(y: Floats, threshold: float, alarms: NDArray[np.int64]) -> int:
+    """Fill `alarms`; returns their number.
+
+    Given both means the likelihood of a start is linear in its time and the sum up to it: the most
+    likely start is a vertex of the convex hull of these points, of its lower side for a rise.
+    """
+    hulls = np.empty((2, len(y)), dtype=np.int64)
+    sizes = np.zeros(2, dtype=np.int64)
+    sums = np.zeros(len(y) + 1)
+    first = 0
+    count = 0
+    for t in range(1, len(y) + 1):
+        sums[t] = sums[t - 1] + y[t - 1]
+        total = sums[t] - sums[first]
+        highest = 0.0
+        for side in range(2 if t - 1 > first else 0):
+            hull = hulls[side]
+            size = sizes[side]
+            sign = 1.0 - 2.0 * side
+            while size > 1:
+                a = hull[size - 2]
+                b = hull[size - 1]
+                bend = (sums[b] - sums[a]) * (t - 1 - a) - (sums[t - 1] - sums[a]) * (b - a)
+                if sign * bend < 0:
+                    break
+                size -= 1
+            hull[size] = t - 1
+            sizes[side] = size + 1
+            for k in range(size + 1):
+                before = sums[hull[k]] - sums[first]
+                after = total - before
+                parts = before * before / (hull[k] - first) + after * after / (t - hull[k])
+                highest = max(highest, 0.5 * (parts - total * total / (t - first)))
+        if highest >= threshold:
+            alarms[count] = t - 1
+            count += 1
+            first = t
+            sizes[:] = 0
+    return count
+
+
+def focus_threshold(quiet: Floats, alarms: int) -> float:
+    """A threshold of FOCuS at which quiet series (B, T) have at most so many alarms.
+
+    The lowest one to a thousandth. No detector knows it: it is chosen on the series themselves.
+    """
+
+    def enough(threshold: float) -> bool:
+        raised = (focus(y, threshold) for y in quiet)
+        return sum(t >= DEFAULTS.warmup for times in raised for t in times) <= alarms
+
+    high = 1.0
+    while not enough(high):
+        high *= 2.0
+    low = high / 2.0
+    while high - low > 1e-3 * high:
+        middle = 0.5 * (low + high)
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def adwin(y: Floats) -> list[int]:

@@ -61,6 +61,8 @@ VECTOR_MODELS = (DEFAULT_VECTOR_MODEL, "multivariate")
 LESS_SEASONS = "less seasons"  # after a model's name
 NAB = "NAB"
 ANOMALY = "anomaly"
+EVIDENCE = "evidence"
+CONFIRMED = ", confirmed"  # after a model's name
 SURPRISE = "-log_score"  # in the series' scale: one threshold serves all series
 
 Candidate = tuple[UnderlyingModel, StreamSettings]
@@ -144,6 +146,13 @@ class NabRow(NamedTuple):
     score: AnomalyScore
 
 
+class VusRow(NamedTuple):
+    """VUS-PR of one score, mean over the series with a labelled window."""
+
+    method: str
+    vus: Estimate
+
+
 class Results(NamedTuple):
     """All that was measured.
 
@@ -162,6 +171,7 @@ class Results(NamedTuple):
     selection: list[SelectionRow]
     forecasts: list[ForecastRow]
     nab: list[NabRow]
+    vus: list[VusRow]
 
 
 def evaluate(
@@ -243,23 +253,41 @@ def simulate(
     ]
     rows = []
     for watch in watches:
-        false_alarms = watch(quiet)
-        raised = [watch(y) for y in shifted]
-        for method, alarms in false_alarms.items():
-            rates = [1000 * len(times) / sizes.quiet_length for times in alarms]
-            delays = [
-                [wait(times, sizes.shift_at) for times in of_shift[method]] for of_shift in raised
-            ]
-            rows.append(
-                FamilyRow(
-                    family.name,
-                    method,
-                    bootstrap(rates, np.random.default_rng(seed)),
-                    tuple(float(np.isfinite(of_shift).mean()) for of_shift in delays),
-                    tuple(statistics.median(of_shift) for of_shift in delays),
-                )
-            )
+        rows += _family_rows(family, watch, quiet, shifted, seed, sizes)
         advance()
+    for row in [row for row in rows if row.method.endswith(CONFIRMED)]:
+        alarms = round(row.false.mean * quiet.size / 1000)
+        name = f"{baselines.FOCUS} at the rate of {row.method}"
+        oracle = watch_focus(name, baselines.focus_threshold(quiet, alarms))
+        rows += _family_rows(family, oracle, quiet, shifted, seed, sizes)
+    return rows
+
+
+def _family_rows(
+    family: SeriesFamily,
+    watch: Watch,
+    quiet: Floats,
+    shifted: Sequence[Floats],
+    seed: int,
+    sizes: Sizes,
+) -> list[FamilyRow]:
+    false_alarms = watch(quiet)
+    raised = [watch(y) for y in shifted]
+    rows = []
+    for method, alarms in false_alarms.items():
+        rates = [1000 * len(times) / sizes.quiet_length for times in alarms]
+        delays = [
+            [wait(times, sizes.shift_at) for times in of_shift[method]] for of_shift in raised
+        ]
+        rows.append(
+            FamilyRow(
+                family.name,
+                method,
+                bootstrap(rates, np.random.default_rng(seed)),
+                tuple(float(np.isfinite(of_shift).mean()) for of_shift in delays),
+                tuple(statistics.median(of_shift) for of_shift in delays),
+            )
+        )
     return rows
 
 
@@ -269,7 +297,7 @@ def watch_model(name: str, model: UnderlyingModel, settings: StreamSettings) -> 
     def watch(y: Floats) -> dict[str, list[list[int]]]:
         followed = [follow(model, series[:, None].tolist(), settings) for series in y]
         return {
-            f"{name}, confirmed": [confirmations(one) for one in followed],
+            f"{name}{CONFIRMED}": [confirmations(one) for one in followed],
             f"{name}, changed > .9": [crossings(one.changed) for one in followed],
         }
 
@@ -312,6 +340,16 @@ def watch_baseline(name: str, detector: Detector) -> Watch:
     return watch
 
 
+def watch_focus(name: str, threshold: float) -> Watch:
+    """Alarms of FOCuS, those of the warm-up left out."""
+
+    def watch(y: Floats) -> dict[str, list[list[int]]]:
+        alarms = [baselines.focus(series, threshold) for series in y]
+        return {name: [[t for t in times if t >= DEFAULTS.warmup] for times in alarms]}
+
+    return watch
+
+
 def changes(study: QualityStudy) -> dict[str, list[Any]]:
     """Changes found on TCPD, scored as by its benchmark, and on corpora of vectors by F1."""
     rows = []
@@ -320,20 +358,40 @@ def changes(study: QualityStudy) -> dict[str, list[Any]]:
         by_method: dict[str, list[tuple[ChangeScore, int]]] = {}
         for one in series:
             for method, starts in _detections(study, corpus, one).items():
-                if corpus == TCPD:
-                    score = scores.change_score(one.annotations, starts, len(one.y))
-                else:
-                    (marked,) = one.annotations.values()
-                    score = ChangeScore(scores.f1(marked, starts, MARGINS[corpus]), math.nan)
+                score = _change_score(corpus, one, starts)
                 by_method.setdefault(method, []).append((score, len(starts)))
             advance()
         for method, results in by_method.items():
-            f1 = bootstrap([score.f1 for score, _ in results], study.rng)
-            cover = None
-            if corpus == TCPD:
-                cover = bootstrap([score.cover for score, _ in results], study.rng)
-            rows.append(ChangeRow(corpus, method, f1, cover, sum(count for _, count in results)))
+            rows.append(_change_row(corpus, method, results, study.rng))
+        if series:
+            apart = _regime_length(series)
+            marked = [(one, baselines.every(len(one.y), apart)) for one in series]
+            results = [(_change_score(corpus, one, marks), len(marks)) for one, marks in marked]
+            # With its own generator: what is drawn after it stays as it was without it.
+            rng = np.random.default_rng(study.seed)
+            rows.append(_change_row(corpus, f"{baselines.ALWAYS}, every {apart}", results, rng))
     return {"changes": rows}
+
+
+def _change_score(corpus: str, one: Annotated, starts: Sequence[int]) -> ChangeScore:
+    if corpus == TCPD:
+        return scores.change_score(one.annotations, starts, len(one.y))
+    (marked,) = one.annotations.values()
+    return ChangeScore(scores.f1(marked, starts, MARGINS[corpus]), math.nan)
+
+
+def _change_row(
+    corpus: str, method: str, results: Sequence[tuple[ChangeScore, int]], rng: np.random.Generator
+) -> ChangeRow:
+    f1 = bootstrap([score.f1 for score, _ in results], rng)
+    cover = bootstrap([score.cover for score, _ in results], rng) if corpus == TCPD else None
+    return ChangeRow(corpus, method, f1, cover, sum(count for _, count in results))
+
+
+def _regime_length(series: Sequence[Annotated]) -> int:
+    """Mean length of the regimes of a corpus, of all annotators."""
+    regimes = [1 + statistics.mean(map(len, one.annotations.values())) for one in series]
+    return round(sum(len(one.y) for one in series) / sum(regimes))
 
 
 def _detections(study: QualityStudy, corpus: str, one: Annotated) -> dict[str, list[int]]:
@@ -447,6 +505,7 @@ def forecasts(study: QualityStudy) -> dict[str, list[Any]]:
     """Scores of one-step forecasts on every corpus, and of anomaly scores made of them on NAB."""
     rows: list[ForecastRow] = []
     nab: list[NabRow] = []
+    vus: list[VusRow] = []
     for corpus, everything in study.data.scalars.items():
         series = [one for one in everything if scores.scorable(one.y)]
         advance = study.part(f"forecasts: {corpus}", len(series))
@@ -464,8 +523,10 @@ def forecasts(study: QualityStudy) -> dict[str, list[Any]]:
             for method, of_method in by_method.items()
         ]
         if corpus == NAB and any(one.window is not None and one.window.any() for one in series):
-            nab = _anomalies(series, strange, study.rng)
-    return {"forecasts": rows, "nab": nab}
+            detectors = _anomaly_detectors(series, strange, study.rng)
+            nab = _anomalies(series, detectors, study.rng)
+            vus = _volumes(series, detectors, study.seed)
+    return {"forecasts": rows, "nab": nab, "vus": vus}
 
 
 def _forecast_scores(
@@ -487,6 +548,7 @@ def _forecast_scores(
             ("recent_change_probability", followed.recent),
             (SURPRISE, -followed.log_score - math.log(scale)),
             (ANOMALY, followed.anomaly),
+            (EVIDENCE, followed.evidence),
         ):
             strange.setdefault(f"{name}, {kind}", []).append(values)
     z = (one.y - location) / scale
@@ -496,22 +558,46 @@ def _forecast_scores(
     return by_method
 
 
-def _anomalies(
+def _anomaly_detectors(
     series: Sequence[Scalars], strange: Mapping[str, list[Floats]], rng: np.random.Generator
-) -> list[NabRow]:
-    weights = [scores.window_weights(one.window) for one in series if one.window is not None]
-    detectors = {
+) -> dict[str, list[Floats]]:
+    """Scores of each observation by detector: of models, then of baselines."""
+    return {
         **strange,
         "windowed Gaussian": [baselines.windowed_gaussian(one.y) for one in series],
         "random": [rng.random(len(one.y)) for one in series],
         baselines.NOTHING: [np.zeros(len(one.y)) for one in series],
     }
+
+
+def _anomalies(
+    series: Sequence[Scalars], detectors: Mapping[str, list[Floats]], rng: np.random.Generator
+) -> list[NabRow]:
+    """NAB's scores; `evidence` is scored by VUS-PR alone."""
+    weights = [scores.window_weights(one.window) for one in series if one.window is not None]
     rows = []
     for name, values in detectors.items():
+        if name.endswith(EVIDENCE):
+            continue
         if name.endswith(ANOMALY):
             alarms = anomaly_score(values, weights, rng, alarm_curve)
             rows.append(NabRow(f"{name}, alarms", alarms))
         rows.append(NabRow(name, anomaly_score(values, weights, rng)))
+    return rows
+
+
+def _volumes(
+    series: Sequence[Scalars], detectors: Mapping[str, list[Floats]], seed: int
+) -> list[VusRow]:
+    """VUS-PR of every detector on the series that have a window."""
+    rows = []
+    for name, values in detectors.items():
+        volumes = [
+            scores.vus_pr(score, one.window)
+            for score, one in zip(values, series, strict=True)
+            if one.window is not None and one.window.any()
+        ]
+        rows.append(VusRow(name, bootstrap(volumes, np.random.default_rng(seed))))
     return rows
 
 

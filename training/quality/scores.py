@@ -15,6 +15,10 @@ follow a window closely. One threshold serves all series. Alarms are the detecti
 that is silent for a while after each, as one is that people listen to: what they cost then does not
 depend on how long something stays strange.
 
+VUS-PR is the volume under the surface of precision over recall and the width of a buffer around
+labelled windows, as in TSB-AD: Paparrizos et al., *Volume Under the Surface* (PVLDB 15, 2022), and
+the benchmark's own thresholds. It needs no threshold, and every series is scored alone.
+
 Forecasts are measured in each series' own scale, that of its warm-up, and every column of a vector
 as a series of its own. Observations of the warm-up are not scored.
 """
@@ -53,6 +57,10 @@ SILENCE = ALARM_SILENCE  # observations after an alarm in which no other is rais
 ALARM = DEFAULTS.anomaly_alarm or 1.0  # a threshold that was not chosen on the benchmark
 # Thresholds that alarms with a silence are tried at: those are not nested, so there is no sweep.
 THRESHOLDS = 1 - 10.0 ** np.arange(-5.0, -0.99, 0.05)
+
+# Of VUS-PR: widest buffer, both sides of a window together, and number of thresholds.
+WIDEST = 200
+RANKS = 250
 
 # The CRPS is taken from these quantiles; the outer ones bound the 90 % interval.
 LEVELS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
@@ -305,6 +313,42 @@ def anomaly_score(
     sd = float(np.std(halves)) if halves else math.nan
     fixed = everything.at(ALARM) if curve is alarm_curve else math.nan
     return AnomalyScore(everything.best()[0], mean, sd, fixed)
+
+
+def vus_pr(score: Floats, window: NDArray[np.bool_]) -> float:
+    """VUS-PR of scores (n,), nan counts least, of a series with a labelled window; in [0, 1]."""
+    n = len(score)
+    value = np.where(np.isnan(score), -np.inf, score)
+    order = np.argsort(-value, kind="stable")
+    thresholds = value[order[np.linspace(0, n - 1, RANKS).astype(int)]]
+    # What reaches a threshold is, in this order, the first so many.
+    reached = np.searchsorted(-value[order], -thresholds, side="right")
+    borders = np.flatnonzero(np.diff(np.concatenate(([0], window.astype(np.int64), [0]))))
+    windows = borders.reshape(-1, 2).tolist()  # first observation, and that after the last
+    at = np.arange(n)
+    gaps = [np.maximum(start - at, at - end + 1) for start, end in windows]
+    areas = []
+    for width in range(WIDEST + 1):
+        beside = width // 2
+        label = np.where(window, 1.0, 0.0)
+        for gap in gaps:
+            fades = (gap > 0) & (gap <= beside)
+            label[fades] += np.sqrt(1 - gap[fades] / width)
+        label = np.minimum(label, 1.0)
+        hits = label[order].cumsum()[reached - 1]
+        near = np.where(window, 0.0, label)[order].cumsum()[reached - 1]
+        ranges: list[list[int]] = []
+        for start, end in windows:
+            if ranges and start - beside < ranges[-1][1]:
+                ranges[-1][1] = end + beside
+            else:
+                ranges.append([max(start - beside, 0), end + beside])
+        highest = np.array([value[first:last].max() for first, last in ranges])
+        met = (highest >= thresholds[:, None]).mean(1)
+        # The mean of the windows and of these with what is found of their buffers.
+        recall = np.minimum(hits / (window.sum() + 0.5 * near), 1.0) * met
+        areas.append(float(np.diff(recall, prepend=0.0) @ (hits / reached)))
+    return statistics.fmean(areas)
 
 
 class Forecast(NamedTuple):

@@ -61,6 +61,9 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     assert corpora["bees", "multivariate"] == 1.0
     assert corpora["bees", "evenly spaced"] == 1.0  # one mark in the middle
     assert corpora["bees", "no change"] == 0.0
+    assert corpora["bees", "always fire, every 60"] == 1.0  # the mean regime is half the series
+    methods = {row.method for row in results.families}
+    assert "FOCuS at the rate of gaussian, confirmed" in methods
     forecasts = {(row.corpus, row.method): row.score for row in results.forecasts}
     assert {corpus for corpus, _ in forecasts} == {"TCPD", "NAB"}
     assert len(forecasts) == 8
@@ -69,6 +72,9 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     anomalies = {row.method: row.score for row in results.nab}
     assert anomalies["no change"].in_sample == 0.0
     assert anomalies["gaussian, -log_score"].mean > 60.0  # it falls in at the window's start
+    volumes = {row.method: row.vus for row in results.vus}
+    assert volumes["gaussian, -log_score"].count == 6
+    assert volumes["no change"].mean < volumes["gaussian, evidence"].mean < 1.0
     show(results, console)
     assert "skab.npz" in text.getvalue()
     files = write(tmp_path / "page", results)

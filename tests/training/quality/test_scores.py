@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from training.quality import measures, scores, series
+from training.quality import baselines, measures, scores, series
 from training.quality.baselines import NormalForecast, windowed_gaussian
 from training.quality.scores import (
     SeriesScore,
@@ -231,3 +231,88 @@ def test_corpora_are_pooled():
     assert (corpus.relative_error.low, corpus.relative_error.high) == pytest.approx((0.5, 2.0))
     assert (corpus.coverage, corpus.lowest, corpus.highest) == (0.75, 0.5, 1.0)
     assert (corpus.runaway, corpus.runaways) == (5.0, 1)
+
+
+def volume(score, window):
+    """VUS-PR one observation, threshold and buffer at a time."""
+    n = len(score)
+    inside = [t for t in range(n) if window[t]]
+    starts = [t for t in inside if t == 0 or not window[t - 1]]
+    ends = [t for t in inside if t == n - 1 or not window[t + 1]]
+    ranked = sorted(score, reverse=True)
+    areas = []
+    for width in range(201):
+        beside = width // 2
+        label = []
+        for t in range(n):
+            fades = [
+                math.sqrt(1 - gap / width)
+                for start, end in zip(starts, ends, strict=True)
+                for gap in (start - t, t - end)
+                if 0 < gap <= beside
+            ]
+            label.append(min(1.0, window[t] + sum(fades)))
+        ranges = []
+        for start, end in zip(starts, ends, strict=True):
+            if ranges and ranges[-1][-1] >= start - beside:
+                ranges[-1] = range(ranges[-1][0], end + beside + 1)
+            else:
+                ranges.append(range(start - beside, end + beside + 1))
+        area, last = 0.0, 0.0
+        for rank in np.linspace(0, n - 1, 250).astype(int):
+            flagged = [t for t in range(n) if score[t] >= ranked[rank]]
+            hits = sum(label[t] for t in flagged)
+            near = sum(label[t] for t in flagged if not window[t])
+            met = sum(any(t in own for t in flagged) for own in ranges) / len(ranges)
+            recall = min(hits / (len(inside) + near / 2), 1.0) * met
+            area += (recall - last) * hits / len(flagged)
+            last = recall
+        areas.append(area)
+    return sum(areas) / len(areas)
+
+
+@pytest.mark.parametrize("spans", [[(30, 40)], [(0, 4), (20, 21), (60, 70)], [(75, 90)]])
+def test_vus_pr_by_its_definition(spans):
+    rng = np.random.default_rng(1)
+    window = np.zeros(90, bool)
+    for start, end in spans:
+        window[start:end] = True
+    for score in (rng.normal(size=90) + window, (rng.normal(size=90) + 2 * window).round()):
+        assert scores.vus_pr(score, window) == pytest.approx(volume(score, window), abs=1e-12)
+    assert scores.vus_pr(window * 1.0, window) == pytest.approx(1.0)
+    missing = np.where(window, rng.random(90), math.nan)
+    assert scores.vus_pr(missing, window) == scores.vus_pr(np.nan_to_num(missing, nan=-9), window)
+
+
+def likelihood_ratio(y):
+    """Of the best change of the mean, by all of them."""
+    ratios = [0.0]
+    for at in range(1, len(y)):
+        before, after = y[:at], y[at:]
+        within = ((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()
+        ratios.append(0.5 * (((y - y.mean()) ** 2).sum() - within))
+    return max(ratios)
+
+
+def test_focus_alarms_where_the_best_of_all_changes_is_likely_enough():
+    rng = np.random.default_rng(2)
+    for threshold in (2.0, 4.0, 9.0):
+        y = rng.normal(size=150) + np.repeat([0.0, 1.5, -1.0], 50)
+        expected, first = [], 0
+        for t in range(1, len(y) + 1):
+            if likelihood_ratio(y[first:t]) >= threshold:
+                expected.append(t - 1)
+                first = t
+        assert baselines.focus(y, threshold) == expected
+    assert expected
+
+
+def test_the_threshold_of_focus_allows_so_many_alarms_and_hardly_a_lower_one_does():
+    quiet = np.random.default_rng(3).normal(size=(4, 300))
+    for alarms in (0, 3, 20):
+        threshold = baselines.focus_threshold(quiet, alarms)
+
+        def raised(at):
+            return sum(t >= 20 for y in quiet for t in baselines.focus(y, at))
+
+        assert raised(threshold) <= alarms < raised(0.99 * threshold)
