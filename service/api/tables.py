@@ -18,6 +18,7 @@ from service.problems import TYPE_PREFIX, FieldError, InvalidField, MalformedBod
 
 STREAM = "stream"  # column with the names of streams
 LONGEST_TEXT = 1000  # characters of a cell: more than a name or a time has
+BATCHES = 20  # of a table with dictionaries: with each batch the whole dictionary is looked at
 # Numbers of the fields that are read of a message: see Message.fbs of the Arrow format.
 HEADER = 2
 DATA = 1  # of a dictionary
@@ -107,12 +108,8 @@ def forms_of(body: bytes, limits: TableLimits, names: Collection[str]) -> bytes:
     names: of columns beside those of labels and inputs, `y`, `x` or `y1, y2, ...`, `x1, x2, ...`.
     Missing cells, nan among them, are left out. Raises MalformedBody, InvalidField, NotInstalled.
     """
-    columns = _read(body, limits)
+    columns = _read(body, limits, names)
     vectors = {letter: numbered(columns, letter) for letter in ("y", "x")}
-    known = {*vectors["y"], *vectors["x"], *names}
-    if unknown := [name for name in columns if name not in known]:
-        listed = ", ".join(("y or y1, y2, ...", "x or x1, x2, ...", *names))
-        raise _misfit(f"unknown column {unknown[0]!r}; expected {listed}")
     rows: list[dict[str, Any]] = [{} for _ in range(len(next(iter(columns.values()), [])))]
     for name in names:
         for row, cell in zip(rows, columns.get(name, ()), strict=False):
@@ -125,8 +122,8 @@ def forms_of(body: bytes, limits: TableLimits, names: Collection[str]) -> bytes:
     return _encode(rows)
 
 
-def _read(body: bytes, limits: TableLimits) -> Columns:
-    """Read a table of plain columns; nan and null are None."""
+def _read(body: bytes, limits: TableLimits, names: Collection[str]) -> Columns:
+    """Read a table: columns of numbers, and those of `names`; nan and null are None."""
     pa = pyarrow()
     try:
         _check_messages(pa, body, limits.rows)
@@ -136,10 +133,15 @@ def _read(body: bytes, limits: TableLimits) -> Columns:
         raise MalformedBody(f"body: invalid Arrow stream: {error}") from None
     if table.num_columns > limits.columns:
         raise _misfit(f"expected at most {limits.columns} columns, got {table.num_columns}")
+    known = {*numbered(table.column_names, "y"), *numbered(table.column_names, "x"), *names}
+    if unknown := [name for name in table.column_names if name not in known]:
+        listed = ", ".join(("y or y1, y2, ...", "x or x1, x2, ...", *names))
+        raise _misfit(f"unknown column {unknown[0]!r}; expected {listed}")
     columns: Columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if name in columns:
             raise _misfit(f"column {name!r} is there twice")
+        _check_kind(pa, name, column, only_numbers=name not in names)
         columns[name] = _cells(pa, name, column)
     return columns
 
@@ -147,27 +149,38 @@ def _read(body: bytes, limits: TableLimits) -> Columns:
 def _check_messages(pa: Any, body: bytes, most: int) -> None:
     """Look at messages before they are unpacked, which may take a thousand times their size.
 
-    Raises InvalidField for too many rows, and ValueError for what cannot be looked at.
+    Raises InvalidField for too many rows or batches, and ValueError for what cannot be looked at.
     """
     rows = 0
+    batches = 0
+    dictionaries = 0
     for message in pa.ipc.MessageReader.open_stream(body):
-        if message.type not in ("record batch", "dictionary"):
-            continue
-        metadata = message.metadata.to_pybytes()
-        batch = _table_in(metadata, _target(metadata, 0), HEADER)
         if message.type == "dictionary":
-            batch = _table_in(metadata, batch, DATA)
-        if _field(metadata, batch, COMPRESSION) is not None:
-            raise ValueError("expected buffers without compression (the whole body may be gzip)")
-        length = _field(metadata, batch, LENGTH)
-        count: int = 0 if length is None else struct.unpack_from("<q", metadata, length)[0]
-        if count < 0 or (message.type == "dictionary" and count > len(body)):
-            raise ValueError(f"a {message.type} of {count} values")
-        if message.type == "dictionary":  # of which each text takes a place in the body
-            continue
-        rows += count
-        if rows > most:
-            raise _misfit(f"expected at most {most} observations per request, got {rows}")
+            dictionaries += 1
+            if _count(message) > len(body):  # of its texts each takes a place in the body
+                raise ValueError(f"a dictionary of {_count(message)} values")
+        elif message.type == "record batch":
+            batches += 1
+            rows += _count(message)
+            if rows > most:
+                raise _misfit(f"expected at most {most} observations per request, got {rows}")
+    if dictionaries and batches > BATCHES:
+        raise _misfit(f"expected at most {BATCHES} batches with dictionaries, got {batches}")
+
+
+def _count(message: Any) -> int:
+    """Number of rows of a record batch, or of values of a dictionary; their buffers are plain."""
+    metadata = message.metadata.to_pybytes()
+    batch = _table_in(metadata, _target(metadata, 0), HEADER)
+    if message.type == "dictionary":
+        batch = _table_in(metadata, batch, DATA)
+    if _field(metadata, batch, COMPRESSION) is not None:
+        raise ValueError("expected buffers without compression (the whole body may be gzip)")
+    length = _field(metadata, batch, LENGTH)
+    count: int = 0 if length is None else struct.unpack_from("<q", metadata, length)[0]
+    if count < 0:
+        raise ValueError(f"a {message.type} of {count} values")
+    return count
 
 
 def _target(metadata: bytes, at: int) -> int:
@@ -198,38 +211,42 @@ def _table_in(metadata: bytes, table: int, number: int) -> int:
 def _cells(pa: Any, name: str, column: Any) -> list[Any]:
     """Numbers, times or text of a column; missing ones, nan among them, are None."""
     kind = column.type
-    _check_kind(pa, name, column)
     if pa.types.is_floating(kind):
         column = pa.compute.if_else(pa.compute.is_nan(column), None, column)
         if pa.compute.any(pa.compute.is_inf(column)).as_py():
             raise _misfit(f"column {name!r}: expected finite numbers")
-    elif pa.types.is_temporal(kind):
-        column = column.cast(pa.timestamp("us", getattr(kind, "tz", None) or "UTC"), safe=False)
     try:
+        if pa.types.is_temporal(kind):
+            time = pa.timestamp("us", getattr(kind, "tz", None) or "UTC")
+            options = pa.compute.CastOptions(time, allow_time_truncate=True)
+            column = column.cast(options=options)
         cells: list[Any] = column.to_pylist()
-    except (ValueError, OverflowError) as error:  # a time after the year 9999
+    except (ValueError, OverflowError) as error:  # a time after the year 9999, or an unknown zone
         raise _misfit(f"column {name!r}: {error}") from None
     return cells
 
 
-def _check_kind(pa: Any, name: str, column: Any) -> None:
+def _check_kind(pa: Any, name: str, column: Any, only_numbers: bool) -> None:
     """Refuse what is nested or long; of a dictionary each text is looked at once."""
     kind = column.type
-    texts = column
-    if pa.types.is_dictionary(kind):
-        texts = pa.chunked_array([part.dictionary for part in column.chunks], kind.value_type)
-    if pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
-        longest = pa.compute.max(pa.compute.utf8_length(texts)).as_py() or 0
+    types = pa.types
+    if types.is_floating(kind) or types.is_integer(kind) or types.is_null(kind):
+        return
+    if only_numbers:  # of so many columns texts would be too long
+        raise _misfit(f"column {name!r}: expected numbers, got {kind}")
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return
+    texts = column.chunks
+    if types.is_dictionary(kind):
+        texts = [part.dictionary for part in texts]
+        kind = kind.value_type
+    if not (types.is_string(kind) or types.is_large_string(kind)):
+        raise _misfit(f"column {name!r}: expected numbers, times or text, got {kind}")
+    for part in texts:
+        longest = pa.compute.max(pa.compute.utf8_length(part)).as_py() or 0
         if longest > LONGEST_TEXT:
             detail = f"expected at most {LONGEST_TEXT} characters in a cell, got {longest}"
             raise _misfit(f"column {name!r}: {detail}")
-    elif not any(plain(kind) for plain in _plain(pa)):
-        raise _misfit(f"column {name!r}: expected numbers, times or text, got {kind}")
-
-
-def _plain(pa: Any) -> tuple[Callable[[Any], bool], ...]:
-    types = pa.types
-    return (types.is_floating, types.is_integer, types.is_timestamp, types.is_date, types.is_null)
 
 
 def _misfit(detail: str) -> InvalidField:

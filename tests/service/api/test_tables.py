@@ -152,11 +152,15 @@ def test_cells_become_what_json_says():
         ({"y": [1.0] * 11}, "at most 10 observations per request, got 11"),
         ({f"x{i}": [1.0] for i in range(21)}, "at most 20 columns, got 21"),
         ({"y": [1.0], "temperature": [2.0]}, "unknown column 'temperature'; expected y or"),
-        ({"y": [[1.0]]}, "column 'y': expected numbers, times or text, got list"),
+        ({"time": [["x"]]}, "column 'time': expected numbers, times or text, got list"),
+        ({"y": [[1.0]]}, "column 'y': expected numbers, got list"),
+        ({"x": pa.array(["x"]).dictionary_encode()}, "column 'x': expected numbers, got dict"),
         ({"y": [True]}, "got bool"),
         ({"y": [float("inf")]}, "column 'y': expected finite numbers"),
         ({"y": [1.0], "stream": ["x" * 1001]}, "at most 1000 characters in a cell, got 1001"),
         ({"time": pa.array([2**62], pa.timestamp("us"))}, "column 'time': "),
+        ({"time": pa.array([2**60], pa.timestamp("s"))}, "column 'time': "),
+        ({"time": pa.array([0], pa.timestamp("us", "Nowhere"))}, "column 'time': "),
     ],
 )
 def test_tables_that_are_none_of_observations(table, why):
@@ -169,6 +173,24 @@ def test_a_long_text_of_a_dictionary_is_refused_before_it_is_repeated():
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 10), pa.array(["x" * 100_000]))
     with pytest.raises(InvalidField, match="at most 1000 characters in a cell, got 100000"):
         tables.forms_of(packed(pa.table({"stream": texts})), LIMITS, NAMES)
+
+
+def test_a_dictionary_is_looked_at_with_few_batches():
+    batch = pa.record_batch({"stream": pa.array(["a"]).dictionary_encode(), "y": [1.0]})
+    few = packed(pa.Table.from_batches([batch] * tables.BATCHES))
+    limits = TableLimits(100, 20)
+    assert len(json.loads(tables.forms_of(few, limits, NAMES))) == tables.BATCHES
+    many = packed(pa.Table.from_batches([batch] * (tables.BATCHES + 1)))
+    with pytest.raises(InvalidField, match="at most 20 batches with dictionaries, got 21"):
+        tables.forms_of(many, limits, NAMES)
+    plain = packed(pa.Table.from_batches([batch.drop_columns(["stream"])] * 100))
+    assert len(json.loads(tables.forms_of(plain, limits, NAMES))) == 100
+
+
+def test_a_zone_that_is_no_text_is_refused():
+    whole = packed(pa.table({"time": pa.array([0], pa.timestamp("us", "Europe/Berlin"))}))
+    with pytest.raises(ServiceError):
+        tables.forms_of(whole.replace(b"Europe/Berlin", b"Europe/B\xffrlin"), LIMITS, NAMES)
 
 
 def test_packed_buffers_are_refused_unread(monkeypatch):
