@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from typing import Any
 from zlib import crc32
@@ -73,7 +74,8 @@ def decode(
     own_ranks = _fitting(arrays, _RANKS, ranks)
     check(kept, own, own_ranks, layout.max_hypotheses)
     slots = _slots(arrays, count, layout.slots)
-    lines = layout.resized(lines[None], 0)[0]  # before the first observation
+    begun = np.isfinite(lines[LOG_PROB]).any()
+    lines = layout.resized(lines[None], 0)[0] if begun else lines.copy()
     lines[np.ix_(stored, slots)] = kept
     for leaf in layout.symmetric:
         size = leaf.shape[-1]
@@ -165,6 +167,7 @@ def _arrays(blob: bytes, kind: str) -> Arrays:
     return arrays
 
 
+@lru_cache  # states of a model have few different ones
 def _header(text: bytes) -> tuple[dict[str, Any], list[tuple[str, str, list[int]]]]:
     """The header, and name, type and shape of each array."""
     try:
@@ -212,6 +215,8 @@ def _check_whole(name: str, values: Floats, least: float, most: float) -> None:
 
 def _stored(layout: Layout) -> NDArray[np.int64]:
     """Lines that are stored: of a symmetric matrix those of its lower triangle."""
+    if not layout.symmetric:
+        return np.arange(layout.height)
     mirrored = np.zeros(layout.height, dtype=bool)
     for leaf in layout.symmetric:
         upper = ~np.tri(leaf.shape[-1], dtype=bool)

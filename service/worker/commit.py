@@ -149,8 +149,11 @@ class Committer:
         self._results = list
         results = wait()
         self._results = None
-        self._stages.committed(self._began, self._commits, results)
-        return list(zip(self._commits, results, strict=True))
+        commits = self._commits
+        self._stages.committed(self._began, commits, results)
+        self._commits = []  # megabytes, after a large batch
+        self._stages = Stages([], None)
+        return list(zip(commits, results, strict=True))
 
     @property
     def partitions(self) -> set[int]:

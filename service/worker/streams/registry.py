@@ -216,10 +216,10 @@ class Engine:
             return
         head = stream.live()
         first = min(head.checkpoint, head.sealed)
-        records = {seq: wire.decode_record(blob) for seq, blob in stream.tail.items()}
-        if any(seq not in records or records[seq].seq != seq for seq in range(first, head.seq)):
+        if any(seq not in stream.tail for seq in range(first, head.seq)):
             raise UnreadablePart(f"its tail does not connect seq {first} with its head")
-        stream.buffer = [records[seq] for seq in range(head.checkpoint, head.seq)]
+        coming = range(head.checkpoint, head.seq)
+        stream.buffer = [wire.decode_record(stream.tail[seq]) for seq in coming]
         if head.warm:
             self.slab(head)  # raises where its model is missing
 
