@@ -31,9 +31,10 @@ def bound(
     own_name = f"{ops.__name__}.{name}"
     if own_name in sys.modules:
         return sys.modules[own_name]
-    spec = importlib.util.find_spec(name if "." in name else f"{_PACKAGE}.{name}")
-    if spec is None or spec.loader is None:
-        raise ModuleNotFoundError(f"no module {name!r} of mathematics")
+    # Classes of a module are made anew in its instance, as their decorators find them by name.
+    spec = importlib.import_module(name if "." in name else f"{_PACKAGE}.{name}").__spec__
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.__name__ = own_name

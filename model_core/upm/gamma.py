@@ -20,7 +20,7 @@ from model_core.maths.special import HALF_LOG_2PI, ROOT_2_PI, stirling_error
 from model_core.upm.base import OUTLIER_SPREAD, Floats, Stats, of_arrays
 from model_core.upm.conjugate import Conjugate, Equations, Numbers
 
-LARGEST_SHAPE = 16  # as many terms has the distribution function
+LARGEST_SHAPE = 16  # as many masses does `reached` add up
 TINY = 1e-300  # whose logarithm is still finite
 
 # --- predictive of one shape: a gamma whose rate is one, `y / scale` of a beta prime --------------
@@ -47,17 +47,33 @@ def reached(y: float, shape: float, tail: float, scale: float) -> tuple[float, f
     """
     inverse = 1.0 / (scale + y)
     share = 1.0 / (1.0 + scale / y)
-    term = exp(-tail * log1p(y / scale))
-    beyond = 0.0 * term
-    last = term
-    for j in range(LARGEST_SHAPE):
-        counts = shape > j
-        beyond = beyond + where(counts, term, 0.0)
-        last = where(counts, term, last)
-        term = term * (share * (tail + j) / (j + 1.0))
+    first = exp(-tail * log1p(y / scale))
+    masses: Numbers = (0.0 * first, first, first)
+    masses = _four_masses(0.0, masses, share, shape, tail)
+    masses = _four_masses(4.0, masses, share, shape, tail)
+    masses = _four_masses(8.0, masses, share, shape, tail)
+    beyond, last, _ = _four_masses(12.0, masses, share, shape, tail)
     density = last * (tail + shape - 1.0) * inverse
     slope = (shape - 1.0) / maximum(y, TINY) - (tail + shape) * inverse
     return 1.0 - beyond, density, density * slope
+
+
+def _four_masses(j: float, masses: Numbers, share: float, shape: float, tail: float) -> Numbers:
+    """Four masses from the j-th on, those below the shape; a loop would become no vectors.
+
+    masses: sum so far, last mass in it, j-th mass.
+    """
+    masses = _mass(j, masses, share, shape, tail)
+    masses = _mass(j + 1.0, masses, share, shape, tail)
+    masses = _mass(j + 2.0, masses, share, shape, tail)
+    return _mass(j + 3.0, masses, share, shape, tail)
+
+
+def _mass(j: float, masses: Numbers, share: float, shape: float, tail: float) -> Numbers:
+    beyond, last, mass = masses
+    counts = shape > j
+    following = mass * (share * (tail + j) * (1.0 / (j + 1.0)))
+    return beyond + where(counts, mass, 0.0), where(counts, mass, last), following
 
 
 def mean(shape: float, tail: float, scale: float) -> float:

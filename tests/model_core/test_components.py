@@ -388,6 +388,13 @@ def test_quantiles_to_their_own_precision():
         close(found[:-1], expected[:-1], atol=0, rtol=2e-6)
         # The level itself is off by 1e-4 of what is left.
         close(found[-1], expected[-1], atol=0, rtol=3e-3)
+    for shape, tail in ((1.0, 2.5), (4.0, 30.0), (16.0, 2e4)):
+        found = mixture(BetaPrime, [1.0], [shape], [tail], [3.0]).quantile(far).flatten()
+        expected = stats.betaprime.ppf(far.numpy(), shape, tail, scale=3.0)
+        # Near zero the distribution function is 1 less what is beyond, to 1e-16.
+        close(found[0], expected[0], atol=0, rtol=1e-3)
+        close(found[1:-1], expected[1:-1], atol=0, rtol=2e-6)
+        close(found[-1], expected[-1], atol=0, rtol=3e-3)
 
 
 @pytest.mark.parametrize("mean", [0.05, 3.0, 700.0, 1e6])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -107,6 +110,12 @@ def test_shapes_are_whole_numbers_of_the_sum():
     for shapes in ((0.5,), (1.5,), (32.0,)):
         with pytest.raises(ValueError, match="shapes"):
             Gamma(shapes=shapes)
+
+
+def test_equations_beside_a_class_are_bound_before_anybody_imports_it():
+    code = "from model_core.tensor_ops import maths; print(maths('model_core.upm.gamma').mean)"
+    command = [sys.executable, "-c", code]
+    assert "function mean" in subprocess.run(command, capture_output=True, text=True).stdout
 
 
 def test_all_models_are_explained_by_their_kind_of_label():
