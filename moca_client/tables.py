@@ -118,19 +118,15 @@ def _regime_columns(answers: Sequence[Answer | Recorded]) -> Columns:
 
 
 def _predictive_columns(answers: Sequence[Answer | Recorded]) -> Columns:
-    """Lay out predictive distributions; one of several dimensions gets numbered columns."""
+    """Lay out predictive distributions; those of several dimensions get numbered columns.
+
+    Those of many streams may be of classes, of numbers and of vectors: each has its own cells.
+    """
     predictives = [answer.predictive for answer in answers]
-    one = next((p for p in predictives if p is not None), None)
-    if one is None:
-        return {}
-    if one.probabilities is not None:
-        return {
-            f"probability{place}": [
-                _at(None if p is None else p.probabilities, place) for p in predictives
-            ]
-            for place in range(len(one.probabilities))
-        }
-    dimensions = len(one.mean or [])
+    present = [p for p in predictives if p is not None]
+    dimensions = max((len(p.mean or []) for p in present), default=0)
+    classes = max((len(p.probabilities or []) for p in present), default=0)
+    levels = dict.fromkeys(level for p in present for level in p.quantiles or {})
     columns: Columns = {}
     for place in range(dimensions):
         suffix = str(place + 1) if dimensions > 1 else ""
@@ -138,11 +134,15 @@ def _predictive_columns(answers: Sequence[Answer | Recorded]) -> Columns:
         columns["variance" + suffix] = [
             _at(_at(None if p is None else p.variance, place), place) for p in predictives
         ]
-        for level in one.quantiles or {}:
+        for level in levels:
             columns[f"quantile_{level}{'_' + suffix if suffix else ''}"] = [
                 _at(None if p is None else (p.quantiles or {}).get(level), place)
                 for p in predictives
             ]
+    for place in range(classes):
+        columns[f"probability{place}"] = [
+            _at(None if p is None else p.probabilities, place) for p in predictives
+        ]
     return columns
 
 

@@ -104,6 +104,29 @@ class ManyService:
         return httpx.Response(200, json=answers)
 
 
+def test_answers_of_streams_of_every_kind_keep_their_predictives(library):
+    vector = Predictive([1.0, 2.0], [[1.0, 0.0], [0.0, 4.0]], {"0.5": [1.5, 2.5]})
+    number = Predictive([3.0], [[9.0]], {"0.9": [3.5]})
+    two = Predictive(probabilities=[0.25, 0.75])
+    three = Predictive(probabilities=[0.5, 0.25, 0.25])
+    answers = [
+        Answer(stream, 0, "m", predictive)
+        for stream, predictive in zip("abcde", (two, number, vector, three, None), strict=True)
+    ]
+    frame = to_frame(answers, library.__name__)
+    expected = {
+        "mean1": [None, 3.0, 1.0, None, None],
+        "mean2": [None, None, 2.0, None, None],
+        "variance1": [None, 9.0, 1.0, None, None],
+        "variance2": [None, None, 4.0, None, None],
+        "quantile_0.5_1": [None, None, 1.5, None, None],
+        "quantile_0.9_1": [None, 3.5, None, None, None],
+        "probability1": [0.75, None, None, 0.25, None],
+        "probability2": [None, None, None, 0.25, None],
+    }
+    assert {name: column(frame, name) for name in expected} == expected
+
+
 def test_a_frame_of_many_streams_comes_back_in_the_order_of_its_rows(library):
     service = ManyService()
     rng = random.Random(2)
