@@ -16,7 +16,7 @@ from model_core.components import Positive, PositiveFunctions
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.maths.ops import exp, log, log1p, maximum, where
-from model_core.maths.special import HALF_LOG_2PI, ROOT_2_PI, stirling_error
+from model_core.maths.special import ROOT_2_PI, stirling_error
 from model_core.upm.base import OUTLIER_SPREAD, Floats, Stats, of_arrays
 from model_core.upm.conjugate import Conjugate, Equations, Numbers
 
@@ -27,16 +27,27 @@ TINY = 1e-300  # whose logarithm is still finite
 
 
 def log_density(y: float, shape: float, tail: float, scale: float) -> float:
-    """`x^k / (y B(k, a) (1 + x)^(a + k))` with `x = y / scale`; -inf of what is not above zero.
+    """`s^(k - 1) (1 - s)^a a (a + 1) ... (a + k - 1) / ((k - 1)! (y + scale))`; else -inf.
 
-    By Stirling's formula with its errors, whose large terms cancel on paper.
+    Of a label above zero, with `s = y / (y + scale)` and a whole shape.
     """
     ratio = maximum(y / scale, TINY)
-    both = tail + shape
-    inside = (shape - 1.0) * log(ratio * both / shape) - both * log1p(ratio)
-    inside = inside + (tail - 0.5) * log1p(shape / tail) + log(both / scale) - 0.5 * log(shape)
-    errors = stirling_error(both) - stirling_error(tail) - stirling_error(shape)
-    return where(y > 0.0, inside + errors - HALF_LOG_2PI, -math.inf)
+    rising = _four_factors(1.0, tail, shape, tail)
+    rising = _four_factors(5.0, rising, shape, tail)
+    rising = _four_factors(9.0, rising, shape, tail)
+    rising = _four_factors(13.0, rising, shape, tail)
+    shares = (shape - 1.0) * log1p(1.0 / ratio) + tail * log1p(ratio)
+    return where(y > 0.0, log(rising / (scale * (1.0 + ratio))) - shares, -math.inf)
+
+
+def _four_factors(j: float, rising: float, shape: float, tail: float) -> float:
+    """Times `(a + j) / j` of the next four j, those below the shape; loops become no vectors."""
+    first = _factor(j, shape, tail) * _factor(j + 1.0, shape, tail)
+    return rising * first * _factor(j + 2.0, shape, tail) * _factor(j + 3.0, shape, tail)
+
+
+def _factor(j: float, shape: float, tail: float) -> float:
+    return where(shape > j, (tail + j) * (1.0 / j), 1.0)
 
 
 def reached(y: float, shape: float, tail: float, scale: float) -> tuple[float, float, float]:
@@ -59,7 +70,7 @@ def reached(y: float, shape: float, tail: float, scale: float) -> tuple[float, f
 
 
 def _four_masses(j: float, masses: Numbers, share: float, shape: float, tail: float) -> Numbers:
-    """Four masses from the j-th on, those below the shape; a loop would become no vectors.
+    """Four masses from the j-th on, those below the shape; loops become no vectors.
 
     masses: sum so far, last mass in it, j-th mass.
     """
