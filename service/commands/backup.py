@@ -1,4 +1,7 @@
-"""`moca backup` and `moca restore`: the whole deployment to a file, and back."""
+"""`moca backup` and `moca restore`: the whole deployment to a file, and back.
+
+What uses the store is imported by the commands themselves: redis alone takes longer than `--help`.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,20 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import redis
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from service.backup.artifacts import UnfitModels, install, unfit
-from service.backup.file import BadBackup, Manifest, Reader, Writer
-from service.backup.restore import Restore, RestoreTarget, Unrestorable, partitions_for
-from service.backup.take import Backup, BackupRequest, NothingThere
 from service.commands.options import fail, input_file, with_settings
 from service.problems import StartupError
-from service.runtime.offline_store import reach
 from service.runtime.process import EXIT_REFUSED
 from service.settings import Settings
-from service.store.health import UnusableServer, check_server
+
+if TYPE_CHECKING:
+    from service.backup.file import Manifest, Reader
+    from service.backup.restore import RestoreTarget
 
 STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
 
@@ -42,6 +42,10 @@ def backup(
 
     Each stream is saved as of one of its commits. The store is --redis-url or that of --data-dir.
     """
+    from service.backup.file import Writer
+    from service.backup.take import Backup, BackupRequest
+    from service.runtime.offline_store import reach
+
     if file.exists() and not force:
         fail(f"{file} already exists: use --force to overwrite it", 1)
     with _told(), reach(settings) as client, _bar("streams") as advance:
@@ -97,6 +101,11 @@ def restore(
     The whole file is checked before anything is written. If a restore is interrupted, run it again:
     no service starts on the store until one has finished.
     """
+    from service.backup.file import Reader
+    from service.backup.restore import RestoreTarget, partitions_for
+    from service.runtime.offline_store import reach
+    from service.store.health import check_server
+
     with _told(), Reader(file) as reader:
         with _bar("bytes checked") as advance:
             done = 0
@@ -127,6 +136,9 @@ def restore(
 
 
 def _put(target: RestoreTarget, reader: Reader, models_dir: Path) -> None:
+    from service.backup.artifacts import install
+    from service.backup.restore import Restore
+
     restore = Restore(target, reader)
     restore.check()
     manifest = reader.manifest
@@ -137,6 +149,8 @@ def _put(target: RestoreTarget, reader: Reader, models_dir: Path) -> None:
 
 
 def _models(manifest: Manifest, models_dir: Path, ignore: bool) -> None:
+    from service.backup.artifacts import UnfitModels, unfit
+
     wrong = unfit(manifest.models, models_dir)
     if not wrong:
         return
@@ -199,6 +213,14 @@ def _place(error: OSError) -> str:
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """Report errors in one line and exit."""
+    import redis
+
+    from service.backup.artifacts import UnfitModels
+    from service.backup.file import BadBackup
+    from service.backup.restore import Unrestorable
+    from service.backup.take import NothingThere
+    from service.store.health import UnusableServer
+
     try:
         yield
     except (BadBackup, NothingThere, UnfitModels, Unrestorable) as error:

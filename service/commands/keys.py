@@ -7,9 +7,8 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import redis
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,10 +17,11 @@ from rich.table import Table
 from service import api_keys
 from service.commands.options import fail, with_settings
 from service.problems import StartupError
-from service.runtime.offline_store import reach
 from service.runtime.process import EXIT_REFUSED
 from service.settings import Settings
-from service.store.api_keys import Keyring
+
+if TYPE_CHECKING:
+    from service.store.api_keys import Keyring
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -109,6 +109,11 @@ def revoke(settings: Settings, name: Name) -> None:
 @contextlib.contextmanager
 def _keyring(settings: Settings, make: bool = False) -> Iterator[Keyring]:
     """Open the store; report errors in one line."""
+    import redis  # takes longer than `--help`
+
+    from service.runtime.offline_store import reach
+    from service.store.api_keys import Keyring
+
     try:
         with reach(settings, make) as client:
             yield Keyring(client)

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from service.settings import Settings
-from service.store.address import with_password
 
 # Several workers cannot share a port: their metrics are on the API's page.
 SERVE = set(Settings.model_fields) - {"metrics_port"}
@@ -77,6 +76,8 @@ def read_settings(chosen: dict[str, Any]) -> Settings:
     if file is None:
         return settings
     # Into the URL: processes that this one starts find the password there.
+    from service.store.address import with_password  # imports redis: longer than `--help` takes
+
     try:
         if settings.redis_url is None:
             raise ValueError("--redis-password-file requires --redis-url")

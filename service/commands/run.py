@@ -1,4 +1,7 @@
-"""`moca serve`, `moca stop`, `moca api` and `moca worker`: the processes of the service."""
+"""`moca serve`, `moca stop`, `moca api` and `moca worker`: the processes of the service.
+
+What uses the store is imported by the commands themselves: redis alone takes longer than `--help`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,9 @@ import socket
 import time
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import redis
 import typer
 
 from service.commands.options import SERVE, fail, with_settings
-from service.observability import metrics
 from service.problems import StartupError
 from service.runtime.access_policy import depends_on_keys, keys_required
 from service.runtime.process import (
@@ -28,8 +29,6 @@ from service.runtime.process import (
     log_to_stderr,
 )
 from service.settings import API, WORKER, Settings, names_for
-from service.store.connection import START_TIMEOUT_S, connect, patiently
-from service.store.health import UnusableServer
 
 if TYPE_CHECKING:
     from service.worker.worker import Worker
@@ -94,8 +93,11 @@ def webhook_timeout_s(settings: Settings) -> float:
 def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = None) -> None:
     """Run one API process with an existing Redis or Valkey."""
     begin("api", settings, parent_fd)
+    import redis
+
     from service.api.app import check_store, create_app
     from service.api.server import Server
+    from service.store.health import UnusableServer
 
     try:
         app = create_app(settings)
@@ -140,6 +142,11 @@ def worker(
     if "/" in chosen:
         fail(f"--worker-id: expected an id without '/', got {chosen!r}")
     begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
+    import redis
+
+    from service.observability import metrics
+    from service.store.connection import START_TIMEOUT_S, connect, patiently
+    from service.store.health import UnusableServer
     from service.worker.garbage_collection import Collector
     from service.worker.worker import Worker  # numba: a second
 
@@ -173,6 +180,8 @@ def _stop_on_signals(worker: Worker) -> None:
 
 def end(error: Exception) -> NoReturn:
     """End a process that cannot start, with the reason in one line."""
+    import redis
+
     if isinstance(error, redis.RedisError):
         fail(f"the store cannot be reached: {error}", 1)
     fail(str(error), EXIT_REFUSED)

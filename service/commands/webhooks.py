@@ -6,7 +6,6 @@ import os
 import sys
 from typing import Annotated
 
-import redis
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,13 +13,8 @@ from rich.table import Table
 
 from service.commands.options import fail, with_settings
 from service.commands.run import ParentFd, begin, end
-from service.observability import metrics
 from service.problems import StartupError
-from service.runtime.embedded import running_url
-from service.schema.rendering import instant
 from service.settings import WEBHOOKS, Settings, names_for
-from service.store.connection import connect
-from service.store.health import UnusableServer
 
 
 @with_settings(names_for(WEBHOOKS))
@@ -46,6 +40,10 @@ def webhooks(
         _look_after(settings, redeliver, hook)
         return
     begin("webhooks", settings, parent_fd)
+    import redis
+
+    from service.observability import metrics
+    from service.store.health import UnusableServer
     from service.webhooks.config import webhooks_of
     from service.webhooks.runner import deliver
 
@@ -61,6 +59,11 @@ def webhooks(
 
 
 def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
+    import redis
+
+    from service.runtime.embedded import running_url
+    from service.schema.rendering import instant
+    from service.store.connection import connect
     from service.webhooks.dead_letters import dead_letters, redeliver
 
     url = settings.redis_url or running_url(settings.data_dir)
