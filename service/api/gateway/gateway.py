@@ -559,6 +559,37 @@ class PartitionQueue:
             pending.fail(error)
 
 
+class ReadTo:
+    """How far one partition's pieces are read: to an id without a gap, and a run of later ones.
+
+    With the run, one read closes a gap, although pieces go on to come while it is under way.
+    """
+
+    def __init__(self) -> None:
+        self.id = START
+        self._later: tuple[Id, Id] | None = None
+
+    def hear(self, id_: Id) -> bool:
+        """Note a piece that came; return whether nothing before it is missing."""
+        if id_ <= self.id or id_ == _next(self.id):
+            self.id = max(self.id, id_)
+            return True
+        first = self._later[0] if self._later and id_ == _next(self._later[1]) else id_
+        self._later = first, id_
+        return False
+
+    def read(self, id_: Id) -> None:
+        """Note that all pieces to this one were read from the store."""
+        self.id = max(self.id, id_)
+        if self._later and self._later[0] <= _next(self.id):
+            self.id = max(self.id, self._later[1])
+            self._later = None
+
+
+def _next(id_: Id) -> Id:
+    return Id(id_.ms, id_.number + 1)
+
+
 class Replies:
     """Commands that wait for an outcome, by number, and how far each partition's are read."""
 
@@ -568,7 +599,7 @@ class Replies:
         self._store = store
         self._incarnation = incarnation
         self.pending: dict[int, PendingCommand] = {}
-        self._read_to: dict[int, Id] = {}  # the last piece of those without a gap, by partition
+        self._read_to = [ReadTo() for _ in range(partitions)]
         self._behind: set[int] = set()  # partitions that have pieces in the store alone
         self._some_behind = asyncio.Event()
         self._partitions = {keys.results(p, incarnation): p for p in range(partitions)}
@@ -593,12 +624,12 @@ class Replies:
         """Read what these partitions have in the store beyond what is read."""
         missing = set(partitions)
         while missing:
-            after = {p: self._read_to.get(p, START) for p in missing}
+            after = {p: self._read_to[p].id for p in missing}
             pieces = await self._store.results(self._incarnation, after, PIECES_AT_ONCE)
             for partition, row in pieces.items():
                 for id_, blob in row:
                     metrics.RECOVERED_REPLIES.inc(self.resolve(self._decoded(id_, blob)))
-                    self._read_to[partition] = id_
+                    self._read_to[partition].read(id_)
                 if len(row) < PIECES_AT_ONCE:
                     missing.discard(partition)
 
@@ -632,13 +663,13 @@ class Replies:
         except ValueError:
             log.exception("replies: ignored a malformed message")
             return
-        last = self._read_to.get(partition, START)
-        follows = id_ == Id(last.ms, last.number + 1)
+        read_to = self._read_to[partition]
         if blob:
             self.resolve(self._decoded(id_, blob))
-        if blob and follows:
-            self._read_to[partition] = id_
-        elif id_ > last:  # else it was read
+            complete = read_to.hear(id_)
+        else:
+            complete = id_ <= read_to.id
+        if not complete:
             self._fall_behind([partition])
 
     def _decoded(self, id_: Id, blob: bytes) -> list[wire.Outcome]:
@@ -657,5 +688,5 @@ class Replies:
         """Read all that is kept: a store that was rolled back counts from an earlier id again."""
         partitions = {self._partitions[channel] for channel in channels}
         for partition in partitions:
-            self._read_to.pop(partition, None)
+            self._read_to[partition] = ReadTo()
         await self.read(partitions)

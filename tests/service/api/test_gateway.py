@@ -333,6 +333,30 @@ async def test_a_message_that_does_not_follow_on_the_one_before_has_those_betwee
     reads.results.assert_not_called()
 
 
+async def test_a_gap_is_closed_although_more_pieces_come_with_every_read(api, worker, clock):
+    await api.post(POST, json={"y": 0})
+    replies = api.app.state.context.replies
+    results = replies._store.results
+    overtaking = []
+
+    async def overtaken(*asked):
+        rows = await results(*asked)
+        if len(overtaking) < 20:
+            overtaking.append(await api.post(POST, json={"y": 9}))
+        return rows
+
+    replies._store.results = overtaken
+    worker.publish = False
+    request = asyncio.create_task(api.post(POST, json={"y": 1}))
+    await until_async(lambda: len(worker.commands) == 2)
+    worker.publish = True
+    await api.post(POST, json={"y": 2})
+    assert (await request).json()["seq"] == 1
+    for _ in range(20):
+        await api.post(POST, json={"y": 3})
+    assert 1 <= len(overtaking) <= 3
+
+
 async def test_a_message_that_is_none_is_ignored(api, worker, store, caplog):
     replies = api.app.state.context.replies
     store.spublish(keys.results(P, replies._incarnation), b"\xff")
@@ -347,7 +371,7 @@ async def test_ids_of_a_store_that_was_rolled_back_are_read_from_the_start(
         for y in range(3):
             await api.post(POST, json={"y": y})
         replies = api.app.state.context.replies
-        replies._read_to[P] = Id(9, 9)
+        replies._read_to[P].read(Id(9, 9))
         worker.publish = False
         request = asyncio.create_task(api.post(POST, json={"y": 3}))
         await until_async(lambda: len(worker.commands) == 4)
