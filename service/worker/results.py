@@ -68,13 +68,23 @@ class Results:
         self._most_bytes = most_bytes
         self._inherited_until_s = time.monotonic() + keep_s  # what earlier leases left may be kept
         self._processes: dict[str, _Process] = {}
+        self._look_s = self._inherited_until_s  # when to forget pieces of processes that are silent
 
     def effects(self, answers: Iterable[Answered]) -> list[Effect]:
         """Effects that store and publish outcomes; commits have to be made in this order."""
+        self._forget(time.monotonic())
         outcomes: dict[str, list[bytes]] = {}
         for incarnation, outcome in answers:
             outcomes.setdefault(incarnation, []).append(wire.encode(outcome))
         return [self._effect(incarnation, all_) for incarnation, all_ in outcomes.items()]
+
+    def _forget(self, now_s: float) -> None:
+        """Drop what is too old of all processes, but their numbers: one may only be idle."""
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + self._keep_s
+        for process in self._processes.values():
+            process.trim(0, self._most_bytes, now_s)
 
     def _effect(self, incarnation: str, outcomes: Sequence[bytes]) -> Effect:
         process = self._processes.setdefault(incarnation, _Process())

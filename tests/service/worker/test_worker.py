@@ -87,6 +87,24 @@ def test_outcomes_of_an_earlier_lease_are_kept_as_long(make_bench, monkeypatch):
     assert ids() == [b"2-2", b"2-3"]
 
 
+def test_a_silent_process_keeps_its_number_alone(monkeypatch):
+    """One that ended would leave its pieces behind for as long as the lease lasts."""
+    now_s = 1000.0
+    monkeypatch.setattr(results.time, "monotonic", lambda: now_s)
+    answers = results.Results(Lease(0, "t", 7, START, 0, 0, False), 60.0, 1 << 20)
+
+    def ids(incarnation):
+        (effect,) = answers.effects([results.Answered(incarnation, wire.Outcome(1, 200, []))])
+        return effect[3:5]  # the oldest that is kept, and its own
+
+    for _ in range(3):
+        ids("silent")
+    now_s += 61
+    assert ids("other") == ("7-1", "7-1")
+    assert not answers._processes["silent"].pieces
+    assert ids("silent") == ("7-4", "7-4")
+
+
 def test_pieces_of_outcomes_are_as_long_as_need_be(monkeypatch):
     monkeypatch.setattr(results, "PIECE_BYTES", 10)
     lengths = [4, 4, 3, 20, 2, 8, 1]
