@@ -30,7 +30,7 @@ from service.store.streams import (
     unseal,
     unseal_labels,
 )
-from service.wire.event_entries import CHANGES, Id
+from service.wire.event_entries import CHANGES, START, Id
 
 # Of the kinds of events: the key, and the name of its parts.
 EVENTS = (("change", keys.events, "event"), ("anomaly", keys.anomalies, "anomaly"))
@@ -395,6 +395,17 @@ class AsyncStore:
         return {
             partition: [(Id.parse(id_), fields.get(b"b", b"")) for id_, fields in row]
             for partition, row in zip(after, rows, strict=True)
+        }
+
+    async def last_results(self, incarnation: str, partitions: Iterable[int]) -> dict[int, Id]:
+        """Return the id of the last piece of each partition, START where it has none."""
+        asked = list(partitions)
+        async with self._client.pipeline(transaction=False) as pipe:
+            for partition in asked:
+                pipe.xrevrange(keys.results(partition, incarnation), count=1)
+            rows = await pipe.execute() if asked else []
+        return {
+            p: Id.parse(row[0][0]) if row else START for p, row in zip(asked, rows, strict=True)
         }
 
     async def condition(self) -> Condition:

@@ -685,8 +685,11 @@ class Replies:
             return []
 
     async def _resume(self, channels: Sequence[str]) -> None:
-        """Read all that is kept: a store that was rolled back counts from an earlier id again."""
+        """Read what was published before these channels were subscribed."""
         partitions = {self._partitions[channel] for channel in channels}
+        last = await self._store.last_results(self._incarnation, partitions)
         for partition in partitions:
-            self._read_to[partition] = ReadTo()
+            # A store that was rolled back counts from an earlier id again.
+            if last[partition] < self._read_to[partition].id:
+                self._read_to[partition] = ReadTo()
         await self.read(partitions)

@@ -215,6 +215,8 @@ async def test_results_and_health(redis_client, reader):
     assert await reader.results("i", {P: Id(3, 1)}, 9) == {P: rows[1:]}
     assert await reader.results("j", {P: START}, 9) == {P: []}
     assert await reader.results("i", {}, 9) == {}
+    assert await reader.last_results("i", [P, 0]) == {P: Id(12, 1), 0: START}
+    assert await reader.last_results("i", []) == {}
     redis_client.set(keys.lease(1), "w/x")
     redis_client.hset(keys.meta(2), mapping={"in": 7, "done": 3})
     for p, names in ((0, ["a", "b"]), (3, ["c"])):
