@@ -100,10 +100,10 @@ class Settings(BaseSettings):
     )
     max_results_bytes: Annotated[int, WORKER] = Field(
         32 << 20,
-        ge=0,
+        ge=4 << 20,  # a long outcome is read from there, while others are committed
         description="maximum bytes of outcomes kept in the store for one API process and "
         "partition, for twice `request_deadline_s`, in case it missed them; those of the last "
-        "commit are kept in any case",
+        "commit are kept in any case; at least 4 MiB",
     )
     max_pending: Annotated[int, API] = Field(
         10_000, ge=1, description="maximum observations queued per partition; more get 429"

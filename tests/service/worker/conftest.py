@@ -38,7 +38,7 @@ class Bench:
     """Appends commands as the API does and steps workers until they are answered."""
 
     def __init__(self, url, models_dir, **settings):
-        exact = {"idempotency_keep_s", "resident_bytes"} & settings.keys()
+        exact = {"idempotency_keep_s", "max_results_bytes", "resident_bytes"} & settings.keys()
         loose = {name: settings.pop(name) for name in exact}
         plain = {"partitions": 2, "lease_ttl_ms": 60_000, "request_deadline_s": 180.0, **settings}
         bounded = Settings(redis_url=url, models_dir=models_dir, **plain)

@@ -13,6 +13,7 @@ import torch
 from model_core import compiled
 from service import wire
 from service.problems import StartupError
+from service.settings import Settings
 from service.store import keys
 from service.store.connection import connect
 from service.store.log import START, Lease
@@ -64,6 +65,12 @@ def test_outcomes_are_kept_up_to_a_size_and_those_of_the_last_commit_in_any_case
     (long,) = bench.send(Observe("a", many))
     assert [len(fields[b"b"]) > 2000 for _, fields in bench.client.xrange(key)] == [True]
     assert bench.outcome(bench.partition("a"), long.number) == long
+
+
+def test_a_long_outcome_has_time_to_be_read():
+    """Its message has the id alone: the commits after it must not drop it at once."""
+    with pytest.raises(ValueError, match="max_results_bytes"):
+        Settings(max_results_bytes=1 << 20)
 
 
 def test_outcomes_of_an_earlier_lease_are_kept_as_long(make_bench, monkeypatch):
