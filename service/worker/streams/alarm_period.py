@@ -25,9 +25,9 @@ LONGEST = TABLE["false_alarm_every"].meaning.le or inf
 def follow(head: Head, envelope: Envelope, seen: Sequence[Observation]) -> None:
     """Count observations of a command that were applied; fix the period where it is time."""
     if envelope.quiet_days is None:
-        if head.pace is not None:  # the service has no such setting any more
-            head.pace = None
-            _fix(head, DEFAULTS.threshold)
+        head.pace = None
+        if not head.own_rule and head.settings.false_alarm_every != DEFAULTS.threshold:
+            _fix(head, DEFAULTS.threshold)  # no such setting any more, or it was another service's
         return
     if head.own_rule or not seen:
         return

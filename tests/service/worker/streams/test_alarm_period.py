@@ -141,3 +141,15 @@ def test_an_imported_stream_counts_anew_and_keeps_a_rule_of_its_own(fleet):
     assert period(fleet, "ours again") == 208 * 288
     assert fleet.head("ours").pace.per_day == 288
     assert fleet.head("ours again").pace.per_day is None
+
+
+def test_an_imported_stream_has_the_default_where_there_is_no_rate(fleet):
+    """Nobody here has stated the period that another service gave it."""
+    for name, rule in (("own", {"false_alarm_every": 500.0}), ("ours", {})):
+        fleet.ask(Configure(name, {**KNOWN, **rule}), status=201)
+        fleet.observe(name, timed(5, noise(40)))
+    fleet.quiet_days = None
+    for name, expected in (("own", 500.0), ("ours", 10_000.0)):
+        fleet.put(f"{name} again", fleet.export(name))
+        fleet.observe(f"{name} again", [Observation(y=0.0, time="2026-05-03T00:00:00Z")])
+        assert period(fleet, f"{name} again") == expected
