@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from moca_client.responses import Answer, ItemAnswer
 from moca_client.series import numbered
@@ -240,13 +241,25 @@ def _check_kind(pa: Any, name: str, column: Any, only_numbers: bool) -> None:
     if types.is_dictionary(kind):
         texts = [part.dictionary for part in texts]
         kind = kind.value_type
-    if not (types.is_string(kind) or types.is_large_string(kind)):
+    if not any(
+        fits(kind) for fits in (types.is_string, types.is_large_string, types.is_string_view)
+    ):
         raise _misfit(f"column {name!r}: expected numbers, times or text, got {kind}")
     for part in texts:
-        longest = pa.compute.max(pa.compute.utf8_length(part)).as_py() or 0
+        longest = _longest(pa, part)
         if longest > LONGEST_TEXT:
             detail = f"expected at most {LONGEST_TEXT} characters in a cell, got {longest}"
             raise _misfit(f"column {name!r}: {detail}")
+
+
+def _longest(pa: Any, texts: Any) -> int:
+    """Characters of the longest text; bytes of it, where texts are views."""
+    if not pa.types.is_string_view(texts.type):
+        return pa.compute.max(pa.compute.utf8_length(texts)).as_py() or 0
+    # A view begins with the length of what it is of, which pyarrow does not tell.
+    views = np.frombuffer(texts.buffers()[1], np.int32).reshape(-1, 4)
+    own = views[texts.offset : texts.offset + len(texts), 0]
+    return int(own[texts.is_valid().to_numpy(zero_copy_only=False)].max(initial=0))
 
 
 def _misfit(detail: str) -> InvalidField:

@@ -206,6 +206,20 @@ def test_packed_buffers_are_refused_unread(monkeypatch):
         tables.forms_of(many, LIMITS, NAMES)
 
 
+def test_texts_may_be_views_as_polars_sends_them():
+    names = pa.array(["a", None, "ß" * 300, "b"]).cast(pa.string_view())
+    assert forms(stream=names, y=[1, 2, 3, 4])[::3] == [
+        {"stream": "a", "y": 1},
+        {"stream": "b", "y": 4},
+    ]
+    again = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1]), names.slice(2))
+    assert [form["stream"] for form in forms(stream=again)] == ["b", "ß" * 300, "b"]
+    long = pa.array(["x" * 1001]).cast(pa.string_view())
+    for texts in (long, pa.DictionaryArray.from_arrays(pa.array([0] * 10), long)):
+        with pytest.raises(InvalidField, match="at most 1000 characters in a cell, got 1001"):
+            forms(stream=texts)
+
+
 def test_a_name_that_is_there_twice():
     table = pa.table([[1.0], [2.0]], names=["y", "y"])
     with pytest.raises(InvalidField, match="column 'y' is there twice"):
