@@ -47,7 +47,16 @@ _refusal = msgspec.json.Decoder(_Refusal).decode
 
 def answer_columns(answers: Sequence[bytes]) -> Columns:
     """Lay out the answers of one stream, which are rendered."""
-    return columns_of(_answers(b"[" + b",".join(answers) + b"]"), Answer)
+    return _laid_out(_answers(b"[" + b",".join(answers) + b"]"))
+
+
+def _laid_out(answers: Sequence[Answer]) -> Columns:
+    """Columns of answers; those of what is rarely so only where it is."""
+    rare: Columns = {
+        "duplicate": [answer.duplicate for answer in answers],
+        "provisional": [answer.provisional for answer in answers],
+    }
+    return columns_of(answers, Answer) | {n: cells for n, cells in rare.items() if any(cells)}
 
 
 def item_columns(items: Sequence[bytes], answered: Callable[[bytes], bool]) -> Columns:
@@ -72,12 +81,13 @@ def item_columns(items: Sequence[bytes], answered: Callable[[bytes], bool]) -> C
         statuses.append(refusal.status)
         problems.append((refusal.type.removeprefix(TYPE_PREFIX), refusal.detail))
         nothing: Any = None  # a cell that has no value, whatever its type
-        answers.append(Answer("", nothing, "", warming_up=nothing))
+        blank = {"warming_up": nothing, "duplicate": nothing, "provisional": nothing}
+        answers.append(Answer("", nothing, "", **blank))
     columns: Columns = {STREAM: streams, "status": statuses}
     if any(problems):
         columns["problem"] = [problem and problem[0] for problem in problems]
         columns["detail"] = [problem and problem[1] for problem in problems]
-    return columns | columns_of(answers, Answer)
+    return columns | _laid_out(answers)
 
 
 def rendered(columns: Columns, form: str) -> bytes:

@@ -79,6 +79,18 @@ async def test_a_list_that_stops_has_its_answers_by_columns(api, worker):
     assert (alone.status_code, slug(alone)) == (422, "label-out-of-range")
 
 
+async def test_a_repeat_by_columns_says_that_it_is_one(api, worker):
+    key = {"Idempotency-Key": "k"}
+    asked = {"params": {"format": "columns"}, "json": [{"y": 1}, {"y": 2}], "headers": key}
+    assert "duplicate" not in (await api.post(POST, **asked)).json()
+    assert (await api.post(POST, **asked)).json()["duplicate"] == [True, True]
+    items = [{"stream": "s", "key": "i", "y": 1}, {"stream": "t", "y": 1}, {"y": 1}]
+    for duplicate in (None, [True, False, None]):
+        response = await api.post(MANY, params={"format": "columns"}, json=items)
+        assert response.json().get("duplicate") == duplicate
+        assert "provisional" not in response.json()
+
+
 async def test_columns_have_no_beliefs_or_components(api, worker):
     for other in ("belief", "components"):
         asked = {"format": "columns", other: "true"}
