@@ -140,7 +140,7 @@ def unpack(magic: bytes, version: int, blob: bytes) -> tuple[dict[str, Any], Arr
         start = end
     if start != len(body):
         raise BadState(f"state has {len(body) - start} unexpected bytes after its arrays")
-    return header, arrays
+    return {**header}, arrays  # the header is kept for the next
 
 
 def _checked(blob: bytes, expected: bytes, latest: int) -> tuple[bytes, int]:
