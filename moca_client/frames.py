@@ -175,7 +175,7 @@ def _posted(
     applied: Callable[[ClientError], P],
     kept: Callable[[Sequence[tuple[Sequence[int], P]]], T],
 ) -> Calls[T]:
-    """Post the rows of each stream in order; return what is kept of all answers.
+    """Post the rows of each stream in order; return their answers as `kept` makes them.
 
     post: the call for some rows. applied: the answers to what was applied before an error. kept:
     takes answers with their rows. Raises PartlyObserved.

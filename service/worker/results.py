@@ -36,7 +36,7 @@ class _Piece(NamedTuple):
 
 
 class _Process:
-    """What is kept for one API process, oldest first."""
+    """Pieces for one API process that are still in the store, oldest first."""
 
     def __init__(self) -> None:
         self.number = 0  # of the last piece

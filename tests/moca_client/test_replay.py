@@ -103,15 +103,8 @@ def test_times():
 # --- replay ---------------------------------------------------------------------------------
 
 
-class ShiftService:
-    """A service with one stream that changes at 40, by the calls of a client that it takes."""
-
-    def __init__(self):
-        self.settings, self.seq = None, 0
-        self.bodies = []
-        self.refused_from = None  # seq of the first observation that is refused
-        self.others = 0  # observations of another writer after each list
-        self.hindsight = iter(())  # of the next answers about changepoints
+class ClientOfItself:
+    """A service that is made up, and its own client: of one that is ready."""
 
     def __call__(self, url, api_key):
         return self
@@ -124,6 +117,17 @@ class ShiftService:
 
     def wait_ready(self, seconds):
         pass
+
+
+class ShiftService(ClientOfItself):
+    """A service with one stream that changes at 40, by the calls of a client that it takes."""
+
+    def __init__(self):
+        self.settings, self.seq = None, 0
+        self.bodies = []
+        self.refused_from = None  # seq of the first observation that is refused
+        self.others = 0  # observations of another writer after each list
+        self.hindsight = iter(())  # of the next answers about changepoints
 
     def stream(self, name):
         if self.settings is None:

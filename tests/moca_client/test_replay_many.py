@@ -13,10 +13,10 @@ from moca_client.replay_many import Change, replay_many
 from moca_client.responses import Changepoints, Event, StreamChange, StreamSummary
 from moca_client.series import read_columns, read_streams
 from tests.moca_client.test_plots import replayed_of, row
-from tests.moca_client.test_replay import quiet, written
+from tests.moca_client.test_replay import ClientOfItself, quiet, written
 
 
-class ManyService:
+class ManyService(ClientOfItself):
     """Streams that change at 5, by the calls of a client that it takes."""
 
     def __init__(self):
@@ -25,18 +25,6 @@ class ManyService:
         self.refined = []  # changes as the service lists them
         self.asked = []  # for that list
         self.others = 0  # observations of another writer after those of a request
-
-    def __call__(self, url, api_key):
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def wait_ready(self, seconds):
-        pass
 
     def stream(self, name):
         raise problem_of(404, {"type": "x/unknown-stream"})

@@ -61,7 +61,7 @@ async def observe(request: Request) -> Response:
     key = key_of(request)
     body, kind = await read_json(request, others=(ARROW,))
     if kind == ARROW:
-        body = await apart(context.thread, partial(tables.forms_of, body, _limits(context), OWN))
+        body = await _forms(context, body, OWN)
     form = await parse_body(context, context.observation_parser.observations, body)
     template.stream = stream
     template.key = key
@@ -93,8 +93,7 @@ async def observe_many(request: Request) -> Response:
     body, kind = await read_json(request, others=(NDJSON, ARROW))
     lines = kind == NDJSON
     if kind == ARROW:
-        names = (*OWN, "stream", "key")
-        body = await apart(context.thread, partial(tables.forms_of, body, _limits(context), names))
+        body = await _forms(context, body, (*OWN, "stream", "key"))
     items = await parse_body(context, partial(context.observation_parser.items, lines=lines), body)
     rendered = await Bulk(context, items, template).run()
     if layout != "objects":
@@ -116,10 +115,12 @@ def _asked(request: Request) -> tuple[wire.Observe, str]:
     return command, form.format
 
 
-def _limits(context: Context) -> TableLimits:
-    """Return the limits on a table: of rows, and of columns for a label, an input and others."""
+async def _forms(context: Context, body: bytes, names: Sequence[str]) -> bytes:
+    """Return an Arrow body as JSON, read in the thread; names: of columns beside `y` and `x`."""
     settings = context.settings
-    return TableLimits(settings.max_observations, 2 * settings.max_dimension + 2 * len(OWN))
+    # Columns for a label, an input and others.
+    limits = TableLimits(settings.max_observations, 2 * settings.max_dimension + 2 * len(OWN))
+    return await apart(context.thread, partial(tables.forms_of, body, limits, names))
 
 
 async def _table(context: Context, columns: Callable[[], Columns], layout: str) -> Response:
@@ -150,11 +151,13 @@ async def _observe_list(
             # The queue shields the append: a client that disconnects does not undo its request.
             outcome = await context.gateway.submit(command, first > 0, patience)
         except ServiceError as error:
-            return _stopped(error.status, error.document(), answers, layout, error.headers())
+            document = error.document()
+            headers = error.headers()
+            return await _stopped(context, error.status, document, answers, layout, headers)
         if outcome.status >= 400:
             answers += outcome.body[:-1]
             document = msgspec.json.decode(outcome.body[-1])
-            return _stopped(outcome.status, document, answers, layout)
+            return await _stopped(context, outcome.status, document, answers, layout)
         answers += outcome.body
         await asyncio.sleep(0)
     if layout == "objects":
@@ -162,7 +165,8 @@ async def _observe_list(
     return await _table(context, partial(tables.answer_columns, answers), layout)
 
 
-def _stopped(
+async def _stopped(
+    context: Context,
     status: int,
     document: dict[str, Any],
     answers: list[bytes],
@@ -172,7 +176,7 @@ def _stopped(
     """Return the response for a list applied in part: the answers so far, and the error."""
     document["applied"] = len(answers)
     if layout != "objects":
-        document["answers"] = tables.answer_columns(answers)
+        document["answers"] = await apart(context.thread, partial(tables.answer_columns, answers))
         return Rendered(_encode(document), status, PROBLEM_JSON, headers)
     before = _encode(document)[:-1] + b',"answers":['
     return ListResponse(answers, (before, b",", b"]}"), status, headers, PROBLEM_JSON)

@@ -49,12 +49,12 @@ class Asked(NamedTuple):
         return await api.request(self.call.method, url, content=body, headers=headers)
 
 
-def arrow(columns):
-    """An Arrow IPC stream of a table."""
+def packed(table, **options):
+    """An Arrow IPC stream of a table, or of columns."""
     pa = pytest.importorskip("pyarrow")
-    table = pa.table(columns)
+    table = pa.table(table) if isinstance(table, dict) else table
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()
 
@@ -75,7 +75,7 @@ def request_of(example, snapshot, samples):
         content = snapshot
     if example.media == ARROW:
         streams = {"stream": ["flow", "flow"]} if "stream" not in example.path else {}
-        content = arrow(streams | {"y": [1.5, 1.7]})
+        content = packed(streams | {"y": [1.5, 1.7]})
     return Asked(call, example.call, url, headers, content)
 
 

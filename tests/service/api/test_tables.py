@@ -12,6 +12,7 @@ from service.api import tables
 from service.api.parsing.bodies import ARROW
 from service.api.tables import TableLimits
 from service.problems import InvalidField, MalformedBody, ServiceError
+from tests.service.api.calls import packed
 from tests.service.api.conftest import BAD_LABEL, located, slug
 
 pa = pytest.importorskip("pyarrow")
@@ -20,14 +21,6 @@ MANY = "/v1/observations"
 BODY = {"Content-Type": ARROW}
 LIMITS = TableLimits(10, 20)
 NAMES = ("stream", "time", "seq")
-
-
-def packed(table, **options):
-    """An Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
 
 
 def forms(**columns):
