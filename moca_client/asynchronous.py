@@ -326,14 +326,16 @@ class AsyncClient:
         sort: str = "time",
         limit: int = 100,
         explain: bool = True,
+        around: int = 0,
         match: calls.Match = (),
     ) -> AsyncIterator[StreamChange]:
         """Iterate over the changes of all streams, `limit` in a request.
 
         since, until: an RFC 3339 time, an age such as "24h", or a datetime with a time zone. sort:
         `time` (newest first), `size` or `probability`. contains: text anywhere in the id.
-        explain: whether the service computes `before`, `after` and `explanation`. match: selector
-        of streams by tags, such as `{job="node"}`, or several: of any of them.
+        explain: whether the service computes `before`, `after` and `explanation`. around: values
+        on both sides of a start, at most 100. match: selector of streams by tags, such as
+        `{job="node"}`, or several: of any of them.
         """
         request = calls.ChangesRequest(
             since=since,
@@ -347,6 +349,7 @@ class AsyncClient:
             sort=sort,
             limit=limit,
             explain=explain,
+            around=around,
             match=match,
         )
         return self._pages(plans.change_pages(request))

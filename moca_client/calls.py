@@ -302,6 +302,7 @@ class ChangesRequest(NamedTuple):
     sort: str = "time"
     limit: int = 100
     explain: bool = True
+    around: int = 0
     match: Match = ()
     cursor: str | None = None
 

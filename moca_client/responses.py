@@ -468,6 +468,21 @@ class Changepoints(Response):
     hindsight: Annotated[Hindsight | None, doc("null from an older service")] = sent(None)
 
 
+class ValuesAround(Response):
+    """Retained values on both sides of a start, one for each observation."""
+
+    first: Annotated[int, doc("`seq` of the first value")]
+    values: Annotated[
+        list[float | None],
+        doc("of the output that `explanation` is of, else of the first; null: missing"),
+    ]
+    times: Annotated[list[str | None], doc("as sent; empty: no observation had one")] = sent([])
+    evidence: Annotated[
+        float | None,
+        doc("of the change, when it was confirmed, or the most so far; null: not retained"),
+    ] = sent(None)
+
+
 class StreamChange(Response, kw_only=True):
     """A change of a stream in its last state; times are RFC 3339, positions as of an event."""
 
@@ -505,6 +520,9 @@ class StreamChange(Response, kw_only=True):
         str | None,
         doc("page of the console; null: the stream is gone, or another has its name"),
     ] = sent(None)
+    around: Annotated[
+        ValuesAround | None, doc("with `around` in the query; null: not retained any more")
+    ] = None
 
 
 class Timeline(Response):
@@ -521,6 +539,7 @@ class ChangesPage(Response):
 
     changes: list[StreamChange]
     total: Annotated[int, doc("changes that fit the query, on all pages")] = sent(0)
+    streams: Annotated[int, doc("streams that these changes are of")] = sent(0)
     timeline: Annotated[
         Timeline | None, doc("with `bins`: changes of all pages; null: there are none")
     ] = None

@@ -215,6 +215,9 @@ class ChangesQuery(Form):
         0, description="equal intervals of `timeline`, which counts changes over time; 0: none"
     )
     explain: bool = Field(True, description="whether to compute `before`, `after`, `explanation`")
+    around: Annotated[int, Field(ge=0, le=100)] = Field(
+        0, description="adds `around`: the values of so many observations on both sides of a start"
+    )
     format: Literal["json", "csv"] = Field(
         "json", description="`csv`: a table; the header `Link` leads to the next page"
     )

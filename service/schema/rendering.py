@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from math import isnan
 from typing import Any, cast, overload
 from urllib.parse import quote
 
@@ -25,6 +27,7 @@ from moca_client.responses import (
     StreamEvent,
     StreamSummary,
     TypicalRegime,
+    ValuesAround,
 )
 from moca_client.stream_settings import StreamSettings
 from model_core.stream import segmentation as regimes
@@ -240,6 +243,34 @@ def stream_change(change: FoundChange) -> StreamChange:
         size=event.size,
         probability=event.probability,
         verdict=event.verdict,
+    )
+
+
+def around(change: StreamChange, records: Sequence[wire.Record], count: int) -> ValuesAround | None:
+    """Return up to `count` values on both sides of a start; None without any.
+
+    records: of the stream, also those up to the confirmation. Once a change is confirmed evidence
+    begins anew: what comes later is that of another change.
+    """
+    shown = [record for record in records if record.seq < change.start + count]
+    if not shown:
+        return None
+    output = 0
+    if change.explanation is not None and change.explanation.kind != "share":
+        output = change.explanation.output or 0
+    values = [wire.numbers(record.y)[output : output + 1] for record in shown]
+    times = [record.time for record in shown]
+    until = records[-1].seq if change.confirmed_at is None else change.confirmed_at
+    evidence = [
+        record.evidence
+        for record in records
+        if record.evidence is not None and change.start <= record.seq <= until
+    ]
+    return ValuesAround(
+        shown[0].seq,
+        [None if not value or isnan(value[0]) else value[0] for value in values],
+        times if any(times) else [],
+        max(evidence, default=None),
     )
 
 

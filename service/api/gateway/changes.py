@@ -20,7 +20,7 @@ from model_core.explanation import AFTER, BEFORE
 from model_core.stream.segmentation import NEAR
 from service import wire
 from service.api.gateway.reads import TIMEOUT_S, SortedCursor, from_store, without
-from service.problems import RedisUnavailable
+from service.problems import CorruptState, RedisUnavailable
 from service.schema import rendering
 from service.schema.queries import ChangesQuery, seconds_of
 from service.schema.sides import Sides, sides_of
@@ -82,12 +82,12 @@ class ChangePages:
         after = _cursor.decode(query.cursor, query.sort)
         await self._read_on()
         changes = list(self._index.changes())  # the index goes on meanwhile
-        page, total, last, timeline = await self._apart(_ranked, changes, query, now_s, after)
-        placed = [self._index.between(change, NEAR) for change in page]
-        rows, unreadable = await self._described(placed, query.explain)
-        cursor = None if last is None else _cursor.encode(query.sort, last)
+        ranked = await self._apart(_ranked, changes, query, now_s, after)
+        placed = [self._index.between(change, NEAR) for change in ranked.page]
+        rows, unreadable = await self._described(placed, query.explain, query.around)
+        cursor = None if ranked.last is None else _cursor.encode(query.sort, ranked.last)
         left_out = without(unreadable, "changes")
-        return ChangesPage(rows, total, timeline, cursor, left_out)
+        return ChangesPage(rows, ranked.total, ranked.streams, ranked.timeline, cursor, left_out)
 
     async def _apart(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
@@ -131,17 +131,19 @@ class ChangePages:
         return reread.more
 
     async def _described(
-        self, page: Sequence[FoundChange], explain: bool
+        self, page: Sequence[FoundChange], explain: bool, around: int
     ) -> tuple[list[StreamChange], list[str]]:
         """Return the rows of a page, and the streams that cannot be read."""
         heads, unreadable = await self._heads(page)
         rows = [rendering.stream_change(change) for change in page]
+        present: list[tuple[StreamChange, wire.Head, int]] = []
         wanted: dict[int, FoundChange] = {}
         for i, (change, row) in enumerate(zip(page, rows, strict=True)):
             head = heads.get(change.stream)
             if head is not None and head.generation == change.generation:
                 if self._console:
                     row.link = rendering.console_link(change.stream, change.event.start)
+                present.append((row, head, change.partition))
                 if change.event.state != "withdrawn":
                     wanted[i] = change
         if explain and wanted:
@@ -163,7 +165,27 @@ class ChangePages:
                 rows[i].explanation = change_sides.explanation
                 rows[i].start_time = change_sides.start_time
             unreadable.update(wanted[i].stream for i in damaged)
+        if around:
+            unreadable.update(await self._add_around(present, around))
         return rows, sorted(unreadable)
+
+    async def _add_around(
+        self, present: Sequence[tuple[StreamChange, wire.Head, int]], around: int
+    ) -> set[str]:
+        """Add the values around changes of present streams; returns the unreadable streams."""
+        unreadable = set()
+        for row, head, partition in present:
+            first = row.start - around
+            last = max(row.start + around, (row.confirmed_at or 0) + 1)
+            try:
+                records = await from_store(
+                    self._store.records(partition, row.stream, head, first, last)
+                )
+            except CorruptState:
+                unreadable.add(row.stream)
+                continue
+            row.around = rendering.around(row, records, around)
+        return unreadable
 
     async def _heads(self, page: Sequence[FoundChange]) -> tuple[dict[str, wire.Head], set[str]]:
         """Return the heads of streams that are there, and the names of damaged ones."""
@@ -185,10 +207,20 @@ class ChangePages:
 # --- which, and in which order ---------------------------------------------------------------
 
 
+class _Ranked(NamedTuple):
+    """A page of changes. last: its last place, if there are more pages; None: there are none."""
+
+    page: list[FoundChange]
+    total: int
+    streams: int
+    last: ChangeRank | None
+    timeline: Timeline | None
+
+
 def _ranked(
     changes: Sequence[FoundChange], query: ChangesQuery, now_s: float, after: ChangeRank | None
-) -> tuple[list[FoundChange], int, ChangeRank | None, Timeline | None]:
-    """Return a page, how many changes fit, the last place if there are more pages, and a count."""
+) -> _Ranked:
+    """Return a page of the changes that fit a query."""
     fits = _filter(query, now_s)
     rank_of = _RANKS[query.sort]
     fitting = [(rank_of(change), change) for change in changes if fits(change)]
@@ -196,7 +228,8 @@ def _ranked(
     page = heapq.nsmallest(query.limit, left, key=itemgetter(0))
     last = page[-1][0] if len(left) > len(page) else None
     timeline = _timeline([change for _, change in fitting], query, now_s)
-    return [change for _, change in page], len(fitting), last, timeline
+    streams = len({(change.stream, change.generation) for _, change in fitting})
+    return _Ranked([change for _, change in page], len(fitting), streams, last, timeline)
 
 
 def _timeline(fitting: Sequence[FoundChange], query: ChangesQuery, now_s: float) -> Timeline | None:

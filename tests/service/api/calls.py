@@ -151,6 +151,7 @@ WRONG = {
         "query.min_probability": [1.01],
         "query.sort": ["stream"],
         "query.limit": [501],
+        "query.around": [101, -1],
         "query.format": ["xml"],
         "query.cursor": ["x"],
     },

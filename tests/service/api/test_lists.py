@@ -167,6 +167,55 @@ async def test_a_change_is_explained_anew_once_a_season_is_found(writer, changes
     assert (await listed(one)).changes[0] == (await listed(changes())).changes[0] != before
 
 
+async def test_values_around_a_start_come_with_the_change(writer, changes, store):
+    """Missing ones as null, no more than are retained, and the evidence of this change."""
+    rows = [daily(seq, offset=0.5) for seq in range(100)]
+    rows[31].y = None
+    rows[33].time = "2024-05-01T10:33:00Z"
+    for row in rows:
+        row.evidence = float(row.seq)
+    writer.raise_("a", 3, confirmed_at=40)
+    writer.raise_("late", 9, "suspected")
+    for name in ("a", "late"):
+        keep(store, name, rows)
+    writer.raise_("gone", 3)
+    one = changes()
+    page = await listed(one, around=4)
+    around = {each.stream: each.around for each in page.changes}
+    assert around["gone"] is None
+    assert around["a"].first == 26
+    assert around["a"].values == [5, 6, 0, 1, 2, None, 4, 5]  # with their season
+    assert around["a"].times == [None] * 7 + [rows[33].time]
+    assert around["a"].evidence == 40  # beyond what is shown
+    assert (around["late"].first, len(around["late"].values)) == (86, 8)
+    assert (around["late"].times, around["late"].evidence) == ([], 93)
+    assert all(each.around is None for each in (await listed(one)).changes)
+    assert len((await listed(one, around=100, limit=1)).changes[0].around.values) == 100
+    place = keys.history(keys.partition_of("a", PARTITIONS), "a")
+    store.hset(place, str(chunk_of("a", 30)), b"?")
+    page = await listed(one, around=4, explain=False)
+    assert page.unreadable == ["a"]
+    assert {each.stream for each in page.changes if each.around} == {"late"}
+
+
+async def test_values_around_are_of_the_output_that_changed(writer, changes, store):
+    writer.raise_("a", 3)
+    keep(store, "a", [record(seq, [seq % 3.0, seq % 5.0 + 9 * (seq >= 30)]) for seq in range(100)])
+    p = keys.partition_of("a", PARTITIONS)
+    settings = wire.StreamSettings("joint")
+    put_head(store, p, "a", wire.Head(1, settings, seq=100, sealed=100, y_dim=2))
+    one = changes()
+    assert (await listed(one, around=2)).changes[0].around.values == [3, 4, 9, 10]
+    assert (await listed(one, around=2, explain=False)).changes[0].around.values == [1, 2, 0, 1]
+
+
+async def test_a_page_counts_changes_and_their_streams(writer, changes):
+    for i in range(1, 8):
+        writer.raise_(f"s{i % 3}", i, STATES[i % 2])
+    page = await listed(changes(), limit=2, state=["confirmed"])
+    assert (len(page.changes), page.total, page.streams) == (2, 4, 3)
+
+
 def daily(seq, offset=0.0):
     return record(seq, float(seq % 7), offset=offset)
 
@@ -255,7 +304,7 @@ async def test_without_a_stream_there_is_no_link_and_no_explanation(writer, chan
 
 
 async def test_parameters_at_the_bounds_are_taken(api):
-    for query in ("changes?limit=500&min_probability=1", "streams?limit=1000"):
+    for query in ("changes?limit=500&min_probability=1&around=100", "streams?limit=1000"):
         assert (await api.get(f"/v1/{query}")).is_success, query
 
 

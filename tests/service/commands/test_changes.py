@@ -29,7 +29,7 @@ class PagedChanges:
             suspected_time=TIMES[place],
         )
         cursor = None if place == 2 else str(place)
-        return ChangesPage([change], 3, None, cursor, self.damaged if place == 1 else [])
+        return ChangesPage([change], 3, 1, None, cursor, self.damaged if place == 1 else [])
 
 
 @pytest.fixture
