@@ -549,6 +549,80 @@ class ChangesPage(Response):
     ] = sent([])
 
 
+class Mover(Response):
+    """A tag's value that an unlikely share of the changed streams has."""
+
+    tag: str
+    value: str
+    changed: Annotated[int, doc("streams with it that changed")]
+    streams: Annotated[int, doc("streams with it")]
+    expected: Annotated[float, doc("of `changed`, if changes had nothing to do with tags")]
+    probability: Annotated[
+        float, doc("of so many or more then, times the number of values looked at")
+    ]
+
+
+Movers = Annotated[list[Mover], doc("values of tags with an unlikely share of these streams")]
+
+
+class ByChance(Response):
+    """What independent streams would show of an incident."""
+
+    expected: Annotated[float, doc("other changes that begin within its window")]
+    per_day: Annotated[float, doc("incidents of as many streams in as short a window, a day")]
+
+
+class Incident(Response, kw_only=True):
+    """Changes of several streams that began together; times are RFC 3339."""
+
+    id: Annotated[str, doc("stays while streams join; that of a part leads to the whole")]
+    headline: Annotated[str, doc("how many streams changed when, and what they share")]
+    streams: Annotated[int, doc("number of streams that changed")]
+    fleet: Annotated[int, doc("number of all streams")]
+    start_time: Annotated[str, doc("of the first observation after it, as estimated")]
+    earliest_time: Annotated[str, doc("it began after this")] = sent("")
+    latest_time: Annotated[str, doc("it began up to then")] = sent("")
+    confirmed_time: Annotated[str, doc("of the first change that was confirmed")] = sent("")
+    updated_time: Annotated[str, doc("of the last one")] = sent("")
+    up: Annotated[int, doc("streams that went up")] = sent(0)
+    down: Annotated[int, doc("streams that went down")] = sent(0)
+    size: Annotated[float | None, doc("median, up or down, in standard deviations")] = sent(None)
+    by_chance: ByChance
+    movers: Movers = sent([])
+    names: Annotated[list[str], doc("streams of the largest changes, ten at most")] = sent([])
+
+
+class Fleet(Response):
+    """All streams, and how often their changes begin."""
+
+    streams: int
+    false_alarms_per_day: Annotated[
+        float, doc("expected of all streams with `false_alarm_every`, at their present pace")
+    ]
+    beginnings_per_day: Annotated[
+        float, doc("of incidents and single changes, false alarms included: what chance means")
+    ]
+
+
+class IncidentsPage(Response):
+    """A page of incidents."""
+
+    incidents: list[Incident]
+    total: Annotated[int, doc("incidents that fit the query, on all pages")]
+    fleet: Fleet
+    cursor: NextPage = sent(None)
+    unreadable: Annotated[list[str], doc("streams whose state is damaged in the store")] = sent([])
+
+
+class IncidentDetail(Incident, kw_only=True):
+    """An incident with its changes, the largest first."""
+
+    changes: list[StreamChange]
+    unreadable: Annotated[
+        list[str], doc("streams whose state or history is damaged in the store")
+    ] = sent([])
+
+
 class Verdict(Response):
     """The event that the feedback is on, in its new state."""
 

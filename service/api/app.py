@@ -25,6 +25,7 @@ from service.api import openapi
 from service.api.auth import Authenticator, Rates
 from service.api.gateway.changes import ChangePages, Explanations
 from service.api.gateway.gateway import Gateway, Replies
+from service.api.gateway.incidents import IncidentPages
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import Expiry, HindsightRequests
 from service.api.gateway.store_monitor import StoreMonitor
@@ -122,7 +123,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.context = None  # until it is started
     app.state.overload = Overload(settings)
     app.state.admission = Admission(app.state.overload)
-    app.state.assistant = None  # until one calls
     app.state.access_log = open_log(settings.access_log)
     app.state.tracer = open_tracer(settings, "api")
     kinds = [call.answer for call in CALLS if call.answer is not None]
@@ -209,6 +209,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         authenticator=authenticator,
         event_hub=event_hub,
         changes=changes,
+        incidents=IncidentPages(store, changes, ranker),
         explanations=explanations,
         ranking=Ranking(store, changes, ranker),
         observation_hub=observation_hub,

@@ -39,6 +39,7 @@ from starlette.types import Message, Receive, Scope, Send
 from service.api.auth import Authenticator
 from service.api.gateway.changes import ChangePages, Explanations
 from service.api.gateway.gateway import Gateway, Replies
+from service.api.gateway.incidents import IncidentPages
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import HindsightRequests
 from service.api.gateway.store_monitor import StoreMonitor
@@ -144,6 +145,7 @@ class Context(NamedTuple):
     authenticator: Authenticator
     event_hub: EventHub
     changes: ChangePages
+    incidents: IncidentPages
     explanations: Explanations
     ranking: Ranking
     observation_hub: ObservationHub

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from service.commands import (
-    assistant,
     backup,
     changes,
     demo,
@@ -42,7 +41,6 @@ for _ask in (
     observing.changepoints,
     changes.changes,
     tools.replay,
-    assistant.mcp,
 ):
     app.command(rich_help_panel=STREAMS)(_ask)
 app.add_typer(streams.app, name="streams", rich_help_panel=STREAMS)

@@ -32,7 +32,13 @@ MATCH = (
     f"selector of streams by tags, such as `{tags.EXAMPLE}`; `stream` is the id, and regular "
     "expressions match whole values. Repeated: streams of any of them"
 )
+Models = Annotated[list[Annotated[str, Field(pattern=REFERENCE)]], Field(max_length=100)]
+Prefixes = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
+]
 Level = Annotated[float, Field(gt=0, lt=1)]
+Around = Annotated[int, Field(ge=0, le=100)]
+AROUND = "adds `around`: the values of so many observations on both sides of a start"
 
 
 class ObserveQuery(Form):
@@ -134,12 +140,8 @@ class EventsQuery(Form):
     """Query of the event stream; each filter may be repeated."""
 
     stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
-    prefix: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
-    ] = Field([], description="prefix of stream ids")
-    model: Annotated[list[Annotated[str, Field(pattern=REFERENCE)]], Field(max_length=100)] = Field(
-        [], description="NAME or NAME@VERSION"
-    )
+    prefix: Prefixes = Field([], description="prefix of stream ids")
+    model: Models = Field([], description="NAME or NAME@VERSION")
     state: list[Literal["suspected", "confirmed", "withdrawn"]] = Field(
         [], description="event states"
     )
@@ -188,12 +190,8 @@ class ChangesQuery(Form):
     state: list[Literal["suspected", "confirmed", "withdrawn"]] = Field(
         [], description="states; default: all"
     )
-    model: Annotated[list[Annotated[str, Field(pattern=REFERENCE)]], Field(max_length=100)] = Field(
-        [], description="NAME or NAME@VERSION"
-    )
-    prefix: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
-    ] = Field([], description="prefix of stream ids")
+    model: Models = Field([], description="NAME or NAME@VERSION")
+    prefix: Prefixes = Field([], description="prefix of stream ids")
     contains: Annotated[str, Field(max_length=200)] = Field(
         "", description="only ids with this text anywhere in them"
     )
@@ -215,12 +213,42 @@ class ChangesQuery(Form):
         0, description="equal intervals of `timeline`, which counts changes over time; 0: none"
     )
     explain: bool = Field(True, description="whether to compute `before`, `after`, `explanation`")
-    around: Annotated[int, Field(ge=0, le=100)] = Field(
-        0, description="adds `around`: the values of so many observations on both sides of a start"
-    )
+    around: Around = Field(0, description=AROUND)
     format: Literal["json", "csv"] = Field(
         "json", description="`csv`: a table; the header `Link` leads to the next page"
     )
+
+
+class IncidentsQuery(Form):
+    """Query of incidents: of those with a change that fits; filters as for changes."""
+
+    since: When | None = Field(
+        None, description=f"incidents that began from then on: {WHEN}; default: everything retained"
+    )
+    until: When | None = Field(None, description=f"incidents that began before then: {WHEN}")
+    model: Models = Field([], description="NAME or NAME@VERSION")
+    prefix: Prefixes = Field([], description="prefix of stream ids")
+    contains: Annotated[str, Field(max_length=200)] = Field(
+        "", description="only with this text anywhere in an id"
+    )
+    match: Match = Field([], description=MATCH)
+    min_streams: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
+        2, description="smallest number of streams"
+    )
+    sort: Literal["time", "streams"] = Field(
+        "time", description="what comes first: the latest start, or the most streams"
+    )
+    limit: Annotated[int, Field(ge=1, le=500)] = Field(100, description="incidents per page")
+    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
+        None, description="`cursor` of the previous page, with the same `sort`"
+    )
+
+
+class IncidentQuery(Form):
+    """Query of one incident."""
+
+    explain: bool = Field(True, description="whether to compute `before`, `after`, `explanation`")
+    around: Around = Field(0, description=AROUND)
 
 
 # Series of GET /v1/prometheus/results, with their help.

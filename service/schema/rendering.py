@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import isnan
+from statistics import median
 from typing import Any, cast, overload
 from urllib.parse import quote
 
 from moca_client.members import ABSENT
 from moca_client.responses import (
     AlarmPeriod,
+    ByChance,
     Change,
     Event,
     ExplainedEvent,
     Glance,
     Hindsight,
+    Incident,
     MostProbable,
+    Mover,
     Predictive,
     Recorded,
     RecordedSupervision,
@@ -30,11 +35,15 @@ from moca_client.responses import (
     ValuesAround,
 )
 from moca_client.stream_settings import StreamSettings
+from model_core import incidents
 from model_core.stream import segmentation as regimes
 from model_core.stream.segmentation import best
 from service import wire
 from service.wire.change_index import FoundChange, Moment
 from service.wire.event_entries import Raised
+
+EARLIEST_S = -62_135_500_000.0  # years 1 to 9999
+LATEST_S = 253_402_200_000.0
 
 
 @overload
@@ -272,6 +281,72 @@ def around(change: StreamChange, records: Sequence[wire.Record], count: int) -> 
         times if any(times) else [],
         max(evidence, default=None),
     )
+
+
+NAMED = 10  # streams of an incident that lists name
+
+
+def incident(
+    id_: str,
+    changes: Sequence[FoundChange],
+    moment: incidents.Moment,
+    chance: incidents.ByChance,
+    shared: Sequence[incidents.Mover],
+    fleet: int,
+) -> Incident:
+    """Return an incident; shared: what its streams have in common. fleet: number of all streams."""
+    confirmed = [change.confirmed for change in changes if change.confirmed is not None]
+    directions = Counter(change.event.direction for change in changes)
+    sizes = {change.stream: largest(change.event.size) for change in changes}
+    measured = [size for size in sizes.values() if size is not None]
+    names = sorted(sizes, key=lambda stream: (-(sizes[stream] or 0.0), stream))
+    return Incident(
+        id=id_,
+        headline=incident_headline(len(changes), fleet, moment, shared),
+        streams=len(changes),
+        fleet=fleet,
+        start_time=_instant_of(moment.estimate),
+        earliest_time=_instant_of(moment.lower),
+        latest_time=_instant_of(moment.upper),
+        confirmed_time=_moment(min(confirmed, key=lambda at: at.seconds)),
+        updated_time=_moment(max(confirmed, key=lambda at: at.seconds)),
+        up=directions["up"],
+        down=directions["down"],
+        size=median(measured) if measured else None,
+        by_chance=ByChance(*chance),
+        movers=[Mover(*mover) for mover in shared],
+        names=names[:NAMED],
+    )
+
+
+def incident_headline(
+    streams: int, fleet: int, moment: incidents.Moment, shared: Sequence[incidents.Mover]
+) -> str:
+    """Return an incident in words: `10 of 208 streams changed at 2024-05-01 15:00 UTC, all of`…"""
+    when = datetime.fromtimestamp(_within_years(moment.estimate), UTC)
+    # A start that is known to the minute only has no seconds.
+    precise = moment.upper - moment.lower < 60 and when.second
+    time = when.strftime("%Y-%m-%d %H:%M:%S" if precise else "%Y-%m-%d %H:%M")
+    text = f"{streams} of {fleet} streams changed at {time} UTC"
+    if not shared:
+        return text
+    mover = shared[0]
+    tag = f"{mover.tag}={mover.value}"
+    if mover.changed == streams == mover.streams:
+        return f"{text}, all of {tag}"
+    if mover.changed == mover.streams:
+        return f"{text}, among them all {mover.streams} of {tag}"
+    of_tag = f"{tag}, which has {mover.streams}"
+    return f"{text}, {'all' if mover.changed == streams else mover.changed} in {of_tag}"
+
+
+def _within_years(seconds: float) -> float:
+    """Return a time that years 1 to 9999 have: what is estimated may lie beyond."""
+    return min(max(seconds, EARLIEST_S), LATEST_S)
+
+
+def _instant_of(seconds: float) -> str:
+    return instant(round(1e3 * _within_years(seconds)))
 
 
 def _moment(moment: Moment) -> str:

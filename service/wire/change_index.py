@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
+from model_core.incidents import Beginning
 from service.wire import Event, timestamps
 from service.wire.event_entries import START, FeedEntry, Id, Raised
 
@@ -22,6 +24,7 @@ class Moment(NamedTuple):
 class FoundChange(NamedTuple):
     """One change in its last state, as far as the feed is retained.
 
+    step: seconds between two observations, as the states of the change were apart; 0: not known.
     previous, following: starts of the changes before and after it; see `ChangeIndex.between`.
     """
 
@@ -29,6 +32,7 @@ class FoundChange(NamedTuple):
     raised: Raised  # its last state
     suspected: Moment
     confirmed: Moment | None
+    step: float = 0.0
     previous: int | None = None
     following: int | None = None
 
@@ -51,6 +55,33 @@ class FoundChange(NamedTuple):
     def seconds(self) -> float:
         """When it was confirmed, or else suspected."""
         return (self.confirmed or self.suspected).seconds
+
+    @property
+    def id(self) -> str:
+        """Text by which an incident is asked for of which this is a member."""
+        of = f"{self.stream}\0{self.generation}\0{self.event.id}"
+        return blake2b(of.encode(), digest_size=6).hexdigest()
+
+    def beginning(self, step: float) -> Beginning:
+        """When a confirmed change began, as far as the times of its states say.
+
+        step: seconds between two observations of the stream, used where its states do not say.
+        Times of observations that nobody sent are those of their arrival.
+        """
+        confirmed = self.confirmed
+        assert confirmed is not None
+        event = self.event
+        step = self.step or step
+        confirmed_at = event.confirmed_at or event.start
+
+        def time_of(position: int) -> float:
+            return confirmed.seconds - (confirmed_at - position) * step
+
+        earliest = event.start if event.earliest is None else event.earliest
+        latest = event.start if event.latest is None else event.latest
+        return Beginning(
+            self.stream, time_of(earliest - 1), time_of(event.start), time_of(latest), step
+        )
 
 
 class ChangeIndex:
@@ -137,7 +168,15 @@ def neighbours(start: int, starts: Sequence[int], near: int) -> tuple[int | None
 class _Life:
     """One change: its last entry, when the first ones were, and how many are retained."""
 
-    __slots__ = ("_change", "_confirmed", "_partition", "_retained", "_suspected", "last")
+    __slots__ = (
+        "_change",
+        "_confirmed",
+        "_partition",
+        "_places",
+        "_retained",
+        "_suspected",
+        "last",
+    )
     last: Raised
 
     def __init__(self, partition: int, first: Raised) -> None:
@@ -145,6 +184,7 @@ class _Life:
         self._retained = 0
         self._suspected = _moment(first)
         self._confirmed: dict[int, Moment] = {}  # by `confirmed_at`, of the first with it
+        self._places = {first.event.suspected_at: self._suspected.seconds}  # times of positions
         self._change: FoundChange | None = None
 
     def add(self, raised: Raised) -> None:
@@ -153,6 +193,9 @@ class _Life:
         confirmed = raised.event.confirmed_at
         if confirmed is not None and confirmed not in self._confirmed:
             self._confirmed[confirmed] = _moment(raised)
+            self._places[confirmed] = self._confirmed[confirmed].seconds
+        elif confirmed is not None and raised.event.refined_at is not None:
+            self._places[raised.event.refined_at] = _moment(raised).seconds
         self._change = None
 
     def forget(self) -> bool:
@@ -165,7 +208,11 @@ class _Life:
         if self._change is None:
             at = self.last.event.confirmed_at
             confirmed = None if at is None else self._confirmed[at]
-            self._change = FoundChange(self._partition, self.last, self._suspected, confirmed)
+            first = min(self._places)
+            last = max(self._places)
+            apart = max(self._places[last] - self._places[first], 0.0)
+            step = apart / (last - first) if last > first else 0.0
+            self._change = FoundChange(self._partition, self.last, self._suspected, confirmed, step)
         return self._change
 
 

@@ -38,6 +38,15 @@ def prepare(client):
         calling.ask(client, "PUT", stream, 201, json=settings)
     seen = [{"y": 10 - 3 * (i >= 40) + rng.gauss(0, 0.5)} for i in range(70)]
     calling.ask(client, "POST", "pump-7/observations", json=seen)
+    for i in range(4):  # an incident
+        boiler = f"boiler-{i}"
+        settings = {"model": "gaussian", "location": 60, "scale": 1, "tags": {"region": "eu"}}
+        calling.ask(client, "PUT", boiler, 201, json=settings)
+        seen = [
+            {"y": 60 + 8 * (j >= 40) + rng.gauss(0, 1), "time": f"2024-05-01T14:{j:02}:00Z"}
+            for j in range(60)
+        ]
+        calling.ask(client, "POST", f"{boiler}/observations", json=seen)
     seen = []
     for i in range(30):
         x = [float(i % 2), float(i % 3 == 0)]

@@ -33,8 +33,6 @@ from service.wire.change_index import ChangeIndex, FoundChange
 from service.wire.event_entries import Filter
 
 READ_AT_ONCE = 1024  # entries, of all partitions: some 20 ms of decoding
-_EARLIEST_S = -62_135_500_000.0  # years 1 to 9999, for timelines
-_LATEST_S = 253_402_200_000.0
 EXPLANATIONS_KEPT = 5000
 TRIES = 3  # of reading a history while commits move its records
 EXPLAINED_AT_ONCE = 20  # changes whose histories are read together: some 5,000 labels
@@ -74,17 +72,19 @@ class ChangePages:
 
         By name: of a stream that is deleted until one of its name changes.
         """
+        return await self._apart(_latest, await self.all())
+
+    async def all(self) -> list[FoundChange]:
+        """Return every change that the feeds retain, in no order; raises RedisUnavailable."""
         await self._read_on()
-        return await self._apart(_latest, list(self._index.changes()))
+        return list(self._index.changes())
 
     async def page(self, query: ChangesQuery, now_s: float) -> ChangesPage:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
         after = _cursor.decode(query.cursor, query.sort)
-        await self._read_on()
-        changes = list(self._index.changes())  # the index goes on meanwhile
+        changes = await self.all()  # the index goes on meanwhile
         ranked = await self._apart(_ranked, changes, query, now_s, after)
-        placed = [self._index.between(change, NEAR) for change in ranked.page]
-        rows, unreadable = await self._described(placed, query.explain, query.around)
+        rows, unreadable = await self.described(ranked.page, query.explain, query.around)
         cursor = None if ranked.last is None else _cursor.encode(query.sort, ranked.last)
         left_out = without(unreadable, "changes")
         return ChangesPage(rows, ranked.total, ranked.streams, ranked.timeline, cursor, left_out)
@@ -130,10 +130,11 @@ class ChangePages:
             self._index.add(entry)
         return reread.more
 
-    async def _described(
-        self, page: Sequence[FoundChange], explain: bool, around: int
+    async def described(
+        self, changes: Sequence[FoundChange], explain: bool, around: int
     ) -> tuple[list[StreamChange], list[str]]:
-        """Return the rows of a page, and the streams that cannot be read."""
+        """Return the rows of changes, and the streams that cannot be read."""
+        page = [self._index.between(change, NEAR) for change in changes]
         heads, unreadable = await self._heads(page)
         rows = [rendering.stream_change(change) for change in page]
         present: list[tuple[StreamChange, wire.Head, int]] = []
@@ -247,8 +248,8 @@ def _timeline(fitting: Sequence[FoundChange], query: ChangesQuery, now_s: float)
     last = float(times.max()) if until is None else until
     if until is None and since is not None:  # one change dated in the future is no scale for all
         last = now_s
-    first = min(max(first, _EARLIEST_S), _LATEST_S)
-    last = max(min(last, _LATEST_S), first + 1e-3 * query.bins)
+    first = min(max(first, rendering.EARLIEST_S), rendering.LATEST_S)
+    last = max(min(last, rendering.LATEST_S), first + 1e-3 * query.bins)
     inside = np.clip(times, first, last)
     counts = [
         np.histogram(inside[which], query.bins, (first, last))[0].tolist()

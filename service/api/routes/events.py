@@ -22,7 +22,14 @@ from service.api.sse.events import Subscription
 from service.api.sse.observations import Follower, differs
 from service.observability import metrics
 from service.problems import FieldError, InvalidField, StreamReplaced
-from service.schema.queries import ChangesQuery, EventsQuery, LiveQuery, kinds_of
+from service.schema.queries import (
+    ChangesQuery,
+    EventsQuery,
+    IncidentQuery,
+    IncidentsQuery,
+    LiveQuery,
+    kinds_of,
+)
 from service.store.keys import partition_of
 from service.wire import event_cursor, tags
 from service.wire.event_cursor import BadCursor, Positions
@@ -52,6 +59,26 @@ async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]
         following = URL(scope=request.scope).include_query_params(cursor=page.cursor)
         headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
     return Response(change_lines(page.changes), headers=headers, media_type=CSV)
+
+
+async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Query()]) -> Response:
+    """List incidents: confirmed changes of several streams that began together, page by page.
+
+    Changes are one incident if the intervals of their starts share a moment, and independent
+    streams would show the like less often than once in ten days (`by_chance`). They are those that
+    the event feed retains (`feed_events`). An incident is listed where one of its changes fits the
+    filters, with all its changes. Its `id` stays while streams join it.
+    """
+    page = await context_of(request).incidents.page(query, time.time())
+    return json_response(_encode(page))
+
+
+async def get_incident(
+    request: Request, incident: str, query: Annotated[IncidentQuery, Query()]
+) -> Response:
+    """Return an incident with its changes: by its id, or that of any incident it has absorbed."""
+    answer = await context_of(request).incidents.one(incident, query)
+    return json_response(_encode(answer))
 
 
 async def events(

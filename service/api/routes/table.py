@@ -14,7 +14,6 @@ from service import problems
 from service.api import openapi
 from service.api.http import BinaryResponse, Route
 from service.api.routes import (
-    assistants,
     console,
     events,
     health,
@@ -328,6 +327,22 @@ CALLS = (
         described=openapi.answer_or_table(responses.ChangesPage),
     ),
     ApiCall(
+        "GET",
+        "/v1/incidents",
+        events.list_incidents,
+        responses.IncidentsPage,
+        (problems.InvalidField,),
+        tag="events",
+    ),
+    ApiCall(
+        "GET",
+        "/v1/incidents/{incident}",
+        events.get_incident,
+        responses.IncidentDetail,
+        (problems.InvalidField, problems.NotFound),
+        tag="events",
+    ),
+    ApiCall(
         "POST",
         "/v1/prometheus/write",
         prometheus.write_samples,
@@ -414,8 +429,6 @@ def add_routes(app: FastAPI, settings: Settings) -> None:
         _guard(app, call.needs)
     app.add_api_route("/metrics", health.show_metrics, include_in_schema=False)
     _guard(app, "read" if settings.metrics_key_required else OPEN)
-    app.add_api_route(assistants.PATH, assistants.assist, methods=["POST"], include_in_schema=False)
-    _guard(app, "read")
     if not settings.no_console:
         for path, endpoint in console.ROUTES:
             app.add_api_route(path, endpoint, include_in_schema=False)

@@ -155,6 +155,17 @@ WRONG = {
         "query.format": ["xml"],
         "query.cursor": ["x"],
     },
+    "list_incidents": {
+        "query.match[0]": ['{a=~"(("}'],
+        "query.since": ["yesterday"],
+        "query.until": ["2024-05-01"],
+        "query.model[0]": ["a@b@c"],
+        "query.min_streams": [1],
+        "query.sort": ["size"],
+        "query.limit": [501],
+        "query.cursor": ["x"],
+    },
+    "get_incident": {"query.explain": ["perhaps"], "query.around": [101]},
     "overview": {"query.limit": [101], "query.labels": [65], "query.sort": ["size"]},
     "list_streams": {"query.limit": [0, 1001, "x"], "query.match[0]": ["{a=b}"]},
     "events": {

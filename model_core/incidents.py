@@ -1,0 +1,239 @@
+"""Incidents: changes of several streams that began together, and what those streams share.
+
+The start of a change is known to an interval. Changes whose intervals share a moment are one
+incident, as far as independent streams would not show the like by chance. Times are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, inf, lgamma, log
+from typing import NamedTuple
+
+import numpy as np
+
+DAY_S = 86_400.0
+# A start is further out of its interval with probability `1 - coverage`, and that falls
+# geometrically: beyond `REACH` half-widths more lies a tenth of it.
+REACH = 1.0
+RARE_PER_DAY = 0.1  # incidents that chance may bring a day: one in ten days
+UNLIKELY = 0.05  # share of the changed streams, after the correction
+MOST_MOVERS = 5
+Tag = tuple[str, str]  # name and value
+
+
+class Beginning(NamedTuple):
+    """When a change of a stream began: after `lower`, up to `upper`, most probably at `estimate`.
+
+    step: seconds between two observations of the stream: a start is known to no less.
+    """
+
+    stream: str
+    lower: float
+    estimate: float
+    upper: float
+    step: float
+
+
+class Moment(NamedTuple):
+    """When an incident began, by all its members."""
+
+    lower: float
+    estimate: float
+    upper: float
+
+
+class ByChance(NamedTuple):
+    """What independent streams would show of an incident.
+
+    expected: other changes that begin within its window. per_day: incidents of as many streams
+    within as short a window.
+    """
+
+    expected: float
+    per_day: float
+
+
+class Mover(NamedTuple):
+    """A tag's value that an unlikely share of the changed streams has.
+
+    changed: of the streams that changed. streams: of all. expected: of those that changed, if
+    which ones did had nothing to do with tags. probability: of so many or more then, times the
+    number of values looked at.
+    """
+
+    tag: str
+    value: str
+    changed: int
+    streams: int
+    expected: float
+    probability: float
+
+
+class Incidents(NamedTuple):
+    """Groups of changes, as indices of the beginnings, with what chance would show of them.
+
+    per_day: beginnings a day: of incidents and of changes by themselves.
+    """
+
+    groups: list[list[int]]
+    chances: list[ByChance]
+    per_day: float
+
+
+def incidents(beginnings: Sequence[Beginning], false_alarms_per_day: float) -> Incidents:
+    """Group changes that began together, where that is unlikely by chance.
+
+    The rate of beginnings is that of the fleet's false alarms, or that of the beginnings
+    themselves where that is higher, an incident being one. It does not depend on the order.
+    """
+    groups = [group for group in together(beginnings) if len(group) > 1]
+    estimates = [beginning.estimate for beginning in beginnings]
+    days = (max(estimates) - min(estimates)) / DAY_S if estimates else 0.0
+
+    def rate(kept: Sequence[Sequence[int]]) -> float:
+        separate = len(beginnings) - sum(len(group) - 1 for group in kept)
+        # The first one begins the time in which the others are counted.
+        observed = (separate - 1) / days if days > 0.0 and separate > 1 else 0.0
+        return max(false_alarms_per_day, observed)
+
+    # What is an incident changes the rate, and the rate what is one: the second look is the last.
+    per_day = rate(groups)
+    for _ in range(2):
+        chances = [by_chance([beginnings[i] for i in group], per_day) for group in groups]
+        kept = [i for i, chance in enumerate(chances) if chance.per_day <= RARE_PER_DAY]
+        per_day = rate([groups[i] for i in kept])
+    return Incidents([groups[i] for i in kept], [chances[i] for i in kept], per_day)
+
+
+def together(beginnings: Sequence[Beginning]) -> list[list[int]]:
+    """Partition changes into groups whose start intervals share a moment, one of a stream.
+
+    The largest group is taken first, of equal ones the earliest; then that of the others.
+    """
+    lower = np.array([reach(beginning)[0] for beginning in beginnings])
+    upper = np.array([reach(beginning)[1] for beginning in beginnings])
+    order = np.lexsort((upper, lower))
+    groups: list[list[int]] = []
+    first = 0
+    horizon = -inf
+    for place, i in enumerate(order.tolist()):
+        if lower[i] > horizon and place > first:
+            groups += _largest_first(beginnings, order[first:place], lower, upper)
+            first = place
+        horizon = max(horizon, upper[i])
+    return groups + _largest_first(beginnings, order[first:], lower, upper)
+
+
+def _largest_first(
+    beginnings: Sequence[Beginning], linked: np.ndarray, lower: np.ndarray, upper: np.ndarray
+) -> list[list[int]]:
+    """Partition changes of which every interval overlaps another, in the order of `lower`."""
+    groups = []
+    while len(linked) > 1:
+        # A moment that most intervals share is where one of them begins.
+        starts = lower[linked]
+        ended = np.searchsorted(np.sort(upper[linked]), starts, side="left")
+        begun = np.searchsorted(starts, starts, side="right")
+        moment = starts[np.argmax(begun - ended)]
+        sharing = (starts <= moment) & (moment <= upper[linked])
+        chosen = linked[sharing].tolist()
+        middle = float(np.median([beginnings[i].estimate for i in chosen]))
+        nearest: dict[str, int] = {}
+        for i in sorted(chosen, key=lambda i: abs(beginnings[i].estimate - middle)):
+            nearest.setdefault(beginnings[i].stream, i)
+        group = sorted(nearest.values())
+        groups.append(group)
+        linked = linked[~np.isin(linked, group)]
+    return groups + [[i] for i in linked.tolist()]
+
+
+def reach(beginning: Beginning) -> tuple[float, float]:
+    """Return the times between which a change may have begun together with others."""
+    before = max(beginning.estimate - beginning.lower, beginning.step)
+    after = max(beginning.upper - beginning.estimate, 0.0)
+    return beginning.estimate - (1 + REACH) * before, beginning.estimate + (1 + REACH) * after
+
+
+def moment(members: Sequence[Beginning]) -> Moment:
+    """When an incident began: the median of its members' starts, by the precision of each.
+
+    The interval is what those of the members that hold it have in common.
+    """
+    ordered = sorted(members, key=lambda member: member.estimate)
+    weights = np.array(
+        [1 / max(member.upper - member.lower, member.step, 1e-3) for member in ordered]
+    )
+    middle = int(np.searchsorted(np.cumsum(weights), weights.sum() / 2))
+    estimate = ordered[min(middle, len(ordered) - 1)].estimate
+    holding = [member for member in members if member.lower <= estimate <= member.upper]
+    return Moment(
+        max((member.lower for member in holding), default=estimate),
+        estimate,
+        min((member.upper for member in holding), default=estimate),
+    )
+
+
+def by_chance(members: Sequence[Beginning], per_day: float) -> ByChance:
+    """Return what independent streams with so many beginnings a day would show of an incident.
+
+    Beginnings are then a Poisson process: after any one of them so many others come within the
+    window with a probability that is said here, and there are `per_day` of them.
+    """
+    estimates = [member.estimate for member in members]
+    step = float(np.median([member.step for member in members]))
+    expected = per_day * (max(estimates) - min(estimates) + step) / DAY_S
+    return ByChance(expected, per_day * _poisson_tail(len(members) - 1, expected))
+
+
+def _poisson_tail(least: int, mean: float) -> float:
+    """Probability of `least` or more where `mean` are expected."""
+    if least <= 0:
+        return 1.0
+    if mean <= 0.0:
+        return 0.0
+    if mean > least:
+        return max(0.0, 1.0 - sum(exp(k * log(mean) - mean - lgamma(k + 1)) for k in range(least)))
+    term = exp(least * log(mean) - mean - lgamma(least + 1))
+    total = 0.0
+    k = least
+    while term > 1e-17 * total:
+        total += term
+        k += 1
+        term *= mean / k
+    return min(1.0, total)
+
+
+def movers(changed: Iterable[Mapping[str, str]], fleet: Iterable[Mapping[str, str]]) -> list[Mover]:
+    """Return the values of tags that an unlikely share of the changed streams has.
+
+    fleet: tags of all streams, those that changed among them. The likeliest come last.
+    """
+    of_changed = [list(tags.items()) for tags in changed]
+    of_all = [list(tags.items()) for tags in fleet]
+    counted: Counter[Tag] = Counter(tag for tags in of_changed for tag in tags)
+    everywhere: Counter[Tag] = Counter(tag for tags in of_all for tag in tags)
+    unlikely = []
+    for (name, value), count in counted.items():
+        streams = everywhere[name, value]
+        tail = _hypergeometric_tail(count, len(of_all), streams, len(of_changed))
+        probability = min(1.0, tail * len(everywhere))
+        if count > 1 and probability <= UNLIKELY:
+            expected = len(of_changed) * streams / len(of_all)
+            unlikely.append(Mover(name, value, count, streams, expected, probability))
+    unlikely.sort(key=lambda mover: (mover.probability, -mover.changed, mover.tag, mover.value))
+    return unlikely[:MOST_MOVERS]
+
+
+def _hypergeometric_tail(least: int, total: int, marked: int, drawn: int) -> float:
+    """Probability that of `drawn` of `total` `least` or more are marked."""
+
+    def log_choose(n: int, k: int) -> float:
+        return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+
+    every = log_choose(total, drawn)
+    tail = 0.0
+    for k in range(max(least, drawn + marked - total), min(drawn, marked) + 1):
+        tail += exp(log_choose(marked, k) + log_choose(total - marked, drawn - k) - every)
+    return min(1.0, tail)

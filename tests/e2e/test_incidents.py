@@ -1,0 +1,97 @@
+"""Ten streams of 200 that change together are one incident, over HTTP on real processes."""
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from tests.e2e.calling import KNOWN, ask
+from tests.waiting import PATIENCE_S
+
+START = datetime(2024, 5, 1, 14, 0, tzinfo=UTC)
+STREAMS = 200
+CHANGED = 10
+AT = 60  # observation, at one a minute
+LONG = 90
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    from tests.e2e.deployment import served
+
+    with served(tmp_path_factory.mktemp("incidents")) as (_, url):
+        with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
+            play(client)
+        yield url
+
+
+def play(client):
+    """Post minute by minute; `alone` changes by itself 20 minutes before the others."""
+    rng = random.Random(7)
+    names = [f"host-{i:03}" for i in range(STREAMS)]
+    for i, name in enumerate(names):
+        tags = {"region": "eu" if i < CHANGED else "us", "rack": str(i % 7)}
+        ask(client, "PUT", name, 201, json=KNOWN | {"hazard": 0.002, "tags": tags})
+    for first in range(0, LONG, 10):
+        items = []
+        for i, name in enumerate(names):
+            for minute in range(first, first + 10):
+                changed = minute >= AT if i < CHANGED else i == 100 and minute >= AT - 20
+                time = (START + timedelta(minutes=minute)).isoformat()
+                items.append({"stream": name, "y": 4.0 * changed + rng.gauss(0, 1), "time": time})
+        for at in range(0, len(items), 1000):
+            answer = client.post("/v1/observations", json=items[at : at + 1000])
+            assert answer.is_success, answer.text
+
+
+@pytest.fixture
+def client(url):
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
+        yield client
+
+
+def incidents(client, **query):
+    return client.get("/v1/incidents", params=query).raise_for_status().json()
+
+
+def test_streams_that_change_together_are_one_incident(client):
+    page = incidents(client)
+    assert page["fleet"]["streams"] == STREAMS
+    (incident,) = page["incidents"]
+    assert (incident["streams"], incident["fleet"], incident["up"]) == (CHANGED, STREAMS, CHANGED)
+    assert incident["start_time"] == "2024-05-01T15:00:00.000+00:00"
+    assert incident["earliest_time"] < incident["start_time"] <= incident["latest_time"]
+    assert incident["headline"] == (
+        "10 of 200 streams changed at 2024-05-01 15:00 UTC, all of region=eu"
+    )
+    (mover,) = incident["movers"]
+    assert (mover["tag"], mover["value"]) == ("region", "eu")
+    assert (mover["changed"], mover["streams"], mover["expected"]) == (10, 10, 0.5)
+    assert incident["by_chance"]["per_day"] < 1e-9
+    assert sorted(incident["names"]) == [f"host-{i:03}" for i in range(CHANGED)]
+
+
+def test_an_incident_is_found_by_its_id_and_has_its_changes(client):
+    (listed,) = incidents(client)["incidents"]
+    one = client.get(f"/v1/incidents/{listed['id']}").raise_for_status().json()
+    assert {name: one[name] for name in listed} == listed
+    assert len(one["changes"]) == CHANGED
+    assert all(change["explanation"]["kind"] == "mean" for change in one["changes"])
+    shown = {"explain": False, "around": 5}
+    plain = client.get(f"/v1/incidents/{listed['id']}", params=shown).json()
+    assert all(len(change["around"]["values"]) == 10 for change in plain["changes"])
+    assert all(change["explanation"] is None for change in plain["changes"])
+    assert client.get("/v1/incidents/0123456789ab").status_code == 404
+
+
+def test_filters_and_pages(client):
+    before = (START + timedelta(minutes=AT)).isoformat()
+    after = (START + timedelta(minutes=AT + 1)).isoformat()
+    assert incidents(client, since=before, until=after)["total"] == 1
+    assert incidents(client, since=after)["total"] == incidents(client, until=before)["total"] == 0
+    assert incidents(client, prefix="host-003")["total"] == 1
+    assert incidents(client, match='{region="us"}')["total"] == 0
+    assert incidents(client, min_streams=CHANGED + 1)["incidents"] == []
+    page = incidents(client, sort="streams", limit=1)
+    assert (len(page["incidents"]), page["cursor"]) == (1, None)

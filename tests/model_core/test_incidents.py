@@ -1,0 +1,180 @@
+"""Incidents: groups, what chance would show of them, and what their streams share."""
+
+from itertools import combinations
+from math import comb, isclose
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from model_core.incidents import (
+    DAY_S,
+    RARE_PER_DAY,
+    Beginning,
+    by_chance,
+    incidents,
+    moment,
+    movers,
+    reach,
+    together,
+)
+
+beginnings = st.lists(
+    st.builds(
+        lambda stream, at, before, after: Beginning(
+            f"s{stream}", float(at - before), float(at), float(at + after), 1.0
+        ),
+        st.integers(0, 12),
+        st.integers(0, 60),
+        st.integers(1, 6),
+        st.integers(0, 6),
+    ),
+    max_size=25,
+)
+few = settings(max_examples=200, deadline=None, derandomize=True)
+
+
+def share_a_moment(members):
+    spans = [reach(member) for member in members]
+    return max(lower for lower, _ in spans) <= min(upper for _, upper in spans)
+
+
+def at(*times, step=1.0, width=1.0):
+    return [
+        Beginning(f"s{i}", time - width, time, time + width, step) for i, time in enumerate(times)
+    ]
+
+
+@few
+@given(beginnings)
+def test_groups_are_a_partition_of_what_shares_a_moment(rows):
+    groups = together(rows)
+    assert sorted(i for group in groups for i in group) == list(range(len(rows)))
+    for group in groups:
+        members = [rows[i] for i in group]
+        assert share_a_moment(members)
+        assert len({member.stream for member in members}) == len(members)
+
+
+@few
+@given(beginnings, st.randoms(use_true_random=False))
+def test_the_order_of_changes_does_not_matter(rows, random):
+    rows = list(dict.fromkeys(rows))
+    shuffled = random.sample(rows, len(rows))
+
+    def grouped(given):
+        return {frozenset(given[i] for i in group) for group in together(given)}
+
+    assert grouped(rows) == grouped(shuffled)
+
+
+@few
+@given(beginnings.filter(lambda rows: len({row.stream for row in rows}) == len(rows)))
+def test_the_largest_group_is_the_largest_there_is(rows):
+    largest = max((len(group) for group in together(rows)), default=0)
+    points = [reach(row)[0] for row in rows]
+    shared = [sum(reach(r)[0] <= point <= reach(r)[1] for r in rows) for point in points]
+    assert largest == max(shared, default=0)
+
+
+@few
+@given(beginnings.filter(len))
+def test_the_moment_of_a_group_lies_within_its_starts(rows):
+    for group in together(rows):
+        members = [rows[i] for i in group]
+        when = moment(members)
+        estimates = [member.estimate for member in members]
+        assert min(estimates) <= when.estimate <= max(estimates)
+        assert when.lower <= when.estimate <= when.upper
+
+
+def test_a_stream_that_joins_leaves_the_others_together():
+    rows = at(100.0, 101.0, 99.0)
+    assert together(rows) == [[0, 1, 2]]
+    late = Beginning("late", 95.0, 101.0, 108.0, 1.0)
+    assert together([*rows, late]) == [[0, 1, 2, 3]]
+
+
+def test_what_chance_shows_often_is_no_incident():
+    crowd = at(*np.arange(0.0, 3600.0, 2.0))  # of a fleet in which something begins at all times
+    assert incidents(crowd, 0.0).groups == []
+    quiet = at(0.0, 9e6, 9e6 + 1, 9e6 + 2)
+    found = incidents(quiet, 0.0)
+    assert found.groups == [[1, 2, 3]]
+    assert found.chances[0].per_day < 1e-6
+    noisy = incidents(quiet, false_alarms_per_day=1e5)
+    assert (noisy.groups, noisy.per_day) == ([], 1e5)
+
+
+def test_an_incident_counts_once_in_the_rate():
+    apart = 10 * DAY_S
+    rows = at(0.0, apart, *[apart / 2 + i for i in range(5)])
+    found = incidents(rows, 0.0)
+    assert [len(group) for group in found.groups] == [5]
+    assert found.per_day == pytest.approx(2 / 10)
+
+
+@pytest.mark.parametrize(("streams", "rate"), [(2, 40.0), (3, 400.0), (4, 1000.0)])
+def test_independent_streams_show_as_many_incidents_as_is_said(streams, rate):
+    """Counts beginnings of a Poisson process that so many others follow within the window."""
+    window = 60.0
+    rng = np.random.default_rng(streams)
+    days = 3000
+    times = np.sort(rng.uniform(0, days * DAY_S, rng.poisson(rate * days)))
+    following = np.searchsorted(times, times + window) - np.arange(len(times)) - 1
+    members = at(*np.linspace(0.0, window - 1.0, streams))
+    chance = by_chance(members, rate)
+    assert chance.expected == pytest.approx(rate * window / DAY_S)
+    assert (following >= streams - 1).sum() / days == pytest.approx(chance.per_day, rel=0.1)
+
+
+@given(st.integers(1, 40), st.floats(1e-6, 60))
+def test_the_tail_of_a_count_is_scipys(least, mean):
+    members = at(*[0.0] * (least + 1), step=mean * DAY_S)
+    assert isclose(
+        by_chance(members, 1.0).per_day,
+        stats.poisson.sf(least - 1, mean),
+        rel_tol=1e-7,
+        abs_tol=1e-12,
+    )
+
+
+def test_movers_name_what_the_changed_streams_share():
+    fleet = [{"region": "eu" if i < 10 else "us", "host": f"h{i}"} for i in range(208)]
+    (mover,) = movers(fleet[:10], fleet)
+    assert (mover.tag, mover.value, mover.changed, mover.streams) == ("region", "eu", 10, 10)
+    assert mover.expected == pytest.approx(100 / 208)
+    looked_at = 2 + 208
+    assert mover.probability == pytest.approx(looked_at / comb(208, 10))
+    assert movers(fleet[5:15:4], fleet) == []  # one of eu, and two of us
+    assert movers([], fleet) == []
+    assert movers(fleet, fleet) == []  # what all have is no finding
+
+
+def test_movers_are_as_unlikely_as_all_choices_say():
+    fleet = [{"kind": "ab"[i >= 4]} for i in range(12)]
+    for changed in (4, 5):
+        choices = list(combinations(range(12), changed))
+        tail = sum(sum(i < 4 for i in choice) >= 4 for choice in choices) / len(choices)
+        (mover,) = movers(fleet[:changed], fleet)
+        assert (mover.value, mover.changed) == ("a", 4)
+        assert mover.probability == pytest.approx(2 * tail)
+
+
+def test_movers_of_streams_drawn_at_random_are_rare():
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 8, (300, 6))
+    fleet = [{f"t{j}": str(value) for j, value in enumerate(row)} for row in values]
+    drawn = [rng.choice(300, 20, replace=False) for _ in range(400)]
+    shown = sum(bool(movers([fleet[i] for i in rows], fleet)) for rows in drawn)
+    assert shown / 400 <= 0.05
+
+
+def test_a_rare_incident_is_one_in_ten_days():
+    rows = at(0.0, 30.0, step=60.0, width=60.0)
+    expected = by_chance(rows, 5.0).per_day
+    assert expected < RARE_PER_DAY
+    assert incidents(rows, 5.0).groups == [[0, 1]]
+    assert incidents(rows, 50.0).groups == []
