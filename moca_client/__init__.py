@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from moca_client.outbox import AsyncOutbox, Bounds, Outbox, OutboxError, OutboxFull
     from moca_client.plans import DEFAULT_URL
-    from moca_client.responses import Answer, Event, Gap, StreamChange, StreamEvent
+    from moca_client.responses import Answer, Event, Gap, Incident, StreamChange, StreamEvent
     from moca_client.subscriptions import Ended, Followed, Missed
     from moca_client.sync import Client
 
@@ -34,6 +34,7 @@ __all__ = [
     "Event",
     "Followed",
     "Gap",
+    "Incident",
     "InvalidRequest",
     "Missed",
     "Outbox",

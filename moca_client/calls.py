@@ -51,6 +51,8 @@ _run_length = as_type(responses.RunLength)
 _what_if = as_type(responses.WhatIf)
 _changepoints = as_type(responses.Changepoints)
 _changes = as_type(responses.ChangesPage)
+_incidents = as_type(responses.IncidentsPage)
+_incident = as_type(responses.IncidentDetail)
 _feedback = as_type(responses.Verdict)
 _history = as_type(responses.HistoryPage)
 _models = as_type(responses.Models)
@@ -311,13 +313,43 @@ def changes(request: ChangesRequest) -> Call[responses.ChangesPage]:
     """One page of changes of all streams."""
     if isinstance(request.state, str):
         raise InvalidRequest("expected a list of states, got a string")
-    named = request._asdict()
+    return _get("/v1/changes", _changes, **_with_times(request._asdict()))
+
+
+class IncidentsRequest(NamedTuple):
+    """Query of GET incidents: one page of incidents."""
+
+    since: str | datetime | None = None
+    until: str | datetime | None = None
+    model: str | None = None
+    prefix: str | None = None
+    contains: str | None = None
+    min_streams: int = 2
+    sort: str = "time"
+    limit: int = 100
+    match: Match = ()
+    cursor: str | None = None
+
+
+def incidents(request: IncidentsRequest) -> Call[responses.IncidentsPage]:
+    """One page of incidents."""
+    return _get("/v1/incidents", _incidents, **_with_times(request._asdict()))
+
+
+def incident(id_: str, explain: bool, around: int) -> Call[responses.IncidentDetail]:
+    """One incident with its changes."""
+    path = f"/v1/incidents/{quote(id_, safe='')}"
+    return _get(path, _incident, explain=explain, around=around)
+
+
+def _with_times(query: dict[str, Any]) -> dict[str, Any]:
+    """Return a query with its times as text."""
     for name in ("since", "until"):
-        if isinstance(when := named[name], datetime):
+        if isinstance(when := query[name], datetime):
             if when.tzinfo is None:
                 raise InvalidRequest(f"{name}: expected a datetime with a time zone, got {when}")
-            named[name] = when.isoformat()
-    return _get("/v1/changes", _changes, **named)
+            query[name] = when.isoformat()
+    return query
 
 
 def judge(stream: str, event: int, change: bool) -> Call[responses.Verdict]:

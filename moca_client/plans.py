@@ -101,6 +101,19 @@ def change_pages(
     return Pages(calls.changes(request), lambda page: page.changes, following)
 
 
+def incident_pages(
+    request: calls.IncidentsRequest,
+) -> Pages[responses.IncidentsPage, responses.Incident]:
+    """Incidents."""
+
+    def following(page: responses.IncidentsPage) -> Call[responses.IncidentsPage] | None:
+        if page.cursor is None:
+            return None
+        return calls.incidents(request._replace(cursor=page.cursor))
+
+    return Pages(calls.incidents(request), lambda page: page.incidents, following)
+
+
 def history_pages(
     stream: str, start: int | None, limit: int
 ) -> Pages[responses.HistoryPage, responses.HistoryPage]:

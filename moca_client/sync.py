@@ -29,6 +29,8 @@ from moca_client.responses import (
     Changepoints,
     Gap,
     HistoryPage,
+    Incident,
+    IncidentDetail,
     ModelDetail,
     ModelSummary,
     Overview,
@@ -350,6 +352,44 @@ class Client:
             match=match,
         )
         return self._pages(plans.change_pages(request))
+
+    def incidents(
+        self,
+        *,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
+        model: str | None = None,
+        prefix: str | None = None,
+        contains: str | None = None,
+        min_streams: int = 2,
+        sort: str = "time",
+        limit: int = 100,
+        match: calls.Match = (),
+    ) -> Iterator[Incident]:
+        """Iterate over incidents: changes of several streams that began together.
+
+        since, until: as of `changes`, of when an incident began. model, prefix, contains, match: of
+        one of its streams at least. sort: `time` (newest first) or `streams`.
+        """
+        request = calls.IncidentsRequest(
+            since=since,
+            until=until,
+            model=model,
+            prefix=prefix,
+            contains=contains,
+            min_streams=min_streams,
+            sort=sort,
+            limit=limit,
+            match=match,
+        )
+        return self._pages(plans.incident_pages(request))
+
+    def incident(self, id: str, *, explain: bool = True, around: int = 0) -> IncidentDetail:
+        """Return an incident with its changes, the largest first.
+
+        around: so many values on both sides of each start are returned, too.
+        """
+        return self.call(calls.incident(id, explain, around))
 
     def judge(self, stream: str, event: int, change: bool) -> Verdict:
         """Give feedback on an event: whether it was a change. The stream is rerun with it."""

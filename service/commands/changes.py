@@ -1,16 +1,18 @@
-"""`moca changes`: which streams changed, when, how big, how sure."""
+"""`moca changes` and `moca incidents`: which streams changed, when, how big, how sure, together."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from datetime import UTC
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from moca_client.responses import ChangesPage, StreamChange
+from moca_client.responses import ChangesPage, IncidentDetail, StreamChange
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -113,10 +115,7 @@ def changes(
             rows += page.changes
             call = pages.following(page)
         del rows[limit:]
-    if unreadable:
-        names = ", ".join(sorted(unreadable))
-        text = f"moca: warning: cannot read the state or history of {names}: damaged in the store"
-        typer.secho(text, err=True, fg="yellow")
+    _warn_unreadable(unreadable)
     if as_json:
         print_json(rows)
     elif as_csv or not on_terminal():
@@ -125,6 +124,79 @@ def changes(
         typer.echo(change_lines(rows), nl=False)
     else:
         _show(rows)
+
+
+def incidents(
+    incident: Annotated[
+        str | None,
+        typer.Argument(help="Id of one, to print its changes.", show_default="list them"),
+    ] = None,
+    since: Annotated[
+        str, typer.Option(help="Only incidents that began from then on: an age, or a time.")
+    ] = "24h",
+    until: Annotated[
+        str | None, typer.Option(help="Only incidents that began before then.", show_default="now")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Only with a stream of this prefix.", show_default="all")
+    ] = None,
+    match: Match = None,
+    min_streams: Annotated[int, typer.Option(min=2, help="Smallest number of streams.")] = 2,
+    limit: Annotated[int, typer.Option(min=1, help="Most incidents to print.")] = 100,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Print the changes that began together, a line for each incident, and what its streams share.
+
+    With an id: that incident and each of its changes.
+    """
+    with connected(url, api_key) as client:
+        if incident is not None:
+            one = client.incident(incident)
+            if as_json:
+                print_json(one)
+            else:
+                _show_incident(one)
+            return
+        listed = client.incidents(
+            since=since,
+            until=until,
+            prefix=prefix,
+            match=match or (),
+            min_streams=min_streams,
+            limit=min(limit, PAGE),
+        )
+        rows = list(islice(listed, limit))
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        typer.echo("no incidents: see --since and the other options for what is left out")
+    for row in rows:
+        typer.echo(f"{row.id}  {row.headline}")
+
+
+def _show_incident(one: IncidentDetail) -> None:
+    typer.echo(one.headline)
+    typer.echo(
+        f"began between {one.earliest_time} and {one.latest_time}; "
+        f"by chance {one.by_chance.per_day:.2g} such incidents a day"
+    )
+    for mover in one.movers:
+        typer.echo(
+            f"{mover.tag}={mover.value}: {mover.changed} of {mover.streams} changed, "
+            f"{mover.expected:.2g} expected"
+        )
+    _warn_unreadable(one.unreadable)
+    _show(one.changes)
+
+
+def _warn_unreadable(names: Collection[str]) -> None:
+    """Warn that an answer lacks what is damaged in the store."""
+    if names:
+        text = f"moca: warning: cannot read the state or history of {', '.join(sorted(names))}"
+        typer.secho(f"{text}: damaged in the store", err=True, fg="yellow")
 
 
 def on_terminal() -> bool:

@@ -40,6 +40,7 @@ for _ask in (
     observing.predict,
     observing.changepoints,
     changes.changes,
+    changes.incidents,
     tools.replay,
 ):
     app.command(rich_help_panel=STREAMS)(_ask)

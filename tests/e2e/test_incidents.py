@@ -1,12 +1,15 @@
 """Ten streams of 200 that change together are one incident, over HTTP on real processes."""
 
+import json
 import random
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
+from moca_client import AsyncClient, Client, InvalidRequest
 from tests.e2e.calling import KNOWN, ask
+from tests.e2e.deployment import served
 from tests.waiting import PATIENCE_S
 
 START = datetime(2024, 5, 1, 14, 0, tzinfo=UTC)
@@ -17,13 +20,12 @@ LONG = 90
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    from tests.e2e.deployment import served
-
-    with served(tmp_path_factory.mktemp("incidents")) as (_, url):
+def service(tmp_path_factory):
+    """Processes and address of a service whose streams have changed."""
+    with served(tmp_path_factory.mktemp("incidents")) as (processes, url):
         with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
             play(client)
-        yield url
+        yield processes, url
 
 
 def play(client):
@@ -46,8 +48,8 @@ def play(client):
 
 
 @pytest.fixture
-def client(url):
-    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
+def client(service):
+    with httpx.Client(base_url=service[1], timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -95,3 +97,31 @@ def test_filters_and_pages(client):
     assert incidents(client, min_streams=CHANGED + 1)["incidents"] == []
     page = incidents(client, sort="streams", limit=1)
     assert (len(page["incidents"]), page["cursor"]) == (1, None)
+
+
+async def test_clients_and_the_command_line_list_them(client, service):
+    processes, url = service
+    (listed,) = incidents(client)["incidents"]
+    since = START.replace(tzinfo=UTC)
+    with Client(url) as sync:
+        (row,) = sync.incidents(since=since, prefix="host-", sort="streams", limit=1)
+        assert (row.id, row.headline, row.movers[0].value) == (
+            listed["id"],
+            listed["headline"],
+            "eu",
+        )
+        assert [change.stream for change in sync.incident(row.id).changes] == row.names
+        (shown, *_) = sync.incident(row.id, explain=False, around=3).changes
+        assert (len(shown.around.values), shown.explanation) == (6, None)
+        with pytest.raises(InvalidRequest, match="time zone"):
+            list(sync.incidents(since=datetime(2024, 5, 1)))  # noqa: DTZ001
+    async with AsyncClient(url) as many:
+        assert [each.id async for each in many.incidents(min_streams=CHANGED)] == [row.id]
+    ask_ = ("incidents", "--url", url, "--since", "2024-05-01T00:00:00Z")
+    assert processes.run(*ask_).splitlines() == [f"{row.id}  {row.headline}"]
+    assert processes.run(*ask_, "--min-streams", 11).startswith("no incidents")
+    assert json.loads(processes.run(*ask_, "--json"))[0]["id"] == row.id
+    text = processes.run("incidents", row.id, "--url", url)
+    assert text.startswith(row.headline)
+    assert "region=eu: 10 of 10 changed, 0.5 expected" in text
+    assert all(name in text for name in row.names)
