@@ -51,6 +51,7 @@ from service.runtime.access_policy import describe, keys_required
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring, Keyring
 from service.store.append import Appender
+from service.store.changes import ChangeFeed
 from service.store.connection import (
     START_TIMEOUT_S,
     START_WAIT_S,
@@ -60,6 +61,7 @@ from service.store.connection import (
 )
 from service.store.feed import Feeds
 from service.store.health import UnusableServer, check_server, fix_partitions
+from service.store.incidents import IncidentFeed
 from service.store.reads import AsyncStore
 from service.tasks import bounded
 
@@ -195,7 +197,8 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     command_parser = CommandParser(settings)
     event_hub = _follow_events(settings, stack)
     explanations = Explanations(store, ranker)
-    changes = ChangePages(event_hub.feeds, store, explanations, not settings.no_console, ranker)
+    feed = ChangeFeed(event_hub.feeds)
+    changes = ChangePages(feed, store, explanations, not settings.no_console, ranker)
     return Context(
         settings=settings,
         observation_parser=ObservationParser(settings),
@@ -209,7 +212,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         authenticator=authenticator,
         event_hub=event_hub,
         changes=changes,
-        incidents=IncidentPages(store, changes, ranker),
+        incidents=IncidentPages(IncidentFeed(store, feed, ranker), changes),
         explanations=explanations,
         ranking=Ranking(store, changes, ranker),
         observation_hub=observation_hub,

@@ -41,6 +41,7 @@ from model_core.stream.segmentation import best
 from service import wire
 from service.wire.change_index import FoundChange, Moment
 from service.wire.event_entries import Raised
+from service.wire.incidents import FoundIncident
 
 EARLIEST_S = -62_135_500_000.0  # years 1 to 9999
 LATEST_S = 253_402_200_000.0
@@ -286,22 +287,18 @@ def around(change: StreamChange, records: Sequence[wire.Record], count: int) -> 
 NAMED = 10  # streams of an incident that lists name
 
 
-def incident(
-    id_: str,
-    changes: Sequence[FoundChange],
-    moment: incidents.Moment,
-    chance: incidents.ByChance,
-    shared: Sequence[incidents.Mover],
-    fleet: int,
-) -> Incident:
+def incident(found: FoundIncident, shared: Sequence[incidents.Mover], fleet: int) -> Incident:
     """Return an incident; shared: what its streams have in common. fleet: number of all streams."""
+    changes = found.changes
+    moment = found.moment
+    fleet = max(fleet, len(changes))  # streams that are gone, too
     confirmed = [change.confirmed for change in changes if change.confirmed is not None]
     directions = Counter(change.event.direction for change in changes)
     sizes = {change.stream: largest(change.event.size) for change in changes}
     measured = [size for size in sizes.values() if size is not None]
     names = sorted(sizes, key=lambda stream: (-(sizes[stream] or 0.0), stream))
     return Incident(
-        id=id_,
+        id=found.id,
         headline=incident_headline(len(changes), fleet, moment, shared),
         streams=len(changes),
         fleet=fleet,
@@ -313,7 +310,7 @@ def incident(
         up=directions["up"],
         down=directions["down"],
         size=median(measured) if measured else None,
-        by_chance=ByChance(*chance),
+        by_chance=ByChance(*found.by_chance),
         movers=[Mover(*mover) for mover in shared],
         names=names[:NAMED],
     )

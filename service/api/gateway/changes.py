@@ -19,20 +19,19 @@ from moca_client.responses import ChangesPage, StreamChange, Timeline
 from model_core.explanation import AFTER, BEFORE
 from model_core.stream.segmentation import NEAR
 from service import wire
-from service.api.gateway.reads import TIMEOUT_S, SortedCursor, from_store, without
-from service.problems import CorruptState, RedisUnavailable
+from service.api.gateway.reads import SortedCursor, from_store, without
+from service.problems import CorruptState
 from service.schema import rendering
 from service.schema.queries import ChangesQuery, seconds_of
 from service.schema.sides import Sides, sides_of
 from service.store import reads
-from service.store.feed import Feeds, Reread
+from service.store.changes import ChangeFeed
 from service.store.reads import AsyncStore, ChangePlace, StoredAround
 from service.store.streams import UnreadablePart, decoded
 from service.wire import tags
-from service.wire.change_index import ChangeIndex, FoundChange
+from service.wire.change_index import FoundChange
 from service.wire.event_entries import Filter
 
-READ_AT_ONCE = 1024  # entries, of all partitions: some 20 ms of decoding
 EXPLANATIONS_KEPT = 5000
 TRIES = 3  # of reading a history while commits move its records
 EXPLAINED_AT_ONCE = 20  # changes whose histories are read together: some 5,000 labels
@@ -52,20 +51,17 @@ class ChangePages:
 
     def __init__(
         self,
-        feeds: Feeds,
+        feed: ChangeFeed,
         store: AsyncStore,
         explanations: Explanations,
         console: bool,
         thread: Executor,
     ) -> None:
-        self._feeds = feeds
+        self._feed = feed
         self._store = store
         self._explanations = explanations
         self._console = console
         self._thread = thread
-        self._index = ChangeIndex(feeds.partitions)
-        self._untrimmed: set[int] = set()  # partitions
-        self._reading = asyncio.Lock()
 
     async def latest(self) -> dict[str, float]:
         """Return when each stream last changed, in seconds since 1970, as far as that is retained.
@@ -76,8 +72,8 @@ class ChangePages:
 
     async def all(self) -> list[FoundChange]:
         """Return every change that the feeds retain, in no order; raises RedisUnavailable."""
-        await self._read_on()
-        return list(self._index.changes())
+        await from_store(self._feed.read_on(), bound=False)
+        return list(self._feed.index.changes())
 
     async def page(self, query: ChangesQuery, now_s: float) -> ChangesPage:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
@@ -92,49 +88,11 @@ class ChangePages:
     async def _apart(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
-    async def _read_on(self) -> None:
-        """Bring the index to where the feeds are now; raises RedisUnavailable."""
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                await self._reading.acquire()
-        except TimeoutError as error:
-            detail = f"the event feeds were not read by other requests within {TIMEOUT_S:g} s"
-            raise RedisUnavailable(f"{detail}: try again") from error
-        try:
-            await self._take_all()
-        finally:
-            self._reading.release()
-
-    async def _take_all(self) -> None:
-        behind = list(self._index.positions)
-        while behind:
-            count = max(16, READ_AT_ONCE // len(behind))
-            at = {partition: self._index.positions[partition] for partition in behind}
-            rereads = await from_store(self._feeds.reread(at, count))
-            behind = [p for p, reread in rereads.items() if self._take(p, reread)]
-            # Feeds are trimmed only where something is added. What an error leaves here is
-            # trimmed by the next request.
-            self._untrimmed.update(p for p in rereads if self._index.positions[p] != at[p])
-            if self._untrimmed:
-                oldest = await from_store(self._feeds.oldest(list(self._untrimmed)))
-                for partition, id_ in oldest.items():
-                    self._index.trim(partition, id_)
-                self._untrimmed -= oldest.keys()
-
-    def _take(self, partition: int, reread: Reread) -> bool:
-        """Add what a partition's feed has beyond its position; whether there may be more."""
-        if not reread.there:  # trimmed up to here, or the store was restored to an earlier state
-            self._index.restart(partition)
-            return True
-        for entry in reread.beyond:
-            self._index.add(entry)
-        return reread.more
-
     async def described(
         self, changes: Sequence[FoundChange], explain: bool, around: int
     ) -> tuple[list[StreamChange], list[str]]:
         """Return the rows of changes, and the streams that cannot be read."""
-        page = [self._index.between(change, NEAR) for change in changes]
+        page = [self._feed.index.between(change, NEAR) for change in changes]
         heads, unreadable = await self._heads(page)
         rows = [rendering.stream_change(change) for change in page]
         present: list[tuple[StreamChange, wire.Head, int]] = []

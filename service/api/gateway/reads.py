@@ -23,10 +23,13 @@ Place = TypeVar("Place")
 TIMEOUT_S = 5.0
 
 
-async def from_store(read: Awaitable[T]) -> T:
-    """Wait for a read of the store; map its errors to RedisUnavailable and CorruptState."""
+async def from_store(read: Awaitable[T], bound: bool = True) -> T:
+    """Wait for a read of the store; map its errors to RedisUnavailable and CorruptState.
+
+    bound: whether for TIMEOUT_S at most; one of many reads has bounds of its own.
+    """
     try:
-        return cast(T, await bounded(read, TIMEOUT_S))
+        return cast(T, await bounded(read, TIMEOUT_S)) if bound else await read
     except (redis.RedisError, OSError, TimeoutError) as error:
         raise RedisUnavailable(f"the store does not respond: {error}") from error
     except streams.UnreadablePart as error:

@@ -22,6 +22,7 @@ from service.problems import InvalidField, RedisUnavailable
 from service.schema.commands import OverviewQuery
 from service.schema.queries import ChangesQuery
 from service.store import keys
+from service.store.changes import ChangeFeed
 from service.store.connection import connect_async
 from service.store.feed import Feeds
 from service.store.reads import AsyncStore
@@ -49,8 +50,8 @@ async def changes(valkey_url):
 
             def make():
                 reads = AsyncStore(client, PARTITIONS)
-                feeds = Feeds(client, client, PARTITIONS)
-                return ChangePages(feeds, reads, Explanations(reads, thread), True, thread)
+                feed = ChangeFeed(Feeds(client, client, PARTITIONS))
+                return ChangePages(feed, reads, Explanations(reads, thread), True, thread)
 
             yield make
 

@@ -1,0 +1,100 @@
+"""Incidents of what the feeds retain, and the fleet of streams that they are of."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor
+
+from model_core.incidents import DAY_S
+from service import wire
+from service.store.changes import TIMEOUT_S, ChangeFeed
+from service.store.reads import AsyncStore
+from service.store.streams import UnreadablePart, decoded
+from service.tasks import bounded
+from service.wire.incidents import Fleet, FoundIncidents, Member, find
+
+HEADS_AT_ONCE = 2000
+MOST_STREAMS = 50_000  # of a fleet whose tags and paces are read: some 0.5 kB of memory each
+FRESH_S = 10.0  # how long they count
+KNOWN_S = 3600.0  # of a stream's life, until its pace is known
+
+
+class IncidentFeed:
+    """Finds incidents in a feed of changes.
+
+    thread: groups, and decodes the fleet.
+    """
+
+    def __init__(self, store: AsyncStore, changes: ChangeFeed, thread: Executor) -> None:
+        self._store = store
+        self._changes = changes
+        self._thread = thread
+        self._reading = asyncio.Lock()
+        self._fleet = Fleet({}, 0, [])
+        self._fresh_until = 0.0
+
+    async def found(self) -> FoundIncidents:
+        """Return all incidents; raises RedisError, TimeoutError."""
+        await self._changes.read_on()
+        changes = list(self._changes.index.changes())
+        fleet = await self.fleet()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, find, changes, fleet)
+
+    async def fleet(self) -> Fleet:
+        """Return the tags and paces of all streams, up to FRESH_S old; raises as `found` does."""
+        async with self._reading:  # those that wait find what the first has read
+            if time.monotonic() < self._fresh_until:
+                return self._fleet
+            rows = await bounded(self._store.partition_names("", MOST_STREAMS), TIMEOUT_S)
+            names = [(partition, name) for partition, row in enumerate(rows) for name in row]
+            streams = len(names)
+            if streams > MOST_STREAMS:  # those of every partition, so that their shares are alike
+                share = MOST_STREAMS // len(rows)
+                streams = await bounded(self._store.count(""), TIMEOUT_S)
+                names = [(i, name) for i, row in enumerate(rows) for name in row[:share]]
+            members: dict[str, Member] = {}
+            unreadable: list[str] = []
+            loop = asyncio.get_running_loop()
+            for first in range(0, len(names), HEADS_AT_ONCE):
+                some = names[first : first + HEADS_AT_ONCE]
+                blobs = await bounded(self._store.heads(some), TIMEOUT_S)
+                read, damaged = await loop.run_in_executor(self._thread, _members, blobs)
+                members |= read
+                unreadable += damaged
+            self._fleet = Fleet(members, streams, unreadable)
+            self._fresh_until = time.monotonic() + FRESH_S
+            return self._fleet
+
+
+def _members(blobs: Mapping[bytes, bytes | None]) -> tuple[dict[str, Member], list[str]]:
+    """Return what heads say, and the names of damaged ones."""
+    members = {}
+    unreadable = []
+    for name, blob in blobs.items():
+        stream = name.decode(errors="backslashreplace")
+        try:
+            head = decoded(wire.decode_head, blob, "head", stream) if blob else None
+        except UnreadablePart:
+            unreadable.append(stream)
+            continue
+        if head is not None and not head.deleted:
+            settings = head.settings
+            members[stream] = Member(
+                settings.model, settings.tags, _per_day(head), settings.threshold
+            )
+    return members, unreadable
+
+
+def _per_day(head: wire.Head) -> float | None:
+    """Observations of a stream a day; None: it is too young, or on its clients' clock."""
+    if head.pace is not None and head.pace.per_day is not None:
+        return head.pace.per_day
+    if head.settings.interval is not None:
+        return DAY_S / head.settings.interval
+    alive_s = (head.updated_ms - head.created_ms) / 1000
+    if head.last_time is not None or alive_s < KNOWN_S:
+        return None
+    return head.seq * DAY_S / alive_s
