@@ -33,7 +33,7 @@ TAGS = {
     "streams": "Streams",
     "reads": "Reads",
     "events": "Events",
-    "prometheus": "Prometheus",
+    "prometheus": "Prometheus and OpenTelemetry",
     "models": "Models",
     "service": "Service",
 }

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from moca_client import responses
 from moca_client.responses import ItemAnswer, Problem
 from service.api.parsing.bodies import ARROW, BYTES, CSV, JSON, NDJSON
-from service.api.parsing.remote_write import PROTOBUF
+from service.api.parsing.protobuf import PROTOBUF
 from service.problems import PROBLEM_JSON, InvalidField, ServiceError, problem_types
 from service.schema.observations import (
     JSON_SCHEMAS,
@@ -96,6 +96,22 @@ WRITTEN: dict[str, Any] = {
             "schema": {"type": "integer"},
         }
         for counted in ("Samples", "Histograms", "Exemplars")
+    },
+}
+METRICS_BODY: dict[str, Any] = {
+    "required": True,
+    "description": "an `ExportMetricsServiceRequest`",
+    "content": {
+        JSON: {"schema": {"type": "object"}},
+        PROTOBUF: {"schema": {"type": "string", "format": "binary"}},
+    },
+}
+METRICS_TAKEN: dict[str, Any] = {
+    "description": "an `ExportMetricsServiceResponse`, in the media type of the request: "
+    "`partialSuccess` has `rejectedDataPoints` and `errorMessage`, if there are any",
+    "content": {
+        JSON: {"schema": {"type": "object"}},
+        PROTOBUF: {"schema": {"type": "string", "format": "binary"}},
     },
 }
 METRICS: dict[str, Any] = {

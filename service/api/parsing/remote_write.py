@@ -13,43 +13,53 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import cramjam
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
 from service import wire
+from service.api.parsing.protobuf import (
+    PROTOBUF,
+    TYPE,
+    Field,
+    Messages,
+    check_counts,
+    message_classes,
+    parse_message,
+)
 from service.api.parsing.series_rules import SeriesRules, Target
 from service.problems import BodyTooLarge, MalformedBody, UnsupportedEncoding, UnsupportedMediaType
 from service.schema import rendering
 from service.wire import tags
 
-PROTOBUF = "application/x-protobuf"
 MAX_AHEAD_MS = 10 * 60_000  # of a sample's time before now: a later one would block its stream
 MAX_LABEL = 1e100  # in size; larger ones no model takes: `model_core.labels.LARGEST`
-_FIELD = descriptor_pb2.FieldDescriptorProto
-# Name, number, type and message of each field. Those of type bytes are messages that are counted.
-_MESSAGES: dict[str, list[tuple[str, int, int, str]]] = {
-    "Label": [("name", 1, _FIELD.TYPE_STRING, ""), ("value", 2, _FIELD.TYPE_STRING, "")],
-    "Sample": [("value", 1, _FIELD.TYPE_DOUBLE, ""), ("timestamp", 2, _FIELD.TYPE_INT64, "")],
-    "Series1": [
-        ("labels", 1, _FIELD.TYPE_MESSAGE, "Label"),
-        ("samples", 2, _FIELD.TYPE_MESSAGE, "Sample"),
-        ("exemplars", 3, _FIELD.TYPE_BYTES, ""),
-        ("histograms", 4, _FIELD.TYPE_BYTES, ""),
+# Those of type bytes are messages that are counted.
+_MESSAGES: Messages = {
+    "Label": [
+        Field("name", 1, TYPE.TYPE_STRING, once=True),
+        Field("value", 2, TYPE.TYPE_STRING, once=True),
     ],
-    "Request1": [("timeseries", 1, _FIELD.TYPE_MESSAGE, "Series1")],
+    "Sample": [
+        Field("value", 1, TYPE.TYPE_DOUBLE, once=True),
+        Field("timestamp", 2, TYPE.TYPE_INT64, once=True),
+    ],
+    "Series1": [
+        Field("labels", 1, TYPE.TYPE_MESSAGE, "Label"),
+        Field("samples", 2, TYPE.TYPE_MESSAGE, "Sample"),
+        Field("exemplars", 3, TYPE.TYPE_BYTES),
+        Field("histograms", 4, TYPE.TYPE_BYTES),
+    ],
+    "Request1": [Field("timeseries", 1, TYPE.TYPE_MESSAGE, "Series1")],
     "Series2": [
-        ("labels_refs", 1, _FIELD.TYPE_UINT32, ""),
-        ("samples", 2, _FIELD.TYPE_MESSAGE, "Sample"),
-        ("histograms", 3, _FIELD.TYPE_BYTES, ""),
-        ("exemplars", 4, _FIELD.TYPE_BYTES, ""),
+        Field("labels_refs", 1, TYPE.TYPE_UINT32),
+        Field("samples", 2, TYPE.TYPE_MESSAGE, "Sample"),
+        Field("histograms", 3, TYPE.TYPE_BYTES),
+        Field("exemplars", 4, TYPE.TYPE_BYTES),
     ],
     "Request2": [
-        ("symbols", 4, _FIELD.TYPE_STRING, ""),
-        ("timeseries", 5, _FIELD.TYPE_MESSAGE, "Series2"),
+        Field("symbols", 4, TYPE.TYPE_STRING),
+        Field("timeseries", 5, TYPE.TYPE_MESSAGE, "Series2"),
     ],
 }
-_ONE = {"Label", "Sample"}  # whose fields are there once
-_PACKAGE = "moca.remote_write"
+_CLASS = message_classes("moca.remote_write", _MESSAGES)
 
 
 class Version(Enum):
@@ -83,26 +93,6 @@ class RemoteWrite(NamedTuple):
     exemplars: int
 
 
-def _classes() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="moca/remote_write.proto", package=_PACKAGE, syntax="proto3"
-    )
-    for message, fields in _MESSAGES.items():
-        described = file.message_type.add(name=message)
-        for name, number, kind, content in fields:
-            label = _FIELD.LABEL_OPTIONAL if message in _ONE else _FIELD.LABEL_REPEATED
-            field = described.field.add(name=name, number=number, type=kind, label=label)
-            if content:
-                field.type_name = f".{_PACKAGE}.{content}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    classes = message_factory.GetMessageClassesForFiles([file.name], pool)
-    return {name.rpartition(".")[2]: kind for name, kind in classes.items()}
-
-
-_CLASS = _classes()
-
-
 def version_of(content_type: str, encoding: str) -> Version:
     """Return the version of a request; raises UnsupportedMediaType and UnsupportedEncoding."""
     kind, *parameters = (part.strip() for part in content_type.split(";"))
@@ -123,12 +113,9 @@ def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Re
     labels that no stream can have are refused one by one.
     """
     content = _decompressed(body, max_bytes)
-    _check_counts(content, version, max_samples)
-    request = _CLASS["Request1" if version is Version.V1 else "Request2"]()
-    try:
-        request.ParseFromString(content)
-    except DecodeError as error:
-        raise MalformedBody(f"body: expected a protobuf message {version.value}: {error}") from None
+    root = "Request1" if version is Version.V1 else "Request2"
+    _check_counts(content, root, max_samples)
+    request = parse_message(_CLASS[root], content, version.value)
     count = sum(len(series.samples) for series in request.timeseries)
     # As a list, so that series share each string.
     symbols = list(request.symbols) if version is Version.V2 else []
@@ -164,11 +151,8 @@ def _labels(message: Any, symbols: Sequence[str], version: Version) -> tuple[str
     return labels
 
 
-def _check_counts(content: bytes, version: Version, max_samples: int) -> None:
-    """Count what a request consists of, as bytes: objects of it may take thirty times their space.
-
-    Raises BodyTooLarge. Where the bytes are no message it stops: the parser says what is wrong.
-    """
+def _check_counts(content: bytes, root: str, max_samples: int) -> None:
+    """Raise BodyTooLarge for a message of too many parts."""
     most = {
         "timeseries": max_samples,
         "samples": max_samples,
@@ -178,69 +162,8 @@ def _check_counts(content: bytes, version: Version, max_samples: int) -> None:
         "labels_refs": tags.MAX_TAGS * max_samples,
         "symbols": 2 * tags.MAX_TAGS * max_samples,
     }
-    kinds = ("Request1", "Series1") if version is Version.V1 else ("Request2", "Series2")
-    request, series = ({number: name for name, number, _, _ in _MESSAGES[kind]} for kind in kinds)
-    counts = dict.fromkeys(most, 0)
-
-    def count(names: dict[int, str], at: int, end: int) -> None:
-        for number, start, stop in _fields(content, at, end):
-            name = names.get(number)
-            if name is None:
-                continue
-            counts[name] += 1
-            if counts[name] > most[name]:
-                raise BodyTooLarge(
-                    f"expected at most {most[name]} {name} in a request: set max_samples_per_send "
-                    "of the sender's queue_config"
-                )
-            if name == "timeseries":
-                count(series, start, stop)
-
-    try:
-        count(request, 0, len(content))
-    except IndexError:
-        return
-
-
-def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number, start and end of each field of a message; IndexError where it is cut short.
-
-    Source: https://protobuf.dev/programming-guides/encoding/
-    """
-    while at < end:
-        tag, at = _varint(content, at)
-        kind = tag & 7
-        start = at
-        if kind == 2:  # of a length that is said
-            size, start = _varint(content, at)
-            at = start + size
-        elif kind == 0:
-            _, at = _varint(content, at)
-        elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
-        else:
-            raise IndexError
-        if at > end:
-            raise IndexError
-        yield tag >> 3, start, at
-
-
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and where it ends."""
-    byte = content[at]
-    at += 1
-    if byte < 128:
-        return byte, at
-    value = byte & 127
-    shift = 7
-    while byte > 127:
-        byte = content[at]
-        at += 1
-        value |= (byte & 127) << shift
-        shift += 7
-        if shift > 70:
-            raise IndexError
-    return value, at
+    advice = "set max_samples_per_send of the sender's queue_config"
+    check_counts(content, _MESSAGES, root, most, advice)
 
 
 def _decompressed(body: bytes, limit: int) -> bytes:

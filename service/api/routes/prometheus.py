@@ -84,19 +84,19 @@ async def write_samples(request: Request) -> Response:
         return StreamAssignment(write, context.series_rules, time.time_ns() // 1_000_000)
 
     assignment = await apart(context.thread, assignment_of_body)
-    tally = await _applied(context, assignment)
+    tally = await apply_samples(context, assignment)
     headers = {}
     if version is Version.V2:
         lost = sum(tally.counts[result] for result in ("rejected", "untried", "deferred"))
         written = assignment.total - lost
         counts = {"Samples": written, "Histograms": 0, "Exemplars": 0}
         headers = {f"X-Prometheus-Remote-Write-{n}-Written": str(c) for n, c in counts.items()}
-    error = _error(assignment.total, tally)
+    error = refusal(assignment.total, tally)
     return Response(status_code=204, headers=headers) if error is None else problem(error, headers)
 
 
-async def _applied(context: Context, assignment: StreamAssignment) -> WriteTally:
-    """Return what became of all samples."""
+async def apply_samples(context: Context, assignment: StreamAssignment) -> WriteTally:
+    """Apply the samples of a request; returns what became of them all."""
     writes = [
         StreamWrite(
             stream,
@@ -116,7 +116,8 @@ async def _applied(context: Context, assignment: StreamAssignment) -> WriteTally
     return tally
 
 
-def _error(total: int, tally: WriteTally) -> ServiceError | None:
+def refusal(total: int, tally: WriteTally) -> ServiceError | None:
+    """Return the error of samples that were not taken; None: there are none."""
     deferred = tally.counts["deferred"]
     rejected = tally.counts["rejected"]
     if deferred:

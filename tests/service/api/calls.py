@@ -16,7 +16,7 @@ from service import wire
 from service.api.app import create_app
 from service.api.openapi import all_examples
 from service.api.parsing.bodies import ARROW, BYTES
-from service.api.parsing.remote_write import PROTOBUF
+from service.api.parsing.protobuf import PROTOBUF
 from service.api.routes.table import CALLS, ApiCall
 from service.problems import PROBLEM_JSON, TYPE_PREFIX
 from service.settings import Settings

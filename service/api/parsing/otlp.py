@@ -1,0 +1,285 @@
+"""OpenTelemetry metrics: from the body of an OTLP request to the series of a remote write.
+
+Messages have the field numbers and names of the protocol
+(https://opentelemetry.io/docs/specs/otlp/), and no fields that are not used here. Gauges and sums
+become series. Attributes of resource and point become labels; `service.name` and
+`service.instance.id` are called `job` and `instance`, as Prometheus calls them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from service.api.parsing.bodies import JSON, malformed
+from service.api.parsing.protobuf import (
+    PROTOBUF,
+    TYPE,
+    Field,
+    Messages,
+    check_counts,
+    message_classes,
+    parse_message,
+)
+from service.api.parsing.remote_write import RefusedSeries, RemoteSeries, RemoteWrite
+from service.problems import BodyTooLarge, UnsupportedMediaType
+from service.wire import tags
+
+NAMES = {"service.name": "job", "service.instance.id": "instance"}
+# Attributes of a resource that tell of a program's start: with them it would begin other streams.
+LEFT_OUT = ("process.", "telemetry.")
+NO_VALUE = 1  # flag of a point that only says that there is none
+NS_PER_MS = 1_000_000
+VALUES = ("string_value", "bool_value", "int_value", "double_value")
+OTHERS = ("histogram", "exponential_histogram", "summary")
+MAX_SAMPLES_ADVICE = "set send_batch_max_size of the collector's batch processor"
+_NUMBERS = {"gauge": 5, "sum": 7, "histogram": 9, "exponential_histogram": 10, "summary": 11}
+_MESSAGES: Messages = {
+    "Request": [Field("resource_metrics", 1, TYPE.TYPE_MESSAGE, "ResourceMetrics")],
+    "ResourceMetrics": [
+        Field("resource", 1, TYPE.TYPE_MESSAGE, "Resource", once=True),
+        Field("scope_metrics", 2, TYPE.TYPE_MESSAGE, "ScopeMetrics"),
+    ],
+    "Resource": [Field("attributes", 1, TYPE.TYPE_MESSAGE, "Attribute")],
+    "ScopeMetrics": [Field("metrics", 2, TYPE.TYPE_MESSAGE, "Metric")],
+    "Metric": [
+        Field("name", 1, TYPE.TYPE_STRING, once=True),
+        *(
+            Field(name, number, TYPE.TYPE_MESSAGE, "Others" if name in OTHERS else "Points", True)
+            for name, number in _NUMBERS.items()
+        ),
+    ],
+    "Points": [Field("data_points", 1, TYPE.TYPE_MESSAGE, "Point")],
+    "Others": [Field("data_points", 1, TYPE.TYPE_BYTES)],
+    "Point": [
+        Field("attributes", 7, TYPE.TYPE_MESSAGE, "Attribute"),
+        Field("time_unix_nano", 3, TYPE.TYPE_FIXED64, once=True),
+        Field("as_double", 4, TYPE.TYPE_DOUBLE, oneof=True),
+        Field("as_int", 6, TYPE.TYPE_SFIXED64, oneof=True),
+        Field("flags", 8, TYPE.TYPE_UINT32, once=True),
+    ],
+    "Attribute": [
+        Field("key", 1, TYPE.TYPE_STRING, once=True),
+        Field("value", 2, TYPE.TYPE_MESSAGE, "Value", once=True),
+    ],
+    "Value": [
+        Field("string_value", 1, TYPE.TYPE_STRING, oneof=True),
+        Field("bool_value", 2, TYPE.TYPE_BOOL, oneof=True),
+        Field("int_value", 3, TYPE.TYPE_INT64, oneof=True),
+        Field("double_value", 4, TYPE.TYPE_DOUBLE, oneof=True),
+    ],
+    "Response": [Field("partial_success", 1, TYPE.TYPE_MESSAGE, "PartialSuccess", once=True)],
+    "PartialSuccess": [
+        Field("rejected_data_points", 1, TYPE.TYPE_INT64, once=True),
+        Field("error_message", 2, TYPE.TYPE_STRING, once=True),
+    ],
+}
+_CLASS = message_classes("moca.otlp", _MESSAGES)
+
+
+# --- the same as JSON: names in camel case, integers of 64 bits as text ---------------------------
+
+
+class _Message(Struct, rename="camel", frozen=True, gc=False):
+    """Message of the protocol; what is not there is None, or empty."""
+
+
+class _Value(_Message):
+    string_value: str | None = None
+    bool_value: bool | None = None
+    int_value: int | str | None = None
+    double_value: float | str | None = None
+
+
+class _Attribute(_Message):
+    key: str = ""
+    value: _Value = _Value()
+
+
+class _Point(_Message):
+    attributes: list[_Attribute] = []
+    time_unix_nano: int | str = 0
+    as_double: float | str | None = None
+    as_int: int | str | None = None
+    flags: int = 0
+
+
+class _Points(_Message):
+    data_points: list[_Point] = []
+
+
+class _Others(_Message):
+    data_points: list[msgspec.Raw] = []
+
+
+class _Metric(_Message):
+    name: str = ""
+    gauge: _Points = _Points()
+    sum: _Points = _Points()
+    histogram: _Others = _Others()
+    exponential_histogram: _Others = _Others()
+    summary: _Others = _Others()
+
+
+class _ScopeMetrics(_Message):
+    metrics: list[_Metric] = []
+
+
+class _Resource(_Message):
+    attributes: list[_Attribute] = []
+
+
+class _ResourceMetrics(_Message):
+    resource: _Resource = _Resource()
+    scope_metrics: list[_ScopeMetrics] = []
+
+
+class _Request(_Message):
+    resource_metrics: list[_ResourceMetrics] = []
+
+
+_decode = msgspec.json.Decoder(_Request).decode
+
+
+def media_of(content_type: str) -> str:
+    """Return the media type of a request; raises UnsupportedMediaType."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media not in {PROTOBUF, JSON}:
+        raise UnsupportedMediaType(
+            f"Content-Type: expected {PROTOBUF} or {JSON}, got {content_type[:200]!r}"
+        )
+    return media
+
+
+def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
+    """Return the content of a body as series; raises MalformedBody and BodyTooLarge.
+
+    max_points: of all metrics. Points that no stream can have are refused one by one.
+    """
+    request = _of_json(body, max_points) if media == JSON else _of_protobuf(body, max_points)
+    write = RemoteWrite([], [], 0, 0, 0)
+    samples = 0
+    for resource in request.resource_metrics:
+        common = [
+            attribute
+            for attribute in resource.resource.attributes
+            if not attribute.key.startswith(LEFT_OUT)
+        ]
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                samples += _add(write, metric, common)
+    if samples > max_points:
+        raise BodyTooLarge(
+            f"expected at most {max_points} data points, got {samples}: {MAX_SAMPLES_ADVICE}"
+        )
+    return write._replace(samples=samples)
+
+
+def _of_protobuf(body: bytes, max_points: int) -> Any:
+    most = dict.fromkeys(
+        ("resource_metrics", "scope_metrics", "metrics", "data_points"), max_points
+    )
+    most["attributes"] = tags.MAX_TAGS * max_points
+    check_counts(body, _MESSAGES, "Request", most, MAX_SAMPLES_ADVICE)
+    return parse_message(_CLASS["Request"], body, "ExportMetricsServiceRequest")
+
+
+def _of_json(body: bytes, max_points: int) -> _Request:
+    most = 2 * tags.MAX_TAGS * max_points  # an attribute is two objects
+    count = body.count(b"{")
+    if count > most:
+        raise BodyTooLarge(
+            f"expected at most {most} objects in a request, got {count}: {MAX_SAMPLES_ADVICE}"
+        )
+    try:
+        body.decode()  # in fields that are not used, too
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(f"expected an ExportMetricsServiceRequest: {error}", "body") from None
+
+
+def _add(write: RemoteWrite, metric: Any, common: list[Any]) -> int:
+    """Add the points of a metric; returns how many there are."""
+    points = [*metric.gauge.data_points, *metric.sum.data_points]
+    for point in points:
+        try:
+            labels = tuple(_labels(metric.name, common, point.attributes))
+            sample = _value(point), _milliseconds(point)
+        except ValueError as error:
+            write.refusals.append(RefusedSeries(1, f"{metric.name[:100]}: {error}"))
+            continue
+        write.series.append(RemoteSeries(labels, [sample]))
+    others = sum(len(getattr(metric, name).data_points) for name in OTHERS)
+    if others:
+        reason = "a histogram or summary becomes no stream: filter it, or send a gauge or sum"
+        write.refusals.append(RefusedSeries(others, f"{metric.name[:100]}: {reason}"))
+    return len(points) + others
+
+
+def _labels(name: str, common: list[Any], own: Any) -> Iterator[str]:
+    """Yield names and values of a point's labels; its own attributes count before the resource's.
+
+    Attributes that are lists or maps are left out. Raises ValueError for too many, or a number that
+    is none.
+    """
+    if not name:
+        raise ValueError("expected a metric with a name")
+    texts: dict[str, str] = {tags.METRIC: name}
+    for attribute in (*common, *own):
+        text = _text(attribute.value)
+        if text is not None:
+            texts[NAMES.get(attribute.key, attribute.key)] = text
+        if len(texts) > tags.MAX_TAGS:
+            raise ValueError(f"expected at most {tags.MAX_TAGS} labels, got more")
+    for pair in sorted(texts.items()):
+        yield from pair
+
+
+def _text(value: Any) -> str | None:
+    for name in VALUES:
+        if _has(value, name):
+            member = getattr(value, name)
+            return str(member).lower() if isinstance(member, bool) else str(member)
+    return None
+
+
+def _value(point: Any) -> float | None:
+    """Return a point's value; None for those that are no numbers."""
+    if point.flags & NO_VALUE:
+        return None
+    for name in ("as_double", "as_int"):
+        if _has(point, name):
+            value = float(getattr(point, name))
+            return value if math.isfinite(value) else None
+    raise ValueError("expected a point with a value")
+
+
+def _milliseconds(point: Any) -> int:
+    ns = int(point.time_unix_nano)
+    if ns <= 0:
+        raise ValueError(f"expected the time of each point, got {ns}")
+    return ns // NS_PER_MS
+
+
+def _has(message: Any, name: str) -> bool:
+    if isinstance(message, Struct):
+        return getattr(message, name) is not None
+    present: bool = message.HasField(name)
+    return present
+
+
+def answer(rejected: int, reason: str, media: str) -> bytes:
+    """Return the answer to a request, of which so many points were rejected."""
+    if media == JSON:
+        partial = {"rejectedDataPoints": str(rejected), "errorMessage": reason}
+        return msgspec.json.encode({"partialSuccess": partial} if rejected else {})
+    response = _CLASS["Response"]()
+    if rejected:
+        response.partial_success.rejected_data_points = rejected
+        response.partial_success.error_message = reason
+    content: bytes = response.SerializeToString()
+    return content

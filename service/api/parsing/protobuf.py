@@ -1,0 +1,157 @@
+"""Protobuf: messages with the fields that are used, and their counts before any of it is built.
+
+Source: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from service.problems import BodyTooLarge, MalformedBody
+
+PROTOBUF = "application/x-protobuf"
+TYPE = descriptor_pb2.FieldDescriptorProto
+
+
+class Field(NamedTuple):
+    """Field of a message; `message`: of which it is, where it is one."""
+
+    name: str
+    number: int
+    kind: int
+    message: str = ""
+    once: bool = False
+    oneof: bool = False  # of the only one of a message, so that it is known whether it is there
+
+
+Messages = Mapping[str, Sequence[Field]]
+
+
+def message_classes(package: str, messages: Messages) -> dict[str, Any]:
+    """Return the class of each message by its name."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{package}.proto", package=package, syntax="proto3"
+    )
+    for message, fields in messages.items():
+        described = file.message_type.add(name=message)
+        if any(field.oneof for field in fields):
+            described.oneof_decl.add(name="only")
+        for field in fields:
+            label = TYPE.LABEL_OPTIONAL if field.once or field.oneof else TYPE.LABEL_REPEATED
+            added = described.field.add(
+                name=field.name, number=field.number, type=field.kind, label=label
+            )
+            if field.message:
+                added.type_name = f".{package}.{field.message}"
+            if field.oneof:
+                added.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    classes = message_factory.GetMessageClassesForFiles([file.name], pool)
+    return {name.rpartition(".")[2]: kind for name, kind in classes.items()}
+
+
+def parse_message(kind: Any, content: bytes, name: str) -> Any:
+    """Return a message of a class; raises MalformedBody, which gives the name."""
+    message = kind()
+    try:
+        message.ParseFromString(content)
+    except DecodeError as error:
+        raise MalformedBody(f"body: expected a protobuf message {name}: {error}") from None
+    return message
+
+
+def check_counts(
+    content: bytes, messages: Messages, root: str, most: Mapping[str, int], advice: str
+) -> None:
+    """Count what a message consists of, as bytes: objects of it may take thirty times their space.
+
+    most: of all fields of a name together. Messages are looked into if they have such a field.
+    Raises BodyTooLarge, with the advice. Where the bytes are no message it stops: the parser says
+    what is wrong.
+    """
+    counts = dict.fromkeys(most, 0)
+    numbered = {
+        message: {field.number: field for field in fields} for message, fields in messages.items()
+    }
+    counted = _with_counted(messages, most)
+
+    def count(message: str, at: int, end: int) -> None:
+        for number, nested, start, stop in _fields(content, at, end):
+            field = numbered[message].get(number)
+            if field is None:
+                continue
+            if field.name in counts:
+                counts[field.name] += 1
+                if counts[field.name] > most[field.name]:
+                    raise BodyTooLarge(
+                        f"expected at most {most[field.name]} {field.name} in a request: {advice}"
+                    )
+            # One of another type than stated is no such field to the parser either.
+            if nested and field.message in counted:
+                count(field.message, start, stop)
+
+    try:
+        count(root, 0, len(content))
+    except IndexError:
+        return
+
+
+def _with_counted(messages: Messages, most: Mapping[str, int]) -> set[str]:
+    """Return the messages that have a field which is counted, or messages that have one."""
+    counted: set[str] = set()
+    while True:
+        more = {
+            message
+            for message, fields in messages.items()
+            if any(field.name in most or field.message in counted for field in fields)
+        }
+        if more == counted:
+            return counted
+        counted = more
+
+
+def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int, int]]:
+    """Number, whether it has a length, start and end of each field of a message.
+
+    Raises IndexError where it is cut short. The fields of a group, which no message here has, count
+    as those of the message around it: the parser passes over them.
+    """
+    while at < end:
+        tag, at = _varint(content, at)
+        kind = tag & 7
+        start = at
+        if kind == 2:  # of a length that is said
+            size, start = _varint(content, at)
+            at = start + size
+        elif kind == 0:
+            _, at = _varint(content, at)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        elif kind not in (3, 4):
+            raise IndexError
+        if at > end:
+            raise IndexError
+        yield tag >> 3, kind == 2, start, at
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, the lowest first, and where it ends."""
+    byte = content[at]
+    at += 1
+    if byte < 128:
+        return byte, at
+    value = byte & 127
+    shift = 7
+    while byte > 127:
+        byte = content[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if shift > 70:
+            raise IndexError
+    return value, at
