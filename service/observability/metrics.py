@@ -89,9 +89,9 @@ REQUESTS_WAITING = _gauge(
 )
 REMOTE_WRITE_SAMPLES = _counter(
     "moca_remote_write_samples_total",
-    "Samples of Prometheus remote writes: `applied`; `skipped`, as repeats and those after the "
-    "first in an interval are; `unmatched` by the rules; `rejected`; `untried`, as many of their "
-    "stream were refused before; `deferred`, to be sent again.",
+    "Samples of Prometheus remote writes, and points of OTLP: `applied`; `skipped`, as repeats and "
+    "those after the first in an interval are; `unmatched` by the rules; `rejected`; `untried`, as "
+    "many of their stream were refused before; `deferred`, to be sent again.",
     ["result"],
 )
 REMOTE_WRITE_IGNORED = _counter(

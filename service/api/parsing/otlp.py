@@ -88,19 +88,19 @@ class _Message(Struct, rename="camel", frozen=True, gc=False):
     """Message of the protocol; what is not there is None, or empty."""
 
 
-class _Value(_Message):
+class _Value(_Message, frozen=True):
     string_value: str | None = None
     bool_value: bool | None = None
     int_value: int | str | None = None
     double_value: float | str | None = None
 
 
-class _Attribute(_Message):
+class _Attribute(_Message, frozen=True):
     key: str = ""
     value: _Value = _Value()
 
 
-class _Point(_Message):
+class _Point(_Message, frozen=True):
     attributes: list[_Attribute] = []
     time_unix_nano: int | str = 0
     as_double: float | str | None = None
@@ -108,15 +108,15 @@ class _Point(_Message):
     flags: int = 0
 
 
-class _Points(_Message):
+class _Points(_Message, frozen=True):
     data_points: list[_Point] = []
 
 
-class _Others(_Message):
+class _Others(_Message, frozen=True):
     data_points: list[msgspec.Raw] = []
 
 
-class _Metric(_Message):
+class _Metric(_Message, frozen=True):
     name: str = ""
     gauge: _Points = _Points()
     sum: _Points = _Points()
@@ -125,20 +125,20 @@ class _Metric(_Message):
     summary: _Others = _Others()
 
 
-class _ScopeMetrics(_Message):
+class _ScopeMetrics(_Message, frozen=True):
     metrics: list[_Metric] = []
 
 
-class _Resource(_Message):
+class _Resource(_Message, frozen=True):
     attributes: list[_Attribute] = []
 
 
-class _ResourceMetrics(_Message):
+class _ResourceMetrics(_Message, frozen=True):
     resource: _Resource = _Resource()
     scope_metrics: list[_ScopeMetrics] = []
 
 
-class _Request(_Message):
+class _Request(_Message, frozen=True):
     resource_metrics: list[_ResourceMetrics] = []
 
 
