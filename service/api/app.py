@@ -125,6 +125,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.context = None  # until it is started
     app.state.overload = Overload(settings)
     app.state.admission = Admission(app.state.overload)
+    app.state.assistant = None  # until one calls
     app.state.access_log = open_log(settings.access_log)
     app.state.tracer = open_tracer(settings, "api")
     kinds = [call.answer for call in CALLS if call.answer is not None]

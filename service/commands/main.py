@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from service.commands import (
+    assistant,
     backup,
     changes,
     demo,
@@ -42,6 +43,7 @@ for _ask in (
     changes.changes,
     changes.incidents,
     tools.replay,
+    assistant.mcp,
 ):
     app.command(rich_help_panel=STREAMS)(_ask)
 app.add_typer(streams.app, name="streams", rich_help_panel=STREAMS)

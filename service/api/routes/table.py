@@ -14,6 +14,7 @@ from service import problems
 from service.api import openapi
 from service.api.http import BinaryResponse, Route
 from service.api.routes import (
+    assistants,
     console,
     events,
     health,
@@ -440,6 +441,8 @@ def add_routes(app: FastAPI, settings: Settings) -> None:
         _guard(app, call.needs)
     app.add_api_route("/metrics", health.show_metrics, include_in_schema=False)
     _guard(app, "read" if settings.metrics_key_required else OPEN)
+    app.add_api_route(assistants.PATH, assistants.assist, methods=["POST"], include_in_schema=False)
+    _guard(app, "read")
     if not settings.no_console:
         for path, endpoint in console.ROUTES:
             app.add_api_route(path, endpoint, include_in_schema=False)

@@ -1,0 +1,354 @@
+"""Tools of assistants, by the Model Context Protocol: what changed, since when and why, in words.
+
+They read only. A tool calls the REST interface by the client, with the key of its caller: `moca
+mcp` that of a service at an address, `POST /mcp` that of the process it is part of. Needs `mcp`,
+which is an extra: importing this module takes most of a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from difflib import get_close_matches
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from moca_client import AsyncClient, ClientError
+from moca_client.calls import ChangesRequest, changes, streams
+from moca_client.errors import UnknownStream
+from moca_client.responses import (
+    Event,
+    ExplainedEvent,
+    Explanation,
+    Numbers,
+    Prediction,
+    RegimeStatistics,
+    StreamChange,
+    StreamSummary,
+)
+from moca_client.tables import describe_evidence, describe_season
+
+INSTRUCTIONS = (
+    "Changepoint detection on data streams. Start with list_incidents or list_changes: what "
+    "changed, and since when. explain_change has the figures of one change, stream_status the "
+    "state of one stream, forecast what comes next, what_if how other settings would have done. "
+    "Times are RFC 3339; `since` also takes an age such as 30m, 24h or 7d. A change is `suspected` "
+    "until its evidence suffices, then `confirmed`, or `withdrawn`. Nothing here changes anything."
+)
+MOST = 100  # changes in an answer
+SUSPECTED = 10  # streams that are named when none is asked for
+LEAST_EVIDENCE = 10.0  # observations in which chance gives as much
+NAMES = 1000  # streams among which the one that was meant is looked for
+SEED = 0  # of the paths of a forecast, so that a question asked twice has one answer
+LEVELS = (0.05, 0.5, 0.95)
+Connect = Callable[[Context[Any, Any]], AsyncClient]
+Since = Annotated[str, Field(description="RFC 3339 time, or an age such as 30m, 24h or 7d")]
+Stream = Annotated[str, Field(description="stream id", min_length=1, max_length=200)]
+Match = Annotated[
+    str, Field(description='selector of streams by tags, such as {job="node"}; empty: all')
+]
+Most = Annotated[int, Field(ge=1, le=MOST, description="most lines of the answer")]
+
+
+def server(connect: Connect) -> MCPServer[Any]:
+    """Return a server of the tools; `connect` gives a client of the caller's."""
+    made: MCPServer[Any] = MCPServer(
+        "moca",
+        title="MOCA changepoint detection",
+        version=version("moca-service"),
+        instructions=INSTRUCTIONS,
+        log_level="WARNING",
+    )
+    # It logs each call, and the arguments of those that fail.
+    logging.getLogger("mcp").setLevel(logging.WARNING)
+    tools = Tools(connect)
+    for tool in (
+        tools.list_changes,
+        tools.explain_change,
+        tools.stream_status,
+        tools.forecast,
+        tools.what_if,
+    ):
+        # Text alone: with a schema of the output the same words would be sent twice.
+        made.add_tool(
+            tool,
+            annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
+            structured_output=False,
+        )
+    return made
+
+
+class Tools:
+    """The tools; the docstring of each is what an assistant reads of it."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+
+    @asynccontextmanager
+    async def _client(self, ctx: Context[Any, Any], stream: str = "") -> AsyncIterator[AsyncClient]:
+        """A client; what the service refuses reaches the model in the words of its problems."""
+        try:
+            async with self._connect(ctx) as client:
+                try:
+                    yield client
+                except UnknownStream as error:
+                    page = await client.call(streams(stream[:1], NAMES))
+                    names = [row.stream for row in page.streams]
+                    like = ", ".join(get_close_matches(stream, names, n=3, cutoff=0.6))
+                    meant = f". Did you mean {like}?" if like else ""
+                    raise ToolError(f"{error}{meant}") from error
+        except ClientError as error:
+            raise ToolError(str(error)) from error
+
+    async def list_changes(
+        self,
+        ctx: Context[Any, Any],
+        since: Since = "24h",
+        until: Annotated[str, Field(description="likewise; empty: now")] = "",
+        state: Literal["confirmed", "suspected", "withdrawn", "any"] = "confirmed",
+        match: Match = "",
+        contains: Annotated[str, Field(description="text in the stream id")] = "",
+        sort: Literal["time", "size"] = "time",
+        limit: Most = 20,
+    ) -> str:
+        """List changes of all streams, the newest or the largest first: what changed since when."""
+        request = ChangesRequest(
+            since=since,
+            until=until or None,
+            state=[] if state == "any" else [state],
+            contains=contains or None,
+            match=[match] if match else [],
+            sort=sort,
+            limit=limit,
+        )
+        async with self._client(ctx) as client:
+            page = await client.call(changes(request))
+        kind = "changes" if state == "any" else f"{state} changes"
+        if not page.changes:
+            return f"No {kind} since {since}."
+        order = "the newest first" if sort == "time" else "the largest first"
+        lines = [_change_line(change) for change in page.changes]
+        left = page.total - len(lines)
+        more = [f"And {left} more: raise `limit` or narrow the query."] if left > 0 else []
+        return "\n".join([f"{page.total} {kind} since {since}, {order}:", *lines, *more])
+
+    async def explain_change(
+        self,
+        ctx: Context[Any, Any],
+        stream: Stream,
+        event: Annotated[
+            int | None, Field(description="id of the change; default: the last confirmed one")
+        ] = None,
+    ) -> str:
+        """Explain one change of a stream: what changed, by how much, since when, how sure."""
+        async with self._client(ctx, stream) as client:
+            events = (await client.changepoints(stream)).events
+            if event is None:
+                wanted = [e for e in events if e.state == "confirmed"][-1:]
+            else:
+                wanted = [e for e in events if e.id == event]
+            if not wanted:
+                what = "no confirmed change" if event is None else f"no change {event}"
+                states = ", ".join(f"{e.id} ({e.state})" for e in events) or "none"
+                return f"The stream {stream} has {what}. Its changes: {states}."
+            (change,) = wanted
+            request = ChangesRequest(match=[f'{{stream="{stream}"}}'], limit=MOST, explain=False)
+            rows = (await client.call(changes(request))).changes
+        dated = next((row for row in rows if row.id == change.id), None)
+        return "\n".join(_explained(stream, change, dated))
+
+    async def stream_status(
+        self,
+        ctx: Context[Any, Any],
+        stream: Annotated[
+            str, Field(description="stream id; empty: how many there are, and which to look at")
+        ] = "",
+    ) -> str:
+        """Describe a stream now: last value, current regime, what is suspected, last change."""
+        async with self._client(ctx, stream) as client:
+            if stream:
+                return "\n".join(_status(await client.stream(stream)))
+            page = await client.overview(sort="changed_probability", limit=SUSPECTED, labels=0)
+        suspected = [glance for glance in page.streams if glance.event is not None]
+        lines = [f"{page.total} streams; " + ("suspected now:" if suspected else "none suspected.")]
+        for glance in suspected:
+            assert glance.event is not None
+            about = f"a change at observation {glance.event.start}, {_evidence(glance.evidence)}"
+            lines.append(f"- {glance.stream}: {about}")
+        return "\n".join(lines)
+
+    async def forecast(
+        self,
+        ctx: Context[Any, Any],
+        stream: Stream,
+        steps: Annotated[int, Field(ge=1, le=24, description="observations ahead")] = 6,
+    ) -> str:
+        """Forecast the next values of a stream, with 90 % intervals; changes may still come."""
+        async with self._client(ctx, stream) as client:
+            answer = await client.predict(stream, quantiles=LEVELS, horizon=steps, seed=SEED)
+        lines = [f"{stream}, after observation {answer.seq - 1}, by the model {answer.model}:"]
+        return "\n".join([*lines, *map(_forecast_line, answer.predictions)])
+
+    async def what_if(
+        self,
+        ctx: Context[Any, Any],
+        stream: Stream,
+        settings: Annotated[
+            dict[str, Any],
+            Field(
+                description="settings to try: `false_alarm_every` (observations), `hazard` "
+                "(probability of a change at an observation), `model`, `min_size` (sd), `seasonal`",
+                examples=[{"false_alarm_every": 5000}],
+            ),
+        ],
+    ) -> str:
+        """Rerun a stream's retained history under other settings, and compare; changes nothing."""
+        async with self._client(ctx, stream) as client:
+            rerun = await client.what_if(stream, {"settings": settings})
+            present = (await client.changepoints(stream)).events
+        then = _confirmed(rerun.events)
+        now = _confirmed([event for event in present if event.start >= rerun.first])
+        words = ", ".join(f"{name} {value}" for name, value in settings.items()) or "its settings"
+        lines = [
+            f"{stream}, rerun from observation {rerun.first} to {rerun.seq - 1} with {words}:",
+            f"- it would have confirmed {then}",
+            f"- as it is, it confirmed {now}",
+        ]
+        score = rerun.mean_log_score
+        actual = rerun.present_mean_log_score
+        if score is not None and actual is not None:
+            verdict = "better" if score > actual else "worse" if score < actual else "equal"
+            lines.append(
+                f"- forecasts: mean log score {score:.4g}, now {actual:.4g}: {verdict}, over "
+                f"{rerun.compared} observations (higher is better; .01 is little)"
+            )
+        return "\n".join(lines)
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _change_line(change: StreamChange) -> str:
+    confirmed = f", confirmed {change.confirmed_time}" if change.confirmed_time else ""
+    state = "" if change.state == "confirmed" else f" ({change.state})"
+    began = change.start_time or change.suspected_time
+    about = "" if change.start_time else " or before"
+    return (
+        f"- {change.stream}: {_headline(change, change.explanation)}{state}; "
+        f"began {began}{about}{confirmed}; change {change.id}"
+    )
+
+
+def _headline(change: Event | StreamChange, explanation: Explanation | None) -> str:
+    if explanation is not None:
+        return explanation.text
+    size = change.size
+    if isinstance(size, float | int):
+        return f"level {change.direction or 'moved'} by {abs(size):.3g} sd"
+    return "changed"
+
+
+def _explained(stream: str, change: ExplainedEvent, dated: StreamChange | None) -> Iterator[str]:
+    """Yield what is known of a change, line by line."""
+    yield f"{stream}, change {change.id}: {_headline(change, change.explanation)}."
+    state = change.state
+    if change.verdict is not None:
+        state += ", by feedback" if change.verdict else "; feedback says it was no change"
+    yield f"State: {state}."
+    when = "" if dated is None or dated.start_time is None else f" at {dated.start_time}"
+    place = f"at observation {change.start}{when}"
+    if change.earliest is not None and change.coverage is not None:
+        if change.latest != change.earliest:
+            place += f", between {change.earliest} and {change.latest}"
+        place += f" with probability {change.coverage:.2g}"
+    yield f"Began {place}."
+    if change.confirmed_at is not None:
+        time = "" if dated is None or dated.confirmed_time is None else f" ({dated.confirmed_time})"
+        yield f"Confirmed at observation {change.confirmed_at}{time}."
+    for side, regime in (("Before", change.before), ("After", change.after)):
+        if regime is not None:
+            yield f"{side}: {_regime(regime)}."
+    if change.explanation is not None and change.explanation.kind is not None:
+        sure = f"{change.explanation.probability:.2g}"
+        yield f"Probability that it was the {change.explanation.kind}: {sure}."
+
+
+def _regime(regime: RegimeStatistics) -> str:
+    text = f"{regime.count} values"
+    if regime.mean is not None:
+        text += f", mean {_numbers(regime.mean)}"
+    if regime.sd is not None:
+        text += f", standard deviation {_numbers(regime.sd)}"
+    return text
+
+
+def _status(summary: StreamSummary) -> Iterator[str]:
+    """Yield the state of a stream, line by line."""
+    tags = ", ".join(f"{name}={value}" for name, value in summary.settings.get("tags", {}).items())
+    yield f"{summary.stream}: model {summary.model}" + (f", tags {tags}" if tags else "") + "."
+    if not summary.seq:
+        yield "No observation yet."
+        return
+    yield (
+        f"{summary.seq} observations; last value {_numbers(summary.last)}, "
+        f"accepted {summary.updated}."
+    )
+    if summary.warming_up:
+        yield "Warming up: no changes are looked for yet."
+        return
+    if summary.regime_start is not None:
+        length = summary.seq - summary.regime_start
+        yield f"Current regime: since observation {summary.regime_start}, {length} long."
+    if summary.event is None:
+        yield f"No change suspected: {_evidence(summary.evidence)}."
+    else:
+        yield (
+            f"Suspected: a change at observation {summary.event.start}, "
+            f"{_evidence(summary.evidence)}."
+        )
+    last = summary.last_event
+    if last is not None:
+        yield f"Last confirmed change: {last.id}, at observation {last.start}."
+    if summary.season is not None:
+        yield f"Season: {describe_season(summary.season)}."
+
+
+def _evidence(evidence: float | None) -> str:
+    if evidence is None or evidence < LEAST_EVIDENCE:
+        return "no evidence of one"
+    return f"evidence that chance alone gives {describe_evidence(evidence)}"
+
+
+def _forecast_line(prediction: Prediction) -> str:
+    ahead = f"- in {prediction.ahead}: "
+    predictive = prediction.predictive
+    if predictive is None:
+        return ahead + "unknown"
+    if predictive.probabilities is not None:
+        likely = max(range(len(predictive.probabilities)), key=predictive.probabilities.__getitem__)
+        return f"{ahead}class {likely} with probability {predictive.probabilities[likely]:.2g}"
+    low, middle, high = ((predictive.quantiles or {}).get(str(level)) for level in LEVELS)
+    return f"{ahead}{_numbers(middle)}, 90 % from {_numbers(low)} to {_numbers(high)}"
+
+
+def _confirmed(events: Sequence[Event]) -> str:
+    starts = [event.start for event in events if event.state == "confirmed"]
+    if not starts:
+        return "no change"
+    noun = "change" if len(starts) == 1 else "changes"
+    return f"{len(starts)} {noun}, from observation {', '.join(map(str, starts))}"
+
+
+def _numbers(values: Numbers) -> str:
+    if values is None:
+        return "unknown"
+    if isinstance(values, list):
+        texts = [_numbers(value) for value in values]
+        return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+    return f"{values:.4g}"

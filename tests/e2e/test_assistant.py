@@ -1,0 +1,116 @@
+"""The tools of assistants, called by the SDK's client: a process of `moca mcp`, and `POST /mcp`."""
+
+import json
+import os
+import random
+import re
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.e2e.calling import ask
+from tests.e2e.deployment import MOCA, served
+from tests.waiting import until
+
+DOCS = Path(__file__).parents[2] / "docs" / "assistants.md"
+# Mean and standard deviation of each pump, and those from a minute on.
+PUMPS = {"pump-7": (20, 1, 70, 26, 1), "pump-8": (5, 1, 60, 5, 5), "pump-9": (9, 1, 120, 9, 1)}
+
+
+def observations(seed, mean, sd, change, mean_then, sd_then):
+    chance = random.Random(seed)
+    for i in range(120):
+        y = chance.gauss(mean_then, sd_then) if i >= change else chance.gauss(mean, sd)
+        yield {"y": round(y, 3), "time": f"2026-03-02T{i // 60:02}:{i % 60:02}:00Z"}
+
+
+@pytest.fixture(scope="module")
+def pumps(tmp_path_factory):
+    """Address of a service with the streams that the page speaks of, and a key that may read."""
+    with served(tmp_path_factory.mktemp("pumps")) as (processes, url):
+        with httpx.Client(base_url=url, timeout=60) as client:
+            for seed, (name, pump) in enumerate(PUMPS.items(), 10):
+                settings = {"tags": {"site": "north"}, "false_alarm_every": 2000}
+                ask(client, "PUT", name, 201, json=settings)
+                ask(client, "POST", f"{name}/observations", json=list(observations(seed, *pump)))
+            place = ("--data-dir", processes.folder / "data")
+            said = processes.run("keys", "create", "assistant", "--scope", "read", *place)
+            until(lambda: client.get("/v1/streams").status_code == 401)
+        yield url, re.search(r"moca_\S+", said)[0]
+
+
+@asynccontextmanager
+async def stdio(url, key=None):
+    environment = {**os.environ, "MOCA_URL": url} | ({"MOCA_API_KEY": key} if key else {})
+    program = StdioServerParameters(command=MOCA[0], args=[*MOCA[1:], "mcp"], env=environment)
+    async with Client(program) as client:
+        yield client
+
+
+@asynccontextmanager
+async def http(url, key=None, mode="auto"):
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as connection:
+        transport = streamable_http_client(f"{url}/mcp", http_client=connection)
+        async with Client(transport, mode=mode) as client:
+            yield client
+
+
+async def answer(client, tool, **arguments):
+    """The words of an answer, and whether it is an error."""
+    result = await client.call_tool(tool, arguments)
+    (content,) = result.content
+    assert result.structured_content is None
+    words = re.sub(r"accepted \S+\.$", "accepted TIME.", content.text, flags=re.MULTILINE)
+    return words, result.is_error
+
+
+def recorded():
+    """The session of the page: tool, arguments and answer."""
+    (session,) = re.findall(r"^```text\n(> .*?)^```$", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    for entry in re.split(r"^> ", session, flags=re.MULTILINE)[1:]:
+        question, _, words = entry.strip().partition("\n")
+        tool, _, arguments = question.partition(" ")
+        yield tool, json.loads(arguments), words
+
+
+async def test_a_session_is_as_the_page_has_it(pumps):
+    async with stdio(*pumps) as client:
+        assert "list_changes" in client.instructions
+        tools = (await client.list_tools()).tools
+        assert {tool for tool, _, _ in recorded()} == {tool.name for tool in tools}
+        assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
+        for tool, arguments, words in recorded():
+            assert await answer(client, tool, **arguments) == (words, False)
+
+
+@pytest.mark.parametrize("connected", [stdio, http, partial(http, mode="legacy")])
+async def test_both_transports_answer_alike_and_refuse_in_words(pumps, connected):
+    async with connected(*pumps) as client:
+        for tool, arguments, words in recorded():
+            if tool in {"list_changes", "explain_change"}:
+                assert await answer(client, tool, **arguments) == (words, False)
+        for tool, arguments, hint in (
+            ("stream_status", {"stream": "pmp-8"}, "Did you mean pump-8"),
+            ("list_changes", {"since": "noon"}, "such as 30m, 24h"),
+            ("list_changes", {"match": "{"}, "query.match"),
+            ("what_if", {"stream": "pump-8", "settings": {"hazard": 7}}, "less than 1"),
+            ("forecast", {"stream": "pump-8", "steps": 0}, "greater than or equal to 1"),
+        ):
+            words, failed = await answer(client, tool, **arguments)
+            assert failed, words
+            assert hint in words
+
+
+async def test_without_a_key_each_tool_is_refused(pumps):
+    url, _ = pumps
+    async with stdio(url) as client:
+        words, failed = await answer(client, "stream_status")
+        assert failed
+        assert "401 Unauthorized: no API key" in words
