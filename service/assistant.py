@@ -20,12 +20,13 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from moca_client import AsyncClient, ClientError
-from moca_client.calls import ChangesRequest, changes, streams
+from moca_client.calls import ChangesRequest, IncidentsRequest, changes, incidents, streams
 from moca_client.errors import UnknownStream
 from moca_client.responses import (
     Event,
     ExplainedEvent,
     Explanation,
+    Incident,
     Numbers,
     Prediction,
     RegimeStatistics,
@@ -69,6 +70,7 @@ def server(connect: Connect) -> MCPServer[Any]:
     logging.getLogger("mcp").setLevel(logging.WARNING)
     tools = Tools(connect)
     for tool in (
+        tools.list_incidents,
         tools.list_changes,
         tools.explain_change,
         tools.stream_status,
@@ -106,6 +108,18 @@ class Tools:
         except ClientError as error:
             raise ToolError(str(error)) from error
 
+    async def list_incidents(
+        self, ctx: Context[Any, Any], since: Since = "24h", match: Match = "", limit: Most = 10
+    ) -> str:
+        """List changes of several streams that began together, and what these streams share."""
+        request = IncidentsRequest(since=since, match=[match] if match else [], limit=limit)
+        async with self._client(ctx) as client:
+            page = await client.call(incidents(request))
+        if not page.incidents:
+            return f"No incidents since {since}; single changes are in list_changes."
+        lines = [f"{_count(page.total, 'incident')} since {since}, the newest first:"]
+        return "\n".join([*lines, *map(_incident_line, page.incidents)])
+
     async def list_changes(
         self,
         ctx: Context[Any, Any],
@@ -129,14 +143,14 @@ class Tools:
         )
         async with self._client(ctx) as client:
             page = await client.call(changes(request))
-        kind = "changes" if state == "any" else f"{state} changes"
+        kind = "change" if state == "any" else f"{state} change"
         if not page.changes:
             return f"No {kind} since {since}."
         order = "the newest first" if sort == "time" else "the largest first"
         lines = [_change_line(change) for change in page.changes]
         left = page.total - len(lines)
         more = [f"And {left} more: raise `limit` or narrow the query."] if left > 0 else []
-        return "\n".join([f"{page.total} {kind} since {since}, {order}:", *lines, *more])
+        return "\n".join([f"{_count(page.total, kind)} since {since}, {order}:", *lines, *more])
 
     async def explain_change(
         self,
@@ -232,6 +246,16 @@ class Tools:
 
 
 # --- words ----------------------------------------------------------------------------------------
+
+
+def _incident_line(incident: Incident) -> str:
+    left = incident.streams - len(incident.names)
+    more = f" and {left} more" if left else ""
+    return (
+        f"- {incident.headline}; began {incident.start_time}, confirmed {incident.confirmed_time}; "
+        f"{incident.by_chance.per_day:.2g} such a day by chance; "
+        f"streams {', '.join(incident.names)}{more}"
+    )
 
 
 def _change_line(change: StreamChange) -> str:
@@ -341,8 +365,11 @@ def _confirmed(events: Sequence[Event]) -> str:
     starts = [event.start for event in events if event.state == "confirmed"]
     if not starts:
         return "no change"
-    noun = "change" if len(starts) == 1 else "changes"
-    return f"{len(starts)} {noun}, from observation {', '.join(map(str, starts))}"
+    return f"{_count(len(starts), 'change')}, from observation {', '.join(map(str, starts))}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _numbers(values: Numbers) -> str:

@@ -19,14 +19,16 @@ from tests.e2e.deployment import MOCA, served
 from tests.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs" / "assistants.md"
-# Mean and standard deviation of each pump, and those from a minute on.
-PUMPS = {"pump-7": (20, 1, 70, 26, 1), "pump-8": (5, 1, 60, 5, 5), "pump-9": (9, 1, 120, 9, 1)}
+# Mean and standard deviation of a pump, and those from minute 70 on: four of twelve pumps changed.
+CHANGED = {"pump-1": (40, 2, 52, 2), "pump-2": (10, 1, 14, 1), "pump-3": (20, 1, 26, 1)}
+CHANGED |= {"pump-4": (5, 1, 5, 5)}
+PUMPS = CHANGED | {f"pump-{number}": (number, 1, number, 1) for number in range(5, 13)}
 
 
-def observations(seed, mean, sd, change, mean_then, sd_then):
+def observations(seed, mean, sd, mean_then, sd_then):
     chance = random.Random(seed)
     for i in range(120):
-        y = chance.gauss(mean_then, sd_then) if i >= change else chance.gauss(mean, sd)
+        y = chance.gauss(mean_then, sd_then) if i >= 70 else chance.gauss(mean, sd)
         yield {"y": round(y, 3), "time": f"2026-03-02T{i // 60:02}:{i % 60:02}:00Z"}
 
 
@@ -36,9 +38,11 @@ def pumps(tmp_path_factory):
     with served(tmp_path_factory.mktemp("pumps")) as (processes, url):
         with httpx.Client(base_url=url, timeout=60) as client:
             for seed, (name, pump) in enumerate(PUMPS.items(), 10):
-                settings = {"tags": {"site": "north"}, "false_alarm_every": 2000}
-                ask(client, "PUT", name, 201, json=settings)
+                site = "north" if name in CHANGED else "south"
+                ask(client, "PUT", name, 201, json={"tags": {"site": site}})
                 ask(client, "POST", f"{name}/observations", json=list(observations(seed, *pump)))
+            fleet = lambda: client.get("/v1/incidents").json()["fleet"]["streams"]  # noqa: E731
+            until(lambda: fleet() == len(PUMPS))  # it is up to 10 s old
             place = ("--data-dir", processes.folder / "data")
             said = processes.run("keys", "create", "assistant", "--scope", "read", *place)
             until(lambda: client.get("/v1/streams").status_code == 401)
@@ -97,11 +101,11 @@ async def test_both_transports_answer_alike_and_refuse_in_words(pumps, connected
             if tool in {"list_changes", "explain_change"}:
                 assert await answer(client, tool, **arguments) == (words, False)
         for tool, arguments, hint in (
-            ("stream_status", {"stream": "pmp-8"}, "Did you mean pump-8"),
+            ("stream_status", {"stream": "pmp-4"}, "Did you mean pump-4"),
             ("list_changes", {"since": "noon"}, "such as 30m, 24h"),
             ("list_changes", {"match": "{"}, "query.match"),
-            ("what_if", {"stream": "pump-8", "settings": {"hazard": 7}}, "less than 1"),
-            ("forecast", {"stream": "pump-8", "steps": 0}, "greater than or equal to 1"),
+            ("what_if", {"stream": "pump-4", "settings": {"hazard": 7}}, "less than 1"),
+            ("forecast", {"stream": "pump-4", "steps": 0}, "greater than or equal to 1"),
         ):
             words, failed = await answer(client, tool, **arguments)
             assert failed, words
