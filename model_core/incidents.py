@@ -131,10 +131,12 @@ def _largest_first(
 ) -> list[list[int]]:
     """Partition changes of which every interval overlaps another, in the order of `lower`."""
     groups = []
+    taken = np.zeros(len(lower), bool)
+    by_end = linked[np.argsort(upper[linked])]
     while len(linked) > 1:
         # A moment that most intervals share is where one of them begins.
         starts = lower[linked]
-        ended = np.searchsorted(np.sort(upper[linked]), starts, side="left")
+        ended = np.searchsorted(upper[by_end], starts, side="left")
         begun = np.searchsorted(starts, starts, side="right")
         moment = starts[np.argmax(begun - ended)]
         sharing = (starts <= moment) & (moment <= upper[linked])
@@ -145,7 +147,9 @@ def _largest_first(
             nearest.setdefault(beginnings[i].stream, i)
         group = sorted(nearest.values())
         groups.append(group)
-        linked = linked[~np.isin(linked, group)]
+        taken[group] = True
+        linked = linked[~taken[linked]]
+        by_end = by_end[~taken[by_end]]
     return groups + [[i] for i in linked.tolist()]
 
 

@@ -226,6 +226,11 @@ def console_link(stream: str, start: int) -> str:
     return f"/#/streams/{quote(stream, safe='')}?at={start}"
 
 
+def incident_link(id_: str) -> str:
+    """Return the page of an incident in the console."""
+    return f"/#/incidents/{id_}"
+
+
 def largest(size: wire.Label) -> float | None:
     """Size of an event up or down, of the output that moved most."""
     sizes = size if isinstance(size, list) else [size]

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.notices import Notice
+from service.webhooks.notices import IncidentNotice, Notice
 
 
 class _Guard(threading.local):
@@ -40,12 +40,12 @@ class AppriseTarget:
         self._allowed = allowed
         _audit_connections()
 
-    def notify(self, notice: Notice) -> bool:
+    def notify(self, notice: Notice | IncidentNotice) -> bool:
         """Send a notice, in a thread of its own; whether it was accepted.
 
         Raises NotAllowed for an address that may not be called.
         """
-        withdrawn = notice.raised.event.state == "withdrawn"
+        withdrawn = isinstance(notice, Notice) and notice.raised.event.state == "withdrawn"
         _guard.allowed = self._allowed
         _guard.refusal = ""
         try:

@@ -98,6 +98,8 @@ class Delivery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+    # longest wait of a confirmed change for others of its incident; 0: each is delivered by itself
+    collect_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     attempts: Annotated[int, Field(ge=1)] = 10  # before a delivery is given up
     timeout_s: Annotated[float, Field(gt=0)] = 10.0  # longest time of one attempt
     backoff_s: Annotated[float, Field(gt=0)] = 1.0  # after the first failed attempt; it doubles

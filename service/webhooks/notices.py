@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import to_builtins
 
-from moca_client.responses import MESSAGES, RegimeStatistics
+from moca_client.responses import MESSAGES, Incident, RegimeStatistics
 from model_core.explanation import AFTER, BEFORE
-from service.schema.rendering import console_link, event_state, instant, largest
+from service.schema.rendering import console_link, event_state, incident_link, instant, largest
 from service.schema.sides import Sides, sides_of
 from service.store import keys, reads
 from service.store.reads import AsyncStore, ChangePlace
@@ -17,6 +20,7 @@ from service.store.streams import UnreadablePart
 from service.wire import tags
 from service.wire.event_entries import Raised
 
+MOST_LINES = 20  # changes of an incident that a text names
 MAX_ID = 200  # characters of a stream's id in a line
 ALERTS = {"change": "MocaChange", "anomaly": "MocaAnomaly"}
 _encode = msgspec.json.Encoder().encode
@@ -43,6 +47,32 @@ class Notice(NamedTuple):
         return ": ".join(filter(None, (self.line, self.explanation)))
 
 
+class IncidentNotice(NamedTuple):
+    """Changes of one incident for a receiver.
+
+    grew: whether others of it came before. changes: those that were not delivered yet.
+    """
+
+    number: str
+    incident: Incident
+    grew: bool
+    changes: list[Notice]
+    link: str
+
+    @property
+    def line(self) -> str:
+        """The headline, and how many of its changes are new."""
+        joined = f", {len(self.changes)} of them now" if self.grew else ""
+        return f"Incident: {self.incident.headline}{joined}"
+
+    @property
+    def explanation(self) -> str:
+        """The changes, a line for each."""
+        lines = [notice.summary for notice in self.changes[:MOST_LINES]]
+        more = len(self.changes) - len(lines)
+        return "\n".join([*lines, f"and {more} more"] if more else lines)
+
+
 class Notices:
     """Makes notices, with what the store has on both sides of a change."""
 
@@ -60,6 +90,17 @@ class Notices:
             link = self._console_url + console_link(raised.stream, raised.event.start)
         line = line_of(raised)
         return Notice(number, raised, line, explanation, sides.before, sides.after, link)
+
+    async def of_incident(
+        self, letters: Mapping[str, Raised], incident: Incident, grew: bool
+    ) -> IncidentNotice:
+        """Return the notice of changes of an incident, by their numbers; raises RedisError."""
+        changes = [await self.of(number, raised) for number, raised in letters.items()]
+        digest = blake2b("\0".join(sorted(letters)).encode(), digest_size=6).hexdigest()
+        link = ""
+        if self._console_url:
+            link = self._console_url + incident_link(incident.id)
+        return IncidentNotice(f"inc_{incident.id}_{digest}", incident, grew, changes, link)
 
     async def _sides(self, raised: Raised) -> Sides:
         """Return what the history has on a change; nothing of a stream that is there no more."""
@@ -95,11 +136,25 @@ def line_of(raised: Raised) -> str:
     return f"{text}, {name} {event.probability:.3g}"
 
 
-def native_body(notice: Notice) -> bytes:
+def native_body(notice: Notice | IncidentNotice) -> bytes:
     """Return our own JSON."""
+    if isinstance(notice, Notice):
+        kind = f"{MESSAGES[notice.raised.event.kind]}.{notice.raised.event.state}"
+        return _encode(
+            {"type": kind, "timestamp": instant(notice.raised.at_ms), "data": _data(notice)}
+        )
+    data = to_builtins(notice.incident)
+    data["changes"] = [_data(change) for change in notice.changes]
+    data["link"] = notice.link or None
+    newest_ms = max(change.raised.at_ms for change in notice.changes)
+    kind = "incident.grew" if notice.grew else "incident.began"
+    return _encode({"type": kind, "timestamp": instant(newest_ms), "data": data})
+
+
+def _data(notice: Notice) -> dict[str, Any]:
     raised = notice.raised
     state = event_state(raised)
-    data = {
+    return {
         "stream": state.stream,
         "model": state.model,
         "event": state.event,
@@ -110,12 +165,20 @@ def native_body(notice: Notice) -> bytes:
         "after": notice.after,
         "link": notice.link or None,
     }
-    kind = f"{MESSAGES[raised.event.kind]}.{raised.event.state}"
-    return _encode({"type": kind, "timestamp": state.at, "data": data})
 
 
-def alert_body(notice: Notice, now_ms: int, resolve_s: float) -> bytes:
-    """Return one alert of Alertmanager: it fires for `resolve_s`, or until it is withdrawn.
+def alert_body(notice: Notice | IncidentNotice, now_ms: int, resolve_s: float) -> bytes:
+    """Return alerts of Alertmanager, one of each change; those of an incident name it."""
+    if isinstance(notice, Notice):
+        return _encode([_alert(notice, now_ms, resolve_s)])
+    alerts = [_alert(change, now_ms, resolve_s) for change in notice.changes]
+    for alert in alerts:
+        alert["annotations"]["incident"] = notice.incident.headline
+    return _encode(alerts)
+
+
+def _alert(notice: Notice, now_ms: int, resolve_s: float) -> dict[str, Any]:
+    """Return one alert: it fires for `resolve_s`, or until it is withdrawn.
 
     The labels are an alert's identity, so they are the same in each state of an event.
     """
@@ -148,4 +211,4 @@ def alert_body(notice: Notice, now_ms: int, resolve_s: float) -> bytes:
         # Its end is counted from the delivery: an alert that is late has to fire all the same.
         alert["startsAt"] = instant(raised.at_ms)
         alert["endsAt"] = instant(max(now_ms, raised.at_ms) + round(1000 * resolve_s))
-    return _encode([alert])
+    return alert

@@ -13,6 +13,9 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from math import inf
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import redis
@@ -20,33 +23,73 @@ from redis.asyncio.lock import Lock
 
 from service.observability import metrics
 from service.runtime.process import STOP_WAIT_S, limit_stop
+from service.schema import rendering
 from service.settings import Settings
 from service.store import keys
+from service.store.changes import ChangeFeed
 from service.store.connection import START_TIMEOUT_S, connect, connect_async
+from service.store.feed import Feeds
 from service.store.health import check_server, fix_partitions
+from service.store.incidents import IncidentFeed
+from service.store.reads import AsyncStore
 from service.store.shards import AsyncStoreClient
 from service.tasks import end, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
 from service.webhooks.dead_letters import DeadLetterBounds, Letter, Letters
-from service.webhooks.notices import Notice, Notices
+from service.webhooks.notices import IncidentNotice, Notice, Notices
 from service.webhooks.sender import Failure, sender_of
-from service.wire.event_entries import START, Id
+from service.wire.event_entries import START, Id, Raised
+from service.wire.incidents import FoundIncident, shared
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.2
 PAUSE_S = 1.0  # after trouble with the store
 ROOM = 16  # a lane that holds fewer deliveries is filled up
+MOST_COLLECTED = 1000  # changes that wait for others
 END = "0-0"
 T = TypeVar("T")
 
 
-class Runner:
-    """Delivers the events of one hook until it is cancelled."""
+class Parcel:
+    """Letters that are delivered as one: one letter, or those of an incident.
+
+    It is in the lane of every letter, so that later events of their streams wait for it until it is
+    settled. lane: the one that delivers it.
+    """
 
     def __init__(
-        self, hook: Hook, client: AsyncStoreClient, settings: Settings, delivery: Delivery
+        self,
+        letters: list[Letter],
+        lane: asyncio.Queue[Parcel],
+        incident: FoundIncident | None = None,
+    ) -> None:
+        self.letters = letters
+        self.lane = lane
+        self.incident = incident
+        self.settled = asyncio.Event()
+
+    @property
+    def number(self) -> str:
+        """The number of its first letter, for logs."""
+        more = len(self.letters) - 1
+        return f"{self.letters[0].number} and {more} more" if more else self.letters[0].number
+
+
+class Runner:
+    """Delivers the events of one hook until it is cancelled.
+
+    Confirmed changes wait for others of their incident, for `collect_s` at most.
+    """
+
+    def __init__(
+        self,
+        hook: Hook,
+        client: AsyncStoreClient,
+        settings: Settings,
+        delivery: Delivery,
+        incidents: IncidentFeed,
     ) -> None:
         self._hook = hook
         self._client = client
@@ -57,7 +100,9 @@ class Runner:
         self._notices = Notices(client, settings.partitions, hook.console_url)
         consumer = f"webhooks-{secrets.token_hex(6)}"
         self._letters = Letters(client, hook.name, consumer, settings.partitions)
-        self._lanes: list[asyncio.Queue[Letter]] = []
+        self._incidents = incidents
+        self._lanes: list[asyncio.Queue[Parcel]] = []
+        self._collected: list[tuple[float, Letter]] = []  # until when they wait, in s since 1970
         self._read_to: dict[str, Id] = {}
         self._held: dict[tuple[str, str], int] = {}  # letters in hand, and when they were accepted
         self._attempts: set[asyncio.Task[Any]] = set()
@@ -84,6 +129,7 @@ class Runner:
         log.info("webhook %s: delivering", self._hook.name)
         self._lanes = [asyncio.Queue() for _ in range(self._delivery.in_flight)]
         self._held = {}
+        self._collected = []
         works = (self._renew(lock, ttl_s), self._read(), *map(self._work, self._lanes))
         tasks = [asyncio.create_task(work) for work in works]
         try:  # no TaskGroup: it cancels only once
@@ -139,6 +185,7 @@ class Runner:
             room = [s for s in letters.sources if self._has_room(s)]
             arrived = await letters.read(room, ROOM) if room else []
             await self._take(arrived, claimed=False)
+            await self._send_due(time.time())
             if not arrived:
                 await asyncio.sleep(POLL_S)
 
@@ -156,9 +203,40 @@ class Runner:
                 unwanted.append(letter)
                 continue
             self._held[letter.source, letter.id] = raised.at_ms
-            self._lane(letter.source).put_nowait(letter)
+            if any(_of_stream(other, raised) for _, other in self._collected):
+                await self._send_due(inf)  # events of a stream stay in order
+            change = raised.event.kind == "change" and raised.event.state == "confirmed"
+            if change and not again and self._delivery.collect_s:
+                due_s = min(raised.at_ms / 1000, time.time()) + self._delivery.collect_s
+                self._collected.append((due_s, letter))
+                continue
+            self._send([letter])
         if unwanted:
             await self._letters.done(unwanted)
+
+    async def _send_due(self, now_s: float) -> None:
+        """Send the changes that have waited long enough, with all that wait of their incidents."""
+        while self._collected:
+            first = min(self._collected, key=itemgetter(0))
+            due_s, letter = first
+            if due_s > now_s and len(self._collected) <= MOST_COLLECTED:
+                return
+            found = await self._incidents.found()
+            incident = None if letter.raised is None else found.of(letter.raised.change_id)
+            members = set() if incident is None else incident.change_ids
+            together = [
+                other
+                for other in self._collected
+                if other is first or (other[1].raised and other[1].raised.change_id in members)
+            ]
+            self._collected = [other for other in self._collected if other not in together]
+            self._send([other for _, other in together], incident)
+
+    def _send(self, letters: list[Letter], incident: FoundIncident | None = None) -> None:
+        lanes = {id(lane): lane for lane in (self._lane(letter.source) for letter in letters)}
+        parcel = Parcel(letters, self._lane(letters[0].source), incident)
+        for lane in lanes.values():
+            lane.put_nowait(parcel)
 
     def _look_for_gap(self, letter: Letter) -> None:
         if letter.before > self._read_to.get(letter.source, START):
@@ -172,32 +250,56 @@ class Runner:
     def _has_room(self, source: str) -> bool:
         return self._lane(source).qsize() < ROOM
 
-    def _lane(self, source: str) -> asyncio.Queue[Letter]:
+    def _lane(self, source: str) -> asyncio.Queue[Parcel]:
         return self._lanes[self._letters.sources.index(source) % len(self._lanes)]
 
-    async def _work(self, lane: asyncio.Queue[Letter]) -> None:
+    async def _work(self, lane: asyncio.Queue[Parcel]) -> None:
         while True:
-            letter = await lane.get()
-            await self._deliver(letter)
-            self._held.pop((letter.source, letter.id), None)
+            parcel = await lane.get()
+            if parcel.lane is not lane:  # lanes have parcels in one order: none waits for ever
+                await parcel.settled.wait()
+                continue
+            await self._deliver(parcel)
+            parcel.settled.set()
+            for letter in parcel.letters:
+                self._held.pop((letter.source, letter.id), None)
 
-    async def _deliver(self, letter: Letter) -> None:
+    async def _deliver(self, parcel: Parcel) -> None:
         delivery = self._delivery
         hook = self._hook.name
-        assert letter.raised is not None
-        notice = await self._notices.of(letter.number, letter.raised)
+        notice = await self._notice(parcel)
         attempt = 0
         while True:
             attempt += 1
-            failure = await self._unhurt(self._attempt(letter, notice))
+            failure = await self._unhurt(self._attempt(parcel, notice))
             if failure is None:
                 return
             if failure.final or attempt >= delivery.attempts:
                 break
             reason = failure.reason
-            log.info("webhook %s: attempt %d at %s: %s", hook, attempt, letter.number, reason)
+            log.info("webhook %s: attempt %d at %s: %s", hook, attempt, parcel.number, reason)
             await asyncio.sleep(self._pause_s(attempt, failure))
-        await self._unhurt(self._give_up(letter, failure.reason, attempt))
+        for letter in parcel.letters:
+            await self._unhurt(self._give_up(letter, failure.reason, attempt))
+
+    async def _notice(self, parcel: Parcel) -> Notice | IncidentNotice:
+        raised = {letter.number: letter.raised for letter in parcel.letters if letter.raised}
+        incident = parcel.incident
+        if incident is None:
+            ((number, event),) = raised.items()
+            return await self._notices.of(number, event)
+        fleet = await self._incidents.fleet()
+        shown = rendering.incident(incident, shared(incident.changes, fleet.members), fleet.streams)
+        first_ms = min(event.at_ms for event in raised.values())
+        new = {event.change_id for event in raised.values()}
+        grew = any(
+            change.confirmed is not None
+            and change.confirmed.at_ms < first_ms
+            and change.raised.change_id not in new
+            and self._hook.wanted.lets(change.raised)
+            for change in incident.changes
+        )
+        return await self._notices.of_incident(raised, shown, grew)
 
     def _pause_s(self, attempt: int, failure: Failure) -> float:
         most_s = self._delivery.backoff_max_s
@@ -219,15 +321,15 @@ class Runner:
         if not task.cancelled():
             task.exception()  # looked at: nobody else may be there to do so
 
-    async def _attempt(self, letter: Letter, notice: Notice) -> Failure | None:
-        """Try once, and settle the letter if it was accepted; returns why it was not."""
+    async def _attempt(self, parcel: Parcel, notice: Notice | IncidentNotice) -> Failure | None:
+        """Try once, and settle the letters if it was accepted; returns why it was not."""
         hook = self._hook.name
         failure = await self._sender.attempt(notice)
         if failure is not None:
             metrics.WEBHOOK_FAILED.labels(hook).inc()
             return failure
-        await self._letters.done([letter])
-        metrics.WEBHOOK_DELIVERED.labels(hook).inc()
+        await self._letters.done(parcel.letters)
+        metrics.WEBHOOK_DELIVERED.labels(hook).inc(len(parcel.letters))
         return None
 
     async def _give_up(self, letter: Letter, error: str, attempts: int) -> None:
@@ -257,13 +359,29 @@ async def _deliver(settings: Settings, url: str, webhooks: Webhooks) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _begin_to_stop, stop, delivery.timeout_s)
     async with connect_async(url) as client:
-        tasks = [loop.create_task(Runner(hook, client, settings, delivery).run()) for hook in hooks]
+        incidents = incident_feed(client, settings)
+        tasks = [
+            loop.create_task(Runner(hook, client, settings, delivery, incidents).run())
+            for hook in hooks
+        ]
         stopped = loop.create_task(stop.wait())
         done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         # Time for each to end its attempts before it is cancelled again.
         await end(stopped, *tasks, again_s=delivery.timeout_s + STOP_WAIT_S / 2)
         for task in done - {stopped}:
             task.result()  # a runner never ends by itself: a defect ends the process
+
+
+def incident_feed(client: AsyncStoreClient, settings: Settings) -> IncidentFeed:
+    """Return the incidents of the store, for the runners of a process."""
+    partitions = settings.partitions
+    changes = ChangeFeed(Feeds(client, client, partitions))  # it reads, and never waits
+    thread = ThreadPoolExecutor(1, "incidents")
+    return IncidentFeed(AsyncStore(client, partitions), changes, thread)
+
+
+def _of_stream(letter: Letter, raised: Raised) -> bool:
+    return letter.raised is not None and letter.raised.stream == raised.stream
 
 
 def _begin_to_stop(stop: asyncio.Event, timeout_s: float) -> None:

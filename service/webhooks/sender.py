@@ -16,7 +16,7 @@ from moca_client.errors import retry_after_s
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.apprise_targets import AppriseTarget
 from service.webhooks.config import Hook
-from service.webhooks.notices import Notice, alert_body, native_body
+from service.webhooks.notices import IncidentNotice, Notice, alert_body, native_body
 
 MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
 THREADS = 2
@@ -44,7 +44,7 @@ class AppriseSender:
         """Let go of the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def attempt(self, notice: Notice) -> Failure | None:
+    async def attempt(self, notice: Notice | IncidentNotice) -> Failure | None:
         """Notify once; returns why it failed, None when the receiver accepted it."""
         loop = asyncio.get_running_loop()
         try:
@@ -77,7 +77,7 @@ class HttpSender:
         await self._http.aclose()
         self._resolvers.shutdown(wait=False, cancel_futures=True)
 
-    async def attempt(self, notice: Notice) -> Failure | None:
+    async def attempt(self, notice: Notice | IncidentNotice) -> Failure | None:
         """Post once; returns why it failed, None when the receiver accepted it."""
         if self._hook.format == "alertmanager":
             body = alert_body(notice, round(time.time() * 1000), self._hook.resolve_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
 from typing import NamedTuple
 
 from model_core.incidents import Beginning
@@ -55,12 +54,6 @@ class FoundChange(NamedTuple):
     def seconds(self) -> float:
         """When it was confirmed, or else suspected."""
         return (self.confirmed or self.suspected).seconds
-
-    @property
-    def id(self) -> str:
-        """Text by which an incident is asked for of which this is a member."""
-        of = f"{self.stream}\0{self.generation}\0{self.event.id}"
-        return blake2b(of.encode(), digest_size=6).hexdigest()
 
     def beginning(self, step: float) -> Beginning:
         """When a confirmed change began, as far as the times of its states say.

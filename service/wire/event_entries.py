@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
@@ -55,6 +56,12 @@ class Raised(Struct, omit_defaults=True):
     time: str | None = None  # of the observation that raised it, if the client sent one
     at_ms: int = 0  # the API's clock when it accepted that observation
     tags: dict[str, str] = {}  # of the stream at that time
+
+    @property
+    def change_id(self) -> str:
+        """Text by which the incident of a change is asked for."""
+        of = f"{self.stream}\0{self.generation}\0{self.event.id}"
+        return blake2b(of.encode(), digest_size=6).hexdigest()
 
 
 class FeedEntry(NamedTuple):

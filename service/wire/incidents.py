@@ -62,7 +62,12 @@ class FoundIncident(NamedTuple):
     def id(self) -> str:
         """The id of the change that was suspected first, which others join."""
         first = min(self.changes, key=lambda change: (change.suspected.at_ms, change.stream))
-        return first.id
+        return first.raised.change_id
+
+    @property
+    def change_ids(self) -> set[str]:
+        """The ids of its changes, any of which leads to it."""
+        return {change.raised.change_id for change in self.changes}
 
 
 class FoundIncidents(NamedTuple):
@@ -79,7 +84,7 @@ class FoundIncidents(NamedTuple):
     def of(self, id_: str) -> FoundIncident | None:
         """Return the incident that has a change of this id."""
         for incident in self.incidents:
-            if any(change.id == id_ for change in incident.changes):
+            if id_ in incident.change_ids:
                 return incident
         return None
 

@@ -199,6 +199,7 @@ def test_one_machine_delivers_events_to_webhooks_and_stops_cleanly(serve, proces
     processes.environment["PAGER"] = "whsec_" + "A" * 44
     with Receiver() as receiver:
         hooks.write_text(
+            "collect_s = 0\n"
             f'[[hook]]\nname = "pager"\nurl = "{receiver.url}/h"\nsecret_env = "PAGER"\n'
         )
         options = ["--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1"]

@@ -3,14 +3,19 @@
 import json
 import random
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import httpx
 import pytest
 
 from moca_client import AsyncClient, Client, InvalidRequest
+from service.runtime.embedded import running_url
+from service.store import keys
+from service.store.connection import connect
 from tests.e2e.calling import KNOWN, ask
-from tests.e2e.deployment import served
-from tests.waiting import PATIENCE_S
+from tests.e2e.deployment import Processes
+from tests.service.webhooks.conftest import Receiver
+from tests.waiting import PATIENCE_S, until
 
 START = datetime(2024, 5, 1, 14, 0, tzinfo=UTC)
 STREAMS = 200
@@ -19,13 +24,33 @@ AT = 60  # observation, at one a minute
 LONG = 90
 
 
+class Service(NamedTuple):
+    """A service whose streams have changed, and what its webhook got."""
+
+    processes: Processes
+    url: str
+    receiver: Receiver
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    """Processes and address of a service whose streams have changed."""
-    with served(tmp_path_factory.mktemp("incidents")) as (processes, url):
+    folder = tmp_path_factory.mktemp("incidents")
+    hooks = folder / "hooks.toml"
+    with (
+        Receiver() as receiver,
+        Processes(folder, {"MOCA_PARTITIONS": "16"}) as processes,
+    ):
+        secret = "s" * 32
+        hooks.write_text(
+            "collect_s = 10\n"
+            f'[[hook]]\nname = "pager"\nurl = "{receiver.url}/h"\nsecret = "{secret}"\n'
+        )
+        url = processes.serve("--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1")
+        with connect(str(running_url(folder / "data"))) as store:
+            until(lambda: store.hexists(keys.WEBHOOKS, "pager"))
         with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
             play(client)
-        yield processes, url
+        yield Service(processes, url, receiver)
 
 
 def play(client):
@@ -49,7 +74,7 @@ def play(client):
 
 @pytest.fixture
 def client(service):
-    with httpx.Client(base_url=service[1], timeout=PATIENCE_S) as client:
+    with httpx.Client(base_url=service.url, timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -72,6 +97,17 @@ def test_streams_that_change_together_are_one_incident(client):
     assert (mover["changed"], mover["streams"], mover["expected"]) == (10, 10, 0.5)
     assert incident["by_chance"]["per_day"] < 1e-9
     assert sorted(incident["names"]) == [f"host-{i:03}" for i in range(CHANGED)]
+
+
+def test_an_incident_is_one_webhook(client, service):
+    (listed,) = incidents(client)["incidents"]
+    calls = service.receiver.calls
+    until(lambda: len(calls) == 2)
+    messages = {m["type"]: m["data"] for m in (json.loads(body) for _, _, body, _ in calls)}
+    assert messages["changepoint.confirmed"]["stream"] == "host-100"
+    incident = messages["incident.began"]
+    assert {name: incident[name] for name in listed} == listed
+    assert {change["stream"] for change in incident["changes"]} == set(listed["names"])
 
 
 def test_an_incident_is_found_by_its_id_and_has_its_changes(client):
@@ -100,7 +136,7 @@ def test_filters_and_pages(client):
 
 
 async def test_clients_and_the_command_line_list_them(client, service):
-    processes, url = service
+    processes, url, _ = service
     (listed,) = incidents(client)["incidents"]
     since = START.replace(tzinfo=UTC)
     with Client(url) as sync:

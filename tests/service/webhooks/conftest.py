@@ -63,7 +63,8 @@ class Receiver(ThreadServer):
 class Handler(Quiet):
     def do_POST(self):
         body = self.body()
-        fate = self.server.fate(self.path, json.loads(body).get("data"))
+        posted = json.loads(body)  # alerts are a list
+        fate = self.server.fate(self.path, posted.get("data") if isinstance(posted, dict) else None)
         self.server.calls.append((self.path, dict(self.headers), body, fate))
         if isinstance(fate, float):
             time.sleep(fate)
@@ -93,6 +94,12 @@ class Delivering:
         self.url, self.folder, self.client = url, folder, client
         self.file = folder / "hooks.toml"
         self._before = {}
+        self.runners = []
+
+    @property
+    def collected(self):
+        """How many changes wait for others."""
+        return sum(len(each._collected) for each in self.runners)
 
     def hook(self, name, url, **more):
         fields = {"name": name, "url": url, "secret": SECRET, **more}
@@ -102,7 +109,13 @@ class Delivering:
 
     def written(self, name, **delivery):
         """Return a file with bounds of delivery at its top."""
-        bounds = {"backoff_s": 0.1, "backoff_max_s": 0.3, "timeout_s": 1, **delivery}
+        bounds = {
+            "collect_s": 0,
+            "backoff_s": 0.1,
+            "backoff_max_s": 0.3,
+            "timeout_s": 1,
+            **delivery,
+        }
         file = self.folder / f"{name}.toml"
         top = "".join(f"{key} = {value}\n" for key, value in bounds.items())
         file.write_text(top + self.file.read_text())
@@ -133,8 +146,11 @@ class Delivering:
         hooks, bounds = webhooks_of(settings, {})
         self._before = {hook.name: self._counts(hook.name) for hook in hooks}
         async with connect_async(self.url) as client:
-            runners = [runner.Runner(hook, client, settings, bounds) for hook in hooks]
-            tasks = [asyncio.create_task(each.run()) for each in runners]
+            incidents = runner.incident_feed(client, settings)
+            self.runners = [
+                runner.Runner(hook, client, settings, bounds, incidents) for hook in hooks
+            ]
+            tasks = [asyncio.create_task(each.run()) for each in self.runners]
             try:
                 await until_async(lambda: self.ready)
                 yield self

@@ -133,13 +133,14 @@ def attempts(monkeypatch):
         monkeypatch.setattr(runner, "asyncio", sleepless)
         monkeypatch.setattr(runner, "random", SimpleNamespace(uniform=uniform))
         hook = Hook("a", "http://127.0.0.1/", b"x" * 32, Filter())
-        made = runner.Runner(hook, None, Settings(), Delivery(**delivery))
+        made = runner.Runner(hook, None, Settings(), Delivery(**delivery), AsyncMock())
         await made._sender.close()
         made._sender = AsyncMock()
         made._sender.attempt.side_effect = outcomes
         made._letters, made._notices = AsyncMock(), AsyncMock()
         made._letters.bury.return_value = []
-        await made._deliver(Letter("feed", "1", "evt_1", b"", raised(), Id(0, 0)))
+        letter = Letter("feed", "1", "evt_1", b"", raised(), Id(0, 0))
+        await made._deliver(runner.Parcel([letter], asyncio.Queue()))
         return SimpleNamespace(
             pauses=[call.args[0] for call in pause.await_args_list],
             jitter={call.args for call in uniform.call_args_list},
@@ -365,3 +366,119 @@ def test_a_kill_between_delivery_and_acknowledgement_delivers_again(
     assert receiver.got("/h", 3.0) == [("a", 1)]  # the first, once more
     place = keys.feed(keys.partition_of("a", PARTITIONS))
     assert len(delivering.client.xinfo_consumers(place, "webhook:h")) == 1
+
+
+# --- incidents --------------------------------------------------------------------------------
+
+
+def messages(receiver):
+    """Type, streams of the changes, and headline of what was posted."""
+    posted = [json.loads(body) for *_, body, fate in receiver.calls if fate == 200]
+    return [
+        (
+            message["type"],
+            sorted(
+                change["stream"] for change in message["data"].get("changes", [message["data"]])
+            ),
+            message["data"].get("headline"),
+        )
+        for message in posted
+    ]
+
+
+async def test_changes_of_an_incident_are_one_delivery_and_those_that_join_it_another(
+    delivering, receiver, writer
+):
+    delivering.hook("h", f"{receiver.url}/h")
+    for i in range(6):
+        head = wire.Head(1, wire.StreamSettings("gaussian", {"site": "ab"[i > 2]}), seq=60)
+        name = f"s{i}"
+        put_head(delivering.client, keys.partition_of(name, PARTITIONS), name, head)
+    alone = "2024-05-03T12:00:00Z"
+    async with delivering.running(collect_s=1.0):
+        for i in range(3):
+            writer.raise_(f"s{i}", 1, confirmed_at=13)
+        writer.raise_("s5", 1, confirmed_at=13, time=alone)
+        await until_async(lambda: len(receiver.calls) == 2)
+        writer.raise_("s3", 1, confirmed_at=13)
+        await until_async(lambda: len(receiver.calls) == 3)
+        await until_async(lambda: not delivering.pending("h"))
+        assert delivering.counted("h") == [0, 5, 0, 0]
+    began, other, grew = messages(receiver)
+    when = "2024-05-01 12:00 UTC"
+    assert began == ("incident.began", ["s0", "s1", "s2"], f"3 of 6 streams changed at {when}")
+    assert other == ("changepoint.confirmed", ["s5"], None)
+    assert grew == ("incident.grew", ["s3"], f"4 of 6 streams changed at {when}")
+    first, _, last = (json.loads(body)["data"] for *_, body, _ in receiver.calls)
+    assert first["id"] == last["id"]
+    assert (first["streams"], last["streams"], last["names"]) == (3, 4, ["s0", "s1", "s2", "s3"])
+    ids = [verify(headers, body) for _, headers, body, _ in receiver.calls]
+    assert len(set(ids)) == 3
+
+
+async def test_later_events_of_a_stream_end_the_wait_and_stay_behind(delivering, receiver, writer):
+    delivering.hook("h", f"{receiver.url}/h", states=["confirmed", "withdrawn"])
+    async with delivering.running(collect_s=600.0, in_flight=2):
+        for i in range(8):
+            writer.raise_(f"s{i}", 1, confirmed_at=13)
+        await until_async(lambda: delivering.collected == 8)
+        assert receiver.calls == []
+        writer.raise_("s3", 1, "withdrawn", confirmed_at=13)
+        await until_async(lambda: len(receiver.calls) == 3)
+        await until_async(lambda: not delivering.pending("h"))
+    others = sorted(f"s{i}" for i in range(8) if i != 3)
+    assert sorted(row[:2] for row in messages(receiver)) == [
+        ("changepoint.confirmed", ["s3"]),  # it was no part of the incident any more
+        ("changepoint.withdrawn", ["s3"]),
+        ("incident.began", others),
+    ]
+    of_s3 = [kind for kind, streams, _ in messages(receiver) if streams == ["s3"]]
+    assert of_s3 == ["changepoint.confirmed", "changepoint.withdrawn"]
+
+
+async def test_changes_that_wait_when_a_process_ends_are_delivered_by_the_next(
+    delivering, receiver, writer
+):
+    delivering.hook("h", f"{receiver.url}/h")
+    async with delivering.running(collect_s=600.0):
+        for i in range(5):
+            writer.raise_(f"s{i}", 1, confirmed_at=13)
+        await until_async(lambda: delivering.collected == 5)
+    assert receiver.calls == []
+    async with delivering.running(collect_s=0.5):
+        await until_async(lambda: len(receiver.calls) == 1)
+        await until_async(lambda: not delivering.pending("h"))
+    assert messages(receiver)[0][:2] == ("incident.began", [f"s{i}" for i in range(5)])
+
+
+async def test_the_changes_of_an_incident_that_is_refused_are_given_up_one_by_one(
+    delivering, receiver, writer
+):
+    delivering.hook("h", f"{receiver.url}/h")
+    receiver.fate = lambda path, data: 410
+    async with delivering.running(collect_s=0.5):
+        for i in range(3):
+            writer.raise_(f"s{i}", 1, confirmed_at=13)
+        await until_async(lambda: len(dead_letters(delivering.client, "h")) == 3)
+        receiver.fate = lambda path, data: 200
+        assert redeliver(delivering.client, "h") == 3
+        await until_async(lambda: len(receiver.got("/h")) == 3)
+    assert sorted(receiver.got("/h")) == [("s0", 1), ("s1", 1), ("s2", 1)]
+
+
+async def test_other_receivers_get_an_incident_at_once(delivering, receiver, writer):
+    host = receiver.url.removeprefix("http://")
+    delivering.hook("alerts", f"{receiver.url}/alerts", format="alertmanager", secret="")
+    delivering.hook("chat", f"json://{host}/chat", format="apprise", secret="")
+    async with delivering.running(collect_s=1.0):
+        for i in range(25):
+            writer.raise_(f"s{i:02}", 1, confirmed_at=13, direction="up", pad=2.0)
+        await until_async(lambda: len(receiver.calls) == 2)
+    bodies = {path: json.loads(body) for path, _, body, _ in receiver.calls}
+    assert {alert["labels"]["stream"] for alert in bodies["/alerts"]} == {
+        f"s{i:02}" for i in range(25)
+    }
+    (headline,) = {alert["annotations"]["incident"] for alert in bodies["/alerts"]}
+    assert bodies["/chat"]["title"] == f"Incident: {headline}"
+    lines = bodies["/chat"]["message"].splitlines()
+    assert (len(lines), lines[-1]) == (21, "and 5 more")
