@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from moca_client.errors import InvalidRequest
+from moca_client.times import rfc3339
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -56,7 +57,22 @@ def observations(values: Iterable[Observed]) -> list[dict[str, Any]]:
     if hasattr(values, "columns"):
         raise InvalidRequest("expected observations, got a frame: use `observe_frame`")
     rows = values.tolist() if hasattr(values, "tolist") else values
-    return [observation(row) for row in rows]
+    index = getattr(values, "index", None)
+    if not is_time_index(index):
+        return [observation(row) for row in rows]
+    pairs = zip(rows, times_of(index), strict=True)
+    return [{**observation(row), **({} if time is None else {"time": time})} for row, time in pairs]
+
+
+def is_time_index(index: Any) -> bool:
+    """Whether an index of a frame or a column has times: pandas' own, which is not imported."""
+    return type(index).__name__ == "DatetimeIndex"
+
+
+def times_of(index: Any) -> list[str | None]:
+    """Return the times of such an index as the service takes them; None: missing."""
+    missing = index.isna().tolist()
+    return [None if no else rfc3339(time) for time, no in zip(index, missing, strict=True)]
 
 
 def items(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

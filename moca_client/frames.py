@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
 from moca_client import calls
+from moca_client.bodies import is_time_index, times_of
 from moca_client.errors import ClientError, InvalidRequest, PartlyObserved, Problem
 from moca_client.plans import Calls
 from moca_client.responses import (
@@ -119,7 +120,7 @@ class Source(NamedTuple):
 
 def observe_frame(source: Source, belief: bool) -> Calls[Answers]:
     """Post a frame's rows; answers one by one, in the order of the rows."""
-    columns, backend = _checked(source)
+    source, columns, backend = _checked(source)
     options = calls.AnswerOptions(belief)
 
     def post(stream: str, observations: list[dict[str, Any]]) -> Call[list[Answer]]:
@@ -140,7 +141,7 @@ def observe_frame(source: Source, belief: bool) -> Calls[Answers]:
 
 def observe_table(source: Source) -> Calls[Any]:
     """Post a frame's rows; the answers by columns, as a frame, in the order of the rows."""
-    columns, backend = _checked(source)
+    source, columns, backend = _checked(source)
 
     def post(stream: str, observations: list[dict[str, Any]]) -> Call[Columns]:
         return calls.observe_columns(stream, observations, None)
@@ -159,13 +160,22 @@ def observe_table(source: Source) -> Calls[Any]:
     return (yield from _posted(source, columns, post, applied, kept))
 
 
-def _checked(source: Source) -> tuple[Columns, str | None]:
-    """Return a frame's columns and the name of its library; raises InvalidRequest."""
+def _checked(source: Source) -> tuple[Source, Columns, str | None]:
+    """Return the columns of a frame and the name of its library; raises InvalidRequest.
+
+    An index of times is its column of times, unless one is named.
+    """
     if (source.stream is None) == (source.by is None):
         raise InvalidRequest("expected either `stream` or `by`")
     if source.batch < 1:
         raise InvalidRequest(f"batch: expected at least 1, got {source.batch}")
-    return read_frame(source.frame)
+    columns, backend = read_frame(source.frame)
+    index: Any = getattr(source.frame, "index", None)
+    if source.time is None and is_time_index(index):
+        name = str(index.name or "time")
+        columns = {**columns, name: times_of(index)}
+        source = source._replace(time=name)
+    return source, columns, backend
 
 
 def _posted(

@@ -1,7 +1,4 @@
-"""A series read from a file or a frame, every bad cell named by row and column.
-
-Times are read twice: as the service takes them (RFC 3339), and as a plot places them.
-"""
+"""A series read from a file or a frame, every bad cell named by row and column."""
 
 from __future__ import annotations
 
@@ -9,28 +6,26 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Collection, Iterable, Sequence
+from datetime import date
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
+
+from moca_client.times import Axis, BadTime, time_axis
 
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
+SAMPLED = 20  # lines of a file that show what is between its cells
+MOST_CLASSES = 20  # categories of a column of text that are named
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# A number with a decimal comma, or a whole one; points part thousands.
+_decimal_comma = re.compile(
+    r"[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?", re.ASCII
+).fullmatch
 
 
 class SeriesError(ValueError):
     """A file that cannot be replayed as it is; the message says where and why."""
-
-
-class Axis(NamedTuple):
-    """A time column, one entry per observation."""
-
-    name: str
-    kind: Literal["year", "datetime", "number"]
-    value: list[float]  # years; days since 1970-01-01 UTC; the numbers themselves
-    label: list[str]  # how people read it
-    rfc3339: list[str] | None  # None for plain numbers, which are no points in time
 
 
 class Series(NamedTuple):
@@ -72,15 +67,18 @@ def read_series(
     y_columns: Sequence[str] | None = None,
     x_columns: Sequence[str] | None = None,
     time_column: str | None = None,
+    time_format: str | None = None,
 ) -> Series:
     """Read a series from `file` (Parquet by its suffix, CSV otherwise).
 
     Columns not named are found by their names: labels `y` or `y1, y2, ...`, inputs `x` or
     `x1, x2, ...`, time `time`, `timestamp`, `datetime`, `date` or `year`. A file without such
     labels must have exactly one numeric column besides time and inputs: that is the label. A label
-    column is empty in every row by mistake; in a frame, of a few rows, it may be.
+    column is empty in every row by mistake; in a frame, of a few rows, it may be. A time column of
+    another name is found where its cells are times as such, in Parquet and frames. time_format: of
+    its texts, as `strptime` takes it.
     """
-    series = _series(str(file), _read(file), y_columns, x_columns, time_column)
+    series = _series(str(file), _read(file), y_columns, x_columns, time_column, time_format)
     for place, name in enumerate(series.y_names):
         if all(label is None or label[place] is None for label in series.y):
             others = ",".join(label for label in series.y_names if label != name)
@@ -94,13 +92,14 @@ def read_streams(
     y_columns: Sequence[str] | None = None,
     x_columns: Sequence[str] | None = None,
     time_column: str | None = None,
+    time_format: str | None = None,
 ) -> dict[str, Series]:
     """Read a file of several streams: a series for each value of the column `by`, in its order.
 
     The other columns are found as by `read_series`, the same for all. Raises SeriesError where a
     cell of `by` is empty, as well.
     """
-    streams = _streams(str(file), _read(file), by, y_columns, x_columns, time_column)
+    streams = _streams(str(file), _read(file), by, y_columns, x_columns, time_column, time_format)
     return {name: series for name, (_, series) in streams.items()}
 
 
@@ -109,6 +108,7 @@ def read_columns(
     y_columns: Sequence[str] | None = None,
     x_columns: Sequence[str] | None = None,
     time_column: str | None = None,
+    time_format: str | None = None,
 ) -> dict[str, Series]:
     """Read a file with a stream in each column: those of `y_columns`, or all of numbers.
 
@@ -116,11 +116,14 @@ def read_columns(
     """
     table = _read(file)
     x_names = list(x_columns) if x_columns is not None else numbered(table.columns, "x")
-    time = time_column or named(table.columns, TIME_NAMES, {*(y_columns or []), *x_names})
+    time = time_column or _time_column(table, {*(y_columns or []), *x_names})
     names = list(y_columns) if y_columns else _numeric(table, {*x_names, time})
     if not names:
         raise SeriesError(f"{file} has no numeric column; its columns: {listed(table.columns)}")
-    return {name: _series(str(file), table, [name], x_columns, time_column) for name in names}
+    return {
+        name: _series(str(file), table, [name], x_columns, time_column, time_format)
+        for name in names
+    }
 
 
 def _read(file: Path) -> _Table:
@@ -132,9 +135,11 @@ def series_of(
     y_columns: Sequence[str] | None = None,
     x_columns: Sequence[str] | None = None,
     time_column: str | None = None,
+    time_format: str | None = None,
 ) -> Series:
     """Read a series from columns in memory, as `read_series` does from those of a file."""
-    return _series("the frame", _Table(columns, None), y_columns, x_columns, time_column)
+    table = _Table(columns, None)
+    return _series("the frame", table, y_columns, x_columns, time_column, time_format)
 
 
 def streams_of(
@@ -143,10 +148,11 @@ def streams_of(
     y_columns: Sequence[str] | None = None,
     x_columns: Sequence[str] | None = None,
     time_column: str | None = None,
+    time_format: str | None = None,
 ) -> dict[str, tuple[list[int], Series]]:
     """Read streams from columns in memory, as `read_streams`; with the rows that they are of."""
     table = _Table(columns, None)
-    return _streams("the frame", table, by, y_columns, x_columns, time_column)
+    return _streams("the frame", table, by, y_columns, x_columns, time_column, time_format)
 
 
 def _streams(
@@ -156,6 +162,7 @@ def _streams(
     y_columns: Sequence[str] | None,
     x_columns: Sequence[str] | None,
     time_column: str | None,
+    time_format: str | None,
 ) -> dict[str, tuple[list[int], Series]]:
     if by not in table.columns:
         raise SeriesError(f"{source} has no column {by!r}; its columns: {listed(table.columns)}")
@@ -173,7 +180,7 @@ def _streams(
         columns = {column: [cells[row] for row in places] for column, cells in others.items()}
         own = f"{source}, {by} {name!r}"
         try:
-            streams[name] = places, _series(own, _Table(columns, None), *chosen)
+            streams[name] = places, _series(own, _Table(columns, None), *chosen, time_format)
         except SeriesError as error:  # rows count within the stream
             text = str(error)
             raise SeriesError(text if own in text else f"{own}: {text}") from error
@@ -186,6 +193,7 @@ def _series(
     y_columns: Sequence[str] | None,
     x_columns: Sequence[str] | None,
     time_column: str | None,
+    time_format: str | None = None,
 ) -> Series:
     y_names, x_names, time_column = _chosen(source, table, y_columns, x_columns, time_column)
     return Series(
@@ -193,7 +201,7 @@ def _series(
         x=_inputs(table, x_names) if x_names else None,
         y_names=y_names,
         x_names=x_names,
-        axis=_axis(table, time_column) if time_column else None,
+        axis=_axis(table, time_column, time_format) if time_column else None,
     )
 
 
@@ -214,17 +222,18 @@ def _chosen(
             )
     x_names = list(x_columns) if x_columns is not None else numbered(table.columns, "x")
     if time_column is None:
-        time_column = named(table.columns, TIME_NAMES, {*(y_columns or []), *x_names})
+        time_column = _time_column(table, {*(y_columns or []), *x_names})
     y_names = list(y_columns) if y_columns else _find_labels(source, table, {*x_names, time_column})
     return y_names, x_names, time_column
 
 
 def _read_csv(file: Path) -> _Table:
-    lines = _csv_lines(file)
+    lines, delimiter = _csv_lines(file)
     if not lines:
         return _Table({}, None)
     names = [cell.strip() for cell in lines[0][1]]
-    if all(_finite(cell) is not None for cell in names):
+    first = names if delimiter == "," else [cell.replace(",", ".") for cell in names]
+    if all(_finite(cell) is not None for cell in first):
         # No header: a single column of numbers is the label, several get their positions.
         names = ["y"] if len(names) == 1 else [str(place + 1) for place in range(len(names))]
         body = lines
@@ -238,25 +247,47 @@ def _read_csv(file: Path) -> _Table:
                 f"{file}: row {row} (line {number}) has {len(cells)} cells, the header {len(names)}"
             )
     columns = {name: [cells[k].strip() for _, cells in body] for k, name in enumerate(names)}
+    if delimiter != ",":
+        columns = {name: _with_points(cells) for name, cells in columns.items()}
     first_line = body[0][0] if body else 0
     contiguous = all(number == first_line + k for k, (number, _) in enumerate(body))
     return _Table(columns, first_line if contiguous else None)
 
 
-def _csv_lines(file: Path) -> list[tuple[int, list[str]]]:
-    """Rows that are neither empty nor comments, with the number of their (last) line."""
+def _with_points(cells: list[str]) -> list[str]:
+    """Return numbers with decimal commas as those with points; other columns as they are."""
+    present = [cell for cell in cells if not is_missing(cell)]
+    if not any("," in cell for cell in present) or not all(map(_decimal_comma, present)):
+        return cells
+    return [cell.replace(".", "").replace(",", ".") for cell in cells]
+
+
+def _csv_lines(file: Path) -> tuple[list[tuple[int, list[str]]], str]:
+    """Rows that are neither empty nor comments, with the number of their (last) line.
+
+    And what stands between their cells.
+    """
     try:
         text = file.read_text(encoding="utf-8-sig")
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text[:65536]))
-        return [(reader.line_num, row) for row in reader if row and not row[0].startswith("#")]
+        delimiter = _delimiter(text[:65536])
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        rows = [(reader.line_num, row) for row in reader if row and not row[0].startswith("#")]
+        return rows, delimiter
     except (UnicodeDecodeError, csv.Error) as error:
         raise SeriesError(f"{file} is not a CSV file in UTF-8: {error}") from error
 
 
 def _delimiter(sample: str) -> str:
-    """Whichever of comma, semicolon and tab the first line that is not a comment has most of."""
-    first = next((line for line in sample.splitlines() if line and line[0] != "#"), "")
-    return max(",;\t", key=first.count)
+    """Semicolon or tab, if the first lines have as many of it: between them commas are decimal.
+
+    Else whichever of all the first line that is not a comment has most of.
+    """
+    lines = [line for line in sample.splitlines() if line and line[0] != "#"][:SAMPLED]
+    for delimiter in ";\t":
+        counts = {line.count(delimiter) for line in lines}
+        if len(counts) == 1 and counts != {0}:
+            return delimiter
+    return max(",;\t", key=(lines or [""])[0].count)
 
 
 def _read_parquet(file: Path) -> _Table:
@@ -282,7 +313,9 @@ def is_missing(cell: Any) -> bool:
 
 
 def _finite(cell: Any) -> float | None:
-    """A cell as a number; None if it is none, or not finite."""
+    """A cell as a number; None if it is none, or not finite. A truth value is none."""
+    if isinstance(cell, bool):
+        return None
     try:
         value = float(cell)
     except (TypeError, ValueError):
@@ -298,8 +331,21 @@ def _number(table: _Table, row: int, name: str) -> float | None:
     value = _finite(cell)
     if value is None:
         problem = "not finite" if str(cell).lower().lstrip("+-")[:3] == "inf" else "not a number"
-        raise SeriesError(f"{table.where(row, name)}: {str(cell)!r} is {problem}")
+        hint = _categories(table, name)
+        raise SeriesError(f"{table.where(row, name)}: {str(cell)!r} is {problem}{hint}")
     return value
+
+
+def _categories(table: _Table, name: str) -> str:
+    """Return how a column of text can be labels; empty: it has numbers, or too many texts."""
+    present = [cell for cell in table.columns[name] if not is_missing(cell)]
+    texts = list(dict.fromkeys(map(str, present)))
+    if len(texts) > MOST_CLASSES or any(_finite(cell) is not None for cell in present):
+        return ""
+    return (
+        f"; {name!r} has {len(texts)} categories ({listed(texts)}): number them from 0, and choose "
+        f"the model categorical with classes={len(texts)}"
+    )
 
 
 def _labels(table: _Table, names: Sequence[str]) -> list[list[float | None] | None]:
@@ -324,18 +370,27 @@ def _inputs(table: _Table, names: Sequence[str]) -> list[list[float]]:
     return rows
 
 
-def _axis(table: _Table, name: str) -> Axis:
+def _axis(table: _Table, name: str, time_format: str | None) -> Axis:
     cells = table.columns[name]
     for row, cell in enumerate(cells):
         if is_missing(cell):
             raise SeriesError(f"{table.where(row, name)}: empty; times are required")
-    axis = time_axis(cells, name)
-    if isinstance(axis, int):
-        raise SeriesError(
-            f"{table.where(axis, name)}: {str(cells[axis])!r} is not a time "
-            "(RFC 3339, a date, a year, or a number)"
-        )
-    return axis
+    try:
+        return time_axis(cells, name, time_format)
+    except BadTime as error:
+        where = table.where(error.row, name)
+        raise SeriesError(f"{where}: {str(cells[error.row])!r} {error}") from None
+
+
+def _time_column(table: _Table, taken: Collection[str]) -> str | None:
+    """Return the column of times: by its name, else the only one that has them as such."""
+    by_name = named(table.columns, TIME_NAMES, taken)
+    typed = [
+        name
+        for name, cells in table.columns.items()
+        if name not in taken and cells and isinstance(cells[0], date)
+    ]
+    return typed[0] if by_name is None and len(typed) == 1 else by_name
 
 
 def named(columns: Iterable[str], names: Sequence[str], taken: Collection[str]) -> str | None:
@@ -367,93 +422,13 @@ def _find_labels(source: str, table: _Table, taken: set[str | None]) -> list[str
     if len(numeric) == 1:
         return numeric
     problem = "no numeric column" if not numeric else f"several numeric columns: {listed(numeric)}"
+    others = [] if numeric else [name for name in table.columns if name not in taken]
     raise SeriesError(
         f"{source} has no column y or y1, y2, ... and {problem}; name the label columns"
+        f"{''.join(_categories(table, name) for name in others)}"
     )
 
 
 def listed(names: Iterable[str]) -> str:
     """Names for a message."""
     return ", ".join(repr(name) for name in names)
-
-
-# --- times ------------------------------------------------------------------------------------
-
-
-def time_axis(cells: Sequence[Any], name: str) -> Axis | int:
-    """Read a whole column; the answer is the index of a bad cell when there is one.
-
-    In order of preference: plain years (1000 to 2999), dates and times (without an offset they
-    are UTC), seconds or milliseconds since 1970, plain numbers.
-    """
-    numbers = [None if isinstance(cell, bool) else _finite(cell) for cell in cells]
-    if all(value is not None for value in numbers):
-        return _numeric_axis([value for value in numbers if value is not None], name)
-    moments: list[datetime] = []
-    for row, cell in enumerate(cells):
-        moment = moment_of(cell)
-        if moment is None:
-            return row
-        moments.append(moment)
-    return _datetime_axis(moments, name)
-
-
-def _numeric_axis(numbers: list[float], name: str) -> Axis:
-    def all_within(low: float, high: float) -> bool:
-        return all(low <= value < high for value in numbers)
-
-    if all_within(1000, 3000) and all(value == int(value) for value in numbers):
-        years = [f"{int(value):04d}" for value in numbers]
-        return Axis(name, "year", numbers, years, [f"{year}-01-01T00:00:00Z" for year in years])
-    for low, unit_s in ((1e8, 1.0), (1e11, 1e-3)):
-        if all_within(low, low * 1e3 / 2):
-            return _datetime_axis([EPOCH + timedelta(seconds=v * unit_s) for v in numbers], name)
-    return Axis(name, "number", numbers, [f"{value:g}" for value in numbers], None)
-
-
-def _datetime_axis(moments: list[datetime], name: str) -> Axis:
-    return Axis(
-        name,
-        "datetime",
-        [(moment - EPOCH) / timedelta(days=1) for moment in moments],
-        [_written(moment) for moment in moments],
-        [moment.isoformat().replace("+00:00", "Z") for moment in moments],
-    )
-
-
-def _written(moment: datetime) -> str:
-    """Write a moment as short as it goes: no clock at midnight, no seconds on the minute."""
-    if moment.time() == datetime.min.time():
-        return moment.strftime("%Y-%m-%d")
-    return moment.strftime("%Y-%m-%d %H:%M" + (":%S" if moment.second else ""))
-
-
-def moment_of(cell: Any) -> datetime | None:
-    """Read a date or time; without an offset it is UTC."""
-    if isinstance(cell, datetime):
-        moment = cell
-    elif isinstance(cell, date):
-        moment = datetime(cell.year, cell.month, cell.day, tzinfo=UTC)
-    elif isinstance(cell, str):
-        parsed = next((m for parse in _PARSERS if (m := _tried(parse, cell)) is not None), None)
-        if parsed is None:
-            return None
-        moment = parsed
-    else:
-        return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
-def _tried(parse: Callable[[str], datetime], text: str) -> datetime | None:
-    try:
-        return parse(text.strip())
-    except ValueError:
-        return None
-
-
-# A naive result of either means UTC; `moment_of` says so in one place.
-_PARSERS: tuple[Callable[[str], datetime], ...] = (
-    datetime.fromisoformat,
-    lambda text: datetime.strptime(text, "%Y-%m"),  # noqa: DTZ007
-    lambda text: datetime.strptime(text, "%Y/%m/%d"),  # noqa: DTZ007
-)

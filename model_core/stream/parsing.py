@@ -44,17 +44,23 @@ def elements(values: Any) -> list[Any]:
 
 
 def numbers(name: str, value: Any) -> tuple[float, ...]:
-    """Numbers of a label or an input, nan where missing; raises BadInput."""
+    """Numbers of a label or an input, nan where missing; raises BadInput.
+
+    A truth value is no number.
+    """
     if value is None:
         return (math.nan,)
     try:
+        if isinstance(value, str | bytes | bool | np.bool_):
+            raise TypeError
         if isinstance(value, float | int):
             return (float(value),)
-        if isinstance(value, str | bytes):
-            raise TypeError
         alone = (isinstance(value, np.ndarray) or is_tensor(value)) and not value.ndim
         if isinstance(value, Iterable) and not alone:
-            return tuple(math.nan if number is None else float(number) for number in value)
+            several = list(value)
+            if any(isinstance(number, bool | np.bool_) for number in several):
+                raise TypeError
+            return tuple(math.nan if number is None else float(number) for number in several)
         return (float(value),)
     except (TypeError, ValueError) as error:
         raise BadInput(f"{name}: expected a number or a list of numbers, got {value!r}") from error

@@ -77,6 +77,14 @@ def replay(
         str | None,
         typer.Option(help="Time column.", show_default="time, timestamp, date, year"),
     ] = None,
+    time_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            help="Form of its times, as `%d/%m/%Y %H:%M`.",
+            show_default="as the column shows it",
+        ),
+    ] = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -121,13 +129,13 @@ def replay(
     run: Callable[..., Any]
     try:
         if by is not None:
-            streams = read_streams(file, by, y_columns, x_columns, time)
+            streams = read_streams(file, by, y_columns, x_columns, time, time_format)
             run = functools.partial(replay_many, streams=streams, plots=plots)
         elif wide:
-            streams = read_columns(file, y_columns, x_columns, time)
+            streams = read_columns(file, y_columns, x_columns, time, time_format)
             run = functools.partial(replay_many, streams=streams, plots=plots)
         else:
-            series = read_series(file, y_columns, x_columns, time)
+            series = read_series(file, y_columns, x_columns, time, time_format)
             run = functools.partial(replay_one, stream=stream, series=series, belief=belief)
         run(
             file=file,

@@ -116,7 +116,7 @@ class Position(int):
 
 
 class Timestamp(str):
-    """RFC 3339 time."""
+    """RFC 3339 time; a date is the time that it begins at, a number counts from 1970."""
 
     __slots__ = ()
 
@@ -136,7 +136,7 @@ class IdempotencyKey(str):
 # Types of observations that msgspec does not know, with their JSON schemas.
 JSON_SCHEMAS: dict[type, dict[str, Any]] = {
     Position: {"type": "integer", "minimum": 0, "maximum": 2**53},
-    Timestamp: {"type": "string", "maxLength": MAX_TIME},
+    Timestamp: {"anyOf": [{"type": "string", "maxLength": MAX_TIME}, {"type": "number"}]},
     ItemStream: {"type": "string", "pattern": STREAM_ID},
     IdempotencyKey: {"type": "string", "pattern": KEY},
 }
@@ -151,8 +151,11 @@ def _position(value: Any) -> Position:
 
 
 def _time(value: Any) -> Timestamp:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Timestamp(timestamps.from_number(value))
     if not isinstance(value, str) or len(value) > MAX_TIME:
-        raise ValueError(f"expected a string of at most {MAX_TIME} characters")
+        raise ValueError(f"expected a string of at most {MAX_TIME} characters, or a number")
+    value = timestamps.from_date(value)
     timestamps.parse(value)
     return Timestamp(value)
 
@@ -201,7 +204,12 @@ class ObservationForm(Struct, forbid_unknown_fields=True, frozen=True, gc=False,
     ] = None
     x: Annotated[FiniteNumbers | None, Meta(description="input, for models that take one")] = None
     time: Annotated[
-        Timestamp | None, Meta(description="RFC 3339; returned in the answer and in events")
+        Timestamp | None,
+        Meta(
+            description="RFC 3339, a date (its beginning in UTC), or seconds since 1970 or their "
+            "thousandths, millionths or billionths; returned in the answer and in events, as "
+            "RFC 3339"
+        ),
     ] = None
     elapsed: Annotated[
         Annotated[float, Meta(gt=0)] | None,

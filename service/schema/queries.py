@@ -156,11 +156,12 @@ class EventsQuery(Form):
 
 AGE = re.compile(r"([0-9]{1,6})(s|m|h|d|w)")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-WHEN = "RFC 3339 time, or an age such as 30m, 24h or 7d"
+WHEN = "RFC 3339 time, a date, or an age such as 30m, 24h or 7d"
 
 
 def _check_when(text: str) -> str:
     if not AGE.fullmatch(text):
+        text = timestamps.from_date(text)
         try:
             timestamps.parse(text)
         except ValueError:

@@ -336,3 +336,35 @@ def test_a_table_that_is_refused_in_part_has_the_rows_that_are_known():
     transport = httpx.MockTransport(lambda _: httpx.Response(400))
     with Client(transport=transport) as client, pytest.raises(PartlyObserved, match="0 rows are"):
         client.observe_table(frame, stream="s")
+
+
+def test_an_index_of_times_is_kept():
+    pd = pytest.importorskip("pandas")
+    index = pd.date_range("2024-01-01", periods=3, freq="D", tz="Europe/Rome", name="when")
+    frame = pd.DataFrame({"date": ["a", "b", "c"], "y": [1.0, 2.0, 3.0]}, index=index)
+    sent = [f"{day}T23:00:00Z" for day in ("2023-12-31", "2024-01-01", "2024-01-02")]
+    service = ListService()
+    with Client(transport=httpx.MockTransport(service)) as client:
+        client.observe_frame(frame, stream="s")
+        assert [row["time"] for row in service.posted] == sent
+        client.observe_frame(frame.tz_localize(None), stream="s")
+        assert service.posted[3]["time"] == "2024-01-01T00:00:00Z"
+        client.observe("s", frame["y"])
+        assert service.posted[6:] == [
+            {"y": y, "time": t} for y, t in zip([1, 2, 3], sent, strict=True)
+        ]
+        gap = pd.Series([4.0, 5.0], index=pd.DatetimeIndex(["2024-01-01", pd.NaT]))
+        client.observe("s", gap)
+        assert service.posted[9:] == [{"y": 4.0, "time": "2024-01-01T00:00:00Z"}, {"y": 5.0}]
+        client.observe("s", pd.Series([6.0]))
+        assert service.posted[11:] == [{"y": 6.0}]
+
+
+def test_a_column_of_times_is_found_by_its_type(library):
+    frame = frame_of(library, {"when": WHEN, "flow": [1.0, 2.0, 3.0]})
+    service = ListService()
+    with Client(transport=httpx.MockTransport(service)) as client:
+        client.observe_frame(frame, stream="s")
+    assert [row["time"] for row in service.posted] == [
+        f"2024-01-0{day}T00:00:00Z" for day in (1, 2, 3)
+    ]

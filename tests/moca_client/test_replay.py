@@ -12,7 +12,8 @@ from rich.console import Console
 from moca_client.errors import problem_of
 from moca_client.replay import ReplayError, replay
 from moca_client.responses import Changepoints, ExplainedEvent, Hindsight, Segment, StreamSummary
-from moca_client.series import SeriesError, read_series, read_streams, time_axis
+from moca_client.series import SeriesError, read_columns, read_series, read_streams
+from moca_client.times import BadTime, time_axis
 from tests.moca_client.test_plots import row
 
 
@@ -98,6 +99,85 @@ def test_times():
     ):
         axis = time_axis(cells, "time")
         assert (axis.kind, axis.rfc3339) == (kind, sent), cells
+
+
+def test_dates_as_people_write_them():
+    new_year = "2024-12-31T00:00:00Z"
+    for cells, sent in (
+        (["31.12.2024"], [new_year]),
+        (["31.12.24"], [new_year]),
+        (["01.02.2024"], ["2024-02-01T00:00:00Z"]),  # between points the day is first
+        (["2024/12/31"], [new_year]),
+        (["2024.12.31"], [new_year]),
+        (["20241231"], [new_year]),
+        (["01/02/2024", "31/12/2024"], ["2024-02-01T00:00:00Z", new_year]),
+        (["1/2/2024", "12/31/2024"], ["2024-01-02T00:00:00Z", new_year]),
+        (["31.12.2024 08:05"], ["2024-12-31T08:05:00Z"]),
+        (["31-12-2024, 08:05:09,25"], ["2024-12-31T08:05:09.250000Z"]),
+        (["12/31/2024 12:30 AM", "12/31/2024 12:30 pm"],
+         ["2024-12-31T00:30:00Z", "2024-12-31T12:30:00Z"]),
+        (["1700000000500000"], ["2023-11-14T22:13:20.500000Z"]),
+        (["1700000000500000000"], ["2023-11-14T22:13:20.500000Z"]),
+    ):  # fmt: skip
+        axis = time_axis(cells, "time")
+        assert (axis.kind, axis.rfc3339) == ("datetime", sent), cells
+    assert time_axis(["20249931"], "time").kind == "number"
+    for cells, place, reason in (
+        (["01/02/2024", "03/04/2024"], 0, "'%d/%m/%Y' or '%m/%d/%Y'"),
+        (["31.12.2024", "32.12.2024"], 1, "no date of day, month, year"),
+        (["31/12/2024", "12/31/2024"], 1, "no date of day, month, year"),
+        (["31.12.2024", "12/2024"], 1, "is not a time"),
+        (["2024-12-31", "31.12.2024"], 1, "is not a time"),
+        (["31.12.2024 25:00"], 0, "no date"),
+        (["31.12.202"], 0, "no date"),
+        ([True], 0, "is not a time"),
+    ):
+        with pytest.raises(BadTime, match=reason) as refused:
+            time_axis(cells, "time")
+        assert refused.value.row == place, cells
+
+
+def test_a_form_of_times_is_named(tmp_path):
+    file = written(tmp_path, "when,y,pump\n01/02/2024,1,a\n03/04/2024,2,a\n")
+    named = (["y"], None, "when")
+    with pytest.raises(SeriesError, match=r"column 'when': '01/02/2024' may have its day"):
+        read_series(file, *named)
+    sent = ["2024-01-02T00:00:00Z", "2024-03-04T00:00:00Z"]
+    (column,) = read_columns(file, *named, "%m/%d/%Y").values()
+    (stream,) = read_streams(file, "pump", *named, "%m/%d/%Y").values()
+    for series in (read_series(file, *named, "%m/%d/%Y"), column, stream):
+        assert series.axis.rfc3339 == sent
+    with pytest.raises(SeriesError, match=r"row 1 \(line 2\).*no time of the form '%Y-%m-%d'"):
+        read_series(file, *named, "%Y-%m-%d")
+
+
+def test_decimal_commas_are_read_where_commas_part_no_cells(tmp_path):
+    text = "time;y;z;note\n31.12.2024 23:00;1.234,5;-0,5;a,b\n01.01.2025 00:00;2;;1,2\n"
+    series = read_series(written(tmp_path, text), ["y", "z"])
+    assert series.y == [[1234.5, -0.5], [2.0, None]]
+    assert series.axis.rfc3339[0] == "2024-12-31T23:00:00Z"
+    assert read_series(written(tmp_path, "0,5;1\n1,5;2\n"), ["1"]).y == [[0.5], [1.5]]
+    assert read_series(written(tmp_path, "y\tx\n1.5\t2\n")).y == [[1.5]]  # points stay
+    with pytest.raises(SeriesError, match="'1,5' is not a number"):
+        read_series(written(tmp_path, 'y,x\n"1,5",2\n'))
+
+
+def test_text_is_named_as_categories_and_truth_is_no_number(tmp_path):
+    text = "state,site\n" + "".join(f"{s},n{i}\n" for i, s in enumerate(["on", "off"] * 15))
+    for columns in (None, ["state"]):
+        with pytest.raises(SeriesError) as refused:
+            read_series(written(tmp_path, text), columns)
+        assert "'state' has 2 categories ('on', 'off')" in str(refused.value)
+        assert "categorical with classes=2" in str(refused.value)
+        assert "'site' has" not in str(refused.value)
+    with pytest.raises(SeriesError) as refused:  # one bad cell makes no categories
+        read_series(written(tmp_path, "y\n1\nabc\n"))
+    assert "categories" not in str(refused.value)
+    file = tmp_path / "series.parquet"
+    parquet.write_table(pa.table({"up": [True, False], "load": [1.5, 2.5]}), file)
+    assert read_series(file).y_names == ["load"]
+    with pytest.raises(SeriesError, match="'True' is not a number"):
+        read_series(file, ["up"])
 
 
 # --- replay ---------------------------------------------------------------------------------

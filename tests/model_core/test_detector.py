@@ -129,6 +129,8 @@ def test_wrong_labels_are_refused_by_name_and_change_nothing():
         ("gaussian", 10**400),
         ("poisson", 2.5),
         ("bernoulli", 2),
+        ("bernoulli", True),
+        ("gaussian", [np.True_]),
     ):
         detector, other = (Detector(model, warmup=5) for _ in range(2))
         for each in (detector, other):

@@ -25,16 +25,8 @@ from pyarrow import csv as arrow_csv
 from pyarrow import parquet, types
 from pydantic import Field
 
-from moca_client.series import (
-    EPOCH,
-    MISSING,
-    TIME_NAMES,
-    is_missing,
-    listed,
-    moment_of,
-    named,
-    numbered,
-)
+from moca_client.series import MISSING, TIME_NAMES, is_missing, listed, named, numbered
+from moca_client.times import EPOCH, moment_of
 from training.config import Section
 from training.data.windows import Series
 from training.errors import BadData

@@ -36,8 +36,9 @@ MORE = 500  # fields and lists without a limit of their own, and those within st
 # Types of errors of the branches of a union that do not apply.
 OTHER_BRANCH = ("list_type", "model_type", "model_attributes_type")
 JSON_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}
+UNKNOWN = "unknown field"
 DETAILS = {
-    "extra_forbidden": "unknown field",
+    "extra_forbidden": UNKNOWN,
     "missing": "required",
     "model_attributes_type": "expected an object",
     "float_type": "expected a number",
@@ -188,7 +189,7 @@ def field_error(error: msgspec.ValidationError, root: str) -> FieldError:
     loc = root + (match[2] or "")
     field = _field(text)
     if field is not None:
-        detail = "unknown field" if field[1] else "required"
+        detail = UNKNOWN if field[1] else "required"
         return FieldError(f"{loc}.{field[2][:100]}", detail)
     if text == "Number out of range":
         return FieldError(loc, "expected a finite number")

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from service import wire
 from service.api.parsing.bodies import (
     LIGHT_BYTES,
+    UNKNOWN,
     check_command,
     check_json,
     command_limits,
@@ -45,6 +46,10 @@ ANSWER_BYTES = 1 << 20  # of a command's answers
 COVARIANCE_BYTES = 20  # of each covariance in them
 MAX_PARAMETERS = 500  # of a query; the most that a call accepts is about 300
 LONGEST = 16_384  # bytes of an observation that is decoded without its values being counted
+# Fields of an observation by the names that others give them.
+MEANT = dict.fromkeys(("label", "reading", "v", "val", "value", "values"), "y")
+MEANT |= dict.fromkeys(("at", "date", "datetime", "t", "timestamp", "ts"), "time")
+MEANT |= dict.fromkeys(("features", "input", "inputs"), "x")
 AT_ONCE = 64  # observations in one call of msgspec
 T = TypeVar("T")
 V = TypeVar("V")
@@ -218,7 +223,7 @@ class ObservationParser:
             return decode(body)
         except msgspec.ValidationError as error:
             check_json(finite_json(body), loc)
-            raise InvalidField([field_error(error, loc)]) from None
+            raise InvalidField([_meant(field_error(error, loc), loc)]) from None
         except NOT_JSON as error:
             finite = finite_json(body)
             if finite == body:
@@ -323,6 +328,14 @@ def _valid(decode: Callable[[Any], V], body: bytes | msgspec.Raw) -> V | None:
         return decode(body)
     except NOT_JSON:
         return None
+
+
+def _meant(error: FieldError, loc: str) -> FieldError:
+    """Return the error of a field; of one that goes by another name here with that name."""
+    meant = MEANT.get(error.loc.removeprefix(f"{loc}.").lower())
+    if meant is None or error.detail != UNKNOWN:
+        return error
+    return FieldError(error.loc, f"{UNKNOWN}; did you mean `{meant}`?")
 
 
 def _numbers(observation: wire.Observation) -> int:

@@ -144,7 +144,7 @@ WRONG = {
     "list_changes": {
         "query.match[0]": ['{a=~"(("}'],
         "query.since": ["yesterday"],
-        "query.until": ["2024-05-01"],
+        "query.until": ["2024-05"],
         "query.state[0]": ["gone"],
         "query.model[0]": ["a@b@c"],
         "query.min_size": [-1, "nan"],
@@ -158,7 +158,7 @@ WRONG = {
     "list_incidents": {
         "query.match[0]": ['{a=~"(("}'],
         "query.since": ["yesterday"],
-        "query.until": ["2024-05-01"],
+        "query.until": ["2024-05"],
         "query.model[0]": ["a@b@c"],
         "query.min_streams": [1],
         "query.sort": ["size"],

@@ -102,7 +102,15 @@ WRONG = {
     "supervision.changepoint": ["{}", '{"changepoint": 2}', '{"changepoint": 2}, "supervision": 0'],
     "supervision.p": ['{"changepoint": 1, "p": 1}'],
     "pending": ["1", 'true, "y": [null, 1]', 'true, "y": 0'],
-    "time": ['"2024-05-01"', '"2024-02-30T00:00:00Z"', '"2024-02-03 00:00:00"'],
+    "time": [
+        '"01.05.2024"',
+        "true",
+        "99999999",
+        "6e19",
+        '"2024-02-30"',
+        '"2024-02-30T00:00:00Z"',
+        '"2024-02-03 00:00:00"',
+    ],
     "Y": ["2"],
 }
 CORNERS = {"3": "", "null": ""} | {
@@ -135,6 +143,27 @@ def test_corners_are_named():
         assert outcome(lambda body=body: PARSER.observations(b"[" + body + b"]")) == alone
     for body in NOT_JSON:
         assert outcome(lambda body=body: PARSER.observations(body))[0] == "malformed-body", body
+
+
+def test_dates_and_numbers_are_times_and_other_names_of_fields_are_known():
+    for sent, time in (
+        ('"2024-05-01"', "2024-05-01T00:00:00Z"),
+        ("1700000000", "2023-11-14T22:13:20Z"),
+        ("1700000000.25", "2023-11-14T22:13:20.250000Z"),
+        ("1700000000250", "2023-11-14T22:13:20.250000Z"),
+        ("1.70000000025e15", "2023-11-14T22:13:20.250000Z"),
+        ("1700000000250000000", "2023-11-14T22:13:20.250000Z"),
+    ):
+        body = f'{{"y": 1, "time": {sent}}}'.encode()
+        for content in (body, b"[" + body + b"]"):
+            (seen,) = PARSER.observations(content).observations
+            assert seen.time == time, sent
+    for field, meant in (("value", "y"), ("Timestamp", "time"), ("features", "x")):
+        found = outcome(lambda field=field: PARSER.observations(f'{{"{field}": 3}}'.encode()))
+        unknown = f"unknown field; did you mean `{meant}`?"
+        assert found == ("invalid-field", f"body.{field}", unknown)
+    inner = outcome(lambda: PARSER.observations(b'{"supervision": {"changepoint": 1, "value": 3}}'))
+    assert inner == ("invalid-field", "body.supervision.value", "unknown field")
 
 
 @given_settings(max_examples=80, deadline=None, derandomize=True)

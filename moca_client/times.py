@@ -1,0 +1,209 @@
+"""Times as people write them, read twice: as the service takes them, and as a plot places them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Least number that counts seconds since 1970, or thousandths, millionths, billionths; by 1973.
+UNITS = ((1e8, 1.0), (1e11, 1e-3), (1e14, 1e-6), (1e17, 1e-9))
+LONGEST = 500.0  # largest of a unit, in its least
+NO_TIME = "is not a time (RFC 3339, a date, a year, or a number)"
+# A day, month and year with one separator between them, and perhaps a clock.
+_date = re.compile(
+    r"(\d{1,4})([./-])(\d{1,2})\2(\d{1,4})"
+    r"(?:,?[T ] *(\d{1,2}):(\d\d)(?::(\d\d)(?:[.,](\d{1,6}))?)? *([ap]m)?)?",
+    re.ASCII | re.IGNORECASE,
+).fullmatch
+_COMPACT = (19_000_101, 29_991_231)  # years, months and days without separators
+
+
+class BadTime(ValueError):
+    """A cell that is no time, or may be several; `row` counts from 0."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+class Axis(NamedTuple):
+    """A time column, one entry per observation."""
+
+    name: str
+    kind: Literal["year", "datetime", "number"]
+    value: list[float]  # years; days since 1970-01-01 UTC; the numbers themselves
+    label: list[str]  # how people read it
+    rfc3339: list[str] | None  # None for plain numbers, which are no points in time
+
+
+def time_axis(cells: Sequence[Any], name: str, time_format: str | None = None) -> Axis:
+    """Read a whole column; raises BadTime.
+
+    In order of preference: by the format, if one is named; plain years (1000 to 2999), seconds or
+    their thousandths, millionths or billionths since 1970, plain numbers; dates and times, which
+    are UTC without an offset. A date may have its day first; what comes first shows in the column.
+    """
+    if time_format is not None:
+        return _datetime_axis(
+            [_formatted(cells, row, time_format) for row in range(len(cells))], name
+        )
+    numbers = [_number(cell) for cell in cells]
+    if all(value is not None for value in numbers):
+        return _numeric_axis([value for value in numbers if value is not None], name)
+    if moment_of(cells[0]) is None:
+        return _datetime_axis(_common(cells), name)
+    moments: list[datetime] = []
+    for row, cell in enumerate(cells):
+        moment = moment_of(cell)
+        if moment is None:
+            raise BadTime(row, NO_TIME)
+        moments.append(moment)
+    return _datetime_axis(moments, name)
+
+
+def _number(cell: Any) -> float | None:
+    """A cell as a finite number; a truth value is none."""
+    if isinstance(cell, bool):
+        return None
+    try:
+        value = float(cell)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _formatted(cells: Sequence[Any], row: int, time_format: str) -> datetime:
+    try:
+        return _utc(datetime.strptime(str(cells[row]).strip(), time_format))  # noqa: DTZ007
+    except ValueError:
+        raise BadTime(row, f"is no time of the form {time_format!r}") from None
+
+
+def _numeric_axis(numbers: list[float], name: str) -> Axis:
+    whole = all(value == int(value) for value in numbers)
+    if whole and all(1000 <= value < 3000 for value in numbers):
+        years = [f"{int(value):04d}" for value in numbers]
+        return Axis(name, "year", numbers, years, [f"{year}-01-01T00:00:00Z" for year in years])
+    if whole and all(_COMPACT[0] <= value <= _COMPACT[1] for value in numbers):
+        days = [_tried(lambda text: datetime.strptime(text, "%Y%m%d"), f"{v:.0f}") for v in numbers]  # noqa: DTZ007
+        if all(day is not None for day in days):
+            return _datetime_axis([_utc(day) for day in days if day is not None], name)
+    unit_s = unit_of(numbers)
+    if unit_s is not None:
+        return _datetime_axis([EPOCH + timedelta(seconds=v * unit_s) for v in numbers], name)
+    return Axis(name, "number", numbers, [f"{value:g}" for value in numbers], None)
+
+
+def unit_of(numbers: Sequence[float]) -> float | None:
+    """Return the unit, in seconds, that numbers count the time since 1970 in; None: in none."""
+    for low, unit_s in UNITS:
+        if all(low <= value < low * LONGEST for value in numbers):
+            return unit_s
+    return None
+
+
+def _datetime_axis(moments: list[datetime], name: str) -> Axis:
+    return Axis(
+        name,
+        "datetime",
+        [(moment - EPOCH) / timedelta(days=1) for moment in moments],
+        [_written(moment) for moment in moments],
+        [rfc3339(moment) for moment in moments],
+    )
+
+
+def rfc3339(moment: datetime) -> str:
+    """Return a moment as the service takes it; without an offset it is UTC."""
+    return _utc(moment).isoformat().replace("+00:00", "Z")
+
+
+def _written(moment: datetime) -> str:
+    """Write a moment as short as it goes: no clock at midnight, no seconds on the minute."""
+    if moment.time() == datetime.min.time():
+        return moment.strftime("%Y-%m-%d")
+    return moment.strftime("%Y-%m-%d %H:%M" + (":%S" if moment.second else ""))
+
+
+def moment_of(cell: Any) -> datetime | None:
+    """Read a date or time; without an offset it is UTC."""
+    if isinstance(cell, datetime):
+        return _utc(cell)
+    if isinstance(cell, date):
+        return datetime(cell.year, cell.month, cell.day, tzinfo=UTC)
+    if not isinstance(cell, str):
+        return None
+    parsed = next((m for parse in _PARSERS if (m := _tried(parse, cell)) is not None), None)
+    return None if parsed is None else _utc(parsed)
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _tried(parse: Callable[[str], datetime], text: str) -> datetime | None:
+    try:
+        return parse(text.strip())
+    except ValueError:
+        return None
+
+
+# A naive result of either means UTC; `_utc` says so in one place.
+_PARSERS: tuple[Callable[[str], datetime], ...] = (
+    datetime.fromisoformat,
+    lambda text: datetime.strptime(text, "%Y-%m"),  # noqa: DTZ007
+)
+
+
+# --- dates whose parts come in another order --------------------------------------------------
+
+
+def _common(cells: Sequence[Any]) -> list[datetime]:
+    """Read dates such as 31.12.2024, 12/31/2024 or 2024/12/31, with a clock or without."""
+    matches = []
+    for row, cell in enumerate(cells):
+        match = _date(cell.strip()) if isinstance(cell, str) else None
+        if match is None:
+            raise BadTime(row, NO_TIME)
+        matches.append(match)
+    order = _order(matches)
+    return [_moment(row, match, order) for row, match in enumerate(matches)]
+
+
+def _order(matches: Sequence[re.Match[str]]) -> str:
+    """Return which part is the day, month and year, as all dates of a column have it."""
+    if all(len(match[1]) == 4 for match in matches):
+        return "ymd"
+    if matches[0][2] == "." or any(int(match[1]) > 12 for match in matches):
+        return "dmy"
+    if any(int(match[3]) > 12 for match in matches):
+        return "mdy"
+    raise BadTime(
+        0,
+        "may have its day or its month first: name which, as time format "
+        f"'%d{matches[0][2]}%m{matches[0][2]}%Y' or '%m{matches[0][2]}%d{matches[0][2]}%Y'",
+    )
+
+
+def _moment(row: int, match: re.Match[str], order: str) -> datetime:
+    """Return the moment of a date; raises BadTime for one that is none in this order."""
+    parts = dict(zip(order, (match[1], match[3], match[4]), strict=True))
+    year = int(parts["y"]) + (2000 if len(parts["y"]) == 2 else 0)
+    hour = int(match[5] or 0)
+    if match[9]:
+        hour = hour % 12 + (12 if match[9].lower() == "pm" else 0)
+    fraction = int((match[8] or "").ljust(6, "0"))
+    try:
+        if len(parts["y"]) not in {2, 4}:
+            raise ValueError
+        day = datetime(year, int(parts["m"]), int(parts["d"]), tzinfo=UTC)
+        return day.replace(
+            hour=hour, minute=int(match[6] or 0), second=int(match[7] or 0), microsecond=fraction
+        )
+    except ValueError:
+        names = {"d": "day", "m": "month", "y": "year"}
+        expected = ", ".join(names[part] for part in order)
+        raise BadTime(row, f"is no date of {expected}, as others of the column are") from None
