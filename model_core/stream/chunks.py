@@ -92,16 +92,16 @@ class Chunks:
 
     def read(self, numbers: Sequence[int]) -> list[Array]:
         """Rows as they are numbered, copied."""
-        groups = self._grouped(numbers)
+        groups = self.groups(numbers)
         return [self._gathered(groups, i) for i in range(len(self._shapes))]
 
     def lines(self, numbers: Sequence[int], count: int) -> Array:
         """The first lines (B, count, ...) of the first array of rows, copied."""
-        return self._gathered(self._grouped(numbers), 0, slice(count))
+        return self._gathered(self.groups(numbers), 0, slice(count))
 
     def write(self, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
         """Put rows in place of distinct ones; arrays: on the device, as `read` returns them."""
-        for chunk, rows, at in self._grouped(numbers):
+        for chunk, rows, at in self.groups(numbers):
             for own, array in zip(chunk.arrays, arrays, strict=True):
                 own[rows] = array[at]
 
@@ -118,6 +118,15 @@ class Chunks:
             rows.append(row)
             places.append(place)
         return list(groups.values())
+
+    def groups(self, numbers: Sequence[int]) -> list[tuple[Chunk, Array, Array]]:
+        """Chunks that hold them, with their rows there and which of `numbers` these are."""
+        first, _ = self._places[numbers[0]]
+        rows = [row for chunk, row in map(self._places.__getitem__, numbers) if chunk is first]
+        if len(rows) == len(numbers):  # as a rule: it has to be quick
+            return [(first, self._index(rows), slice(None))]
+        groups = self.places(numbers)
+        return [(chunk, self._index(lying), self._index(at)) for chunk, lying, at in groups]
 
     def trim(self, eager: bool = True) -> int:
         """Move rows together, and give back chunks that are not needed; returns their bytes.
@@ -151,19 +160,10 @@ class Chunks:
             self._places[number] = other, other.free.pop()
         self.write(moved, arrays)
 
-    def _grouped(self, numbers: Sequence[int]) -> list[tuple[Chunk, Array, Array]]:
-        """Chunks that hold them, with their rows there and which of `numbers` these are."""
-        first, _ = self._places[numbers[0]]
-        rows = [row for chunk, row in map(self._places.__getitem__, numbers) if chunk is first]
-        if len(rows) == len(numbers):  # as a rule: it has to be quick
-            return [(first, self._index(rows), slice(None))]
-        groups = self.places(numbers)
-        return [(chunk, self._index(lying), self._index(at)) for chunk, lying, at in groups]
-
     def _gathered(
         self, groups: list[tuple[Chunk, Array, Array]], array: int, lines: slice = slice(None)
     ) -> Array:
-        """Lines of one of the arrays, of the rows that groups of `_grouped` are of."""
+        """Lines of one of the arrays, of the rows that groups of `groups` are of."""
         parts = [chunk.arrays[array][rows, lines] for chunk, rows, _ in groups]
         if len(parts) == 1:
             return parts[0]

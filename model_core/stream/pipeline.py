@@ -101,18 +101,19 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             detailed,
             self.summarised,
         )
-        taken: list[Taken | None] = []
         offsets = coming.offset.tolist()
-        for (series, item), step, offset, y in zip(
-            work, steps, offsets, seen.y.tolist(), strict=True
-        ):
-            if not step.readout.ok:
-                taken.append(None)
-                continue
-            own = self._enter(slab, series, item, step, offset, y)
-            taken.append(own)
-            if self._learn(slab, series, own, y[0]):
-                self._begin_anew(slab, series)
+        entered = zip(work, steps, offsets, seen.y.tolist(), strict=True)
+        return [self.take_step(slab, *own, step, offset, y) for own, step, offset, y in entered]
+
+    def take_step(
+        self, slab: Slab, series: S, item: Item, step: Step, offset: float, y: list[float]
+    ) -> Taken | None:
+        """Take an observation that a row was stepped by; None: refused. offset: its season."""
+        if not step.readout.ok:
+            return None
+        taken = self._enter(slab, series, item, step, offset, y)
+        if self._learn(slab, series, taken, y[0]):
+            self._begin_anew(slab, series)
         return taken
 
     def observe_series(

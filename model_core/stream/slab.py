@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from model_core.transfer import to_arrays, to_device
 from model_core.upm.base import UnderlyingModel
 
 OK_COLUMN = list(readout.NUMBERS).index("ok")
+SCORE_COLUMN = list(readout.NUMBERS).index("log_score")
 RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
 AT_ONCE = 64  # observations of one series in a call of a kernel
 CHUNK_BYTES = 64 << 20  # of a slab's memory that is taken, and given back, at a time
@@ -81,6 +83,37 @@ class Step(NamedTuple):
     anomaly: float = math.nan
     mixture: MixtureRow | None = None
     belief: Probabilities | None = None
+
+
+class Stepped(NamedTuple):
+    """Steps of rows by a kernel, as columns.
+
+    table: (B, ...) of `readout`, all 0 of a step that is not `ok`, where the row is as it was.
+    predicted: of the labels, before they were seen, where that is wanted. anomaly: (B,) nan without
+    a label.
+    """
+
+    table: Floats
+    predicted: Summary | None
+    anomaly: Floats
+
+    @property
+    def ok(self) -> NDArray[np.bool_]:
+        """Which steps were taken (B,)."""
+        return self.table[:, OK_COLUMN] > 0
+
+    def first(self, count: int) -> Stepped:
+        """The first of them; predictives may be of more."""
+        return Stepped(self.table[:count], self.predicted, self.anomaly[:count])
+
+    def steps(self) -> list[Step]:
+        """Each of them alone."""
+        lines = readout.rows(self.table)
+        anomalies = self.anomaly.tolist()
+        if self.predicted is None:
+            return [Step(*pair) for pair in zip(lines, repeat(None), anomalies)]
+        places = map(SummaryRow, repeat(self.predicted), range(len(lines)))
+        return list(map(Step, lines, places, anomalies))
 
 
 class StreamRow(NamedTuple):
@@ -322,24 +355,33 @@ class Slab:
         watched: what they are read for. detailed: rows whose mixture itself is wanted, not only its
         summary; none if empty. summarised: whether predictives are wanted at all.
         """
+        if not rows:
+            return []
         inputs = columns.packed(self.model, seen, watched)
         # Not those of details, and of labels with missing outputs.
         compiled = self.whole(seen.y) if self._kernel is not None else np.zeros(len(rows), bool)
         if any(detailed):
             compiled &= ~np.array(detailed, dtype=bool)
         if compiled.all():
-            return self._ranked(rows, seen.y, self._step_compiled(rows, seen, inputs, summarised))
+            return self._stepped(rows, seen, inputs, summarised).steps()
         stepped: dict[int, Step] = {}
         for wanted in filter(len, (np.flatnonzero(compiled), np.flatnonzero(~compiled))):
             own = [rows[i] for i in wanted.tolist()]
             part = seen.part(wanted)
             if compiled[wanted[0]]:
-                steps = self._step_compiled(own, part, inputs[wanted], summarised)
+                steps = self._stepped(own, part, inputs[wanted], summarised).steps()
             else:
                 details = [bool(detailed) and detailed[i] for i in wanted.tolist()]
                 steps = self._step_eagerly(own, part, inputs[wanted], details, summarised)
             stepped.update(zip(wanted.tolist(), steps, strict=True))
-        return self._ranked(rows, seen.y, [stepped[i] for i in range(len(rows))])
+        return [stepped[i] for i in range(len(rows))]
+
+    def stepped(self, rows: Sequence[int], seen: Columns, watched: Sequence[Watch]) -> Stepped:
+        """Step rows by one observation each, by the kernel of a model that has one.
+
+        One that is named again is stepped again, in order. Labels are whole; see `whole`.
+        """
+        return self._stepped(rows, seen, columns.packed(self.model, seen, watched), True)
 
     def tried(self, row: int, seen: Columns, detailed: bool = False) -> list[Step]:
         """Steps of a row by each of several observations alone; the row stays as it is."""
@@ -532,36 +574,27 @@ class Slab:
         self, row: int, seen: Columns, inputs: Floats, summarised: bool, believed: bool
     ) -> list[Step]:
         """Steps of a row by the kernel, before the first that it refuses; all are made."""
-        chunk, place = self._chunks.place(row)
-        at = np.full(seen.rows, place, dtype=np.int64)
         room = np.empty((seen.rows if believed else 0, 2, self._layout.slots))
-        table, predicted = self._advance(chunk, at, inputs, seen.hazard, summarised, room)
-        refused = np.flatnonzero(table[:, OK_COLUMN] <= 0)
-        fine = int(refused[0]) if len(refused) else seen.rows
-        made = _steps(table[:fine], predicted) if fine else []
-        steps = self._ranked([row] * fine, seen.y[:fine], made)
+        stepped = self._stepped([row] * seen.rows, seen, inputs, summarised, room)
+        ok = stepped.ok
+        fine = seen.rows if ok.all() else int(ok.argmin())
+        steps = stepped.first(fine).steps()
         if not believed:
             return steps
         held = beliefs.probabilities(room[:fine, 0], room[:fine, 1].astype(np.int64))
         return [step._replace(belief=belief) for step, belief in zip(steps, held, strict=True)]
 
-    def _ranked(self, rows: Sequence[int], y: Floats, stepped: Sequence[Step]) -> list[Step]:
-        """Steps with their anomalies, which are taken in, in order.
+    def _anomalies(self, rows: Sequence[int], y: Floats, surprises: Floats) -> Floats:
+        """Take observations in, in order; returns their anomalies (B,).
 
-        What was refused counts as if it had not come.
+        surprises: of the labels y (B, d), nan of what counts as if it had not come.
         """
-        if not rows:
-            return []
-        lines = [step.readout for step in stepped]
-        surprises = np.array([-line.log_score if line.ok else math.nan for line in lines])
         labels = np.ascontiguousarray(y[:, : self._outputs])
         values = np.empty(len(rows))
-        for chunk, lying, at in self._ranks.places(rows):
-            chosen = np.array(lying, dtype=np.int64)
+        for chunk, lying, at in self._ranks.groups(rows):
             (states,) = chunk.arrays
-            values[at] = anomaly.observe_rows(states, chosen, surprises[at], labels[at])
-        pairs = zip(stepped, values.tolist(), strict=True)
-        return [Step(own.readout, own.predictive, value, own.mixture) for own, value in pairs]
+            values[at] = anomaly.observe_rows(states, lying, surprises[at], labels[at])
+        return values
 
     def whole(self, y: Floats) -> NDArray[np.bool_]:
         """Which labels (B, d) a kernel takes: those of which no output alone is missing."""
@@ -570,28 +603,25 @@ class Slab:
         missing = np.isnan(y)
         return np.asarray(missing.all(1) | ~missing.any(1))
 
-    def _step_compiled(
+    def _stepped(
         self,
         rows: Sequence[int],
         seen: Columns,
         inputs: Floats,
         summarised: bool,
-    ) -> list[Step]:
-        """Step rows where they lie."""
-        stepped: dict[int, Step] = {}
-        for chunk, lying, at in self._chunks.places(rows):
-            place = np.array(lying, dtype=np.int64)
-            # As a rule all lie in one chunk: nothing is copied.
-            part = slice(None) if len(at) == len(rows) else at
-            table, predicted = self._advance(
-                chunk, place, inputs[part], seen.hazard[part], summarised
-            )
-            table[table[:, OK_COLUMN] <= 0] = 0.0  # the rest of a refused row is undefined
-            steps = _steps(table, predicted)
-            if len(at) == len(rows):
-                return steps
-            stepped.update(zip(at, steps, strict=True))
-        return [stepped[i] for i in range(len(rows))]
+        room: Floats = places.NO_BELIEFS,
+    ) -> Stepped:
+        """Step rows where they lie; room: for beliefs, of rows that lie together."""
+        groups = self._chunks.groups(rows)
+        parts = [
+            self._advance(chunk, lying, inputs[at], seen.hazard[at], summarised, room)
+            for chunk, lying, at in groups
+        ]
+        table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
+        refused = table[:, OK_COLUMN] <= 0
+        surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
+        table[refused] = 0.0  # the rest of it is undefined
+        return Stepped(table, predicted, self._anomalies(rows, seen.y, surprises))
 
     def _step_eagerly(
         self,
@@ -614,11 +644,15 @@ class Slab:
                 rows, packed if self.device != "cpu" else [tensor.numpy() for tensor in packed]
             )
             readouts = readout.rows(table)
+            scores = [-line.log_score if line.ok else math.nan for line in readouts]
+            anomalies = self._anomalies(rows, seen.y, np.array(scores)).tolist()
             if self.model.typical:
                 regimes = readout.typical_regimes(self.model, state)
                 pairs = zip(readouts, regimes, strict=True)
                 readouts = [line._replace(regime=regime) for line, regime in pairs]
-            steps = [Step(line, None) for line in readouts]
+            steps = [
+                Step(line, None, value) for line, value in zip(readouts, anomalies, strict=True)
+            ]
             fine = [i for i, line in enumerate(readouts) if line.ok]
             if not (summarised and self.levels and fine):
                 return steps
@@ -631,7 +665,7 @@ class Slab:
         run_length = state.belief.run_length
         for i, at in enumerate(fine):
             own = MixtureRow(mixture, i, run_length[at]) if detailed[at] else None
-            steps[at] = Step(steps[at].readout, SummaryRow(predicted, i), mixture=own)
+            steps[at] = steps[at]._replace(predictive=SummaryRow(predicted, i), mixture=own)
         return steps
 
     def _advance(
@@ -663,9 +697,14 @@ class Slab:
         return table, predicted if wanted else None
 
 
-def _steps(table: Floats, predicted: Summary | None) -> list[Step]:
-    """Steps of rows of the table of `readout`; predicted: of these rows and perhaps more."""
-    lines = readout.rows(table)
-    if predicted is None:
-        return [Step(line, None) for line in lines]
-    return [Step(line, SummaryRow(predicted, row)) for row, line in enumerate(lines)]
+def _gathered(
+    groups: Sequence[tuple[Chunk, Array, Array]], parts: Sequence[tuple[Floats, Summary | None]]
+) -> tuple[Floats, Summary | None]:
+    """Tables and summaries of groups of rows, in the order of all."""
+    order = np.argsort(np.concatenate([at for _, _, at in groups]), kind="stable")
+    table = np.concatenate([table for table, _ in parts])[order]
+    summaries = [predicted for _, predicted in parts if predicted is not None]
+    if not summaries:
+        return table, None
+    numbers = np.concatenate([predicted.numbers for predicted in summaries])[order]
+    return table, Summary(numbers, summaries[0].outputs, summaries[0].support)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from model_core.stream.slab import Slab, Step
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import (
@@ -29,8 +30,9 @@ from service.wire import (
     timestamps,
 )
 from service.worker.commands.dispatch import control, observed, usable
-from service.worker.filtering import delayed_labels, events
+from service.worker.filtering import delayed_labels, events, quiet
 from service.worker.filtering.pipeline import StoredPipeline
+from service.worker.filtering.quiet import Run
 from service.worker.filtering.resampling import resampled
 from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer
@@ -50,13 +52,14 @@ from service.worker.streams.validation import (
 class StreamQueue:
     """The tasks of one stream, in log order, and how far the current list has come."""
 
-    __slots__ = ("at", "keyed", "stream", "tasks")
+    __slots__ = ("at", "awake", "keyed", "stream", "tasks")
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.tasks: deque[CommandTask] = deque()
         self.at = 0  # next observation of the first task
         self.keyed: dict[bytes, CommandTask] = {}
+        self.awake = False  # the next observation is none of the quiet ones
 
 
 class CommandBatch:
@@ -76,61 +79,142 @@ class CommandBatch:
 
     def steps(self) -> Generator[None, None, None]:
         """Apply, and yield where a rerun can be left for a while, or given up."""
-        self.engine.applying = {(task.partition, task.command.stream) for task in self.tasks}
-        for partition in {task.partition for task in self.tasks}:
-            names = (t.command.stream for t in self.tasks if t.partition == partition)
-            self.engine.load(partition, names)
-        for task in self.tasks:
-            key = (task.partition, task.command.stream)
-            if key not in self.queues:
-                self.queues[key] = StreamQueue(self.engine.streams[key])
-            self.queues[key].tasks.append(task)
-        while any(queue.tasks for queue in self.queues.values()):
+        keys = [(task.partition, task.command.stream) for task in self.tasks]
+        self.engine.applying = set(keys)
+        self.engine.load_all(self.engine.applying)
+        for key, task in zip(keys, self.tasks, strict=True):
+            queue = self.queues.get(key)
+            if queue is None:
+                queue = self.queues[key] = StreamQueue(self.engine.streams[key])
+            queue.tasks.append(task)
+        waiting = [*self.queues.values()]
+        while waiting:
             self.engine.tick()
-            yield from self._round()
+            yield from self._round(waiting)
+            waiting = [queue for queue in waiting if queue.tasks]
         metrics.OBSERVATIONS.labels("applied").inc(self.filling.count)
         self.filling.fill()
         for task in self.tasks:
             task.finish()
         self._remember()
 
-    def streams(self, partition: int) -> list[Stream]:
-        """Those of a partition that the commands are for."""
-        return [queue.stream for (p, _), queue in self.queues.items() if p == partition]
+    def streams(self) -> dict[int, list[Stream]]:
+        """Those that the commands are for, by partition."""
+        by_partition: dict[int, list[Stream]] = {}
+        for (partition, _), queue in self.queues.items():
+            by_partition.setdefault(partition, []).append(queue.stream)
+        return by_partition
 
-    def _round(self) -> Iterator[None]:
+    def _round(self, waiting: Sequence[StreamQueue]) -> Iterator[None]:
+        """Apply what is next of each queue that has a command."""
         work = []
-        for queue in self.queues.values():
+        runs: list[tuple[StreamQueue, Run]] = []
+        for queue in waiting:
+            run = self._run(queue)
+            if run is not None:
+                runs.append((queue, run))
+                continue
             self.engine.tick()
             coming = yield from self._next(queue)
+            queue.stream.rest = None
+            queue.awake = False
             if len(coming) == 1:
                 work.append((queue, coming[0]))
             elif coming:
                 self._series(queue, coming)
+        for slab, group in _by_slab(runs):
+            self._quiet(slab, group)
         if work:
             self._step(work)
+
+    def _run(self, queue: StreamQueue) -> Run | None:
+        """The queue's next observations, if they may be quiet ones."""
+        task = queue.tasks[0]
+        command = task.command
+        at = queue.at
+        if type(command) is not Observe or queue.awake or not command.observations:
+            return None
+        if command.belief or answers.detailed(command):
+            return None
+        if at == 0 and (command.seq is not None or not all(map(quiet.plain, command.observations))):
+            return None
+        stream = queue.stream
+        if not stream.alive:
+            return None
+        if len(command.observations) > 1 and alarm_period.followed(stream.live(), task.envelope):
+            return None  # the period is fixed after all of them
+        run = quiet.run_of(stream, command.observations[at:] if at else command.observations)
+        if run is None or at or command.key is None:
+            return run
+        field = key_field(command)
+        if field in queue.keyed or field in stream.remembered:
+            return None
+        task.field = field
+        queue.keyed[field] = task
+        return run
+
+    def _quiet(self, slab: Slab, group: Sequence[tuple[StreamQueue, Run]]) -> None:
+        """Apply runs of streams of one slab."""
+        self.engine.tick()
+        metrics.BATCH_SIZE.observe(len(group))
+        for (queue, run), entered in zip(
+            group, quiet.advance(slab, [run for _, run in group]), strict=True
+        ):
+            task = queue.tasks[0]
+            command = task.command
+            assert isinstance(command, Observe)
+            count = len(entered.answers)
+            task.answers += entered.answers
+            self.filling.count += count
+            if count:
+                self._applied(run.stream, task.envelope, run.seen[:count])
+                queue.at += count
+            if count < len(run.seen):
+                queue.awake = True
+                run.stream.rest = None
+                if entered.step is not None:
+                    self._enter_step(queue, command, entered.step)
+                    continue
+            if queue.at == len(command.observations):
+                self._done(queue)
+
+    def _enter_step(self, queue: StreamQueue, command: Observe, step: Step) -> None:
+        """Apply a queue's next observation, which its row was stepped by already."""
+        stream = queue.stream
+        seen = command.observations[queue.at : queue.at + 1]
+        head = stream.live()
+        (record,) = self._records(stream, head, seen)
+        answer = PendingAnswer(stream.name, head.settings.model, record, command)
+        refusal = self.pipeline.enter_step(stream, answer, step)
+        self._entered(queue, answer, refusal)
 
     def _step(self, work: list[tuple[StreamQueue, PendingAnswer]]) -> None:
         """Apply one observation to each of several streams."""
         metrics.BATCH_SIZE.observe(len(work))
         failed = self.pipeline.step([(queue.stream, answer) for queue, answer in work])
         for (queue, answer), refusal in zip(work, failed, strict=True):
-            task = queue.tasks[0]
-            events.publish(queue.stream, task)
-            if refusal is not None:
-                self._refuse(queue, refusal)
-                continue
-            task.answers.append(answer)
-            self.filling.add(answer)
-            command = task.command
-            assert isinstance(command, Observe)
-            if command.belief and queue.stream.slab is not None and answer.taken is not None:
-                answer.taken.belief = queue.stream.slab.belief(queue.stream.row)
-            applied = command.observations[queue.at : queue.at + 1]
-            self._applied(queue.stream, task.envelope, applied)
-            queue.at += 1
-            if queue.at == len(command.observations):
-                self._done(queue)
+            self._entered(queue, answer, refusal)
+
+    def _entered(
+        self, queue: StreamQueue, answer: PendingAnswer, refusal: ServiceError | None
+    ) -> None:
+        """Have a queue's next observation count as applied, or refused."""
+        task = queue.tasks[0]
+        events.publish(queue.stream, task)
+        if refusal is not None:
+            self._refuse(queue, refusal)
+            return
+        task.answers.append(answer)
+        self.filling.add(answer)
+        command = task.command
+        assert isinstance(command, Observe)
+        if command.belief and queue.stream.slab is not None and answer.taken is not None:
+            answer.taken.belief = queue.stream.slab.belief(queue.stream.row)
+        applied = command.observations[queue.at : queue.at + 1]
+        self._applied(queue.stream, task.envelope, applied)
+        queue.at += 1
+        if queue.at == len(command.observations):
+            self._done(queue)
 
     def _series(self, queue: StreamQueue, coming: list[PendingAnswer]) -> None:
         """Apply several observations of one command."""
@@ -153,7 +237,11 @@ class CommandBatch:
     def _applied(self, stream: Stream, envelope: Envelope, seen: Sequence[Observation]) -> None:
         """Have observations count that were applied, or are about to be."""
         stream.touch(envelope.time_ms)
-        alarm_period.follow(stream.live(), envelope, seen)
+        head = stream.live()
+        settings = head.settings
+        alarm_period.follow(head, envelope, seen)
+        if head.settings is not settings:
+            stream.rest = None
 
     def _next(self, queue: StreamQueue) -> Generator[None, None, list[PendingAnswer]]:
         """Run what comes before a queue's next observations; none when nothing is left.
@@ -211,6 +299,8 @@ class CommandBatch:
             return False
         field = key_field(command)
         earlier = queue.keyed.get(field)
+        if earlier is task:  # looked at before, as what may be quiet
+            return False
         stored = queue.stream.remembered.get(field)
         digest = stored.digest if stored is not None else None
         if earlier is not None and isinstance(earlier.command, Observe):
@@ -363,6 +453,7 @@ class CommandBatch:
     def _done(self, queue: StreamQueue) -> None:
         queue.tasks.popleft()
         queue.at = 0
+        queue.awake = False
 
     def _remember(self) -> None:
         settings = self.engine.settings
@@ -392,3 +483,13 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
     if head.settings.interval is not None or stream.broken or stream.unserved or stream.buffer:
         return False
     return plain(command.observations, Dimensions(head.x_dim, head.y_dim), slab.model)
+
+
+def _by_slab(
+    work: Iterable[tuple[StreamQueue, Run]],
+) -> list[tuple[Slab, list[tuple[StreamQueue, Run]]]]:
+    """Group runs by slab, so many at once that their answers wait in little memory."""
+    groups: dict[int, tuple[Slab, list[tuple[StreamQueue, Run]]]] = {}
+    for queue, run in work:
+        groups.setdefault(id(run.rest.slab), (run.rest.slab, []))[1].append((queue, run))
+    return list(groups.values())

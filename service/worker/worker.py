@@ -186,7 +186,8 @@ class Worker:
         """
         stages.computed()
         self._settle()
-        touched = {p: batch.streams(p) for p in items if p in self.offsets}
+        of_partition = batch.streams()
+        touched = {p: of_partition.get(p, []) for p in items if p in self.offsets}
         for partition, streams in touched.items():
             self.engine.checkpoint_due(partition, streams)
         leases = self.leases.held()

@@ -10,12 +10,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from model_core.labels import LARGEST
+from model_core.readout import Readout
 from model_core.stream import warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.series import Moved, Taken
-from model_core.stream.slab import Past, Slab
+from model_core.stream.slab import Past, Slab, Step
 from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.store.streams import UnreadablePart
@@ -63,7 +64,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         for slab, group in by_slab(pair for pair in work if pair[0].slab is not None):
             self._engine.tick()
             taken = self.observe(slab, group, self._columns(slab, group), _detailed(group))
-            _measure(group[0][1].model, taken)
+            measure(group[0][1].model, _readouts(taken))
             refusals.update(_refusals(group, taken))
         for slab, group in self._by_future_slab(cold):
             taken = self.warm_up(slab, group, self._columns(slab, group), _detailed(group))
@@ -82,10 +83,18 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         assert slab is not None
         seen = self._columns(slab, [(stream, answer) for answer in answers])
         taken = self.observe_series(slab, stream, answers, seen, believed)
-        _measure(answers[0].model, taken)
+        measure(answers[0].model, _readouts(taken))
         if len(taken) == len(answers):
             return len(taken), None
         return len(taken), _fault(stream.live(), answers[len(taken)].record)
+
+    def enter_step(self, stream: Stream, answer: PendingAnswer, step: Step) -> ServiceError | None:
+        """Apply an observation that its row was stepped by already; returns why it was not."""
+        assert stream.slab is not None
+        y = numbers(answer.record.y)
+        taken = self.take_step(stream.slab, stream, answer, step, 0.0, y)
+        measure(answer.model, _readouts([taken]))
+        return None if taken is not None else _fault(stream.live(), answer.record)
 
     def wake(self, streams: Iterable[Stream]) -> None:
         """Begin filtering where no warm-up is needed, or none any more."""
@@ -241,9 +250,13 @@ def _refusals(work: Sequence[Work], taken: Sequence[Taken | None]) -> dict[int, 
     }
 
 
-def _measure(model: str, taken: Sequence[Taken | None]) -> None:
-    """Count what a step of one slab gave; its streams share their model."""
-    readouts = [own.readout for own in taken if own is not None and own.readout is not None]
+def _readouts(taken: Sequence[Taken | None]) -> list[Readout]:
+    """What was read off the beliefs of those that were not refused."""
+    return [own.readout for own in taken if own is not None and own.readout is not None]
+
+
+def measure(model: str, readouts: Sequence[Readout]) -> None:
+    """Count what steps of streams of one model gave."""
     changes = [readout.changepoint_probability for readout in readouts]
     metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changes)
     steps = metrics.Steps(

@@ -22,12 +22,19 @@ SHORTEST = 1000.0
 LONGEST = TABLE["false_alarm_every"].meaning.le or inf
 
 
+def followed(head: Head, envelope: Envelope) -> bool:
+    """Whether observations of a command count for the period, or have another one fixed."""
+    if envelope.quiet_days is not None:
+        return not head.own_rule
+    return head.pace is not None or _stale(head)
+
+
 def follow(head: Head, envelope: Envelope, seen: Sequence[Observation]) -> None:
     """Count observations of a command that were applied; fix the period where it is time."""
     if envelope.quiet_days is None:
         head.pace = None
-        if not head.own_rule and head.settings.false_alarm_every != DEFAULTS.threshold:
-            _fix(head, DEFAULTS.threshold)  # no such setting any more, or it was another service's
+        if _stale(head):
+            _fix(head, DEFAULTS.threshold)
         return
     if head.own_rule or not seen:
         return
@@ -47,6 +54,11 @@ def follow(head: Head, envelope: Envelope, seen: Sequence[Observation]) -> None:
     per_day = DAY_S / interval if interval is not None else pace.seen * DAY_S / covered_s
     head.pace = Pace(now, timed, per_day=per_day)
     _fix(head, min(max(per_day * envelope.quiet_days, SHORTEST), LONGEST))
+
+
+def _stale(head: Head) -> bool:
+    """Whether the period is of a setting that is no more, or was another service's."""
+    return not head.own_rule and head.settings.false_alarm_every != DEFAULTS.threshold
 
 
 def _fix(head: Head, period: float) -> None:

@@ -59,18 +59,11 @@ class PendingAnswer(msgspec.Struct, gc=False):
         if step is None:
             return
         self.place = step.predictive
-        line = step.readout
-        record.log_score = None if math.isnan(line.log_score) else line.log_score
         if taken.warm:
-            self.readout = line
-            record.changed_probability = line.changed_probability
-            record.evidence = line.evidence
-            record.changepoint_probability = line.changepoint_probability if record.seq else None
-            record.recent_change_probability = line.recent_change_probability
-            record.map_run_length = line.map_run_length
-            record.previous_start = line.born_previous_start
-            record.anomaly = None if math.isnan(step.anomaly) else step.anomaly
-            record.regime = line.regime
+            self.readout = step.readout
+            read(record, step.readout, step.anomaly)
+        else:
+            record.log_score = _number(step.readout.log_score)
         if step.mixture is not None:
             self._describe(step.mixture)
             taken.step = step._replace(mixture=None)  # it is large
@@ -91,31 +84,86 @@ class PendingAnswer(msgspec.Struct, gc=False):
 
     def render(self) -> bytes:
         """JSON text, as DESIGN section 5 has it."""
-        record = self.record
-        taken = self.taken or Taken(record.seq)
-        readout = self.readout
-        answer = responses.Answer(
-            stream=self.stream,
-            seq=record.seq,
-            model=self.model,
-            predictive=self.predictive,
-            log_score=record.log_score,
-            changed_probability=record.changed_probability,
-            evidence=record.evidence,
-            changepoint_probability=record.changepoint_probability,
-            recent_change_probability=record.recent_change_probability,
-            anomaly=record.anomaly,
-            run_length=None if readout is None else _run_length(readout, taken.belief),
-            event=rendering.event(taken.event),
-            warming_up=readout is None,
-            duplicate=False,
-            components=self.components,
-            time=record.time,
-            provisional=self.provisional,
-            season=rendering.season(taken.season),
-            regime=rendering.regime(record.regime),
+        taken = self.taken or Taken(self.record.seq)
+        return rendered(
+            self.stream,
+            self.model,
+            self.record,
+            self.predictive,
+            self.readout,
+            taken,
+            self.components,
+            self.provisional,
         )
-        return msgspec.json.encode(answer)
+
+
+def rendered(
+    stream: str,
+    model: str,
+    record: Record,
+    predictive: Predictive | None,
+    line: Readout | None,
+    taken: Taken | None = None,
+    components: list[Component] | None = None,
+    provisional: bool = False,
+) -> bytes:
+    """JSON text of an answer, as DESIGN section 5 has it.
+
+    taken: of what did more than move the belief.
+    """
+    answer = responses.Answer(
+        stream=stream,
+        seq=record.seq,
+        model=model,
+        predictive=predictive,
+        log_score=record.log_score,
+        changed_probability=record.changed_probability,
+        evidence=record.evidence,
+        changepoint_probability=record.changepoint_probability,
+        recent_change_probability=record.recent_change_probability,
+        anomaly=record.anomaly,
+        run_length=None
+        if line is None
+        else _run_length(line, None if taken is None else taken.belief),
+        event=None if taken is None else rendering.event(taken.event),
+        warming_up=line is None,
+        duplicate=False,
+        components=components,
+        time=record.time,
+        provisional=provisional,
+        season=None if taken is None else rendering.season(taken.season),
+        regime=rendering.regime(record.regime),
+    )
+    return msgspec.json.encode(answer)
+
+
+def read(record: Record, line: Readout, anomaly: float) -> None:
+    """Enter what a step read off the belief into its record."""
+    record.log_score = _number(line.log_score)
+    record.changed_probability = line.changed_probability
+    record.evidence = line.evidence
+    record.changepoint_probability = line.changepoint_probability if record.seq else None
+    record.recent_change_probability = line.recent_change_probability
+    record.map_run_length = line.map_run_length
+    record.previous_start = line.born_previous_start
+    record.anomaly = _number(anomaly)
+    record.regime = line.regime
+
+
+def describe(record: Record, predictive: Predictive) -> None:
+    """Enter the predictive of its label into a record."""
+    if predictive.probabilities is not ABSENT:
+        record.probabilities = predictive.probabilities
+        return
+    described: Any = predictive  # None among its numbers is for clients alone
+    kept = len(described.variance or []) <= KEPT_OUTPUTS
+    record.mean = described.mean
+    record.variance = described.variance if kept else None
+    record.quantiles = described.quantiles
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _run_length(line: Readout, belief: Probabilities | None) -> RunLengthSummary:
@@ -188,24 +236,11 @@ def fill(answers: list[PendingAnswer]) -> None:
             models = [alike[i][0].model for i in counted]
             calibration_metrics.measure(summary.rows(counted), models)
         for (answer, taken, _), predictive in zip(alike, predictives(summary, LEVELS), strict=True):
-            _keep(answer, predictive)
+            answer.predictive = predictive
+            describe(answer.record, predictive)
+            if answer.quantiles is not None:
+                predictive.quantiles = answer.quantiles
             answer.place = taken.step = None  # they are large
-
-
-def _keep(answer: PendingAnswer, predictive: Predictive) -> None:
-    """Enter a predictive into an answer and its record."""
-    answer.predictive = predictive
-    record = answer.record
-    if predictive.probabilities is not ABSENT:
-        record.probabilities = predictive.probabilities
-        return
-    described: Any = predictive  # None among its numbers is for clients alone
-    kept = len(described.variance or []) <= KEPT_OUTPUTS
-    record.mean = described.mean
-    record.variance = described.variance if kept else None
-    record.quantiles = described.quantiles
-    if answer.quantiles is not None:
-        described.quantiles = answer.quantiles
 
 
 def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:

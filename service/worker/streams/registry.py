@@ -98,6 +98,15 @@ class Engine:
         for name in missing:
             self.streams[partition, name].count()
 
+    def load_all(self, keys: Iterable[tuple[int, str]]) -> None:
+        """Have streams, by partition and name, in memory; those that are stay where they are."""
+        missing: dict[int, list[str]] = {}
+        for key in keys:
+            if key not in self.streams:
+                missing.setdefault(key[0], []).append(key[1])
+        for partition, names in missing.items():
+            self.load(partition, names)
+
     def _usable(self, stream: Stream, part: Callable[[], None]) -> bool:
         """Do a part of loading a stream; False where the stream cannot be used as it is."""
         try:

@@ -66,6 +66,7 @@ class Stream:
         "season_state",
         "search_phase",
         "next_look",
+        "rest",
         "broken",
         "unserved",
         "reborn",
@@ -105,6 +106,7 @@ class Stream:
         self.phase = phase_of(name)  # of its checkpoints and chunks
         self.search_phase = season.phase_of(name)
         self.next_look = 0
+        self.rest: Any = None  # as of `filtering.quiet`; None: to be looked up
         self.share: Share | None = None  # of what its engine holds, as last counted
         self._stale = stored.stale
         self._fresh: dict[bytes, bytes] = NOTHING
@@ -430,22 +432,19 @@ class Stream:
         p = self.partition
         name = self.name
         head = self.head
-        for seq, record in self._new.items():
-            blob = wire.encode(record)
-            self._tail_bytes += len(blob) - len(self.tail.get(seq, b""))
-            self.tail[seq] = blob
+        self._encode()
         self._sealing = NOTHING
         if head is not None and not head.deleted and self.broken is None and self.unserved is None:
-            self._drop_stale(head)
-            self._seal(head)
+            if self._stale:
+                self._drop_stale(head)
+            if head.warm:
+                self._seal(head)
         effects = [*self._effects]
         self._effects = ()
         if self._new:
             effects.append(self._tail_effect())
-        effects += self._event_effects()
-        if self._fresh:
-            records = [part for pair in self._fresh.items() for part in pair]
-            effects.append(("HSET", keys.idempotency(p, name), *records))
+        if self._events or self._anomalies or self._fresh:
+            effects += self._hash_effects()
         if self._touched and head is not None:
             blob = wire.checksummed(wire.encode(head), "head", name)
             effects.append(("HSET", keys.heads(p), name, blob))
@@ -457,31 +456,36 @@ class Stream:
         self.count()
         return effects
 
+    def _encode(self) -> None:
+        """Take what is new into the tail: answers are complete by now."""
+        for seq, record in self._new.items():
+            blob = wire.encode(record)
+            self._tail_bytes += len(blob) - len(self.tail.get(seq, b""))
+            self.tail[seq] = blob
+
     def _tail_effect(self) -> Effect:
         pairs: list[Argument] = []
         for seq in self._new:
             pairs += (seq, wire.checksummed(self.tail[seq], "tail", self.name, seq))
         return ("HSET", keys.tail(self.partition, self.name), *pairs)
 
-    def _event_effects(self) -> list[Effect]:
+    def _hash_effects(self) -> list[Effect]:
+        """Events, and keyed outcomes, that are new."""
         effects: list[Effect] = []
-        if not self._events and not self._anomalies:
-            return effects
         kinds = ((keys.events, "event", self._events), (keys.anomalies, "anomaly", self._anomalies))
         for key, part, events in kinds:
-            blobs = {
-                id_: wire.checksummed(wire.encode(event), part, self.name, id_)
-                for id_, event in events.items()
-            }
-            if blobs:
-                pairs = [value for id_, blob in blobs.items() for value in (str(id_), blob)]
+            pairs: list[Argument] = []
+            for id_, event in events.items():
+                pairs += (str(id_), wire.checksummed(wire.encode(event), part, self.name, id_))
+            if pairs:
                 effects.append(("HSET", key(self.partition, self.name), *pairs))
+        if self._fresh:
+            records = [part for pair in self._fresh.items() for part in pair]
+            effects.append(("HSET", keys.idempotency(self.partition, self.name), *records))
         return effects
 
     def _drop_stale(self, head: Head) -> None:
         """Drop states that a worker wrote and did not live to commit."""
-        if not self._stale:
-            return
         named = f"{head.generation}:{head.checkpoint}".encode()  # made again
         stale = [field for field in self._stale if field != named]
         if stale:
@@ -491,8 +495,6 @@ class Stream:
 
     def _seal(self, head: Head) -> None:
         """Seal complete chunks, drop those past the retained history, trim the tail."""
-        if not head.warm:
-            return
         phase = self.phase
         sealed = (head.sealed + phase) // CHUNK
         complete = (head.seq + phase) // CHUNK

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +12,7 @@ import msgspec
 from moca_client.responses import Ingested
 from service import wire
 from service.problems import LabelOutOfRange, ServiceError
-from service.store.log import DONE, START, Entry, Offset
+from service.store.log import DONE, Entry, Offset
 from service.wire import Envelope, Ingest, Observe, Outcome
 from service.worker.streams import answers
 from service.worker.streams.answers import PendingAnswer
@@ -46,7 +45,7 @@ class CommandTask:
         self.raised = 0  # events so far
         self.status = 200
         self.body: list[bytes] = []
-        self.answers: list[PendingAnswer] = []
+        self.answers: list[PendingAnswer | bytes] = []
         self.misfits: list[LabelOutOfRange] = []  # of an Ingest, which goes on after them
         self.refusal: ServiceError | None = None
         self.same_as: CommandTask | None = None  # an earlier task of this batch with the same key
@@ -66,7 +65,9 @@ class CommandTask:
             if self.refusal is None:
                 self.body.append(self._ingested())
         else:
-            self.body += [answer.render() for answer in self.answers]
+            self.body += [
+                answer if isinstance(answer, bytes) else answer.render() for answer in self.answers
+            ]
         if self.refusal is not None:
             if isinstance(self.command, Observe):
                 self.refusal.extra["applied"] = len(self.answers)
@@ -110,15 +111,15 @@ class LogItem(NamedTuple):
 
 def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[LogItem]:
     """Commands of a partition's entries that are beyond its offset."""
-    items = []
+    items: list[LogItem] = []
     for entry in entries:
         commands = _commands(partition, entry)
         if not commands:
             items.append(LogItem(None, Offset(entry.id, DONE), entry.payload))
-        last = len(commands) - 1
-        for i, item in enumerate(commands):
-            if entry.id != at.entry or i > at.index:
-                items.append(item._replace(offset=Offset(entry.id, DONE if i == last else i)))
+        elif entry.id == at.entry:
+            items += commands[at.index + 1 :]
+        else:
+            items += commands
     return items
 
 
@@ -136,22 +137,34 @@ def _commands(partition: int, entry: Entry) -> list[LogItem]:
             (envelope, Lost(batch.incarnation, envelope.number, wire.units(envelope.command)))
             for envelope in batch.envelopes
         ]
-        return [LogItem(None, START, wire.encode(envelope), lost) for envelope, lost in every]
+        offsets = _offsets(entry.id, len(every))
+        return [
+            LogItem(None, offset, wire.encode(envelope), lost)
+            for offset, (envelope, lost) in zip(offsets, every, strict=True)
+        ]
     items = []
     start = sums.start
-    for i, command in enumerate(sums.commands):
+    offsets = _offsets(entry.id, len(sums.commands))
+    for i, (command, offset) in enumerate(zip(sums.commands, offsets, strict=True)):
         body = entry.payload[start : start + command.length]
         start += command.length
-        item = LogItem(None, START, body, Lost(sums.incarnation, command.number, command.units))
-        if crc32(body) == command.crc:
+        try:
             # One that is right and cannot be read is of another version: answered as damaged.
-            with contextlib.suppress(msgspec.MsgspecError):
-                envelope = wire.decode_envelope(body)
-                item = LogItem(
-                    CommandTask(partition, sums.incarnation, envelope, entry.id, i), START
-                )
-        items.append(item)
+            envelope = wire.decode_envelope(body) if crc32(body) == command.crc else None
+        except msgspec.MsgspecError:
+            envelope = None
+        if envelope is None:
+            lost = Lost(sums.incarnation, command.number, command.units)
+            items.append(LogItem(None, offset, body, lost))
+        else:
+            task = CommandTask(partition, sums.incarnation, envelope, entry.id, i)
+            items.append(LogItem(task, offset))
     return items
+
+
+def _offsets(entry: str, commands: int) -> list[Offset]:
+    """Offsets that are reached when each command of an entry is applied."""
+    return [Offset(entry, DONE if i == commands - 1 else i) for i in range(commands)]
 
 
 def in_reach(items: list[LogItem], alone: Callable[[LogItem], bool]) -> list[LogItem]:

@@ -1,0 +1,202 @@
+"""Quiet observations: plain numbers of streams at rest, stepped and entered as columns.
+
+A stream is at rest while nothing is suspected, awaited or stated, and until its season or its scale
+is looked at again. Nearly all observations find it so and leave it so: they move no event and raise
+no alarm. One that does is entered as any other, by the step that was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf, nan
+from typing import NamedTuple
+
+import numpy as np
+
+from moca_client.responses import Predictive
+from model_core import readout
+from model_core.labels import LARGEST
+from model_core.readout import Readout
+from model_core.stream import events
+from model_core.stream.columns import Columns
+from model_core.stream.events import Watch
+from model_core.stream.predictives import SummaryRow
+from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped
+from model_core.stream_settings import Hazard
+from service.wire import Observation, Record
+from service.worker.filtering.pipeline import advance_head, measure
+from service.worker.streams import answers, calibration_metrics, step_inputs
+from service.worker.streams.stream import Stream
+
+
+class Rest(NamedTuple):
+    """What the next observations of a stream at rest have in common.
+
+    until: position of the first that has to be looked at. alarm: least anomaly of an alarm.
+    """
+
+    slab: Slab
+    model: str
+    until: float
+    watch: Watch
+    hazard: Hazard | None
+    outlier_rate: float
+    alarm: float
+
+
+class Run(NamedTuple):
+    """Plain numbers that come to a stream at rest, before `until`."""
+
+    stream: Stream
+    rest: Rest
+    seen: Sequence[Observation]
+
+
+class Entered(NamedTuple):
+    """Answers to the quiet observations of a run, and what the next one gave, if it was alone."""
+
+    answers: list[bytes]
+    step: Step | None = None
+
+
+def rest_of(stream: Stream) -> Rest | None:
+    """What is common to the next observations of a stream; None where it is not at rest."""
+    slab = stream.slab
+    head = stream.head
+    if slab is None or head is None or not slab.in_series or slab.model.label != "real":
+        return None
+    if head.x_dim != 0 or head.y_dim != 1 or head.settings.interval is not None:
+        return None
+    if head.deleted or not head.warm or stream.broken or stream.unserved or stream.buffer:
+        return None
+    stated = head.pending_supervision is not None or head.belief_override is not None
+    if stated or head.pending or stream.ahead is not None:
+        return None
+    track = head.track
+    if track.event is not None or head.season is not None or stream.season_state is not None:
+        return None
+    until = stream.next_look - 1.0 if slab.model.seasonal else inf
+    last = track.last_event
+    if last is not None:
+        settles = (last.confirmed_at or 0) + events.SETTLING
+        until = min(until, settles if settles >= head.seq else inf)
+    hazard, outlier_rate = step_inputs.effective_rates(slab.model, head.settings)
+    alarm = head.settings.anomaly_alarm
+    return Rest(
+        slab,
+        head.settings.model,
+        until,
+        head.watch,
+        hazard,
+        outlier_rate,
+        inf if alarm is None else alarm,
+    )
+
+
+def plain(seen: Observation) -> bool:
+    """Whether an observation is a number that every stream of one takes, and nothing else."""
+    y = seen.y
+    if type(y) is not float or not -LARGEST <= y <= LARGEST or seen.x:
+        return False
+    return seen.elapsed is None and seen.changepoint is None and not seen.pending
+
+
+def run_of(stream: Stream, seen: Sequence[Observation]) -> Run | None:
+    """The first of these observations, as far as the stream is at rest, and they are plain."""
+    rest = stream.rest
+    if rest is None:
+        rest = stream.rest = rest_of(stream)
+        if rest is None:
+            return None
+    left = rest.until - stream.live().seq
+    if left < 1:
+        return None
+    if len(seen) > 1:
+        seen = seen[: int(min(left, AT_ONCE))]
+    return Run(stream, rest, seen) if all(map(plain, seen)) else None
+
+
+def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:
+    """Step distinct streams of a slab by their runs; enter the quiet observations of each.
+
+    The row of a run of several is left before the first that is not quiet.
+    """
+    before = {run.stream.row: slab.read([run.stream.row]) for run in runs if len(run.seen) > 1}
+    stepped = _stepped(slab, runs)
+    lines = readout.rows(stepped.table)
+    anomalies = stepped.anomaly.tolist()
+    at = 0
+    quiet: list[range] = []
+    for run in runs:
+        end = at + len(run.seen)
+        moved = (i for i in range(at, end) if not _quiet(run, i - at, lines[i], anomalies[i]))
+        quiet.append(range(at, next(moved, end)))
+        at = end
+    assert stepped.predicted is not None
+    described: Iterator[Predictive] = iter(())
+    chosen = [i for own in quiet for i in own]
+    if chosen:
+        model = runs[0].rest.model
+        measure(model, [lines[i] for i in chosen])
+        predicted = stepped.predicted.rows(chosen)
+        calibration_metrics.measure(predicted, [model] * len(chosen))
+        described = iter(answers.predictives(predicted, answers.LEVELS))
+    entered: list[Entered] = []
+    for run, own in zip(runs, quiet, strict=True):
+        step = None
+        if len(own) < len(run.seen):
+            if len(run.seen) == 1:
+                place = SummaryRow(stepped.predicted, own.stop)
+                step = Step(lines[own.stop], place, anomalies[own.stop])
+            else:
+                row = run.stream.row
+                slab.write([row], before[row])
+                if own:
+                    _stepped(slab, [run._replace(seen=run.seen[: len(own)])])
+        given = [
+            _enter(run, seen, lines[i], anomalies[i], predictive)
+            for seen, i, predictive in zip(run.seen, own, described)  # noqa: B905  # to its end
+        ]
+        entered.append(Entered(given, step))
+    return entered
+
+
+def _stepped(slab: Slab, runs: Sequence[Run]) -> Stepped:
+    """Steps of the rows of streams, by one observation after the other of each."""
+    owners = [run for run in runs for _ in run.seen]
+    count = len(owners)
+    labels = [seen.y for run in runs for seen in run.seen]
+    seen = Columns(
+        y=np.array(labels, dtype=np.float64)[:, None],
+        x=np.empty((count, 0)),
+        elapsed=np.ones(count),
+        changepoint=np.full(count, nan),
+        outlier_rate=np.array([run.rest.outlier_rate for run in owners]),
+        hazard=step_inputs.hazard_table(slab.model, [run.rest.hazard for run in owners]),
+        offset=np.zeros(count),
+    )
+    rows = [run.stream.row for run in owners]
+    return slab.stepped(rows, seen, [run.rest.watch for run in owners])
+
+
+def _quiet(run: Run, at: int, line: Readout, anomaly: float) -> bool:
+    """Whether the step by an observation of a run was taken, moves no event and alarms nobody."""
+    start = run.stream.live().seq + at - line.event_run_length
+    return line.ok and start <= run.rest.watch.settled and anomaly < run.rest.alarm
+
+
+def _enter(
+    run: Run, seen: Observation, line: Readout, anomaly: float, predictive: Predictive
+) -> bytes:
+    """Enter a quiet observation into its stream; returns its answer."""
+    stream = run.stream
+    rest = run.rest
+    head = stream.live()
+    record = Record(head.seq, seen.y, seen.x, seen.time, 1.0, None, rest.hazard, rest.outlier_rate)
+    answers.read(record, line, anomaly)
+    answers.describe(record, predictive)
+    head.read(line)
+    advance_head(head, record, record.log_score)
+    head.seq += 1
+    stream.put(record)
+    return answers.rendered(stream.name, rest.model, record, predictive, line)

@@ -1,0 +1,112 @@
+"""Quiet observations, entered as columns, beside the same entered one by one."""
+
+import random
+
+import pytest
+
+from service.wire import Configure, Observation, Observe
+from service.worker.filtering import quiet
+from tests.service.worker.conftest import BAD
+from tests.service.worker.filtering.test_series import Refusing
+
+STREAMS = [f"s{i}" for i in range(6)]
+LENGTH = 260
+
+
+def series(seed):
+    """Two levels and spikes: events move, alarms are raised, and most of it is quiet."""
+    rng = random.Random(seed)
+    for at in range(LENGTH):
+        y = rng.gauss(8.0 if 90 < at <= 170 else 0.0, 1.0) + (30.0 if rng.random() < 0.01 else 0.0)
+        stated = 0.5 if seed % 3 == 2 and rng.random() < 0.02 else None
+        missing = seed % 3 == 2 and rng.random() < 0.02
+        time = f"2026-01-01T{at // 60:02}:{at % 60:02}:00Z" if seed % 2 else None
+        yield Observation(None if missing else y, time=time, changepoint=stated)
+
+
+def commands(seed, length):
+    """Observations of all streams, in lists of some length, some with keys, some repeated."""
+    rng = random.Random(seed)
+    all_ = {name: [*series(i)] for i, name in enumerate(STREAMS)}
+    for at in range(0, LENGTH, length):
+        entry = []
+        for i, (name, seen) in enumerate(all_.items()):
+            key = f"k{at}" if i % 3 == 0 else None
+            command = Observe(name, seen[at : at + length], key=key, digest="d" if key else None)
+            entry.append(command)
+            if key and rng.random() < 0.1:
+                entry.append(command)
+        yield entry
+
+
+def stored(bench):
+    """All that is stored of the streams, but for when the log took it."""
+    raised = [entry.raised for entry in bench.feed()]
+    return {
+        "streams": [bench.stored(name) for name in STREAMS],
+        "records": [bench.records(name) for name in STREAMS],
+        "anomalies": [bench.anomalies(name) for name in STREAMS],
+        "feed": [[each for each in raised if each.stream == name] for name in STREAMS],
+    }
+
+
+def apply(bench, length, crash_at=None):
+    """Outcomes of all commands, and what is stored in the end."""
+    bench.now_ms = 1_700_000_000_000
+    given = {"model": "gaussian", "anomaly_alarm": 0.99, "hazard": 0.01}
+    for name in STREAMS[:-1]:
+        bench.ask(Configure(name, given), status=201)
+    bench.ask(Configure(STREAMS[-1], {"model": "averaged"}), status=201)
+    outcomes = []
+    for at, entry in enumerate(commands(1, length)):
+        outcomes += [(outcome.status, outcome.body) for outcome in bench.send(*entry)]
+        if at == crash_at:
+            bench.crash()
+    return outcomes, stored(bench)
+
+
+@pytest.mark.parametrize("length", [1, 7, 100])
+def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length):
+    """To the last bit: answers, and all that is stored; answers and records also after a crash."""
+    entered = []
+    advance = quiet.advance
+
+    def counting(slab, runs):
+        done = advance(slab, runs)
+        entered.append(sum(len(own.answers) for own in done))
+        return done
+
+    def bench(db):
+        return make_bench(db=db, partitions=1, checkpoint_every=48)
+
+    monkeypatch.setattr(quiet, "advance", counting)
+    by_columns = apply(bench(0), length)
+    assert sum(entered) > LENGTH * len(STREAMS) / 10
+    after_crash = apply(bench(1), length, crash_at=1)
+    monkeypatch.setattr(quiet, "rest_of", lambda stream: None)
+    one_by_one = apply(bench(2), length)
+    assert one_by_one == by_columns
+    assert any(len(events) > 2 for events in one_by_one[1]["feed"])
+    assert any(one_by_one[1]["anomalies"])
+    assert after_crash[0] == one_by_one[0]
+    for part in ("records", "anomalies", "feed"):
+        assert after_crash[1][part] == one_by_one[1][part]
+
+
+@pytest.mark.parametrize("at", [0, 5])
+def test_what_the_filter_refuses_is_refused(make_bench, monkeypatch, at):
+    """All before it is applied, nothing of it, and the stream goes on."""
+    bench = make_bench(partitions=1)
+    bench.ask(Configure("a", {"model": "gaussian", "location": [0.0], "scale": [1.0]}), status=201)
+    bench.observe("a", [float(i % 3) for i in range(60)])
+    (slab,) = bench.worker.engine._slabs.values()
+    monkeypatch.setattr(slab, "_kernel", Refusing(slab._kernel))
+    labels = [float(i % 3) for i in range(10)]
+    labels[at] = BAD
+    for part in (labels[at : at + 1], labels):
+        (outcome,) = bench.send(Observe("a", [Observation(y) for y in part]))
+        assert outcome.status == 500
+        assert len(outcome.body) == part.index(BAD) + 1
+    assert bench.head("a").seq == 60 + at
+    (answer,) = bench.observe("a", [1.0])
+    assert answer["seq"] == 60 + at
