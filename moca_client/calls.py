@@ -306,6 +306,7 @@ class ChangesRequest(NamedTuple):
     explain: bool = True
     around: int = 0
     match: Match = ()
+    movers: bool = False
     cursor: str | None = None
 
 

@@ -520,6 +520,7 @@ class StreamChange(Response, kw_only=True):
         str | None,
         doc("page of the console; null: the stream is gone, or another has its name"),
     ] = sent(None)
+    incident: Annotated[str | None, doc("id of the incident that it is part of")] = sent(None)
     around: Annotated[
         ValuesAround | None, doc("with `around` in the query; null: not retained any more")
     ] = None
@@ -532,21 +533,6 @@ class Timeline(Response):
     until: Annotated[str, doc("end of the last interval")]
     confirmed: Annotated[list[int], doc("confirmed changes of each interval")]
     other: Annotated[list[int], doc("suspected and withdrawn changes of each interval")]
-
-
-class ChangesPage(Response):
-    """A page of changes of all streams."""
-
-    changes: list[StreamChange]
-    total: Annotated[int, doc("changes that fit the query, on all pages")] = sent(0)
-    streams: Annotated[int, doc("streams that these changes are of")] = sent(0)
-    timeline: Annotated[
-        Timeline | None, doc("with `bins`: changes of all pages; null: there are none")
-    ] = None
-    cursor: NextPage = sent(None)
-    unreadable: Annotated[
-        list[str], doc("streams of the page whose state or history is damaged in the store")
-    ] = sent([])
 
 
 class Mover(Response):
@@ -563,6 +549,24 @@ class Mover(Response):
 
 
 Movers = Annotated[list[Mover], doc("values of tags with an unlikely share of these streams")]
+
+
+class ChangesPage(Response):
+    """A page of changes of all streams."""
+
+    changes: list[StreamChange]
+    total: Annotated[int, doc("changes that fit the query, on all pages")] = sent(0)
+    streams: Annotated[int, doc("streams that these changes are of")] = sent(0)
+    timeline: Annotated[
+        Timeline | None, doc("with `bins`: changes of all pages; null: there are none")
+    ] = None
+    movers: Annotated[
+        list[Mover] | None, doc("with `movers` in the query: of the streams of all pages")
+    ] = None
+    cursor: NextPage = sent(None)
+    unreadable: Annotated[
+        list[str], doc("streams of the page whose state or history is damaged in the store")
+    ] = sent([])
 
 
 class ByChance(Response):

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 DAY_S = 86_400.0
-# A start is further out of its interval with probability `1 - coverage`, and that falls
-# geometrically: beyond `REACH` half-widths more lies a tenth of it.
-REACH = 1.0
-RARE_PER_DAY = 0.1  # incidents that chance may bring a day: one in ten days
+# How far out of its interval a start may be, in parts of the interval on that side. A small change
+# is noticed where noise helps it, which is after it began: starts are late rather than early.
+REACH_BEFORE = 2.0
+REACH_AFTER = 1.0
+RARE_PER_DAY = 1.0  # incidents that chance may bring a day
 UNLIKELY = 0.05  # share of the changed streams, after the correction
 MOST_MOVERS = 5
 Tag = tuple[str, str]  # name and value
@@ -157,7 +158,10 @@ def reach(beginning: Beginning) -> tuple[float, float]:
     """Return the times between which a change may have begun together with others."""
     before = max(beginning.estimate - beginning.lower, beginning.step)
     after = max(beginning.upper - beginning.estimate, 0.0)
-    return beginning.estimate - (1 + REACH) * before, beginning.estimate + (1 + REACH) * after
+    return (
+        beginning.estimate - (1 + REACH_BEFORE) * before,
+        beginning.estimate + (1 + REACH_AFTER) * after,
+    )
 
 
 def moment(members: Sequence[Beginning]) -> Moment:

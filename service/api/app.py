@@ -199,7 +199,8 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     event_hub = _follow_events(settings, stack)
     explanations = Explanations(store, ranker)
     feed = ChangeFeed(event_hub.feeds)
-    changes = ChangePages(feed, store, explanations, not settings.no_console, ranker)
+    incidents = IncidentFeed(store, feed, ranker)
+    changes = ChangePages(feed, store, incidents, explanations, not settings.no_console, ranker)
     return Context(
         settings=settings,
         observation_parser=ObservationParser(settings),
@@ -213,7 +214,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         authenticator=authenticator,
         event_hub=event_hub,
         changes=changes,
-        incidents=IncidentPages(IncidentFeed(store, feed, ranker), changes),
+        incidents=IncidentPages(incidents, changes),
         explanations=explanations,
         ranking=Ranking(store, changes, ranker),
         observation_hub=observation_hub,

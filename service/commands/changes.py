@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC
 from enum import StrEnum
 from itertools import islice
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from moca_client.responses import ChangesPage, IncidentDetail, StreamChange
+from moca_client.responses import ChangesPage, IncidentDetail, Mover, StreamChange
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -104,15 +104,18 @@ def changes(
             sort=sort.value,
             limit=min(limit, PAGE),
             match=match or (),
+            movers=True,
         )
         pages = change_pages(request)
         call: Call[ChangesPage] | None = pages.first
         rows: list[StreamChange] = []
+        movers: Sequence[Mover] = ()
         unreadable: set[str] = set()
         while call is not None and len(rows) < limit:
             page = client.call(call)
             unreadable.update(page.unreadable)
             rows += page.changes
+            movers = page.movers or ()
             call = pages.following(page)
         del rows[limit:]
     _warn_unreadable(unreadable)
@@ -124,6 +127,7 @@ def changes(
         typer.echo(change_lines(rows), nl=False)
     else:
         _show(rows)
+        _show_movers(movers)
 
 
 def incidents(
@@ -183,13 +187,17 @@ def _show_incident(one: IncidentDetail) -> None:
         f"began between {one.earliest_time} and {one.latest_time}; "
         f"by chance {one.by_chance.per_day:.2g} such incidents a day"
     )
-    for mover in one.movers:
+    _show_movers(one.movers)
+    _warn_unreadable(one.unreadable)
+    _show(one.changes)
+
+
+def _show_movers(movers: Sequence[Mover]) -> None:
+    for mover in movers:
         typer.echo(
             f"{mover.tag}={mover.value}: {mover.changed} of {mover.streams} changed, "
             f"{mover.expected:.2g} expected"
         )
-    _warn_unreadable(one.unreadable)
-    _show(one.changes)
 
 
 def _warn_unreadable(names: Collection[str]) -> None:

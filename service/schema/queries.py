@@ -213,6 +213,11 @@ class ChangesQuery(Form):
     bins: Annotated[int, Field(ge=0, le=200)] = Field(
         0, description="equal intervals of `timeline`, which counts changes over time; 0: none"
     )
+    movers: bool = Field(
+        False,
+        description="adds `movers`: what the streams of all these changes share, of the streams "
+        "that `prefix`, `contains`, `model` and `match` let through",
+    )
     explain: bool = Field(True, description="whether to compute `before`, `after`, `explanation`")
     around: Around = Field(0, description=AROUND)
     format: Literal["json", "csv"] = Field(

@@ -67,11 +67,13 @@ class FoundChange(NamedTuple):
         step = self.step or step
         confirmed_at = event.confirmed_at or event.start
 
-        def time_of(position: int) -> float:
+        def time_of(position: float) -> float:
             return confirmed.seconds - (confirmed_at - position) * step
 
-        earliest = event.start if event.earliest is None else event.earliest
-        latest = event.start if event.latest is None else event.latest
+        # Where no interval is known it is half of what it took to confirm the change.
+        unsure = max(confirmed_at - event.start, 1) / 2
+        earliest = event.start - unsure if event.earliest is None else event.earliest
+        latest = event.start + unsure / 2 if event.latest is None else event.latest
         return Beginning(
             self.stream, time_of(earliest - 1), time_of(event.start), time_of(latest), step
         )

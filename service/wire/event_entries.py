@@ -8,7 +8,7 @@ the same id however often it is tried, and ids rise in the order of the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -85,14 +85,20 @@ class Filter(Struct, frozen=True):
 
     def lets(self, raised: Raised) -> bool:
         """Whether an entry fits every part."""
-        models = {raised.model, raised.model.partition("@")[0]}
         return (
             raised.event.kind in self.kinds
-            and (not self.streams or raised.stream in self.streams)
-            and (not self.prefixes or raised.stream.startswith(self.prefixes))
-            and (not self.models or bool(self.models & models))
             and (not self.states or raised.event.state in self.states)
-            and (not self.match or any(s.fits(raised.stream, raised.tags) for s in self.match))
+            and self.lets_stream(raised.stream, raised.model, raised.tags)
+        )
+
+    def lets_stream(self, stream: str, model: str, stream_tags: Mapping[str, str]) -> bool:
+        """Whether a stream fits every part that is of streams."""
+        models = {model, model.partition("@")[0]}
+        return (
+            (not self.streams or stream in self.streams)
+            and (not self.prefixes or stream.startswith(self.prefixes))
+            and (not self.models or bool(self.models & models))
+            and (not self.match or any(s.fits(stream, stream_tags) for s in self.match))
         )
 
 

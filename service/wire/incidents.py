@@ -81,6 +81,10 @@ class FoundIncidents(NamedTuple):
     false_alarms_per_day: float
     fleet: Fleet
 
+    def by_change(self) -> dict[str, str]:
+        """Return the id of the incident of every change that has one."""
+        return {id_: found.id for found in self.incidents for id_ in found.change_ids}
+
     def of(self, id_: str) -> FoundIncident | None:
         """Return the incident that has a change of this id."""
         for incident in self.incidents:
@@ -91,7 +95,11 @@ class FoundIncidents(NamedTuple):
 
 def find(changes: Sequence[FoundChange], fleet: Fleet) -> FoundIncidents:
     """Return the incidents of confirmed changes, in no order."""
-    confirmed = [change for change in changes if change.event.state == "confirmed"]
+    confirmed = [
+        change
+        for change in changes
+        if change.event.state == "confirmed" and change.confirmed is not None
+    ]
     steps = [change.step for change in confirmed if change.step > 0.0]
     usual = DAY_S / median(steps) if steps else 0.0
     beginnings = [_beginning(change, fleet, usual) for change in confirmed]

@@ -123,6 +123,24 @@ def test_an_incident_is_found_by_its_id_and_has_its_changes(client):
     assert client.get("/v1/incidents/0123456789ab").status_code == 404
 
 
+def test_changes_name_their_incident_and_what_their_streams_share(client):
+    (listed,) = incidents(client)["incidents"]
+
+    def changes(**query):
+        return client.get("/v1/changes", params=query | {"state": "confirmed"}).json()
+
+    page = changes(movers=True)
+    assert {row["stream"] for row in page["changes"] if row["incident"] == listed["id"]} == set(
+        listed["names"]
+    )
+    assert [row["stream"] for row in page["changes"] if row["incident"] is None] == ["host-100"]
+    (mover,) = page["movers"]
+    assert (mover["value"], mover["changed"], mover["streams"]) == ("eu", 10, 10)
+    assert mover["expected"] == pytest.approx(11 * 10 / STREAMS)
+    assert changes(movers=True, match='{region="eu"}')["movers"] == []  # all of them have changed
+    assert "movers" not in changes()
+
+
 def test_filters_and_pages(client):
     before = (START + timedelta(minutes=AT)).isoformat()
     after = (START + timedelta(minutes=AT + 1)).isoformat()
@@ -157,6 +175,9 @@ async def test_clients_and_the_command_line_list_them(client, service):
     assert processes.run(*ask_).splitlines() == [f"{row.id}  {row.headline}"]
     assert processes.run(*ask_, "--min-streams", 11).startswith("no incidents")
     assert json.loads(processes.run(*ask_, "--json"))[0]["id"] == row.id
+    share = "region=eu: 10 of 10 changed"
+    plain = processes.run("changes", "--url", url, "--since", "2024-05-01T00:00:00Z", "--csv")
+    assert share not in plain
     text = processes.run("incidents", row.id, "--url", url)
     assert text.startswith(row.headline)
     assert "region=eu: 10 of 10 changed, 0.5 expected" in text

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from moca_client.responses import ChangesPage, StreamChange, Timeline
+from moca_client.responses import ChangesPage, Mover, StreamChange, Timeline
 from model_core.explanation import AFTER, BEFORE
 from model_core.stream.segmentation import NEAR
 from service import wire
@@ -26,11 +26,13 @@ from service.schema.queries import ChangesQuery, seconds_of
 from service.schema.sides import Sides, sides_of
 from service.store import reads
 from service.store.changes import ChangeFeed
+from service.store.incidents import IncidentFeed
 from service.store.reads import AsyncStore, ChangePlace, StoredAround
 from service.store.streams import UnreadablePart, decoded
 from service.wire import tags
 from service.wire.change_index import FoundChange
 from service.wire.event_entries import Filter
+from service.wire.incidents import Fleet, shared
 
 EXPLANATIONS_KEPT = 5000
 TRIES = 3  # of reading a history while commits move its records
@@ -53,12 +55,14 @@ class ChangePages:
         self,
         feed: ChangeFeed,
         store: AsyncStore,
+        incidents: IncidentFeed,
         explanations: Explanations,
         console: bool,
         thread: Executor,
     ) -> None:
         self._feed = feed
         self._store = store
+        self._incidents = incidents
         self._explanations = explanations
         self._console = console
         self._thread = thread
@@ -81,9 +85,18 @@ class ChangePages:
         changes = await self.all()  # the index goes on meanwhile
         ranked = await self._apart(_ranked, changes, query, now_s, after)
         rows, unreadable = await self.described(ranked.page, query.explain, query.around)
+        found = await from_store(self._incidents.found(), bound=False)
+        incident_of = found.by_change()
+        for change, row in zip(ranked.page, rows, strict=True):
+            row.incident = incident_of.get(change.raised.change_id)
+        movers = None
+        if query.movers:
+            movers = await self._apart(_movers, ranked.fitting, query, found.fleet)
         cursor = None if ranked.last is None else _cursor.encode(query.sort, ranked.last)
         left_out = without(unreadable, "changes")
-        return ChangesPage(rows, ranked.total, ranked.streams, ranked.timeline, cursor, left_out)
+        return ChangesPage(
+            rows, len(ranked.fitting), ranked.streams, ranked.timeline, movers, cursor, left_out
+        )
 
     async def _apart(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
@@ -167,10 +180,13 @@ class ChangePages:
 
 
 class _Ranked(NamedTuple):
-    """A page of changes. last: its last place, if there are more pages; None: there are none."""
+    """A page of changes.
+
+    fitting: those of all pages. last: the page's last place, if there are more pages.
+    """
 
     page: list[FoundChange]
-    total: int
+    fitting: list[FoundChange]
     streams: int
     last: ChangeRank | None
     timeline: Timeline | None
@@ -186,9 +202,21 @@ def _ranked(
     left = fitting if after is None else [ranked for ranked in fitting if ranked[0] > after]
     page = heapq.nsmallest(query.limit, left, key=itemgetter(0))
     last = page[-1][0] if len(left) > len(page) else None
-    timeline = _timeline([change for _, change in fitting], query, now_s)
-    streams = len({(change.stream, change.generation) for _, change in fitting})
-    return _Ranked([change for _, change in page], len(fitting), streams, last, timeline)
+    every = [change for _, change in fitting]
+    timeline = _timeline(every, query, now_s)
+    streams = len({(change.stream, change.generation) for change in every})
+    return _Ranked([change for _, change in page], every, streams, last, timeline)
+
+
+def _movers(fitting: Sequence[FoundChange], query: ChangesQuery, fleet: Fleet) -> list[Mover]:
+    """Return what the streams of changes share, of all streams that a query lets through."""
+    event_filter = _event_filter(query)
+    members = {
+        name: member
+        for name, member in fleet.members.items()
+        if query.contains in name and event_filter.lets_stream(name, member.model, member.tags)
+    }
+    return [Mover(*mover) for mover in shared(fitting, members)]
 
 
 def _timeline(fitting: Sequence[FoundChange], query: ChangesQuery, now_s: float) -> Timeline | None:
@@ -229,12 +257,7 @@ def _latest(changes: Sequence[FoundChange]) -> dict[str, float]:
 
 def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
     """Return whether a change fits a query."""
-    event_filter = Filter(
-        prefixes=tuple(query.prefix),
-        models=frozenset(query.model),
-        states=frozenset(query.state),
-        match=tuple(tags.parse(selector) for selector in query.match),
-    )
+    event_filter = _event_filter(query)
     since = seconds_of(query.since, now_s)
     until = seconds_of(query.until, now_s)
 
@@ -249,6 +272,15 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
         )
 
     return fits
+
+
+def _event_filter(query: ChangesQuery) -> Filter:
+    return Filter(
+        prefixes=tuple(query.prefix),
+        models=frozenset(query.model),
+        states=frozenset(query.state),
+        match=tuple(tags.parse(selector) for selector in query.match),
+    )
 
 
 def magnitude(change: FoundChange) -> float:

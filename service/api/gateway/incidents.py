@@ -55,6 +55,8 @@ class IncidentPages:
             incident.changes, key=lambda change: (-magnitude(change), change.stream)
         )
         rows, unreadable = await self._changes.described(largest_first, query.explain, query.around)
+        for row in rows:
+            row.incident = incident.id
         rendered = _rendered(incident, found.fleet)
         members = {name: getattr(rendered, name) for name in rendered.__struct_fields__}
         return responses.IncidentDetail(

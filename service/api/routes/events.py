@@ -65,7 +65,7 @@ async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Quer
     """List incidents: confirmed changes of several streams that began together, page by page.
 
     Changes are one incident if the intervals of their starts share a moment, and independent
-    streams would show the like less often than once in ten days (`by_chance`). They are those that
+    streams would show the like less often than once a day (`by_chance`). They are those that
     the event feed retains (`feed_events`). An incident is listed where one of its changes fits the
     filters, with all its changes. Its `id` stays while streams join it.
     """

@@ -25,6 +25,7 @@ from service.store import keys
 from service.store.changes import ChangeFeed
 from service.store.connection import connect_async
 from service.store.feed import Feeds
+from service.store.incidents import IncidentFeed
 from service.store.reads import AsyncStore
 from service.store.streams import chunk_of
 from tests.feeding import MS, Writer
@@ -51,7 +52,9 @@ async def changes(valkey_url):
             def make():
                 reads = AsyncStore(client, PARTITIONS)
                 feed = ChangeFeed(Feeds(client, client, PARTITIONS))
-                return ChangePages(feed, reads, Explanations(reads, thread), True, thread)
+                incidents = IncidentFeed(reads, feed, thread)
+                explanations = Explanations(reads, thread)
+                return ChangePages(feed, reads, incidents, explanations, True, thread)
 
             yield make
 
