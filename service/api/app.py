@@ -17,7 +17,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match
 
 from model_core.upm.builtin import BUILTIN
@@ -34,9 +34,11 @@ from service.api.http import Admission, Context, RequestMiddleware, checked_stre
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.series_rules import SeriesRules
+from service.api.routes.console import SAFETY
 from service.api.routes.table import CALLS, add_routes
 from service.api.sse.events import EventHub
 from service.api.sse.observations import ObservationHub
+from service.console.assets import missing
 from service.models.catalogue import Catalogue
 from service.observability import metrics
 from service.observability.access_log import open_log
@@ -120,6 +122,7 @@ def create_app(settings: Settings) -> FastAPI:
             Exception: _unexpected,
         },
     )
+    app.state.settings = settings
     app.state.refused = None
     app.state.starting = None  # the startup task, cancelled by a stop that comes during it
     app.state.context = None  # until it is started
@@ -295,6 +298,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
             checked_stream("/")  # an encoded slash is part of an id, not of the path
         except ServiceError as bad_id:
             return problem(bad_id)
+    reads_pages = "text/html" in request.headers.get("accept", "")
+    if reads_pages and not request.app.state.settings.no_console:
+        return HTMLResponse(missing(path), 404, SAFETY)
     return problem(NotFound(f"no resource at {path}"))
 
 

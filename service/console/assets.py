@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Iterator
 from functools import cache
 from hashlib import blake2b
+from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,28 @@ from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
 
 STATIC = Path(__file__).with_name("static")
 PAGE = "index.html"
+# For a browser at an address that nothing is at; console and reference are found from there.
+MISSING = """\
+<!doctype html>
+<html lang="en">
+  <head>
+    <meta charset="utf-8" />
+    <meta name="viewport" content="width=device-width, initial-scale=1" />
+    <title>No such page · MOCA service</title>
+    <link rel="stylesheet" href="{root}console/colours.css" />
+    <link rel="stylesheet" href="{root}console/console.css" />
+  </head>
+  <body>
+    <main>
+      <h1>There is no such page</h1>
+      <p>
+        This service has nothing at <code>{path}</code>. It has a <a href="{root}">console</a>,
+        and a <a href="{root}docs">reference of its REST interface</a>, which is under /v1.
+      </p>
+    </main>
+  </body>
+</html>
+"""
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -40,6 +63,11 @@ class Asset(NamedTuple):
 def names() -> Iterator[str]:
     """Yield the names of the console's own files."""
     return (file.name for file in sorted(STATIC.iterdir()) if file.suffix in TYPES)
+
+
+def missing(path: str) -> str:
+    """Return the page for a path that there is nothing at."""
+    return MISSING.format(root="../" * (path.count("/") - 1) or "./", path=escape(path))
 
 
 def asset(name: str) -> Asset | None:

@@ -1,31 +1,25 @@
-// Changes of all streams: which, when, how big, how sure, and what changed.
+// The first page: how many streams changed, which, since when, what of them, and who is quiet.
 
 import { get } from "./api.js";
-import { choice, field, finds, idFilter, idSearch } from "./controls.js";
-import { fill, h } from "./dom.js";
-import { count, direction, moment, percent, plural } from "./format.js";
+import { changeRow, columnHeads, keyOf, startOf, wordsOf } from "./changerow.js";
+import { ChangeFilter } from "./filter.js";
+import { announce, fill, h } from "./dom.js";
+import { clock, count, dayOf, inWords, lasting, plural, sentence } from "./format.js";
+import { incidentRow, readIncidents } from "./incidents.js";
 import { Pager } from "./pager.js";
+import { AROUND } from "./pictures.js";
 import { poll, problem } from "./problems.js";
-import { START, badge, linkTo, streamLink } from "./row.js";
+import { linkTo, streamLink } from "./row.js";
 import { soon } from "./soon.js";
+import { STEADY, steadyParts } from "./steady.js";
 import { firstSteps } from "./streams.js";
-import { BINS, Timeline } from "./timeline.js";
 
 const PAGE = 25; // each change is explained once, which takes some ms
 const EVERY_MS = 10000; // the last hour moves on, even where nothing changes
 const NEWS_MS = 1500; // changes in between are shown together
-const TYPING_MS = 300;
-const SPANS = { "1h": "last hour", "24h": "last day", "7d": "last week", all: "all retained" };
-const STATES = {
-  "": "not withdrawn",
-  confirmed: "confirmed",
-  suspected: "suspected",
-  withdrawn: "withdrawn",
-  all: "any state",
-};
-const SORTS = { time: "newest", size: "largest", probability: "most certain start" };
-const HEADS = ["Stream", "Time", "Change", START.head, "What changed", "State"];
-const DEFAULTS = { span: "24h", state: "", model: "", q: "", size: "", sure: "", sort: "time" };
+const READING = 120; // pixels from the top from which on somebody reads: no row moves then
+const MANY = 10; // suspected changes that are behind one line
+const NONE = { total: 0, streams: 0, changes: [] };
 
 /**
  * @param {HTMLElement} main @param {URLSearchParams} query @param {import("./events.js").Feed} feed
@@ -39,137 +33,52 @@ export function showChanges(main, query, feed) {
 class ChangesPage {
   /** @param {HTMLElement} main @param {URLSearchParams} query @param {import("./events.js").Feed} feed */
   constructor(main, query, feed) {
-    this.between = /** @type {string[]|null} */ (null); // since and until of a bar
-    if (query.get("since") && query.get("until"))
-      this.between = [query.get("since") ?? "", query.get("until") ?? ""];
-    this.fields = this.controls({ ...DEFAULTS, ...Object.fromEntries(query) });
+    this.filter = new ChangeFilter(query, () => this.filtered());
     this.asked = new AbortController();
-    this.typing = 0;
-    this.shown = "";
-    this.counted = h("p", { id: "count", class: "note", role: "status" }, "Loading changes.");
+    this.shown = ""; // rows that are drawn, as text
+    this.keys = /** @type {Set<string>} */ (new Set()); // of the changes that are drawn
+    this.held = /** @type {any} */ (null); // what was read while somebody reads below the top
+    this.unfolded = false; // suspected changes
+    this.title = h("h1", { id: "answer" }, "Changes");
+    this.context = h("p", { id: "context", role: "status" }, "Loading.");
     this.trouble = h("div", {});
-    this.within = h("div", { class: "toolbar", hidden: true });
-    this.timeline = new Timeline((since, until) => this.narrow([since, until]));
-    this.body = h("tbody", { role: "rowgroup" });
+    this.waiting = h("button", { type: "button", class: "waiting", hidden: true, click: () => this.catchUp() });
+    this.list = h("ol", { "aria-label": "Changes" });
+    this.heads = h("div", {});
+    this.steady = h("section", { class: "steady", "aria-labelledby": "steady", hidden: true });
     this.empty = h("div", { class: "empty", hidden: true });
     this.pager = new Pager("Pages of changes", PAGE, () => this.again());
-    fill(main, ...this.parts());
-    this.models();
-    this.polling = poll(() => this.read(), EVERY_MS, (error) =>
-      fill(this.trouble, error ? problem(error, () => this.again()) : null),
+    fill(
+      main,
+      h("div", { class: "head" }, h("div", {}, this.title, this.context), h("div", { class: "do" }, this.filter.parts)),
+      this.trouble,
+      this.waiting,
+      h("div", { class: "changes" }, this.heads, this.list),
+      this.empty,
+      this.pager.element,
+      this.steady,
+      keysLine(),
     );
+    this.polling = poll(() => this.read(), EVERY_MS, (error) => {
+      if (error && !this.shown) this.context.textContent = "";
+      fill(this.trouble, error ? problem(error, () => this.again()) : null);
+    });
     // A failure is the polling's to show, and to try again.
     this.news = soon(async () => this.polling.now(), NEWS_MS, () => {});
-    const changed = (/** @type {any} */ found) =>
-      finds(found.stream, this.fields.q.value.trim()) && this.news.ask();
+    const changed = (/** @type {any} */ raised) => {
+      if (raised.event.state === "confirmed") announce(`${raised.stream}: ${sentence(raised.event)}`);
+      this.news.ask();
+    };
     feed.follow({ path: "v1/events", query: {}, on: { changepoint: changed, gap: () => this.again() } });
+    this.scrolled = () => this.held && !this.reading && this.catchUp();
+    window.addEventListener("scroll", this.scrolled, { passive: true });
   }
 
-  /** @param {Record<string, string>} given */
-  controls(given) {
-    const changed = () => this.filter();
-    const typed = () => {
-      window.clearTimeout(this.typing);
-      this.typing = window.setTimeout(changed, TYPING_MS);
-    };
-    const number = (/** @type {string} */ id, /** @type {string} */ step, /** @type {string|null} */ max) =>
-      h("input", { type: "number", id, min: "0", max, step, value: given[id], input: typed });
-    const spanned = () => this.narrow(null);
-    return /** @type {Record<string, HTMLInputElement|HTMLSelectElement>} */ ({
-      span: choice("span", SPANS, given.span, spanned),
-      state: choice("state", STATES, given.state, changed),
-      model: choice("model", { "": "any", ...(given.model && { [given.model]: given.model }) }, given.model, changed),
-      q: idSearch(given.q, typed),
-      size: number("size", "0.5", null),
-      sure: number("sure", "any", "1"),
-      sort: choice("sort", SORTS, given.sort, changed),
-    });
-  }
-
-  parts() {
-    const { span, state, model, q, size, sure, sort } = this.fields;
-    const heads = HEADS.map((head) =>
-      h("th", { scope: "col", role: "columnheader", title: head === START.head ? START.about : null }, head),
-    );
-    return [
-      h("div", { class: "headline" }, h("h1", {}, "Changes"), this.counted),
-      this.trouble,
-      h(
-        "section",
-        { class: "card", "aria-label": "Filters and timeline" },
-        h(
-          "div",
-          { class: "filters" },
-          field("Time", span),
-          field("State", state),
-          field("Model", model),
-          field("Stream id", q),
-          field("Size, sd or more", size),
-          field(`${START.head} or more`, sure),
-          field("First", sort),
-        ),
-        this.within,
-        this.timeline.element,
-      ),
-      h(
-        "section",
-        { class: "card flush", "aria-label": "List of changes" },
-        h(
-          "table",
-          { class: "changes", role: "table" },
-          h("caption", { class: "unseen" }, "Changes of all streams"),
-          h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)),
-          this.body,
-        ),
-        this.empty,
-        this.pager.element,
-      ),
-    ];
-  }
-
-  /** Names to choose from. Without them, as with a key that may not read them, there is “any”. */
-  async models() {
-    const { models } = await get("v1/models").catch(() => ({ models: [] }));
-    const select = /** @type {HTMLSelectElement} */ (this.fields.model);
-    for (const { name } of models)
-      if (name !== select.value) select.append(h("option", { value: name }, name));
-  }
-
-  /** Filters as the address has them, without defaults. */
-  get chosen() {
-    const given = Object.entries(this.fields).map(([name, field]) => [name, field.value.trim()]);
-    return Object.fromEntries(
-      given.filter(([name, value]) => value !== DEFAULTS[/** @type {keyof typeof DEFAULTS} */ (name)]),
-    );
-  }
-
-  /** Filters as the service takes them. */
-  get query() {
-    const { span, state, model, q, size, sure, sort } = this.fields;
-    const [since, until] = this.between ?? [span.value === "all" ? null : span.value, null];
-    return {
-      since,
-      until,
-      state: state.value === "" ? ["confirmed", "suspected"] : state.value === "all" ? [] : state.value,
-      model: model.value,
-      ...idFilter(q.value.trim()),
-      min_size: size.value,
-      min_probability: sure.value,
-      sort: sort.value,
-    };
-  }
-
-  /** @param {string[]|null} between since and until; null: what is chosen as time */
-  narrow(between) {
-    this.between = between;
-    this.filter();
-  }
-
-  filter() {
-    const [since, until] = this.between ?? [];
-    const text = new URLSearchParams({ ...this.chosen, ...(since && { since, until }) }).toString();
-    history.replaceState(null, "", text ? `#/changes?${text}` : "#/changes");
+  filtered() {
+    const text = this.filter.address;
+    history.replaceState(null, "", text ? `#/?${text}` : "#/");
     this.pager.reset();
+    this.shown = "";
     this.again();
   }
 
@@ -179,59 +88,169 @@ class ChangesPage {
     this.polling.now();
   }
 
+  get reading() {
+    return window.scrollY > READING;
+  }
+
   async read() {
     this.asked = new AbortController();
     const { signal } = this.asked;
-    const query = { ...this.query, cursor: this.pager.cursor, limit: PAGE, bins: BINS };
-    const page = await get("v1/changes", query, signal).catch((error) => {
-      if (signal.aborted) return null;
-      throw error;
-    });
-    if (!page || signal.aborted) return;
-    this.draw(page);
-    this.empty.hidden = page.total > 0;
-    if (page.total) return;
-    const { total } = await get("v1/changes", { limit: 1, explain: false }, signal).catch(() => ({}));
-    if (!signal.aborted) fill(this.empty, this.nothing(total));
+    try {
+      const found = await this.ask(signal);
+      if (!signal.aborted) this.take(found);
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    }
   }
 
-  /** @param {any} page */
-  draw(page) {
-    const text = JSON.stringify(page.changes);
-    if (text !== this.shown) {
-      const focused = document.activeElement?.getAttribute("data-change");
-      fill(this.body, page.changes.map(row));
-      const same = focused && this.body.querySelector(`[data-change="${CSS.escape(focused)}"]`);
-      if (same) /** @type {HTMLElement} */ (same).focus();
+  /** Everything that the page shows. @param {AbortSignal} signal */
+  async ask(signal) {
+    const { filter, pager } = this;
+    const query = filter.query;
+    const first = pager.cursor === null;
+    const counted = (/** @type {string} */ state) =>
+      get("v1/changes", { ...query, state, limit: 1, explain: false }, signal);
+    const [page, confirmed, suspected, overview, incidents] = await Promise.all([
+      get("v1/changes", { ...query, cursor: pager.cursor, limit: PAGE, around: AROUND }, signal),
+      counted("confirmed"),
+      counted("suspected"),
+      get("v1/overview", { ...filter.ids, limit: 3 * STEADY, labels: 48 }, signal),
+      filter.plain ? readIncidents(filter.span, signal) : null,
+    ]);
+    const last = confirmed.total || !filter.plain ? NONE : await this.before(signal);
+    return { page, confirmed, suspected, overview, incidents, first, last: last.changes[0] ?? null };
+  }
+
+  /** The newest confirmed change, whenever it was. @param {AbortSignal} signal */
+  before(signal) {
+    return get("v1/changes", { state: "confirmed", limit: 1 }, signal);
+  }
+
+  /** Show what was read; not while somebody reads, whose rows would move. @param {any} found */
+  take(found) {
+    const keys = found.page.changes.map(keyOf);
+    const added = keys.filter((/** @type {string} */ key) => !this.keys.has(key)).length;
+    if (this.shown && this.reading && added) {
+      this.held = found;
+      this.waiting.hidden = false;
+      this.waiting.textContent = plural(added, "new change");
+      return;
     }
+    this.draw(found);
+  }
+
+  /** Show what waited, from the top. */
+  catchUp() {
+    const found = this.held;
+    this.held = null;
+    this.waiting.hidden = true;
+    if (!found) return;
+    window.scrollTo(0, 0);
+    this.draw(found);
+  }
+
+  /** @param {any} found */
+  draw(found) {
+    const { page, overview, incidents, first } = found;
+    const members = new Set((incidents?.shown ?? []).flatMap((/** @type {any} */ each) => each.changes.map(keyOf)));
+    const single = page.changes.filter((/** @type {any} */ each) => !members.has(keyOf(each)));
+    const together = first ? (incidents?.shown ?? []) : [];
+    this.keys = new Set(page.changes.map(keyOf));
+    const text = JSON.stringify([single, together, overview.total, this.unfolded]);
+    if (text !== this.shown) this.rows(single, together, overview.total);
     this.shown = text;
     this.pager.draw(page.changes.length, page.total, page.cursor);
-    this.timeline.draw(page.timeline);
-    const streams = new Set(page.changes.map((/** @type {any} */ each) => each.stream)).size;
-    const whole = page.total === page.changes.length && page.total;
-    const said = plural(page.total, "change") + (whole ? ` of ${plural(streams, "stream")}` : "");
-    if (this.counted.textContent !== said) this.counted.textContent = said;
-    this.within.hidden = !this.between;
-    if (this.between)
-      fill(
-        this.within,
-        `From ${moment(this.between[0])} to ${moment(this.between[1])}`,
-        h("button", { type: "button", class: "small", click: () => this.narrow(null) }, "Show the whole time"),
-      );
+    this.pager.element.hidden = page.cursor === null && first;
+    this.say(found);
+    const quiet = overview.total - this.changed(found);
+    this.steady.hidden = !first || !overview.total || !this.filter.usual;
+    if (!this.steady.hidden) fill(this.steady, steadyParts(overview, this.quiet(found), quiet));
+    this.empty.hidden = overview.total > 0 && (page.total > 0 || this.filter.plain);
+    if (!this.empty.hidden) fill(this.empty, this.nothing(overview.total));
   }
 
-  /** What to do where there is nothing. @param {number|undefined} retained changes of any kind */
-  nothing(retained) {
-    if (retained === 0) return firstSteps("No stream has changed yet. Changes come from observations:");
-    const all = () => {
-      for (const [name, field] of Object.entries(this.fields))
-        field.value = { ...DEFAULTS, span: "all", state: "all" }[name] ?? "";
-      this.narrow(null);
+  /** Streams that changed or may have. @param {any} found */
+  changed({ page, confirmed, suspected }) {
+    return Math.max(page.streams, confirmed.streams, suspected.streams);
+  }
+
+  /** Streams of the overview that neither changed nor may have. @param {any} found */
+  quiet({ page, incidents, overview }) {
+    const changes = [...page.changes, ...(incidents?.shown ?? []).flatMap((/** @type {any} */ each) => each.changes)];
+    const changed = new Set(changes.map((each) => each.stream));
+    return overview.streams.filter((/** @type {any} */ each) => !changed.has(each.stream));
+  }
+
+  /** @param {any[]} single @param {any[]} together incidents @param {number} streams */
+  rows(single, together, streams) {
+    const focused = document.activeElement?.getAttribute("data-focus");
+    const suspected = single.filter((each) => each.state === "suspected");
+    const folds = suspected.length >= MANY && !this.unfolded;
+    const rows = [
+      ...single
+        .filter((each) => !folds || each.state !== "suspected")
+        .map((change) => ({ time: startOf(change).time, element: changeRow(change, streams) })),
+      ...together.map((incident) => ({ time: incident.start_time, element: incidentRow(incident) })),
+    ];
+    if (this.filter.newest) rows.sort((a, b) => Date.parse(b.time ?? 0) - Date.parse(a.time ?? 0));
+    const parts = [];
+    let day = "";
+    for (const { time, element } of rows) {
+      const named = this.filter.newest && time ? dayOf(time) : "";
+      if (named && named !== day) parts.push(h("li", { class: "day" }, named));
+      day = named || day;
+      parts.push(element);
+    }
+    fill(this.heads, parts.length ? columnHeads() : null);
+    fill(this.list, folds ? this.fold(suspected.length) : null, parts);
+    if (focused)
+      /** @type {HTMLElement|null} */ (
+        this.list.querySelector(`[data-focus="${CSS.escape(focused)}"]`)
+      )?.focus();
+  }
+
+  /** @param {number} n */
+  fold(n) {
+    const unfold = () => {
+      this.unfolded = true;
+      this.again();
     };
-    const other = retained ? ` ${count(retained)} are retained in all.` : "";
+    return h("li", { class: "change suspected" }, h("span", {}), h("button", { type: "button", click: unfold }, `Show ${plural(n, "suspected change")}`));
+  }
+
+  /** The heading, and what it is to be compared with. @param {any} found */
+  say({ page, confirmed, suspected, overview, incidents, last }) {
+    const { filter } = this;
+    const streams = overview.total;
+    const many = confirmed.streams;
+    const largest = incidents?.shown.reduce((/** @type {any} */ a, /** @type {any} */ b) => (a && a.streams >= b.streams ? a : b), null);
+    let answer;
+    if (!streams && !page.total) answer = filter.plain ? "No streams yet" : `No stream ${filter.words}`;
+    else if (!filter.usual) answer = `${plural(page.total, "change")} of ${plural(page.streams, "stream")} ${filter.words}`;
+    else if (!many) answer = `Nothing changed ${filter.when}`;
+    else answer = `${count(many)} of ${plural(Math.max(streams, many), "stream")}${filter.among} changed ${filter.when}`;
+    if (largest && many && filter.usual) answer += `, ${inWords(largest.streams)} of them at ${clock(largest.start_time)}`;
+    if (this.title.textContent !== answer) this.title.textContent = answer;
+    const quiet = streams - this.changed({ page, confirmed, suspected });
+    const parts = [];
+    if (suspected.streams) parts.push(`${count(suspected.streams)} suspected, `, `${count(Math.max(0, quiet))} steady.`);
+    else if (streams) parts.push(many ? `${count(Math.max(0, quiet))} steady.` : streams === 1 ? "The stream is steady." : `All ${plural(streams, "stream")} are steady.`);
+    const rate = incidents?.fleet.false_alarms_per_day;
+    if (rate > 0) parts.push(` By chance one false alarm in ${lasting(86400 / rate)}, over all streams.`);
+    if (last) {
+      const { time } = startOf(last);
+      const when = time ? `${dayOf(time)} ${clock(time)}, ` : "";
+      parts.push(` Last change: ${when}`, streamLink(last.stream, last.link && linkTo(last.stream)), `, ${wordsOf(last).what.toLowerCase()}.`);
+    }
+    fill(this.context, filter.usual ? parts : null);
+  }
+
+  /** What to do where there is nothing. @param {number} streams */
+  nothing(streams) {
+    if (!streams && this.filter.plain) return firstSteps("The first observation creates a stream:");
     return [
-      h("p", {}, `No change fits these filters.${other}`),
-      h("button", { type: "button", click: all }, "Show all retained changes"),
+      h("p", {}, "No change fits these filters."),
+      h("button", { type: "button", click: () => this.filter.reset() }, "Reset the filters"),
     ];
   }
 
@@ -239,27 +258,19 @@ class ChangesPage {
     this.polling.stop();
     this.news.stop();
     this.asked.abort();
-    window.clearTimeout(this.typing);
+    this.filter.close();
+    window.removeEventListener("scroll", this.scrolled);
   }
 }
 
-/** @param {any} found a change */
-function row(found) {
-  const at = `${linkTo(found.stream)}?at=${found.start}`;
-  const name = found.link
-    ? streamLink(found.stream, at, { "data-change": `${found.stream} ${found.id}` })
-    : [streamLink(found.stream, null), h("span", { class: "note block" }, "deleted")];
-  const cells = [
-    [moment(found.confirmed_time ?? found.suspected_time), h("span", { class: "note block" }, `observation ${count(found.start)}`)],
-    direction(found) || "–",
-    h("span", { title: START.about }, percent(found.probability)),
-    found.explanation?.text ?? "–",
-    badge(found.state),
-  ];
+function keysLine() {
+  const key = (/** @type {string} */ name) => h("kbd", {}, name);
   return h(
-    "tr",
-    { role: "row" },
-    h("th", { scope: "row", role: "rowheader" }, name),
-    cells.map((cell, i) => h("td", { role: "cell", "data-label": HEADS[i + 1] }, cell)),
+    "p",
+    { class: "keys note" },
+    h("span", {}, key("j"), " ", key("k"), " next, previous"),
+    h("span", {}, key("enter"), " open"),
+    h("span", {}, key("/"), " find a stream"),
+    h("span", {}, key("f"), " filter"),
   );
 }

@@ -43,7 +43,7 @@ export function layout(more = {}) {
     font: { family: "system-ui, sans-serif", size: 12, color: colour("quiet") },
     margin: { l: 54, r: 16, t: 24, b: 36 },
     hoverlabel: {
-      bgcolor: colour("surface"),
+      bgcolor: colour("page"),
       bordercolor: colour("line"),
       font: { color: colour("ink") },
     },
@@ -66,13 +66,11 @@ export class Chart {
   constructor(title, drawing) {
     this.drawing = drawing;
     this.box = h("div", { class: "plot", role: "img", "aria-label": title });
-    this.words = h("figcaption", { class: "note" });
-    this.element = h("figure", { class: "chart" }, this.box, this.words);
+    this.element = h("figure", { class: "chart" }, this.box);
     this.closed = this.busy = this.again = false;
     this.unfollow = onTheme(() => this.draw());
     this.plotly = /** @type {any} */ (null);
-    this.onZoom = () => {};
-    this.asked = /** @type {any} */ (null); // what is to be shown, once nothing is being drawn
+    this.onZoom = (/** @type {[number, number]|null} */ _) => {}; // of the horizontal axis; null: all of it
   }
 
   /** @param {string} title */
@@ -92,15 +90,7 @@ export class Chart {
       fill(this.box, h("p", { class: "empty" }, missing(error)));
     }
     this.busy = false;
-    this.settle();
     if (this.again) this.draw();
-  }
-
-  /** Show what was asked for: while something is being drawn it would be lost. */
-  settle() {
-    if (this.busy || !this.plotly || !this.asked) return;
-    this.plotly.relayout(this.box, this.asked);
-    this.asked = null;
   }
 
   async render() {
@@ -108,29 +98,18 @@ export class Chart {
     this.label(says);
     const begun = this.box.classList.contains("js-plotly-plot");
     await this.plotly.react(this.box, data, wanted, CONFIG);
-    if (!begun) /** @type {any} */ (this.box).on("plotly_relayout", () => this.onZoom());
+    if (!begun) /** @type {any} */ (this.box).on("plotly_relayout", (/** @type {any} */ news) => this.zoomed(news));
     this.box.dataset.drawn = String(Number(this.box.dataset.drawn ?? 0) + 1);
   }
 
-  /** @returns {[number, number]|null} what of the horizontal axis is shown */
-  range() {
-    const axis = /** @type {any} */ (this.box)._fullLayout?.xaxis;
-    return axis ? axis.range.map(Number) : null;
+  /** @param {any} news what somebody changed of the layout */
+  zoomed(news) {
+    if (news["xaxis.autorange"]) this.onZoom(null);
+    else if ("xaxis.range[0]" in news) this.onZoom([news["xaxis.range[0]"], news["xaxis.range[1]"]]);
   }
 
   get width() {
     return this.box.clientWidth;
-  }
-
-  /** @param {number} from @param {number} to */
-  zoom(from, to) {
-    this.asked = { "xaxis.range": [from, to] };
-    this.settle();
-  }
-
-  reset() {
-    this.asked = { "xaxis.autorange": true };
-    this.settle();
   }
 
   close() {

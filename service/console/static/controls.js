@@ -15,7 +15,7 @@ export const finds = (stream, text) =>
   text.startsWith("^") ? stream.startsWith(text.slice(1)) : stream.includes(text);
 
 /** A search as words. @param {string} text */
-export const inWords = (text) =>
+export const searched = (text) =>
   text.startsWith("^") ? `beginning with “${text.slice(1)}”` : `with “${text}”`;
 
 /** The field of the search. @param {string} value @param {() => void} typed */

@@ -131,11 +131,11 @@ export function marked(text) {
 }
 
 /** @param {string} title @param {...any} children */
-export function card(title, ...children) {
-  const id = `card-${title.toLowerCase().replace(/[^a-z]+/g, "-")}`;
+export function section(title, ...children) {
+  const id = `section-${title.toLowerCase().replace(/[^a-z]+/g, "-")}`;
   return h(
     "section",
-    { class: "card", "aria-labelledby": id },
+    { class: "section", "aria-labelledby": id },
     h("h2", { id }, title),
     ...children,
   );

@@ -57,7 +57,7 @@ export function csvDrop(target, done) {
       place,
       h(
         "section",
-        { class: "card", "aria-label": "Streams from CSV" },
+        { class: "section", "aria-label": "Streams from CSV" },
         h("p", {}, `${plural(rows, "observation")} of ${names.slice(0, LISTED).join(", ")}${more}.${timed}`),
         h("div", { class: "buttons" }, create, h("button", { type: "button", click: () => fill(place) }, "Cancel")),
       ),
@@ -68,7 +68,7 @@ export function csvDrop(target, done) {
   /** @param {import("./csv.js").Streams} streams */
   async function post(streams) {
     const said = h("p", { class: "note", role: "status" });
-    fill(place, h("section", { class: "card" }, said));
+    fill(place, h("section", { class: "section" }, said));
     try {
       let n = 0;
       for (const [stream, observations] of streams) {
@@ -82,7 +82,7 @@ export function csvDrop(target, done) {
       return;
     }
     const links = [...streams.keys()].slice(0, LISTED).flatMap((stream) => [streamLink(stream), " "]);
-    fill(place, h("section", { class: "card" }, h("p", {}, `Created ${plural(streams.size, "stream")}: `, links)));
+    fill(place, h("section", { class: "section" }, h("p", {}, `Created ${plural(streams.size, "stream")}: `, links)));
     announce(`Created ${plural(streams.size, "stream")}.`);
     done();
   }

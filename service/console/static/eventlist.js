@@ -1,22 +1,19 @@
 // Changepoints and anomalies of one stream, with feedback on changepoints.
 
 import { pathOf, send } from "./api.js";
+import { sentenceParts, wordsOf } from "./changerow.js";
 import { announce, fill, h } from "./dom.js";
-import { brief, count, direction, percent, plural, sentence, standing } from "./format.js";
+import { brief, count, number, plural, sentence, standing } from "./format.js";
 import { problem } from "./problems.js";
-import { START, badge } from "./row.js";
+import { badge } from "./row.js";
 
-const HEADS = ["State", "Began at", "Suspected", "Confirmed", "Size", START.head, "Feedback"];
+const HEADS = ["State", "Began", "What changed", "Interval of the start", "Confirmed", "Feedback"];
 const SHOWN = 100;
 const SHOWN_STARTS = 20;
 const KINDS = { all: "changes and anomalies", change: "changes", anomaly: "anomalies" };
 
 /** Whether an event is folded away: what somebody gave feedback on stays. @param {any} event */
 const folds = (event) => event.state === "withdrawn" && event.verdict === null;
-
-/** Where a change began, as an interval. @param {any} event */
-const likely = ({ earliest, latest, coverage }) =>
-  `${count(earliest)} to ${count(latest)} (${percent(coverage)})`;
 
 export class EventList {
   /**
@@ -47,33 +44,20 @@ export class EventList {
       required: true,
       inputmode: "numeric",
     });
+    const heads = HEADS.map((head) => h("th", { scope: "col", role: "columnheader" }, head));
     this.element = h(
       "div",
       {},
       this.trouble,
-      h("div", { class: "toolbar" }, h("label", { for: "kind" }, "List"), this.kind),
+      h("div", { class: "buttons" }, h("label", { for: "kind" }, "List"), this.kind),
       h(
         "div",
-        { class: "scroll of-events", role: "region", "aria-label": "List of events", tabindex: "0" },
+        { class: "scroll", role: "region", "aria-label": "List of events", tabindex: "0" },
         h(
           "table",
           { class: "events", role: "table" },
           h("caption", { class: "unseen" }, "Events, newest first"),
-          h(
-            "thead",
-            { role: "rowgroup" },
-            h(
-              "tr",
-              { role: "row" },
-              HEADS.map((head) =>
-                h(
-                  "th",
-                  { scope: "col", role: "columnheader", title: head === START.head ? START.about : null },
-                  head,
-                ),
-              ),
-            ),
-          ),
+          h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)),
           this.body,
         ),
       ),
@@ -147,7 +131,7 @@ export class EventList {
       { type: "button", class: "link", "data-focus": "fold", "aria-expanded": String(this.unfolded), click: flip },
       text,
     );
-    return h("tr", { role: "row", class: "fold" }, h("td", { role: "cell", colspan: HEADS.length }, button));
+    return h("tr", { role: "row" }, h("td", { role: "cell", colspan: HEADS.length }, button));
   }
 
   /** @param {any[]} segmentation @param {any} hindsight */
@@ -156,22 +140,22 @@ export class EventList {
     const starts = segmentation.slice(1).map((each) => count(each.start));
     const shown = starts.slice(-SHOWN_STARTS).join(", ");
     const more = starts.length > SHOWN_STARTS ? "…, " : "";
-    const found = starts.length ? `regimes begin at ${more}${shown}` : "a single regime";
+    const result = starts.length ? `regimes begin at ${more}${shown}` : "a single regime";
     const computed = hindsight?.seq ?? null;
     const kind =
       computed === null
         ? "Best segmentation, online"
         : `Best segmentation, in hindsight up to observation ${count(computed - 1)}`;
     const waits = hindsight?.status === "pending" ? " Hindsight is being computed." : "";
-    this.regimes.textContent = `${kind}: ${found}.${waits}`;
+    this.regimes.textContent = `${kind}: ${result}.${waits}`;
   }
 
   /** @param {any} event @param {(at: number) => string} timeAt */
   row(event, timeAt) {
-    const at = (/** @type {number|null} */ seq) =>
-      seq === null ? "–" : [count(seq), h("span", { class: "note block" }, timeAt(seq))];
     const strange = event.kind === "anomaly";
     const name = strange ? `anomaly-${event.id}` : String(event.id);
+    const at = (/** @type {number|null} */ seq) =>
+      seq === null || strange ? "–" : [timeAt(seq) || count(seq)];
     const begun = h(
       "button",
       {
@@ -183,44 +167,29 @@ export class EventList {
       },
       strange ? `at ${count(event.start)}` : `#${event.id} at ${count(event.start)}`,
     );
+    const cells = [
+      badge(standing(event)),
+      [begun, h("span", { class: "note block" }, timeAt(event.start))],
+      strange ? unusual(event) : [sentenceParts(event), h("span", { class: "note block" }, wordsOf(event).more)],
+      event.coverage ? `${count(event.earliest)} to ${count(event.latest)}` : "–",
+      at(event.confirmed_at),
+      strange ? "–" : h("span", { class: "buttons" }, this.buttons(event, "list-")),
+    ];
     return h(
       "tr",
       { role: "row", "data-event": name, "data-kind": event.kind },
-      h("td", { role: "cell", "data-label": HEADS[0] }, badge(standing(event))),
-      h(
-        "td",
-        { "data-label": HEADS[1] },
-        begun,
-        h("span", { class: "note block" }, timeAt(event.start)),
-        event.coverage ? h("span", { class: "note block" }, likely(event)) : null,
-      ),
-      h("td", { role: "cell", "data-label": HEADS[2] }, at(strange ? null : event.suspected_at)),
-      h("td", { role: "cell", "data-label": HEADS[3] }, at(strange ? null : event.confirmed_at)),
-      h(
-        "td",
-        { role: "cell", "data-label": HEADS[4] },
-        direction(event) || "–",
-        event.explanation ? h("span", { class: "note block" }, event.explanation.text) : null,
-      ),
-      h(
-        "td",
-        { role: "cell", "data-label": strange ? "Anomaly" : HEADS[5] },
-        percent(event.probability),
-        strange ? h("span", { class: "note block" }, "anomaly") : null,
-      ),
-      h("td", { role: "cell", "data-label": HEADS[6] }, strange ? "–" : this.verdict(event)),
+      cells.map((cell, i) => h("td", { role: "cell", "data-label": HEADS[i] }, cell)),
     );
   }
 
-  /** @param {any} event */
-  verdict(event) {
+  /** Feedback on a change: whether it was one. @param {any} event @param {string} [place] tells buttons apart */
+  buttons(event, place = "") {
     const button = (/** @type {boolean} */ change, /** @type {string} */ word) =>
       h(
         "button",
         {
           type: "button",
-          class: "small",
-          "data-focus": `${change ? "yes" : "no"}-${event.id}`,
+          "data-focus": `${place}${change ? "yes" : "no"}-${event.id}`,
           "aria-pressed": String(event.verdict === change),
           "aria-label": `${word}: event ${event.id}, ${sentence(event)}`,
           click: () =>
@@ -228,12 +197,7 @@ export class EventList {
         },
         event.verdict === change ? `✓ ${word}` : word,
       );
-    return h(
-      "span",
-      { class: "pair stacked" },
-      button(true, "A change"),
-      button(false, "Not a change"),
-    );
+    return [button(true, "Real change"), button(false, "No change")];
   }
 
   /** @param {string} method @param {string} path @param {any} body @param {string} done */
@@ -250,4 +214,10 @@ export class EventList {
       this.element.removeAttribute("aria-busy");
     }
   }
+}
+
+/** A single observation that is unusual. @param {any} event */
+function unusual(event) {
+  const size = typeof event.size === "number" ? `, ${number(Math.abs(event.size), 2)} sd from its forecast` : "";
+  return `unusual value${size}`;
 }

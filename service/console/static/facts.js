@@ -1,8 +1,7 @@
-// A stream in a line of facts, below its name.
+// A stream in facts: what its belief is now, and by which rules.
 
 import { h } from "./dom.js";
-import { ago, alarms, count, number, percent, plural, rarely } from "./format.js";
-import { badge, probability } from "./row.js";
+import { ago, alarms, count, number, once, percent, plural } from "./format.js";
 
 /** @param {any} summary @param {any} belief as of now */
 export function factsOf(summary, belief) {
@@ -10,13 +9,12 @@ export function factsOf(summary, belief) {
     summary.regime_start === null
       ? "–"
       : plural(summary.seq - summary.awaited.length - summary.regime_start, "observation");
-  const state = summary.event ? badge("suspected") : summary.warming_up ? "warming up" : "steady";
-  const recent = belief?.recent_change_probability;
+  const state = summary.event ? "suspected" : summary.warming_up ? "warming up" : "steady";
   return [
     fact("Current regime", regime),
-    fact("P(changed)", probability(summary.changed_probability)),
-    fact("Evidence", rarely(summary.evidence)),
-    fact("P(recent change)", percent(recent)),
+    fact("P(changed)", percent(summary.changed_probability)),
+    fact("Evidence", once(summary.evidence)),
+    fact("P(recent change)", percent(belief?.recent_change_probability)),
     fact("State", state),
     fact("Observations", count(summary.seq)),
     fact("Mean log score", number(summary.mean_log_score, 3)),
@@ -30,18 +28,17 @@ export function factsOf(summary, belief) {
   ];
 }
 
-/** @param {string} name @param {HTMLElement} facts */
-export const headline = (name, facts) =>
-  h(
-    "div",
-    { class: "headline" },
-    h("p", { class: "crumb" }, h("a", { href: "#/" }, "Streams"), " /"),
-    h("h1", {}, name),
-    facts,
-  );
+/** The rules in one line. @param {any} summary */
+export function rulesOf(summary) {
+  const { settings, season, model } = summary;
+  const rule = settings.confirm_after
+    ? `confirms after ${plural(settings.confirm_after, "observation")}`
+    : `one false alarm in ${count(settings.false_alarm_every)} observations`;
+  return `${model}, ${rule}, ${season ? `season ${periods(season.periods)}` : "no season"}`;
+}
 
-/** @param {number[]} found */
-const periods = (found) => `every ${found.map(count).join(" and ")} observations`;
+/** @param {number[]} numbers */
+const periods = (numbers) => `every ${numbers.map(count).join(" and ")} observations`;
 
 /** @param {string} name @param {any} value */
 const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));

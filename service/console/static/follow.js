@@ -1,6 +1,6 @@
 // What is known of one stream, and how it is kept up to date.
 
-import { get, pathOf } from "./api.js";
+import { get, pathOf, send } from "./api.js";
 
 const PAGE = 1000; // observations that one call answers at most
 const BELIEFS = 500; // that are kept, and that one rerun answers at most
@@ -19,6 +19,8 @@ export class Followed {
     this.hindsight = /** @type {any} */ (null); // how far the segmentation is one in hindsight
     this.beliefs = /** @type {Map<number, any>} */ (new Map());
     this.belief = /** @type {any} */ (null); // as of now, whole
+    this.rerun = 0; // how often beliefs were forgotten, which a rerun computes
+    this.ahead = /** @type {any} */ (null); // forecast of the next observation
     this.loaded = false; // whether everything was read; what comes then is added
     this.next = 0; // position of the observation to come
     this.came = /** @type {{kind: string, data: any}[]} */ ([]); // and is to be taken in
@@ -54,6 +56,7 @@ export class Followed {
   forget() {
     this.observations = [];
     this.beliefs = new Map();
+    this.rerun += 1;
     this.belief = null;
     this.loaded = false;
   }
@@ -77,6 +80,7 @@ export class Followed {
   corrected() {
     return this.inTurn(async () => {
       this.beliefs = new Map();
+      this.rerun += 1;
       await Promise.all([this.readEvents(true), this.readBelief()]);
       return true;
     });
@@ -101,7 +105,7 @@ export class Followed {
     if (!more) return;
     this.more = false; // until another comes
     try {
-      await this.readBelief();
+      await Promise.all([this.readBelief(), this.readAhead()]);
     } catch (error) {
       this.more = true;
       throw error;
@@ -145,7 +149,7 @@ export class Followed {
     this.summary = summary;
     await this.readObservations();
     // In this order: the belief would wait for hindsight, which reading events may begin.
-    await this.readBelief();
+    await Promise.all([this.readBelief(), this.readAhead()]);
     await this.readEvents();
     this.told = this.said;
     this.more = false;
@@ -183,6 +187,15 @@ export class Followed {
     this.segmentation = found.segmentation;
     this.hindsight = found.hindsight;
     if (this.loaded && !expected) changed.forEach(this.onChange);
+  }
+
+  /** Forecast the next value; of some streams none can be made, such as of those with inputs. */
+  async readAhead() {
+    const { warming_up, x_dim, seq } = this.summary;
+    if (warming_up || x_dim || !seq) return;
+    const body = { quantiles: [0.05, 0.5, 0.95] };
+    const answer = await send("POST", pathOf(this.stream, "/predictions"), body).catch(() => null);
+    this.ahead = answer?.predictions[0] ?? null;
   }
 
   async readBelief() {

@@ -1,8 +1,6 @@
 // Numbers, times and events in words.
 
 const MIDNIGHT = /T00:00:00(\.0+)?(Z|\+00:00)$/;
-const WAYS = { up: "▲ up", down: "▼ down" };
-export const STATES = { suspected: "suspected", confirmed: "confirmed", withdrawn: "withdrawn" };
 const SIGNS = { suspected: "?", confirmed: "✓", withdrawn: "✕", anomaly: "◇" };
 
 const DIGITS = 4;
@@ -45,16 +43,34 @@ export function percent(value) {
   return `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
 }
 
-/** How rarely evidence of a change gets as high by chance. @param {number|null|undefined} evidence */
-export function rarely(evidence) {
+/** How rarely evidence of a change gets as strong by chance. @param {number|null|undefined} evidence */
+export function once(evidence) {
   if (evidence === null || evidence === undefined) return "–";
   const every = Math.max(1, Math.round(Number(evidence.toPrecision(2))));
-  return `1 in ${every < 1e9 ? count(every) : every.toExponential(0).replace("+", "")}`;
+  if (every >= 1e9) return "once in a billion+";
+  return every < 1e6 ? `once in ${count(every)}` : `once in ${number(every / 1e6, 2)} million`;
+}
+
+const UNITS = /** @type {[string, number, number][]} */ ([
+  ["s", 1, 90],
+  ["min", 60, 90],
+  ["h", 3600, 60],
+  ["days", 86400, 730],
+]);
+const YEAR_S = 365.25 * 86400;
+const CENTURY = 100;
+
+/** A length of time, in the unit that fits. @param {number} seconds */
+export function lasting(seconds) {
+  for (const [unit, size, most] of UNITS)
+    if (seconds < most * size) return `${count(Math.max(1, Math.round(seconds / size)))} ${unit}`;
+  const years = Math.round(seconds / YEAR_S);
+  return years < CENTURY ? `${years} years` : "a century+";
 }
 
 /** How rarely a stream may raise a false alarm, in observations and in days. @param {any} period */
 export const alarms = (period) =>
-  `${rarely(period.false_alarm_every)}, one in ${plural(Math.round(period.days), "day")}`;
+  `${once(period.false_alarm_every)}, one in ${plural(Math.round(period.days), "day")}`;
 
 /** @param {string|null|undefined} time RFC 3339 */
 export function moment(time) {
@@ -74,6 +90,38 @@ export function brief(time) {
   return whole.startsWith(`${today} `) ? whole.slice(11) : whole;
 }
 
+/** Hours and minutes; with seconds where there are any; of days their date. @param {string} time */
+export function clock(time) {
+  const whole = moment(time);
+  return whole.length < 12 ? whole : whole.slice(11).replace(/:00$/, "");
+}
+
+/** Two moments. @param {string} from @param {string} to */
+export function between(from, to) {
+  const [a, b] = [clock(from), clock(to)];
+  return a === b ? a : `${a}–${b}`;
+}
+
+/** The day of a moment, as one says it. @param {string} time */
+export function dayOf(time) {
+  const at = new Date(time);
+  const now = new Date();
+  const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
+  const days = (midnight - new Date(at.getFullYear(), at.getMonth(), at.getDate()).getTime()) / 864e5;
+  if (days > -0.5 && days < 0.5) return "Today";
+  if (days > 0.5 && days < 1.5) return "Yesterday";
+  const year = at.getFullYear() === now.getFullYear() ? undefined : "numeric";
+  return at.toLocaleDateString("en-GB", { day: "numeric", month: "short", year });
+}
+
+const WORDS = "no one two three four five six seven eight nine ten eleven twelve".split(" ");
+
+/** A small number as a word. @param {number} n */
+export const inWords = (n) => WORDS[n] ?? count(n);
+
+/** @param {string} text */
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
 /** @param {string|null|undefined} time */
 export function ago(time) {
   const seconds = time ? (Date.now() - Date.parse(time)) / 1000 : NaN;
@@ -86,14 +134,6 @@ export function ago(time) {
     if (seconds >= size) return `${Math.floor(seconds / size)} ${unit} ago`;
   }
   return seconds < 3 ? "just now" : `${Math.floor(seconds)} s ago`;
-}
-
-/** @param {any} event @returns {string} "▼ down by 1.9 sd" */
-export function direction(event) {
-  if (!event.direction) return "";
-  const way = WAYS[/** @type {"up"|"down"} */ (event.direction)];
-  const size = typeof event.size === "number" ? ` by ${number(Math.abs(event.size), 2)} sd` : "";
-  return way + size;
 }
 
 /** @param {string} state */

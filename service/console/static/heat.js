@@ -73,9 +73,7 @@ export function heat(beliefs, seqs, axis, scale) {
   const bar = {
     title: { text: "probability", side: "right" },
     thickness: 10,
-    len: 0.27,
-    y: 0,
-    yanchor: "bottom",
+    len: 0.9,
     outlinewidth: 0,
     tickvals: [-4, -3, -2, -1, 0],
     ticktext: ["0.01 %", "0.1 %", "1 %", "10 %", "100 %"],

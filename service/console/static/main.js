@@ -4,8 +4,13 @@ import { forgetKey, hasKey, reconsider } from "./api.js";
 import { byId, fill } from "./dom.js";
 import { Feed } from "./events.js";
 import { showChanges } from "./changes.js";
+import { Finder } from "./finder.js";
+import { showIncident } from "./incident.js";
+import { setUpKeys } from "./keys.js";
+import { showMissing } from "./missing.js";
 import { showModel, showModels } from "./models.js";
 import { problem } from "./problems.js";
+import { showReference } from "./reference.js";
 import { showStream } from "./stream.js";
 import { showStreams } from "./streams.js";
 import { setUpTheme } from "./theme.js";
@@ -51,11 +56,14 @@ function decoded(text) {
 function open() {
   const main = byId("main");
   const { page, name, query } = route();
+  if (page === "incidents" && name) return showIncident(main, name, feed);
   if (page === "streams" && name) return showStream(main, name, query, feed);
+  if (page === "streams") return showStreams(main, query, feed);
   if (page === "models" && name) return showModel(main, name, feed);
   if (page === "models") return showModels(main, feed);
-  if (page === "changes") return showChanges(main, query, feed);
-  return showStreams(main, query, feed);
+  if (page === "api") return showReference(main, feed);
+  if (page === "") return showChanges(main, query, feed);
+  return showMissing(main, `#/${page}`, feed);
 }
 
 function show() {
@@ -80,7 +88,7 @@ function show() {
   first = false;
 }
 
-setUpTheme(byId("theme"));
+setUpTheme(document.querySelectorAll("[data-theme-button]"));
 byId("where").textContent = location.host;
 byId("key").hidden = !hasKey();
 byId("key").addEventListener("click", () => {
@@ -93,5 +101,8 @@ byId("skip").addEventListener("click", (/** @type {Event} */ event) => {
   event.preventDefault();
   byId("main").focus();
 });
+const finder = new Finder();
+byId("finder").addEventListener("click", () => finder.open());
+setUpKeys(() => finder.open());
 window.addEventListener("hashchange", show);
 show();

@@ -1,124 +1,148 @@
-// What is marked in the chart of a stream: changes, titles, times.
+// What is marked in the charts of a stream: levels of regimes, intervals of starts, times.
 
-import { brief, rarely, sign } from "./format.js";
+import { between, brief, digitsOf, number, once } from "./format.js";
+import { linesOf } from "./pictures.js";
+import { one } from "./series.js";
 import { colour } from "./theme.js";
 
 const TICK = 105; // pixels that a date and a time want
-const LONG_TITLE = 500; // pixels that it takes
-const MARK = 120; // pixels of "✓ #16 confirmed"
-const DASHES = { confirmed: "solid", suspected: "dash", withdrawn: "dot" };
-
-/** @param {import("./series.js").Shown} shown @param {number[]} seqs */
-export function lines(shown, seqs) {
-  const line = (
-    /** @type {any} */ each,
-    /** @type {string} */ name,
-    /** @type {number} */ from,
-  ) => ({
-    type: "line",
-    x0: each.start - 0.5,
-    x1: each.start - 0.5,
-    y0: from,
-    y1: 1,
-    yref: "paper",
-    line: {
-      color: colour(name),
-      width: each.state === "confirmed" ? 2 : 1.2,
-      dash: DASHES[/** @type {keyof typeof DASHES} */ (each.state)],
-    },
-  });
-  const tried = shown.tried?.answer.events ?? [];
-  return [
-    ...(shown.threshold === null ? [] : [alarm(shown.threshold)]),
-    ...within(shown.events, seqs).map((each) => line(each, `state-${each.state}`, 0)),
-    ...within(tried, seqs)
-      .filter((each) => each.state !== "withdrawn")
-      .map((each) => ({
-        ...line(each, "tried", 0.46),
-        line: { color: colour("tried"), width: 1.6, dash: "dashdot" },
-      })),
-  ];
-}
-
-/** The evidence that confirms a change. @param {number} threshold */
-const alarm = (threshold) => ({
-  type: "line",
-  xref: "paper",
-  x0: 0,
-  x1: 1,
-  yref: "y2",
-  y0: threshold, // as it is on a logarithmic axis, too
-  y1: threshold,
-  line: { color: colour("quiet"), width: 1, dash: "dash" },
-});
 
 /** @param {any[]} events @param {number[]} seqs */
 const within = (events, seqs) =>
-  events.filter((each) => each.start > seqs[0] && each.start <= seqs[seqs.length - 1]);
+  events
+    .filter((each) => each.state !== "withdrawn" && each.start > seqs[0] && each.start <= seqs[seqs.length - 1])
+    .sort((a, b) => a.start - b.start);
 
-/** Whether another change follows too soon for the whole text beside the line.
- * @param {any} event @param {any[]} all @param {number} room observations that it takes */
-const crowded = (event, all, room) =>
-  all.some((each) => each.start > event.start && each.start < event.start + room);
+/** Of the change that the page is about all is in its colour; of others nothing. @param {any} event @param {any} lead */
+const tone = (event, lead) => (event.id === lead?.id ? event.state : "quiet");
 
-/**
- * @param {import("./series.js").Shown} shown @param {number[]} seqs @param {number[][]} panels
- * @param {number} width of the chart, in pixels
- */
-export function notes(shown, seqs, panels, width) {
-  const room = (seqs.length * MARK) / Math.max(width, MARK);
-  const titles = [
-    "",
-    (width < LONG_TITLE ? "Evidence" : "Evidence that the regime has changed") +
-      (shown.threshold === null ? "" : ` · confirmed at ${rarely(shown.threshold)}, dashed`),
-    "Run-length belief",
-    "Run-length belief, what if",
-  ];
-  const heads = panels
-    .map(([, top], i) => ({
-      text: titles[i],
-      x: 0,
-      xref: "paper",
-      xanchor: "left",
-      y: top,
-      yref: "paper",
-      yanchor: "bottom",
-      showarrow: false,
-      font: { color: colour("ink"), size: 12 },
-    }))
-    .slice(1);
-  const marks = within(shown.events, seqs)
-    .filter((each) => each.state !== "withdrawn")
-    .map((each, i, all) => ({
-      text: `${sign(each.state)} #${each.id}${crowded(each, all, room) ? "" : ` ${each.state}`}`,
-      x: each.start - 0.5,
-      xanchor: "left",
-      xshift: 3,
-      y: 1,
-      yref: "paper",
-      yanchor: "top",
-      showarrow: false,
-      font: { color: colour(`state-${each.state}`), size: 11 },
-      bgcolor: colour("surface"),
-      opacity: 0.9,
-    }));
-  const tried = within(shown.tried?.answer.events ?? [], seqs)
-    .filter((each) => each.state !== "withdrawn")
-    .map((each) => ({
-      text: `what if: ${each.state}`,
-      x: each.start - 0.5,
-      xanchor: "left",
-      xshift: 3,
-      y: panels[0][0],
-      yref: "paper",
-      yanchor: "bottom",
-      showarrow: false,
-      font: { color: colour("tried"), size: 11 },
-      bgcolor: colour("surface"),
-      opacity: 0.9,
-    }));
-  return [...heads, ...marks, ...tried];
+/** @param {import("./series.js").Shown} shown @param {number[]} seqs */
+export function regimes(shown, seqs) {
+  const events = within(shown.events, seqs);
+  const last = seqs[seqs.length - 1];
+  const shapes = events.flatMap((event, i) => {
+    const before = i ? events[i - 1].start - event.start : seqs[0] - event.start;
+    const after = (events[i + 1]?.start ?? last) - event.start;
+    const { past, now } = linesOf(event, before, after);
+    const named = event.explanation?.output ?? null;
+    if (named !== null && event.explanation?.kind !== "share" && named !== shown.output) return [band(event, shown.lead)];
+    const line = (/** @type {import("./pictures.js").Line} */ each, /** @type {string} */ name, /** @type {boolean} */ dashed) => ({
+      type: "line",
+      x0: event.start + each.from - 0.5,
+      x1: event.start + each.to - 0.5,
+      y0: each.at(each.from),
+      y1: each.at(each.to),
+      line: { color: colour(name), width: 2, dash: dashed ? "dash" : "solid" },
+    });
+    // What is before the first one; of the others that is the level after the one before.
+    const old = i && events[i - 1].explanation?.kind === event.explanation?.kind ? [] : past;
+    return [
+      band(event, shown.lead),
+      ...old.map((each) => line(each, "quiet", false)),
+      ...now.map((each) => line(each, tone(event, shown.lead), event.state === "suspected")),
+    ];
+  });
+  const tried = within(shown.tried?.answer.events ?? [], seqs).map((each) => ({
+    type: "line",
+    x0: each.start - 0.5,
+    x1: each.start - 0.5,
+    yref: "paper",
+    y0: 0,
+    y1: 1,
+    line: { color: colour("tried"), width: 1.6, dash: "dashdot" },
+  }));
+  return [...shapes, ...tried];
 }
+
+/** The interval of a start, or the start alone. @param {any} event @param {any} lead */
+function band(event, lead) {
+  const name = tone(event, lead);
+  return {
+    type: "rect",
+    name: "start",
+    x0: (event.earliest ?? event.start) - 0.5,
+    x1: (event.latest ?? event.start) + 0.5,
+    yref: "paper",
+    y0: 0,
+    y1: 1,
+    layer: "below",
+    fillcolor: colour(name === "quiet" ? "band" : `${name}-tint`),
+    line: { width: 0 },
+  };
+}
+
+/** The evidence that confirms a change, as a line with its words. @param {import("./series.js").Shown} shown */
+export function evidenceLines(shown) {
+  if (shown.threshold === null) return {};
+  const line = {
+    type: "line",
+    xref: "paper",
+    x0: 0,
+    x1: 1,
+    y0: shown.threshold, // as it is on a logarithmic axis, too
+    y1: shown.threshold,
+    line: { color: colour("quiet"), width: 1, dash: "dash" },
+  };
+  const text = note(`confirmed from ${once(shown.threshold)}`, "quiet", {
+    xref: "paper",
+    x: 0,
+    xanchor: "left",
+    y: Math.log10(shown.threshold), // as annotations have it
+    yanchor: "bottom",
+  });
+  return { shapes: [line], annotations: [text] };
+}
+
+/** @param {string} text @param {string} name of its colour @param {any} place */
+const note = (text, name, place) => ({
+  text,
+  showarrow: false,
+  font: { color: colour(name), size: 12 },
+  ...place,
+});
+
+/** Words on the levels, in place of a legend. @param {import("./series.js").Shown} shown @param {number[]} seqs @param {boolean} narrow */
+export function notes(shown, seqs, narrow) {
+  const { lead } = shown;
+  const digits = digitsOf([one(lead?.before?.mean, shown.output), one(lead?.after?.mean, shown.output)]);
+  const parts = [];
+  if (lead && lead.start > seqs[0]) {
+    const level = (/** @type {any} */ side, /** @type {string} */ when, /** @type {string} */ name, /** @type {any} */ place) => {
+      const mean = one(side?.mean, shown.output);
+      const sd = one(side?.sd, shown.output);
+      if (mean === null) return;
+      const spread = sd === null ? "" : `± ${number(sd, 2)}`;
+      const value = lead.explanation?.kind === "spread" ? spread : number(mean, digits);
+      const more = value === spread || narrow || !spread ? "" : `, ${spread}`;
+      parts.push(note(`${value} ${when}${more}`, name, { y: 1, yref: "paper", yanchor: "top", ...place }));
+    };
+    level(lead.before, "before", "ink", { x: lead.start - 0.5, xanchor: "right", xshift: -8 });
+    level(lead.after, "since", lead.state === "withdrawn" ? "quiet" : lead.state, { x: lead.start - 0.5, xanchor: "left", xshift: 12 });
+  }
+  if (lead && lead.start > seqs[0] && lead.state !== "withdrawn") {
+    const [from, to] = [lead.earliest ?? lead.start, lead.latest ?? lead.start];
+    const times = [from, to].map((at) => shown.observations[at - seqs[0]]?.time);
+    if (times[0] && times[1])
+      parts.push(note(`<b>${between(times[0], times[1])}</b>`, lead.state, { x: (from + to) / 2, y: 0, yref: "paper", yanchor: "top", yshift: -4, bgcolor: colour("page") }));
+  }
+  const ahead = shown.ahead?.predictive?.quantiles;
+  const low = one(ahead?.["0.05"], shown.output);
+  const high = one(ahead?.["0.95"], shown.output);
+  if (low !== null && high !== null && !narrow) {
+    const places = digitsOf([low, high]);
+    const words = `next<br>${number(low, Math.min(4, places))}–<br>${number(high, Math.min(4, places))}`;
+    parts.push(note(words, "quiet", { xref: "paper", x: 1, xanchor: "left", xshift: 8, y: one(ahead["0.5"], shown.output), align: "left" }));
+  }
+  for (const each of within(shown.tried?.answer.events ?? [], seqs))
+    parts.push(note(`what if: ${each.state}`, "tried", { x: each.start - 0.5, xanchor: "left", xshift: 4, y: 0, yref: "paper", yanchor: "bottom" }));
+  return parts;
+}
+
+const MINUTE = 60_000;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+// Steps between times that one reads easily.
+const STEPS = [1000, 5000, 15_000, 30_000, ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 7, 14].map((n) => n * DAY)];
 
 /**
  * Times in place of positions where there are any.
@@ -127,20 +151,45 @@ export function notes(shown, seqs, panels, width) {
 export function ticks(seen, range, width) {
   if (seen.length < 2 || !seen.every((each) => each.time))
     return { title: { text: "observation" }, tickmode: "auto" };
-  const first = seen[0].seq,
-    last = seen[seen.length - 1].seq;
-  const from = Math.max(first, Math.ceil(range?.[0] ?? first)),
-    to = Math.min(last, Math.floor(range?.[1] ?? last));
-  const step = Math.max(1, Math.round(((to - from) * TICK) / Math.max(width, 3 * TICK)));
-  const at = [];
-  for (let seq = from; seq <= to; seq += step) at.push(seq);
+  const first = seen[0].seq;
+  const from = Math.max(0, Math.ceil(range?.[0] ?? first) - first);
+  const to = Math.min(seen.length - 1, Math.floor(range?.[1] ?? Infinity) - first);
+  const most = Math.max(2, Math.floor(width / TICK));
+  const at = round(seen.slice(from, to + 1).map((each) => Date.parse(each.time)), most).map((i) => from + i);
   return {
     tickmode: "array",
     tickangle: 0,
-    tickvals: at,
-    ticktext: at.map((seq) => short(brief(seen[seq - first]?.time))),
+    tickvals: at.map((i) => first + i),
+    ticktext: at.map((i) => short(brief(seen[i].time))),
   };
 }
 
-/** @param {string} text a year says enough where it is the first of January */
-const short = (text) => (text.endsWith("-01-01") ? text.slice(0, 4) : text.replace(" ", "<br>"));
+/** Round times between two. @param {number} from @param {number} to in ms @param {number} most */
+export function roundTimes(from, to, most) {
+  const step = STEPS.find((each) => (to - from) / each <= most);
+  if (!step) return [];
+  const zone = new Date(from).getTimezoneOffset() * MINUTE;
+  const times = [];
+  for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to; at += step) times.push(at);
+  return times;
+}
+
+/** Which of some times are the first after round ones; of times too far apart for that every so many.
+ * @param {number[]} times @param {number} most */
+function round(times, most) {
+  const span = times[times.length - 1] - times[0];
+  const step = STEPS.find((each) => span / each <= most);
+  if (!step) {
+    const every = Math.max(1, Math.ceil(times.length / most));
+    return times.map((_, i) => i).filter((i) => i % every === 0);
+  }
+  const zone = new Date(times[0]).getTimezoneOffset() * MINUTE;
+  const slot = (/** @type {number} */ time) => Math.floor((time - zone) / step);
+  return times.map((_, i) => i).filter((i) => (i ? slot(times[i]) > slot(times[i - 1]) : (times[0] - zone) % step === 0));
+}
+
+/** @param {string} text a year says enough where it is the first of January; seconds only where there are any */
+const short = (text) => {
+  if (text.endsWith("-01-01")) return text.slice(0, 4);
+  return text.replace(/:00$/, "").replace(" ", "<br>");
+};

@@ -1,7 +1,7 @@
 // Models: what there is to choose from, and what is known of one.
 
 import { get } from "./api.js";
-import { card, fill, h, marked, pairs, table } from "./dom.js";
+import { fill, h, marked, pairs, section, table } from "./dom.js";
 import { number, percent, plural, setting } from "./format.js";
 import { problem } from "./problems.js";
 import { reportParts } from "./report.js";
@@ -12,7 +12,7 @@ import { reportParts } from "./report.js";
  */
 export function showModels(main, feed) {
   const place = h("div", {}, h("p", { class: "empty" }, "Loading."));
-  fill(main, h("div", { class: "headline" }, h("h1", {}, "Models")), place);
+  fill(main, h("div", { class: "head" }, h("h1", {}, "Models")), place);
   feed.pause(); // nothing here changes by events
   const read = async () => {
     try {
@@ -21,7 +21,7 @@ export function showModels(main, feed) {
         place,
         h(
           "div",
-          { class: "card flush" },
+          { class: "section" },
           table(
             "Models available to streams",
             ["Model", "Description", "Kind", "Inputs", "Labels", "Hazard", "Versions"],
@@ -63,12 +63,8 @@ export function showModel(main, name, feed) {
   let closed = false;
   fill(
     main,
-    h(
-      "div",
-      { class: "headline" },
-      h("p", { class: "crumb" }, h("a", { href: "#/models" }, "Models"), " /"),
-      h("h1", {}, name),
-    ),
+    h("p", { class: "crumb" }, h("a", { href: "#/models" }, "Models"), " /"),
+    h("div", { class: "head" }, h("h1", {}, name)),
     place,
   );
   feed.pause(); // nothing here changes by events
@@ -113,8 +109,8 @@ function about(model, version, choose) {
   const rows = [
     ["Reference", h("code", {}, version.version ? `${model.name}@${version.version}` : model.name)],
     ["Kind", version.kind],
-    ["Input dimension", version.x_dim ?? "any"],
-    ["Label dimension", version.y_dim ?? "any"],
+    ["Inputs", version.x_dim ?? "any"],
+    ["Outputs", version.y_dim ?? "any"],
     ["Hazard", setting(version.hazard)],
   ];
   if (version.encoder)
@@ -135,13 +131,13 @@ function about(model, version, choose) {
       h("option", { value: each.version, selected: each === version }, each.version),
     ),
   );
-  return card(
+  return section(
     "About",
     h("p", {}, marked(version.description || model.description)),
     model.versions.length > 1
       ? h(
           "div",
-          { class: "toolbar" },
+          { class: "buttons" },
           h("label", { for: "version" }, "Version"),
           select,
           h("span", { class: "note" }, plural(model.versions.length, "version")),
@@ -153,7 +149,7 @@ function about(model, version, choose) {
 
 /** @param {any} training as model.json has it, where there is no report */
 function summaryOf(training) {
-  return card(
+  return section(
     "Training",
     pairs(Object.entries(training).map(([key, value]) => [key, setting(value)])),
   );

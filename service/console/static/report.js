@@ -1,14 +1,14 @@
 // A training report: the numbers that were published with a model.
 
 import { Chart, layout } from "./chart.js";
-import { card, h, pairs, table } from "./dom.js";
+import { h, pairs, section, table } from "./dom.js";
 import { count, number, percent, plural, setting } from "./format.js";
 import { colour } from "./theme.js";
 
 /** @param {any} report @param {Chart[]} charts @returns {any[]} */
 export function reportParts(report, charts) {
   return [
-    card(
+    section(
       "Training report",
       h(
         "div",
@@ -17,7 +17,7 @@ export function reportParts(report, charts) {
         h("div", {}, history(report, charts), environment(report)),
       ),
     ),
-    card(
+    section(
       "Configuration",
       h(
         "details",
@@ -96,7 +96,7 @@ function calibration(found) {
     "div",
     {},
     rows.length
-      ? table("Calibration: share of labels inside central intervals", ["Level", "Inside"], rows, {
+      ? table("Calibration: share of values inside central intervals", ["Level", "Inside"], rows, {
           numbers: [0, 1],
         })
       : null,
@@ -117,7 +117,7 @@ function history(report, charts) {
         x: seen.map((/** @type {any} */ each) => each.iteration),
         y: seen.map((/** @type {any} */ each) => each[name]),
         mode: "lines+markers",
-        line: { color: colour("label"), width: 1.6 },
+        line: { color: colour("value"), width: 1.6 },
         marker: { size: 4 },
         hovertemplate: "%{y:.4f}",
         name,

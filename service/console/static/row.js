@@ -1,30 +1,25 @@
 // One row of the list of streams, and the parts that other pages share.
 
 import { fill, h } from "./dom.js";
-import { ago, alarms, brief, count, digitsOf, direction, number, percent, rarely, sign } from "./format.js";
-import { sparkline } from "./sparkline.js";
+import { ago, alarms, clock, count, dayOf, digitsOf, number, once, percent, sign } from "./format.js";
+import { recentPicture } from "./pictures.js";
 
 export const HEADS = [
   "Stream",
-  "Recent labels",
-  "Last label",
+  "Recent values",
+  "Last value",
   "Current regime",
   "P(changed)",
   "Last change",
   "State",
   "Model",
 ];
+const WIDTH = 140; // of a picture
+const HEIGHT = 28;
+const LONGEST = 36; // characters of an id that are shown
 
 /** @param {string} stream */
 export const linkTo = (stream) => `#/streams/${encodeURIComponent(stream)}`;
-
-// The number of an event that is not how sure the change is; see docs/events.md.
-export const START = {
-  head: "P(start here)",
-  about:
-    "Probability that a regime starts at exactly this observation. Where neighbours compete it is small, even for a change that is certain.",
-};
-const LONGEST = 36; // characters of an id that are shown
 
 /** An id, cut in the middle where it is long: beginnings and ends tell ids apart. @param {string} id */
 function short(id) {
@@ -65,7 +60,7 @@ export class Row {
     const name = h(
       "th",
       { scope: "row", role: "rowheader" },
-      streamLink(stream),
+      streamLink(stream, linkTo(stream), { class: "id row-link" }),
     );
     // Roles are said: laid out as cards, elements of tables would lose theirs.
     this.element = h("tr", { role: "row" }, name, this.cells);
@@ -73,79 +68,52 @@ export class Row {
     this.labels = "";
   }
 
-  /** @param {any} found a stream at a glance */
-  update(found) {
-    const { labels, ...rest } = found;
-    const [spark, ...cells] = this.cells;
-    const drawn = JSON.stringify([labels, found.regime_length]);
-    if (drawn !== this.labels) fill(spark, sparkline(labels, found.regime_length ?? labels.length));
+  /** @param {any} glance a stream at a glance */
+  update(glance) {
+    const { labels, ...other } = glance;
+    const [picture, ...cells] = this.cells;
+    const drawn = JSON.stringify([labels, glance.regime_length]);
+    if (drawn !== this.labels)
+      fill(picture, recentPicture(labels, glance.regime_length ?? labels.length, WIDTH, HEIGHT));
     this.labels = drawn;
-    const known = JSON.stringify(rest) + ago(found.updated);
-    if (known === this.shown) return this;
-    this.shown = known;
+    const text = JSON.stringify(other) + ago(glance.updated);
+    if (text === this.shown) return this;
+    this.shown = text;
     const contents = [
       number(labels[labels.length - 1], digitsOf(labels)),
-      regime(found),
+      regime(glance),
       [
-        probability(found.changed_probability),
-        h("span", { class: "note block", title: confirmed(found) }, rarely(found.evidence)),
+        percent(glance.changed_probability),
+        h("span", { class: "note block", title: rule(glance) }, once(glance.evidence)),
       ],
-      change(found),
-      state(found),
-      h("a", { href: `#/models/${found.model.split("@")[0]}` }, found.model),
+      change(glance),
+      state(glance),
+      h("a", { href: `#/models/${glance.model.split("@")[0]}` }, glance.model),
     ];
     cells.forEach((cell, i) => fill(cell, contents[i]));
     return this;
   }
-
-  flash() {
-    this.element.classList.remove("flash");
-    void this.element.offsetWidth; // begins the animation anew
-    this.element.classList.add("flash");
-  }
 }
 
-/** @param {any} found */
-function regime(found) {
-  return found.regime_length === null
+/** @param {any} glance */
+function regime(glance) {
+  return glance.regime_length === null
     ? "–"
-    : [
-        h("strong", {}, count(found.regime_length)),
-        h("span", { class: "note" }, ` of ${count(found.seq)}`),
-      ];
+    : [count(glance.regime_length), h("span", { class: "note" }, ` of ${count(glance.seq)}`)];
 }
 
-/** @param {number|null} value */
-export function probability(value) {
-  if (value === null) return "–";
-  const bar = h("span", { class: "bar", "aria-hidden": "true" }, h("span", {}));
-  /** @type {HTMLElement} */ (bar.firstElementChild).style.width = `${(100 * value).toFixed(1)}%`;
-  return h("span", { class: "with-bar" }, percent(value), bar);
-}
+/** @param {any} glance */
+const rule = (glance) => (glance.alarm_period ? `false alarms: ${alarms(glance.alarm_period)}` : "");
 
-/** @param {any} found */
-const confirmed = (found) =>
-  found.alarm_period ? `false alarms: ${alarms(found.alarm_period)}` : "";
-
-/** @param {any} found */
-function change(found) {
-  const last = found.last_event;
+/** @param {any} glance */
+function change(glance) {
+  const last = glance.last_event;
   if (!last) return h("span", { class: "note" }, "none");
-  const when = last.time ? `confirmed ${brief(last.time)}` : "";
-  return [
-    h("span", { class: "line" }, `at ${count(last.start)} ${direction(last)}`),
-    h("span", { class: "note line" }, when),
-  ];
+  return last.time ? `${dayOf(last.time)}, ${clock(last.time)}` : `at ${count(last.start)}`;
 }
 
-/** @param {any} found */
-function state(found) {
-  const word = found.event
-    ? badge("suspected")
-    : h(
-        "span",
-        { class: "badge", "data-state": found.warming_up ? "warming" : "quiet" },
-        found.warming_up ? "… warming up" : "● steady",
-      );
-  return [word, h("span", { class: "note block" }, ago(found.updated))];
+/** @param {any} glance */
+function state(glance) {
+  const word = glance.event ? badge("suspected") : glance.warming_up ? "warming up" : "steady";
+  return [word, h("span", { class: "note block" }, ago(glance.updated))];
 }

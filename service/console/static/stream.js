@@ -1,103 +1,121 @@
-// One stream: its chart, its events, what if, its settings.
+// One stream: its sentence, its chart, and folds with what is behind it.
 
 import { pathOf, send } from "./api.js";
 import { Chart } from "./chart.js";
-import { announce, card, fill, h, pairs } from "./dom.js";
+import { announce, fill, h, pairs } from "./dom.js";
 import { EventList } from "./eventlist.js";
-import { factsOf, headline } from "./facts.js";
+import { factsOf, rulesOf } from "./facts.js";
+import { Fold } from "./folds.js";
 import { Followed } from "./follow.js";
-import { count, plural, sentence, setting } from "./format.js";
+import { count, dayOf, once, percent, plural, sentence, setting } from "./format.js";
+import { showTogether } from "./incidents.js";
 import { Live } from "./live.js";
 import { problem } from "./problems.js";
-import { drawing } from "./series.js";
+import { beliefDrawing, evidenceDrawing, one, valuesDrawing, whole } from "./series.js";
 import { beliefTable, observationTable } from "./tables.js";
+import { headingParts, leadOf, placeOf, refill, subject, timeOf, verdictText } from "./verdict.js";
 import { WhatIf } from "./whatif.js";
 
 const CLOCK_MS = 1000; // how long ago something was is said anew
 const WINDOWS = [100, 200, 500, 1000, 2000];
+const FEWEST = 20; // observations on both sides of a position that is shown
+const MOST = 60;
+const SOME = 2; // evidence from which there is any
 
 /**
  * @param {HTMLElement} main @param {string} name @param {URLSearchParams} query
  * @param {import("./events.js").Feed} feed @returns {import("./main.js").View}
  */
 export function showStream(main, name, query, feed) {
-  const page = new StreamPage(main, name, Number(query.get("window")) || 500, feed);
-  page.wanted = query.get("at");
+  const page = new StreamPage(main, name, query, feed);
   return { title: name, nav: "streams", close: () => page.close() };
 }
 
 class StreamPage {
   /**
-   * @param {HTMLElement} main @param {string} name @param {number} wanted
+   * @param {HTMLElement} main @param {string} name @param {URLSearchParams} query
    * @param {import("./events.js").Feed} feed
    */
-  constructor(main, name, wanted, feed) {
+  constructor(main, name, query, feed) {
+    const wanted = Number(query.get("window"));
     this.name = name;
     this.data = new Followed(name, WINDOWS.includes(wanted) ? wanted : 500);
+    this.at = query.get("at") === null ? null : Number(query.get("at")); // start that the page is about
+    this.range = /** @type {[number, number]|null} */ (null); // that is shown; null: everything
+    this.found = false; // whether the position of the address was shown
     this.tried = /** @type {any} */ (null);
     this.output = 0;
     this.following = true;
     this.begun = false;
-    this.wanted = /** @type {string|null} */ (null); // a position to show at first
-    this.chart = new Chart(name, () => this.drawn());
-    this.chart.onZoom = () => this.chart.draw();
+    this.values = this.chart(valuesDrawing, "Values");
+    this.evidence = this.chart(evidenceDrawing, "Evidence");
+    this.belief = this.chart(beliefDrawing, "Run-length belief");
     this.events = new EventList(name, { show: (at) => this.find(at), judged: () => this.judged() });
     this.whatIf = new WhatIf(
       this.data,
       (tried) => this.overlay(tried),
       () => this.live.refresh(),
     );
-    this.facts = h("dl", { class: "facts" });
+    this.subject = h("span", { class: "subject" }, name);
+    this.heading = h("span", {});
+    this.verdict = h("p", { id: "verdict" });
+    this.feedback = h("div", { class: "do" });
+    this.facts = h("dl", { class: "pairs facts" });
     this.trouble = h("div", {});
     this.note = h("div", { class: "note", id: "belief-note" });
-    this.tables = h("div", { class: "tables" });
+    this.table = h("div", { class: "tables" });
+    this.starts = h("div", {});
     this.settings = h("div", {});
-    this.outputs = h("span", {});
+    this.outputs = h("span", { class: "buttons" });
     this.older = h("div", { class: "note", role: "status" }); // why a position is not shown
-    this.window = /** @type {HTMLSelectElement} */ (
-      h("select", { id: "window", change: () => this.resize(Number(this.window.value)) })
-    );
+    this.together = h("div", { class: "together", hidden: true });
+    this.windows = h("div", { class: "seg", role: "group", "aria-label": "Observations shown" });
+    this.reset = h("button", { type: "button", hidden: true, click: () => this.zoom(null) }, "Reset zoom");
+    this.folds = this.makeFolds();
     this.body = h("div", {}, ...this.parts());
-    fill(main, headline(name, this.facts), this.trouble, this.body);
+    this.head = h(
+      "div",
+      { class: "head" },
+      h("div", {}, h("h1", {}, this.subject, this.heading), this.verdict),
+      this.feedback,
+    );
+    fill(main, h("p", { class: "crumb" }, h("a", { href: "#/" }, "Changes"), " / ", h("a", { href: "#/streams" }, "Streams")), this.head, this.trouble, this.body);
+    this.body.hidden = true;
     this.data.onChange = (event) => announce(`${name}: ${sentence(event)}`);
     this.live = new Live(this.data, feed, {
       drawn: () => this.shown(),
       trouble: (error) => this.inTrouble(error),
     });
-    this.clock = window.setInterval(() => this.begun && this.drawFacts(), CLOCK_MS);
+    this.clock = window.setInterval(() => this.begun && this.folds.settings.draw(), CLOCK_MS);
+  }
+
+  /** @param {typeof valuesDrawing} drawing @param {string} title */
+  chart(drawing, title) {
+    const chart = new Chart(`${title} of ${this.name}`, () => drawing(this.drawn(), this.range, chart.width));
+    chart.onZoom = (range) => this.zoom(range);
+    return chart;
+  }
+
+  makeFolds() {
+    const list = h("div", {}, this.events.element);
+    const facts = h("div", {}, this.facts, h("h2", {}, "Settings"), this.settings);
+    const download = h("button", { type: "button", click: () => this.download() }, "Download as CSV");
+    return {
+      evidence: new Fold("Evidence over time", this.evidence.element, () => this.evidence.draw()),
+      start: new Fold("Where it began", this.starts, () => fill(this.starts, beliefTable(this.data.belief, this.data.observations))),
+      earlier: new Fold("All changes", list),
+      whatIf: new Fold("What if", this.whatIf.element),
+      belief: new Fold("Run-length belief", h("div", {}, this.belief.element, this.note), () => this.openBelief()),
+      settings: new Fold("Settings and model", facts, () => this.drawSettings()),
+      values: new Fold("Values as a table", h("div", {}, download, this.table), () =>
+        fill(this.table, observationTable(this.data.observations, this.output))),
+    };
   }
 
   parts() {
-    return [
-      h(
-        "section",
-        { class: "card", "aria-label": "Chart" },
-        this.toolbar(),
-        this.chart.element,
-        this.older,
-        this.note,
-        h(
-          "details",
-          { class: "alternative", toggle: () => this.drawTables() },
-          h("summary", {}, "View as tables"),
-          this.tables,
-        ),
-      ),
-      h(
-        "div",
-        { class: "uneven" },
-        card("Events", this.events.element),
-        card("What if", this.whatIf.element),
-      ),
-      card("Settings", this.settings),
-    ];
-  }
-
-  toolbar() {
-    const shown = this.window;
     for (const n of WINDOWS)
-      shown.append(
-        h("option", { value: String(n), selected: n === this.data.wanted }, `last ${count(n)}`),
+      this.windows.append(
+        h("button", { type: "button", "data-window": n, click: () => this.resize(n) }, count(n)),
       );
     const follow = h(
       "button",
@@ -113,29 +131,37 @@ class StreamPage {
       },
       "Pause",
     );
-    return h(
-      "div",
-      { class: "toolbar" },
-      h("label", { for: "window" }, "Show"),
-      shown,
-      this.outputs,
-      follow,
-      h("button", { type: "button", click: () => this.chart.reset() }, "Reset zoom"),
-    );
+    return [
+      h(
+        "div",
+        { class: "bar" },
+        h("div", { class: "buttons" }, this.windows, this.outputs, follow, this.reset),
+        h("span", { class: "note" }, "shaded: 90 % of what was forecast one observation ahead"),
+      ),
+      this.values.element,
+      this.older,
+      this.together,
+      h("div", { class: "folds" }, Object.values(this.folds).map((fold) => fold.element)),
+    ];
   }
 
   /** Where nothing is known of the stream there is nothing but why. @param {any|null} error */
   inTrouble(error) {
-    fill(this.trouble, error ? problem(error, () => this.live.resume()) : null);
-    this.body.hidden = Boolean(error) && !this.begun;
+    const unknown = error?.status === 404 && !this.begun;
+    if (unknown) {
+      fill(this.heading, "There is no such stream");
+      fill(this.verdict, "It appears here with its first observation. The ", h("a", { href: "#/streams" }, "list of streams"), " has those that exist.");
+    }
+    fill(this.trouble, error && !unknown ? problem(error, () => this.live.resume()) : null);
+    this.body.hidden = !this.begun;
   }
 
   /** There is something new. */
   shown() {
     if (!this.begun) this.begin();
     this.draw();
-    if (this.wanted) this.find(Number(this.wanted));
-    this.wanted = null;
+    if (this.at !== null && !this.found) this.find(this.at, false);
+    this.found = true;
   }
 
   begin() {
@@ -143,7 +169,6 @@ class StreamPage {
     this.body.hidden = false;
     this.whatIf.begin();
     this.chooseOutput(this.data.summary.y_dim ?? 1);
-    this.computeBeliefs();
   }
 
   /** @param {number} outputs */
@@ -155,15 +180,22 @@ class StreamPage {
         id: "output",
         change: () => {
           this.output = Number(/** @type {HTMLSelectElement} */ (choice).value);
-          this.chart.draw();
+          this.drawCharts();
         },
       },
       Array.from({ length: outputs }, (_, i) => h("option", { value: String(i) }, String(i))),
     );
-    fill(this.outputs, h("label", { for: "output" }, "Label dimension "), choice);
+    fill(this.outputs, h("label", { for: "output" }, "Output "), choice);
   }
 
   /** Beliefs are not stored with the history: those of before this page are of a rerun. */
+  openBelief() {
+    this.belief.draw();
+    if (this.note.dataset.of === String(this.data.rerun)) return;
+    this.note.dataset.of = String(this.data.rerun);
+    this.computeBeliefs();
+  }
+
   async computeBeliefs() {
     const { seq, settings } = this.data.summary;
     if (!Math.min(seq, settings.history)) return;
@@ -177,7 +209,7 @@ class StreamPage {
         this.note,
         "Beliefs from before this page was opened come from a rerun under the current settings.",
       );
-      this.chart.draw();
+      this.belief.draw();
     } catch (error) {
       fill(
         this.note,
@@ -186,38 +218,77 @@ class StreamPage {
     }
   }
 
+  get lead() {
+    return leadOf(this.data.events, this.at);
+  }
+
   draw() {
-    this.drawFacts();
-    this.chart.draw();
-    const found = [...this.data.events, ...this.data.anomalies];
-    this.events.draw(found, this.data.observations, this.data.summary.seq);
-    this.events.drawRegimes(this.data.segmentation, this.data.hindsight);
-    this.drawTables();
-    const rows = Object.entries(this.data.summary.settings).map(([key, value]) => [
-      key,
-      setting(value, key),
-    ]);
-    const text = JSON.stringify(this.data.summary.settings);
-    if (this.settings.dataset.shown !== text) fill(this.settings, pairs(rows));
+    const { summary, observations, events, anomalies, segmentation, hindsight } = this.data;
+    const { lead } = this;
+    refill(this.subject, subject(this.name, summary));
+    refill(this.heading, headingParts(summary, lead, observations));
+    const time = lead && timeOf(observations, lead.start);
+    const day = time && dayOf(time) !== "Today" ? `${dayOf(time)}. ` : "";
+    refill(this.verdict, [day + verdictText(summary, lead, observations)]);
+    this.head.dataset.state = lead?.state ?? "steady";
+    this.drawLead(lead);
+    for (const button of this.windows.children)
+      button.setAttribute("aria-pressed", String(Number(button.getAttribute("data-window")) === this.data.wanted));
+    this.drawCharts();
+    this.events.draw([...events, ...anomalies], observations, summary.seq);
+    this.events.drawRegimes(segmentation, hindsight);
+    this.answerFolds();
+  }
+
+  /** @param {any|null} lead */
+  drawLead(lead) {
+    const text = JSON.stringify([lead?.id, lead?.state, lead?.verdict]);
+    if (this.feedback.dataset.of === text) return;
+    this.feedback.dataset.of = text;
+    fill(this.feedback, lead ? this.events.buttons(lead) : null);
+    showTogether(this.together, this.name, lead);
+  }
+
+  drawCharts() {
+    this.values.draw();
+    this.folds.evidence.draw();
+    if (this.folds.belief.open) this.belief.draw();
+    this.folds.values.draw();
+  }
+
+  /** The lines of the closed folds. */
+  answerFolds() {
+    const { summary, observations, belief, events, anomalies, beliefs } = this.data;
+    const threshold = summary.settings.false_alarm_every;
+    const rule = threshold === null ? "" : `; confirmed from ${once(threshold)}`;
+    this.folds.evidence.say(`${summary.evidence >= SOME ? `now ${once(summary.evidence)}` : "none now"}${rule}`);
+    const [first, second] = [...(belief?.belief ?? [])].sort((a, b) => b.probability - a.probability);
+    const start = (/** @type {any} */ each) => `${placeOf(observations, each.start)} with ${percent(each.probability)}`;
+    this.folds.start.say(first ? [first, second].filter(Boolean).map(start).join(", ") : "no belief yet");
+    const confirmed = events.filter((each) => each.state === "confirmed").length;
+    const withdrawn = events.filter((each) => each.state === "withdrawn").length;
+    const hidden = withdrawn ? `; ${plural(withdrawn, "suspicion")} withdrawn, hidden` : "";
+    const strange = anomalies.length ? `; ${plural(anomalies.length, "anomaly", "anomalies")}` : "";
+    this.folds.earlier.say(`${count(confirmed)} confirmed${strange}${hidden}`);
+    this.folds.whatIf.say("run the retained history again under other settings; nothing is stored");
+    this.folds.belief.say(`heat map of the last ${plural(Math.min(observations.length, Math.max(beliefs.size, this.data.wantedBeliefs)), "observation")}`);
+    this.folds.settings.say(rulesOf(summary));
+    this.folds.values.say(`${plural(observations.length, "observation")}, CSV`);
+  }
+
+  drawSettings() {
+    const { summary, belief } = this.data;
+    if (!summary) return;
+    fill(this.facts, factsOf(summary, belief));
+    const text = JSON.stringify(summary.settings);
+    if (this.settings.dataset.shown === text) return;
     this.settings.dataset.shown = text;
-  }
-
-  drawFacts() {
-    fill(this.facts, factsOf(this.data.summary, this.data.belief));
-  }
-
-  drawTables() {
-    if (!this.tables.closest("details")?.hasAttribute("open") || !this.data.summary) return;
-    fill(
-      this.tables,
-      observationTable(this.data.observations, this.output),
-      beliefTable(this.data.belief),
-    );
+    fill(this.settings, pairs(Object.entries(summary.settings).map(([key, value]) => [key, setting(value, key)])));
   }
 
   drawn() {
-    const { observations, events, anomalies, beliefs, summary } = this.data;
-    const shown = {
+    const { observations, events, anomalies, beliefs, summary, ahead } = this.data;
+    return {
       observations,
       events,
       alarms: anomalies,
@@ -225,20 +296,46 @@ class StreamPage {
       threshold: summary?.settings.false_alarm_every ?? null,
       beliefs,
       output: this.output,
+      lead: this.lead,
+      ahead: observations.length ? ahead : null,
       tried: this.tried,
       regimeStart: summary?.regime_start ?? null,
     };
-    return drawing(shown, this.chart.range(), this.chart.width);
+  }
+
+  /** What is shown, as a file. */
+  download() {
+    const rows = this.data.observations.map((seen) => [seen.seq, seen.time ?? "", one(seen.y, this.output) ?? "", seen.evidence ?? ""]);
+    const text = [["seq", "time", "value", "evidence"], ...rows].map((row) => row.join(",")).join("\n");
+    const href = URL.createObjectURL(new Blob([`${text}\n`], { type: "text/csv" }));
+    h("a", { href, download: `${this.name}.csv` }).click();
+    URL.revokeObjectURL(href);
   }
 
   /** @param {any} tried */
   overlay(tried) {
     this.tried = tried;
-    this.chart.draw();
+    if (tried) this.folds.evidence.element.open = true;
+    this.drawCharts();
   }
 
-  /** Show a position, in the smallest window that has it. @param {number} at */
-  async find(at) {
+  /** Show a part of the time in all charts. @param {[number, number]|null} range null: everything */
+  zoom(range) {
+    this.range = range && this.clipped(range);
+    this.reset.hidden = this.range === null;
+    this.drawCharts();
+  }
+
+  /** Within what is shown: beyond it there is nothing. @param {[number, number]} range @returns {[number, number]|null} */
+  clipped([from, to]) {
+    const { ahead, observations } = this.drawn();
+    const [first, last] = whole(observations.map((each) => each.seq), ahead !== null);
+    if (from <= first && to >= last) return null;
+    return [Math.max(from, first), Math.min(to, last)];
+  }
+
+  /** Show a position, in the smallest window that has it. @param {number} at @param {boolean} [scroll] */
+  async find(at, scroll = true) {
     fill(this.older);
     if (at < this.first) {
       const window = WINDOWS.find((n) => n > this.data.end - at);
@@ -247,8 +344,11 @@ class StreamPage {
     if (at < this.first) {
       const last = plural(this.data.observations.length, "observation");
       fill(this.older, `Observation ${at} is older than what can be shown: the last ${last}.`);
+    } else {
+      const size = Math.max(FEWEST, Math.min(MOST, this.data.end - at));
+      this.zoom([at - size, at + size]);
     }
-    this.show(at);
+    if (scroll) this.values.element.scrollIntoView({ block: "center" });
   }
 
   /** Position of the first observation shown. */
@@ -256,30 +356,19 @@ class StreamPage {
     return this.data.observations[0]?.seq ?? 0;
   }
 
-  /** @param {number} at */
-  show(at) {
-    const { first } = this;
-    const size = Math.max(20, Math.min(60, this.data.end - at));
-    if (at >= first)
-      this.chart.zoom(Math.max(first, at - size), Math.min(this.data.end, at + size));
-    this.chart.element.scrollIntoView({ block: "center" });
-  }
-
   /** A verdict corrects the belief by a rerun: what is shown of it is no more. */
   async judged() {
     await this.data.corrected();
     this.draw();
-    this.computeBeliefs();
   }
 
   /** @param {number} wanted */
   async resize(wanted) {
-    this.window.value = String(wanted);
     try {
       await this.data.resize(wanted);
+      this.range = null;
+      this.reset.hidden = true;
       this.draw();
-      this.chart.reset();
-      this.computeBeliefs();
     } catch (error) {
       fill(
         this.trouble,
@@ -291,6 +380,6 @@ class StreamPage {
   close() {
     this.live.close();
     window.clearInterval(this.clock);
-    this.chart.close();
+    for (const chart of [this.values, this.evidence, this.belief]) chart.close();
   }
 }

@@ -1,13 +1,12 @@
 // The list of streams: one page of it is read and kept up to date.
 
 import { get } from "./api.js";
-import { choice, finds, idFilter, idSearch, inWords } from "./controls.js";
+import { choice, field, finds, idFilter, idSearch, searched } from "./controls.js";
 import { fill, h } from "./dom.js";
 import { csvDrop } from "./drop.js";
 import { plural } from "./format.js";
 import { Pager } from "./pager.js";
 import { poll, problem } from "./problems.js";
-import { Recent } from "./recent.js";
 import { HEADS, Row } from "./row.js";
 
 const PAGE = 25;
@@ -30,65 +29,46 @@ export function showStreams(main, query, feed) {
 
   const search = idSearch(wanted, typed);
   const sort = choice("sort", SORTS, query.get("sort") ?? "id", filter);
-  const counted = h("p", { id: "count", class: "note", role: "status" });
+  const counted = h("h1", { id: "count" }, "Streams");
   const trouble = h("div", {});
   const body = h("tbody", { role: "rowgroup" });
   const empty = h("div", { class: "empty", hidden: true });
   const pager = new Pager("Pages of streams", PAGE, again);
-  const recent = new Recent();
 
   const csv = csvDrop(main, again);
   fill(
     main,
     h(
       "div",
-      { class: "headline" },
-      h("h1", {}, "Streams"),
-      h(
-        "div",
-        { class: "search" },
-        h("label", { for: "search" }, "Search ids"),
-        search,
-      ),
-      h("div", { class: "search order" }, h("label", { for: "sort" }, "First"), sort),
-      csv.element,
+      { class: "head" },
       counted,
+      h("div", { class: "do buttons-of-list" }, field("Search ids", search), field("First", sort), csv.element),
     ),
     csv.place,
     trouble,
     h(
-      "div",
-      { class: "with-side" },
+      "table",
+      { class: "streams", role: "table" },
+      h("caption", { class: "unseen" }, "Streams, refreshed every few seconds"),
       h(
-        "section",
-        { class: "card flush", "aria-label": "List of streams" },
+        "thead",
+        { role: "rowgroup" },
         h(
-          "table",
-          { class: "streams", role: "table" },
-          h("caption", { class: "unseen" }, "Streams, refreshed every few seconds"),
-          h(
-            "thead",
-            { role: "rowgroup" },
-            h(
-              "tr",
-              { role: "row" },
-              HEADS.map((head) => h("th", { scope: "col", role: "columnheader" }, head)),
-            ),
-          ),
-          body,
+          "tr",
+          { role: "row" },
+          HEADS.map((head) => h("th", { scope: "col", role: "columnheader" }, head)),
         ),
-        empty,
-        pager.element,
       ),
-      recent.element,
+      body,
     ),
+    empty,
+    pager.element,
   );
 
   const polling = poll(read, EVERY_MS, (error) =>
     fill(trouble, error ? problem(error, () => polling.now()) : null),
   );
   follow();
-  document.addEventListener("keydown", toSearch);
 
   function follow() {
     const on = { changepoint: raised, anomaly: raised, gap: () => polling.now() };
@@ -127,14 +107,10 @@ export function showStreams(main, query, feed) {
       if (held) focused.focus(); // an order by probability moves rows
     }
     pager.draw(page.streams.length, page.total, page.cursor);
-    say(`${plural(page.total, "stream")}${wanted ? ` ${inWords(wanted)}` : ""}`);
-    empty.hidden = page.total > 0;
-    fill(empty, wanted ? `No stream ${inWords(wanted)}.` : firstSteps("No streams yet. The first observation creates one:"));
-  }
-
-  /** @param {string} text */
-  function say(text) {
+    const text = `${plural(page.total, "stream")}${wanted ? ` ${searched(wanted)}` : ""}`;
     if (counted.textContent !== text) counted.textContent = text;
+    empty.hidden = page.total > 0;
+    fill(empty, wanted ? `No stream ${searched(wanted)}.` : firstSteps("No streams yet. The first observation creates one:"));
   }
 
   /** Read at once; what is being read is of another page. */
@@ -152,30 +128,16 @@ export function showStreams(main, query, feed) {
     wanted = search.value.trim();
     const chosen = { ...(wanted && { q: wanted }), ...(sort.value !== "id" && { sort: sort.value }) };
     const text = new URLSearchParams(chosen).toString();
-    history.replaceState(null, "", text ? `#/?${text}` : "#/");
+    history.replaceState(null, "", text ? `#/streams?${text}` : "#/streams");
     pager.reset();
     again();
     follow();
   }
 
-  /** @param {KeyboardEvent} event */
-  function toSearch(event) {
-    const typingElsewhere =
-      event.target instanceof HTMLElement && event.target.matches("input, select, textarea");
-    if (event.key !== "/" || typingElsewhere || event.ctrlKey || event.metaKey || event.altKey)
-      return;
-    event.preventDefault();
-    search.focus();
-  }
-
   /** @param {import("./events.js").Raised} found */
   function raised(found) {
     if (!finds(found.stream, wanted)) return;
-    recent.add(found);
-    const row = rows.get(found.stream);
-    if (!row) return;
-    if (!soon) row.flash(); // one at a time: many at once are no help to the eye
-    soon ||= window.setTimeout(() => ((soon = 0), polling.now()), SOON_MS);
+    if (rows.has(found.stream)) soon ||= window.setTimeout(() => ((soon = 0), polling.now()), SOON_MS);
   }
 
   return {
@@ -186,9 +148,7 @@ export function showStreams(main, query, feed) {
       asked.abort();
       window.clearTimeout(typing);
       window.clearTimeout(soon);
-      recent.close();
       csv.close();
-      document.removeEventListener("keydown", toSearch);
     },
   };
 }

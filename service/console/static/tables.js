@@ -1,7 +1,7 @@
 // Chart data as tables.
 
 import { h, table } from "./dom.js";
-import { count, digitsOf, moment, number, percent, rarely } from "./format.js";
+import { count, digitsOf, moment, number, percent, once } from "./format.js";
 import { forecast, one } from "./series.js";
 
 const NEWEST = 50;
@@ -24,14 +24,14 @@ export function observationTable(observations, output) {
         number(high, digits),
         number(seen.log_score, 3),
         percent(seen.changed_probability),
-        rarely(seen.evidence),
+        once(seen.evidence),
         seen.run_length ? count(seen.run_length.map) : "–",
       ];
     });
   const heads = [
     "Observation",
     "Time",
-    "Label",
+    "Value",
     "5 %",
     "50 %",
     "95 %",
@@ -48,19 +48,20 @@ export function observationTable(observations, output) {
   );
 }
 
-/** @param {any} belief */
-export function beliefTable(belief) {
+/** @param {any} belief @param {any[]} observations */
+export function beliefTable(belief, observations) {
   if (!belief?.belief.length) return h("p", { class: "note" }, "No belief yet.");
   const top = [...belief.belief].sort((a, b) => b.probability - a.probability).slice(0, BELIEVED);
   const rows = top.map((each) => [
     count(each.run_length),
     count(each.start),
+    moment(observations[each.start - (observations[0]?.seq ?? 0)]?.time),
     percent(each.probability),
   ]);
   return table(
     `The ${rows.length} most probable current run lengths`,
-    ["Run length", "Regime began at", "Probability"],
+    ["Run length", "Regime began at", "Time", "Probability"],
     rows,
-    { numbers: [0, 1, 2] },
+    { numbers: [0, 1, 3] },
   );
 }

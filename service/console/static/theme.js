@@ -9,17 +9,21 @@ function chosen() {
   return ORDER.includes(kept) ? kept : "auto";
 }
 
-/** @param {HTMLElement} button */
-export function setUpTheme(button) {
+/** @param {NodeListOf<HTMLElement>} buttons that change it */
+export function setUpTheme(buttons) {
   const apply = () => {
     document.documentElement.dataset.theme = chosen();
-    button.textContent = `Theme: ${chosen()}`;
+    for (const button of buttons) {
+      button.setAttribute("aria-label", `Theme: ${chosen()}`);
+      button.title = `Theme: ${chosen()}`;
+    }
     listeners.forEach((listener) => listener());
   };
-  button.addEventListener("click", () => {
+  const next = () => {
     localStorage.setItem(PLACE, ORDER[(ORDER.indexOf(chosen()) + 1) % ORDER.length]);
     apply();
-  });
+  };
+  for (const button of buttons) button.addEventListener("click", next);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
   apply();
 }
@@ -30,7 +34,11 @@ export function onTheme(listener) {
   return () => listeners.delete(listener);
 }
 
-/** @param {string} name of a custom property, without the dashes */
+const probe = document.createElement("span");
+
+/** A colour of the present theme, as plotting code takes it. @param {string} name of a custom property, without the dashes */
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (!probe.isConnected) document.documentElement.append(probe);
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
 }

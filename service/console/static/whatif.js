@@ -4,9 +4,9 @@ import { get, pathOf, send } from "./api.js";
 import { choice, field } from "./controls.js";
 import { announce, fill, h, table } from "./dom.js";
 import { beliefsOf } from "./follow.js";
-import { count, number, percent, plural } from "./format.js";
+import { count, number, plural } from "./format.js";
 import { problem } from "./problems.js";
-import { START, badge } from "./row.js";
+import { badge } from "./row.js";
 
 const HAZARD = { min: -4, max: -0.3, step: 0.01 }; // log10
 const OUTLIERS = { min: 0, max: 0.3, step: 0.001 };
@@ -112,7 +112,7 @@ export class WhatIf {
     this.outliers = new Control(
       "outlier-rate",
       "Outlier rate",
-      "Share of labels that belong to no regime.",
+      "Share of values that belong to no regime.",
       OUTLIERS,
       { to: (value) => value, from: (at) => at },
     );
@@ -151,7 +151,7 @@ export class WhatIf {
         this.outliers.element,
         h(
           "div",
-          { class: "filters" },
+          { class: "fields" },
           field("Model", this.model),
           field("Confirm at evidence of 1 in", this.confirmAt),
           field("Confirm after, observations", this.after),
@@ -250,7 +250,7 @@ export class WhatIf {
       badge(each.state),
       count(each.start),
       count(each.suspected_at),
-      percent(each.probability),
+      between(each),
     ]);
     return [
       h(
@@ -267,7 +267,7 @@ export class WhatIf {
       rows.length
         ? table(
             "Changepoints under these settings",
-            ["State", "Began at", "Suspected", START.head],
+            ["State", "Began at", "Suspected", "Interval of the start"],
             rows,
             { numbers: [1, 2, 3] },
           )
@@ -296,3 +296,7 @@ export class WhatIf {
     }
   }
 }
+
+/** Where a change began. @param {any} event */
+const between = ({ earliest, latest }) =>
+  earliest === null || earliest === undefined ? "–" : `${count(earliest)} to ${count(latest)}`;

@@ -8,9 +8,12 @@ import queue
 import random
 import sys
 import threading
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import fastapi_offline
 import httpx
 
 from service.api.routes.console import SAFETY
@@ -18,7 +21,16 @@ from service.console.assets import PAGE, asset
 from tests.serving import Quiet, ThreadServer
 from tests.waiting import until
 
+FLEET_S = 11.0  # that tags and paces of all streams are kept
 FILE = Path(__file__).with_name("answers.json")
+REFERENCE = Path(fastapi_offline.__file__).with_name("static")
+OPENAPI = {
+    "openapi": "3.1.0",
+    "info": {"title": "MOCA service", "version": "1", "description": "Post one observation."},
+    "paths": {
+        "/v1/streams": {"get": {"summary": "List ids", "responses": {"200": {"description": "-"}}}}
+    },
+}
 PUMP = {
     "model": "gaussian",
     "location": 10.0,
@@ -55,6 +67,20 @@ def observations():
     }
 
 
+def together():
+    """Streams of one site whose level rises in the same minute, and one of another site."""
+    rng = random.Random(4)
+    rows = {}
+    for name in ("north.flow", "north.heat", "north.load", "north.rate", "south.flow"):
+        up = 8.0 if name.startswith("north") else 0.0
+        rows[name] = [
+            {"y": round(10 + up * (i >= 40) + rng.gauss(0, 1), 2), "time": at.isoformat()}
+            for i in range(60)
+            for at in [datetime(2024, 5, 1, 10, tzinfo=UTC) + timedelta(minutes=i)]
+        ]
+    return rows
+
+
 def record(url):
     """Post the observations to a service; returns its answers to what the console asks."""
     answers = {}
@@ -84,10 +110,13 @@ def record(url):
             keep("GET", f"{path}/run-length")
             if seen and settings.get("history") != 0:
                 keep("POST", f"{path}/what-if", {"beliefs": 100, "series": True})
+            if seen and name != "waits":  # which has inputs
+                keep("POST", f"{path}/predictions", {"quantiles": [0.05, 0.5, 0.95]})
         body = {"settings": {"hazard": 0.2}, "beliefs": 100, "series": True}
         answers["what-if"] = short(client.post("/v1/streams/pump/what-if", json=body).json())
         keep("GET", "/v1/overview", limit=25, labels=40)
-        keep("GET", "/v1/changes", limit=25, bins=48, state=["confirmed", "suspected"])
+        keep("GET", "/v1/changes", limit=25, around=60)
+        keep("GET", "/v1/incidents", limit=5)
         keep("GET", "/v1/models")
         keep("GET", "/v1/models/regimes")
         keep("GET", "/v1/models/gaussian")
@@ -102,6 +131,15 @@ def record(url):
         answers["judged"] = short(
             client.get("/v1/streams/pump/changepoints", params={"kind": "all"}).json()
         )
+        for name, seen in together().items():
+            settings = {"model": "gaussian", "location": 10.0, "scale": 1.0}
+            settings["tags"] = {"site": name.partition(".")[0]}
+            client.put(f"/v1/streams/{name}", json=settings).raise_for_status()
+            client.post(f"/v1/streams/{name}/observations", json=seen).raise_for_status()
+        time.sleep(FLEET_S)
+        answers["incidents"] = short(client.get("/v1/incidents", params={"limit": 5}).json())
+        place = f"/v1/incidents/{answers['incidents']['incidents'][0]['id']}"
+        answers["incident"] = short(client.get(place, params={"around": 60}).json())
     return answers
 
 
@@ -149,10 +187,30 @@ class FakeApi(ThreadServer):
         self._following = []
         self._lock = threading.Lock()
         self.answers["GET /v1/overview"] = self._overview(self.answers["GET /v1/overview"])
+        self.answers["GET /openapi.json"] = OPENAPI
+        self.answers["GET /v1/changes"] = self._changes(self.answers["GET /v1/changes"])
         self.answers["GET /v1/streams"] = lambda query, _: {
             "streams": [{"stream": name} for name in observations() if name == query["prefix"]]
         }
         super().__init__(_Handler)
+
+    @staticmethod
+    def _changes(page):
+        def found(query, _):
+            states = query.get("state", ["confirmed", "suspected", "withdrawn"])
+            rows = [row for row in page["changes"] if row["state"] in states]
+            streams = len({row["stream"] for row in rows})
+            shown = rows[: int(query["limit"])]
+            return {**page, "changes": shown, "total": len(rows), "streams": streams}
+
+        return found
+
+    def show_incident(self):
+        """Answer with an incident, of other streams than those that are listed."""
+        self.answers["GET /v1/incidents"] = self.answers["incidents"]
+        incident = self.answers["incident"]
+        self.answers[f"GET /v1/incidents/{incident['id']}"] = incident
+        return incident
 
     @staticmethod
     def _overview(page):
@@ -222,6 +280,11 @@ class _Handler(Quiet):
         file = asset(PAGE if path == "/" else path.removeprefix("/console/"))
         if method == "GET" and file is not None and (path == "/" or "/console/" in path):
             self.answer(200, file.content, {"Content-Type": file.kind, **SAFETY})
+            return
+        if method == "GET" and path.startswith("/docs/static/"):
+            kind = {".js": "text/javascript", ".css": "text/css"}[Path(path).suffix]
+            content = (REFERENCE / Path(path).name).read_bytes()
+            self.answer(200, content, {"Content-Type": kind, **SAFETY})
             return
         content = self.body()
         body = json.loads(content) if content else None

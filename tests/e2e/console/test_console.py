@@ -14,23 +14,53 @@ from tests.waiting import until
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
-PAGES = ("#/", "#/changes?span=all", "#/streams/pump", "#/models", "#/models/regimes")
-LABELS = "document.querySelector('.plot').data[3].x.length"
+PAGES = (
+    "#/?span=all",
+    "#/streams",
+    "#/streams/pump",
+    "#/incidents/{incident}",
+    "#/models",
+    "#/models/regimes",
+    "#/nowhere",
+)
+VALUES = ".plot"  # the first chart of a stream's page
+LABELS = f"document.querySelector('{VALUES}').data[3].x.length"
+FOLDS = (
+    "Evidence over time",
+    "Where it began",
+    "All changes",
+    "What if",
+    "Run-length belief",
+    "Settings and model",
+    "Values as a table",
+)
 
 
 def drawn(page):
-    """Wait until the chart is there; its figure as plotly has it."""
-    page.wait_for_selector(".plot[data-drawn]")
+    """Wait until the chart of values is there; its figure as plotly has it."""
+    page.wait_for_selector(f"{VALUES}[data-drawn]")
     return figure(page)
 
 
-def figure(page):
+def figure(page, fold=None):
+    """The figure of the values, or of the chart in a fold, as plotly has it."""
+    box = page.locator(VALUES).first if fold is None else fold_of(page, fold).locator(".plot")
     return json.loads(
-        page.evaluate(
-            """() => { const { data, layout } = document.querySelector(".plot");
-            return JSON.stringify({ data, shapes: layout.shapes ?? [] }); }"""
-        )
+        box.evaluate("({ data, layout }) => JSON.stringify({ data, shapes: layout.shapes ?? [] })")
     )
+
+
+def fold_of(page, title):
+    return page.locator(".folds > details", has=page.locator("summary", has_text=title))
+
+
+def unfold(page, title):
+    """Open a fold, and wait for its chart if it has one."""
+    fold = fold_of(page, title)
+    fold.locator("summary").click()
+    if title in ("Evidence over time", "Run-length belief"):
+        fold.locator(".plot[data-drawn]").wait_for()
+    return fold
 
 
 def trace(found, name):
@@ -42,14 +72,17 @@ def seen(page, condition):
     until(lambda: page.evaluate(condition), lambda: condition)
 
 
-def starts(found, dash):
-    """Where lines of changes stand, by their dash; levels of thresholds are across the chart."""
-    lines = [each for each in found["shapes"] if each.get("xref") != "paper"]
-    return [line["x0"] + 0.5 for line in lines if line["line"].get("dash") in dash]
+def starts(found):
+    """Where intervals of starts stand, and where the tried starts do."""
+    bands = [each for each in found["shapes"] if each.get("name") == "start"]
+    tried = [each for each in found["shapes"] if each["line"].get("dash") == "dashdot"]
+    return [(each["x0"] + 0.5, each["x1"] - 0.5) for each in bands], [
+        each["x0"] + 0.5 for each in tried
+    ]
 
 
 def test_a_stream_is_found_in_the_list_and_drawn_with_its_change(page, fake):
-    page.goto(fake.url)
+    page.goto(f"{fake.url}/#/streams")
     expect(page.get_by_role("link", name="bits")).to_be_visible()
     expect(page.locator("#count")).to_have_text(f"{len(observations())} streams")
     page.get_by_label("Search ids").fill("um")
@@ -57,33 +90,52 @@ def test_a_stream_is_found_in_the_list_and_drawn_with_its_change(page, fake):
     assert fake.asked("GET", "/v1/overview")[-1][0]["contains"] == "um"
     row = page.get_by_role("row").last
     expect(row).to_contain_text("20 of 60")
-    expect(row).to_contain_text("at 40 ▲ up by 3 sd")
     row.get_by_role("link", name="pump").click()
     expect(page).to_have_title("pump · MOCA console")
-    expect(page.locator(".annotation-text", has_text="#1 confirmed")).to_be_visible()
     chart = drawn(page)
+    (event,) = changes(fake.answers["GET /v1/streams/pump/changepoints"])
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Mean rose by 3.2 sd")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("at 1940-01-01")
+    expect(page.locator("#verdict")).to_contain_text("Confirmed at 1941-01-01; steady since")
     _, seen_y = observations()["pump"]
-    label = trace(chart, "label")
-    assert (label["x"], label["y"]) == (list(range(60)), [each["y"] for each in seen_y])
-    assert label["customdata"][28] == "1928-01-01"
-    assert sum(high is not None for high in trace(chart, "forecast, 90 %")["y"]) >= 55
+    values = trace(chart, "value")
+    assert (values["x"], values["y"]) == (list(range(60)), [each["y"] for each in seen_y])
+    assert values["customdata"][28] == "1928-01-01"
+    band = trace(chart, "forecast, 90 %")
+    assert sum(high is not None for high in band["y"]) >= 55
+    ahead = fake.answers["POST /v1/streams/pump/predictions"]["predictions"][0]
+    assert band["y"][-1] == pytest.approx(ahead["predictive"]["quantiles"]["0.95"][0])
     assert trace(chart, "anomaly")["x"] == [20]
-    assert starts(chart, (None, "solid")) == [40]
-    expect(page.locator(".plot")).to_have_attribute(
-        "aria-label", re.compile(r"1 confirmed change, the last at 40 ▲ up by 3 sd")
+    assert starts(chart) == ([(event["earliest"], event["latest"])], [])
+    levels = [each["y0"] for each in chart["shapes"] if each.get("yref") != "paper"]
+    assert levels == [event["before"]["mean"], event["after"]["mean"]]
+    expect(page.locator(VALUES).first).to_have_attribute(
+        "aria-label", re.compile(r"1 confirmed change, the last at 40\.")
     )
+    axis = page.evaluate(f"document.querySelector('{VALUES}')._fullLayout.xaxis.range")
+    assert axis[0] == -0.5  # nothing is drawn where nothing is
+    expect(fold_of(page, "Where it began").locator("summary")).to_contain_text(" with ")
+    unfold(page, "All changes")
     expect(page.locator("#regimes")).to_contain_text("observation 59: regimes begin at 40.")
+    unfold(page, "Run-length belief")
     expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
-    heat = figure(page)["data"][-1]
+    heat = figure(page, "Run-length belief")["data"][-1]
     last = {row: 10 ** column[-1] for row, column in enumerate(heat["z"]) if column[-1] is not None}
     for each in fake.answers["GET /v1/streams/pump/run-length"]["belief"]:
         if each["probability"] > 0.001:
             assert last[each["run_length"]] == pytest.approx(each["probability"], rel=1e-3)
-    page.get_by_text("View as tables").click()
-    newest = page.locator(".tables table").first.get_by_role("row").nth(1)
-    expect(newest).to_contain_text("1959-01-01")
+    table = unfold(page, "Values as a table")
+    expect(table.get_by_role("row").nth(1)).to_contain_text("1959-01-01")
+    with page.expect_download() as download:
+        table.get_by_role("button", name="Download as CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines[0] == "seq,time,value,evidence"
+    assert lines[1].startswith(f"0,1900-01-01T00:00:00Z,{seen_y[0]['y']},")
+    assert len(lines) == 61
     page.goto(f"{fake.url}/#/streams/pump?at=40")  # the link of a change
-    seen(page, "document.querySelector('.plot')._fullLayout?.xaxis.range[0] > 10")
+    seen(page, f"document.querySelector('{VALUES}')._fullLayout?.xaxis.range[0] > 10")
+    page.get_by_role("button", name="Reset zoom").click()
+    seen(page, f"document.querySelector('{VALUES}')._fullLayout?.xaxis.range[0] < 0")
     page.goto(f"{fake.url}/#/streams/pump?window=2000&at=-5")
     expect(page.get_by_text("is older than what can be shown")).to_be_visible()
 
@@ -94,14 +146,15 @@ def test_every_kind_of_stream_is_drawn(page, fake):
         expect(page).to_have_title(f"{name} · MOCA console")
         chart = drawn(page)
         shown = sum("pending" not in each for each in posted) * (settings.get("history") != 0)
-        assert len(trace(chart, "label")["x"]) == shown, name
-        page.get_by_text("View as tables").click()
-        expect(page.locator(".tables table").first).to_be_visible()
+        assert len(trace(chart, "value")["x"]) == shown, name
+        for title in FOLDS:
+            unfold(page, title)
+        expect(fold_of(page, "Values as a table").locator("table")).to_be_visible()
         seen(page, "document.querySelector('#outlier-rate').value !== ''")
         learned = settings.get("hazard") is None
         assert page.evaluate("document.querySelector('#hazard').value === ''") == learned, name
         if name == "millions":  # numbers keep their differences
-            rows = page.locator(".tables table").first.get_by_role("row")
+            rows = fold_of(page, "Values as a table").get_by_role("row")
             expect(rows.nth(1)).to_contain_text("1,000,000.3")
             expect(rows.nth(2)).to_contain_text("1,000,000.1")
 
@@ -110,7 +163,8 @@ def test_a_period_by_the_service_is_shown_in_observations_and_days(page, fake):
     period = {"observations_per_day": 1440.0, "false_alarm_every": 299_520.0, "days": 208.0}
     fake.answers["GET /v1/streams/pump"]["alarm_period"] = period
     page.goto(f"{fake.url}/#/streams/pump")
-    expect(page.locator(".facts")).to_contain_text("1 in 300,000, one in 208 days")
+    unfold(page, "Settings and model")
+    expect(page.locator(".facts")).to_contain_text("once in 300,000, one in 208 days")
 
 
 def test_a_stream_is_followed_by_messages_and_nothing_is_asked_by_the_clock(opened, fake):
@@ -119,6 +173,8 @@ def test_a_stream_is_followed_by_messages_and_nothing_is_asked_by_the_clock(open
     page.goto(f"{fake.url}/#/streams/pump")
     drawn(page)
     expect(page.locator("#feed")).to_have_text("live")
+    unfold(page, "Settings and model")
+    unfold(page, "Run-length belief")
     expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
     path = "/v1/streams/pump/observations/live"
     assert [query for query, _ in fake.asked("GET", path)] == [{"state": "true"}]
@@ -132,7 +188,9 @@ def test_a_stream_is_followed_by_messages_and_nothing_is_asked_by_the_clock(open
     until(lambda: page.clock.run_for(200) or page.evaluate(LABELS) == 61)
     expect(page.locator(".facts")).to_contain_text("61")
     until(lambda: page.clock.run_for(500) or fake.requests[before:])
-    assert {each[1] for each in fake.requests[before:]} == {"/v1/streams/pump/run-length"}
+    until(lambda: page.clock.run_for(500) or len(fake.requests[before:]) > 1)
+    read = {f"/v1/streams/pump/{each}" for each in ("run-length", "predictions")}
+    assert {each[1] for each in fake.requests[before:]} == read
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#feed")).to_have_text("paused")
     page.get_by_role("button", name="Follow").click()
@@ -150,27 +208,12 @@ def test_a_stream_is_followed_by_messages_and_nothing_is_asked_by_the_clock(open
     expect(page.locator("#announce")).to_contain_text("pump: change")
 
 
-def test_the_list_shows_events_as_they_come(page, fake):
-    page.goto(fake.url)
-    expect(page.locator("#feed")).to_have_text("live")
-    raised = fake.answers["changepoint"]
-    for i in range(40):
-        event = raised["event"] | {"id": i + 1, "state": "confirmed", "start": 40 + i}
-        fake.send("changepoint", raised | {"event": event}, f"{i}")
-    strange = raised["event"] | {"id": 99, "kind": "anomaly", "state": "confirmed", "start": 99}
-    fake.send("anomaly", raised | {"event": strange}, "99")
-    newest = page.locator(".recent li").first
-    expect(newest).to_contain_text("◇ anomaly")
-    expect(newest).to_contain_text("at 99")
-    assert page.locator(".recent li").count() == 12
-    expect(page.locator("#announce")).to_contain_text("pump: change")
-
-
 def test_feedback_is_sent_and_withdrawn_changes_are_folded(page, fake):
     page.goto(f"{fake.url}/#/streams/pump")
     drawn(page)
+    unfold(page, "All changes")
     event = page.locator("[data-event='1']")
-    expect(event).to_contain_text("mean rose by 3.2 sd")
+    expect(event).to_contain_text("Mean rose by 3.2 sd")
     listed = page.locator("[data-event]")
     expect(listed).to_have_count(2)
     page.get_by_label("List", exact=True).select_option("anomaly")
@@ -179,11 +222,12 @@ def test_feedback_is_sent_and_withdrawn_changes_are_folded(page, fake):
     page.get_by_label("List", exact=True).select_option("all")
     fake.answers["PUT /v1/streams/pump/changepoints/1"] = fake.answers["verdict"]
     fake.answers["GET /v1/streams/pump/changepoints"] = fake.answers["judged"]
-    page.get_by_role("button", name="Not a change: event 1").click()
+    event.get_by_role("button", name="No change: event 1").click()
     expect(event).to_contain_text("withdrawn")
-    pressed = page.get_by_role("button", name="Not a change: event 1")
+    pressed = event.get_by_role("button", name="No change: event 1")
     expect(pressed).to_have_attribute("aria-pressed", "true")
     expect(pressed).to_be_focused()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Steady for 60 observations")
     sent = fake.asked("PUT", "/v1/streams/pump/changepoints/1")
     assert [body for _, body in sent] == [{"change": False}]
     fake.answers["POST /v1/streams/pump/changepoints"] = fake.answers["verdict"]
@@ -203,6 +247,7 @@ def test_feedback_is_sent_and_withdrawn_changes_are_folded(page, fake):
 def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake):
     page.goto(f"{fake.url}/#/streams/pump")
     drawn(page)
+    unfold(page, "What if")
     path, result = "/v1/streams/pump/what-if", page.locator("#what-if-result")
     hazard, rerun = (
         page.get_by_label("Hazard", exact=True),
@@ -226,13 +271,14 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     expect(result).to_contain_text("Mean log score")
     asked = {"hazard": 0.2, "false_alarm_every": 100_000, "model": "averaged"}
     assert fake.asked("POST", path)[-1][1]["settings"] == asked
-    seen(page, "document.querySelector('.plot').data.length === 9")
-    chart = figure(page)
+    fold_of(page, "Evidence over time").locator(".plot[data-drawn]").wait_for()  # it is opened
+    seen(page, "document.querySelector('.folds .plot').data.length === 2")
+    chart = figure(page, "Evidence over time")
     tried = fake.answers["what-if"]
     inside = [min(max(each, 1), 1e6) for each in tried["evidence"]]
     assert trace(chart, "evidence, what if")["y"] == inside
     events = [e["start"] for e in tried["events"] if e["state"] != "withdrawn"]
-    assert starts(chart, ("dashdot",)) == events
+    assert starts(figure(page))[1] == events
     fake.answers["POST /v1/streams/pump/model"] = fake.answers["GET /v1/streams/pump"]
     fake.answers["PUT /v1/streams/pump"] = fake.answers["GET /v1/streams/pump"]
     page.get_by_role("button", name="Apply these settings").click()
@@ -241,53 +287,193 @@ def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake
     (put,) = fake.asked("PUT", "/v1/streams/pump")
     assert put[1] == {"hazard": 0.2, "false_alarm_every": 100_000}
     page.get_by_role("button", name="Reset", exact=True).click()
-    seen(page, "document.querySelector('.plot').data.length === 7")
+    seen(page, "document.querySelector('.folds .plot').data.length === 1")
     expect(hazard).to_have_value("0.02")
 
 
-def test_changes_are_listed_filtered_and_counted_over_time(page, fake):
-    page.goto(f"{fake.url}/#/changes")
-    row = page.locator(".changes tbody tr")
+def test_the_first_page_answers_how_many_changed_which_and_since_when(page, fake):
+    page.goto(fake.url)
+    total = len(observations())
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_have_text(f"1 of {total} streams changed in 24 hours")
+    expect(page.locator("#context")).to_contain_text(f"{total - 1} steady.")
+    row = page.locator(".change")
     expect(row).to_have_count(1)
-    for text in ("pump", "1941-01-01", "observation 40", "▲ up by 3 sd", "mean rose by", "99 %"):
+    for text in ("pump", "1940-01-01", "Mean rose by", "once in "):
         expect(row).to_contain_text(text)
-    expect(page.locator("#count")).to_have_text("1 change of 1 stream")
-    query, _ = fake.asked("GET", "/v1/changes")[0]
-    wanted = {"since": "24h", "state": ["confirmed", "suspected"], "limit": "25"}
-    assert {name: query.get(name) for name in wanted} == wanted
-    page.get_by_label("First").select_option("size")
-    page.get_by_label("Stream id").fill("p-")
-    page.get_by_label("Size, sd or more").fill("5")
-    page.get_by_label("P(start here) or more").fill("0.5")
-    page.get_by_label("Model").select_option("averaged")
-    wanted = {"sort": "size", "contains": "p-", "min_size": "5", "min_probability": "0.5"}
-    until(lambda: page.evaluate("1") and wanted.items() <= _last(fake, "/v1/changes").items())
-    assert page.url.endswith("#/changes?model=averaged&q=p-&size=5&sure=0.5&sort=size")
+    change = fake.answers["GET /v1/changes"]({"limit": "1"}, None)["changes"][0]
+    assert row.locator("path.level").count() == 2
+    drawn_values = row.locator("path.values").evaluate_all(
+        "all => all.map(each => each.getAttribute('d').split(/[ML]/).length - 1)"
+    )
+    assert drawn_values == [40, 21]  # the last before the start begins the second line
+    assert len(change["around"]["values"]) == 60
+    queries = [query for query, _ in fake.asked("GET", "/v1/changes")]
+    wanted = {"since": "24h", "state": ["confirmed", "suspected"], "limit": "25", "around": "60"}
+    assert wanted in [{name: query.get(name) for name in wanted} for query in queries]
+    quiet = page.locator(".steady li")
+    expect(quiet).to_have_count(total - 1)
+    expect(quiet.first).to_contain_text("bits")
+    link = row.get_by_role("link")
+    assert link.get_attribute("href") == "#/streams/pump?at=40"
+    fake.answers["GET /v1/changes"] = {"changes": [], "total": 0, "streams": 0, "cursor": None}
     page.reload()
+    expect(heading).to_have_text("Nothing changed in 24 hours")
+    expect(page.locator("#context")).to_contain_text(f"All {total} streams are steady.")
+    fake.answers["GET /v1/overview"] = {"streams": [], "total": 0, "cursor": None}
+    page.reload()
+    expect(heading).to_have_text("No streams yet")
+    expect(page.locator("pre")).to_contain_text(f"curl {fake.url}/v1/streams/pump-7/observations")
+
+
+def test_changes_are_filtered_behind_one_button(page, fake):
+    page.goto(fake.url)
+    row = page.locator(".change")
+    expect(row).to_have_count(1)
+    expect(page.get_by_label("Size from")).to_be_hidden()
+    page.keyboard.press("f")
+    seen(page, "document.activeElement.id === 'state'")
+    page.get_by_label("First", exact=True).select_option("size")
+    page.get_by_label("Tags or id").fill("p-")
+    page.get_by_label("Size from").fill("5")
+    page.get_by_label("Model").select_option("averaged")
+    wanted = {"sort": "size", "contains": "p-", "min_size": "5", "model": "averaged"}
+    until(lambda: page.evaluate("1") and _asked(fake, wanted))
+    assert page.url.endswith("#/?q=p-&size=5&model=averaged&sort=size")
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Size from")).to_be_hidden()
+    page.reload()
+    until(lambda: page.evaluate("1") and _asked(fake, wanted))
+    page.keyboard.press("f")
     expect(page.get_by_label("Model")).to_have_value("averaged")
-    wanted["model"] = "averaged"
-    assert wanted.items() <= _last(fake, "/v1/changes").items()
-    bars = page.locator(".bars button")
-    expect(bars).to_have_count(48)
-    page.locator(".bars button[tabindex='0']").focus()
-    page.keyboard.press("End")
-    expect(bars.last).to_be_focused()
-    page.locator(".bars button:not([aria-disabled='true'])").first.click()
-    until(lambda: page.evaluate("1") and "until" in _last(fake, "/v1/changes"))
-    page.get_by_role("button", name="Show the whole time").click()
-    until(lambda: page.evaluate("1") and "until" not in _last(fake, "/v1/changes"))
+    page.get_by_label("Tags or id").fill("site=north, line=~a.*")
+    selector = {"match": '{site="north",line=~"a.*"}'}
+    until(lambda: page.evaluate("1") and _asked(fake, selector))
+    page.get_by_role("button", name="Reset", exact=True).click()
+    expect(page.get_by_label("Size from")).to_have_value("")
+    assert page.url.endswith("#/")
+    page.keyboard.press("Escape")
+    page.get_by_label("Time", exact=True).select_option("all")
+    until(lambda: page.evaluate("1") and "since" not in _last(fake, "/v1/changes"))
     listed = fake.answers["GET /v1/changes"]
-    fake.answers["GET /v1/changes"] = {**listed, "total": 60, "cursor": "next"}
+    fake.answers["GET /v1/changes"] = lambda *call: {**listed(*call), "total": 60, "cursor": "next"}
     page.reload()
     page.get_by_role("button", name="Next").click()
-    until(lambda: page.evaluate("1") and _last(fake, "/v1/changes").get("cursor") == "next")
-    fake.answers["GET /v1/changes"] = {**listed, "total": 0, "changes": [], "timeline": None}
-    page.reload()
-    expect(page.locator("pre")).to_contain_text(f"curl {fake.url}/v1/streams/pump-7/observations")
-    fake.answers["GET /v1/changes"] = listed
+    until(lambda: page.evaluate("1") and _asked(fake, {"cursor": "next"}))
+
+
+def test_new_changes_wait_while_somebody_reads(opened, fake):
+    page = opened(fake.url, viewport={"width": 1000, "height": 300})
+    listed = fake.answers["GET /v1/changes"]
+    (one,) = listed({"limit": "9"}, None)["changes"]
+    rows = [one | {"stream": f"pump-{i}", "id": i} for i in range(12)]
+
+    def answer(query, _):
+        states = query.get("state", [])
+        shown = [each for each in rows if each["state"] in states]
+        return {"changes": shown, "total": len(shown), "streams": len(shown), "cursor": None}
+
+    fake.answers["GET /v1/changes"] = answer
+    page.goto(fake.url)
+    row = page.locator(".change")
+    expect(row).to_have_count(12)
     expect(page.locator("#feed")).to_have_text("live")
-    fake.send("changepoint", fake.answers["changepoint"] | {"stream": "pump-7"}, "1")
-    expect(row).to_have_count(1)  # by itself
+    page.mouse.wheel(0, 400)
+    seen(page, "window.scrollY > 200")
+    rows.append(one | {"stream": "late", "id": 99})
+    raised = fake.answers["changepoint"]
+    confirmed = raised["event"] | {"state": "confirmed"}
+    fake.send("changepoint", raised | {"stream": "late", "event": confirmed}, "1")
+    waiting = page.get_by_role("button", name="1 new change")
+    expect(waiting).to_be_attached()
+    expect(row).to_have_count(12)
+    waiting.evaluate("each => each.click()")
+    expect(row).to_have_count(13)
+    assert page.evaluate("window.scrollY") == 0
+    expect(waiting).to_be_hidden()
+    expect(page.locator("#announce")).to_contain_text("late: change confirmed")
+    for i in range(20):
+        rows.append(one | {"stream": f"may-{i}", "id": i, "state": "suspected"})
+    fake.send("changepoint", fake.answers["changepoint"] | {"stream": "may-1"}, "2")
+    fold = page.get_by_role("button", name="Show 20 suspected changes")
+    fold.click()
+    expect(row).to_have_count(33)
+
+
+def test_rows_are_walked_by_keys_and_streams_are_found(page, fake):
+    incident = fake.show_incident()
+    page.goto(fake.url)
+    expect(page.locator(".change")).to_have_count(2)
+    focus = "document.activeElement.dataset.focus"
+    page.keyboard.press("j")
+    first = page.evaluate(focus)
+    page.keyboard.press("j")
+    second = page.evaluate(focus)
+    assert {first, second} == {"pump 1", incident["id"]}
+    page.keyboard.press("k")
+    assert page.evaluate(focus) == first
+    page.keyboard.press("/")
+    finder = page.get_by_role("dialog", name="Find a stream")
+    expect(finder.get_by_role("link")).to_have_count(len(observations()))
+    page.keyboard.type("ump")
+    expect(finder.get_by_role("link")).to_have_text(["pump"])
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("pump · MOCA console")
+    expect(finder).to_be_hidden()
+
+
+def test_an_incident_is_one_row_and_a_page_of_its_own(page, fake):
+    incident = fake.show_incident()
+    page.goto(fake.url)
+    heading = page.get_by_role("heading", level=1)
+    at = page.evaluate(f"new Date('{incident['start_time']}').toTimeString().slice(0, 5)")
+    expect(heading).to_contain_text(f"four of them at {at}")
+    row = page.locator(".incident")
+    expect(row).to_contain_text("4 streams of north changed together")
+    expect(row).to_contain_text("all site=north: 4 of 4")
+    expect(row.locator(".members li")).to_have_count(4)
+    assert row.locator("path.values").count() == 8
+    row.get_by_role("link", name="changed together").click()
+    expect(heading).to_have_text(f"4 streams of north changed together at {at}")
+    members = page.locator(".multiple")
+    expect(members).to_have_count(4)
+    for each in incident["changes"]:
+        member = members.filter(has_text=each["stream"].removeprefix("north."))
+        expect(member.get_by_role("link")).to_have_attribute(
+            "href", f"#/streams/{each['stream']}?at={each['start']}"
+        )
+    tables = page.locator("aside table")
+    expect(tables.first).to_contain_text("site=north")
+    expect(tables.nth(1)).to_contain_text("all other streams")
+    expect(tables.nth(2)).to_contain_text("first suspicion")
+    near = page.get_by_text("Near it, no part of it")
+    expect(near.get_by_role("link", name="pump")).to_be_visible()
+    # A stream's page says which incident its change is part of.
+    answer = copy.deepcopy(incident)
+    answer["changes"][0] |= {"stream": "pump", "id": 1}
+    fake.answers[f"GET /v1/incidents/{incident['id']}"] = answer
+    page.goto(f"{fake.url}/#/streams/pump")
+    expect(page.get_by_text("Part of an incident of 4 streams")).to_be_visible()
+
+
+def test_an_address_without_a_page_is_answered_in_words(opened, fake):
+    page = opened(fake.url, errors=("404",))
+    page.goto(f"{fake.url}/#/nowhere")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such page")
+    page.goto(f"{fake.url}/#/incidents/none")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such incident")
+
+
+def test_the_reference_is_in_the_frame_of_the_page(page, fake):
+    page.goto(fake.url)
+    page.get_by_role("link", name="API").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("REST interface")
+    expect(page.get_by_text("/v1/streams")).to_be_visible()
+    expect(page.get_by_role("link", name="Changes", exact=True)).to_be_visible()
+
+
+def _asked(fake, wanted):
+    return any(wanted.items() <= query.items() for query, _ in fake.asked("GET", "/v1/changes"))
 
 
 def _last(fake, path):
@@ -332,7 +518,7 @@ REFUSED = {
 
 def test_a_csv_file_becomes_streams_once_that_is_confirmed(page, fake):
     lines = [f"2024-05-01 10:{i:02d}:00,{i / 4},{i * 2 if i % 5 else ''},on" for i in range(30)]
-    page.goto(fake.url)
+    page.goto(f"{fake.url}/#/streams")
     expect(page.get_by_role("link", name="pump")).to_be_visible()
     text = "\ufefftime,Flow (l/s),count,state\r\n" + "\r\n".join(lines) + "\r\n"
     page.evaluate(DROP, ["plant.csv", text])
@@ -366,7 +552,7 @@ def test_a_csv_file_becomes_streams_once_that_is_confirmed(page, fake):
 def test_the_page_asks_for_a_key_and_keeps_it_in_the_tab(opened, fake):
     fake.key = "moca_right"
     page = opened(fake.url, errors=("401",))
-    page.goto(fake.url)
+    page.goto(f"{fake.url}/#/streams")
     ask = page.get_by_role("dialog")
     expect(ask).to_contain_text("no API key")
     field = ask.get_by_label("Key")
@@ -402,9 +588,8 @@ def test_the_page_says_when_the_service_is_away_and_what_it_refuses(opened, fake
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.locator("#feed")).to_have_text("live")
     page.goto(f"{fake.url}/#/streams/nobody")
-    expect(page.get_by_role("alert")).to_contain_text("there is no stream 'nobody'")
-    expect(page.get_by_role("alert")).to_contain_text("unknown-stream")
-    expect(page.get_by_role("heading")).to_have_text(["nobody"])  # no empty chart, no settings
+    expect(page.get_by_role("heading")).to_have_text(["nobodyThere is no such stream"])
+    expect(page.get_by_role("alert")).to_have_count(0)  # no empty chart, no settings
     expect(page.locator("#feed")).to_have_text("no such stream, asking again")
     page.goto(f"{fake.url}/#/models")
     expect(page.get_by_role("link", name="gaussian")).to_be_visible()
@@ -423,56 +608,70 @@ def test_a_walk_by_keyboard_on_a_narrow_dark_screen(opened, fake):
         raise AssertionError(f"Tab does not lead to {test}")
 
     page.goto(fake.url)
-    expect(page.get_by_role("link", name="bits")).to_be_visible()
+    expect(page.locator(".change")).to_have_count(1)
+    top = page.locator(".change.confirmed").bounding_box()
+    assert top["y"] <= 338  # the first confirmed change is above the fold
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")  # skips to the content
     seen(page, "document.activeElement.id === 'main'")
     page.keyboard.press("/")
-    seen(page, "document.activeElement.id === 'search'")
-    page.keyboard.type("pum")
-    expect(page.get_by_role("row")).to_have_count(2)
-    tab_to("e.textContent === 'pump'")
+    seen(page, "document.activeElement.id === 'find-text'")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
     page.keyboard.press("Enter")
     drawn(page)
     seen(page, "document.activeElement.id === 'main'")
+    tab_to("e.textContent === 'No change'")
+    tab_to("e.tagName === 'SUMMARY' && e.textContent.startsWith('All changes')")
+    page.keyboard.press("Enter")
     tab_to("e.textContent.startsWith('#1 at 40')")
     page.keyboard.press("Enter")  # shows it in the chart
-    seen(page, "document.querySelector('.plot')._fullLayout.xaxis.range[0] > 10")
-    tab_to("e.textContent === 'Not a change'")
+    seen(page, f"document.querySelector('{VALUES}')._fullLayout.xaxis.range[0] > 10")
+    tab_to("e.tagName === 'SUMMARY' && e.textContent.startsWith('What if')")
+    page.keyboard.press("Enter")
     tab_to("e.textContent === 'Rerun'")
     page.keyboard.press("Enter")
     expect(page.locator("#what-if-result")).to_contain_text("Mean log score")
-    button = page.get_by_role("button", name="Not a change: event 1")
+    button = page.get_by_role("button", name="No change: event 1").last
     button.scroll_into_view_if_needed()
     box = button.bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 360
     shade = "getComputedStyle(document.body).backgroundColor"
-    assert page.evaluate(shade) == "rgb(15, 20, 25)"
-    line = trace(figure(page), "label")["line"]["color"]
+    assert page.evaluate(shade) == "rgb(15, 19, 24)"
+    line = trace(figure(page), "value")["line"]["color"]
     page.get_by_role("button", name="Theme").click()  # auto, light, dark
-    seen(page, f"document.querySelector('.plot').data[3].line.color !== '{line}'")
+    seen(page, f"document.querySelector('{VALUES}').data[3].line.color !== '{line}'")
+    incident = fake.show_incident()["id"]
     for place in PAGES:
-        page.goto(f"{fake.url}/{place}")
-        page.wait_for_selector("main .card")
-        if "/" in place[2:]:
-            drawn(page)
+        page.goto(f"{fake.url}/{place.format(incident=incident)}")
+        shown(page, place)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
+
+
+def shown(page, place):
+    """Wait for what a page has."""
+    page.wait_for_selector("main h1")
+    if "pump" in place or "regimes" in place:
+        page.wait_for_selector(".plot[data-drawn]")
+    for text, selector in (("span", ".incident"), ("incidents", ".multiple"), ("#/streams", "h1")):
+        if text in place:
+            page.wait_for_selector(selector)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 400)])
 def test_axe_finds_nothing(opened, fake, axe, scheme, width):
     page = opened(fake.url, color_scheme=scheme, viewport={"width": width, "height": 900})
+    incident = fake.show_incident()["id"]
     for place in PAGES:
-        page.goto(f"{fake.url}/{place}")
-        page.wait_for_selector("main .card")
-        if "/" in place[2:]:
-            drawn(page)
-        if "changes" in place:
-            page.wait_for_selector(".changes tbody tr")
+        page.goto(f"{fake.url}/{place.format(incident=incident)}")
+        shown(page, place)
+        if "span" in place:
+            page.locator("details.filter summary").click()
         if place.endswith("pump"):
-            page.get_by_text("View as tables").click()
+            for title in FOLDS:
+                unfold(page, title)
             page.get_by_role("button", name="Rerun").click()
             page.wait_for_selector("#what-if-result table")
         page.evaluate(axe)

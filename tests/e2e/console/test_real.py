@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.e2e.console.fake import FILE, observations, record
-from tests.e2e.console.test_console import LABELS, choose, drawn, seen
+from tests.e2e.console.test_console import LABELS, choose, drawn, seen, unfold
 from tests.waiting import PATIENCE_S, until
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -45,27 +45,29 @@ def test_what_is_posted_is_drawn_and_what_is_told_is_kept(opened, serve):
         path = "/v1/streams/pump/observations"
         client.post(path, json=posted[:30]).raise_for_status()
         page = opened(url, errors=("ERR_",))
-        page.goto(url)
+        page.goto(f"{url}/#/streams")
         page.get_by_role("link", name="pump").click()
         drawn(page)
         expect(page.locator("#feed")).to_have_text("live")
         client.post(path, json=posted[30:]).raise_for_status()
         seen(page, f"{LABELS} === 60")
+        unfold(page, "All changes")
         event = page.locator("[data-event='1']")
         expect(event).to_contain_text("#1 at 40")
         expect(event).to_contain_text("confirmed")
-        page.get_by_role("button", name="Not a change: event 1").click()
+        event.get_by_role("button", name="No change: event 1").click()
         expect(event).to_contain_text("withdrawn")
         events = client.get("/v1/streams/pump/changepoints").json()["events"]
         assert [(each["state"], each["verdict"]) for each in events] == [("withdrawn", False)]
+        unfold(page, "What if")
         page.get_by_label("Outlier rate", exact=True).fill("0.05")
         page.get_by_label("Outlier rate", exact=True).press("Enter")
         page.get_by_role("button", name="Apply these settings").click()
         expect(page.locator("#what-if-result")).to_contain_text("now uses these settings")
         assert client.get("/v1/streams/pump").json()["settings"]["outlier_rate"] == 0.05
-        page.goto(f"{url}/#/changes?state=all&span=all")
-        expect(page.locator(".changes tbody tr")).to_have_count(1)
-        page.goto(f"{url}/#/")
+        page.goto(f"{url}/#/?state=all&span=all")
+        expect(page.locator(".change")).to_have_count(1)
+        page.goto(f"{url}/#/streams")
         choose(
             page, "plant.csv", "time,flow\n" + "".join(f"2024-05-0{i},{i}\n" for i in range(1, 9))
         )

@@ -75,6 +75,22 @@ async def test_files_are_packed_where_that_is_understood_and_not_sent_again(api,
     assert gzip.decompress(first.packed) == first.content
 
 
+async def test_a_browser_that_is_lost_gets_a_page_in_words(api, start, settings):
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    answer = await api.get("/some/<where>", headers=browser)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "/some/&lt;where&gt;" in answer.text
+    assert 'href="../docs"' in answer.text  # also behind a proxy that cuts a prefix
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    for sheet in re.findall(r'href="\.\./(console/[^"]+)"', answer.text):
+        assert (await api.get(f"/{sheet}")).status_code == 200
+    answer = await api.get("/nowhere", headers=browser)
+    assert 'href="./docs"' in answer.text
+    assert slug(await api.get("/nowhere")) == "not-found"
+    async with start(settings, no_console=True) as client:
+        assert slug(await client.get("/nowhere", headers=browser)) == "not-found"
+
+
 async def test_without_the_plotting_package_the_page_says_so(api, fresh, monkeypatch):
     monkeypatch.setattr(assets, "version", Mock(side_effect=PackageNotFoundError))
     assert '<meta name="moca-plotly" content=""' in (await api.get("/")).text

@@ -1,0 +1,120 @@
+// A change as a row: when it began, what changed, values around its start, how rare that is by chance.
+
+import { h } from "./dom.js";
+import { ago, between, capital, clock, count, lasting, once } from "./format.js";
+import { AROUND, changePicture, pictureText } from "./pictures.js";
+import { linkTo, streamLink } from "./row.js";
+
+const HEIGHT = 44;
+const LOW = 28; // of a suspicion
+const UNCLEAR = "changed, kind unclear"; // without an explanation
+const ARRIVAL = "00:00".length; // of a time that is not exact to the second
+const FEW = 4; // values that tell how far apart they are
+
+/** The words of an event: what changed, from what to what, and what else. @param {any} event */
+export function wordsOf(event) {
+  const text = event.explanation?.text ?? UNCLEAR;
+  const [sentence, ...more] = text.split("; ");
+  const [what, ...numbers] = sentence.split(", ");
+  return { what: capital(what), numbers: numbers.join(", "), more: more.join("; ") };
+}
+
+/** Those words as a heading has them. @param {any} event */
+export function sentenceParts(event) {
+  const { what, numbers } = wordsOf(event);
+  return numbers ? [`${what}, `, h("span", { class: "from-to" }, numbers)] : [what];
+}
+
+/** Time of an observation of those around the start, if it was sent with one. @param {any} change @param {number} at */
+export const timeAt = (change, at) => change.around?.times[at - change.around.first] ?? null;
+
+/** When a change began, and whether that is known of the client. @param {any} change */
+export function startOf(change) {
+  const time = change.start_time ?? timeAt(change, change.start);
+  return { time: time ?? change.suspected_time ?? null, known: time !== null };
+}
+
+/** When a change began, in words; about then, where its time is that of a later arrival. @param {any} change */
+function startText(change) {
+  const { time, known } = startOf(change);
+  if (!time) return `at ${count(change.start)}`;
+  return known ? clock(time) : `≈ ${clock(time).slice(0, ARRIVAL)}`;
+}
+
+/** The interval in which it began, in time or in observations. @param {any} change */
+export function intervalOf(change) {
+  if (change.earliest === null || change.earliest === undefined) return "";
+  const from = timeAt(change, change.earliest);
+  const to = timeAt(change, change.latest);
+  if (from && to) return between(from, to);
+  const { earliest, latest } = change;
+  return earliest === latest ? `at ${count(earliest)}` : `${count(earliest)}–${count(latest)}`;
+}
+
+/** Seconds from one observation to the next. @param {any} change */
+function paceOf(change) {
+  const times = change.around?.times ?? [];
+  const sent = times.filter(Boolean);
+  if (sent.length < FEW) return null;
+  return (Date.parse(sent[sent.length - 1]) - Date.parse(sent[0])) / 1000 / (sent.length - 1);
+}
+
+/** How often chance is as strong somewhere among all streams. @param {any} change @param {number} streams */
+function inFleet(change, streams) {
+  const evidence = change.around?.evidence;
+  const pace = paceOf(change);
+  if (!evidence || !streams || !(pace > 0)) return null;
+  return h("span", {}, `fleet: every ${lasting((evidence / streams) * pace)}`);
+}
+
+/** @param {any} change @param {number} streams how many there are @returns {HTMLElement} */
+export function changeRow(change, streams) {
+  const at = `${linkTo(change.stream)}?at=${change.start}`;
+  const { more } = wordsOf(change);
+  const suspected = change.state === "suspected";
+  const raised = suspected ? ` ${ago(change.suspected_time)}` : "";
+  const link = { href: at, class: "row-link", "data-focus": keyOf(change) };
+  return h(
+    "li",
+    { class: `change ${change.state}`, "data-change": keyOf(change) },
+    h(
+      "div",
+      { class: "since" },
+      h("i", { class: "dot", "aria-hidden": "true" }),
+      h("b", {}, startText(change)),
+      h("span", {}, intervalOf(change)),
+    ),
+    h(
+      "div",
+      { class: "what" },
+      h("h2", {}, h(change.link ? "a" : "span", change.link ? link : {}, sentenceParts(change))),
+      h(
+        "p",
+        {},
+        streamLink(change.stream, null),
+        change.state === "confirmed" ? null : [" · ", h("span", { class: "tag" }, capital(change.state)), raised],
+        more && !suspected ? ` · ${more}` : "",
+        change.link ? "" : " · deleted",
+      ),
+    ),
+    change.around
+      ? h("figure", { role: "img", "aria-label": pictureText(change) }, changePicture(change, suspected ? LOW : HEIGHT))
+      : h("figure", {}),
+    h("div", { class: "chance" }, h("b", {}, once(change.around?.evidence)), inFleet(change, streams)),
+  );
+}
+
+/** @param {any} change */
+export const keyOf = (change) => `${change.stream} ${change.id}`;
+
+/** What the columns are, above the rows. */
+export function columnHeads() {
+  return h(
+    "div",
+    { class: "columns", "aria-hidden": "true" },
+    h("span", {}, "Start, interval"),
+    h("span", {}, "What changed"),
+    h("span", { class: "axis" }, h("span", {}, `${AROUND} before`), h("span", {}, "start"), h("span", {}, `${AROUND} after`)),
+    h("span", {}, "As strong by chance"),
+  );
+}
