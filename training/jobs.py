@@ -89,8 +89,18 @@ def train_own(
         raise BadConfig(f"--name: expected part of a folder's name, got {wanted.preset!r}")
     source = own.source_of(settings)
     series = own.read(source, catalogue.preset(OWN, "quick", settings))
+    split: dict[str, str] = {}
+    if "by" not in settings.get("data", {}) and own.by_streams_alone(source, series):
+        split = {"by": "stream"}
+        source = source.model_copy(update=split)
+        warn(
+            "the series are too short for a test at their ends: whole streams are held out, as "
+            "with --hold-out stream"
+        )
     settings = merged(
-        settings, {"data": {"digest": own.digest(source.path)}}, _default_lags(settings, series)
+        settings,
+        {"data": {"digest": own.digest(source.path), **split}},
+        _default_lags(settings, series),
     )
     folder = wanted.runs / OWN / wanted.preset
     tasks = [

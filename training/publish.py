@@ -98,7 +98,12 @@ def _untrained(
     try:
         scores = own.compare(run, splits, console, COMPARED)
     except BadData as error:
-        console.print(f"Not compared with the built-in models: {error}", style="yellow")
+        console.print(
+            f"Warning: this model is published without a comparison with the built-in ones, which "
+            f"may forecast better: {error}. Hold whole streams out (moca train --hold-out stream), "
+            "or train on longer series.",
+            style="yellow",
+        )
         return ()
     console.print(own.table(wanted.name, scores).for_terminal())
     clear = [other for other in scores.untrained if other.difference.high < 0]

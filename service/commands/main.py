@@ -82,7 +82,7 @@ def _common(
 # names itself.
 _OF_TRAINING = {
     "PIL": "pillow",
-    **{name: name for name in ("jinja2", "matplotlib", "pyarrow", "scipy", "tensorboard")},
+    **{name: name for name in ("jinja2", "matplotlib", "pyarrow", "scipy", "tensorboard", "torch")},
 }
 
 

@@ -122,10 +122,15 @@ def test_a_model_that_is_level_is_published_with_a_warning(wanted, monkeypatch, 
     for lead, level in ((-0.01 * np.linspace(-20, 22, 40), True), (1.0, False)):
         ahead = paired(theirs + lead, theirs)
         other = MethodComparison("averaged", "log score", estimate(theirs), ahead)
-        scores = HeldOutScores("trained fleet", estimate(theirs + lead), (other,), 20, 800)
+        scores = HeldOutScores("trained fleet", estimate(theirs + lead), (other,), 20, 800, 50)
         monkeypatch.setattr(own, "compare", lambda *_, scores=scores: scores)
         publish(wanted._replace(anyway=False), console=Console(width=200))
         assert ("Warning: the built-in model" in capsys.readouterr().out) == level
+
+
+def test_what_cannot_be_compared_is_published_with_a_warning(wanted, uncompared, capsys):
+    publish(wanted, console=Console(width=400))
+    assert "Warning: this model is published without a comparison" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def train(
         _own(
             "Data held out for the test: the later part of every series (time), or whole series "
             "(stream).",
-            "time",
+            "time; stream where the series are too short for a test at their ends",
         ),
     ] = None,
     name: Annotated[
@@ -135,7 +135,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on where runs stopped.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
 ) -> None:
-    """Meta-train a model on unsegmented series.
+    """Meta-train a model on unsegmented series. It needs `make install`, or the extra `train`.
 
     Runs are kept in RUNS/EXPERIMENT/PRESET/, those of one's own data in RUNS/data/NAME/. Those that
     are done are not done again.

@@ -2,7 +2,8 @@
 
 `moca evaluate data` runs every model as the service does: step by step from the start of each test
 series, in bounded memory, at its own default settings. All are scored on the same observations,
-those after `BURN_IN`, when the untrained models have left their warm-up.
+those after `BURN_IN`, when the untrained models have left their warm-up; if all are shorter, those
+after the warm-up.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ PROTOCOL = Protocol(200, 100)
 ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
 PARTS = ("training", "validation", "test")
 BURN_IN = 50  # unscored observations at the start of a series, of which 20 are warm-up
+LEAST_BURN_IN = DEFAULTS.warmup  # where no series is longer than that
 BATCH = 25  # series filtered together
 GENERATED = 50  # test sequences of an experiment with generated data
 
@@ -249,7 +251,7 @@ class HeldOutScores(NamedTuple):
     """Log scores of one observation of the test series: means over blocks of them.
 
     name, trained: of the trained model. untrained: the others. block: length of a block.
-    observations: total number scored.
+    observations: total number scored. burn_in: unscored ones at the start of a series.
     """
 
     name: str
@@ -257,6 +259,7 @@ class HeldOutScores(NamedTuple):
     untrained: tuple[MethodComparison, ...]
     block: int
     observations: int
+    burn_in: int
 
 
 def evaluate(run: Trained, splits: Splits, out: Path | None = None) -> HeldOutScores:
@@ -271,7 +274,7 @@ def evaluate(run: Trained, splits: Splits, out: Path | None = None) -> HeldOutSc
     for other in scores.untrained:
         row = {"model": other.method, "log_score": other.estimate}
         rows.append({**row, "trained_less_this": other.difference})
-    about = {"block": scores.block, "observations": scores.observations, "burn_in": BURN_IN}
+    about = {"block": scores.block, "observations": scores.observations, "burn_in": scores.burn_in}
     printed.save(out or folder / "evaluation", {**about, "rows": rows})
     return scores
 
@@ -307,8 +310,9 @@ def compare(
             Series(None if batch.x is None else batch.x[k].double(), y.double(), None, str(k))
             for k, y in enumerate(batch.y)
         ]
+    burn_in = burn_in_of(series)
     # Nothing of a shorter series is scored.
-    series = [one.part(0, most or len(one.y)) for one in series if len(one.y) > BURN_IN]
+    series = [one.part(0, most or len(one.y)) for one in series if len(one.y) > burn_in]
     length = run.config.optimiser.length
     models = {"": trained.load(run, splits).served(), **_untrained(run.config, splits)}
     scores = {
@@ -318,13 +322,13 @@ def compare(
         )
     }
     ours = scores.pop("")
-    blocks = block_means(ours, length)
+    blocks = block_means(ours, length, burn_in)
     if not len(blocks):
         raise BadData(
-            f"no test series has more than {BURN_IN} observations, and a whole label after them: "
+            f"no test series has more than {burn_in} observations, and a whole label after them: "
             "nothing to score"
         )
-    others = {name: block_means(theirs, length) for name, theirs in scores.items()}
+    others = {name: block_means(theirs, length, burn_in) for name, theirs in scores.items()}
     return HeldOutScores(
         name=f"trained {run.config.model.kind}",
         trained=estimate(blocks),
@@ -333,7 +337,30 @@ def compare(
             for name, theirs in others.items()
         ),
         block=length,
-        observations=sum(int((~row[BURN_IN:].isnan()).sum()) for row in ours),
+        observations=sum(int((~row[burn_in:].isnan()).sum()) for row in ours),
+        burn_in=burn_in,
+    )
+
+
+def burn_in_of(series: Sequence[Series]) -> int:
+    """Return how many observations at the start of the test series are not scored."""
+    return BURN_IN if any(len(one.y) > BURN_IN for one in series) else LEAST_BURN_IN
+
+
+def by_streams_alone(source: DataSource, series: Sequence[Series]) -> bool:
+    """Whether test parts of whole streams can be scored, and those at the ends of streams cannot.
+
+    Nothing could then be compared with the built-in models if the data were split by time.
+    """
+    count = len(series)
+    cuts = (0, round(source.train * count), round((source.train + source.validation) * count))
+    longest = max(len(one.y) for one in series)
+    share = 1 - source.train - source.validation
+    held = series[cuts[2] :]
+    return (
+        share * longest <= LEAST_BURN_IN
+        and 0 < cuts[1] < cuts[2] < count
+        and max(len(one.y) for one in held) > LEAST_BURN_IN
     )
 
 
@@ -384,14 +411,14 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
     return rows
 
 
-def block_means(scores: Sequence[Tensor], length: int) -> Values:
+def block_means(scores: Sequence[Tensor], length: int, burn_in: int = BURN_IN) -> Values:
     """Mean of every block of `length` after the burn-in; the last may be half of one."""
     means = []
     for series in scores:
-        for start in range(BURN_IN, len(series), length):
+        for start in range(burn_in, len(series), length):
             block = series[start : start + length]
             present = block[~block.isnan()]
-            only = len(series) - BURN_IN <= length
+            only = len(series) - burn_in <= length
             if len(present) and (only or 2 * len(block) >= length):
                 means.append(float(present.mean()))
     return np.array(means)

@@ -128,9 +128,45 @@ def test_what_cannot_be_scored_is_refused(run, tmp_path, monkeypatch):
     assert outcome.exit_code == 2
     assert str(result) in outcome.stderr
     monkeypatch.setattr(own, "BURN_IN", 63)
+    assert moca("evaluate", "data", run).exit_code == 0  # after the warm-up alone
+    content = json.loads((run / "evaluation" / "table.json").read_text())
+    assert (content["burn_in"], content["observations"]) == (20, 43 + 40)
+    monkeypatch.setattr(own, "LEAST_BURN_IN", 63)
     outcome = moca("evaluate", "data", run)
     assert outcome.exit_code == 2
     assert "more than 63 observations" in outcome.stderr
+
+
+def test_short_series_are_held_out_whole_so_that_models_are_compared(tmp_path):
+    file = tmp_path / "short.csv"
+    lines = ["stream,y"]
+    for one in series(*[45] * 10):
+        lines += [f"{one.name},{y}" for y in one.y[:, 0].tolist()]
+    file.write_text("\n".join(lines))
+    command = ("train", "--data", file, "--length", 20, *small())
+    result = moca(*command, "--runs", tmp_path / "runs")
+    assert result.exit_code == 0, result.stderr
+    assert "whole streams are held out" in result.stderr
+    trained_run = own.finished(tmp_path / "runs" / "data" / "short" / "run")
+    assert trained_run.config.data["by"] == "stream"
+    scores = own.compare(trained_run, splits(trained_run.config, Place(None, tmp_path)))
+    assert (scores.burn_in, scores.observations) == (20, 2 * 25)
+    result = moca(*command, "--runs", tmp_path / "other", "--hold-out", "time")
+    assert result.exit_code == 2
+    assert "no window for validation by time" in result.stderr
+
+
+def test_series_are_held_out_whole_where_that_alone_can_be_compared():
+    source = DataSource(path="own.csv")
+    for lengths, alone in (
+        ([45] * 10, True),
+        ([133] * 10, True),  # .15 of it is no more than a warm-up
+        ([134] * 10, False),
+        ([45] * 9 + [400], False),
+        ([45] * 3, False),  # none of three is for validation
+        ([15] * 10, False),
+    ):
+        assert own.by_streams_alone(source, series(*lengths)) == alone, lengths
 
 
 def split(series, length, kind="alpaca", **source):
