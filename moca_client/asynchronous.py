@@ -442,16 +442,18 @@ class AsyncClient:
         states: Sequence[str] = (),
         kinds: Sequence[str] = (),
         match: calls.Match = (),
+        incidents: bool = False,
         after: str | None = None,
         silence_s: float = 60.0,
         retry_for_s: float | None = 60.0,
-    ) -> AsyncMessages[StreamEvent | Gap]:
+    ) -> AsyncMessages[StreamEvent | Incident | Gap]:
         """Iterate over events as they are raised, forever, across disconnects.
 
         kinds: `change`, `anomaly` or `all`; default: changes. match: selector of streams by tags,
-        such as `{job="node"}`, or several: of any of them. after: the `cursor` of an event to
-        resume after; "0": everything retained; None: only new ones. silence_s: a connection without
-        any message or heartbeat for this long is closed. retry_for_s: raise `Unavailable` after
+        such as `{job="node"}`, or several: of any of them. incidents: whether an `Incident` comes
+        before the confirmed changes that are part of one. after: the `cursor` of an event to resume
+        after; "0": everything retained; None: only new ones. silence_s: a connection without any
+        message or heartbeat for this long is closed. retry_for_s: raise `Unavailable` after
         failing to connect for this long; None: never.
         """
         patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
@@ -462,6 +464,7 @@ class AsyncClient:
             states=states,
             kinds=kinds,
             match=match,
+            incidents=incidents,
             after=after,
             patience=patience,
         )

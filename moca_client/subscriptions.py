@@ -14,11 +14,12 @@ from msgspec import Struct
 
 from moca_client.calls import Match, path_of, query_params
 from moca_client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer, problem_in
-from moca_client.responses import MESSAGES, Gap, GapPlaces, Recorded, StreamEvent
+from moca_client.responses import MESSAGES, Gap, GapPlaces, Incident, Recorded, StreamEvent
 from moca_client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED, Backoff
 
 T = TypeVar("T")
 _event = msgspec.json.Decoder(StreamEvent).decode
+_incident = msgspec.json.Decoder(Incident).decode
 _gap = msgspec.json.Decoder(GapPlaces).decode
 
 
@@ -120,7 +121,7 @@ class Feed(ABC, Generic[T]):
         return wait_s
 
 
-class Events(Feed[StreamEvent | Gap]):
+class Events(Feed[StreamEvent | Incident | Gap]):
     """Events as they are raised."""
 
     def __init__(
@@ -132,6 +133,7 @@ class Events(Feed[StreamEvent | Gap]):
         states: Sequence[str],
         kinds: Sequence[str],
         match: Match,
+        incidents: bool,
         after: str | None,
         patience: Patience,
     ) -> None:
@@ -145,18 +147,22 @@ class Events(Feed[StreamEvent | Gap]):
             "state": list(states),
             "kind": list(kinds),
             "match": match,
+            "incidents": incidents,
         }
         super().__init__("/v1/events", query, after, patience)
 
-    def read(self, message: ServerSentEvent) -> StreamEvent | Gap | None:
-        """Return an event, or a gap of events that are not retained."""
+    def read(self, message: ServerSentEvent) -> StreamEvent | Incident | Gap | None:
+        """Return an event, an incident, or a gap of events that are not retained."""
         if message.event in MESSAGES.values():
             return _event(message.data)
+        if message.event == "incident":
+            return _incident(message.data)
         return Gap(_gap(message.data or "{}")) if message.event == "gap" else None
 
-    def mark(self, item: StreamEvent | Gap, cursor: str) -> None:
-        """Note the cursor."""
-        item.cursor = cursor
+    def mark(self, item: StreamEvent | Incident | Gap, cursor: str) -> None:
+        """Note the cursor, which incidents have not."""
+        if not isinstance(item, Incident):
+            item.cursor = cursor
 
 
 class _Again(Exception):

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from moca_client.responses import Answer, ExplainedEvent, Gap, Prediction, StreamEvent
+from moca_client.responses import Answer, ExplainedEvent, Gap, Incident, Prediction, StreamEvent
 from moca_client.tables import describe_regime, describe_segmentation
 from service.commands.connection import (
     DEFAULT_URL,
@@ -206,7 +206,12 @@ def changepoints(
     with connected(url, api_key) as client:
         if follow:
             messages = client.events(
-                stream=stream, kinds=kinds, match=match or (), after=after, retry_for_s=None
+                stream=stream,
+                kinds=kinds,
+                match=match or (),
+                incidents=stream is None and not as_json,
+                after=after,
+                retry_for_s=None,
             )
             for message in messages:
                 _follow(message, as_json, named=stream is None)
@@ -255,11 +260,13 @@ def _row(event: ExplainedEvent) -> list[str]:
     ]
 
 
-def _follow(message: StreamEvent | Gap, as_json: bool, named: bool) -> None:
+def _follow(message: StreamEvent | Incident | Gap, as_json: bool, named: bool) -> None:
     if as_json:
         print_json(message, lines=True)
     elif isinstance(message, Gap):
         typer.secho("some events are no longer retained", err=True, fg="yellow")
+    elif isinstance(message, Incident):
+        typer.echo(f" incident  {message.headline}")
     else:
         event = message.event
         when = f" at {message.time}" if message.time else ""

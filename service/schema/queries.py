@@ -147,6 +147,9 @@ class EventsQuery(Form):
     )
     kind: Kinds = Field([], description=KINDS)
     match: Match = Field([], description=f"{MATCH}. Tags are those when the event was raised")
+    incidents: bool = Field(
+        False, description="whether the incidents of confirmed changes are sent, too"
+    )
     after: str | None = Field(
         None,
         description="resume right after this message `id`; 0: everything retained; default: "

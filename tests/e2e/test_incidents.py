@@ -8,7 +8,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from moca_client import AsyncClient, Client, InvalidRequest
+from moca_client import AsyncClient, Client, Incident, InvalidRequest
 from service.runtime.embedded import running_url
 from service.store import keys
 from service.store.connection import connect
@@ -139,6 +139,23 @@ def test_changes_name_their_incident_and_what_their_streams_share(client):
     assert mover["expected"] == pytest.approx(11 * 10 / STREAMS)
     assert changes(movers=True, match='{region="eu"}')["movers"] == []  # all of them have changed
     assert "movers" not in changes()
+
+
+def test_the_feed_tells_of_incidents_before_their_changes(client, service):
+    (listed,) = incidents(client)["incidents"]
+    with Client(service.url) as sync:
+        confirmed = []
+        for message in sync.events(states=["confirmed"], after="0", incidents=True):
+            if isinstance(message, Incident):
+                assert (message.id, message.headline) == (listed["id"], listed["headline"])
+                confirmed.append(message.id)
+            elif message.event.refined_at is None:
+                confirmed.append(message.stream)
+                if set(listed["names"]) <= set(confirmed):
+                    break
+        assert confirmed.index(listed["id"]) < min(map(confirmed.index, listed["names"]))
+        plain = sync.events(states=["confirmed"], after="0")
+        assert not any(isinstance(next(plain), Incident) for _ in range(CHANGED))
 
 
 def test_filters_and_pages(client):

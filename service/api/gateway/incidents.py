@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from operator import itemgetter
 
 from moca_client import responses
@@ -62,6 +62,15 @@ class IncidentPages:
         return responses.IncidentDetail(
             **members, changes=rows, unreadable=without(unreadable, "incident")
         )
+
+    async def of_changes(self, ids: Set[str]) -> list[responses.Incident]:
+        """Return the incidents that changes of these ids are part of."""
+        found = await from_store(self._incidents.found(), bound=False)
+        return [
+            _rendered(incident, found.fleet)
+            for incident in found.incidents
+            if ids & incident.change_ids
+        ]
 
 
 def _fitting(

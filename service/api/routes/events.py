@@ -93,6 +93,8 @@ async def events(
     send it as `Last-Event-ID` to resume right after that message. A message of type `gap` says that
     events after the cursor are no longer retained. Filters of different names must all match;
     of one that is given several times, any. A message of type `anomaly` is an anomaly event.
+    With `incidents`, one of type `incident` comes before confirmed changes that are part of one, as
+    `GET /v1/incidents` has it then; it has no `id`.
     """
     context = context_of(request)
     filter_ = Filter(
@@ -110,7 +112,8 @@ async def events(
     hub.connections.enter()
     partitions = {partition_of(name, total) for name in query.stream} or range(total)
     positions = Positions(partitions, total, hub.positions if resumed is None else resumed)
-    subscription = Subscription(hub, filter_, positions, whole)
+    incidents = context.incidents if query.incidents else None
+    subscription = Subscription(hub, filter_, positions, whole, incidents)
     return EventStream(
         subscription.chunks(HEARTBEAT_S),
         hub.connections.leave,

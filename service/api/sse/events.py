@@ -18,6 +18,7 @@ from typing import Any
 import redis
 
 from moca_client.responses import MESSAGES
+from service.api.gateway.incidents import IncidentPages
 from service.api.gateway.reads import from_store
 from service.api.sse.connections import RETRY_MS, Connections, message
 from service.observability import metrics
@@ -139,11 +140,21 @@ class EventHub:
 class Subscription:
     """Filter and positions of one consumer.
 
-    `whole`: it requested everything retained, so entries trimmed before are no gap.
+    `whole`: it requested everything retained, so entries trimmed before are no gap. incidents:
+    where those of confirmed changes are found; None: it has not asked for them.
     """
 
-    def __init__(self, hub: EventHub, filter_: Filter, positions: Positions, whole: bool) -> None:
+    def __init__(
+        self,
+        hub: EventHub,
+        filter_: Filter,
+        positions: Positions,
+        whole: bool,
+        incidents: IncidentPages | None = None,
+    ) -> None:
         self._hub = hub
+        self._incidents = incidents
+        self._confirmed: set[str] = set()  # ids of changes whose incidents are to be sent
         self._filter = filter_
         self._positions = positions
         self._whole = whole
@@ -168,7 +179,8 @@ class Subscription:
                 chunk = self._messages(entries or [])
             left_s = self._sent_s + heartbeat_s - time.monotonic()
             if chunk:
-                yield self._mark_sent(chunk)
+                # Incidents come first: a consumer that is cut off between resumes before both.
+                yield self._mark_sent(await self._incident_messages() + chunk)
             elif left_s <= 0:
                 yield self._mark_sent(self._beat().encode())
             elif joined is not None:
@@ -205,8 +217,20 @@ class Subscription:
             if entry.raised is not None and self._filter.lets(entry.raised):
                 kind = MESSAGES[entry.raised.event.kind]
                 messages.append(self._message(kind, event_state(entry.raised)))
+                event = entry.raised.event
+                if event.kind == "change" and event.state == "confirmed" and event.news:
+                    self._confirmed.add(entry.raised.change_id)
                 metrics.EVENTS_SENT.inc()
         return b"".join(messages)
+
+    async def _incident_messages(self) -> bytes:
+        """Return a message without a cursor for each incident of the changes that are sent next."""
+        confirmed = self._confirmed
+        self._confirmed = set()
+        if self._incidents is None or not confirmed:
+            return b""
+        incidents = await self._incidents.of_changes(confirmed)
+        return b"".join(message("incident", incident) for incident in incidents)
 
     def _gap(self, firsts: list[FeedEntry]) -> bytes:
         """Return a gap message for the entries lost before these; moves the cursor past them."""

@@ -175,6 +175,7 @@ WRONG = {
         "query.stream[0]": ["a b"],
         "query.model[0]": ["a/b"],
         "query.kind[0]": ["else"],
+        "query.incidents": ["perhaps"],
         "query.match[0]": ["{site=north}"],
     },
     "follow_observations": {
