@@ -304,15 +304,18 @@ class AsyncClient:
         """Rerun the retained history with other settings or another model; changes nothing."""
         return await self.call(calls.what_if(stream, body))
 
-    async def changepoints(self, stream: str, *, kinds: Sequence[str] = ()) -> Changepoints:
+    async def changepoints(
+        self, stream: str, *, kinds: Sequence[str] = (), states: Sequence[str] = ()
+    ) -> Changepoints:
         """Return the stream's events and segmentation.
 
-        kinds: `change`, `anomaly` or `all`; default: changes.
+        kinds: `change`, `anomaly` or `all`; default: changes. states: default: without withdrawn
+        events.
 
         `hindsight` says how far that is one in hindsight. While its status is `pending`, a worker
         computes it: ask again.
         """
-        return await self.call(calls.changepoints(stream, kinds))
+        return await self.call(calls.changepoints(stream, kinds, states))
 
     def changes(
         self,
@@ -324,19 +327,18 @@ class AsyncClient:
         prefix: str | None = None,
         contains: str | None = None,
         min_size: float | None = None,
-        min_probability: float | None = None,
+        min_evidence: float | None = None,
         sort: str = "time",
         limit: int = 100,
-        explain: bool = True,
         around: int = 0,
         match: calls.Match = (),
     ) -> AsyncIterator[StreamChange]:
         """Iterate over the changes of all streams, `limit` in a request.
 
         since, until: an RFC 3339 time, an age such as "24h", or a datetime with a time zone. sort:
-        `time` (newest first), `size` or `probability`. contains: text anywhere in the id.
-        explain: whether the service computes `before`, `after` and `explanation`. around: values
-        on both sides of a start, at most 100. match: selector of streams by tags, such as
+        `time` (newest first), `size` or `evidence`. contains: text anywhere in the id. states:
+        default: without withdrawn changes. around: values on both sides of a start, at most 100.
+        match: selector of streams by tags, such as
         `{job="node"}`, or several: of any of them.
         """
         request = calls.ChangesRequest(
@@ -347,10 +349,9 @@ class AsyncClient:
             prefix=prefix,
             contains=contains,
             min_size=min_size,
-            min_probability=min_probability,
+            min_evidence=min_evidence,
             sort=sort,
             limit=limit,
-            explain=explain,
             around=around,
             match=match,
         )
@@ -387,12 +388,12 @@ class AsyncClient:
         )
         return self._pages(plans.incident_pages(request))
 
-    async def incident(self, id: str, *, explain: bool = True, around: int = 0) -> IncidentDetail:
+    async def incident(self, id: str, *, around: int = 0) -> IncidentDetail:
         """Return an incident with its changes, the largest first.
 
         around: so many values on both sides of each start are returned, too.
         """
-        return await self.call(calls.incident(id, explain, around))
+        return await self.call(calls.incident(id, around))
 
     async def judge(self, stream: str, event: int, change: bool) -> Verdict:
         """Give feedback on an event: whether it was a change. The stream is rerun with it."""

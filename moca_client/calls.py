@@ -283,11 +283,15 @@ def what_if(stream: str, body: Mapping[str, Any]) -> Call[responses.WhatIf]:
     return _read_only(path_of(stream, "/what-if"), dict(body), _what_if)
 
 
-def changepoints(stream: str, kinds: Sequence[str] = ()) -> Call[responses.Changepoints]:
+def changepoints(
+    stream: str, kinds: Sequence[str] = (), states: Sequence[str] = ()
+) -> Call[responses.Changepoints]:
     """Events so far, and the segmentation."""
-    if isinstance(kinds, str):
-        raise InvalidRequest("expected a list of kinds, got a string")
-    return _get(path_of(stream, "/changepoints"), _changepoints, kind=list(kinds))
+    for name, chosen in (("kinds", kinds), ("states", states)):
+        if isinstance(chosen, str):
+            raise InvalidRequest(f"expected a list of {name}, got a string")
+    path = path_of(stream, "/changepoints")
+    return _get(path, _changepoints, kind=list(kinds), state=list(states))
 
 
 class ChangesRequest(NamedTuple):
@@ -300,10 +304,9 @@ class ChangesRequest(NamedTuple):
     prefix: str | None = None
     contains: str | None = None
     min_size: float | None = None
-    min_probability: float | None = None
+    min_evidence: float | None = None
     sort: str = "time"
     limit: int = 100
-    explain: bool = True
     around: int = 0
     match: Match = ()
     movers: bool = False
@@ -337,10 +340,10 @@ def incidents(request: IncidentsRequest) -> Call[responses.IncidentsPage]:
     return _get("/v1/incidents", _incidents, **_with_times(request._asdict()))
 
 
-def incident(id_: str, explain: bool, around: int) -> Call[responses.IncidentDetail]:
+def incident(id_: str, around: int) -> Call[responses.IncidentDetail]:
     """One incident with its changes."""
     path = f"/v1/incidents/{quote(id_, safe='')}"
-    return _get(path, _incident, explain=explain, around=around)
+    return _get(path, _incident, around=around)
 
 
 def _with_times(query: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from moca_client.responses import (
     Answer,
     Changepoints,
     Event,
-    ExplainedEvent,
     HistoryPage,
     Recorded,
     StreamChange,
@@ -82,7 +81,7 @@ def _frame(columns: Columns, backend: str | None) -> Any:
 def _rows(source: Any) -> tuple[list[Any], type]:
     """Return the items to make rows of, and their type."""
     if isinstance(source, Changepoints):
-        return source.events, ExplainedEvent
+        return source.events, Event
     if isinstance(source, HistoryPage):
         source = [source]
     try:

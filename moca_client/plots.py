@@ -76,8 +76,7 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
     draw_alarm(panels[-1], replayed, x)
     _shade_warm_up(panels, replayed, x)
     _mark_changes(panels, replayed, x)
-    title = f"{replayed.stream}   ·   {replayed.model}"
-    _finish(panels, replayed, x, title, _uses_time(replayed))
+    _finish(panels, replayed, x, replayed.headline, _uses_time(replayed))
     hidden = len(replayed.series.y_names) - MAX_DATA_PANELS
     if hidden > 0:
         panels[MAX_DATA_PANELS - 1].annotate(

@@ -30,9 +30,11 @@ from moca_client.series import Series, read_series
 from moca_client.stream_settings import StreamSettings
 from moca_client.tables import (
     answer_columns,
+    describe_evidence,
     describe_regime,
     describe_season,
     describe_segmentation,
+    describe_start,
 )
 
 READY_WAIT_S = 10.0
@@ -92,6 +94,25 @@ class Replayed:
         """Row of the file that became observation `seq`, if any did."""
         row = seq - self.first_seq
         return row if 0 <= row < len(self.answers) else None
+
+    def sentence(self, event: Event) -> str:
+        """What an event is, in a few words; of several labels with the name of the one."""
+        output = None if event.explanation is None else event.explanation.output
+        names = self.series.y_names
+        if output is None or len(names) <= output:
+            return event.sentence
+        return event.sentence.replace(f"output {output + 1}: ", f"{names[output]}: ", 1)
+
+    @property
+    def headline(self) -> str:
+        """What the last confirmed change was, and how many there were before it."""
+        confirmed = [event for event in self.events if event.state == "confirmed"]
+        if not confirmed:
+            return f"{self.stream}: no change"
+        last = max(confirmed, key=lambda event: event.start)
+        text = f"{self.stream}: {self.sentence(last)}, since {self.when(last.start)}"
+        earlier = len(confirmed) - 1
+        return f"{text}; {earlier} earlier change{'' if earlier == 1 else 's'}" if earlier else text
 
     def when(self, seq: int) -> str:
         """How people read the time of observation `seq`."""
@@ -381,39 +402,28 @@ def events_table(replayed: Replayed) -> Table:
     axis = replayed.series.axis
     events = [event for event in replayed.events if event.start >= replayed.first_seq]
     confirmed = sum(event.state == "confirmed" for event in events)
+    title = (
+        f"{replayed.stream} ({replayed.model}): {len(replayed.answers)} observations, "
+        f"{confirmed} confirmed change{'' if confirmed == 1 else 's'}"
+    )
     table = Table(
-        title=f"{replayed.stream} ({replayed.model}): {len(replayed.answers)} observations, "
-        f"{confirmed} confirmed change{'' if confirmed == 1 else 's'}",
+        title=title,
+        min_width=len(title) + 2,
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=0 if axis and axis.kind == "datetime" else (0, 1, 0, 0),  # 80 characters
     )
-    headings = ["id", "state", *([axis.name] if axis else []), "start", "suspected", "confirmed"]
-    for heading in [*headings, "delay", "prob.", "size (sd)"]:
-        table.add_column(heading, justify="left" if heading == "state" else "right", no_wrap=True)
+    headings = [*([axis.name] if axis else []), "start", "what changed", "evidence", "state"]
+    for heading in headings:
+        words = heading in ("what changed", "state")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
     for event in events:
         table.add_row(
-            str(event.id),
-            event.state,
             *([replayed.when(event.start)] if axis else []),
-            str(event.start),
-            str(event.suspected_at),
-            "" if event.confirmed_at is None else str(event.confirmed_at),
-            str(event.delay),
-            f"{event.probability:.3f}",
-            size_text(event.size, replayed.series.y_names),
+            describe_start(event),
+            replayed.sentence(event),
+            describe_evidence(event.evidence),
+            event.state,
             style="bold" if event.state == "confirmed" else "dim",
         )
     return table
-
-
-def size_text(size: float | list[float | None] | None, names: Sequence[str]) -> str:
-    """Size of a change; of several labels the one that changed most, by name."""
-    sizes = size if isinstance(size, list) else [size]
-    present = [
-        (value, name) for value, name in zip(sizes, names, strict=False) if value is not None
-    ]
-    if not present:
-        return ""
-    value, name = max(present, key=lambda pair: abs(pair[0]))
-    return f"{value:+.2f}" + (f" {name}" if len(names) > 1 else "")

@@ -30,12 +30,12 @@ from moca_client.replay import (
     post_rows,
     prepare,
     progress_bar,
-    size_text,
     writable,
     write_table,
 )
 from moca_client.responses import Event, StreamChange
 from moca_client.series import Series
+from moca_client.tables import describe_evidence, describe_start
 
 PLOTS = 5  # streams with a picture of their own
 SHOWN = 20  # changes in the table on the console
@@ -159,25 +159,15 @@ def _refined(client: Client, changes: Sequence[Change]) -> list[Change]:
         return []
     prefix = commonprefix([change.replayed.stream for change in changes])
     listed: dict[tuple[str, int, int | None], StreamChange] = {}
-    for row in client.changes(
-        states=["confirmed"], prefix=prefix or None, limit=LISTED, explain=False
-    ):
+    for row in client.changes(states=["confirmed"], prefix=prefix or None, limit=LISTED):
         listed.setdefault((row.stream, row.id, row.confirmed_at), row)
     refined = []
     for change in changes:
         event = change.event
         now = listed.get((change.replayed.stream, event.id, event.confirmed_at))
         if now is not None:
-            event = structs.replace(
-                event,
-                start=now.start,
-                earliest=now.earliest,
-                latest=now.latest,
-                coverage=now.coverage,
-                direction=now.direction,
-                size=now.size,
-                probability=now.probability,
-            )
+            shared = set(now.__struct_fields__) & set(event.__struct_fields__)
+            event = structs.replace(event, **{name: getattr(now, name) for name in shared})
         refined.append(change._replace(event=event))
     return refined
 
@@ -210,18 +200,17 @@ def _table(replays: Sequence[Replayed], changes: Sequence[Change]) -> Table:
     )
     if len(changes) > SHOWN:
         table.caption = f"the latest {SHOWN}; all of them are in the answers"
-    headings = ("stream", "since", "start", "from", "to", "confirmed", "size (sd)")
+    headings = ("stream", "since", "start", "what changed", "evidence")
     for heading in headings if _axis(replays) else [h for h in headings if h != "since"]:
-        justify: Literal["left", "right"] = "left" if heading == "stream" else "right"
-        table.add_column(heading, justify=justify, no_wrap=heading != "stream")
+        words = heading in ("stream", "what changed")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
     for replayed, event in sorted(changes, key=lambda change: -change.place)[:SHOWN]:
-        reach = [event.earliest, event.latest, event.confirmed_at]
         table.add_row(
             replayed.stream,
             *([replayed.when(event.start)] if _axis(replays) else []),
-            str(event.start),
-            *("" if position is None else str(position) for position in reach),
-            size_text(event.size, replayed.series.y_names),
+            describe_start(event),
+            replayed.sentence(event),
+            describe_evidence(event.evidence),
         )
     return table
 

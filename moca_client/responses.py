@@ -98,6 +98,68 @@ Coverage = Annotated[
 ]
 
 
+Numbers = float | list[float | None] | None
+
+
+class RegimeStatistics(Response):
+    """Labels on one side of a change: the last 200 before it, the first 100 after it at most."""
+
+    count: Annotated[int, doc("labels")]
+    mean: Annotated[Numbers, doc("of counts: the rate; null: of classes")] = sent(None)
+    sd: Annotated[Numbers, doc("standard deviation; null: of classes, or of one label")] = sent(
+        None
+    )
+
+
+class Explanation(Response):
+    """What changed, by Bayes factors of models that share all parameters but one."""
+
+    text: str
+    kind: Annotated[
+        str | None,
+        doc("null: no clear change of any"),
+        words("mean", "spread", "slope", "autocorrelation", "rate", "share"),
+    ] = sent(None)
+    before: Annotated[float | None, doc("the parameter of that kind before the change")] = sent(
+        None
+    )
+    after: Annotated[float | None, doc("and after it")] = sent(None)
+    probability: Annotated[
+        float, doc("posterior probability of the kind, given that they all are as probable before")
+    ] = sent(0.0)
+    output: Annotated[
+        int | None, doc("index of the output that changed most clearly; of a share: the class")
+    ] = sent(None)
+    size: Annotated[
+        float | None,
+        doc(
+            "of that change: of a mean of numbers in standard deviations, of a spread, rate or "
+            "mean duration a ratio, else the difference; null: without spread, or from nothing"
+        ),
+    ] = sent(None)
+
+
+Before = Annotated[
+    RegimeStatistics | None,
+    doc("since the change confirmed before it; null: too few labels, or an anomaly"),
+]
+Why = Annotated[Explanation | None, doc("null: too few labels on a side so far, or an anomaly")]
+Sentence = Annotated[
+    str, doc("what it is, in a few words: `text` of the explanation, where there is one")
+]
+StartTime = Annotated[
+    str | None,
+    doc("of the first observation after it, as sent, else when that was accepted; RFC 3339"),
+]
+StartArrived = Annotated[
+    bool, doc("whether `start_time` is when the observation was accepted: it had no time")
+]
+EventEvidence = Annotated[
+    float | None,
+    doc("evidence when this state was entered: one false alarm in so many observations"),
+]
+
+
 class Event(Response):
     """An event, a change or an anomaly; `start` and the `_at` fields are `seq` positions."""
 
@@ -126,8 +188,18 @@ class Event(Response):
     coverage: Coverage = sent(None)
     refined_at: Annotated[
         int | None,
-        doc("`seq` at which the start was looked at once more, 10 observations after it; no news"),
+        doc(
+            "`seq` at which start and explanation were looked at once more, 10 observations after "
+            "it and 100 after the start; no news"
+        ),
     ] = sent(None)
+    evidence: EventEvidence = sent(None)
+    sentence: Sentence = sent("")
+    start_time: StartTime = sent(None)
+    start_arrived: StartArrived = sent(False)
+    before: Before = sent(None)
+    after: RegimeStatistics | None = sent(None)
+    explanation: Why = sent(None)
 
 
 Suspected = Annotated[Event | None, doc("the suspected change")]
@@ -401,66 +473,13 @@ class Hindsight(Response):
     computed: Annotated[str | None, doc("when it was computed, RFC 3339")] = sent(None)
 
 
-Numbers = float | list[float | None] | None
-
-
-class RegimeStatistics(Response):
-    """Labels on one side of a change: the last 200 before it, the first 100 after it at most."""
-
-    count: Annotated[int, doc("labels")]
-    mean: Annotated[Numbers, doc("of counts: the rate; null: of classes")] = sent(None)
-    sd: Annotated[Numbers, doc("standard deviation; null: of classes, or of one label")] = sent(
-        None
-    )
-
-
-class Explanation(Response):
-    """What changed, by Bayes factors of models that share all parameters but one."""
-
-    text: str
-    kind: Annotated[
-        str | None,
-        doc("null: no clear change of any"),
-        words("mean", "spread", "slope", "autocorrelation", "rate", "share"),
-    ] = sent(None)
-    before: Annotated[float | None, doc("the parameter of that kind before the change")] = sent(
-        None
-    )
-    after: Annotated[float | None, doc("and after it")] = sent(None)
-    probability: Annotated[
-        float, doc("posterior probability of the kind, given that they all are as probable before")
-    ] = sent(0.0)
-    output: Annotated[
-        int | None, doc("index of the output that changed most clearly; of a share: the class")
-    ] = sent(None)
-
-
-Why = Annotated[
-    Explanation | None,
-    doc(
-        "null: withdrawn, too few labels on a side, or not retained any more; of labels that "
-        "depend on inputs, too"
-    ),
-]
-
-
-class ExplainedEvent(Event):
-    """An event; of a change also what the retained history has on both sides of it."""
-
-    before: Annotated[
-        RegimeStatistics | None, doc("null: withdrawn, an anomaly, or not retained any more")
-    ] = sent(None)
-    after: RegimeStatistics | None = sent(None)
-    explanation: Why = sent(None)
-
-
 class Changepoints(Response):
     """Events, and the best segmentation of the retained history."""
 
     stream: str
     seq: int
     model: str = sent("")
-    events: list[ExplainedEvent] = sent([])
+    events: list[Event] = sent([])
     segmentation: Annotated[
         list[Segment],
         doc("in hindsight for what `hindsight` says, else the best path of the online filter"),
@@ -497,10 +516,8 @@ class StreamChange(Response, kw_only=True):
     coverage: Coverage = sent(None)
     suspected_at: int
     confirmed_at: int | None = sent(None)
-    start_time: Annotated[
-        str | None,
-        doc("of the first observation after it, as sent; null: none, or not retained any more"),
-    ] = sent(None)
+    start_time: StartTime = sent(None)
+    start_arrived: StartArrived = sent(False)
     suspected_time: Annotated[
         str, doc("of the observation that raised it, as sent, or when it was accepted")
     ] = sent("")
@@ -513,7 +530,9 @@ class StreamChange(Response, kw_only=True):
     verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
         None
     )
-    before: RegimeStatistics | None = sent(None)
+    evidence: EventEvidence = sent(None)
+    sentence: Sentence = sent("")
+    before: Before = sent(None)
     after: RegimeStatistics | None = sent(None)
     explanation: Why = sent(None)
     link: Annotated[

@@ -11,7 +11,6 @@ from typing import Any
 from moca_client.responses import (
     Answer,
     Event,
-    ExplainedEvent,
     Hindsight,
     Recorded,
     RegimeStatistics,
@@ -41,15 +40,17 @@ _CHANGE = (
     "suspected_at",
     "confirmed_at",
     "start_time",
+    "start_arrived",
     "suspected_time",
     "confirmed_time",
     "direction",
     "size",
     "probability",
     "verdict",
+    "evidence",
+    "sentence",
 )
 _EXPLAINED = (
-    "explanation",
     *(f"{side}_{name}" for side in ("before", "after") for name in ("mean", "sd", "count")),
 )
 _COLUMNS = (*_CHANGE, "kind", *_EXPLAINED, "link", "tags")
@@ -66,11 +67,10 @@ def columns_of(rows: Sequence[Any], kind: type) -> Columns:
         return _recorded_columns(rows)
     if issubclass(kind, StreamChange):
         return _turned([_change_row(change) for change in rows], _COLUMNS)
-    columns = _members(rows, [name for name in Event.__struct_fields__ if name != "size"])
+    nested = {"size", "before", "after", "explanation"}
+    columns = _members(rows, [name for name in Event.__struct_fields__ if name not in nested])
     columns |= _spread("size", [event.size for event in rows])
-    if issubclass(kind, ExplainedEvent):
-        columns |= _turned([_explained(event) for event in rows], _EXPLAINED)
-    return columns
+    return columns | _turned([_explained(event) for event in rows], _EXPLAINED)
 
 
 def answer_columns(answers: Sequence[Answer]) -> Columns:
@@ -186,10 +186,9 @@ def _change_row(change: StreamChange) -> dict[str, Any]:
     return cells
 
 
-def _explained(change: StreamChange | ExplainedEvent) -> dict[str, Any]:
+def _explained(change: StreamChange | Event) -> dict[str, Any]:
     """Return the columns _EXPLAINED of a change."""
-    text = None if change.explanation is None else change.explanation.text
-    cells: dict[str, Any] = {"explanation": text}
+    cells: dict[str, Any] = {}
     for side, regime in (("before", change.before), ("after", change.after)):
         statistics = RegimeStatistics(0) if regime is None else regime
         cells[f"{side}_mean"] = statistics.mean
@@ -227,10 +226,19 @@ def describe_segmentation(segmentation: Sequence[Segment], hindsight: Hindsight 
     return f"{line} ({reach}{later.get(hindsight.status, '')})"
 
 
-def describe_evidence(evidence: float) -> str:
-    """Return how rarely evidence of a change gets as high by chance: `1 in 12,000 observations`."""
+def describe_evidence(evidence: float | None) -> str:
+    """Return how rarely evidence gets as high by chance, in observations: `1 in 12,000`."""
+    if evidence is None:
+        return ""
     rarely = max(1.0, float(f"{evidence:.2g}"))
-    return f"1 in {f'{rarely:,.0f}' if rarely < 1e9 else f'{rarely:.1g}'} observations"
+    return f"1 in {f'{rarely:,.0f}' if rarely < 1e9 else f'{rarely:.1g}'}"
+
+
+def describe_start(change: Event | StreamChange) -> str:
+    """Return the start of a change and its interval, as positions: `39 (37-40)`."""
+    if change.earliest is None or change.earliest == change.latest:
+        return str(change.start)
+    return f"{change.start} ({change.earliest}-{change.latest})"
 
 
 def describe_season(season: Season) -> str:

@@ -14,11 +14,13 @@ their rates, classes by their shares.
 
 from __future__ import annotations
 
-from math import ceil, exp, floor, inf, isfinite, lgamma, log, log10, sqrt
+from math import exp, inf, isfinite, lgamma, log, sqrt
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from model_core.sentences import UNCLEAR, Explanation, Moments, moved, ratio, scaled
 
 Array = NDArray[np.float64]
 Labels = Literal["numbers", "counts", "durations", "classes"]
@@ -47,33 +49,16 @@ ROUNDING = 1e-13  # as a share of the labels: what is less is no spread, and no 
 CLEAR = log(3.0)  # of a log Bayes factor, from which a second change is mentioned
 
 
-class Explanation(NamedTuple):
-    """One change in one line, and the same in numbers.
-
-    kind: mean, spread, slope, autocorrelation, rate (of counts; mean of durations) or share (of a
-    class); None: nothing of it changed clearly. before, after: of that parameter. probability:
-    posterior probability of the kind, all and nothing being as probable before. place: of the
-    output of several that changed most clearly, or the class whose share did.
-    """
-
-    text: str
-    kind: str | None = None
-    before: float | None = None
-    after: float | None = None
-    probability: float = 0.0
-    place: int | None = None
-
-
-class Moments(NamedTuple):
-    """Labels of one regime, by output; length: observations. sd: None of fewer than two labels."""
-
-    length: int
-    mean: list[float | None]
-    sd: list[float | None]
-
-
 def moments(labels: Array) -> Moments:
-    """Mean and standard deviation of each output. labels: (T, d), NaN where one is missing."""
+    """Moments of a regime's numbers. labels: (T, d), NaN where one is missing."""
+    mean, sd = _by_output(labels)
+    if len(mean) == 1:
+        return Moments(len(labels), mean[0], sd[0])
+    return Moments(len(labels), mean, sd)
+
+
+def _by_output(labels: Array) -> tuple[list[float | None], list[float | None]]:
+    """Mean and standard deviation of each output."""
     mean: list[float | None] = []
     sd: list[float | None] = []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -81,7 +66,7 @@ def moments(labels: Array) -> Moments:
             present = column[~np.isnan(column)]
             mean.append(float(present.mean()) if len(present) else None)
             sd.append(float(present.std(ddof=1)) if len(present) > 1 else None)
-    return Moments(len(labels), mean, sd)
+    return mean, sd
 
 
 def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanation | None:
@@ -104,7 +89,7 @@ def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanat
             with np.errstate(over="ignore", invalid="ignore"):
                 clear, one = _RULES[labels](old, new)
             if before.shape[1] > 1:
-                one = one._replace(text=f"output {i + 1}: {one.text}", place=i)
+                one = one._replace(text=f"output {i + 1}: {one.text}", output=i)
             explanations.append((clear, one))
     return max(explanations, key=lambda rated: rated[0])[1] if explanations else None
 
@@ -113,13 +98,13 @@ def _candidates(before: Array, after: Array) -> list[int]:
     """Outputs to explain: of many those whose mean and spread moved most."""
     if before.shape[1] <= OUTPUTS:
         return list(range(before.shape[1]))
-    old = moments(before)
-    new = moments(after)
-    moved = [0.0] * before.shape[1]
-    for i, (a, b, c, d) in enumerate(zip(old.mean, new.mean, old.sd, new.sd, strict=True)):
+    old = _by_output(before)
+    new = _by_output(after)
+    shifts = [0.0] * before.shape[1]
+    for i, (a, b, c, d) in enumerate(zip(old[0], new[0], old[1], new[1], strict=True)):
         if a is not None and b is not None and c and d:
-            moved[i] = abs(b - a) / (c + d) + abs(log(d / c))
-    return sorted(range(len(moved)), key=lambda i: -moved[i])[:OUTPUTS]
+            shifts[i] = abs(b - a) / (c + d) + abs(log(d / c))
+    return sorted(range(len(shifts)), key=lambda i: -shifts[i])[:OUTPUTS]
 
 
 # --- numbers ---------------------------------------------------------------------------------
@@ -165,30 +150,37 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     total = float(np.logaddexp.reduce([nothing, *evidence.values()]))
     probability = exp(max(evidence[kind], nothing) - total)
     if clear <= 0:
-        text = "no clear change of mean, spread, slope or autocorrelation"
-        return clear, Explanation(text, probability=probability)
+        return clear, Explanation(UNCLEAR, probability=probability)
     means = centre + float(old.mean()), centre + float(new.mean())
     spreads = _sd(old), _sd(new)
+    size: float | None
     if kind == "mean":
         ends = means
-        size = f" by {_size(abs(means[1] - means[0]) / _within(old, new))} sd"
-        text = f"mean {_moved(ends, size)}; {_also('spread', spreads, both - alone)}"
+        size = (means[1] - means[0]) / _within(old, new)
+        text = moved("mean", ends, size)
+        second = scaled("spread", spreads)
     elif kind == "spread":
         ends = spreads
-        text = f"spread {_moved(ends)}; {_also('mean', means, both - alone)}"
+        size = ratio(spreads)
+        text = scaled("spread", spreads)
+        second = moved("mean", means)
     elif kind == "slope":
         ends = _slope(usual[0]), _slope(usual[1])
-        text = f"slope {_moved(ends)} per observation"
+        size = ends[1] - ends[0]
+        text = f"{moved('slope', ends)} per observation"
     else:
         ends = _autocorrelations(shared[_PHIS])
-        text = f"autocorrelation {_moved(ends)}"
-    return clear, Explanation(text, kind, ends[0], ends[1], probability)
+        size = ends[1] - ends[0]
+        text = moved("autocorrelation", ends)
+    if kind == more and both - alone > CLEAR:
+        text = f"{text}; {second}"
+    return clear, Explanation(text, kind, ends[0], ends[1], probability, size=size)
 
 
 def _constant(old: float, new: float) -> tuple[float, Explanation]:
     if abs(new - old) <= ROUNDING * max(abs(old), abs(new)):
-        return 0.0, Explanation("no change: constant", probability=1.0)
-    return 1e9, Explanation(f"mean {_moved((old, new))}; constant within", "mean", old, new, 1.0)
+        return 0.0, Explanation(UNCLEAR, probability=1.0)
+    return 1e9, Explanation(moved("mean", (old, new)), "mean", old, new, 1.0)
 
 
 class _Grid(NamedTuple):
@@ -331,7 +323,7 @@ def _counts(old: Array, new: Array) -> tuple[float, Explanation]:
     rates = float(old.mean()), float(new.mean())
     mean = (float(old.sum()) + float(new.sum())) / (len(old) + len(new))
     if mean <= 0:
-        return 0.0, Explanation("no change: all zero", probability=1.0)
+        return 0.0, Explanation(UNCLEAR, probability=1.0)
 
     def evidence(*parts: Array) -> float:
         total = sum(float(part.sum()) for part in parts)
@@ -348,7 +340,7 @@ def _durations(old: Array, new: Array) -> tuple[float, Explanation]:
     means = float(old.mean()), float(new.mean())
     prior = (float(old.sum()) + float(new.sum())) / (len(old) + len(new))
     if prior <= 0:
-        return 0.0, Explanation("no change: all zero", probability=1.0)
+        return 0.0, Explanation(UNCLEAR, probability=1.0)
 
     def evidence(*parts: Array) -> float:
         total = sum(float(part.sum()) for part in parts)
@@ -378,20 +370,17 @@ def _classes(old: Array, new: Array) -> tuple[float, Explanation]:
     if explanation.kind is None:
         return clear, explanation
     verb = "rose" if ends[1] > ends[0] else "fell"
-    text = f"share of class {name} {verb} from {100 * ends[0]:.0f} % to {100 * ends[1]:.0f} %"
-    return clear, explanation._replace(text=text, place=name)
+    text = f"share of class {name} {verb}, {100 * ends[0]:.0f} % → {100 * ends[1]:.0f} %"
+    return clear, explanation._replace(text=text, output=name, size=ends[1] - ends[0])
 
 
 def _rated(clear: float, ends: tuple[float, float], kind: str) -> tuple[float, Explanation]:
     """The explanation by one parameter. clear: log Bayes factor of a change of it."""
     probability = 1 / (1 + exp(-abs(clear))) if isfinite(clear) else 1.0
     if clear <= 0:
-        text = "no clear change of the " + ("shares" if kind == "share" else kind)
-        return clear, Explanation(text, probability=probability)
-    low, high = sorted(ends)
-    size = f" {_size(high / low)}-fold" if low > 0 else ""
-    text = f"{kind} {_moved(ends, size)}"
-    return clear, Explanation(text, kind, ends[0], ends[1], probability)
+        return clear, Explanation(UNCLEAR, probability=probability)
+    text = scaled(kind, ends)
+    return clear, Explanation(text, kind, ends[0], ends[1], probability, size=ratio(ends))
 
 
 _RULES: dict[str, Any] = {
@@ -400,33 +389,3 @@ _RULES: dict[str, Any] = {
     "durations": _durations,
     "classes": _classes,
 }
-
-
-# --- words -----------------------------------------------------------------------------------
-
-
-def _moved(ends: tuple[float, float], size: str = "") -> str:
-    old, new = ends
-    verb = "rose" if new > old else "fell"
-    return f"{verb}{size} from {_number(old, new - old)} to {_number(new, new - old)}"
-
-
-def _also(name: str, ends: tuple[float, float], clear: float) -> str:
-    return f"{name} {_moved(ends)}" if clear > CLEAR else f"{name} unchanged"
-
-
-def _number(value: float, difference: float) -> str:
-    """A number with as many digits as its difference from the other needs: about two."""
-    if difference == 0 or not isfinite(value) or not isfinite(difference):
-        return f"{value:.4g}"
-    places = ceil(1 - log10(abs(difference)))
-    if 1e-4 <= abs(difference) < 1e7 and abs(value) < 1e15:
-        text = f"{value:.{max(0, places)}f}"
-    else:
-        whole = floor(log10(abs(value))) + 1 if value else 0
-        text = f"{value:.{min(max(4, whole + places), 17)}g}"
-    return text.removeprefix("-") if float(text) == 0 else text
-
-
-def _size(value: float) -> str:
-    return f"{value:.1f}" if value < 1000 else f"{value:.3g}"

@@ -24,8 +24,6 @@ from moca_client.calls import ChangesRequest, IncidentsRequest, changes, inciden
 from moca_client.errors import UnknownStream
 from moca_client.responses import (
     Event,
-    ExplainedEvent,
-    Explanation,
     Incident,
     Numbers,
     Prediction,
@@ -48,6 +46,7 @@ LEAST_EVIDENCE = 10.0  # observations in which chance gives as much
 NAMES = 1000  # streams among which the one that was meant is looked for
 SEED = 0  # of the paths of a forecast, so that a question asked twice has one answer
 LEVELS = (0.05, 0.5, 0.95)
+STATES = ("suspected", "confirmed", "withdrawn")
 Connect = Callable[[Context[Any, Any]], AsyncClient]
 Since = Annotated[str, Field(description="RFC 3339 time, or an age such as 30m, 24h or 7d")]
 Stream = Annotated[str, Field(description="stream id", min_length=1, max_length=200)]
@@ -135,7 +134,7 @@ class Tools:
         request = ChangesRequest(
             since=since,
             until=until or None,
-            state=[] if state == "any" else [state],
+            state=STATES if state == "any" else [state],
             contains=contains or None,
             match=[match] if match else [],
             sort=sort,
@@ -162,7 +161,7 @@ class Tools:
     ) -> str:
         """Explain one change of a stream: what changed, by how much, since when, how sure."""
         async with self._client(ctx, stream) as client:
-            events = (await client.changepoints(stream)).events
+            events = (await client.changepoints(stream, states=STATES)).events
             if event is None:
                 wanted = [e for e in events if e.state == "confirmed"][-1:]
             else:
@@ -172,7 +171,7 @@ class Tools:
                 states = ", ".join(f"{e.id} ({e.state})" for e in events) or "none"
                 return f"The stream {stream} has {what}. Its changes: {states}."
             (change,) = wanted
-            request = ChangesRequest(match=[f'{{stream="{stream}"}}'], limit=MOST, explain=False)
+            request = ChangesRequest(match=[f'{{stream="{stream}"}}'], limit=MOST)
             rows = (await client.call(changes(request))).changes
         dated = next((row for row in rows if row.id == change.id), None)
         return "\n".join(_explained(stream, change, dated))
@@ -264,28 +263,20 @@ def _change_line(change: StreamChange) -> str:
     began = change.start_time or change.suspected_time
     about = "" if change.start_time else " or before"
     return (
-        f"- {change.stream}: {_headline(change, change.explanation)}{state}; "
+        f"- {change.stream}: {change.sentence}{state}; "
         f"began {began}{about}{confirmed}; change {change.id}"
     )
 
 
-def _headline(change: Event | StreamChange, explanation: Explanation | None) -> str:
-    if explanation is not None:
-        return explanation.text
-    size = change.size
-    if isinstance(size, float | int):
-        return f"level {change.direction or 'moved'} by {abs(size):.3g} sd"
-    return "changed"
-
-
-def _explained(stream: str, change: ExplainedEvent, dated: StreamChange | None) -> Iterator[str]:
+def _explained(stream: str, change: Event, dated: StreamChange | None) -> Iterator[str]:
     """Yield what is known of a change, line by line."""
-    yield f"{stream}, change {change.id}: {_headline(change, change.explanation)}."
+    yield f"{stream}, change {change.id}: {change.sentence}."
     state = change.state
     if change.verdict is not None:
         state += ", by feedback" if change.verdict else "; feedback says it was no change"
     yield f"State: {state}."
-    when = "" if dated is None or dated.start_time is None else f" at {dated.start_time}"
+    about = " about" if change.start_arrived else " at"
+    when = "" if change.start_time is None else f"{about} {change.start_time}"
     place = f"at observation {change.start}{when}"
     if change.earliest is not None and change.coverage is not None:
         if change.latest != change.earliest:

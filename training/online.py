@@ -113,7 +113,9 @@ def _pipeline(
     # An alarm on an anomaly has moments, which may not be summed up; its number says enough.
     settings = settings._replace(anomaly_alarm=None)
     wanted = rules(model, settings)
-    return LocalPipeline(model, wanted, [0.0], levels, provisional=False)
+    pipeline = LocalPipeline(model, wanted, [0.0], levels, provisional=False)
+    pipeline.explains = False
+    return pipeline
 
 
 def segmentation(

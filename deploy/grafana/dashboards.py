@@ -141,10 +141,10 @@ def table_of_changes() -> Panel:
     """Changes of all streams, one a row; a stream's name opens it in the console."""
     made = panel(
         "table",
-        "Which streams changed, when, how big, how sure",
+        "Which streams changed, since when, and what changed",
         "Changes of all streams in the time range, at most 500, in the chosen state and order. "
-        "Size in standard deviations (streams of one output); P(start): that the regime began "
-        "exactly at Start. Needs the Infinity data source.",
+        "Evidence: how rarely chance does the same, in observations of the stream. Needs the "
+        "Infinity data source.",
         "short",
         below(0.5, 0.1),
         (WIDTH, 12),
@@ -152,11 +152,11 @@ def table_of_changes() -> Panel:
     made["datasource"] = SERVICE
     columns = {
         "stream": ("Stream", "string"),
+        "sentence": ("What changed", "string"),
+        "start_time": ("Since", "timestamp"),
         "confirmed_time": ("Confirmed", "timestamp"),
         "suspected_time": ("Suspected", "timestamp"),
-        "size": ("Size", "number"),
-        "probability": ("P(start)", "number"),
-        "explanation.text": ("What changed", "string"),
+        "evidence": ("Evidence: 1 in", "number"),
         "model": ("Model", "string"),
         "start": ("Start", "string"),
     }
@@ -167,13 +167,8 @@ def table_of_changes() -> Panel:
         "url": address + "?at=${__data.fields.Start:raw}",
         "targetBlank": True,
     }
-    probability = [
-        {"id": "custom.cellOptions", "value": {"type": "color-text"}},
-        {"id": "unit", "value": "percentunit"},
-    ]
     made["fieldConfig"]["defaults"]["custom"] = {"filterable": True}
     made["fieldConfig"]["overrides"] = [
-        {"matcher": {"id": "byName", "options": "P(start)"}, "properties": probability},
         {
             "matcher": {"id": "byName", "options": "Stream"},
             "properties": [{"id": "links", "value": [link]}],
@@ -646,7 +641,7 @@ def variables(of_changes: bool) -> list[dict[str, Any]]:
             {"type": "datasource", "name": "service", "label": "Service", "query": INFINITY},
             listed("model", "Model", f"label_values({steps}, model)", True),
             choice("state", "State", "confirmed", "suspected", "withdrawn"),
-            choice("sort", "Order", "time", "size", "probability"),
+            choice("sort", "Order", "time", "size", "evidence"),
             choice("min_size", "Smallest size", "0", "0.5", "1", "2", "3", "5"),
         ]
     return found
@@ -688,7 +683,7 @@ def dashboard(uid: str, title: str, about: str, rows: dict[str, list[Panel]]) ->
         columns = {
             "confirmed_time": ("time", "timestamp"),
             "stream": ("title", "string"),
-            "explanation.text": ("text", "string"),
+            "sentence": ("text", "string"),
         }
         target = changes({"state": "confirmed", "sort": "time", "limit": "100"}, columns)
         marks.append(

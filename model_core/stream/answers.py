@@ -218,7 +218,7 @@ class Answer:
             "recent_change_probability": self.recent_change_probability,
             "anomaly": self.anomaly,
             "run_length": None if line is None else line._asdict(),
-            "event": None if event is None else event._asdict(),
+            "event": None if event is None else event.plain(),
             "warming_up": self.warming_up,
         }
         if self.regime is not None:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from math import copysign, inf, isfinite, isnan, nan, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from model_core.sentences import Explanation, Moments, sentence
 from model_core.stream_settings import ALARM_SILENCE, StreamSettings
 
 ROUNDING = 1e-12  # of a sum of squares
@@ -57,11 +58,44 @@ class Event(NamedTuple):
     latest: int | None = None
     coverage: float | None = None
     refined_at: int | None = None  # position at which its start was looked at once more
+    # What `explained` makes of the labels on both sides, of a change that is not withdrawn. Those
+    # before it begin at `previous`, the start of the change confirmed before it.
+    previous: int = 0
+    before: Moments | None = None
+    after: Moments | None = None
+    explanation: Explanation | None = None
+    start_time: str | None = None  # of the first observation after it, as it was sent with one
+    start_ms: int | None = None  # else when that was accepted, since 1970
+    evidence: float | None = None  # of a change, when it entered this state
+
+    @property
+    def sentence(self) -> str:
+        """What it is, in a few words."""
+        return sentence(self.explanation, self.direction, self.size, self.kind)
+
+    def plain(self) -> dict[str, Any]:
+        """As the REST interface has it."""
+        fields = self._asdict()
+        del fields["previous"], fields["start_ms"]
+        for name in ("before", "after", "explanation"):
+            part = fields[name]
+            fields[name] = part and part._asdict()
+        return {**fields, "sentence": self.sentence}
 
     @property
     def news(self) -> bool:
         """Whether it is in another state: not a better estimate of a start alone."""
         return self.state != "confirmed" or self.refined_at is None
+
+
+def restored(fields: Sequence[Any]) -> Event:
+    """Return an event as JSON has it, as a list of lists."""
+    event = Event(*fields)
+    return event._replace(
+        before=event.before and Moments(*event.before),
+        after=event.after and Moments(*event.after),
+        explanation=event.explanation and Explanation(*event.explanation),
+    )
 
 
 class Watch(NamedTuple):
@@ -230,6 +264,8 @@ def _suspect(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         direction=direction,
         size=size,
         time=reading.time,
+        previous=state.confirmed_start,
+        evidence=reading.evidence,
     )
     return state._replace(event=event), [*changed, event]
 
@@ -240,6 +276,7 @@ def _confirm(state: Track, event: Event, reading: Reading) -> tuple[Track, list[
     changed = []
     fate = _fate(state, reading)
     before = _before(state, fate)
+    event = event._replace(previous=state.confirmed_start)
     if last is not None and fate is Fate.REPLACED:
         changed.append(event._replace(state="withdrawn", time=reading.time))
         # The first suspicion stands, unless it was before the start it now belongs to.
@@ -259,10 +296,14 @@ def _confirm(state: Track, event: Event, reading: Reading) -> tuple[Track, list[
                 coverage=None,
             )
         )
+        event = event._replace(previous=moved)
     if fate is not Fate.REPLACED:
         state = state._replace(before_start=reading.previous_start)
     confirmed = _estimated(event, before, reading)._replace(
-        state="confirmed", confirmed_at=reading.seq, refined_at=None
+        state="confirmed",
+        confirmed_at=reading.seq,
+        refined_at=None,
+        evidence=reading.evidence,
     )
     state = state._replace(
         event=None,

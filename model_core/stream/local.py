@@ -12,7 +12,7 @@ from model_core.filter import Inputs
 from model_core.readout import Readout
 from model_core.stream import columns, season, seasons, warmup
 from model_core.stream.columns import Columns, Floats
-from model_core.stream.events import Event, Track, Watch
+from model_core.stream.events import Event, Track, Watch, restored
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.rows import (
     ANOMALY,
@@ -121,8 +121,8 @@ class LocalSeries:
         track = dict(zip(Track._fields, numbers["track"], strict=True))
         events = {name: _event(track[name]) for name in ("event", "last_event")}
         self.track = Track(**{**track, **events})
-        self.events = {fields[0]: Event(*fields) for fields in numbers["events"]}
-        self.anomalies = {fields[0]: Event(*fields) for fields in numbers["anomalies"]}
+        self.events = {fields[0]: restored(fields) for fields in numbers["events"]}
+        self.anomalies = {fields[0]: restored(fields) for fields in numbers["anomalies"]}
 
     def keep(self, event: Event) -> bool:
         """Keep an event as it is now, and forget the oldest beyond `EVENTS`.
@@ -141,7 +141,7 @@ class LocalSeries:
 
 
 def _event(fields: list[Any] | None) -> Event | None:
-    return None if fields is None else Event(*fields)
+    return None if fields is None else restored(fields)
 
 
 class LocalMark(NamedTuple):

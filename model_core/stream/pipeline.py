@@ -17,6 +17,7 @@ from model_core.readout import Readout
 from model_core.stream import columns, events, season, seasons, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
+from model_core.stream.explained import explained, following, next_due, reach
 from model_core.stream.series import Moved, Series, State, Taken
 from model_core.stream.slab import Past, Slab, Step
 
@@ -31,6 +32,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
 
     provisional = True  # whether labels of the warm-up are predicted
     summarised = True  # whether predictives are wanted at all
+    explains = True  # whether what changed at events is wanted
 
     # --- storage of observations ----------------------------------------------------------------
 
@@ -166,18 +168,24 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         time = self.time(item)
         taken = Taken(seq, step, offset, warm=True, belief=step.belief)
         changed = follow(state, step.readout, seq, slab.model.label != "class", time)
-        if changed:
-            taken.moved = self._told(series, [(seq, event, time) for event in changed])
-            news = [event for event in changed if event.news]
-            taken.event = news[-1] if news else None
+        last = state.track.last_event
+        if last is not None and last not in changed and next_due(last, seq) == seq:
+            last = last._replace(refined_at=seq)
+            state.track = state.track._replace(last_event=last)
+            changed = [*changed, last]
         if events.alarming(state.settings.anomaly_alarm, step.anomaly, seq, state.last_anomaly):
             state.last_anomaly = seq
             moments = None if step.predictive is None else step.predictive.moments()
             label = [value - offset for value in y]
             taken.alarm = events.anomaly(seq, step.anomaly, label, moments, time)
-            self.publish(series, taken.alarm, time)
         state.seq = seq + 1
         self.enter(series, item, taken)
+        if changed:
+            taken.moved = self._told(slab, series, [(seq, event, time) for event in changed])
+            news = [moved.event for moved in taken.moved if moved.event.news]
+            taken.event = news[-1] if news else None
+        if taken.alarm is not None:
+            self.publish(series, taken.alarm, time)
         return taken
 
     # --- seasons --------------------------------------------------------------------------------
@@ -352,14 +360,37 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             series.slab = slab
             series.row = row
             self.correct(series, kept[i], None, previous[i])
-            moved.append(self._told(series, changed[i]))
+            moved.append(self._told(slab, series, changed[i]))
         return moved
 
-    def _told(self, series: S, changed: Sequence[tuple[int, Event, str | None]]) -> list[Moved]:
-        """Publish events that have changed, with position and time of the observations."""
-        return [
-            Moved(seq, event, self.publish(series, event, time)) for seq, event, time in changed
-        ]
+    def _told(
+        self, slab: Slab, series: S, changed: Sequence[tuple[int, Event, str | None]]
+    ) -> list[Moved]:
+        """Publish events that have changed, with position and time of the observations.
+
+        What changed is looked at first, but for those that are withdrawn.
+        """
+        moved: list[Moved] = []
+        for seq, event, time in changed:
+            own = event
+            if event.state != "withdrawn" and self.explains:
+                own = self._explained(slab, series, event, seq + 1)
+                state = series.state
+                track = state.track
+                if track.event == event:
+                    state.track = track._replace(event=own)
+                elif track.last_event == event:
+                    state.track = track._replace(last_event=own)
+            moved.append(Moved(seq, own, self.publish(series, own, time)))
+        return moved
+
+    def _explained(self, slab: Slab, series: S, event: Event, until: int) -> Event:
+        """An event with what changed at it, of the labels before position `until`."""
+        state = series.state
+        end = state.seq
+        past = self.past(slab, self.kept(series, end - reach(event)))
+        then = following(event, state.track) or until
+        return explained(event, slab.model, past, end, min(until, then), state.settings.history)
 
     def _forecasts(
         self, slab: Slab, chosen: Sequence[S], coming: Columns, detailed: Sequence[bool]

@@ -8,7 +8,7 @@ models have versions.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
     from model_core.upm.base import UnderlyingModel
@@ -30,8 +30,7 @@ class BuiltIn(NamedTuple):
 
     path: module and class below `model_core.upm`. takes: options that its class has. x_dim, y_dim:
     None where a stream's first input or label decides. needs: settings without which no stream is
-    made. example: a shape in which its kernel is compiled, and its step measured. labels: as what
-    changes of one number are explained.
+    made. example: a shape in which its kernel is compiled, and its step measured.
     """
 
     name: str
@@ -42,7 +41,6 @@ class BuiltIn(NamedTuple):
     x_dim: int | None = 0
     needs: tuple[str, ...] = ()
     example: Options = Options()
-    labels: Literal["numbers", "counts", "durations"] = "numbers"
 
     def build(self, options: Options) -> UnderlyingModel:
         """Return the model in this shape."""
@@ -67,7 +65,6 @@ _TABLE = (
     BuiltIn(
         "poisson", "conjugate:Poisson",
         "Counts with an unknown rate per regime, and lasting jumps by large factors.",
-        labels="counts",
     ),
     BuiltIn(
         "bernoulli", "conjugate:BernoulliModel",
@@ -100,11 +97,11 @@ _TABLE = (
     ),
     BuiltIn(
         "exponential", "conjugate:Exponential",
-        "Positive durations with an unknown rate per regime.", labels="durations",
+        "Positive durations with an unknown rate per regime.",
     ),
     BuiltIn(
         "gamma", "gamma:Gamma",
-        "Positive durations with an unknown rate and shape per regime.", labels="durations",
+        "Positive durations with an unknown rate and shape per regime.",
     ),
 )  # fmt: skip
 

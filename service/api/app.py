@@ -23,7 +23,7 @@ from starlette.routing import Match
 from model_core.upm.builtin import BUILTIN
 from service.api import openapi
 from service.api.auth import Authenticator, Rates
-from service.api.gateway.changes import ChangePages, Explanations
+from service.api.gateway.changes import ChangePages
 from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.incidents import IncidentPages
 from service.api.gateway.load_shedding import Overload
@@ -200,10 +200,9 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     stack.callback(ranker.shutdown, wait=False, cancel_futures=True)
     command_parser = CommandParser(settings)
     event_hub = _follow_events(settings, stack)
-    explanations = Explanations(store, ranker)
     feed = ChangeFeed(event_hub.feeds)
     incidents = IncidentFeed(store, feed, ranker)
-    changes = ChangePages(feed, store, incidents, explanations, not settings.no_console, ranker)
+    changes = ChangePages(feed, store, incidents, not settings.no_console, ranker)
     return Context(
         settings=settings,
         observation_parser=ObservationParser(settings),
@@ -218,7 +217,6 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         event_hub=event_hub,
         changes=changes,
         incidents=IncidentPages(incidents, changes),
-        explanations=explanations,
         ranking=Ranking(store, changes, ranker),
         observation_hub=observation_hub,
         series_rules=SeriesRules(settings.prometheus_rules, command_parser),

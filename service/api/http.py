@@ -37,7 +37,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.auth import Authenticator
-from service.api.gateway.changes import ChangePages, Explanations
+from service.api.gateway.changes import ChangePages
 from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.incidents import IncidentPages
 from service.api.gateway.load_shedding import Overload
@@ -146,7 +146,6 @@ class Context(NamedTuple):
     event_hub: EventHub
     changes: ChangePages
     incidents: IncidentPages
-    explanations: Explanations
     ranking: Ranking
     observation_hub: ObservationHub
     series_rules: SeriesRules

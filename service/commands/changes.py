@@ -1,4 +1,4 @@
-"""`moca changes` and `moca incidents`: which streams changed, when, how big, how sure, together."""
+"""`moca changes` and `moca incidents`: which streams changed, since when, what, and together."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from moca_client.responses import ChangesPage, IncidentDetail, Mover, StreamChange
+from moca_client.tables import change_lines, describe_evidence
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -20,7 +21,6 @@ from service.commands.connection import (
     Match,
     Url,
     connected,
-    number,
     print_json,
     table,
 )
@@ -42,7 +42,7 @@ class Sort(StrEnum):
 
     TIME = "time"
     SIZE = "size"
-    PROBABILITY = "probability"
+    EVIDENCE = "evidence"
 
 
 def changes(
@@ -55,7 +55,7 @@ def changes(
     ] = None,
     state: Annotated[
         list[State] | None,
-        typer.Option(help="State; may be repeated.", show_default="all"),
+        typer.Option(help="State; may be repeated.", show_default="suspected, confirmed"),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="NAME or NAME@VERSION.", show_default="all")
@@ -72,9 +72,11 @@ def changes(
         float | None,
         typer.Option(min=0, help="Smallest size in standard deviations.", show_default="any"),
     ] = None,
-    min_probability: Annotated[
+    min_evidence: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Smallest probability.", show_default="any"),
+        typer.Option(
+            min=0, help="Smallest evidence: 1 in so many observations.", show_default="any"
+        ),
     ] = None,
     sort: Annotated[Sort, typer.Option(help="What comes first.")] = Sort.TIME,
     limit: Annotated[int, typer.Option(min=1, help="Most changes to print.")] = 1000,
@@ -86,7 +88,7 @@ def changes(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Print the changes of all streams: which, when, how big, how sure, and what changed."""
+    """Print the changes of all streams: which, since when, what changed, and how sure that is."""
     with connected(url, api_key) as client:
         from moca_client.calls import ChangesRequest
         from moca_client.plans import change_pages
@@ -100,7 +102,7 @@ def changes(
             prefix=prefix,
             contains=contains,
             min_size=min_size,
-            min_probability=min_probability,
+            min_evidence=min_evidence,
             sort=sort.value,
             limit=min(limit, PAGE),
             match=match or (),
@@ -122,8 +124,6 @@ def changes(
     if as_json:
         print_json(rows)
     elif as_csv or not on_terminal():
-        from moca_client.tables import change_lines
-
         typer.echo(change_lines(rows), nl=False)
     else:
         _show(rows)
@@ -225,15 +225,14 @@ def _show(rows: list[StreamChange]) -> None:
     if not rows:
         typer.echo("no changes: see --since and the other options for what is left out")
         return
-    made = table("stream", "time (UTC)", "state", "size (sd)", "prob.", "what changed")
+    made = table("stream", "since (UTC)", "what changed", "evidence", "state")
     made.columns[0].overflow = "fold"
     for change in rows:
-        when = _utc(change.confirmed_time or change.suspected_time)
-        text = "" if change.explanation is None else change.explanation.text
-        size = number(change.size, 3)
-        probability = number(change.probability, 3)
-        made.add_row(change.stream, when, change.state, size, probability, text)
-    for place in (1, 2, 5):
+        since = "" if change.start_time is None else _utc(change.start_time)
+        about = "≈ " if change.start_arrived else ""
+        rarely = describe_evidence(change.evidence)
+        made.add_row(change.stream, about + since, change.sentence, rarely, change.state)
+    for place in (2, 4):
         made.columns[place].justify = "left"
-    made.columns[5].no_wrap = False
+    made.columns[2].no_wrap = False
     Console().print(made)

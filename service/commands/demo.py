@@ -17,7 +17,7 @@ from service.runtime.process import log_to_stderr
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from moca_client.replay import Replayed
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ def demo(
     def on_ready(url: str) -> None:
         try:
             for sample in SAMPLES:
-                _stream(sample, url, plots_dir, console)
-                finished.append(sample.stream)
+                finished.append(_stream(sample, url, plots_dir, console))
+            console.print("", *finished, sep="\n", style="bold", highlight=False, soft_wrap=True)
             where = f"plots and answers are in {plots_dir}/, the service is at {url}"
             end = "" if once else "; stop it with Ctrl-C"
             console.print(f"\n{where}{end}", highlight=False, soft_wrap=True)
@@ -75,7 +75,8 @@ def demo(
     raise typer.Exit(status or int(len(finished) < len(SAMPLES)))
 
 
-def _stream(sample: Sample, url: str, plots_dir: Path, console: Console) -> None:
+def _stream(sample: Sample, url: str, plots_dir: Path, console: Console) -> str:
+    """Stream a sample; returns what it was, in one sentence."""
     from moca_client.replay import replay
 
     console.print(f"\n[bold]{sample.title}[/bold] ({sample.model})", highlight=False)
@@ -91,18 +92,4 @@ def _stream(sample: Sample, url: str, plots_dir: Path, console: Console) -> None
             existing="replace",
             console=console,
         )
-    for line in confirmed_changes(replayed):
-        console.print(line, highlight=False, soft_wrap=True)
-
-
-def confirmed_changes(replayed: Replayed) -> list[str]:
-    """Return one line per confirmed change, with its year."""
-    confirmed = [event for event in replayed.events if event.state == "confirmed"]
-    if not confirmed:
-        return [f"{replayed.stream}: no confirmed change"]
-    return [
-        f"{replayed.stream}: confirmed change in {replayed.when(event.start)} (seq "
-        f"{event.start}), suspected in {replayed.when(event.suspected_at)}, confirmed in "
-        f"{replayed.when(event.confirmed_at or event.suspected_at)}"
-        for event in confirmed
-    ]
+    return replayed.headline

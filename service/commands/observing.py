@@ -14,8 +14,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from moca_client.responses import Answer, ExplainedEvent, Gap, Incident, Prediction, StreamEvent
-from moca_client.tables import describe_regime, describe_segmentation
+from moca_client.responses import Answer, Event, Gap, Incident, Prediction, StreamEvent
+from moca_client.tables import (
+    describe_evidence,
+    describe_regime,
+    describe_segmentation,
+    describe_start,
+)
+from service.commands.changes import State
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -187,6 +193,13 @@ def changepoints(
         ),
     ] = None,
     kind: Annotated[Kind, typer.Option(help="Kind of events.")] = Kind.CHANGE,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(
+            help="State of events; may be repeated.",
+            show_default="suspected, confirmed; with --follow all",
+        ),
+    ] = None,
     match: Match = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
@@ -203,10 +216,12 @@ def changepoints(
         fail("expected a STREAM, or --follow for events of all streams")
     # Changes alone are not asked for by name: an older service has no other kind.
     kinds = [] if kind is Kind.CHANGE else [kind.value]
+    states = [name.value for name in state or []]
     with connected(url, api_key) as client:
         if follow:
             messages = client.events(
                 stream=stream,
+                states=states,
                 kinds=kinds,
                 match=match or (),
                 incidents=stream is None and not as_json,
@@ -217,47 +232,23 @@ def changepoints(
                 _follow(message, as_json, named=stream is None)
             return
         assert stream is not None
-        answer = client.changepoints(stream, kinds=kinds)
+        answer = client.changepoints(stream, kinds=kinds, states=states)
     if as_json:
         print_json(answer)
         return
-    headings = (
-        "id",
-        "kind",
-        "state",
-        "start",
-        "suspected",
-        "confirmed",
-        "prob.",
-        "size (sd)",
-        "time",
-        "what changed",
-    )
+    headings = ("id", "start", "since", "what changed", "evidence", "state")
     made = table(*headings, title=f"{answer.stream} ({answer.model}), {answer.seq} observations")
     for event in answer.events:
-        made.add_row(*_row(event))
-    made.columns[-1].justify = "left"
-    made.columns[-1].no_wrap = False
+        since = ("≈ " if event.start_arrived else "") + (event.start_time or "")
+        rarely = describe_evidence(event.evidence)
+        start = describe_start(event)
+        entered = "anomaly" if event.kind == "anomaly" else event.state
+        made.add_row(str(event.id), start, since, event.sentence, rarely, entered)
+    made.columns[3].no_wrap = False
+    for place in (3, 5):
+        made.columns[place].justify = "left"
     Console().print(made)
     typer.echo(describe_segmentation(answer.segmentation, answer.hindsight))
-
-
-def _row(event: ExplainedEvent) -> list[str]:
-    confirmed = "" if event.confirmed_at is None else str(event.confirmed_at)
-    size = number(event.size, 3)
-    probability = number(event.probability, 3)
-    return [
-        str(event.id),
-        event.kind,
-        event.state,
-        str(event.start),
-        str(event.suspected_at),
-        confirmed,
-        probability,
-        size,
-        event.time or "",
-        "" if event.explanation is None else event.explanation.text,
-    ]
 
 
 def _follow(message: StreamEvent | Incident | Gap, as_json: bool, named: bool) -> None:
@@ -269,14 +260,10 @@ def _follow(message: StreamEvent | Incident | Gap, as_json: bool, named: bool) -
         typer.echo(f" incident  {message.headline}")
     else:
         event = message.event
-        when = f" at {message.time}" if message.time else ""
-        size = f", size {number(event.size, 3)} sd" if event.size is not None else ""
-        where = f"event {event.id}, start {event.start}"
-        if event.kind == "anomaly":
-            where = f"seq {event.start}, anomaly {number(event.probability, 5)}"
+        since = f"seq {event.start}" if event.start_time is None else event.start_time
         state = "anomaly" if event.kind == "anomaly" else event.state
         name = f"{message.stream}: " if named else ""
-        typer.echo(f"{state:>9}  {name}{where}{when}{size}")
+        typer.echo(f"{state:>9}  {name}{event.sentence}, since {since}")
     sys.stdout.flush()
 
 
@@ -286,7 +273,7 @@ def _tell(answer: Answer, as_json: bool) -> None:
         return
     predictive = answer.predictive
     expected = "" if predictive is None else number(predictive.mean or predictive.probabilities)
-    event = "" if answer.event is None else f"{answer.event.state} (start {answer.event.start})"
+    event = "" if answer.event is None else _event(answer.event)
     note = "warming up" if answer.warming_up else event
     score = number(answer.log_score)
     changed = number(answer.changed_probability)
@@ -296,6 +283,10 @@ def _tell(answer: Answer, as_json: bool) -> None:
     strange = number(answer.anomaly, 5)
     line = _LINE.format(answer.seq, expected, score, changed, evidence, strange, note)
     typer.echo(line.rstrip())
+
+
+def _event(event: Event) -> str:
+    return f"{event.state}: {event.sentence}, start {event.start}"
 
 
 def _described(prediction: Prediction) -> Iterator[str]:

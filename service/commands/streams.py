@@ -137,7 +137,7 @@ def _show(state: StreamSummary, as_json: bool) -> None:
         "observations": f"{state.seq}" + (", warming up" if state.warming_up and state.seq else ""),
         "regime since": "" if state.regime_start is None else f"seq {state.regime_start}",
         "changed": number(state.changed_probability),
-        "evidence": "" if state.evidence is None else describe_evidence(state.evidence),
+        "evidence": describe_evidence(state.evidence),
         "last label": number(state.last),
         "mean log score": number(state.mean_log_score),
         "typical regime": "" if state.regime is None else describe_regime(state.regime),
@@ -145,7 +145,7 @@ def _show(state: StreamSummary, as_json: bool) -> None:
     }
     for name in ("event", "last_event"):
         if (event := getattr(state, name)) is not None:
-            rows[name.replace("_", " ")] = f"{event.state}, start {event.start}"
+            rows[name.replace("_", " ")] = f"{event.state}: {event.sentence}, start {event.start}"
     settings = {n: v for n, v in state.settings.items() if v is not None and n != "model"}
     rows["settings"] = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
     made = table("", "")

@@ -89,10 +89,16 @@ def kinds_of(kinds: Kinds) -> frozenset[str]:
     return frozenset(MESSAGES if "all" in kinds else kinds) or CHANGES
 
 
+States = list[Literal["suspected", "confirmed", "withdrawn"]]
+STATES = "states; default: `suspected` and `confirmed`"
+STANDING = frozenset({"suspected", "confirmed"})
+
+
 class ChangepointsQuery(Form):
-    """Query of the changepoints of a stream."""
+    """Query of the changepoints of a stream; `kind` and `state` may be repeated."""
 
     kind: Kinds = Field([], description=KINDS)
+    state: States = Field([], description=STATES)
     wait: bool = Field(
         True, description="whether to wait up to 1 s for a segmentation in hindsight"
     )
@@ -142,9 +148,7 @@ class EventsQuery(Form):
     stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
     prefix: Prefixes = Field([], description="prefix of stream ids")
     model: Models = Field([], description="NAME or NAME@VERSION")
-    state: list[Literal["suspected", "confirmed", "withdrawn"]] = Field(
-        [], description="event states"
-    )
+    state: States = Field([], description="event states; default: all")
     kind: Kinds = Field([], description=KINDS)
     match: Match = Field([], description=f"{MATCH}. Tags are those when the event was raised")
     incidents: bool = Field(
@@ -191,9 +195,7 @@ class ChangesQuery(Form):
         None, description=f"changes from this time on: {WHEN}; default: everything retained"
     )
     until: When | None = Field(None, description=f"changes before this time: {WHEN}")
-    state: list[Literal["suspected", "confirmed", "withdrawn"]] = Field(
-        [], description="states; default: all"
-    )
+    state: States = Field([], description=STATES)
     model: Models = Field([], description="NAME or NAME@VERSION")
     prefix: Prefixes = Field([], description="prefix of stream ids")
     contains: Annotated[str, Field(max_length=200)] = Field(
@@ -203,11 +205,11 @@ class ChangesQuery(Form):
     min_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="smallest size, up or down, in standard deviations"
     )
-    min_probability: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="smallest `probability`"
+    min_evidence: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="smallest `evidence`"
     )
-    sort: Literal["time", "size", "probability"] = Field(
-        "time", description="what comes first: the newest, the largest, the most probable"
+    sort: Literal["time", "size", "evidence"] = Field(
+        "time", description="what comes first: the newest, the largest, the clearest"
     )
     limit: Annotated[int, Field(ge=1, le=500)] = Field(100, description="changes per page")
     cursor: Annotated[str, Field(max_length=1000)] | None = Field(
@@ -221,7 +223,6 @@ class ChangesQuery(Form):
         description="adds `movers`: what the streams of all these changes share, of the streams "
         "that `prefix`, `contains`, `model` and `match` let through",
     )
-    explain: bool = Field(True, description="whether to compute `before`, `after`, `explanation`")
     around: Around = Field(0, description=AROUND)
     format: Literal["json", "csv"] = Field(
         "json", description="`csv`: a table; the header `Link` leads to the next page"
@@ -256,7 +257,6 @@ class IncidentsQuery(Form):
 class IncidentQuery(Form):
     """Query of one incident."""
 
-    explain: bool = Field(True, description="whether to compute `before`, `after`, `explanation`")
     around: Around = Field(0, description=AROUND)
 
 

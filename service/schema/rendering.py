@@ -16,7 +16,7 @@ from moca_client.responses import (
     ByChance,
     Change,
     Event,
-    ExplainedEvent,
+    Explanation,
     Glance,
     Hindsight,
     Incident,
@@ -25,6 +25,7 @@ from moca_client.responses import (
     Predictive,
     Recorded,
     RecordedSupervision,
+    RegimeStatistics,
     RunLengthProbability,
     Season,
     Segment,
@@ -55,12 +56,22 @@ def event(stored: wire.Event | None) -> Event | None:
     """Return an event with every field, including defaults."""
     if stored is None:
         return None
-    return Event(*[getattr(stored, name) for name in Event.__struct_fields__])
+    return Event(
+        **{name: getattr(stored, name) for name in _PLAIN},
+        start_time=_start_time(stored),
+        start_arrived=stored.start_ms is not None,
+        before=stored.before and RegimeStatistics(*stored.before),
+        after=stored.after and RegimeStatistics(*stored.after),
+        explanation=stored.explanation and Explanation(*stored.explanation),
+    )
 
 
-def explained(stored: wire.Event) -> ExplainedEvent:
-    """Return an event, without what is read of its stream's history."""
-    return ExplainedEvent(*[getattr(stored, name) for name in Event.__struct_fields__])
+_RENDERED = {"start_time", "start_arrived", "before", "after", "explanation"}
+_PLAIN = [name for name in Event.__struct_fields__ if name not in _RENDERED]
+
+
+def _start_time(stored: wire.Event) -> str | None:
+    return stored.start_time if stored.start_ms is None else instant(stored.start_ms)
 
 
 def settings(stored: wire.StreamSettings) -> StreamSettings:
@@ -238,27 +249,19 @@ def largest(size: wire.Label) -> float | None:
 
 
 def stream_change(change: FoundChange) -> StreamChange:
-    """Return a change of a stream, without what is read of its history."""
-    event = change.event
+    """Return a change of a stream."""
+    own = event(change.event)
     return StreamChange(
+        **{name: getattr(own, name) for name in _SHARED},
         stream=change.stream,
         model=change.raised.model,
         tags=change.raised.tags,
-        id=event.id,
-        state=event.state,
-        start=event.start,
-        earliest=event.earliest,
-        latest=event.latest,
-        coverage=event.coverage,
-        suspected_at=event.suspected_at,
-        confirmed_at=event.confirmed_at,
         suspected_time=_moment(change.suspected),
         confirmed_time=None if change.confirmed is None else _moment(change.confirmed),
-        direction=event.direction,
-        size=event.size,
-        probability=event.probability,
-        verdict=event.verdict,
     )
+
+
+_SHARED = [name for name in StreamChange.__struct_fields__ if name in Event.__struct_fields__]
 
 
 def around(change: StreamChange, records: Sequence[wire.Record], count: int) -> ValuesAround | None:

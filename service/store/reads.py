@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import count as count_from
 from typing import Any, NamedTuple, TypeVar, cast
 
-import msgspec
-
-from model_core.stream.segmentation import NEAR
 from service import wire
 from service.models import canary as canaries
 from service.models.canary import Canary
@@ -28,15 +23,11 @@ from service.store.streams import (
     hindsight_of,
     state,
     unseal,
-    unseal_labels,
 )
 from service.wire.event_entries import CHANGES, START, Id
 
 # Of the kinds of events: the key, and the name of its parts.
 EVENTS = (("change", keys.events, "event"), ("anomaly", keys.anomalies, "anomaly"))
-STEP = 10  # labels by which what is looked at moves on while a regime lasts
-StoredAround = tuple[list[Any], list[Any]]  # of tail and chunks
-_decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 STAGED_MS = 600_000  # longer than any request waits
 
 
@@ -70,34 +61,6 @@ class Last(NamedTuple):
     stream: str
     head: wire.Head
     record: wire.Record | None
-
-
-class ChangePlace(NamedTuple):
-    """A change to look around at.
-
-    previous, following: starts of the changes before and after it, where they are known.
-    """
-
-    partition: int
-    stream: str
-    head: wire.Head
-    start: int
-    previous: int | None
-    following: int | None
-
-
-class Around(NamedTuple):
-    """What is retained around a start.
-
-    before, after: labels of the regimes that end and begin there, in order, without missing ones.
-    first: the record at the start, if it is retained. whole: whether every record was there; a
-    commit may move one between two reads, as where a node of a cluster sends one of them on.
-    """
-
-    before: list[list[float]]
-    after: list[list[float]]
-    first: wire.Record | None
-    whole: bool
 
 
 class AsyncStore:
@@ -322,22 +285,6 @@ class AsyncStore:
                 unreadable.append(stream)
         return rows, sorted(unreadable)
 
-    async def around(
-        self, places: Sequence[ChangePlace], before: int, after: int
-    ) -> list[StoredAround]:
-        """Return what is stored around changes, for `decode_around`, in one round."""
-        async with self._client.pipeline(transaction=False) as pipe:
-            for place in places:
-                # What a commit seals after the head was read is missing from the tail, then there.
-                wanted = _wanted(place, before, after)
-                unsealed = range(max(wanted.start, place.head.sealed), wanted.stop)
-                seqs = [str(seq) for seq in unsealed]
-                pipe.hmget(keys.tail(place.partition, place.stream), seqs or [""])
-                numbers = [str(number) for number in _chunks_around(place, wanted)]
-                pipe.hmget(keys.history(place.partition, place.stream), numbers or [""])
-            stored = await pipe.execute()
-        return list(zip(stored[::2], stored[1::2], strict=True))
-
     async def _names_between(self, low: bytes, high: bytes, count: int) -> list[list[bytes]]:
         async with self._client.pipeline(transaction=False) as pipe:
             for partition in range(self._partitions):
@@ -540,100 +487,3 @@ def _first(head: wire.Head, labels: int) -> int:
 
 def _one(label: wire.Label) -> Label:
     return label[0] if isinstance(label, list) else label
-
-
-# --- labels around changes -----------------------------------------------------------------------
-
-
-def decode_around(place: ChangePlace, stored: StoredAround, before: int, after: int) -> Around:
-    """Decode what `AsyncStore.around` returned of one place; raises UnreadablePart.
-
-    But for the first record labels alone, which takes a fifth of the time; where there is a season
-    records, which have it as well.
-    """
-    wanted = _wanted(place, before, after)
-    stream = place.stream
-    start = place.start
-    seasonal = place.head.season is not None
-    rows: dict[int, wire.Record | wire.Labelled] = {}
-    for number, blob in zip(_chunks_around(place, wanted), stored[1], strict=False):
-        if blob:
-            chunk = unseal(stream, number, blob) if seasonal else _lean_chunk(place, number, blob)
-            rows |= {row.seq: row for row in chunk}
-    for seq, blob in zip(count_from(max(wanted.start, place.head.sealed)), stored[0], strict=False):
-        if blob:
-            whole = seasonal or seq == start
-            read: Any = wire.decode_record if whole else wire.decode_labelled
-            rows[seq] = decoded(read, blob, "tail", stream, seq)
-    # A chunk may hold older ones, until a commit trims it: they do not count.
-    rows = {seq: row for seq, row in rows.items() if seq >= wanted.start}
-    first = rows.get(start)
-    record = first if isinstance(first, wire.Record) else None
-    begin = wanted.start
-    if record is not None and record.previous_start < start - NEAR:
-        begin = max(begin, record.previous_start)
-    around = Around(
-        _numbers_of([rows[seq] for seq in range(begin, start) if seq in rows], seasonal),
-        _numbers_of([rows[seq] for seq in range(start, wanted.stop) if seq in rows], seasonal),
-        record,
-        all(seq in rows for seq in wanted),
-    )
-    outputs = place.head.y_dim or 1
-    for label in (*around.before, *around.after):
-        if len(label) != outputs:
-            raise UnreadablePart(
-                f"expected labels of {outputs} outputs in the history of {stream!r}, got one of "
-                f"{len(label)}"
-            )
-    return around
-
-
-def _lean_chunk(place: ChangePlace, number: int, blob: bytes) -> list[wire.Record | wire.Labelled]:
-    """Labels of a chunk, and the record at the start if it is there."""
-    rows: list[wire.Record | wire.Labelled] = [*unseal_labels(place.stream, number, blob)]
-    for i, row in enumerate(rows):
-        if row.seq == place.start:
-            rows[i] = decoded(partial(_record_at, i), blob, "history", place.stream, number)
-    return rows
-
-
-def _record_at(i: int, body: bytes) -> wire.Record:
-    return wire.decode_record(_decode_raws(zlib.decompress(body))[i])
-
-
-def looked_until(place: ChangePlace, after: int) -> int:
-    """Position after the last label that is looked at after a start.
-
-    Where the regime goes on it moves by STEP labels: what was made of them holds until then.
-    """
-    if place.following is not None:
-        return min(place.start + after, place.following, place.head.seq)
-    count = min(after, place.head.seq - place.start)
-    return place.start + (count if count < 2 * STEP else count - count % STEP)
-
-
-def looked_since(place: ChangePlace, before: int) -> int:
-    """Position of the first label that is looked at before a start: it is still retained."""
-    retained = place.head.seq - place.head.settings.history
-    return max(place.start - before, place.previous or 0, retained, 0)
-
-
-def _wanted(place: ChangePlace, before: int, after: int) -> range:
-    first = looked_since(place, before)
-    return range(first, max(first, looked_until(place, after)))
-
-
-def _chunks_around(place: ChangePlace, wanted: range) -> range:
-    if not wanted:
-        return range(0)
-    return range(chunk_of(place.stream, wanted.start), chunk_of(place.stream, wanted.stop - 1) + 1)
-
-
-def _numbers_of(rows: Sequence[wire.Record | wire.Labelled], seasonal: bool) -> list[list[float]]:
-    """Labels, less their season where there is one: as the filter sees them."""
-    labels = []
-    for row in rows:
-        if row.y is not None:
-            offset = row.offset if seasonal and isinstance(row, wire.Record) else 0.0
-            labels.append([number - offset for number in wire.numbers(row.y)])
-    return labels

@@ -51,7 +51,7 @@ class AppriseTarget:
         try:
             accepted: bool = self._target.notify(
                 title=notice.line,
-                body="\n".join(filter(None, (notice.explanation or notice.line, notice.link))),
+                body="\n".join(filter(None, (notice.details, notice.link))),
                 notify_type="info" if withdrawn else "warning",
                 body_format="text",
             )

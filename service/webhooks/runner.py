@@ -37,7 +37,7 @@ from service.tasks import end, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
 from service.webhooks.dead_letters import DeadLetterBounds, Letter, Letters
-from service.webhooks.notices import IncidentNotice, Notice, Notices
+from service.webhooks.notices import IncidentNotice, Notice, incident_notice, notice_of
 from service.webhooks.sender import Failure, sender_of
 from service.wire.event_entries import START, Id, Raised
 from service.wire.incidents import FoundIncident, shared
@@ -97,7 +97,6 @@ class Runner:
         self._delivery = delivery
         allowed = Allowed.parse(settings.webhook_hosts)
         self._sender = sender_of(hook, allowed, delivery.timeout_s)
-        self._notices = Notices(client, settings.partitions, hook.console_url)
         consumer = f"webhooks-{secrets.token_hex(6)}"
         self._letters = Letters(client, hook.name, consumer, settings.partitions)
         self._incidents = incidents
@@ -287,7 +286,7 @@ class Runner:
         incident = parcel.incident
         if incident is None:
             ((number, event),) = raised.items()
-            return await self._notices.of(number, event)
+            return notice_of(number, event, self._hook.console_url)
         fleet = await self._incidents.fleet()
         shown = rendering.incident(incident, shared(incident.changes, fleet.members), fleet.streams)
         first_ms = min(event.at_ms for event in raised.values())
@@ -299,7 +298,7 @@ class Runner:
             and self._hook.wanted.lets(change.raised)
             for change in incident.changes
         )
-        return await self._notices.of_incident(raised, shown, grew)
+        return incident_notice(raised, shown, grew, self._hook.console_url)
 
     def _pause_s(self, attempt: int, failure: Failure) -> float:
         most_s = self._delivery.backoff_max_s

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from model_core.incidents import Beginning
@@ -24,7 +23,6 @@ class FoundChange(NamedTuple):
     """One change in its last state, as far as the feed is retained.
 
     step: seconds between two observations, as the states of the change were apart; 0: not known.
-    previous, following: starts of the changes before and after it; see `ChangeIndex.between`.
     """
 
     partition: int
@@ -32,8 +30,6 @@ class FoundChange(NamedTuple):
     suspected: Moment
     confirmed: Moment | None
     step: float = 0.0
-    previous: int | None = None
-    following: int | None = None
 
     @property
     def stream(self) -> str:
@@ -130,34 +126,6 @@ class ChangeIndex:
         for lives in self._streams.values():
             for life in lives.values():
                 yield life.change()
-
-    def between(self, change: FoundChange, near: int) -> FoundChange:
-        """Return a change with the starts of those before and after it: see `neighbours`.
-
-        The change itself may have been trimmed since.
-        """
-        lives = self._streams.get((change.stream, change.generation), {}).values()
-        starts = standing(life.last.event for life in lives)  # few: those of one stream
-        previous, following = neighbours(change.event.start, starts, near)
-        return change._replace(previous=previous, following=following)
-
-
-def standing(events: Iterable[Event]) -> list[int]:
-    """Return the starts of changes that were not withdrawn, ascending."""
-    return sorted(event.start for event in events if event.state != "withdrawn")
-
-
-def neighbours(start: int, starts: Sequence[int], near: int) -> tuple[int | None, int | None]:
-    """Return those of ascending starts that come before and after one.
-
-    Those within `near` observations do not count: they are estimates of the same change.
-    """
-    before = bisect_left(starts, start - near)
-    after = bisect_right(starts, start + near)
-    return (
-        starts[before - 1] if before else None,
-        starts[after] if after < len(starts) else None,
-    )
 
 
 class _Life:

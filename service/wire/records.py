@@ -183,6 +183,7 @@ class Record(Struct, array_like=True, gc=False):
     anomaly: float | None = None
     offset: float = 0.0  # season that the filter's label is less of
     regime: TypicalRegime | None = None
+    accepted_ms: int | None = None  # when it was accepted, where it has no time
 
 
 class Labelled(Struct, array_like=True, gc=False):

@@ -143,7 +143,8 @@ class CommandBatch:
             return None
         if len(command.observations) > 1 and alarm_period.followed(stream.live(), task.envelope):
             return None  # the period is fixed after all of them
-        run = quiet.run_of(stream, command.observations[at:] if at else command.observations)
+        coming = command.observations[at:] if at else command.observations
+        run = quiet.run_of(stream, coming, task.envelope.time_ms)
         if run is None or at or command.key is None:
             return run
         field = key_field(command)
@@ -183,7 +184,7 @@ class CommandBatch:
         stream = queue.stream
         seen = command.observations[queue.at : queue.at + 1]
         head = stream.live()
-        (record,) = self._records(stream, head, seen)
+        (record,) = self._records(stream, head, seen, queue.tasks[0].envelope.time_ms)
         answer = PendingAnswer(stream.name, head.settings.model, record, command)
         refusal = self.pipeline.enter_step(stream, answer, step)
         self._entered(queue, answer, refusal)
@@ -388,11 +389,13 @@ class CommandBatch:
         if head.x_dim is None or head.y_dim is None:
             head.x_dim, head.y_dim = Dimensions(head.x_dim, head.y_dim).after_all(coming)
         model = head.settings.model
-        records = self._records(stream, head, coming)
+        records = self._records(stream, head, coming, task.envelope.time_ms)
         return [PendingAnswer(stream.name, model, record, command) for record in records]
 
-    def _records(self, stream: Stream, head: Head, coming: list[Observation]) -> list[Record]:
-        """Records of a stream's next observations."""
+    def _records(
+        self, stream: Stream, head: Head, coming: list[Observation], now_ms: int
+    ) -> list[Record]:
+        """Records of a stream's next observations, which were accepted at `now_ms`."""
         model = self.engine.model(stream, head)
         hazard, outlier_rate = step_inputs.effective_rates(model, head.settings)
         last_time = head.last_time
@@ -405,7 +408,9 @@ class CommandBatch:
                 Record(seq, seen.y, seen.x, seen.time, elapsed, stated, hazard, outlier_rate)
             )
             supervision = None
-            if seen.time is not None:
+            if seen.time is None:
+                records[-1].accepted_ms = now_ms
+            else:
                 last_time = timestamps.seconds(seen.time)
         records[0].belief_override = head.belief_override
         return records

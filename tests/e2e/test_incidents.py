@@ -182,7 +182,7 @@ async def test_clients_and_the_command_line_list_them(client, service):
             "eu",
         )
         assert [change.stream for change in sync.incident(row.id).changes] == row.names
-        (shown, *_) = sync.incident(row.id, explain=False, around=3).changes
+        (shown, *_) = sync.incident(row.id, around=3).changes
         assert (len(shown.around.values), shown.explanation) == (6, None)
         with pytest.raises(InvalidRequest, match="time zone"):
             list(sync.incidents(since=datetime(2024, 5, 1)))  # noqa: DTZ001

@@ -13,7 +13,7 @@ from moca_client.frames import Answers, to_frame
 from moca_client.responses import (
     Answer,
     Changepoints,
-    ExplainedEvent,
+    Event,
     Explanation,
     HistoryPage,
     Predictive,
@@ -226,18 +226,19 @@ def test_history_and_changepoints(library):
     back = to_frame(page, name)
     assert [column(back, n) for n in ("y1", "y2")] == [[None, None], [2.0, None]]
     events = [
-        ExplainedEvent(
+        Event(
             *(1, "confirmed", 5, 7),
             size=[1.0, -2.0],
             before=RegimeStatistics(5, [3.0, 4.0], [0.5, None]),
             explanation=Explanation("mean rose"),
+            sentence="mean rose",
         ),
-        ExplainedEvent(2, "suspected", 9, 9),
+        Event(2, "suspected", 9, 9),
     ]
     back = to_frame(Changepoints("s", 20, events=events), name)
     assert column(back, "start") == [5, 9]
     assert column(back, "size2") == [-2.0, None]
-    assert column(back, "explanation") == ["mean rose", None]
+    assert column(back, "sentence") == ["mean rose", ""]
     assert column(back, "before_mean2") == [4.0, None]
     assert column(back, "before_count") == [5, None]
     assert column(back, "kind") == ["change", "change"]
@@ -262,7 +263,7 @@ def test_changes_of_streams_with_different_outputs(library):
     assert column(back, "before_sd2") == [None, None, None]
     assert column(back, "before_count") == [4, 9, None]
     assert column(to_frame(rows[:1], name), "size") == [1.5]
-    assert column(to_frame(iter(()), name, StreamChange), "explanation") == []
+    assert column(to_frame(iter(()), name, StreamChange), "sentence") == []
 
 
 def test_a_frame_without_a_library_to_make_it(monkeypatch):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from moca_client.errors import problem_of
 from moca_client.replay import ReplayError, replay
-from moca_client.responses import Changepoints, ExplainedEvent, Hindsight, Segment, StreamSummary
+from moca_client.responses import Changepoints, Event, Hindsight, Segment, StreamSummary
 from moca_client.series import SeriesError, read_columns, read_series, read_streams
 from moca_client.times import BadTime, time_axis
 from tests.moca_client.test_plots import row
@@ -231,7 +231,7 @@ class ShiftService(ClientOfItself):
         return answers
 
     def changepoints(self, name):
-        events = [ExplainedEvent(1, "confirmed", 40, 42, 50, size=-1.9)]
+        events = [Event(1, "confirmed", 40, 42, 50, size=-1.9)]
         segments = [Segment(0, 40), Segment(40, self.seq)]
         hindsight = next(self.hindsight, None)
         return Changepoints(name, self.seq, "gaussian", events, segments, hindsight)

@@ -47,13 +47,15 @@ class ManyService(ClientOfItself):
         seq = self.seqs[name]
         answer = row(seq)
         answer.stream = name
-        answer.event = Event(1, "confirmed", 5, 6, 7, size=2.0) if seq == 7 else None
+        answer.event = (
+            Event(1, "confirmed", 5, 6, 7, size=2.0, sentence="mean") if seq == 7 else None
+        )
         self.seqs[name] += 1
         return answer
 
-    def changes(self, *, states, prefix, limit, explain):
+    def changes(self, *, states, prefix, limit):
         """Those of `refined`, and one of another stream."""
-        self.asked.append((states, prefix, explain))
+        self.asked.append((states, prefix))
         return (row for row in [*self.refined, listed("elsewhere", 3)])
 
     def changepoints(self, name):
@@ -74,6 +76,8 @@ def listed(stream, start, confirmed_at=7):
         direction="up",
         size=2.5,
         probability=0.8,
+        evidence=12_345.0,
+        sentence="mean rose",
     )
 
 
@@ -121,11 +125,11 @@ def test_changes_are_shown_as_the_service_has_estimated_them_since(service, tmp_
     service.refined = [listed("web-1", 4), listed("web-2", 1, confirmed_at=3)]
     console = quiet()
     replay_many(file, read_streams(file, "host"), out=tmp_path / "out", plots=0, console=console)
-    assert service.asked == [(["confirmed"], "web-", False)]
+    assert service.asked == [(["confirmed"], "web-")]
     rows = [line.split() for line in console.file.getvalue().splitlines() if "web-" in line]
     shown = {row[0]: row[1:] for row in rows}
-    assert shown["web-1"] == ["4", "3", "4", "7", "+2.50"]
-    assert shown["web-2"] == shown["web-3"] == ["5", "7", "+2.00"]
+    assert shown["web-1"] == ["4", "(3-4)", "mean", "rose", "1", "in", "12,000"]
+    assert shown["web-2"] == shown["web-3"] == ["5", "mean"]
 
 
 def test_a_column_named_as_one_of_the_answers_keeps_its_labels(service, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from model_core.explanation import AFTER, BEFORE, FEWEST, explain, moments
+from model_core.sentences import Explanation, sentence
 
 KINDS = ("mean", "spread", "slope", "autocorrelation")
 
@@ -56,10 +57,11 @@ def test_a_large_change_of_one_parameter_is_none_of_another():
     for step in (30, 1000):
         found = [explain(normal(200), step + normal(60)) for _ in range(20)]
         assert all(each.kind in ("mean", "slope") for each in found)
-        assert sum(each.text.endswith("spread unchanged") for each in found) >= 18
+        assert sum("spread" not in each.text for each in found) >= 18
     for ratio in (30, 100, 0.01):
         found = [explain(normal(200), ratio * normal(60)) for _ in range(20)]
-        assert sum(each.text.endswith("mean unchanged") for each in found) >= 18
+        assert sum(each.text.startswith("spread ×") for each in found) >= 18
+        assert sum("mean" not in each.text for each in found) >= 18
 
 
 def test_constants_are_no_trouble_and_hide_no_change():
@@ -67,7 +69,7 @@ def test_constants_are_no_trouble_and_hide_no_change():
     before, after = rng.normal(size=(100, 2)), 4 + rng.normal(size=(50, 2))
     before[:, 0], after[:, 0] = 0.3, 0.1 + 0.2  # they differ by rounding
     found = explain(before, after)
-    assert (found.kind, found.place) == ("mean", 1)
+    assert (found.kind, found.output) == ("mean", 1)
     assert explain(before[:, :1], after[:, :1]).kind is None
     two = np.full((30, 1), 2.0)
     found = explain(two, two + 1)
@@ -89,11 +91,12 @@ def test_units_change_nothing(factor):
 def test_the_line_says_what_the_numbers_are():
     before = np.array([9.0, 11.0, 11.0, 9.0] * 10)[:, None]
     found = explain(before, before + 5)
-    assert found.text == "mean rose by 4.9 sd from 10.0 to 15.0; spread unchanged"
+    assert found.text == "mean rose by 4.9 sd, 10.0 → 15.0"
     assert (found.kind, found.before, found.after) == ("mean", 10.0, 15.0)
+    assert found.size == pytest.approx(4.937, rel=1e-3)
     both = explain(before, 4 * (before - 10) + 30).text
     assert "mean rose" in both
-    assert both.endswith("from 10 to 30; spread rose from 1.0 to 4.1")
+    assert both.endswith(", 10 → 30; spread × 4.0, 1.0 → 4.1")
 
 
 def test_of_several_outputs_the_clearest_is_named():
@@ -102,7 +105,7 @@ def test_of_several_outputs_the_clearest_is_named():
     after[:, 2] += 5
     after[3, 2] = before[7, 0] = math.nan
     found = explain(before, after)
-    assert (found.kind, found.place) == ("mean", 2)
+    assert (found.kind, found.output) == ("mean", 2)
     assert found.text.startswith("output 3: ")
     # Of many, those that moved most are looked at.
     before, after = rng.normal(size=(100, 60)), rng.normal(size=(40, 60))
@@ -110,7 +113,7 @@ def test_of_several_outputs_the_clearest_is_named():
     before[:, 7] = after[:, 7] = 1.0
     before[:, 8] = math.nan
     found = explain(before, after)
-    assert (found.kind, found.place) == ("spread", 41)
+    assert (found.kind, found.output) == ("spread", 41)
 
 
 def test_counts_durations_and_classes_are_compared_by_rates_and_shares():
@@ -121,13 +124,14 @@ def test_counts_durations_and_classes_are_compared_by_rates_and_shares():
     ):
         found = explain(old, new, labels)
         assert (found.kind, found.before, found.after) == (kind, old.mean(), new.mean())
-        assert "-fold from " in found.text
+        assert found.text.startswith(f"{kind} × ")
+        assert found.size == pytest.approx(new.mean() / old.mean())
     first = rng.choice(3, (90, 1), p=[0.6, 0.3, 0.1]) * 1.0
     last = rng.choice(3, (40, 1), p=[0.1, 0.3, 0.6]) * 1.0
     classes = explain(first, last, "classes")
-    assert (classes.kind, classes.place in (0, 2)) == ("share", True)
+    assert (classes.kind, classes.output in (0, 2)) == ("share", True)
     coin = explain(np.repeat([[0.0], [1.0]], [90, 10], 0), np.ones((20, 1)), "classes")
-    assert coin.text == "share of class 1 rose from 10 % to 100 %"
+    assert coin.text == "share of class 1 rose, 10 % → 100 %"
     # Counts of 0.5 against 0.9 are a change from 100 labels on, and not from ten.
     for labels, clear in ((10, False), (400, True)):
         old, new = (np.resize(each, (labels, 1)) for each in ([0.0, 1.0], [1.0, 0.8]))
@@ -158,3 +162,19 @@ def test_few_labels_and_long_regimes():
 def test_moments_are_those_of_the_labels_that_are_there():
     found = moments(np.array([[1.0, math.nan], [3.0, 2.0]]))
     assert found == (2, [2.0, 2.0], [pytest.approx(math.sqrt(2)), None])
+
+
+@pytest.mark.parametrize(
+    ("direction", "size", "kind", "text"),
+    [
+        ("down", [1.0, None, -14.2], "change", "down by 14 sd so far"),
+        ("up", None, "change", "up so far"),
+        (None, None, "change", "changed"),
+        ("up", 4.04, "anomaly", "above the forecast by 4.0 sd"),
+        ("down", 0.057, "anomaly", "below the forecast by 0.057 sd"),
+        (None, None, "anomaly", "unusual"),
+    ],
+)
+def test_events_without_an_explanation_say_what_there_is(direction, size, kind, text):
+    assert sentence(None, direction, size, kind) == text
+    assert sentence(Explanation("mean rose"), direction, size, kind) == "mean rose"

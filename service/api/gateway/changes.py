@@ -1,14 +1,10 @@
-"""Changes of all streams, and what the history of a stream has on both sides of each.
-
-An index of the event feeds, read on at every request, has the changes; explanations of those on a
-page are computed of the histories.
-"""
+"""Changes of all streams, of an index of the event feeds that is read on at every request."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -16,31 +12,21 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from moca_client.responses import ChangesPage, Mover, StreamChange, Timeline
-from model_core.explanation import AFTER, BEFORE
-from model_core.stream.segmentation import NEAR
 from service import wire
 from service.api.gateway.reads import SortedCursor, from_store, without
 from service.problems import CorruptState
 from service.schema import rendering
-from service.schema.queries import ChangesQuery, seconds_of
-from service.schema.sides import Sides, sides_of
-from service.store import reads
+from service.schema.queries import STANDING, ChangesQuery, seconds_of
 from service.store.changes import ChangeFeed
 from service.store.incidents import IncidentFeed
-from service.store.reads import AsyncStore, ChangePlace, StoredAround
+from service.store.reads import AsyncStore
 from service.store.streams import UnreadablePart, decoded
 from service.wire import tags
 from service.wire.change_index import FoundChange
 from service.wire.event_entries import Filter
 from service.wire.incidents import Fleet, shared
 
-EXPLANATIONS_KEPT = 5000
-TRIES = 3  # of reading a history while commits move its records
-EXPLAINED_AT_ONCE = 20  # changes whose histories are read together: some 5,000 labels
 ChangeRank = tuple[float, str, int, int]  # value that is sorted by, stream, generation, id
-# The beginning and the end of what was looked at, and where seasons were last found or given up:
-# the last labels are less other seasons from then on.
-Seen = tuple[int, int, int | None]
 T = TypeVar("T")
 _cursor: SortedCursor[ChangeRank] = SortedCursor(ChangeRank)
 
@@ -48,7 +34,7 @@ _cursor: SortedCursor[ChangeRank] = SortedCursor(ChangeRank)
 class ChangePages:
     """Answers which streams changed, of what the feeds retain.
 
-    thread: ranks. It may be that of the explanations: pages take turns in it.
+    thread: ranks; pages take turns in it.
     """
 
     def __init__(
@@ -56,14 +42,12 @@ class ChangePages:
         feed: ChangeFeed,
         store: AsyncStore,
         incidents: IncidentFeed,
-        explanations: Explanations,
         console: bool,
         thread: Executor,
     ) -> None:
         self._feed = feed
         self._store = store
         self._incidents = incidents
-        self._explanations = explanations
         self._console = console
         self._thread = thread
 
@@ -84,7 +68,7 @@ class ChangePages:
         after = _cursor.decode(query.cursor, query.sort)
         changes = await self.all()  # the index goes on meanwhile
         ranked = await self._apart(_ranked, changes, query, now_s, after)
-        rows, unreadable = await self.described(ranked.page, query.explain, query.around)
+        rows, unreadable = await self.described(ranked.page, query.around)
         found = await from_store(self._incidents.found(), bound=False)
         incident_of = found.by_change()
         for change, row in zip(ranked.page, rows, strict=True):
@@ -102,41 +86,18 @@ class ChangePages:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     async def described(
-        self, changes: Sequence[FoundChange], explain: bool, around: int
+        self, changes: Sequence[FoundChange], around: int
     ) -> tuple[list[StreamChange], list[str]]:
         """Return the rows of changes, and the streams that cannot be read."""
-        page = [self._feed.index.between(change, NEAR) for change in changes]
-        heads, unreadable = await self._heads(page)
-        rows = [rendering.stream_change(change) for change in page]
+        heads, unreadable = await self._heads(changes)
+        rows = [rendering.stream_change(change) for change in changes]
         present: list[tuple[StreamChange, wire.Head, int]] = []
-        wanted: dict[int, FoundChange] = {}
-        for i, (change, row) in enumerate(zip(page, rows, strict=True)):
+        for change, row in zip(changes, rows, strict=True):
             head = heads.get(change.stream)
             if head is not None and head.generation == change.generation:
                 if self._console:
                     row.link = rendering.console_link(change.stream, change.event.start)
                 present.append((row, head, change.partition))
-                if change.event.state != "withdrawn":
-                    wanted[i] = change
-        if explain and wanted:
-            places = {
-                i: ChangePlace(
-                    change.partition,
-                    change.stream,
-                    heads[change.stream],
-                    change.event.start,
-                    change.previous,
-                    change.following,
-                )
-                for i, change in wanted.items()
-            }
-            sides, damaged = await self._explanations.of(places)
-            for i, change_sides in sides.items():
-                rows[i].before = change_sides.before
-                rows[i].after = change_sides.after
-                rows[i].explanation = change_sides.explanation
-                rows[i].start_time = change_sides.start_time
-            unreadable.update(wanted[i].stream for i in damaged)
         if around:
             unreadable.update(await self._add_around(present, around))
         return rows, sorted(unreadable)
@@ -266,7 +227,7 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
             (since is None or change.seconds >= since)
             and (until is None or change.seconds < until)
             and (query.min_size is None or magnitude(change) >= query.min_size)
-            and (query.min_probability is None or change.event.probability >= query.min_probability)
+            and (query.min_evidence is None or _evidence(change) >= query.min_evidence)
             and query.contains in change.stream
             and event_filter.lets(change.raised)  # what takes longest comes last
         )
@@ -278,7 +239,7 @@ def _event_filter(query: ChangesQuery) -> Filter:
     return Filter(
         prefixes=tuple(query.prefix),
         models=frozenset(query.model),
-        states=frozenset(query.state),
+        states=frozenset(query.state) or STANDING,
         match=tuple(tags.parse(selector) for selector in query.match),
     )
 
@@ -287,6 +248,10 @@ def magnitude(change: FoundChange) -> float:
     """Size of a change, of the output that moved most; -1: it has none."""
     size = rendering.largest(change.event.size)
     return -1.0 if size is None else size
+
+
+def _evidence(change: FoundChange) -> float:
+    return change.event.evidence or 0.0
 
 
 def _by(value: Callable[[FoundChange], float]) -> Callable[[FoundChange], ChangeRank]:
@@ -302,104 +267,5 @@ def _by(value: Callable[[FoundChange], float]) -> Callable[[FoundChange], Change
 _RANKS = {
     "time": _by(lambda change: change.seconds),
     "size": _by(magnitude),
-    "probability": _by(lambda change: change.event.probability),
+    "evidence": _by(_evidence),
 }
-
-
-# --- what the history has on them ----------------------------------------------------------------
-
-
-class Explanations:
-    """Explains changes of any streams, each once until its history has more on it.
-
-    thread: computes. It should be one, and of no other use: requests take turns in it.
-    """
-
-    def __init__(self, store: AsyncStore, thread: Executor) -> None:
-        self._store = store
-        self._thread = thread
-        self._kept: dict[tuple[str, int, int], tuple[Seen, Sides]] = {}
-
-    async def of(self, places: Mapping[int, ChangePlace]) -> tuple[dict[int, Sides], set[int]]:
-        """Return what the history has on each change, and those whose history cannot be read.
-
-        Raises RedisUnavailable.
-        """
-        sides: dict[int, Sides] = {}
-        missing: list[int] = []
-        for i, place in places.items():
-            seen, kept = self._kept.get(_key(place), (None, None))
-            if kept is not None and seen == _seen(place):
-                sides[i] = kept
-            else:
-                missing.append(i)
-        damaged: set[int] = set()
-        # In groups, each kept before the next is read: a request holds the histories of one at a
-        # time, and what a request that failed had done is not done again.
-        for first in range(0, len(missing), EXPLAINED_AT_ONCE):
-            group = missing[first : first + EXPLAINED_AT_ONCE]
-            read = await self._read([places[i] for i in group])
-            for i, explanation in zip(group, read, strict=True):
-                if explanation is None:
-                    damaged.add(i)
-                    continue
-                sides[i] = explanation.sides
-                self._kept.pop(_key(places[i]), None)
-                if explanation.whole:
-                    self._kept[_key(places[i])] = _seen(places[i]), explanation.sides
-            while len(self._kept) > EXPLANATIONS_KEPT:
-                del self._kept[next(iter(self._kept))]
-        return sides, damaged
-
-    async def _read(self, places: Sequence[ChangePlace]) -> list[_Explanation | None]:
-        """Explain changes; again those of which a commit moved records between two reads."""
-        explanations: dict[int, _Explanation | None] = {}
-        left = list(range(len(places)))
-        for _ in range(TRIES):
-            chosen = [places[i] for i in left]
-            stored = await from_store(self._store.around(chosen, BEFORE, AFTER))
-            loop = asyncio.get_running_loop()
-            computed = await loop.run_in_executor(self._thread, _explained, chosen, stored)
-            explanations |= zip(left, computed, strict=True)
-            left = [
-                i
-                for i in left
-                if (explanation := explanations[i]) is not None and not explanation.whole
-            ]
-            if not left:
-                break
-        return [explanations[i] for i in range(len(places))]
-
-
-def _key(place: ChangePlace) -> tuple[str, int, int]:
-    return place.stream, place.head.generation, place.start
-
-
-def _seen(place: ChangePlace) -> Seen:
-    """What an explanation depends on: it is computed again when that changes."""
-    season = place.head.season
-    since = None if season is None else season.since
-    return reads.looked_since(place, BEFORE), reads.looked_until(place, AFTER), since
-
-
-class _Explanation(NamedTuple):
-    """What a history has on a change. whole: whether all of it was there."""
-
-    sides: Sides
-    whole: bool
-
-
-def _explained(
-    places: Sequence[ChangePlace], stored: Sequence[StoredAround]
-) -> list[_Explanation | None]:
-    """Return what the histories have on each change; None: it cannot be read."""
-    explanations: list[_Explanation | None] = []
-    for place, stored_around in zip(places, stored, strict=True):
-        try:
-            around = reads.decode_around(place, stored_around, BEFORE, AFTER)
-        except UnreadablePart:
-            explanations.append(None)
-            continue
-        sides = sides_of(place.head, around.before, around.after, around.first)
-        explanations.append(_Explanation(sides, around.whole))
-    return explanations

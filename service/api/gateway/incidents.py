@@ -54,7 +54,7 @@ class IncidentPages:
         largest_first = sorted(
             incident.changes, key=lambda change: (-magnitude(change), change.stream)
         )
-        rows, unreadable = await self._changes.described(largest_first, query.explain, query.around)
+        rows, unreadable = await self._changes.described(largest_first, query.around)
         for row in rows:
             row.incident = incident.id
         rendered = _rendered(incident, found.fleet)

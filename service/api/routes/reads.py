@@ -10,8 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moca_client import responses
-from model_core.explanation import AFTER
-from model_core.stream.segmentation import NEAR
 from service import wire
 from service.api.gateway.reads import from_store
 from service.api.http import (
@@ -22,13 +20,10 @@ from service.api.http import (
     submit,
 )
 from service.api.routes.streams import head_of
-from service.problems import CorruptState
 from service.schema import rendering
 from service.schema.commands import ActionForm, PredictionForm, WhatIfForm
-from service.schema.queries import ChangepointsQuery, HistoryQuery, kinds_of
-from service.store.reads import ChangePlace
+from service.schema.queries import STANDING, ChangepointsQuery, HistoryQuery, kinds_of
 from service.store.streams import CHUNK
-from service.wire.change_index import neighbours, standing
 
 _encode = msgspec.json.Encoder().encode
 
@@ -68,8 +63,7 @@ async def changepoints(
 
     As far as `hindsight` says, it is one in hindsight. That is computed by a worker when there is
     none, or the stream has moved on by a tenth; the call waits for it up to a second, unless
-    `wait` is false. `before`, `after` and `explanation` of changes are computed of the history when
-    they are read, as those of `GET /v1/changes` are.
+    `wait` is false.
     """
     context = context_of(request)
     head = await head_of(context, stream)
@@ -86,7 +80,7 @@ async def changepoints(
     if hindsight is None and status == "current":
         status = "unavailable"  # of another generation
     events = await from_store(context.store.events(partition, stream, kinds_of(query.kind)))
-    explained = await _explained(context, stream, head, events)
+    states = frozenset(query.state) or STANDING
     segmentation = rendering.segmentation(head, await _path(context, stream, head))
     if hindsight is not None:
         segmentation = rendering.in_hindsight(head, segmentation, hindsight)
@@ -94,35 +88,11 @@ async def changepoints(
         stream=stream,
         seq=head.seq,
         model=head.settings.model,
-        events=explained,
+        events=[rendering.event(event) for event in events if event.state in states],
         segmentation=segmentation,
         hindsight=rendering.hindsight(status, hindsight),
     )
     return json_response(_encode(answer))
-
-
-async def _explained(
-    context: Context, stream: str, head: wire.Head, stored: list[wire.Event]
-) -> list[responses.ExplainedEvent]:
-    """Return events with what the history has on them."""
-    partition = context.gateway.partition(stream)
-    starts = standing(event for event in stored if event.kind == "change")
-    oldest = head.seq - head.settings.history
-    events = [rendering.explained(event) for event in stored]
-    places = {
-        i: ChangePlace(partition, stream, head, event.start, *neighbours(event.start, starts, NEAR))
-        for i, event in enumerate(stored)
-        if event.kind == "change" and event.state != "withdrawn" and event.start + AFTER > oldest
-    }
-    sides, damaged = await context.explanations.of(places)
-    if damaged:
-        ids = ", ".join(str(stored[i].id) for i in sorted(damaged))
-        raise CorruptState(f"cannot read the history of {stream!r} around events {ids}")
-    for i, change_sides in sides.items():
-        events[i].before = change_sides.before
-        events[i].after = change_sides.after
-        events[i].explanation = change_sides.explanation
-    return events
 
 
 async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.StoredHindsight | None:

@@ -13,7 +13,7 @@ const FEW = 4; // values that tell how far apart they are
 
 /** The words of an event: what changed, from what to what, and what else. @param {any} event */
 export function wordsOf(event) {
-  const text = event.explanation?.text ?? UNCLEAR;
+  const text = event.sentence ?? UNCLEAR;
   const [sentence, ...more] = text.split("; ");
   const [what, ...numbers] = sentence.split(", ");
   return { what: capital(what), numbers: numbers.join(", "), more: more.join("; ") };
@@ -30,8 +30,7 @@ export const timeAt = (change, at) => change.around?.times[at - change.around.fi
 
 /** When a change began, and whether that is known of the client. @param {any} change */
 export function startOf(change) {
-  const time = change.start_time ?? timeAt(change, change.start);
-  return { time: time ?? change.suspected_time ?? null, known: time !== null };
+  return { time: change.start_time ?? change.suspected_time ?? null, known: change.start_time !== null && !change.start_arrived };
 }
 
 /** When a change began, in words; about then, where its time is that of a later arrival. @param {any} change */

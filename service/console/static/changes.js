@@ -109,7 +109,7 @@ class ChangesPage {
     const query = filter.query;
     const first = pager.cursor === null;
     const counted = (/** @type {string} */ state) =>
-      get("v1/changes", { ...query, state, limit: 1, explain: false }, signal);
+      get("v1/changes", { ...query, state, limit: 1 }, signal);
     const [page, confirmed, suspected, overview, incidents] = await Promise.all([
       get("v1/changes", { ...query, cursor: pager.cursor, limit: PAGE, around: AROUND }, signal),
       counted("confirmed"),

@@ -15,6 +15,7 @@ const STATES = {
   withdrawn: "withdrawn",
   all: "any state",
 };
+const EVERY_STATE = ["confirmed", "suspected", "withdrawn"];
 const SORTS = { time: "the newest", size: "the largest" };
 const DEFAULTS = { span: "24h", state: "", q: "", size: "", model: "", sort: "time" };
 const TAG = /^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(=~|!~|!=|=)\s*"?([^",]*)"?\s*$/;
@@ -118,7 +119,7 @@ export class ChangeFilter {
     const match = selectorOf(this.text);
     return {
       since: this.span,
-      state: state.value === "" ? ["confirmed", "suspected"] : state.value === "all" ? [] : state.value,
+      state: state.value === "" ? ["confirmed", "suspected"] : state.value === "all" ? EVERY_STATE : state.value,
       model: model.value,
       ...(match === null ? this.ids : { match }),
       min_size: size.value,
@@ -159,7 +160,7 @@ export class ChangeFilter {
   /** Names to choose from, and what is left out. Without them, as with a key that may not read them, there is “any”. */
   async opened() {
     const select = /** @type {HTMLSelectElement} */ (this.fields.model);
-    const withdrawn = { since: this.span, state: "withdrawn", limit: 1, explain: false };
+    const withdrawn = { since: this.span, state: "withdrawn", limit: 1 };
     const [{ models }, page] = await Promise.all([
       get("v1/models").catch(() => ({ models: [] })),
       get("v1/changes", withdrawn).catch(() => null),

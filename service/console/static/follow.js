@@ -175,7 +175,7 @@ export class Followed {
    * @param {boolean} [wait] for hindsight; the page is drawn first
    */
   async readEvents(expected = false, wait = false) {
-    const found = await get(pathOf(this.stream, "/changepoints"), { wait, kind: "all" });
+    const found = await get(pathOf(this.stream, "/changepoints"), { wait, kind: "all", state: ["confirmed", "suspected", "withdrawn"] });
     const before = [...this.events, ...this.anomalies];
     const known = new Map(before.map((each) => [keyOf(each), stateOf(each)]));
     const changed = found.events.filter(

@@ -43,7 +43,7 @@ export function showIncident(main, id, feed) {
   /** Changes that began about then, and are no part of it. @param {any} incident */
   async function nearest(incident) {
     const at = (/** @type {string} */ time, /** @type {number} */ by) => new Date(Date.parse(time) + 1000 * by).toISOString();
-    const query = { since: at(incident.earliest_time, -NEAR_S), until: at(incident.updated_time, NEAR_S), state: ["confirmed", "suspected"], limit: 100, explain: false };
+    const query = { since: at(incident.earliest_time, -NEAR_S), until: at(incident.updated_time, NEAR_S), state: ["confirmed", "suspected"], limit: 100 };
     const page = await get("v1/changes", query, asked.signal);
     const members = new Set(incident.changes.map(keyOf));
     return page.changes.filter((/** @type {any} */ each) => each.link && !members.has(keyOf(each))).slice(0, NEAREST);

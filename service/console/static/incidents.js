@@ -122,7 +122,7 @@ export async function showTogether(place, stream, lead) {
   if (lead?.state !== "confirmed") return;
   const page = await get("v1/incidents", { prefix: stream, limit: MOST }).catch(() => ({ incidents: [] }));
   for (const incident of page.incidents) {
-    const detail = await get(`v1/incidents/${encodeURIComponent(incident.id)}`, { explain: false }).catch(() => null);
+    const detail = await get(`v1/incidents/${encodeURIComponent(incident.id)}`).catch(() => null);
     const own = { stream, id: lead.id };
     if (!detail?.changes.some((/** @type {any} */ each) => keyOf(each) === keyOf(own))) continue;
     const others = detail.changes.filter((/** @type {any} */ each) => each.stream !== stream);

@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from model_core.stream import columns, hindsight, warmup
 from model_core.stream.events import Track
+from model_core.stream.explained import explained
 from model_core.stream.pipeline import follow
 from model_core.stream.segmentation import NEAR
+from model_core.stream.slab import Slab
 from model_core.stream.warmup import Moments
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
@@ -226,6 +228,25 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
             rerun.events.update((event.id, event) for event in changed)
             head.seq += 1
             advance_head(head, record, score)
+    _explain(rerun, slab)
+
+
+def _explain(rerun: Rerun, slab: Slab) -> None:
+    """Enter what changed at the events that were not withdrawn."""
+    head = rerun.head
+    lasting = [event for event in rerun.events.values() if event.state != "withdrawn"]
+    if not lasting:
+        return
+    past = past_of(slab.model, rerun.records)
+    lasting.sort(key=lambda event: event.start)
+    ends = [event.start for event in lasting[1:]]
+    for event, end in zip(lasting, [*ends, head.seq], strict=True):
+        own = explained(event, slab.model, past, head.seq, end, head.settings.history)
+        rerun.events[event.id] = own
+        if head.track.event == event:
+            head.track = head.track._replace(event=own)
+        elif head.track.last_event == event:
+            head.track = head.track._replace(last_event=own)
 
 
 def _parts(count: int, alone: int, most: int) -> Iterator[range]:

@@ -112,7 +112,13 @@ def _judged(
         near = [e for e in alive if abs(e.start - start) <= NEAR]
         head = stream.live()
         made = Event(
-            head.track.next_event, "confirmed", start, start, head.seq - 1, probability=1.0
+            head.track.next_event,
+            "confirmed",
+            start,
+            start,
+            head.seq - 1,
+            probability=1.0,
+            previous=max((e.start for e in alive if e.start < start), default=0),
         )
         nearest = min(near, key=lambda e: abs(e.start - start), default=made)
         now = nearest._replace(verdict=True)

@@ -191,6 +191,7 @@ def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) 
         outlier_rate=settings.outlier_rate,
         belief_override=head.belief_override if seq == head.seq else None,
         offset=stream.offset(seq - head.seq),
+        accepted_ms=head.updated_ms if seen.time is None else None,
     )
 
 

@@ -158,7 +158,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             return history.retained(stream, self._engine.store, most)
         except UnreadablePart as error:
             # No request asked for them: the stream goes on with what it has.
-            self._engine.note(stream, f"{error}; beginning the filter anew without it")
+            self._engine.note(stream, f"{error}; going on without it")
             recent, _ = stream.recent()
             head = stream.live()
             return [recent[seq] for seq in range(head.sealed, head.seq)]  # in no chunk yet

@@ -17,7 +17,7 @@ from moca_client.responses import Predictive
 from model_core import readout
 from model_core.labels import LARGEST
 from model_core.readout import Readout
-from model_core.stream import events
+from model_core.stream import explained
 from model_core.stream.columns import Columns
 from model_core.stream.events import Watch
 from model_core.stream.predictives import SummaryRow
@@ -45,11 +45,12 @@ class Rest(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Plain numbers that come to a stream at rest, before `until`."""
+    """Plain numbers that come to a stream at rest, before `until`; accepted at `time_ms`."""
 
     stream: Stream
     rest: Rest
     seen: Sequence[Observation]
+    time_ms: int
 
 
 class Entered(NamedTuple):
@@ -76,10 +77,8 @@ def rest_of(stream: Stream) -> Rest | None:
     if track.event is not None or head.season is not None or stream.season_state is not None:
         return None
     until = stream.next_look - 1.0 if slab.model.seasonal else inf
-    last = track.last_event
-    if last is not None:
-        settles = (last.confirmed_at or 0) + events.SETTLING
-        until = min(until, settles if settles >= head.seq else inf)
+    if track.last_event is not None:
+        until = min(until, explained.next_due(track.last_event, head.seq))
     hazard, outlier_rate = step_inputs.effective_rates(slab.model, head.settings)
     alarm = head.settings.anomaly_alarm
     return Rest(
@@ -101,7 +100,7 @@ def plain(seen: Observation) -> bool:
     return seen.elapsed is None and seen.changepoint is None and not seen.pending
 
 
-def run_of(stream: Stream, seen: Sequence[Observation]) -> Run | None:
+def run_of(stream: Stream, seen: Sequence[Observation], time_ms: int) -> Run | None:
     """The first of these observations, as far as the stream is at rest, and they are plain."""
     rest = stream.rest
     if rest is None:
@@ -113,7 +112,7 @@ def run_of(stream: Stream, seen: Sequence[Observation]) -> Run | None:
         return None
     if len(seen) > 1:
         seen = seen[: int(min(left, AT_ONCE))]
-    return Run(stream, rest, seen) if all(map(plain, seen)) else None
+    return Run(stream, rest, seen, time_ms) if all(map(plain, seen)) else None
 
 
 def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:
@@ -193,6 +192,7 @@ def _enter(
     rest = run.rest
     head = stream.live()
     record = Record(head.seq, seen.y, seen.x, seen.time, 1.0, None, rest.hazard, rest.outlier_rate)
+    record.accepted_ms = run.time_ms if seen.time is None else None
     answers.read(record, line, anomaly)
     answers.describe(record, predictive)
     head.read(line)

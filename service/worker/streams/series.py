@@ -27,7 +27,8 @@ def past_of(
     overrides = {at: belief for at, belief in enumerate(made) if belief}
     previous = [record.previous_start for record in records]
     times = [record.time for record in records]
-    return Past(step_inputs.columns_of(model, records), previous, overrides, times)
+    accepted = [record.accepted_ms for record in records]
+    return Past(step_inputs.columns_of(model, records), previous, overrides, times, accepted)
 
 
 def replay_buffers(streams: Sequence[Stream], tick: Callable[[], None]) -> list[Stream]:

@@ -81,6 +81,9 @@ def together():
     return rows
 
 
+SHOWN = {"kind": "all", "state": ["confirmed", "suspected", "withdrawn"]}
+
+
 def record(url):
     """Post the observations to a service; returns its answers to what the console asks."""
     answers = {}
@@ -101,10 +104,7 @@ def record(url):
             keep("GET", f"{path}/history", start=0, limit=1000)
             until(
                 lambda path=path: (
-                    keep("GET", f"{path}/changepoints", kind="all", wait=True)["hindsight"][
-                        "status"
-                    ]
-                    != "pending"
+                    keep("GET", f"{path}/changepoints", **SHOWN)["hindsight"]["status"] != "pending"
                 )
             )
             keep("GET", f"{path}/run-length")
@@ -128,9 +128,7 @@ def record(url):
         (event,) = changes(answers["GET /v1/streams/pump/changepoints"])
         judged = client.put(f"/v1/streams/pump/changepoints/{event['id']}", json={"change": False})
         answers["verdict"] = short(judged.json())
-        answers["judged"] = short(
-            client.get("/v1/streams/pump/changepoints", params={"kind": "all"}).json()
-        )
+        answers["judged"] = short(client.get("/v1/streams/pump/changepoints", params=SHOWN).json())
         for name, seen in together().items():
             settings = {"model": "gaussian", "location": 10.0, "scale": 1.0}
             settings["tags"] = {"site": name.partition(".")[0]}

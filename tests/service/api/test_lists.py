@@ -12,9 +12,10 @@ import msgspec
 import pytest
 import redis
 
+from model_core.sentences import Explanation, Moments
 from service import wire
 from service.api.gateway import stream_pages
-from service.api.gateway.changes import ChangePages, Explanations
+from service.api.gateway.changes import ChangePages
 from service.api.gateway.stream_pages import Ranking
 from service.api.routes import prometheus
 from service.observability import metrics
@@ -53,8 +54,7 @@ async def changes(valkey_url):
                 reads = AsyncStore(client, PARTITIONS)
                 feed = ChangeFeed(Feeds(client, client, PARTITIONS))
                 incidents = IncidentFeed(reads, feed, thread)
-                explanations = Explanations(reads, thread)
-                return ChangePages(feed, reads, incidents, explanations, True, thread)
+                return ChangePages(feed, reads, incidents, True, thread)
 
             yield make
 
@@ -121,54 +121,34 @@ async def test_what_an_error_left_untrimmed_is_trimmed_by_the_next_request(
     assert [each.id for each in (await listed(one)).changes] == [4]
 
 
-async def test_a_damaged_history_is_left_out_of_a_page(writer, changes, store):
-    for name in ("good", "bad"):
-        writer.raise_(name, 3)
-        keep(store, name, list(map(daily, range(100))))
-    place = keys.history(keys.partition_of("bad", PARTITIONS), "bad")
-    store.hset(place, str(chunk_of("bad", 30)), b"?")
-    page = await listed(changes())
-    assert page.unreadable == ["bad"]
-    sides = {each.stream: each.before is None for each in page.changes}
-    assert sides == {"good": False, "bad": True}
+async def test_a_change_has_what_was_explained_when_it_was_raised(writer, changes):
+    """Whatever became of its stream, and of what that retains."""
+    told = {
+        "previous": 4,
+        "before": Moments(30, 10.0, 0.5),
+        "after": Moments(30, 12.0, None),
+        "explanation": Explanation("mean rose", "mean", 10.0, 12.0, 0.9, size=4.0),
+        "evidence": 1e5,
+    }
+    writer.raise_("a", 3, **told, start_ms=0)
+    writer.raise_("b", 3, start_time="2024-05-01T12:00:00+02:00")
+    a, b = sorted((await listed(changes())).changes, key=lambda change: change.stream)
+    assert (a.sentence, a.explanation.size, a.evidence) == ("mean rose", 4.0, 1e5)
+    assert (a.before.count, a.before.mean, a.after.sd) == (30, 10.0, None)
+    assert (a.start_time, a.start_arrived) == ("1970-01-01T00:00:00.000+00:00", True)
+    assert (b.start_time, b.start_arrived) == ("2024-05-01T12:00:00+02:00", False)
+    assert (b.before, b.explanation) == (None, None)
+    writer.raise_("c", 1, evidence=1e4)
+    page = await listed(changes(), sort="evidence", min_evidence=1e4)
+    assert [change.stream for change in page.changes] == ["a", "c"]
 
 
-async def test_records_that_a_commit_moved_between_two_reads_are_read_again(
-    writer, changes, store, monkeypatch
-):
-    """An explanation made without them is answered, but not cached."""
-    writer.raise_("a", 3)
-    keep(store, "a", list(map(daily, range(100))))
-    whole = (await listed(changes())).changes[0]
-    around, moved = AsyncStore.around, []
-
-    async def moving(self, places, before, after):
-        parts = await around(self, places, before, after)
-        if not moved:
-            return parts
-        moved.pop()
-        return [([None] * len(tail), [None] * len(chunks)) for tail, chunks in parts]
-
-    monkeypatch.setattr(AsyncStore, "around", moving)
+async def test_withdrawn_changes_are_listed_where_they_are_asked_for(writer, changes):
+    for stream, state in zip("abc", STATES, strict=True):
+        writer.raise_(stream, 1, state)
     one = changes()
-    moved[:] = [1, 1]  # the third time all is there
-    assert (await listed(one)).changes[0] == whole
-    one = changes()
-    moved[:] = [1, 1, 1]
-    assert (await listed(one)).changes[0].before is None
-    assert (await listed(one)).changes[0] == whole
-
-
-async def test_a_change_is_explained_anew_once_a_season_is_found(writer, changes, store):
-    """The same labels, of which the last are less another season from then on."""
-    writer.raise_("a", 3)
-    keep(store, "a", list(map(daily, range(100))))
-    one = changes()
-    before = (await listed(one)).changes[0]
-    assert (await listed(one)).changes[0] == before
-    known = [daily(seq, offset=0.9 * (seq % 7)) for seq in range(100)]
-    keep(store, "a", known, wire.SeasonPeriods([7], 100))
-    assert (await listed(one)).changes[0] == (await listed(changes())).changes[0] != before
+    assert {change.stream for change in (await listed(one)).changes} == {"a", "b"}
+    assert {change.stream for change in (await listed(one, state=STATES)).changes} == {*"abc"}
 
 
 async def test_values_around_a_start_come_with_the_change(writer, changes, store):
@@ -197,20 +177,21 @@ async def test_values_around_a_start_come_with_the_change(writer, changes, store
     assert len((await listed(one, around=100, limit=1)).changes[0].around.values) == 100
     place = keys.history(keys.partition_of("a", PARTITIONS), "a")
     store.hset(place, str(chunk_of("a", 30)), b"?")
-    page = await listed(one, around=4, explain=False)
+    page = await listed(one, around=4)
     assert page.unreadable == ["a"]
     assert {each.stream for each in page.changes if each.around} == {"late"}
 
 
 async def test_values_around_are_of_the_output_that_changed(writer, changes, store):
-    writer.raise_("a", 3)
+    writer.raise_("a", 3, explanation=Explanation("output 2: mean rose", "mean", output=1))
+    writer.raise_("a", 4)
     keep(store, "a", [record(seq, [seq % 3.0, seq % 5.0 + 9 * (seq >= 30)]) for seq in range(100)])
     p = keys.partition_of("a", PARTITIONS)
     settings = wire.StreamSettings("joint")
     put_head(store, p, "a", wire.Head(1, settings, seq=100, sealed=100, y_dim=2))
     one = changes()
-    assert (await listed(one, around=2)).changes[0].around.values == [3, 4, 9, 10]
-    assert (await listed(one, around=2, explain=False)).changes[0].around.values == [1, 2, 0, 1]
+    around = {each.id: each.around.values for each in (await listed(one, around=2)).changes}
+    assert around == {3: [3, 4, 9, 10], 4: [2, 0, 1, 2]}
 
 
 async def test_a_page_counts_changes_and_their_streams(writer, changes):
@@ -255,7 +236,7 @@ async def test_the_timeline_counts_every_page_by_time_and_state(writer, changes)
         time = (begin + timedelta(seconds=i)).isoformat()
         writer.raise_(f"s{i % 3}", i, state=STATES[i % 3], time=time)
     since, until = ((begin + timedelta(seconds=s)).isoformat() for s in (0.5, 31))
-    page = await listed(changes(), bins=7, limit=5, since=since, until=until)
+    page = await listed(changes(), state=STATES, bins=7, limit=5, since=since, until=until)
     width = 30.5 / 7
     expected = [[0] * 7, [0] * 7]
     for i in range(1, 31):
@@ -263,7 +244,9 @@ async def test_the_timeline_counts_every_page_by_time_and_state(writer, changes)
     assert [page.timeline.confirmed, page.timeline.other] == expected
     assert datetime.fromisoformat(page.timeline.since) == datetime.fromisoformat(since)
     assert datetime.fromisoformat(page.timeline.until) == datetime.fromisoformat(until)
-    one = (await listed(changes(), bins=3)).timeline  # from the first change to the last
+    one = (
+        await listed(changes(), state=STATES, bins=3)
+    ).timeline  # from the first change to the last
     assert sum(one.confirmed) + sum(one.other) == 30
     assert one.confirmed[0] + one.other[0] == one.confirmed[2] + one.other[2] == 10
     assert (await listed(changes(), bins=3, prefix=["none"])).timeline is None
@@ -308,7 +291,7 @@ async def test_without_a_stream_there_is_no_link_and_no_explanation(writer, chan
 
 
 async def test_parameters_at_the_bounds_are_taken(api):
-    for query in ("changes?limit=500&min_probability=1&around=100", "streams?limit=1000"):
+    for query in ("changes?limit=500&min_evidence=1&around=100", "streams?limit=1000"):
         assert (await api.get(f"/v1/{query}")).is_success, query
 
 

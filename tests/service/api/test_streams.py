@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from model_core.sentences import Explanation, Moments
 from service import wire
 from service.api.gateway import own_commands
 from service.store import keys
@@ -123,27 +124,28 @@ def put(store, seq=500, starts=(0, 250), name="s", **settings):
 
 
 @pytest.mark.parametrize(
-    ("history", "expected", "counts"),
-    [
-        (300, [(200, 250), (250, 500)], [50, 100]),
-        (100, [(400, 500)], None),
-    ],
+    ("history", "expected"), [(300, [(200, 250), (250, 500)]), (100, [(400, 500)])]
 )
-async def test_changepoints_follow_the_best_path_back(api, store, history, expected, counts):
+async def test_changepoints_follow_the_best_path_back(api, store, history, expected):
     put(store, starts=(0, 100, 250), history=history)
-    event = wire.Event(1, "confirmed", 250, 255, 265, 5, 0.9, "up", 2.0)
-    store.hset(keys.events(P, "s"), "1", blob(event, "event", "s", 1))
+    told = {"after": Moments(9, 2.0, None), "explanation": Explanation("mean rose"), "start_ms": 0}
+    events = {
+        1: wire.Event(1, "confirmed", 250, 255, 265, 5, 0.9, "up", 2.0, **told),
+        2: wire.Event(2, "withdrawn", 260, 261),
+    }
+    for id_, event in events.items():
+        store.hset(keys.events(P, "s"), str(id_), blob(event, "event", "s", id_))
     answer = (await api.get(PATH)).json()
     assert [(each["start"], each["end"]) for each in answer["segmentation"]] == expected
     (event,) = answer["events"]
-    sides = [event.pop(name) for name in ("before", "after", "explanation")]
-    if counts is None:  # it lies before what is retained
-        assert sides == [None] * 3
-    else:
-        assert [side["count"] for side in sides[:2]] == counts
+    assert (event["before"], event["after"]) == (None, {"count": 9, "mean": 2.0, "sd": None})
+    assert event["sentence"] == event["explanation"]["text"] == "mean rose"
+    assert (event["start_time"], event["start_arrived"]) == ("1970-01-01T00:00:00.000+00:00", True)
     assert (event["id"], event["state"], event["start"]) == (1, "confirmed", 250)
     assert (event["probability"], event["direction"], event["size"]) == (0.9, "up", 2.0)
     assert answer["seq"] == 500
+    answer = (await api.get(f"{PATH}?state=withdrawn")).json()
+    assert [event["id"] for event in answer["events"]] == [2]
 
 
 async def test_changepoints_have_the_kinds_that_are_asked_for(api, store):

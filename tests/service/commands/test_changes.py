@@ -27,6 +27,7 @@ class PagedChanges:
             start=3,
             suspected_at=5,
             suspected_time=TIMES[place],
+            start_time=TIMES[place],
         )
         cursor = None if place == 2 else str(place)
         return ChangesPage([change], 3, 1, None, cursor, self.damaged if place == 1 else [])
@@ -46,7 +47,7 @@ def listed(moca, monkeypatch):
 
 def test_times_are_utc_and_no_more_pages_are_read_than_the_limit_needs(listed):
     shown = listed(PagedChanges()).stdout
-    assert "time (UTC)" in shown
+    assert "since (UTC)" in shown
     for i, time in enumerate(SHOWN):
         (line,) = [line for line in shown.splitlines() if line.split()[:1] == [f"s{i}"]]
         assert line.split()[1] == time

@@ -9,10 +9,10 @@ import zlib
 import pytest
 
 from service import wire
-from service.store import keys, reads
+from service.store import keys
 from service.store.connection import connect, connect_async
 from service.store.health import Health
-from service.store.reads import AsyncStore, ChangePlace
+from service.store.reads import AsyncStore
 from service.store.streams import (
     CHUNK,
     Store,
@@ -261,86 +261,3 @@ def test_an_append_only_file_that_cannot_grow_is_seen():
         until(lambda: asyncio.run(look()).append_only_failing)
         server.limit_files(resource.RLIM_INFINITY)
         until(lambda: not asyncio.run(look()).append_only_failing)
-
-
-# --- labels around a change -------------------------------------------------------------------
-
-BEFORE, AFTER, COUNT = 200, 100, 400
-
-
-def labelled(seq):
-    label = None if seq % 9 == 0 else [float(seq), None if seq % 5 == 0 else -float(seq)]
-    time = f"2024-05-01T12:00:{seq % 60:02d}Z"
-    previous = 180 if seq == 250 else 0
-    offset = 0.5 if seq % 2 else 0.0
-    return wire.Record(
-        seq, label, None, time, 1.0, None, 0.01, 0.01, previous_start=previous, offset=offset
-    )
-
-
-def labelled_head(sealed, history=1000, season=None):
-    settings = wire.StreamSettings("joint", history=history)
-    return wire.Head(1, settings, seq=COUNT, sealed=sealed, y_dim=2, season=season)
-
-
-def fetched(place):
-    """What `fetch` returns: the tail from where chunks are sealed on, and the chunks."""
-    wanted = reads._wanted(place, BEFORE, AFTER)
-    sealed, name = place.head.sealed, place.stream
-    tail = [
-        blob(labelled(seq), "tail", name, seq)
-        for seq in range(max(wanted.start, sealed), wanted.stop)
-    ]
-    chunks = []
-    for number in reads._chunks_around(place, wanted):
-        rows = [labelled(s) for s in range(sealed) if chunk_of(name, s) == number]
-        chunks.append(seal(name, number, rows) if rows else None)
-    return tail, chunks
-
-
-def labels(seqs, seasonal=False):
-    rows = [labelled(seq) for seq in seqs]
-    return [
-        [each - (row.offset if seasonal else 0.0) for each in wire.numbers(row.y)]
-        for row in rows
-        if row.y is not None
-    ]
-
-
-CHANGES = [  # start, previous, following, labels before, labels after
-    (300, None, None, range(100, 300), range(300, 400)),
-    (250, None, 320, range(180, 250), range(250, 320)),  # by its record's own pointer
-    (300, 290, None, range(290, 300), range(300, 400)),
-    (40, None, None, range(40), range(40, 140)),
-    (375, None, None, range(175, 375), range(375, 395)),  # it goes on: by tens
-    (385, None, None, range(185, 385), range(385, 400)),
-]
-
-
-def test_labels_around_a_change_are_those_of_the_records_wherever_these_lie():
-    for start, previous, following, before, after in CHANGES:
-        for season, boundary in ((None, 2), (wire.SeasonPeriods([24], 0), 4), (None, 6)):
-            sealed = next(s for s in range(COUNT + 64) if chunk_of("pump", s) == boundary)
-            head = labelled_head(min(sealed, COUNT), season=season)
-            place = ChangePlace(0, "pump", head, start, previous, following)
-            labels_around = reads.decode_around(place, fetched(place), BEFORE, AFTER)
-            seasonal = season is not None
-            assert repr(labels_around.before) == repr(labels(before, seasonal))  # nan is not itself
-            assert repr(labels_around.after) == repr(labels(after, seasonal))
-            assert labels_around.first == labelled(start)
-
-
-def test_labels_that_are_not_retained_are_left_out_and_damaged_ones_an_error():
-    place = ChangePlace(0, "pump", labelled_head(300, history=120), 300, None, None)
-    labels_around = reads.decode_around(place, fetched(place), BEFORE, AFTER)
-    assert repr(labels_around.before) == repr(labels(range(280, 300)))
-    gone = ChangePlace(0, "pump", labelled_head(390, history=50), 300, None, None)
-    assert chunk_of("pump", 349) == chunk_of("pump", 350)  # some of a chunk are older
-    labels_around = reads.decode_around(gone, fetched(gone), BEFORE, AFTER)
-    assert (labels_around.before, labels_around.first) == ([], None)
-    assert repr(labels_around.after) == repr(labels(range(350, 400)))
-    place = ChangePlace(0, "pump", labelled_head(300), 300, None, None)
-    tail, chunks = fetched(place)
-    for damaged in (([b"?", *tail[1:]], chunks), (tail, [b"?", *chunks[1:]])):
-        with pytest.raises(UnreadablePart):
-            reads.decode_around(place, damaged, BEFORE, AFTER)

@@ -17,7 +17,7 @@ from service.store import keys
 from service.store.connection import connect, connect_async
 from service.webhooks import runner
 from service.webhooks.config import webhooks_of
-from service.webhooks.notices import Notice, line_of
+from service.webhooks.notices import Notice
 from service.wire import Event
 from service.wire.event_entries import Raised
 from tests.feeding import Writer
@@ -34,10 +34,8 @@ def raised(stream="pump-7", state="confirmed", tags=None, at_ms=0, **more):
     return Raised(stream, "gaussian", 2, event, None, at_ms, tags or {})
 
 
-def notice(number="evt_1", event=None, explanation="", link=""):
-    event = event or raised()
-    line = line_of(event).partition(",")[0]
-    return Notice(number, event, line, explanation, None, None, link)
+def notice(number="evt_1", event=None, link=""):
+    return Notice(number, event or raised(), link)
 
 
 class Receiver(ThreadServer):

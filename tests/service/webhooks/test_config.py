@@ -10,12 +10,12 @@ from typing import get_args
 
 import pytest
 
-from moca_client.responses import RegimeStatistics
+from model_core.sentences import Explanation, Moments
 from service.problems import StartupError
 from service.settings import Settings
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.config import Delivery, Format, HookForm, webhooks_of
-from service.webhooks.notices import Notice, alert_body, line_of, native_body
+from service.webhooks.notices import alert_body, native_body
 from service.webhooks.sender import headers_of
 from tests.service.webhooks.conftest import KEY, SECRET, notice, raised
 
@@ -25,7 +25,7 @@ name = "pager"
 url = "https://hooks.example.org/a?token=t0ken"
 secret = "{SECRET}"
 """
-ADDED = {"summary", "before", "after", "link"}
+ADDED = {"summary", "link"}
 DOCS = Path(__file__).parents[3] / "docs" / "events.md"
 AT = 1_714_564_800_000  # 2024-05-01T12:00:00Z
 
@@ -262,20 +262,22 @@ async def test_a_listed_name_at_a_private_address_or_none_is_not_called():
 
 
 def test_our_own_body_has_what_changed_in_words():
-    before = RegimeStatistics(200, 10.0, 1.0)
-    event = raised(probability=0.5625, direction="down", size=-3.96, at_ms=AT)
-    line = line_of(event)
-    assert line == "Change confirmed: pump-7 down by 3.96 sd, probability 0.562"
-    notice = Notice("evt_1", event, line, "mean fell from 10 to 6", before, None, "https://c/#/a")
-    message = json.loads(native_body(notice))
+    told = {"before": Moments(200, 10.0, 1.0), "explanation": Explanation("mean fell", "mean")}
+    event = raised(direction="down", size=-3.96, at_ms=AT, start_ms=AT, evidence=12_345.0, **told)
+    message = json.loads(native_body(notice(event=event, link="https://c/#/a")))
     assert message["type"] == "changepoint.confirmed"
     assert message["timestamp"] == message["data"]["at"] == "2024-05-01T12:00:00.000+00:00"
     data = message["data"]
     assert set(data) == {*("stream", "model", "event", "time", "at"), *ADDED}
-    assert data["summary"] == f"{line}: mean fell from 10 to 6"
-    assert (data["before"], data["after"]) == ({"count": 200, "mean": 10.0, "sd": 1.0}, None)
+    assert data["summary"] == "pump-7: mean fell"
+    assert data["event"]["before"] == {"count": 200, "mean": 10.0, "sd": 1.0}
+    assert (data["event"]["start_time"], data["event"]["start_arrived"]) == (data["at"], True)
     assert data["link"] == "https://c/#/a"
-    assert line_of(raised(state="withdrawn", direction="up")) == "Change withdrawn: pump-7 up"
+    assert notice(event=raised(state="withdrawn", direction="up")).line == (
+        "pump-7: withdrawn: up so far"
+    )
+    interval = raised(earliest=37, latest=40, start_time="noon")
+    assert notice(event=interval).details == "since observation 39 (37 to 40), noon"
 
 
 def test_alerts_of_alertmanager(read):
@@ -300,7 +302,8 @@ def test_alerts_of_alertmanager(read):
         "exported_alertname": "Other",
     }
     assert first["annotations"]["link"] == first["generatorURL"] == "https://c/1"
-    assert (first["annotations"]["size"], first["annotations"]["direction"]) == ("-3.96", "down")
+    assert first["annotations"]["summary"] == "pump-7: down by 4.0 sd so far"
+    assert first["annotations"]["description"] == "since observation 39"
     assert first["startsAt"] == "2024-05-01T12:00:00.000+00:00"
     assert first["endsAt"] == "2024-05-01T12:11:00.000+00:00"
     assert last["labels"] == first["labels"]

@@ -9,6 +9,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from model_core.sentences import Explanation, Moments
 from service import wire
 from service.settings import Settings
 from service.store import keys
@@ -21,7 +22,7 @@ from service.wire.event_entries import Filter, Id
 from tests.e2e.deployment import Processes
 from tests.ports import free_port
 from tests.service.webhooks.conftest import PARTITIONS, Receiver, notice, raised, verify
-from tests.stored import put_head, put_records, record
+from tests.stored import put_head
 from tests.waiting import PATIENCE_S, until, until_async
 
 LOOPBACK = Allowed.parse("http://127.0.0.1")
@@ -105,14 +106,15 @@ async def test_apprise_notifies_and_connects_only_where_it_may(receiver):
     hook = Hook("a", f"json://{host}/a", b"", Filter(), format="apprise")
     for hosts, reason in (("", "not public"), ("http://127.0.0.1", None)):
         sender = sender_of(hook, Allowed.parse(hosts), 10.0)
-        failure = await sender.attempt(notice(explanation="mean fell", link="https://c/1"))
+        failure = await sender.attempt(notice(event=raised(evidence=2e4), link="https://c/1"))
         await sender.close()
         assert (failure is None) == (reason is None)
         assert reason is None or reason in failure.reason
     ((path, _, body, _),) = receiver.calls
     message = json.loads(body)
-    assert (path, message["title"]) == ("/a", "Change confirmed: pump-7")
-    assert (message["message"], message["type"]) == ("mean fell\nhttps://c/1", "warning")
+    assert (path, message["title"]) == ("/a", "pump-7: changed")
+    details = "since observation 39; by chance 1 in 20,000 observations"
+    assert (message["message"], message["type"]) == (f"{details}\nhttps://c/1", "warning")
     receiver.fate = lambda path, data: 302  # not followed
     sender = sender_of(hook, LOOPBACK, 10.0)
     assert not (await sender.attempt(notice())).final
@@ -137,7 +139,7 @@ def attempts(monkeypatch):
         await made._sender.close()
         made._sender = AsyncMock()
         made._sender.attempt.side_effect = outcomes
-        made._letters, made._notices = AsyncMock(), AsyncMock()
+        made._letters = AsyncMock()
         made._letters.bury.return_value = []
         letter = Letter("feed", "1", "evt_1", b"", raised(), Id(0, 0))
         await made._deliver(runner.Parcel([letter], asyncio.Queue()))
@@ -145,7 +147,7 @@ def attempts(monkeypatch):
             pauses=[call.args[0] for call in pause.await_args_list],
             jitter={call.args for call in uniform.call_args_list},
             attempts=made._sender.attempt.await_count,
-            numbers={call.args[0] for call in made._notices.of.await_args_list},
+            numbers={call.args[0].number for call in made._sender.attempt.await_args_list},
             finished=made._letters.done.await_count,
             buried=[call.args[2:] for call in made._letters.bury.await_args_list],
         )
@@ -209,36 +211,28 @@ async def test_wanted_events_are_posted_signed_and_in_order(delivering, receiver
         assert headers.get("Authorization") == credentials
 
 
-async def test_a_delivery_explains_its_change_by_the_history_of_its_stream(
-    delivering, receiver, writer
-):
-    delivering.hook("h", f"{receiver.url}/h", kinds=["change", "anomaly"])
-    p = keys.partition_of("a", PARTITIONS)
-
-    def live(generation):
-        head = wire.Head(generation, wire.StreamSettings("gaussian"), seq=60)
-        put_head(delivering.client, p, "a", head)
-
-    live(1)
-    y = [(10.0 if seq < 30 else 4.0) + 0.1 * (seq % 3) for seq in range(60)]
-    put_records(delivering.client, p, "a", map(record, range(60), y), sealed=0)
+async def test_a_delivery_says_what_its_event_is(delivering, receiver, writer):
+    states = ["suspected", "confirmed", "withdrawn"]
+    delivering.hook("h", f"{receiver.url}/h", kinds=["change", "anomaly"], states=states)
+    told = {"explanation": Explanation("mean fell", "mean"), "before": Moments(30, 10.1, 0.1)}
     async with delivering.running():
-        writer.raise_("a", 3)  # a change at 30
-        await until_async(lambda: len(receiver.calls) == 1)
-        writer.raise_("a", 4, kind="anomaly")
-        await until_async(lambda: len(receiver.calls) == 2)
-        live(2)
-        writer.raise_("a", 3)
-        await until_async(lambda: len(receiver.calls) == 3)
-        delivering.client.hset(keys.heads(p), "a", b"damaged")
-        writer.raise_("a", 5)
-        writer.raise_("b", 3)  # there is no such stream any more
+        for state in states:
+            writer.raise_("a", 3, state, **told)
+        writer.raise_("a", 4, kind="anomaly", direction="up", pad=4.0)
+        writer.raise_("b", 3, direction="down", pad=[1.0, None, -9.6])
         await until_async(lambda: len(receiver.calls) == 5)
-    explained, *others = (json.loads(body)["data"] for *_, body, _ in receiver.calls)
-    assert explained["summary"].startswith("Change confirmed: a, probability 0: mean fell")
-    assert (explained["before"]["count"], explained["after"]["count"]) == (30, 30)
-    assert explained["before"]["mean"] == pytest.approx(10.1)
-    assert {(each["before"], each["after"], each["link"]) for each in others} == {(None,) * 3}
+    data = [json.loads(body)["data"] for *_, body, _ in receiver.calls]
+    assert sorted(each["summary"] for each in data) == [
+        "a: above the forecast by 4.0 sd",
+        "a: mean fell",
+        "a: suspected: mean fell",
+        "a: withdrawn: mean fell",
+        "b: down by 9.6 sd so far",
+    ]
+    assert {each["event"]["before"] and each["event"]["before"]["mean"] for each in data} == {
+        10.1,
+        None,
+    }
 
 
 async def test_a_receiver_that_fails_hangs_or_is_down_gets_each_event_in_order(delivering, writer):

@@ -87,16 +87,6 @@ def indexed(index):
     }
 
 
-def neighbours(found, key, event, near):
-    starts = [
-        each.start
-        for (stream, generation, _), (each, _, _) in found.items()
-        if (stream, generation) == key[:2] and each.state != "withdrawn"
-    ]
-    before = max((s for s in starts if s < event.start - near), default=None)
-    return before, min((s for s in starts if s > event.start + near), default=None)
-
-
 def test_whatever_comes_and_is_trimmed_the_index_has_the_changes_that_are_left():
     for seed in range(20):
         rng = random.Random(seed)
@@ -123,9 +113,3 @@ def test_whatever_comes_and_is_trimmed_the_index_has_the_changes_that_are_left()
             )
             assert indexed(index) == expected
             assert len(index) == len(expected)
-        for each in index.changes():
-            near = rng.choice([0, 5])
-            placed = index.between(each, near)
-            key = each.stream, each.generation, each.event.id
-            starts = neighbours(expected, key, each.event, near)
-            assert (placed.previous, placed.following) == starts

@@ -31,6 +31,7 @@ from tests.answers import close
 from tests.waiting import PATIENCE_S
 
 INCARNATION = "api0"
+NOW_MS = int(time.time() * 1000)  # of all benches: records have it
 STAGED = "0123"  # token of a snapshot to import
 
 
@@ -45,7 +46,7 @@ class Bench:
         self.settings = bounded.model_copy(update=loose)  # below their bounds, too
         self.client = connect(url)
         self.numbers, self.batches = 0, Counter()
-        self.now_ms = int(time.time() * 1000)
+        self.now_ms = NOW_MS
         self.default_model = "gaussian"
         self.quiet_days = None
         self._script = Script("append")
