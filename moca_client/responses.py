@@ -496,10 +496,6 @@ class ValuesAround(Response):
         doc("of the output that `explanation` is of, else of the first; null: missing"),
     ]
     times: Annotated[list[str | None], doc("as sent; empty: no observation had one")] = sent([])
-    evidence: Annotated[
-        float | None,
-        doc("of the change, when it was confirmed, or the most so far; null: not retained"),
-    ] = sent(None)
 
 
 class StreamChange(Response, kw_only=True):

@@ -264,31 +264,19 @@ def stream_change(change: FoundChange) -> StreamChange:
 _SHARED = [name for name in StreamChange.__struct_fields__ if name in Event.__struct_fields__]
 
 
-def around(change: StreamChange, records: Sequence[wire.Record], count: int) -> ValuesAround | None:
-    """Return up to `count` values on both sides of a start; None without any.
-
-    records: of the stream, also those up to the confirmation. Once a change is confirmed evidence
-    begins anew: what comes later is that of another change.
-    """
-    shown = [record for record in records if record.seq < change.start + count]
-    if not shown:
+def around(change: StreamChange, records: Sequence[wire.Record]) -> ValuesAround | None:
+    """Return the values around a start; None without any."""
+    if not records:
         return None
     output = 0
     if change.explanation is not None and change.explanation.kind != "share":
         output = change.explanation.output or 0
-    values = [wire.numbers(record.y)[output : output + 1] for record in shown]
-    times = [record.time for record in shown]
-    until = records[-1].seq if change.confirmed_at is None else change.confirmed_at
-    evidence = [
-        record.evidence
-        for record in records
-        if record.evidence is not None and change.start <= record.seq <= until
-    ]
+    values = [wire.numbers(record.y)[output : output + 1] for record in records]
+    times = [record.time for record in records]
     return ValuesAround(
-        shown[0].seq,
+        records[0].seq,
         [None if not value or isnan(value[0]) else value[0] for value in values],
         times if any(times) else [],
-        max(evidence, default=None),
     )
 
 

@@ -109,7 +109,7 @@ class ChangePages:
         unreadable = set()
         for row, head, partition in present:
             first = row.start - around
-            last = max(row.start + around, (row.confirmed_at or 0) + 1)
+            last = row.start + around
             try:
                 records = await from_store(
                     self._store.records(partition, row.stream, head, first, last)
@@ -117,7 +117,7 @@ class ChangePages:
             except CorruptState:
                 unreadable.add(row.stream)
                 continue
-            row.around = rendering.around(row, records, around)
+            row.around = rendering.around(row, records)
         return unreadable
 
     async def _heads(self, page: Sequence[FoundChange]) -> tuple[dict[str, wire.Head], set[str]]:

@@ -7,37 +7,35 @@ import { linkTo, streamLink } from "./row.js";
 
 const HEIGHT = 44;
 const LOW = 28; // of a suspicion
-const UNCLEAR = "changed, kind unclear"; // without an explanation
+const MEASURED = ["mean", "spread"]; // kinds whose numbers have the unit of the values
 const ARRIVAL = "00:00".length; // of a time that is not exact to the second
 const FEW = 4; // values that tell how far apart they are
 
 /** The words of an event: what changed, from what to what, and what else. @param {any} event */
 export function wordsOf(event) {
-  const text = event.sentence ?? UNCLEAR;
-  const [sentence, ...more] = text.split("; ");
+  const [sentence, ...more] = event.sentence.split("; ");
   const [what, ...numbers] = sentence.split(", ");
   return { what: capital(what), numbers: numbers.join(", "), more: more.join("; ") };
 }
 
-/** Those words as a heading has them. @param {any} event */
-export function sentenceParts(event) {
+/** Those words as a heading has them. @param {any} event @param {string} [unit] of the values */
+export function sentenceParts(event, unit = "") {
   const { what, numbers } = wordsOf(event);
-  return numbers ? [`${what}, `, h("span", { class: "from-to" }, numbers)] : [what];
+  return numbers ? [`${what}, `, h("span", { class: "from-to" }, numbers + unitOf(event, unit))] : [what];
 }
+
+/** The unit of the values, where the numbers of a change are in it. @param {any} event @param {string|undefined} unit */
+export const unitOf = (event, unit) =>
+  unit && MEASURED.includes(event.explanation?.kind) ? ` ${unit}` : "";
 
 /** Time of an observation of those around the start, if it was sent with one. @param {any} change @param {number} at */
 export const timeAt = (change, at) => change.around?.times[at - change.around.first] ?? null;
 
-/** When a change began, and whether that is known of the client. @param {any} change */
-export function startOf(change) {
-  return { time: change.start_time ?? change.suspected_time ?? null, known: change.start_time !== null && !change.start_arrived };
-}
-
-/** When a change began, in words; about then, where its time is that of a later arrival. @param {any} change */
+/** When a change began; about then, where its time is that of the arrival. @param {any} change */
 function startText(change) {
-  const { time, known } = startOf(change);
-  if (!time) return `at ${count(change.start)}`;
-  return known ? clock(time) : `≈ ${clock(time).slice(0, ARRIVAL)}`;
+  if (!change.start_time) return `at ${count(change.start)}`;
+  const time = clock(change.start_time);
+  return change.start_arrived ? `≈ ${time.slice(0, ARRIVAL)}` : time;
 }
 
 /** The interval in which it began, in time or in observations. @param {any} change */
@@ -60,7 +58,7 @@ function paceOf(change) {
 
 /** How often chance is as strong somewhere among all streams. @param {any} change @param {number} streams */
 function inFleet(change, streams) {
-  const evidence = change.around?.evidence;
+  const { evidence } = change;
   const pace = paceOf(change);
   if (!evidence || !streams || !(pace > 0)) return null;
   return h("span", {}, `fleet: every ${lasting((evidence / streams) * pace)}`);
@@ -86,7 +84,7 @@ export function changeRow(change, streams) {
     h(
       "div",
       { class: "what" },
-      h("h2", {}, h(change.link ? "a" : "span", change.link ? link : {}, sentenceParts(change))),
+      h("h2", {}, h(change.link ? "a" : "span", change.link ? link : {}, sentenceParts(change, change.tags.unit))),
       h(
         "p",
         {},
@@ -99,7 +97,7 @@ export function changeRow(change, streams) {
     change.around
       ? h("figure", { role: "img", "aria-label": pictureText(change) }, changePicture(change, suspected ? LOW : HEIGHT))
       : h("figure", {}),
-    h("div", { class: "chance" }, h("b", {}, once(change.around?.evidence)), inFleet(change, streams)),
+    h("div", { class: "chance" }, h("b", {}, once(change.evidence)), inFleet(change, streams)),
   );
 }
 

@@ -1,10 +1,10 @@
 // The first page: how many streams changed, which, since when, what of them, and who is quiet.
 
 import { get } from "./api.js";
-import { changeRow, columnHeads, keyOf, startOf, wordsOf } from "./changerow.js";
+import { changeRow, columnHeads, keyOf } from "./changerow.js";
 import { ChangeFilter } from "./filter.js";
 import { announce, fill, h } from "./dom.js";
-import { clock, count, dayOf, inWords, lasting, plural, sentence } from "./format.js";
+import { clock, count, dayOf, inWords, lasting, plural } from "./format.js";
 import { incidentRow, readIncidents } from "./incidents.js";
 import { Pager } from "./pager.js";
 import { AROUND } from "./pictures.js";
@@ -66,7 +66,7 @@ class ChangesPage {
     // A failure is the polling's to show, and to try again.
     this.news = soon(async () => this.polling.now(), NEWS_MS, () => {});
     const changed = (/** @type {any} */ raised) => {
-      if (raised.event.state === "confirmed") announce(`${raised.stream}: ${sentence(raised.event)}`);
+      if (raised.event.state === "confirmed") announce(`${raised.stream}: ${raised.event.sentence}`);
       this.news.ask();
     };
     feed.follow({ path: "v1/events", query: {}, on: { changepoint: changed, gap: () => this.again() } });
@@ -152,8 +152,8 @@ class ChangesPage {
   /** @param {any} found */
   draw(found) {
     const { page, overview, incidents, first } = found;
-    const members = new Set((incidents?.shown ?? []).flatMap((/** @type {any} */ each) => each.changes.map(keyOf)));
-    const single = page.changes.filter((/** @type {any} */ each) => !members.has(keyOf(each)));
+    const rows = new Set((incidents?.shown ?? []).map((/** @type {any} */ each) => each.id));
+    const single = page.changes.filter((/** @type {any} */ each) => !rows.has(each.incident));
     const together = first ? (incidents?.shown ?? []) : [];
     this.keys = new Set(page.changes.map(keyOf));
     const text = JSON.stringify([single, together, overview.total, this.unfolded]);
@@ -189,7 +189,7 @@ class ChangesPage {
     const rows = [
       ...single
         .filter((each) => !folds || each.state !== "suspected")
-        .map((change) => ({ time: startOf(change).time, element: changeRow(change, streams) })),
+        .map((change) => ({ time: change.start_time, element: changeRow(change, streams) })),
       ...together.map((incident) => ({ time: incident.start_time, element: incidentRow(incident) })),
     ];
     if (this.filter.newest) rows.sort((a, b) => Date.parse(b.time ?? 0) - Date.parse(a.time ?? 0));
@@ -238,9 +238,9 @@ class ChangesPage {
     const rate = incidents?.fleet.false_alarms_per_day;
     if (rate > 0) parts.push(` By chance one false alarm in ${lasting(86400 / rate)}, over all streams.`);
     if (last) {
-      const { time } = startOf(last);
+      const time = last.start_time;
       const when = time ? `${dayOf(time)} ${clock(time)}, ` : "";
-      parts.push(` Last change: ${when}`, streamLink(last.stream, last.link && linkTo(last.stream)), `, ${wordsOf(last).what.toLowerCase()}.`);
+      parts.push(` Last change: ${when}`, streamLink(last.stream, last.link && linkTo(last.stream)), `, ${last.sentence}.`);
     }
     fill(this.context, filter.usual ? parts : null);
   }

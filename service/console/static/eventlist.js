@@ -3,7 +3,7 @@
 import { pathOf, send } from "./api.js";
 import { sentenceParts, wordsOf } from "./changerow.js";
 import { announce, fill, h } from "./dom.js";
-import { brief, count, number, plural, sentence, standing } from "./format.js";
+import { brief, count, plural, standing } from "./format.js";
 import { problem } from "./problems.js";
 import { badge } from "./row.js";
 
@@ -170,7 +170,7 @@ export class EventList {
     const cells = [
       badge(standing(event)),
       [begun, h("span", { class: "note block" }, timeAt(event.start))],
-      strange ? unusual(event) : [sentenceParts(event), h("span", { class: "note block" }, wordsOf(event).more)],
+      [sentenceParts(event), h("span", { class: "note block" }, wordsOf(event).more)],
       event.coverage ? `${count(event.earliest)} to ${count(event.latest)}` : "–",
       at(event.confirmed_at),
       strange ? "–" : h("span", { class: "buttons" }, this.buttons(event, "list-")),
@@ -191,7 +191,7 @@ export class EventList {
           type: "button",
           "data-focus": `${place}${change ? "yes" : "no"}-${event.id}`,
           "aria-pressed": String(event.verdict === change),
-          "aria-label": `${word}: event ${event.id}, ${sentence(event)}`,
+          "aria-label": `${word}: event ${event.id}, ${event.sentence}`,
           click: () =>
             this.say("PUT", `/changepoints/${event.id}`, { change }, `event ${event.id}: ${word}`),
         },
@@ -214,10 +214,4 @@ export class EventList {
       this.element.removeAttribute("aria-busy");
     }
   }
-}
-
-/** A single observation that is unusual. @param {any} event */
-function unusual(event) {
-  const size = typeof event.size === "number" ? `, ${number(Math.abs(event.size), 2)} sd from its forecast` : "";
-  return `unusual value${size}`;
 }

@@ -16,8 +16,8 @@ const STATES = {
   all: "any state",
 };
 const EVERY_STATE = ["confirmed", "suspected", "withdrawn"];
-const SORTS = { time: "the newest", size: "the largest" };
-const DEFAULTS = { span: "24h", state: "", q: "", size: "", model: "", sort: "time" };
+const SORTS = { time: "the newest", size: "the largest", evidence: "the clearest" };
+const DEFAULTS = { span: "24h", state: "", q: "", size: "", evidence: "", model: "", sort: "time" };
 const TAG = /^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(=~|!~|!=|=)\s*"?([^",]*)"?\s*$/;
 
 /** A selector by tags, where a text is one: `region=eu, service=pay`. @param {string} text */
@@ -46,10 +46,11 @@ export class ChangeFilter {
       state: choice("state", STATES, begun.state, changed),
       q: text("q", { type: "search", placeholder: "region=eu, or pay, or ^eu.", autocomplete: "off", spellcheck: "false", maxlength: "200" }),
       size: text("size", { type: "number", min: "0", step: "0.5", placeholder: "any, in sd" }),
+      evidence: text("evidence", { type: "number", min: "1", step: "any", placeholder: "any, once in …" }),
       model: choice("model", { "": "any", ...(begun.model && { [begun.model]: begun.model }) }, begun.model, changed),
       sort: choice("sort", SORTS, begun.sort, changed),
     });
-    const { span, state, q, size, model, sort } = this.fields;
+    const { span, state, q, size, evidence, model, sort } = this.fields;
     this.hidden = h("span", { class: "note", role: "status" });
     this.button = h("summary", { class: "button" }, "Filter ", h("kbd", {}, "f"));
     this.parts = [
@@ -65,6 +66,7 @@ export class ChangeFilter {
           field("State", state),
           field("Tags or id", q),
           field("Size from", size),
+          field("Chance from", evidence),
           field("Model", model),
           field("First", sort),
           h("div", { class: "end" }, this.hidden, h("button", { type: "button", click: () => this.reset() }, "Reset")),
@@ -115,7 +117,7 @@ export class ChangeFilter {
 
   /** Filters as the service takes them. */
   get query() {
-    const { state, size, model, sort } = this.fields;
+    const { state, size, evidence, model, sort } = this.fields;
     const match = selectorOf(this.text);
     return {
       since: this.span,
@@ -123,6 +125,7 @@ export class ChangeFilter {
       model: model.value,
       ...(match === null ? this.ids : { match }),
       min_size: size.value,
+      min_evidence: evidence.value,
       sort: sort.value,
     };
   }
@@ -139,11 +142,12 @@ export class ChangeFilter {
 
   /** All of it in words. */
   get words() {
-    const { state, size, model } = this.fields;
+    const { state, size, evidence, model } = this.fields;
     return [
       state.value && state.value !== "all" ? state.value : "",
       this.text ? searched(this.text) : "",
       size.value ? `of ${size.value} sd or more` : "",
+      evidence.value ? `once in ${evidence.value} or more` : "",
       model.value ? `by ${model.value}` : "",
       this.when,
     ]

@@ -142,13 +142,6 @@ export const sign = (state) => SIGNS[/** @type {keyof typeof SIGNS} */ (state)] 
 /** An anomaly is complete at once: its kind says it all. @param {any} event */
 export const standing = (event) => (event.kind === "anomaly" ? "anomaly" : event.state);
 
-/** @param {any} event */
-export function sentence(event) {
-  const way = event.direction ? `, ${event.direction}` : "";
-  if (event.kind === "anomaly") return `anomaly at observation ${event.start}${way}`;
-  return `change ${event.state} at observation ${event.start}${way}`;
-}
-
 /** @param {number} n @param {string} one @param {string} [many] */
 export const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : (many ?? `${one}s`)}`;
 

@@ -1,9 +1,9 @@
 // The page of an incident: its members on one axis, what they share, what is outside, how it came to light.
 
 import { get } from "./api.js";
-import { intervalOf, keyOf, startOf, timeAt, wordsOf } from "./changerow.js";
+import { intervalOf, keyOf, timeAt, unitOf, wordsOf } from "./changerow.js";
 import { fill, h, svg, table } from "./dom.js";
-import { clock, count, dayOf, digitsOf, lasting, number, plural } from "./format.js";
+import { clock, count, dayOf, lasting, number, plural } from "./format.js";
 import { chanceOf, commonOf, sharedParts, titleOf, whenOf } from "./incidents.js";
 import { roundTimes } from "./marks.js";
 import { AROUND, linesOf, pathOf } from "./pictures.js";
@@ -136,10 +136,6 @@ function multiples(incident) {
 /** @param {any} change @param {string} prefix @param {any} axis */
 function multiple(change, prefix, axis) {
   const { what, numbers } = wordsOf(change);
-  const { before, after } = change.explanation ?? {};
-  const digits = digitsOf([before, after]) - 1;
-  const unit = change.tags.unit ? ` ${change.tags.unit}` : "";
-  const moved = numbers || (Number.isFinite(before) ? `${number(before, digits)} → ${number(after, digits)}` : "");
   const alone = intervalOf(change);
   return h(
     "li",
@@ -151,7 +147,7 @@ function multiple(change, prefix, axis) {
       h("p", { class: "note" }, what),
     ),
     h("figure", { role: "img", "aria-label": `${change.stream}: ${what}` }, change.around ? picture(change, axis) : null),
-    h("div", { class: "end" }, h("b", {}, moved), unit, alone ? h("p", { class: "note" }, `alone ${alone}`) : null),
+    h("div", { class: "end" }, h("b", {}, numbers), unitOf(change, change.tags.unit), alone ? h("p", { class: "note" }, `alone ${alone}`) : null),
   );
 }
 
@@ -214,8 +210,8 @@ function outside(incident, near) {
     .map((/** @type {any} */ mover) => [`others of ${mover.tag}=${mover.value}`, count(mover.streams - mover.changed)]);
   rows.push(["all other streams", count(Math.max(0, incident.fleet - incident.streams))]);
   const names = near.flatMap((each, i) => {
-    const { time } = startOf(each);
-    return [i ? ", " : "", streamLink(each.stream), ` ${each.state}${time ? ` ${clock(time)}` : ""}`];
+    const time = each.start_time ? ` ${clock(each.start_time)}` : "";
+    return [i ? ", " : "", streamLink(each.stream), ` ${each.state}${time}`];
   });
   return h(
     "section",

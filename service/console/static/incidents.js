@@ -1,7 +1,6 @@
 // Changes of several streams that began together: as a row of the list, and on the pages of their streams.
 
 import { get } from "./api.js";
-import { keyOf } from "./changerow.js";
 import { fill, h } from "./dom.js";
 import { between, clock, count, lasting, number, plural } from "./format.js";
 import { AROUND, togetherPicture } from "./pictures.js";
@@ -10,6 +9,7 @@ import { linkTo } from "./row.js";
 const MOST = 5; // incidents of a list that are read with their changes
 const FRESH_MS = 60000; // how long values around their starts count, where nothing else is new
 const HEIGHT = 96;
+const LISTED = 100; // changes of a stream among which its own is looked for
 const NAMED = 12; // members that a row names
 const DAY_S = 86400;
 const CLEAR = 3; // characters that ids have to share to be named by them
@@ -120,19 +120,17 @@ export function incidentRow(incident) {
 export async function showTogether(place, stream, lead) {
   place.hidden = true;
   if (lead?.state !== "confirmed") return;
-  const page = await get("v1/incidents", { prefix: stream, limit: MOST }).catch(() => ({ incidents: [] }));
-  for (const incident of page.incidents) {
-    const detail = await get(`v1/incidents/${encodeURIComponent(incident.id)}`).catch(() => null);
-    const own = { stream, id: lead.id };
-    if (!detail?.changes.some((/** @type {any} */ each) => keyOf(each) === keyOf(own))) continue;
-    const others = detail.changes.filter((/** @type {any} */ each) => each.stream !== stream);
-    const shared = commonOf(detail.changes.map((/** @type {any} */ each) => each.stream));
-    const link = h("a", { href: incidentLink(incident.id) }, `incident of ${plural(detail.streams, "stream")}`);
-    const names = others.slice(0, NAMED).map((/** @type {any} */ each) =>
-      h("a", { href: `${linkTo(each.stream)}?at=${each.start}` }, each.stream.slice(shared.length)));
-    fill(place, h("b", {}, "Part of an ", link), h("span", { class: "note" }, "with"), names);
-    place.hidden = false;
-    return;
-  }
+  const query = { prefix: stream, state: "confirmed", limit: LISTED };
+  const page = await get("v1/changes", query).catch(() => ({ changes: [] }));
+  const own = page.changes.find((/** @type {any} */ each) => each.stream === stream && each.id === lead.id);
+  if (!own?.incident) return;
+  const incident = await get(`v1/incidents/${encodeURIComponent(own.incident)}`).catch(() => null);
+  if (!incident) return;
+  const shared = commonOf(incident.changes.map((/** @type {any} */ each) => each.stream));
+  const others = incident.changes.filter((/** @type {any} */ each) => each.stream !== stream);
+  const link = h("a", { href: incidentLink(incident.id) }, `incident of ${plural(incident.streams, "stream")}`);
+  const names = others.slice(0, NAMED).map((/** @type {any} */ each) =>
+    h("a", { href: `${linkTo(each.stream)}?at=${each.start}` }, each.stream.slice(shared.length)));
+  fill(place, h("b", {}, "Part of an ", link), h("span", { class: "note" }, "with"), names);
+  place.hidden = false;
 }
-

@@ -1,8 +1,7 @@
 // What is marked in the charts of a stream: levels of regimes, intervals of starts, times.
 
 import { between, brief, digitsOf, number, once } from "./format.js";
-import { linesOf } from "./pictures.js";
-import { one } from "./series.js";
+import { linesOf, one } from "./pictures.js";
 import { colour } from "./theme.js";
 
 const TICK = 105; // pixels that a date and a time want

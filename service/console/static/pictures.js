@@ -8,6 +8,10 @@ const WIDTH = 320;
 const EDGE = 2; // pixels that lines stay away from the rim
 const LEVELS = ["mean", "rate"]; // that are a line
 
+/** The number of one output. @param {any} value of a label, or of several @param {number} output @returns {number|null} */
+export const one = (value, output) =>
+  Array.isArray(value) ? (value[output] ?? null) : (value ?? null);
+
 /** @typedef {{from: number, to: number, at: (x: number) => number}} Line a line from one x to another */
 
 /** Map numbers to heights of a drawing. @param {number[]} values @param {number} height */
@@ -44,11 +48,9 @@ export function linesOf(change, first, last) {
   const kind = explanation?.kind;
   const level = (/** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ y) =>
     ({ from, to, at: () => y });
-  const outputOf = (/** @type {any} */ side) => {
-    const of = (/** @type {any} */ value) =>
-      Array.isArray(value) ? value[explanation?.output ?? 0] : value;
-    return side && { mean: of(side.mean), sd: of(side.sd), count: side.count };
-  };
+  const output = kind === "share" ? 0 : (explanation?.output ?? 0);
+  const outputOf = (/** @type {any} */ side) =>
+    side && { mean: one(side.mean, output), sd: one(side.sd, output), count: side.count };
   const sides = [
     { side: outputOf(before), from: first, to: 0, slope: explanation?.before, middle: -1 },
     { side: outputOf(after), from: 0, to: last, slope: explanation?.after, middle: 1 },
@@ -59,7 +61,8 @@ export function linesOf(change, first, last) {
       return [-2, 2].map((sds) => level(from, to, side.mean + sds * side.sd));
     if (kind === "slope" && Number.isFinite(slope)) {
       const centre = (middle * side.count) / 2;
-      return [{ from, to, at: (/** @type {number} */ x) => side.mean + slope * (x - centre) }];
+      const reach = [Math.max(from, -side.count), Math.min(to, side.count)]; // further on nothing was fitted
+      return [{ from: reach[0], to: reach[1], at: (/** @type {number} */ x) => side.mean + slope * (x - centre) }];
     }
     return LEVELS.includes(kind) ? [level(from, to, side.mean)] : [];
   });

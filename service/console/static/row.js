@@ -109,7 +109,8 @@ const rule = (glance) => (glance.alarm_period ? `false alarms: ${alarms(glance.a
 function change(glance) {
   const last = glance.last_event;
   if (!last) return h("span", { class: "note" }, "none");
-  return last.time ? `${dayOf(last.time)}, ${clock(last.time)}` : `at ${count(last.start)}`;
+  const when = last.start_time ? `${dayOf(last.start_time)}, ${clock(last.start_time)}` : `at ${count(last.start)}`;
+  return [last.sentence, h("span", { class: "note block" }, when)];
 }
 
 /** @param {any} glance */

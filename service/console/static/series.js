@@ -4,6 +4,7 @@ import { layout } from "./chart.js";
 import { count, digitsOf, moment, number, percent, plural, once } from "./format.js";
 import { depth, heat } from "./heat.js";
 import { evidenceLines, notes, regimes, ticks } from "./marks.js";
+import { one } from "./pictures.js";
 import { colour } from "./theme.js";
 
 /** A constant of the service, which its page has. @param {string} name */
@@ -22,10 +23,6 @@ const HEIGHTS = { values: 380, values_narrow: 280, evidence: 170, belief: 240 };
  *   observations: any[], events: any[], alarms: any[], alarm: number|null, threshold: number|null,
  *   beliefs: Map<number, any>, output: number, lead: any|null, ahead: any|null,
  *   tried: {answer: any, beliefs: Map<number, any>}|null, regimeStart: number|null}} Shown */
-
-/** @param {any} value @param {number} output @returns {number|null} */
-export const one = (value, output) =>
-  Array.isArray(value) ? (value[output] ?? null) : (value ?? null);
 
 /** Forecast of an observation: low, middle, high. @param {any} seen @param {number} output */
 export function forecast(seen, output) {

@@ -7,11 +7,12 @@ import { EventList } from "./eventlist.js";
 import { factsOf, rulesOf } from "./facts.js";
 import { Fold } from "./folds.js";
 import { Followed } from "./follow.js";
-import { count, dayOf, once, percent, plural, sentence, setting } from "./format.js";
+import { count, dayOf, moment, once, percent, plural, setting, standing } from "./format.js";
 import { showTogether } from "./incidents.js";
 import { Live } from "./live.js";
+import { one } from "./pictures.js";
 import { problem } from "./problems.js";
-import { beliefDrawing, evidenceDrawing, one, valuesDrawing, whole } from "./series.js";
+import { beliefDrawing, evidenceDrawing, valuesDrawing, whole } from "./series.js";
 import { beliefTable, observationTable } from "./tables.js";
 import { headingParts, leadOf, placeOf, refill, subject, timeOf, verdictText } from "./verdict.js";
 import { WhatIf } from "./whatif.js";
@@ -20,6 +21,7 @@ const CLOCK_MS = 1000; // how long ago something was is said anew
 const WINDOWS = [100, 200, 500, 1000, 2000];
 const FEWEST = 20; // observations on both sides of a position that is shown
 const MOST = 60;
+const DATED = "2024-05-01 00:00".length; // of a moment that is not a whole day
 const SOME = 2; // evidence from which there is any
 
 /**
@@ -81,7 +83,7 @@ class StreamPage {
     );
     fill(main, h("p", { class: "crumb" }, h("a", { href: "#/" }, "Changes"), " / ", h("a", { href: "#/streams" }, "Streams")), this.head, this.trouble, this.body);
     this.body.hidden = true;
-    this.data.onChange = (event) => announce(`${name}: ${sentence(event)}`);
+    this.data.onChange = (event) => announce(`${name}: ${event.sentence}, ${standing(event)}`);
     this.live = new Live(this.data, feed, {
       drawn: () => this.shown(),
       trouble: (error) => this.inTrouble(error),
@@ -228,7 +230,8 @@ class StreamPage {
     refill(this.subject, subject(this.name, summary));
     refill(this.heading, headingParts(summary, lead, observations));
     const time = lead && timeOf(observations, lead.start);
-    const day = time && dayOf(time) !== "Today" ? `${dayOf(time)}. ` : "";
+    const dated = !time || dayOf(time) === "Today" || moment(time).length < DATED;
+    const day = dated ? "" : `${dayOf(time)}. `;
     refill(this.verdict, [day + verdictText(summary, lead, observations)]);
     this.head.dataset.state = lead?.state ?? "steady";
     this.drawLead(lead);

@@ -2,7 +2,8 @@
 
 import { h, table } from "./dom.js";
 import { count, digitsOf, moment, number, percent, once } from "./format.js";
-import { forecast, one } from "./series.js";
+import { one } from "./pictures.js";
+import { forecast } from "./series.js";
 
 const NEWEST = 50;
 const BELIEVED = 12;

@@ -24,7 +24,7 @@ export function placeOf(observations, at) {
 
 /** The heading. @param {any} summary @param {any|null} lead @param {any[]} observations */
 export function headingParts(summary, lead, observations) {
-  if (lead) return [...sentenceParts(lead), `, at ${placeOf(observations, lead.start)}`];
+  if (lead) return [...sentenceParts(lead, summary.settings.tags?.unit), `, at ${placeOf(observations, lead.start)}`];
   if (summary.warming_up) return ["Warming up: no alarms yet"];
   return [summary.seq ? `Steady for ${plural(summary.seq, "observation")}` : "No observations yet"];
 }
@@ -43,23 +43,13 @@ export function verdictText(summary, lead, observations) {
     const words = where.includes("–") ? `Between ${where.replace("–", " and ")}` : `At ${where}`;
     parts.push(`${words} (${percent(coverage)}).`);
   }
-  const evidence = evidenceOf(lead, observations);
-  if (evidence !== null) parts.push(`By chance ${once(evidence)} observations.`);
+  if (lead.evidence !== null) parts.push(`By chance ${once(lead.evidence)} observations.`);
   const { more } = wordsOf(lead);
   if (more) parts.push(`${more.charAt(0).toUpperCase()}${more.slice(1)}.`);
   if (lead.state === "withdrawn") parts.push(lead.verdict === false ? "You said that it was no change." : "Withdrawn since.");
   else if (lead.state === "suspected") parts.push(`Suspected at ${placeOf(observations, lead.suspected_at)}.`);
   else parts.push(`Confirmed at ${placeOf(observations, lead.confirmed_at)}${since(summary, lead, observations)}.`);
   return parts.join(" ");
-}
-
-/** How strong the evidence of a change was when it was confirmed, or is so far. @param {any} lead @param {any[]} observations */
-export function evidenceOf(lead, observations) {
-  const until = lead.confirmed_at ?? Infinity;
-  const seen = observations
-    .filter((each) => each.seq >= lead.start && each.seq <= until && each.evidence !== null)
-    .map((each) => each.evidence);
-  return seen.length ? Math.max(...seen) : null;
 }
 
 /** How long it has been quiet. @param {any} summary @param {any} lead @param {any[]} observations */

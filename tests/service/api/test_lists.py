@@ -152,12 +152,10 @@ async def test_withdrawn_changes_are_listed_where_they_are_asked_for(writer, cha
 
 
 async def test_values_around_a_start_come_with_the_change(writer, changes, store):
-    """Missing ones as null, no more than are retained, and the evidence of this change."""
+    """Missing ones as null, and no more than are retained."""
     rows = [daily(seq, offset=0.5) for seq in range(100)]
     rows[31].y = None
     rows[33].time = "2024-05-01T10:33:00Z"
-    for row in rows:
-        row.evidence = float(row.seq)
     writer.raise_("a", 3, confirmed_at=40)
     writer.raise_("late", 9, "suspected")
     for name in ("a", "late"):
@@ -170,9 +168,8 @@ async def test_values_around_a_start_come_with_the_change(writer, changes, store
     assert around["a"].first == 26
     assert around["a"].values == [5, 6, 0, 1, 2, None, 4, 5]  # with their season
     assert around["a"].times == [None] * 7 + [rows[33].time]
-    assert around["a"].evidence == 40  # beyond what is shown
     assert (around["late"].first, len(around["late"].values)) == (86, 8)
-    assert (around["late"].times, around["late"].evidence) == ([], 93)
+    assert around["late"].times == []
     assert all(each.around is None for each in (await listed(one)).changes)
     assert len((await listed(one, around=100, limit=1)).changes[0].around.values) == 100
     place = keys.history(keys.partition_of("a", PARTITIONS), "a")
