@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from model_core.stream.slab import Slab, Step
+from model_core.stream.slab import AT_ONCE, Slab, Step
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import (
@@ -169,7 +169,7 @@ class CommandBatch:
             self.filling.count += count
             if count:
                 self._applied(run.stream, task.envelope, run.seen[:count])
-                queue.at += count
+            queue.at += count
             if count < len(run.seen):
                 queue.awake = True
                 run.stream.rest = None
@@ -218,7 +218,7 @@ class CommandBatch:
             self._done(queue)
 
     def _series(self, queue: StreamQueue, coming: list[PendingAnswer]) -> None:
-        """Apply several observations of one command."""
+        """Apply several observations of one command, one after the other."""
         stream = queue.stream
         task = queue.tasks[0]
         metrics.BATCH_SIZE.observe(len(coming))
@@ -230,9 +230,10 @@ class CommandBatch:
         if applied:
             seen = task.command.observations[queue.at : queue.at + applied]
             self._applied(stream, task.envelope, seen)
+            queue.at += applied
         if refusal is not None:
             self._refuse(queue, refusal)
-        else:
+        elif queue.at == len(task.command.observations):
             self._done(queue)
 
     def _applied(self, stream: Stream, envelope: Envelope, seen: Sequence[Observation]) -> None:
@@ -384,6 +385,9 @@ class CommandBatch:
         coming = command.observations
         if slab is None or not slab.in_series or answers.detailed(command):
             coming = coming[queue.at : queue.at + 1]
+        elif not alarm_period.followed(head, task.envelope):
+            # Those after them may be quiet again.
+            coming = coming[queue.at : queue.at + AT_ONCE]
         elif queue.at:
             coming = coming[queue.at :]
         if head.x_dim is None or head.y_dim is None:

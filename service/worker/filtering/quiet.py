@@ -1,8 +1,8 @@
 """Quiet observations: plain numbers of streams at rest, stepped and entered as columns.
 
-A stream is at rest while nothing is suspected, awaited or stated, and until its season or its scale
-is looked at again. Nearly all observations find it so and leave it so: they move no event and raise
-no alarm. One that does is entered as any other, by the step that was made.
+A stream is at rest while nothing is awaited or stated, and until its season, its scale or the start
+of its last change is looked at again. Nearly all observations find it so and leave it so: they move
+no event and raise no alarm. One that does is entered as any other, by the step that was made.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from service.worker.streams.stream import Stream
 class Rest(NamedTuple):
     """What the next observations of a stream at rest have in common.
 
-    until: position of the first that has to be looked at. alarm: least anomaly of an alarm.
+    until: position of the first that has to be looked at. suspected: start of the event under
+    suspicion. alarm: least anomaly of an alarm.
     """
 
     slab: Slab
     model: str
     until: float
     watch: Watch
+    suspected: int | None
     hazard: Hazard | None
     outlier_rate: float
     alarm: float
@@ -74,8 +76,10 @@ def rest_of(stream: Stream) -> Rest | None:
     if stated or head.pending or stream.ahead is not None:
         return None
     track = head.track
-    if track.event is not None or head.season is not None or stream.season_state is not None:
+    if head.season is not None or stream.season_state is not None:
         return None
+    if track.event is not None and not head.settings.threshold:
+        return None  # it is confirmed by time
     until = stream.next_look - 1.0 if slab.model.seasonal else inf
     if track.last_event is not None:
         until = min(until, explained.next_due(track.last_event, head.seq))
@@ -86,6 +90,7 @@ def rest_of(stream: Stream) -> Rest | None:
         head.settings.model,
         until,
         head.watch,
+        None if track.event is None else track.event.start,
         hazard,
         outlier_rate,
         inf if alarm is None else alarm,
@@ -180,8 +185,13 @@ def _stepped(slab: Slab, runs: Sequence[Run]) -> Stepped:
 
 def _quiet(run: Run, at: int, line: Readout, anomaly: float) -> bool:
     """Whether the step by an observation of a run was taken, moves no event and alarms nobody."""
+    rest = run.rest
     start = run.stream.live().seq + at - line.event_run_length
-    return line.ok and start <= run.rest.watch.settled and anomaly < run.rest.alarm
+    if rest.suspected is None:
+        still = start <= rest.watch.settled
+    else:
+        still = start == rest.suspected and line.evidence < rest.watch.threshold
+    return still and line.ok and anomaly < rest.alarm
 
 
 def _enter(
