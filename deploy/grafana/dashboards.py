@@ -113,8 +113,14 @@ def histogram(title: str, about: str, unit: str, limits: list[Any], expr: str) -
 
 def changes(path_parameters: dict[str, str], columns: dict[str, tuple[str, str]]) -> dict[str, Any]:
     """Return a query of GET /v1/changes in the page's time range; columns: title, type by path."""
-    page = {"since": "${__from:date:iso}", "until": "${__to:date:iso}", "min_size": "$min_size"}
-    parameters = {**page, **path_parameters}
+    return answers("changes", {"min_size": "$min_size", **path_parameters}, columns)
+
+
+def answers(
+    listed: str, parameters: dict[str, str], columns: dict[str, tuple[str, str]]
+) -> dict[str, Any]:
+    """Return a query of a list of the service in the page's time range; columns as of `changes`."""
+    page = {"since": "${__from:date:iso}", "until": "${__to:date:iso}", **parameters}
     return {
         "refId": "A",
         "datasource": SERVICE,
@@ -122,13 +128,13 @@ def changes(path_parameters: dict[str, str], columns: dict[str, tuple[str, str]]
         "source": "url",
         "parser": "backend",
         "format": "table",
-        "url": "/v1/changes",
+        "url": f"/v1/{listed}",
         "url_options": {
             "method": "GET",
             "data": "",
-            "params": [{"key": name, "value": value} for name, value in parameters.items()],
+            "params": [{"key": name, "value": value} for name, value in page.items()],
         },
-        "root_selector": "changes",
+        "root_selector": listed,
         "columns": [
             {"selector": path, "text": title, "type": kind}
             for path, (title, kind) in columns.items()
@@ -171,6 +177,41 @@ def table_of_changes() -> Panel:
     made["fieldConfig"]["overrides"] = [
         {
             "matcher": {"id": "byName", "options": "Stream"},
+            "properties": [{"id": "links", "value": [link]}],
+        },
+    ]
+    return made
+
+
+def table_of_incidents() -> Panel:
+    """Changes that began together, an incident a row; its headline opens it in the console."""
+    made = panel(
+        "table",
+        "What changed together",
+        "Incidents that began in the time range: streams that changed together, and what they "
+        "share. By chance: so many of this size a day. Needs the Infinity data source.",
+        "short",
+        above(20, 100),
+        (WIDTH, 6),
+    )
+    made["datasource"] = SERVICE
+    columns = {
+        "headline": ("Incident", "string"),
+        "start_time": ("Began", "timestamp"),
+        "updated_time": ("Last joined", "timestamp"),
+        "streams": ("Streams", "number"),
+        "by_chance.per_day": ("By chance a day", "number"),
+        "id": ("Id", "string"),
+    }
+    made["targets"] = [answers("incidents", {"limit": "100"}, columns)]
+    link = {
+        "title": "Open in the console",
+        "url": "${console}/#/incidents/${__data.fields.Id:percentencode}",
+        "targetBlank": True,
+    }
+    made["fieldConfig"]["overrides"] = [
+        {
+            "matcher": {"id": "byName", "options": "Incident"},
             "properties": [{"id": "links", "value": [link]}],
         },
     ]
@@ -246,6 +287,7 @@ def what_changed() -> dict[str, list[Panel]]:
                 above(1, 2),
                 "sum(increase(moca_numerical_faults_total[1h]))",
             ),
+            table_of_incidents(),
             table_of_changes(),
         ],
         "How often": [

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +45,26 @@ def json_queries(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
     targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
     targets += [mark["target"] for mark in dashboard["annotations"]["list"] if "target" in mark]
     return [target for target in targets if "url" in target]
+
+
+def check_columns(client: httpx.Client, listed: str, given: dict[str, str], prefix: str) -> None:
+    """Check that a list of the service has the columns that dashboards ask it for."""
+    every = [query for dashboard in DASHBOARDS for query in json_queries(dashboard)]
+    asked = [query for query in every if query["root_selector"] == listed]
+    assert asked
+    for query in asked:
+        params = {
+            e["key"]: given.get(e["value"], e["value"]) for e in query["url_options"]["params"]
+        }
+        answer = client.get(query["url"], params=params | {"prefix": prefix}).raise_for_status()
+        rows = answer.json()[listed]
+        assert rows
+        for column in query["columns"]:
+            for row in rows:
+                value = row
+                for name in column["selector"].split("."):
+                    value = value[name]
+                assert value is not None, column
 
 
 def rules(kind: str) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ def test_dashboards_are_complete_and_of_the_chosen_deployment():
             for name in names(query.expr):
                 selected = query.expr.count(f'{name}{{namespace=~"$namespace"')
                 assert selected == len(re.findall(rf"\b{name}\b", query.expr)), query.where
-    assert len([query for dashboard in DASHBOARDS for query in json_queries(dashboard)]) == 2
+    assert len([query for dashboard in DASHBOARDS for query in json_queries(dashboard)]) == 3
 
 
 def test_only_what_is_measured_is_asked_for():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from moca_client import Client
-from tests.deploy.dashboards import DASHBOARDS, json_queries
+from tests.deploy.dashboards import check_columns
 from tests.e2e.calling import KNOWN, ask, history, post
 from tests.waiting import PATIENCE_S
 
@@ -211,18 +211,4 @@ def test_dashboards_find_every_column_they_ask_the_service_for(http, fleet):
         "${__from:date:iso}": "2024-01-01T00:00:00.000Z",
         "${__to:date:iso}": (now + timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
     }
-    queries = [query for dashboard in DASHBOARDS for query in json_queries(dashboard)]
-    assert len(queries) == 2
-    for query in queries:
-        params = {
-            e["key"]: given.get(e["value"], e["value"]) for e in query["url_options"]["params"]
-        }
-        answer = http.get(query["url"], params=params | {"prefix": fleet}).raise_for_status()
-        rows = answer.json()[query["root_selector"]]
-        assert rows
-        for column in query["columns"]:
-            for row in rows:
-                value = row
-                for name in column["selector"].split("."):
-                    value = value[name]
-                assert value is not None, column
+    check_columns(http, "changes", given, fleet)

@@ -12,6 +12,7 @@ from moca_client import AsyncClient, Client, Incident, InvalidRequest
 from service.runtime.embedded import running_url
 from service.store import keys
 from service.store.connection import connect
+from tests.deploy.dashboards import check_columns
 from tests.e2e.calling import KNOWN, ask
 from tests.e2e.deployment import Processes
 from tests.service.webhooks.conftest import Receiver
@@ -156,6 +157,14 @@ def test_the_feed_tells_of_incidents_before_their_changes(client, service):
         assert confirmed.index(listed["id"]) < min(map(confirmed.index, listed["names"]))
         plain = sync.events(states=["confirmed"], after="0")
         assert not any(isinstance(next(plain), Incident) for _ in range(CHANGED))
+
+
+def test_the_dashboard_finds_its_columns(client):
+    span = {
+        "${__from:date:iso}": "2024-05-01T00:00:00.000Z",
+        "${__to:date:iso}": "2024-05-02T00:00:00.000Z",
+    }
+    check_columns(client, "incidents", span, "host-")
 
 
 def test_filters_and_pages(client):

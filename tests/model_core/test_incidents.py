@@ -1,5 +1,6 @@
 """Incidents: groups, what chance would show of them, and what their streams share."""
 
+from collections import Counter
 from itertools import combinations
 from math import comb, isclose
 
@@ -20,6 +21,7 @@ from model_core.incidents import (
     reach,
     together,
 )
+from model_core.stream.detectors import Detectors
 
 beginnings = st.lists(
     st.builds(
@@ -178,3 +180,60 @@ def test_an_incident_is_rarer_than_one_a_day():
     assert expected < RARE_PER_DAY
     assert incidents(rows, 5.0).groups == [[0, 1]]
     assert incidents(rows, 100.0).groups == []
+
+
+def pairs(groups):
+    """Pairs of changes that are in one group."""
+    return {pair for group in groups for pair in combinations(sorted(group), 2)}
+
+
+def by_time(times, gap):
+    """Cluster alarms that are no further apart than `gap` from one to the next."""
+    groups = []
+    for i in sorted(range(len(times)), key=times.__getitem__):
+        if groups and times[i] - times[groups[-1][-1]] <= gap:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def confirmed(shift, seed):
+    """Changes of 40 streams, as rows and times of alarms: half at 400, others by themselves.
+
+    Returns also the true pairs.
+    """
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(40, 700))
+    starts = [400 if i < 20 else int(rng.integers(150, 600)) for i in range(40)]
+    detectors = Detectors(40, "gaussian", location=0.0, scale=1.0, hazard=0.004)
+    rows = []
+    alarms = []
+    for stream, start in enumerate(starts):
+        values[stream, start:] += shift
+        last = {}
+        for answer in detectors.update_many(stream, values[stream].tolist()):
+            last |= {event.id: event for event in answer.events if event.kind == "change"}
+        for event in last.values():
+            if event.state == "confirmed" and event.earliest is not None:
+                span = [60.0 * at for at in (event.earliest - 1, event.start, event.latest)]
+                rows.append(Beginning(str(stream), *span, 60.0))
+                alarms.append(event.confirmed_at)
+    together_ = [i for i, row in enumerate(rows) if starts[int(row.stream)] == 400]
+    return rows, alarms, pairs([together_])
+
+
+@pytest.mark.slow
+def test_starts_tell_incidents_better_than_any_distance_of_alarms_does():
+    """A distance that suits shifts of 2 sd, found within minutes, does not suit those of 0.5."""
+    gaps = (1, 2, 5, 10, 20)
+    scores = Counter()
+    for shift in (0.5, 1.0, 2.0):
+        rows, alarms, true = confirmed(shift, seed=5)
+        groups = {"starts": incidents(rows, 0.0).groups}
+        groups |= {gap: by_time(alarms, gap) for gap in gaps}
+        for name, each in groups.items():
+            grouped = pairs(each)
+            scores[name] += 2 * len(grouped & true) / (len(grouped) + len(true)) / 3
+    assert scores["starts"] > 0.6
+    assert scores["starts"] > max(scores[gap] for gap in gaps) + 0.05, scores
