@@ -22,16 +22,14 @@ help:  ## list the targets
 
 install: $(STAMP) $(KERNELS_STAMP)  ## what tests, checks and training need, too
 
-# Pinned, with pip's own progress. Python compiles what it imports; all of torch would take longer than
-# its download.
+# Pinned, with pip's own progress. Python compiles what it imports; all of it would take longer than the
+# download.
 PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check -c constraints.txt
 
 $(RUN_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo '1 of 2: torch, 0.75 GB (on Linux several GB with CUDA, unless TORCH_INDEX has builds for the CPU)'
-	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
-	@echo '2 of 2: the service with console and plots, 0.5 GB'
+	@echo 'the service with console and plots, 0.5 GB'
 	$(PIP) -e '.[console,plots]'
 	@touch $@
 
@@ -42,7 +40,9 @@ $(KERNELS_STAMP): $(RUN_STAMP) $(shell find model_core -name '*.py')
 	@touch $@
 
 $(TEST_STAMP): $(RUN_STAMP)
-	@echo 'training and tests, 0.8 GB'
+	@echo '1 of 2: torch, 0.75 GB (on Linux several GB with CUDA, unless TORCH_INDEX has builds for the CPU)'
+	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
+	@echo '2 of 2: training and tests, 0.8 GB'
 	$(PIP) -e '.[console,plots,train,test]'
 	@touch $@
 

@@ -40,6 +40,16 @@ print(json.dumps([sorted(first - known), sorted(every - known)]))
 """
 
 
+# A built-in model, where torch is not installed.
+LIGHT = """
+import importlib.util
+from model_core import Detector
+detector = Detector("gaussian")
+detector.update_many([k % 3 + 20.0 * (k >= 40) for k in range(60)])
+print(detector.events[-1].start, importlib.util.find_spec("torch") is not None)
+"""
+
+
 def run(*command, **options):
     done = subprocess.run(
         [str(each) for each in command], capture_output=True, text=True, cwd="/", **options
@@ -139,6 +149,8 @@ def test_modules_of_the_client_are_there_at_first_use():
 def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
     """With the extras of `make run` the demo draws; what more training needs is named."""
     core = installed(empty_environment(tmp_path / "core"), wheels["moca-core"])
+    assert run(core, "-I", "-c", LIGHT) == "40 False\n"
+    installed(core, f"{wheels['moca-core']}[torch]")
     _, every = json.loads(run(core, "-I", "-c", IMPORTS, "model_core"))
     assert {"model_core", "numba", "numpy", "safetensors", "torch"} <= set(every)
     _, code, shown = DETECTOR
@@ -150,7 +162,7 @@ def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
     before = "import sys, service.worker.worker, service.api.app; print(*sys.modules)"
     modules = run(python, "-I", "-c", before).split()
     assert "moca_client.sync" not in modules, "a worker needs no client"
-    assert "nile: confirmed change in 1899" in run(
+    assert "nile: mean fell by 1.9 sd, 1098 → 850, since 1899" in run(
         python.parent / "moca", "demo", "--once", "--port", free_port(),
         "--data-dir", tmp_path / "data", "--plots-dir", tmp_path / "plots",
     )  # fmt: skip
