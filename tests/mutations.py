@@ -198,6 +198,27 @@ MUTATIONS = [
         "command.observations)",
         "tests/service/worker/streams/test_alarm_period.py",
     ),
+    Mutation(
+        "quiet: a start that is new is none",
+        "service/worker/filtering/quiet.py",
+        "still = start <= rest.watch.settled",
+        "still = start <= rest.watch.settled + 100",
+        "tests/service/worker/filtering/test_quiet.py",
+    ),
+    Mutation(
+        "quiet: a row stays beyond what moved an event",
+        "service/worker/filtering/quiet.py",
+        "                if own:\n                    _stepped(",
+        "                if len(own) > 1:\n                    _stepped(",
+        "tests/service/worker/filtering/test_quiet.py",
+    ),
+    Mutation(
+        "quiet: what was looked at is a repeat",
+        "service/worker/batch.py",
+        "if earlier is task:",
+        "if earlier is None:",
+        WORKER,
+    ),
     # --- append, commit, leases ------------------------------------------------------------------
     Mutation(
         "append: the bound refuses what just fits",
