@@ -162,19 +162,15 @@ class Tools:
         """Explain one change of a stream: what changed, by how much, since when, how sure."""
         async with self._client(ctx, stream) as client:
             events = (await client.changepoints(stream, states=STATES)).events
-            if event is None:
-                wanted = [e for e in events if e.state == "confirmed"][-1:]
-            else:
-                wanted = [e for e in events if e.id == event]
-            if not wanted:
-                what = "no confirmed change" if event is None else f"no change {event}"
-                states = ", ".join(f"{e.id} ({e.state})" for e in events) or "none"
-                return f"The stream {stream} has {what}. Its changes: {states}."
-            (change,) = wanted
-            request = ChangesRequest(match=[f'{{stream="{stream}"}}'], limit=MOST)
-            rows = (await client.call(changes(request))).changes
-        dated = next((row for row in rows if row.id == change.id), None)
-        return "\n".join(_explained(stream, change, dated))
+        if event is None:
+            wanted = [e for e in events if e.state == "confirmed"][-1:]
+        else:
+            wanted = [e for e in events if e.id == event]
+        if not wanted:
+            what = "no confirmed change" if event is None else f"no change {event}"
+            states = ", ".join(f"{e.id} ({e.state})" for e in events) or "none"
+            return f"The stream {stream} has {what}. Its changes: {states}."
+        return "\n".join(_explained(stream, wanted[0]))
 
     async def stream_status(
         self,
@@ -192,8 +188,8 @@ class Tools:
         lines = [f"{page.total} streams; " + ("suspected now:" if suspected else "none suspected.")]
         for glance in suspected:
             assert glance.event is not None
-            about = f"a change at observation {glance.event.start}, {_evidence(glance.evidence)}"
-            lines.append(f"- {glance.stream}: {about}")
+            about = f"{glance.event.sentence}, from observation {glance.event.start}"
+            lines.append(f"- {glance.stream}: {about}; {_evidence(glance.evidence)}")
         return "\n".join(lines)
 
     async def forecast(
@@ -260,32 +256,30 @@ def _incident_line(incident: Incident) -> str:
 def _change_line(change: StreamChange) -> str:
     confirmed = f", confirmed {change.confirmed_time}" if change.confirmed_time else ""
     state = "" if change.state == "confirmed" else f" ({change.state})"
-    began = change.start_time or change.suspected_time
-    about = "" if change.start_time else " or before"
+    began = change.start_time or f"by {change.suspected_time}"
     return (
-        f"- {change.stream}: {change.sentence}{state}; "
-        f"began {began}{about}{confirmed}; change {change.id}"
+        f"- {change.stream}: {change.sentence}{state}; began {began}{confirmed}; change {change.id}"
     )
 
 
-def _explained(stream: str, change: Event, dated: StreamChange | None) -> Iterator[str]:
+def _explained(stream: str, change: Event) -> Iterator[str]:
     """Yield what is known of a change, line by line."""
     yield f"{stream}, change {change.id}: {change.sentence}."
     state = change.state
     if change.verdict is not None:
         state += ", by feedback" if change.verdict else "; feedback says it was no change"
     yield f"State: {state}."
-    about = " about" if change.start_arrived else " at"
-    when = "" if change.start_time is None else f"{about} {change.start_time}"
+    when = "" if change.start_time is None else f", at {change.start_time}"
+    when += " (of its arrival)" if change.start_arrived else ""
     place = f"at observation {change.start}{when}"
     if change.earliest is not None and change.coverage is not None:
         if change.latest != change.earliest:
             place += f", between {change.earliest} and {change.latest}"
-        place += f" with probability {change.coverage:.2g}"
+        place += f", with probability {change.coverage:.2g}"
     yield f"Began {place}."
     if change.confirmed_at is not None:
-        time = "" if dated is None or dated.confirmed_time is None else f" ({dated.confirmed_time})"
-        yield f"Confirmed at observation {change.confirmed_at}{time}."
+        by = "" if change.evidence is None else f", by {_evidence(change.evidence)}"
+        yield f"Confirmed at observation {change.confirmed_at}{by}."
     for side, regime in (("Before", change.before), ("After", change.after)):
         if regime is not None:
             yield f"{side}: {_regime(regime)}."
@@ -324,12 +318,12 @@ def _status(summary: StreamSummary) -> Iterator[str]:
         yield f"No change suspected: {_evidence(summary.evidence)}."
     else:
         yield (
-            f"Suspected: a change at observation {summary.event.start}, "
+            f"Suspected: {summary.event.sentence}, from observation {summary.event.start}; "
             f"{_evidence(summary.evidence)}."
         )
     last = summary.last_event
     if last is not None:
-        yield f"Last confirmed change: {last.id}, at observation {last.start}."
+        yield f"Last confirmed change: {last.id}, {last.sentence}, from observation {last.start}."
     if summary.season is not None:
         yield f"Season: {describe_season(summary.season)}."
 
@@ -337,7 +331,7 @@ def _status(summary: StreamSummary) -> Iterator[str]:
 def _evidence(evidence: float | None) -> str:
     if evidence is None or evidence < LEAST_EVIDENCE:
         return "no evidence of one"
-    return f"evidence that chance alone gives {describe_evidence(evidence)}"
+    return f"evidence that chance alone gives {describe_evidence(evidence)} observations"
 
 
 def _forecast_line(prediction: Prediction) -> str:

@@ -37,7 +37,7 @@ def pumps(tmp_path_factory):
     """Address of a service with the streams that the page speaks of, and a key that may read."""
     with served(tmp_path_factory.mktemp("pumps")) as (processes, url):
         with httpx.Client(base_url=url, timeout=60) as client:
-            for seed, (name, pump) in enumerate(PUMPS.items(), 10):
+            for seed, (name, pump) in enumerate(PUMPS.items(), 30):
                 site = "north" if name in CHANGED else "south"
                 ask(client, "PUT", name, 201, json={"tags": {"site": site}})
                 ask(client, "POST", f"{name}/observations", json=list(observations(seed, *pump)))
