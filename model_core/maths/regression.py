@@ -9,6 +9,7 @@ from __future__ import annotations
 from model_core.maths.ops import exp, log, log1p, maximum, sqrt, where
 
 SCALES = (1.0, 9.0, 100.0)  # of the noise's variance: usual, heavy and wild labels
+LEVEL_GAIN, SLOPE_GAIN = 0.1, 0.007  # of a trend, by an error of its forecast
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
 
 
@@ -115,3 +116,15 @@ def moved(
 def scatter(share: float, error: float, variance: float) -> float:
     """What a share of a label adds to beta."""
     return 0.5 * (share * (error * error) / (1.0 + share * variance))
+
+
+def followed(level: float, slope: float, value: float, before: float) -> tuple[float, float]:
+    """Level and slope of a trend after a value; before: values it has seen, at least.
+
+    Holt's exponential smoothing, whose next forecast is `level + slope`; at first the level is the
+    mean.
+    """
+    forecast = level + slope
+    error = value - forecast
+    gain = maximum(1.0 / (before + 1.0), LEVEL_GAIN)
+    return forecast + gain * error, slope + SLOPE_GAIN * error

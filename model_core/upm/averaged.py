@@ -1,14 +1,17 @@
 """The default model: a level, an autoregression or a line in each regime, with noise of outliers.
 
-Each output of each regime follows one of five experts `j`, regressions on features `f`: a level
+Each output of each regime follows one of six experts `j`, regressions on features `f`: a level
 `f = (1, 0)`, an autoregression on the stream's lag `f = (1, lag)`, a line `f = (1, age / 10)` in
-the time since the regime's first label, and two levels whose noise is longer above or below. The
-noise of a label is usual, heavy or wild, `c` = 1, 9 or 100 (`SCALES`), with shares `omega` that the
-stream learns:
+the time since the regime's first label, two levels whose noise is longer above or below, and the
+stream's trend `f = (1, trend)`, a forecast by smoothing that no regime begins anew. The noise of a
+label is usual, heavy or wild, `c` = 1, 9 or 100 (`SCALES`), with shares `omega` that the stream
+learns:
 
     y | j, c ~ N(k_j' f_j, c sigma_j^2),    P(c) = omega_c,
     k | sigma^2 ~ N((location, 0), sigma^2 Lambda^-1),    sigma^2 ~ InverseGamma(alpha, beta),
-    Lambda = diag(kappa, autoregression or slope).
+    Lambda = diag(kappa, autoregression, slope or smoothness),
+
+with (location, scale) for (location, 0) under the trend, which is in the stream's units.
 
 So a label's density under an expert is a mixture of Student-t of `2 alpha` degrees of freedom,
 
@@ -32,7 +35,10 @@ with the forecast `m` of all hypotheses:
 
     omega = (20 omega_0 + sum r) / (20 + labels),    lag' = y - r_100 (y - m).
 
-So an outlier is no lever on the next forecast.
+So an outlier is no lever on the next forecast. The trend is Holt's exponential smoothing (1957,
+reprinted 2004, *International Journal of Forecasting* 20) of the lags, see `maths.regression`. It
+follows a long season, a curve that is no line, which would else be one change after another until
+its period is known.
 
 Answers are averaged with a random walk, which has no vote on changes, by how each has forecast the
 stream; see `walk`.
@@ -70,7 +76,7 @@ from model_core.upm.base import (
 
 _REGRESSION = maths("regression")
 _SPECIAL = maths("special")
-LEVEL, LAG, LINE = range(3)  # what an expert regresses on beside the constant
+LEVEL, LAG, LINE, TREND = range(4)  # what an expert regresses on beside the constant
 SKEW = 2.2  # of noise that is longer on one side: the sides differ by a factor of 5
 UNIT = 10.0  # observations in which the line's slope is measured
 SHARES = (0.94, 0.05, 0.01)  # of the scales of the noise, `omega_0`
@@ -86,13 +92,15 @@ class Expert(NamedTuple):
     weight: float
 
 
-# A line fits what is new as well as a level does, and a few labels on one side may be anything.
+# A line fits what is new as well as a level does, a few labels on one side may be anything, and the
+# trend soon is where a change led to.
 EXPERTS = (
     Expert(LEVEL, 1.0, 1.0),
     Expert(LAG, 1.0, 1.0),
     Expert(LINE, 1.0, 0.1),
     Expert(LEVEL, SKEW, 0.1),
     Expert(LEVEL, 1 / SKEW, 0.1),
+    Expert(TREND, 1.0, 0.003),
 )
 
 
@@ -129,16 +137,17 @@ class ExpertsReading(NamedTuple):
 class Averaged(ClosedForm):
     """A level, an autoregression or a line in each regime, averaged by their evidence.
 
-    Outputs are independent. Features are (B, 1 + 6 d): time, lag, least and greatest forecast,
-    shares of the scales (3 of each output). All constants are those of a series with location 0 and
-    scale 1. `beta / (alpha - 1)`, the expected variance in a regime, is below 1: the scale holds
-    what is between regimes, too.
+    Outputs are independent. Features are (B, 1 + 7 d): time, lag, least and greatest forecast,
+    shares of the scales (3 of each output), trend. All constants are those of a series with
+    location 0 and scale 1. `beta / (alpha - 1)`, the expected variance in a regime, is below 1: the
+    scale holds what is between regimes, too.
     """
 
     y_dim: int = 1
     kappa: float = 0.2
     slope: float = 100.0
     autoregression: float = 4.0
+    smoothness: float = 100.0
     alpha: float = 4.0
     beta: float = 2.1
     hazard: float | tuple[float, ...] = BY_STREAM
@@ -153,9 +162,16 @@ class Averaged(ClosedForm):
     def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Prior centred on the location."""
         shape = (len(location), 1, self.y_dim, len(EXPERTS))
-        precisions = {LEVEL: 1.0, LAG: self.autoregression, LINE: self.slope}
+        precisions = {
+            LEVEL: 1.0,
+            LAG: self.autoregression,
+            LINE: self.slope,
+            TREND: self.smoothness,
+        }
         mean = np.zeros((*shape, 2))
         mean[..., 0] = location[:, None, :, None]
+        follows = np.array([expert.feature == TREND for expert in EXPERTS])
+        mean[..., 1] = np.where(follows, scale[:, None, :, None], 0.0)
         precision = np.zeros((*shape, 3))
         precision[..., 0] = self.kappa
         precision[..., 2] = [precisions[expert.feature] for expert in EXPERTS]
@@ -174,14 +190,17 @@ class Averaged(ClosedForm):
     def fresh_context(self, location: Floats, scale: Floats) -> Floats:
         """Time, location, scale, least and greatest lag and the latest, labels by scale of noise.
 
-        (B, 3 + 13 d); lags are in the stream's units. The labels (3 of each output) are those that
-        the prior's shares stand for, and the responsibilities for those after them. Then the walk.
+        (B, 3 + 15 d); lags are in the stream's units. The labels (3 of each output) are those that
+        the prior's shares stand for, and the responsibilities for those after them. Then level and
+        slope of the trend, and the walk.
         """
         batch, outputs = location.shape
         nothing = np.zeros((batch, 3 * outputs))
+        trend = np.zeros((batch, 2 * outputs))
         counts = np.tile(SHARES_COUNT * np.array(SHARES), (batch, outputs))
         time = np.zeros((batch, 1))
-        return np.hstack((time, location, scale, nothing, counts, walk.begin(batch, outputs)))
+        begun = walk.begin(batch, outputs)
+        return np.hstack((time, location, scale, nothing, counts, trend, begun))
 
     def beside(self, context: Tensor) -> Beside:
         """The random walk."""
@@ -208,9 +227,9 @@ class Averaged(ClosedForm):
     def remember(
         self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None
     ) -> Tensor:
-        """Lag, shares and walk after a label."""
+        """Lag, shares, trend and walk after a label."""
         assert reading is not None
-        time, location, scale, least, most, lag, counts, kept = self._parts(context)
+        time, location, scale, least, most, lag, counts, *trend, kept = self._parts(context)
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
         shares = reading.average.reshape(-1, self.y_dim, len(SCALES))
         believed = torch.lerp(reading.expected, y, shares[..., :-1].sum(-1))
@@ -218,19 +237,23 @@ class Averaged(ClosedForm):
         least = torch.minimum(least, value)
         most = torch.maximum(most, value)
         learned = torch.where(there.unsqueeze(-1), shares, 0.0).flatten(1)
+        followed = _REGRESSION.followed(*trend, value, time)
+        level, slope = (torch.where(there, *pair) for pair in zip(followed, trend, strict=True))
         moved = walk.advance(kept, in_units(y, location, scale), labelled, reading.lead)
         return torch.cat(
-            (time + 1, location, scale, least, most, value, counts + learned, moved), -1
+            (time + 1, location, scale, least, most, value, counts + learned, level, slope, moved),
+            -1,
         )
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """Time, the lag, least and greatest forecast, shares."""
-        time, location, scale, least, most, lag, counts, _ = self._parts(context)
+        """Time, the lag, least and greatest forecast, shares, the trend."""
+        time, location, scale, least, most, lag, counts, level, slope, _ = self._parts(context)
         lowest = location + scale * (least - REACH)
         highest = location + scale * (most + REACH)
         by_output = counts.reshape(-1, self.y_dim, len(SCALES))
         shares = by_output / by_output.sum(-1, keepdim=True)
-        return torch.cat((time, lag, lowest, highest, shares.flatten(1)), -1)
+        trend = torch.maximum(least - REACH, torch.minimum(most + REACH, level + slope))
+        return torch.cat((time, lag, lowest, highest, shares.flatten(1), trend), -1)
 
     def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
         """Average of the experts' forecasts, one part for each scale of the noise."""
@@ -354,15 +377,17 @@ class Averaged(ClosedForm):
     def _second(self, stats: AveragedStats, phi: Tensor) -> Tensor:
         """The features besides the constant (B, S, d, J)."""
         time = phi[:, None, :1]
-        lag = phi[:, None, 1 : 1 + self.y_dim]
+        d = self.y_dim
+        lag = phi[:, None, 1 : 1 + d]
+        trend = phi[:, None, 1 + 6 * d : 1 + 7 * d]
         age = torch.where(stats.origin < 0, 0.0, (time - stats.origin) / UNIT)
         full = stats.beta[..., 0]
-        features = {LEVEL: torch.zeros_like(full), LAG: lag.expand_as(full), LINE: age}
+        features = {LEVEL: torch.zeros_like(full), LAG: lag, LINE: age, TREND: trend}
         return torch.stack([features[expert.feature].expand_as(full) for expert in EXPERTS], -1)
 
     def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
         d = self.y_dim
-        return torch.tensor_split(context, [1, *(1 + k * d for k in (1, 2, 3, 4, 5, 8))], -1)
+        return torch.tensor_split(context, [1, *(1 + k * d for k in (1, 2, 3, 4, 5, 8, 9, 10))], -1)
 
 
 def _missing(y: Tensor) -> Tensor:

@@ -109,6 +109,18 @@ class Conjugate(ClosedForm):
         return Blend(self.family.stated(*parameters), torch.log_softmax(log_weight, -1))
 
 
+class ConjugateMixture(Conjugate):
+    """A model whose prior is a mixture of parts around the stream's location, its one feature."""
+
+    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
+        """The location (B, 1)."""
+        return location
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """The location (B, 1)."""
+        return context
+
+
 class GaussianStats(NamedTuple):
     """Normal-inverse-gamma: mean (B, S, d), kappa and alpha (B, S, 1), beta (B, S, d)."""
 
@@ -348,7 +360,7 @@ def wide_poisson(parameters: Numbers, part: Numbers) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Poisson(Conjugate):
+class Poisson(ConjugateMixture):
     """Counts whose rate may jump by a large factor, and stay there: a mixture of gammas as prior.
 
     `factors` (ascending) are the means of the gammas in locations, `shape` is that of all.
@@ -394,11 +406,3 @@ class Poisson(Conjugate):
         """Nothing seen."""
         shape = np.full_like(location[:, None], self.shape)
         return of_arrays(CountStats, shape, np.zeros_like(shape))
-
-    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
-        """The location (B, 1), which the gammas of every hypothesis start from."""
-        return location
-
-    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """The location (B, 1)."""
-        return context

@@ -124,7 +124,7 @@ class Fleet(Averaged):
         own, lags = self._split(context)
         own = super().remember(own, y, labelled, reading)
         if self.lags:
-            *_, latest, _, _ = self._parts(own)
+            latest = self._parts(own)[5]
             lags = torch.cat((latest, lags[:, : -self.y_dim]), -1)
         return torch.cat((own, lags), -1)
 
@@ -212,7 +212,7 @@ class Fleet(Averaged):
     def _units(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Location and scale (B, d), learned features (B, n)."""
         d = self.y_dim
-        places = [1 + 6 * d, 1 + 7 * d, 1 + 8 * d]
+        places = [1 + 7 * d, 1 + 8 * d, 1 + 9 * d]
         _, location, scale, features = torch.tensor_split(phi, places, -1)
         return location, scale, features
 

@@ -18,7 +18,7 @@ from model_core.lazy import Tensor, torch
 from model_core.maths.ops import exp, log, log1p, maximum, where
 from model_core.maths.special import ROOT_2_PI, stirling_error
 from model_core.upm.base import OUTLIER_SPREAD, Floats, Stats, of_arrays
-from model_core.upm.conjugate import Conjugate, Equations, Numbers
+from model_core.upm.conjugate import ConjugateMixture, Equations, Numbers
 
 LARGEST_SHAPE = 16  # as many masses does `reached` add up
 TINY = 1e-300  # whose logarithm is still finite
@@ -168,7 +168,7 @@ def update(stats: Numbers, y: float, weight: float) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Gamma(Conjugate):
+class Gamma(ConjugateMixture):
     """Positive durations with an unknown rate and an unknown shape, one of `shapes`.
 
     These are whole numbers. `prior_shape` is that of the prior of the rate, above 2 so that a
@@ -203,11 +203,3 @@ class Gamma(Conjugate):
         """Nothing seen."""
         nothing = np.zeros_like(location[:, None])
         return of_arrays(DurationStats, nothing, nothing, nothing)
-
-    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
-        """The location (B, 1), which the prior of the mean is centred on."""
-        return location
-
-    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """The location (B, 1)."""
-        return context

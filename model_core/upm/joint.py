@@ -132,7 +132,7 @@ class Joint(Averaged):
         )
 
     def fresh_context(self, location: Floats, scale: Floats) -> Floats:
-        """That of `averaged`, then `WATCHED` numbers of each output: (B, 3 + 17 d)."""
+        """That of `averaged`, then `WATCHED` numbers of each output: (B, 3 + 19 d)."""
         one = np.ones_like(location)
         nothing = np.zeros_like(location)
         watched = one, BEFORE * one, nothing, nothing
@@ -226,7 +226,13 @@ class Joint(Averaged):
     def _alone(self) -> Averaged:
         """The model of independent outputs."""
         return Averaged(
-            self.y_dim, self.kappa, self.slope, self.autoregression, self.alpha, self.beta
+            self.y_dim,
+            self.kappa,
+            self.slope,
+            self.autoregression,
+            self.smoothness,
+            self.alpha,
+            self.beta,
         )
 
     def _together(

@@ -19,7 +19,10 @@ SHARES, LABELS = np.array([0.94, 0.05, 0.01]), 20.0
 
 
 class Expert(NamedTuple):
-    """What it regresses on (0: nothing, 1: lag, 2: time), skew of its noise, and prior weight."""
+    """What it regresses on, skew of its noise, and prior weight.
+
+    second: 0: nothing, 1: lag, 2: time, 3: trend.
+    """
 
     second: int
     skew: float
@@ -32,6 +35,7 @@ EXPERTS = [
     Expert(2, 1.0, 0.1),
     Expert(0, SKEW, 0.1),
     Expert(0, 1 / SKEW, 0.1),
+    Expert(3, 1.0, 0.003),
 ]
 MANY = len(EXPERTS)
 
@@ -72,6 +76,7 @@ class Belief:
         self.log_prob, self.regimes = [], []
         self.time, self.lag = 0, np.zeros_like(location)
         self.least, self.most = np.zeros_like(location), np.zeros_like(location)
+        self.trend = np.zeros((2, len(location)))  # level and slope
         self.counts = np.tile(LABELS * SHARES, (len(location), 1))
         self.walk, self.weight, self.count = [(0, 0, 2, 1, 0)] * len(location), 0.5, 2.0
 
@@ -85,16 +90,17 @@ class Belief:
         experts = []
         for at, scale in zip(self.location, self.scale, strict=True):
             for expert, weight in zip(EXPERTS, weights / weights.sum(), strict=True):
-                second = (1.0, m.autoregression, m.slope)[expert.second]
-                moments = np.diag([m.kappa, second])
-                experts.append([moments, moments @ [at, 0.0], m.beta * scale**2, weight])
+                second = (1.0, m.autoregression, m.slope, m.smoothness)[expert.second]
+                moments, slope = np.diag([m.kappa, second]), scale if expert.second == 3 else 0.0
+                experts.append([moments, moments @ [at, slope], m.beta * scale**2, weight])
         return {"origin": None, "alpha": m.alpha, "experts": experts}
 
     def forecast(self, regime, index, y):
         moments, right, beta, _ = regime["experts"][index]
         o, expert = index // MANY, EXPERTS[index % MANY]
         age = 0 if regime["origin"] is None else (self.time - regime["origin"]) / 10
-        f = np.array([1.0, (0.0, self.lag[o], age)[expert.second]])
+        trend = np.clip(self.trend[:, o].sum(), self.least[o] - REACH, self.most[o] + REACH)
+        f = np.array([1.0, (0.0, self.lag[o], age, trend)[expert.second]])
         variance = f @ np.linalg.solve(moments, f)
         loc = np.linalg.solve(moments, right) @ f
         bounds = self.location[o] + self.scale[o] * np.array(
@@ -136,6 +142,9 @@ class Belief:
         v = learned[:, :2].sum(1)
         self.lag = (v * y + (1 - v) * expected - self.location) / self.scale
         self.least, self.most = np.minimum(self.least, self.lag), np.maximum(self.most, self.lag)
+        level, slope = self.trend
+        error, gain = self.lag - level - slope, max(1 / (self.time + 1), 0.1)
+        self.trend = np.array([level + slope + gain * error, slope + 0.007 * error])
         self.counts = self.counts + learned
         self.log_prob = np.log(posterior)
         self.watch((y - expected) / self.scale)

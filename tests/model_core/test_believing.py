@@ -167,7 +167,9 @@ def test_regimes_choose_what_fits_and_errors_that_follow_their_neighbours_count_
 @FLEETS
 def test_what_was_learned_leaves_averaged_if_it_has_no_chance(name):
     one, own = case(name), case(name).model
-    plain = Averaged(own.y_dim, own.kappa, own.slope, own.autoregression, own.alpha, own.beta)
+    plain = Averaged(
+        own.y_dim, own.kappa, own.slope, own.autoregression, own.smoothness, own.alpha, own.beta
+    )
     stream = series(one, 3, 20, **TOLD)
     stream.y[12] += 30.0
     models = replace(own, chance=1e-300), plain, own
@@ -258,7 +260,7 @@ def test_an_output_that_is_always_missing_leaves_the_other_alone(there):
     both, at = gappy(one, 7), slice(there, there + 1)
     both.y[:, 1 - there] = np.nan
     both.labelled[np.isnan(both.y[:, there])] = False
-    single = Averaged(1, own.kappa, own.slope, own.autoregression, own.alpha, own.beta)
+    single = replace(own, y_dim=1)
     alone = one._replace(model=single, location=one.location[at], scale=one.scale[at])
     steps = run(one, [both], 8), run(alone, [both._replace(y=both.y[:, at])], 8)
     for a, b in zip(*steps, strict=True):

@@ -24,7 +24,7 @@ from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.maths.regression import SCALES
 from model_core.maths.walk import TAILS
 from model_core.upm import averaged
-from model_core.upm.averaged import EXPERTS, LAG, LINE, REACH, UNIT
+from model_core.upm.averaged import EXPERTS, LAG, LINE, REACH, TREND, UNIT
 from model_core.upm.base import FARTHEST, OUTLIER_SPREAD
 
 MANY = len(SCALES)
@@ -118,11 +118,14 @@ def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) 
     n = whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
-        lag = context[1 + 4 * d + o]
         for j in range(fixed):
             k = o * fixed + j
             u = params[at.features + k]
-            arithmetic.fill(u, lag if FEATURES[j] == LAG else 0.0)
+            arithmetic.fill(u, 0.0)
+            if FEATURES[j] == LAG:
+                arithmetic.fill(u, context[1 + 4 * d + o])
+            if FEATURES[j] == TREND:
+                arithmetic.fill(u, trend_of(d, o, context))
             if FEATURES[j] == LINE:
                 for i in range(n):
                     u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
@@ -176,6 +179,14 @@ def bounds(d: int, output: int, context: Floats) -> tuple[float, float]:
 
 
 @inlined
+def trend_of(d: int, output: int, context: Floats) -> float:
+    """The trend's forecast of an output, in the stream's units."""
+    least, most = context[1 + 2 * d + output], context[1 + 3 * d + output]
+    trend = context[1 + 8 * d + output] + context[1 + 9 * d + output]
+    return float(max(least - REACH, min(most + REACH, trend)))
+
+
+@inlined
 def share_of(d: int, output: int, scale: int, context: Floats) -> float:
     """Share of a scale of the noise."""
     counts = context[1 + 5 * d + MANY * output : 1 + 5 * d + MANY * (output + 1)]
@@ -207,7 +218,7 @@ def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats)
 @compiled
 def _walk(d: int, noise: Noise, context: Floats, params: Floats) -> None:
     """The walk's forecast in the column before the last, whose first part is all of it."""
-    kept, at = context[1 + 8 * d :], whole(params[0]) - 2
+    kept, at = context[1 + 10 * d :], whole(params[0]) - 2
     params[places_of(d, noise).walk, 0] = kept[walk.WEIGHT]
     first, weights = student_t.before_locations(d, noise), student_t.weights_of(d, noise)
     for group in range(2 * d, first, student_t.FREEDOM):
@@ -442,17 +453,18 @@ def reweigh(
 
 @compiled
 def remember(step: RowStep) -> float:
-    """Time, the lag and its range, labels by scale of the noise, and the walk."""
+    """Time, the lag and its range, labels by scale of the noise, the trend and the walk."""
     advance(step.model.outputs, step.model.noise, step.number, step.context, step.params)
     return 0.0
 
 
 @compiled
 def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Floats) -> None:
-    """Time, the lag and its range, labels by scale of the noise, and the walk."""
+    """Time, the lag and its range, labels by scale of the noise, the trend and the walk."""
     at = places_of(d, noise)
     first = at.reading
-    walk.advance(d, number, context, 1 + 8 * d, params[at.walk, 1])
+    walk.advance(d, number, context, 1 + 10 * d, params[at.walk, 1])
+    before = context[0]
     context[0] += 1.0
     if number[LABELLED] == 0:
         return
@@ -473,3 +485,7 @@ def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Float
         context[1 + 4 * d + o] = value
         for c in range(MANY):
             context[1 + 5 * d + MANY * o + c] += reading[c]
+        level, slope = context[1 + 8 * d + o], context[1 + 9 * d + o]
+        context[1 + 8 * d + o], context[1 + 9 * d + o] = _REGRESSION.followed(
+            level, slope, value, before
+        )

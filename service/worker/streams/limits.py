@@ -17,7 +17,7 @@ STATE_BYTES = 32 << 20  # of one stream's hypotheses: a step goes through all of
 # Inputs x hypotheses x outputs x quantiles of one read, about 1 us each: some 2 s, while its worker
 # has to keep leases of 5 s.
 MAX_READ_EVALUATIONS = 2_000_000
-# Hypotheses x outputs x 3, of `averaged` x 45, for one observation, about 0.4 us each: 0.4 s.
+# Hypotheses x outputs x 3, of `averaged` x 54, for one observation, about 0.4 us each: 0.4 s.
 MAX_STEP_EVALUATIONS = 1_000_000
 # In evaluations of a quantile of one component, about 1 us each on one core.
 COVARIANCE = 1 / 32  # of an entry, for each component
