@@ -52,7 +52,7 @@ class FoundChange(NamedTuple):
         return (self.confirmed or self.suspected).seconds
 
     def beginning(self, step: float) -> Beginning:
-        """When a confirmed change began, as far as the times of its states say.
+        """When a confirmed change began, as far as the times of its start and its states say.
 
         step: seconds between two observations of the stream, used where its states do not say.
         Times of observations that nobody sent are those of their arrival.
@@ -62,16 +62,22 @@ class FoundChange(NamedTuple):
         event = self.event
         step = self.step or step
         confirmed_at = event.confirmed_at or event.start
-
-        def time_of(position: float) -> float:
-            return confirmed.seconds - (confirmed_at - position) * step
-
+        if event.start_time is not None:
+            start_s = timestamps.seconds(event.start_time)
+        elif event.start_ms is not None:
+            start_s = event.start_ms / 1000
+        else:
+            start_s = confirmed.seconds - (confirmed_at - event.start) * step
         # Where no interval is known it is half of what it took to confirm the change.
         unsure = max(confirmed_at - event.start, 1) / 2
         earliest = event.start - unsure if event.earliest is None else event.earliest
         latest = event.start + unsure / 2 if event.latest is None else event.latest
         return Beginning(
-            self.stream, time_of(earliest - 1), time_of(event.start), time_of(latest), step
+            self.stream,
+            start_s - (event.start - earliest + 1) * step,
+            start_s,
+            start_s + (latest - event.start) * step,
+            step,
         )
 
 

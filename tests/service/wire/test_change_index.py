@@ -113,3 +113,38 @@ def test_whatever_comes_and_is_trimmed_the_index_has_the_changes_that_are_left()
             )
             assert indexed(index) == expected
             assert len(index) == len(expected)
+
+
+def only_change(*events, times=(None, None, None)):
+    """The change of an index that has the states of one."""
+    index = ChangeIndex(1)
+    before = Id(0, 0)
+    for i, (event, time) in enumerate(zip(events, times, strict=False)):
+        id_ = Id(1000 + i, 0)
+        raised = Raised("s", "gaussian", 1, event, time, 1_714_564_800_000 + 60_000 * i)
+        index.add(FeedEntry(0, id_, before, raised))
+        before = id_
+    (change,) = index.changes()
+    return change
+
+
+def test_a_change_began_by_the_time_of_its_start_or_as_its_states_are_apart():
+    suspected = Event(1, "suspected", 40, 42)
+    confirmed = Event(1, "confirmed", 40, 42, confirmed_at=47, earliest=38, latest=41, coverage=0.9)
+    noon = 1_714_564_800.0
+    change = only_change(suspected, confirmed)  # 5 observations in a minute
+    assert change.step == 12.0
+    apart = change.beginning(99.0)
+    assert apart == ("s", noon - 60, noon - 24, noon - 12, 12.0)
+    sent = only_change(suspected, confirmed._replace(start_time="2024-05-01T11:58:00Z"))
+    assert sent.beginning(99.0)[1:4] == (noon - 156, noon - 120, noon - 108)
+    arrived = only_change(suspected, confirmed._replace(start_ms=round(1e3 * noon)))
+    assert arrived.beginning(99.0).estimate == noon
+
+
+def test_without_an_interval_a_start_is_as_unsure_as_its_confirmation_was_slow():
+    confirmed = Event(1, "confirmed", 40, 48, confirmed_at=48)
+    change = only_change(confirmed)  # one state: the pace is that of the stream
+    assert change.step == 0.0
+    begun = change.beginning(10.0)
+    assert (begun.estimate - begun.lower, begun.upper - begun.estimate) == (50.0, 20.0)
