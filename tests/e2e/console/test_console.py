@@ -21,6 +21,7 @@ PAGES = (
     "#/incidents/{incident}",
     "#/models",
     "#/models/regimes",
+    "#/api",
     "#/nowhere",
 )
 VALUES = ".plot"  # the first chart of a stream's page
@@ -657,7 +658,7 @@ def shown(page, place):
     page.wait_for_selector("main h1")
     if "pump" in place or "regimes" in place:
         page.wait_for_selector(".plot[data-drawn]")
-    for text, selector in (("span", ".incident"), ("incidents", ".multiple"), ("#/streams", "h1")):
+    for text, selector in (("span", ".incident"), ("incidents", ".multiple"), ("api", ".opblock")):
         if text in place:
             page.wait_for_selector(selector)
 
