@@ -313,7 +313,7 @@ def _command(name: str, command: Any) -> str:
     usage = " ".join([name, *map(_usage, arguments)])
     text = fill(" ".join((command.help or "").split()), WIDTH, break_on_hyphens=False)
     lines = [f"## {name}", "", f"`{usage}`", "", text, ""]
-    shown = [each for each in (*arguments, *options) if not getattr(each, "hidden", False)]
+    shown = [*arguments, *(each for each in options if each.help and each.name != "help_all")]
     rows = [_option(each) for each in shown if not _is_setting(each)]
     if rows:
         lines += ["| | variable | default | meaning |", "|---|---|---|---|", *rows, ""]

@@ -116,9 +116,8 @@ class Explanation(Response):
 
     text: str
     kind: Annotated[
-        str | None,
+        Annotated[str, words("mean", "spread", "slope", "autocorrelation", "rate", "share")] | None,
         doc("null: no clear change of any"),
-        words("mean", "spread", "slope", "autocorrelation", "rate", "share"),
     ] = sent(None)
     before: Annotated[float | None, doc("the parameter of that kind before the change")] = sent(
         None

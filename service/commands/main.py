@@ -22,6 +22,7 @@ from service.commands import (
     tools,
     webhooks,
 )
+from service.commands.options import show_all
 
 app = typer.Typer(
     name="moca",
@@ -33,33 +34,35 @@ RUN = "Run"
 STREAMS = "Streams"
 MODELS = "Models"
 OPERATE = "Operate"
-for _start in (run.serve, demo.demo, run.stop, run.api, run.worker, webhooks.webhooks):
-    app.command(rich_help_panel=RUN)(_start)
+app.command(rich_help_panel=RUN)(run.serve)
+app.command(rich_help_panel=RUN)(demo.demo)
+# Hidden are commands that few need: `--help-all` has them.
+for _process in (run.stop, run.api, run.worker, webhooks.webhooks):
+    app.command(rich_help_panel=RUN, hidden=True)(_process)
 app.command(context_settings=observing.NEGATIVE, rich_help_panel=STREAMS)(observing.observe)
 for _ask in (
-    following.follow,
-    observing.predict,
     observing.changepoints,
     changes.changes,
     changes.incidents,
     tools.replay,
-    assistant.mcp,
 ):
     app.command(rich_help_panel=STREAMS)(_ask)
+for _seldom in (following.follow, observing.predict, assistant.mcp):
+    app.command(rich_help_panel=STREAMS, hidden=True)(_seldom)
 app.add_typer(streams.app, name="streams", rich_help_panel=STREAMS)
-app.add_typer(snapshots.app, name="snapshot", rich_help_panel=STREAMS)
+app.add_typer(snapshots.app, name="snapshot", rich_help_panel=STREAMS, hidden=True)
 app.command(rich_help_panel=MODELS)(tools.models)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
-app.command(rich_help_panel=OPERATE)(backup.backup)
-app.command(rich_help_panel=OPERATE)(backup.restore)
-app.add_typer(tools.bench, name="bench", rich_help_panel=OPERATE)
+app.command(rich_help_panel=OPERATE, hidden=True)(backup.backup)
+app.command(rich_help_panel=OPERATE, hidden=True)(backup.restore)
+app.add_typer(tools.bench, name="bench", rich_help_panel=OPERATE, hidden=True)
 # The offline jobs: the service does not import them, they are found as installed.
 for _command in sorted(entry_points(group="moca.commands"), key=lambda entry: entry.name):
     _found = _command.load()
     if isinstance(_found, typer.Typer):
-        app.add_typer(_found, name=_command.name, rich_help_panel=MODELS)
+        app.add_typer(_found, name=_command.name, rich_help_panel=MODELS, hidden=True)
     else:
-        app.command(_command.name, rich_help_panel=MODELS)(_found)
+        app.command(_command.name, rich_help_panel=MODELS, hidden=_command.name != "train")(_found)
 
 
 def _version(wanted: bool) -> None:
@@ -73,6 +76,10 @@ def _common(
     show_version: Annotated[
         bool,
         typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+    help_all: Annotated[
+        bool,
+        typer.Option("--help-all", help="Show all commands.", callback=show_all, is_eager=True),
     ] = False,
 ) -> None:
     """Online changepoint detection and forecasting for data streams."""

@@ -16,6 +16,20 @@ from service.settings import Settings
 # Several workers cannot share a port: their metrics are on the API's page.
 SERVE = set(Settings.model_fields) - {"metrics_port"}
 SHORT = {"open_access": ("--open",)}
+# Those that `--help` shows; `--help-all` has all.
+FIRST = {
+    "data_dir",
+    "default_model",
+    "false_alarms_per_day",
+    "host",
+    "models_dir",
+    "open_access",
+    "port",
+    "redis_url",
+    "require_keys",
+    "webhooks_file",
+    "workers",
+}
 LIMITS = ("max_", "memory_", "checkpoint_", "resident_", "idempotency_", "lease_", "keep_", "feed_")
 
 
@@ -40,6 +54,28 @@ def fail(message: str, status: int = 2) -> NoReturn:
     raise typer.Exit(status)
 
 
+def show_all(context: typer.Context, wanted: bool) -> None:
+    """Print the help of a command with all of its options and subcommands, and exit."""
+    if not wanted:
+        return
+    command: Any = context.command
+    for part in (*command.params, *getattr(command, "commands", {}).values()):
+        part.hidden = part.help is None  # what processes pass to one another
+    typer.echo(command.get_help(context))
+    raise typer.Exit
+
+
+HELP_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option("--help-all", help="Show all options.", callback=show_all, is_eager=True),
+    ],
+)
+
+
 def with_settings(
     names: Collection[str],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -54,11 +90,12 @@ def with_settings(
 
         @functools.wraps(command)
         def run(**values: Any) -> None:
+            del values[HELP_ALL.name]
             chosen = {option.name: values.pop(option.name) for option in options}
             command(settings=read_settings(chosen), **values)
 
         others = [parameter for parameter in own.values() if parameter.name != "settings"]
-        parameters = sorted([*others, *options], key=lambda parameter: parameter.kind)
+        parameters = sorted([*others, *options, HELP_ALL], key=lambda parameter: parameter.kind)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
@@ -110,6 +147,7 @@ def _option(name: str) -> inspect.Parameter:
         envvar=variable(name),
         show_default=False if field.default in (None, "") else str(field.default),
         rich_help_panel="Limits and tuning" if name.startswith(LIMITS) else "Options",
+        hidden=name not in FIRST,
     )
     return inspect.Parameter(
         name,

@@ -12,17 +12,30 @@ from service.settings import Settings
 
 
 def test_help_names_each_option_and_its_variable(moca):
-    text = moca("serve", "--help").output
+    text = moca("serve", "--help-all").output
     for name in Settings.model_fields.keys() - {"metrics_port"}:
         assert flag(name) in text
         assert variable(name) in text
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "hidden"),
+    [(["serve"], "--port", "--lease-ttl-ms"), ([], "replay", "restore")],
+)
+def test_help_shows_the_ten_or_so_that_matter(moca, words, shown, hidden):
+    few = moca(*words, "--help").output
+    assert shown in few
+    assert hidden not in few
+    assert "--help-all" in few
+    assert hidden in moca(*words, "--help-all").output
+    assert sum(flag(name) in few for name in Settings.model_fields) < 16
 
 
 def every_option(command):
     for each in getattr(command, "commands", {}).values():
         yield from every_option(each)
     for option in command.params:
-        if option.param_type_name == "option" and not option.hidden:
+        if option.param_type_name == "option" and (option.help or not option.hidden):
             yield command.name, option
 
 
