@@ -1,0 +1,67 @@
+"""Incidents of an index: their ids, their fleet, and what their streams share."""
+
+import pytest
+
+from service.wire import Event
+from service.wire.change_index import ChangeIndex
+from service.wire.event_entries import FeedEntry, Id, Raised
+from service.wire.incidents import Fleet, Member, find, shared
+
+MS = 1_714_564_800_000
+MINUTE_MS = 60_000
+
+
+def raised(stream, minute, state="confirmed", **more):
+    event = Event(1, state, 40, 41, confirmed_at=42, start_ms=MS, **more)
+    return Raised(stream, "gaussian", 1, event, None, MS + MINUTE_MS * minute, {"site": stream[0]})
+
+
+def index_of(*entries):
+    index = ChangeIndex(1)
+    before = Id(0, 0)
+    for i, entry in enumerate(entries):
+        id_ = Id(1000 + i, 0)
+        index.add(FeedEntry(0, id_, before, entry))
+        before = id_
+    return list(index.changes())
+
+
+def fleet_of(*names, per_day=1440.0):
+    members = {name: Member("gaussian", {"site": name[0]}, per_day, 10_000.0) for name in names}
+    return Fleet(members, len(members), [])
+
+
+def test_the_id_of_an_incident_stays_while_streams_join_and_each_member_leads_to_it():
+    names = ["a5", "b1", "a2", "b9", "a7"]
+    fleet = fleet_of(*names)
+    ids = set()
+    for count in range(2, len(names) + 1):
+        joined = [raised(name, i + 2) for i, name in enumerate(names[:count])]
+        found = find(index_of(*joined), fleet)
+        (incident,) = found.incidents
+        assert len(incident.changes) == count
+        ids.add(incident.id)
+        assert {entry.change_id for entry in joined} == found.by_change().keys()
+        assert all(found.of(entry.change_id) is incident for entry in joined)
+    assert ids == {raised("a5", 2).change_id}
+    assert find(index_of(*joined), fleet).of("0" * 12) is None
+
+
+def test_a_change_that_is_not_confirmed_is_part_of_none():
+    changes = index_of(raised("a", 2), raised("b", 2, "withdrawn"), raised("c", 2, "suspected"))
+    assert find(changes, fleet_of("a", "b", "c")).incidents == []
+
+
+def test_false_alarms_add_up_over_the_fleet():
+    fleet = fleet_of("a", "b", per_day=5000.0)
+    members = fleet.members | {
+        "young": Member("gaussian", {}, None, 10_000.0),
+        "by time": Member("gaussian", {}, 1e6, 0.0),  # its rule has no alarm period
+    }
+    assert Fleet(members, 4, []).false_alarms_per_day(usual=2000.0) == pytest.approx(1.2)
+
+
+def test_streams_that_are_gone_are_among_those_that_share():
+    changes = index_of(*[raised(f"x{i}", 2) for i in range(6)])
+    (mover,) = shared(changes, fleet_of(*[f"y{i}" for i in range(60)]).members)
+    assert (mover.tag, mover.value, mover.changed, mover.streams) == ("site", "x", 6, 6)
