@@ -124,9 +124,11 @@ def _settle(
             pipeline.step([(stream, answer)])
         settled(answer)
         answers.append((answer, refusal))
-        if stream.ahead is not None:
+        if stream.ahead is not None and stream.ahead.count > 1:
             # What ran ahead went through the same observation: nothing waited before it.
             stream.ahead = stream.ahead._replace(count=stream.ahead.count - 1)
+        else:
+            stream.come_back()  # it is not ahead any more
     if answers and stream.season_state is not None:
         stream.come_back()  # it went ahead with the seasons of before
     head.pending_settings = (

@@ -140,6 +140,31 @@ def test_labels_are_given_up_when_too_many_wait_or_when_asked(bench, close):
     same(bench, close, "a", "b")
 
 
+def test_answers_are_from_where_the_stream_is_once_labels_were_given_up(bench, close):
+    two(bench, label_window=1)
+    level = [5.0] * 10
+    bench.observe("a", level)
+    bench.observe("b", level)
+    pend(bench, "a")
+    bench.observe("a", [-5.0])  # nothing waits any more
+    expected = bench.observe("b", [Observation(), -5.0, Observation()])
+    close(pend(bench, "a")["predictive"], expected[-1]["predictive"])
+
+
+def test_more_may_be_settled_than_was_answered_ahead(bench, close):
+    two(bench, label_window=3)
+    level = [5.0] * 10
+    bench.observe("a", level)
+    bench.observe("b", level)
+    pend(bench, "a")
+    pend(bench, "a")
+    bench.observe("a", [-5.0])
+    late(bench, "a", 11, -5.0)  # what is ahead is before the last
+    answer = pend(bench, "a")  # the first label is given up
+    expected = bench.observe("b", [Observation(), -5.0, -5.0, Observation()])
+    close(answer["predictive"], expected[-1]["predictive"])
+
+
 def test_labels_nobody_waits_for_change_nothing(bench):
     bench.ask(Configure("a", {**KNOWN, "label_window": 2}), status=201)
     for _ in range(3):
