@@ -22,6 +22,8 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _decimal_comma = re.compile(
     r"[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?", re.ASCII
 ).fullmatch
+# One with commas that may as well part thousands.
+_thousands = re.compile(r"0|[+-]?[1-9]\d{0,2}(,\d{3})?", re.ASCII).fullmatch
 
 
 class SeriesError(ValueError):
@@ -248,16 +250,21 @@ def _read_csv(file: Path) -> _Table:
             )
     columns = {name: [cells[k].strip() for _, cells in body] for k, name in enumerate(names)}
     if delimiter != ",":
-        columns = {name: _with_points(cells) for name, cells in columns.items()}
+        columns = {name: _with_points(cells, delimiter) for name, cells in columns.items()}
     first_line = body[0][0] if body else 0
     contiguous = all(number == first_line + k for k, (number, _) in enumerate(body))
     return _Table(columns, first_line if contiguous else None)
 
 
-def _with_points(cells: list[str]) -> list[str]:
-    """Return numbers with decimal commas as those with points; other columns as they are."""
+def _with_points(cells: list[str], delimiter: str) -> list[str]:
+    """Return numbers with decimal commas as those with points; other columns as they are.
+
+    So are numbers between tabs whose commas may all part thousands.
+    """
     present = [cell for cell in cells if not is_missing(cell)]
     if not any("," in cell for cell in present) or not all(map(_decimal_comma, present)):
+        return cells
+    if delimiter == "\t" and all(map(_thousands, present)):
         return cells
     return [cell.replace(".", "").replace(",", ".") for cell in cells]
 

@@ -13,6 +13,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNITS = ((1e8, 1.0), (1e11, 1e-3), (1e14, 1e-6), (1e17, 1e-9))
 LONGEST = 500.0  # largest of a unit, in its least
 NO_TIME = "is not a time (RFC 3339, a date, a year, or a number)"
+CENTURY = 69  # years of two digits from here on are of the last century, as POSIX has it
 # A day, month and year with one separator between them, and perhaps a clock.
 _date = re.compile(
     r"(\d{1,4})([./-])(\d{1,2})\2(\d{1,4})"
@@ -177,21 +178,39 @@ def _order(matches: Sequence[re.Match[str]]) -> str:
     """Return which part is the day, month and year, as all dates of a column have it."""
     if all(len(match[1]) == 4 for match in matches):
         return "ymd"
-    if matches[0][2] == "." or any(int(match[1]) > 12 for match in matches):
+    separator = matches[0][2]
+    year = "%Y" if len(matches[0][4]) == 4 else "%y"
+    day_first = f"%d{separator}%m{separator}{year}"
+    if separator == ".":
+        return "dmy"
+    if any(int(match[1]) > 12 for match in matches):
+        if all(map(_has_year_first, matches)):
+            raise BadTime(
+                0,
+                "may have its day or its year first: name which, as time format "
+                f"{day_first!r} or '%y{separator}%m{separator}%d'",
+            )
         return "dmy"
     if any(int(match[3]) > 12 for match in matches):
         return "mdy"
     raise BadTime(
         0,
         "may have its day or its month first: name which, as time format "
-        f"'%d{matches[0][2]}%m{matches[0][2]}%Y' or '%m{matches[0][2]}%d{matches[0][2]}%Y'",
+        f"{day_first!r} or '%m{separator}%d{separator}{year}'",
     )
+
+
+def _has_year_first(match: re.Match[str]) -> bool:
+    """Whether a date may be a year of two digits, month and day."""
+    return len(match[1]) == 2 and 1 <= int(match[3]) <= 12 and 1 <= int(match[4]) <= 31
 
 
 def _moment(row: int, match: re.Match[str], order: str) -> datetime:
     """Return the moment of a date; raises BadTime for one that is none in this order."""
     parts = dict(zip(order, (match[1], match[3], match[4]), strict=True))
-    year = int(parts["y"]) + (2000 if len(parts["y"]) == 2 else 0)
+    year = int(parts["y"])
+    if len(parts["y"]) == 2:
+        year += 2000 if year < CENTURY else 1900
     hour = int(match[5] or 0)
     if match[9]:
         hour = hour % 12 + (12 if match[9].lower() == "pm" else 0)

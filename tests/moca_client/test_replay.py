@@ -113,6 +113,7 @@ def test_dates_as_people_write_them():
         (["01/02/2024", "31/12/2024"], ["2024-02-01T00:00:00Z", new_year]),
         (["1/2/2024", "12/31/2024"], ["2024-01-02T00:00:00Z", new_year]),
         (["31.12.2024 08:05"], ["2024-12-31T08:05:00Z"]),
+        (["31-12-99"], ["1999-12-31T00:00:00Z"]),
         (["31-12-2024, 08:05:09,25"], ["2024-12-31T08:05:09.250000Z"]),
         (["12/31/2024 12:30 AM", "12/31/2024 12:30 pm"],
          ["2024-12-31T00:30:00Z", "2024-12-31T12:30:00Z"]),
@@ -124,6 +125,8 @@ def test_dates_as_people_write_them():
     assert time_axis(["20249931"], "time").kind == "number"
     for cells, place, reason in (
         (["01/02/2024", "03/04/2024"], 0, "'%d/%m/%Y' or '%m/%d/%Y'"),
+        (["01/02/24", "03/04/24"], 0, "'%d/%m/%y' or '%m/%d/%y'"),
+        (["24-12-30", "24-12-31"], 0, "'%d-%m-%y' or '%y-%m-%d'"),
         (["31.12.2024", "32.12.2024"], 1, "no date of day, month, year"),
         (["31/12/2024", "12/31/2024"], 1, "no date of day, month, year"),
         (["31.12.2024", "12/2024"], 1, "is not a time"),
@@ -158,6 +161,9 @@ def test_decimal_commas_are_read_where_commas_part_no_cells(tmp_path):
     assert series.axis.rfc3339[0] == "2024-12-31T23:00:00Z"
     assert read_series(written(tmp_path, "0,5;1\n1,5;2\n"), ["1"]).y == [[0.5], [1.5]]
     assert read_series(written(tmp_path, "y\tx\n1.5\t2\n")).y == [[1.5]]  # points stay
+    assert read_series(written(tmp_path, "y\tx\n1,5\t2\n0,250\t2\n")).y == [[1.5], [0.25]]
+    with pytest.raises(SeriesError, match="'1,234' is not a number"):  # or a thousand and more
+        read_series(written(tmp_path, "y\tx\n1,234\t2\n0\t2\n"), ["y"])
     with pytest.raises(SeriesError, match="'1,5' is not a number"):
         read_series(written(tmp_path, 'y,x\n"1,5",2\n'))
 

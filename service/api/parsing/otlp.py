@@ -209,7 +209,7 @@ def _add(write: RemoteWrite, metric: Any, common: list[Any]) -> int:
         try:
             labels = tuple(_labels(metric.name, common, point.attributes))
             sample = _value(point), _milliseconds(point)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:  # JSON has integers of any size
             write.refusals.append(RefusedSeries(1, f"{metric.name[:100]}: {error}"))
             continue
         write.series.append(RemoteSeries(labels, [sample]))

@@ -244,6 +244,7 @@ async def test_bodies_that_are_no_request_are_answered_400_and_none_500(post, ap
         {"timeUnixNano": "9" * 5000, "asInt": "1"},
         {"timeUnixNano": "9" * 40, "asInt": "1"},
         {"timeUnixNano": NS, "asInt": "one"},
+        {"timeUnixNano": NS, "asInt": 10**400},
         {"timeUnixNano": NS, "asDouble": "much"},
         {"timeUnixNano": -5, "asDouble": 1},
         {"timeUnixNano": NS, "asDouble": 1, "attributes": [{"key": "\0", "value": {}}] * 40},
