@@ -152,7 +152,8 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     if clear <= 0:
         return clear, Explanation(UNCLEAR, probability=probability)
     means = centre + float(old.mean()), centre + float(new.mean())
-    spreads = _sd(old), _sd(new)
+    least = ROUNDING * largest
+    spreads = _sd(old, least), _sd(new, least)
     size: float | None
     if kind == "mean":
         ends = means
@@ -306,8 +307,10 @@ def _within(old: Array, new: Array) -> float:
     return sqrt(squares / (len(old) + len(new) - 2))
 
 
-def _sd(labels: Array) -> float:
-    return float(labels.std(ddof=1))
+def _sd(labels: Array, least: float) -> float:
+    """Standard deviation; 0 where it is less than `least`, which is rounding."""
+    sd = float(labels.std(ddof=1))
+    return sd if sd > least else 0.0
 
 
 def _slope(labels: Array) -> float:

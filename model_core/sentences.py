@@ -71,9 +71,9 @@ def moved(name: str, ends: tuple[float, float], size: float | None = None) -> st
 
 
 def scaled(name: str, ends: tuple[float, float]) -> str:
-    """Return by which factor a parameter changed, where it was any."""
+    """Return by which factor a parameter changed, where it was any and is some."""
     factor = ratio(ends)
-    return moved(name, ends) if factor is None else f"{name} × {_digits(factor)}, {_from_to(ends)}"
+    return f"{name} × {_digits(factor)}, {_from_to(ends)}" if factor else moved(name, ends)
 
 
 def ratio(ends: tuple[float, float]) -> float | None:

@@ -78,6 +78,16 @@ def test_constants_are_no_trouble_and_hide_no_change():
     assert explain(np.full((30, 1), 1e300), -1e300 * np.arange(30.0)[:, None]).kind is None
 
 
+def test_rounding_of_a_constant_is_no_spread_and_zero_no_factor():
+    constant = np.full((50, 1), 30.1)
+    noisy = np.random.default_rng(0).normal(3, 1, (50, 1))
+    assert explain(noisy, constant).text.endswith("; spread fell, 0.92 → 0.00")
+    assert explain(constant, noisy).text.endswith("; spread rose, 0.00 → 0.92")
+    assert explain(noisy, np.full((50, 1), 3.0)).text.endswith("spread fell, 0.92 → 0.00")
+    counts = np.full((50, 1), 4.0)
+    assert explain(counts, 0 * counts, "counts").text == "rate fell, 4.0 → 0.0"
+
+
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 def test_units_change_nothing(factor):
     before, after = simulated("mean", np.random.default_rng(1), 100, 50)
