@@ -47,6 +47,8 @@ SHAPE = 1.0
 RATE = 0.5
 ROUNDING = 1e-13  # as a share of the labels: what is less is no spread, and no change
 CLEAR = log(3.0)  # of a log Bayes factor, from which a second change is mentioned
+# Of one of a slope against a mean: few labels after a step look as if they rose to it.
+BENT = log(10.0)
 
 
 def moments(labels: Array) -> Moments:
@@ -146,6 +148,9 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     alone = evidence[more]
     evidence[more] = float(np.logaddexp(evidence[more], both)) - log(2)
     kind = max(evidence, key=lambda name: evidence[name])
+    bent = evidence["slope"] - evidence["mean"] > BENT
+    if kind == "slope" and not bent and evidence["mean"] > nothing:
+        kind = "mean"
     clear = evidence[kind] - nothing
     total = float(np.logaddexp.reduce([nothing, *evidence.values()]))
     probability = exp(max(evidence[kind], nothing) - total)

@@ -64,6 +64,18 @@ def test_a_large_change_of_one_parameter_is_none_of_another():
         assert sum("mean" not in each.text for each in found) >= 18
 
 
+def test_few_labels_after_a_step_are_no_slope():
+    """At most in 5 of 100, where a step is as likely to have been one."""
+    rng = np.random.default_rng(5)
+    kinds = [
+        explain(rng.normal(size=(60, 1)), rng.normal(size=(count, 1)) + 3.0).kind
+        for count in (4, 7, 10, 14)
+        for _ in range(50)
+    ]
+    assert kinds.count("slope") <= 10
+    assert kinds.count("mean") >= 180
+
+
 def test_constants_are_no_trouble_and_hide_no_change():
     rng = np.random.default_rng(10)
     before, after = rng.normal(size=(100, 2)), 4 + rng.normal(size=(50, 2))
