@@ -14,6 +14,7 @@ their rates, classes by their shares.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import exp, inf, isfinite, lgamma, log, sqrt
 from typing import Any, Literal, NamedTuple
 
@@ -147,10 +148,7 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     more = "mean" if clearly or evidence["mean"] > evidence["spread"] else "spread"
     alone = evidence[more]
     evidence[more] = float(np.logaddexp(evidence[more], both)) - log(2)
-    kind = max(evidence, key=lambda name: evidence[name])
-    bent = evidence["slope"] - evidence["mean"] > BENT
-    if kind == "slope" and not bent and evidence["mean"] > nothing:
-        kind = "mean"
+    kind = _kind(evidence, nothing)
     clear = evidence[kind] - nothing
     total = float(np.logaddexp.reduce([nothing, *evidence.values()]))
     probability = exp(max(evidence[kind], nothing) - total)
@@ -181,6 +179,13 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     if kind == more and both - alone > CLEAR:
         text = f"{text}; {second}"
     return clear, Explanation(text, kind, ends[0], ends[1], probability, size=size)
+
+
+def _kind(evidence: Mapping[str, float], nothing: float) -> str:
+    """The kind of highest evidence; a slope only where it is well ahead of a mean that changed."""
+    kind = max(evidence, key=lambda name: evidence[name])
+    bent = evidence["slope"] - evidence["mean"] > BENT or evidence["mean"] <= nothing
+    return "mean" if kind == "slope" and not bent else kind
 
 
 def _constant(old: float, new: float) -> tuple[float, Explanation]:

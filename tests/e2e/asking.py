@@ -12,6 +12,7 @@ import msgspec
 
 from service.api.openapi import EXAMPLES, all_examples
 from service.api.parsing.bodies import ARROW, BYTES
+from service.api.parsing.protobuf import PROTOBUF
 from service.models.catalogue import SHIPPED
 from tests.e2e import calling
 from tests.service.api.calls import request_of
@@ -86,11 +87,11 @@ def first_message(client, url):
 
 def answer_of(response):
     """An answer as an example has it."""
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    if kind in (BYTES, ARROW, PROTOBUF):
+        return "(bytes)"
     if not response.content:
         return msgspec.UNSET
-    kind = response.headers["content-type"].partition(";")[0]
-    if kind in (BYTES, ARROW):
-        return "(bytes)"
     return response.json() if kind == "application/json" else response.text
 
 

@@ -11,11 +11,15 @@ from urllib.parse import urlencode
 import jsonschema
 import msgspec
 import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
 from service import wire
 from service.api.app import create_app
-from service.api.openapi import all_examples
-from service.api.parsing.bodies import ARROW, BYTES
+from service.api.openapi import all_examples, of_call
+from service.api.parsing.bodies import ARROW, BYTES, JSON
 from service.api.parsing.protobuf import PROTOBUF
 from service.api.routes.table import CALLS, ApiCall
 from service.problems import PROBLEM_JSON, TYPE_PREFIX
@@ -60,7 +64,7 @@ def packed(table, **options):
 
 
 def request_of(example, snapshot, samples):
-    """The request of an example; a snapshot and a remote write are bytes that it does not have."""
+    """The request of an example, with bytes that it does not have: snapshots, messages."""
     call = BY_NAME[example.call]
     url = call.path.format(**example.path) + (f"?{example.query}" if example.query else "")
     headers = {"Content-Type": example.media} if call.has_body else {}
@@ -70,7 +74,12 @@ def request_of(example, snapshot, samples):
     elif example.body is not msgspec.UNSET:
         content = json.dumps(example.body).encode()
     if example.media == PROTOBUF:
-        headers, content = V2, version_2(samples)
+        if example.call == "write_metrics":
+            (form,) = (other.body for other in of_call("write_metrics") if other.media == JSON)
+            message = json_format.ParseDict(form, ExportMetricsServiceRequest())
+            content = message.SerializeToString()
+        else:
+            headers, content = V2, version_2(samples)
     if example.media == BYTES and call.has_body:
         content = snapshot
     if example.media == ARROW:
