@@ -397,7 +397,7 @@ async def test_changes_of_an_incident_are_one_delivery_and_those_that_join_it_an
         writer.raise_("s3", 1, confirmed_at=13)
         await until_async(lambda: len(receiver.calls) == 3)
         await until_async(lambda: not delivering.pending("h"))
-        assert delivering.counted("h") == [0, 5, 0, 0]
+        await until_async(lambda: delivering.counted("h") == [0, 5, 0, 0])
     began, other, grew = messages(receiver)
     when = "2024-05-01 12:00 UTC"
     assert began == ("incident.began", ["s0", "s1", "s2"], f"3 of 6 streams changed at {when}")

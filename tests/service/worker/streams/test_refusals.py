@@ -139,7 +139,7 @@ def test_settings_that_a_model_cannot_work_with_make_no_stream(bench):
     assert not any(stored.values())
 
 
-@pytest.mark.parametrize(("model", "most"), [("gaussian", 1302), ("averaged", 86)])
+@pytest.mark.parametrize(("model", "most"), [("gaussian", 1302), ("averaged", 72)])
 def test_the_work_of_an_answer_is_bounded(make_bench, monkeypatch, model, most):
     bench = make_bench()
     given = {"model": model, **WIDE}
