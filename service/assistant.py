@@ -42,6 +42,8 @@ INSTRUCTIONS = (
 )
 MOST = 100  # changes in an answer
 SUSPECTED = 10  # streams that are named when none is asked for
+NAMED = 20  # changes of a stream that are named by number alone
+OUTPUTS = 8  # numbers of a vector
 LEAST_EVIDENCE = 10.0  # observations in which chance gives as much
 NAMES = 1000  # streams among which the one that was meant is looked for
 SEED = 0  # of the paths of a forecast, so that a question asked twice has one answer
@@ -168,7 +170,7 @@ class Tools:
             wanted = [e for e in events if e.id == event]
         if not wanted:
             what = "no confirmed change" if event is None else f"no change {event}"
-            states = ", ".join(f"{e.id} ({e.state})" for e in events) or "none"
+            states = _last([f"{e.id} ({e.state})" for e in events]) or "none"
             return f"The stream {stream} has {what}. Its changes: {states}."
         return "\n".join(_explained(stream, wanted[0]))
 
@@ -350,7 +352,14 @@ def _confirmed(events: Sequence[Event]) -> str:
     starts = [event.start for event in events if event.state == "confirmed"]
     if not starts:
         return "no change"
-    return f"{_count(len(starts), 'change')}, from observation {', '.join(map(str, starts))}"
+    return f"{_count(len(starts), 'change')}, from observation {_last([*map(str, starts)])}"
+
+
+def _last(texts: Sequence[str]) -> str:
+    """Return the last of a list, and how many there are before them."""
+    left = len(texts) - NAMED
+    more = f" and {left} before" if left > 0 else ""
+    return ", ".join(texts[-NAMED:]) + more
 
 
 def _count(number: int, noun: str) -> str:
@@ -361,6 +370,8 @@ def _numbers(values: Numbers) -> str:
     if values is None:
         return "unknown"
     if isinstance(values, list):
-        texts = [_numbers(value) for value in values]
+        texts = [_numbers(value) for value in values[:OUTPUTS]]
+        if len(values) > OUTPUTS:
+            texts.append(f"{len(values) - OUTPUTS} more")
         return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
     return f"{values:.4g}"
