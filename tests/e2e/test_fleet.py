@@ -15,6 +15,7 @@ from tests.waiting import PATIENCE_S
 LEVELS = (0.0, 6.0, -3.0, 0.0)
 EACH = 30
 NOT_LISTED = ("delay", "kind", "time", "refined_at")
+STATES = ["suspected", "confirmed", "withdrawn"]
 START = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
@@ -46,15 +47,25 @@ def changes(client, prefix, **query):
 
 
 def recount(client, prefix):
-    """Every change of every stream by its own call, with times of its own history."""
+    """Every change of every stream by its own call, with times of its own history.
+
+    A start without a time has that of its arrival, of which the history has none.
+    """
     found = {}
     for each in client.get("/v1/streams", params={"prefix": prefix}).json()["streams"]:
         name = each["stream"]
         records = history(client, name)
-        for event in ask(client, "GET", f"{name}/changepoints")["events"]:
+        summary = ask(client, "GET", name)
+        page = ask(client, "GET", f"{name}/changepoints", params={"state": STATES})
+        for event in page["events"]:
             kept = {name: value for name, value in event.items() if name not in NOT_LISTED}
             if event["state"] != "withdrawn":
-                kept["start_time"] = records[event["start"]]["time"]
+                sent = records[event["start"]]["time"]
+                assert event["start_arrived"] == (sent is None)
+                if sent is None:
+                    assert summary["created"] <= event["start_time"] <= summary["updated"]
+                else:
+                    kept["start_time"] = sent
             for field in ("suspected", "confirmed"):
                 at = event[f"{field}_at"]
                 if at is not None and records[at]["time"] is not None:
@@ -65,9 +76,9 @@ def recount(client, prefix):
 
 def test_changes_are_those_of_each_stream_and_follow_feedback(http, fleet):
     expected = recount(http, fleet)
-    page = changes(http, fleet)
+    page = changes(http, fleet, state=STATES)
     assert (page["total"], page["cursor"], page["unreadable"]) == (len(expected), None, [])
-    for rows in (page["changes"], changes(http, fleet)["changes"]):
+    for rows in (page["changes"], changes(http, fleet, state=STATES)["changes"]):
         assert {(row["stream"], row["id"]) for row in rows} == expected.keys()
         for row in rows:
             of = expected[row["stream"], row["id"]]
@@ -76,34 +87,48 @@ def test_changes_are_those_of_each_stream_and_follow_feedback(http, fleet):
     assert len(confirmed) >= 15
     kinds = [row["explanation"]["kind"] for row in confirmed]
     assert kinds.count("mean") >= 0.8 * len(kinds), kinds
+    for row in confirmed:  # `before` begins at the change before
+        starts = [other["start"] for other in confirmed if other["stream"] == row["stream"]]
+        previous = max((start for start in starts if start < row["start"]), default=0)
+        assert row["before"]["count"] == row["start"] - previous, row
     judged = confirmed[3]
     assert judged["link"] == f"/#/streams/{judged['stream']}?at={judged['start']}"
     path = f"{judged['stream']}/changepoints/{judged['id']}"
     ask(http, "PUT", path, json={"change": False})
-    (row,) = [
-        row
-        for row in changes(http, fleet)["changes"]
-        if (row["stream"], row["id"]) == (judged["stream"], judged["id"])
-    ]
+    key = (judged["stream"], judged["id"])
+    rows = changes(http, fleet, state=STATES)["changes"]
+    (row,) = [row for row in rows if (row["stream"], row["id"]) == key]
     assert (row["state"], row["verdict"]) == ("withdrawn", False)
+    assert changes(http, fleet)["changes"] == [row for row in rows if row["state"] != "withdrawn"]
 
 
 def test_what_is_said_of_a_change_does_not_depend_on_when_it_was_asked(http, prefix):
-    """Labels that are no longer retained are not remembered by those who asked before."""
+    """It is of the labels that were retained 100 observations after its start, ever after."""
     rng = np.random.default_rng(3)
-    values = (np.repeat((0.0, 6.0), (60, 140)) + rng.normal(size=200)).tolist()
+    values = np.repeat((0.0, 6.0), (60, 240)) + rng.normal(size=300)
+    observations = [{"y": float(y), "time": time_of(0, seq)} for seq, y in enumerate(values)]
     asked, never = f"{prefix}asked", f"{prefix}never"
+
+    def of(name):
+        (event,) = ask(http, "GET", f"{name}/changepoints")["events"]
+        return event
+
     for name in (asked, never):
         ask(http, "PUT", name, 201, json=KNOWN | {"history": 150})
         for first in range(0, 200, 10):
-            post(http, name, values[first : first + 10])
+            post(http, name, observations[first : first + 10])
             if name == asked:
                 ask(http, "GET", f"{name}/changepoints")
-    (one,), (other,) = (
-        ask(http, "GET", f"{name}/changepoints")["events"] for name in (asked, never)
-    )
-    assert one["before"]["count"] == 10
-    assert one == other
+    one = of(asked)
+    assert (one["start"], one["start_time"]) == (60, time_of(0, 60))
+    assert one["before"]["count"] == 50  # from 10 on: at 159 it was explained for the last time
+    assert one["after"]["count"] == 100
+    assert one["before"]["mean"] == pytest.approx(values[10:60].mean(), rel=1e-4)
+    assert one == of(never)
+    for name in (asked, never):
+        post(http, name, observations[200:])
+        assert history(http, name)[0]["seq"] > 60
+        assert of(name) == one
 
 
 def when(row):
@@ -111,14 +136,15 @@ def when(row):
 
 
 def test_changes_are_filtered_and_the_newest_comes_first(http, fleet):
-    every = changes(http, fleet)["changes"]
+    every = changes(http, fleet, state=STATES)["changes"]
     assert [when(row) for row in every] == sorted(map(when, every), reverse=True)
     middle = (START + timedelta(days=3)).isoformat()
     one = f"{fleet}3"
+    evidence = sorted(row["evidence"] for row in every)[len(every) // 2]
     filters = {
         ("state", "confirmed"): lambda row: row["state"] == "confirmed",
         ("min_size", 5): lambda row: abs(row["size"] or 0) >= 5,
-        ("min_probability", 0.6): lambda row: row["probability"] >= 0.6,
+        ("min_evidence", evidence): lambda row: row["evidence"] >= evidence,
         ("since", middle): lambda row: when(row) >= datetime.fromisoformat(middle),
         ("until", middle): lambda row: when(row) < datetime.fromisoformat(middle),
         ("model", "poisson"): lambda row: False,
@@ -126,7 +152,7 @@ def test_changes_are_filtered_and_the_newest_comes_first(http, fleet):
         ("match", '{site="north"}'): lambda row: row["tags"]["site"] == "north",
     }
     for (name, value), fits in filters.items():
-        page = changes(http, fleet, **{name: value})
+        page = changes(http, fleet, **{"state": STATES, name: value})
         assert page["changes"] == [row for row in every if fits(row)], name
         assert page["total"] == len(page["changes"])
 

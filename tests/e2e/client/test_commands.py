@@ -12,6 +12,7 @@ import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner
 
+from moca_client.tables import describe_evidence
 from service.commands.main import app
 from tests.e2e.calling import KNOWN
 from tests.e2e.client.conftest import labels
@@ -207,12 +208,16 @@ def test_what_changed_in_a_file_of_many_streams_is_shown(moca, client, url, pref
     said = moca(*asked, "--plots", "1").stdout
     assert "3 of 4 streams changed; 360 observations, 3 confirmed changes" in " ".join(said.split())
     assert "pictures of 1 of 3 streams" in said
-    shown = {row[0]: row[2:6] for row in map(str.split, said.splitlines()) if len(row) == 7}
+    lines = [" ".join(line.split()) for line in said.splitlines()]
     for k in (1, 2, 3):
         event = client.stream(f"{prefix}{k}").last_event
-        places = (event.start, event.earliest, event.latest, event.confirmed_at)
         assert event.refined_at is not None
-        assert shown[f"{prefix}{k}"] == [*map(str, places)]
+        start = str(event.start)
+        if event.earliest != event.latest:
+            start += f" ({event.earliest}-{event.latest})"
+        rarely = describe_evidence(event.evidence)
+        assert event.sentence.startswith("mean rose by ")
+        assert f"{prefix}{k} {event.start} {start} {event.sentence} {rarely}" in lines
     names = {path.name for path in out.iterdir()}
     pictures = {"many.png", f"many-{prefix}3.png"}
     assert names == {"many-answers.csv", "many-answers.parquet", *pictures}

@@ -30,7 +30,8 @@ class PagedChanges:
             start_time=TIMES[place],
         )
         cursor = None if place == 2 else str(place)
-        return ChangesPage([change], 3, 1, None, cursor, self.damaged if place == 1 else [])
+        damaged = self.damaged if place == 1 else []
+        return ChangesPage([change], total=3, streams=3, cursor=cursor, unreadable=damaged)
 
 
 @pytest.fixture
