@@ -72,6 +72,23 @@ class Mover(NamedTuple):
     probability: float
 
 
+class Tagged(NamedTuple):
+    """How many streams there are, and how many of them have a value of a tag."""
+
+    streams: int
+    counts: Counter[Tag]
+
+    @classmethod
+    def of(cls, streams: Iterable[Mapping[str, str]]) -> Tagged:
+        """Count the tags of streams."""
+        every = list(streams)
+        return cls(len(every), Counter(tag for tags in every for tag in tags.items()))
+
+    def beside(self, other: Tagged) -> Tagged:
+        """Return the counts of these streams and others."""
+        return Tagged(self.streams + other.streams, self.counts + other.counts)
+
+
 class Incidents(NamedTuple):
     """Groups of changes, as indices of the beginnings, with what chance would show of them.
 
@@ -213,22 +230,18 @@ def _poisson_tail(least: int, mean: float) -> float:
     return min(1.0, total)
 
 
-def movers(changed: Iterable[Mapping[str, str]], fleet: Iterable[Mapping[str, str]]) -> list[Mover]:
+def movers(changed: Tagged, fleet: Tagged) -> list[Mover]:
     """Return the values of tags that an unlikely share of the changed streams has.
 
-    fleet: tags of all streams, those that changed among them. The likeliest come last.
+    fleet: all streams, those that changed among them. The likeliest come last.
     """
-    of_changed = [list(tags.items()) for tags in changed]
-    of_all = [list(tags.items()) for tags in fleet]
-    counted: Counter[Tag] = Counter(tag for tags in of_changed for tag in tags)
-    everywhere: Counter[Tag] = Counter(tag for tags in of_all for tag in tags)
     unlikely = []
-    for (name, value), count in counted.items():
-        streams = everywhere[name, value]
-        tail = _hypergeometric_tail(count, len(of_all), streams, len(of_changed))
-        probability = min(1.0, tail * len(everywhere))
+    for (name, value), count in changed.counts.items():
+        streams = fleet.counts[name, value]
+        tail = _hypergeometric_tail(count, fleet.streams, streams, changed.streams)
+        probability = min(1.0, tail * len(fleet.counts))
         if count > 1 and probability <= UNLIKELY:
-            expected = len(of_changed) * streams / len(of_all)
+            expected = changed.streams * streams / fleet.streams
             unlikely.append(Mover(name, value, count, streams, expected, probability))
     unlikely.sort(key=lambda mover: (mover.probability, -mover.changed, mover.tag, mover.value))
     return unlikely[:MOST_MOVERS]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
 
-from model_core.incidents import DAY_S
+from model_core.incidents import DAY_S, Tagged
 from service import wire
 from service.store.changes import TIMEOUT_S, ChangeFeed
 from service.store.reads import AsyncStore
@@ -34,7 +34,7 @@ class IncidentFeed:
         self._changes = changes
         self._thread = thread
         self._reading = asyncio.Lock()
-        self._fleet = Fleet({}, 0, [])
+        self._fleet = Fleet({}, 0, [], Tagged.of([]))
         self._fresh_until = 0.0
         self._last: tuple[list[Id], Fleet, FoundIncidents] | None = None
 
@@ -74,7 +74,9 @@ class IncidentFeed:
                 read, damaged = await loop.run_in_executor(self._thread, _members, blobs)
                 members |= read
                 unreadable += damaged
-            self._fleet = Fleet(members, streams, unreadable)
+            tags = [member.tags for member in members.values()]
+            tagged = await loop.run_in_executor(self._thread, Tagged.of, tags)
+            self._fleet = Fleet(members, streams, unreadable, tagged)
             ended = time.monotonic()
             self._fresh_until = ended + max(FRESH_S, SHARE * (ended - began))
             return self._fleet

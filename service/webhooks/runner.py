@@ -288,7 +288,8 @@ class Runner:
             ((number, event),) = raised.items()
             return notice_of(number, event, self._hook.console_url)
         fleet = await self._incidents.fleet()
-        shown = rendering.incident(incident, shared(incident.changes, fleet.members), fleet.streams)
+        movers = shared(incident.changes, fleet.members, fleet.tagged)
+        shown = rendering.incident(incident, movers, fleet.streams)
         first_ms = min(event.at_ms for event in raised.values())
         new = {event.change_id for event in raised.values()}
         grew = any(

@@ -12,6 +12,7 @@ from model_core.incidents import (
     ByChance,
     Moment,
     Mover,
+    Tagged,
     incidents,
     moment,
     movers,
@@ -33,11 +34,12 @@ class Member(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """All streams. members: by name, of at most MOST_STREAMS."""
+    """All streams. members: by name, of at most MOST_STREAMS; tagged: their tags."""
 
     members: dict[str, Member]
     streams: int
     unreadable: list[str]
+    tagged: Tagged
 
     def false_alarms_per_day(self, usual: float) -> float:
         """False alarms to expect of all streams, where nothing changes.
@@ -118,16 +120,24 @@ def find(changes: Sequence[FoundChange], fleet: Fleet) -> FoundIncidents:
     )
 
 
-def shared(changes: Sequence[FoundChange], members: Mapping[str, Member]) -> list[Mover]:
+def shared(
+    changes: Sequence[FoundChange], members: Mapping[str, Member], tagged: Tagged
+) -> list[Mover]:
     """Return what the streams of some changes have in common that others of these have not.
 
-    Tags of a stream that is gone are those of its change.
+    tagged: tags of the members. Those of a stream that is gone are those of its change.
     """
-    tags = {name: member.tags for name, member in members.items()}
+    gone: dict[str, dict[str, str]] = {}
+    present: dict[str, dict[str, str]] = {}
     for change in changes:
-        tags.setdefault(change.stream, change.raised.tags)
-    changed = sorted({change.stream for change in changes})
-    return movers([tags[stream] for stream in changed], tags.values())
+        member = members.get(change.stream)
+        if member is None:
+            gone.setdefault(change.stream, change.raised.tags)
+        else:
+            present[change.stream] = member.tags
+    lost = Tagged.of(gone.values())
+    changed = Tagged.of(present.values()).beside(lost)
+    return movers(changed, tagged.beside(lost) if gone else tagged)
 
 
 def _beginning(change: FoundChange, fleet: Fleet, usual: float) -> Beginning:

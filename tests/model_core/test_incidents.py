@@ -14,6 +14,7 @@ from model_core.incidents import (
     DAY_S,
     RARE_PER_DAY,
     Beginning,
+    Tagged,
     by_chance,
     incidents,
     moment,
@@ -145,14 +146,14 @@ def test_the_tail_of_a_count_is_scipys(least, mean):
 
 def test_movers_name_what_the_changed_streams_share():
     fleet = [{"region": "eu" if i < 10 else "us", "host": f"h{i}"} for i in range(208)]
-    (mover,) = movers(fleet[:10], fleet)
+    (mover,) = movers(Tagged.of(fleet[:10]), Tagged.of(fleet))
     assert (mover.tag, mover.value, mover.changed, mover.streams) == ("region", "eu", 10, 10)
     assert mover.expected == pytest.approx(100 / 208)
     looked_at = 2 + 208
     assert mover.probability == pytest.approx(looked_at / comb(208, 10))
-    assert movers(fleet[5:15:4], fleet) == []  # one of eu, and two of us
-    assert movers([], fleet) == []
-    assert movers(fleet, fleet) == []  # what all have is no finding
+    assert movers(Tagged.of(fleet[5:15:4]), Tagged.of(fleet)) == []  # one of eu, and two of us
+    assert movers(Tagged.of([]), Tagged.of(fleet)) == []
+    assert movers(Tagged.of(fleet), Tagged.of(fleet)) == []  # what all have is no finding
 
 
 def test_movers_are_as_unlikely_as_all_choices_say():
@@ -160,7 +161,7 @@ def test_movers_are_as_unlikely_as_all_choices_say():
     for changed in (4, 5):
         choices = list(combinations(range(12), changed))
         tail = sum(sum(i < 4 for i in choice) >= 4 for choice in choices) / len(choices)
-        (mover,) = movers(fleet[:changed], fleet)
+        (mover,) = movers(Tagged.of(fleet[:changed]), Tagged.of(fleet))
         assert (mover.value, mover.changed) == ("a", 4)
         assert mover.probability == pytest.approx(2 * tail)
 
@@ -170,7 +171,8 @@ def test_movers_of_streams_drawn_at_random_are_rare():
     values = rng.integers(0, 8, (300, 6))
     fleet = [{f"t{j}": str(value) for j, value in enumerate(row)} for row in values]
     drawn = [rng.choice(300, 20, replace=False) for _ in range(400)]
-    shown = sum(bool(movers([fleet[i] for i in rows], fleet)) for rows in drawn)
+    every = Tagged.of(fleet)
+    shown = sum(bool(movers(Tagged.of([fleet[i] for i in rows]), every)) for rows in drawn)
     assert shown / 400 <= 0.05
 
 

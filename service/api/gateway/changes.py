@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from moca_client.responses import ChangesPage, Mover, StreamChange, Timeline
+from model_core.incidents import Tagged
 from service import wire
 from service.api.gateway.reads import SortedCursor, from_store, without
 from service.problems import CorruptState
@@ -177,7 +178,8 @@ def _movers(fitting: Sequence[FoundChange], query: ChangesQuery, fleet: Fleet) -
         for name, member in fleet.members.items()
         if query.contains in name and event_filter.lets_stream(name, member.model, member.tags)
     }
-    return [Mover(*mover) for mover in shared(fitting, members)]
+    tagged = Tagged.of(member.tags for member in members.values())
+    return [Mover(*mover) for mover in shared(fitting, members, tagged)]
 
 
 def _timeline(fitting: Sequence[FoundChange], query: ChangesQuery, now_s: float) -> Timeline | None:

@@ -102,4 +102,5 @@ def _fitting(
 
 
 def _rendered(incident: FoundIncident, fleet: Fleet) -> responses.Incident:
-    return rendering.incident(incident, shared(incident.changes, fleet.members), fleet.streams)
+    movers = shared(incident.changes, fleet.members, fleet.tagged)
+    return rendering.incident(incident, movers, fleet.streams)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from model_core.incidents import Tagged
 from service.wire import Event
 from service.wire.change_index import ChangeIndex
 from service.wire.event_entries import FeedEntry, Id, Raised
@@ -28,7 +29,7 @@ def index_of(*entries):
 
 def fleet_of(*names, per_day=1440.0):
     members = {name: Member("gaussian", {"site": name[0]}, per_day, 10_000.0) for name in names}
-    return Fleet(members, len(members), [])
+    return Fleet(members, len(members), [], Tagged.of(m.tags for m in members.values()))
 
 
 def test_the_id_of_an_incident_stays_while_streams_join_and_each_member_leads_to_it():
@@ -58,10 +59,13 @@ def test_false_alarms_add_up_over_the_fleet():
         "young": Member("gaussian", {}, None, 10_000.0),
         "by time": Member("gaussian", {}, 1e6, 0.0),  # its rule has no alarm period
     }
-    assert Fleet(members, 4, []).false_alarms_per_day(usual=2000.0) == pytest.approx(1.2)
+    assert Fleet(members, 4, [], fleet.tagged).false_alarms_per_day(usual=2000.0) == pytest.approx(
+        1.2
+    )
 
 
 def test_streams_that_are_gone_are_among_those_that_share():
     changes = index_of(*[raised(f"x{i}", 2) for i in range(6)])
-    (mover,) = shared(changes, fleet_of(*[f"y{i}" for i in range(60)]).members)
+    fleet = fleet_of(*[f"y{i}" for i in range(60)])
+    (mover,) = shared(changes, fleet.members, fleet.tagged)
     assert (mover.tag, mover.value, mover.changed, mover.streams) == ("site", "x", 6, 6)
