@@ -85,7 +85,10 @@ class FoundIncidents(NamedTuple):
 
     def by_change(self) -> dict[str, str]:
         """Return the id of the incident of every change that has one."""
-        return {id_: found.id for found in self.incidents for id_ in found.change_ids}
+        ids: dict[str, str] = {}
+        for incident in self.incidents:
+            ids |= dict.fromkeys(incident.change_ids, incident.id)
+        return ids
 
     def of(self, id_: str) -> FoundIncident | None:
         """Return the incident that has a change of this id."""

@@ -6,7 +6,7 @@ from model_core.incidents import Tagged
 from service.wire import Event
 from service.wire.change_index import ChangeIndex
 from service.wire.event_entries import FeedEntry, Id, Raised
-from service.wire.incidents import Fleet, Member, find, shared
+from service.wire.incidents import Fleet, FoundIncident, Member, find, shared
 
 MS = 1_714_564_800_000
 MINUTE_MS = 60_000
@@ -46,6 +46,18 @@ def test_the_id_of_an_incident_stays_while_streams_join_and_each_member_leads_to
         assert all(found.of(entry.change_id) is incident for entry in joined)
     assert ids == {raised("a5", 2).change_id}
     assert find(index_of(*joined), fleet).of("0" * 12) is None
+
+
+def test_the_id_of_an_incident_is_looked_for_once(monkeypatch):
+    """It is that of the first of its changes, which may be thousands."""
+    names = [f"a{i}" for i in range(50)]
+    found = find(index_of(*[raised(name, 2) for name in names]), fleet_of(*names))
+    (incident,) = found.incidents
+    first = incident.id
+    looked = []
+    monkeypatch.setattr(FoundIncident, "id", property(lambda own: looked.append(own) or first))
+    assert found.by_change() == dict.fromkeys(incident.change_ids, first)
+    assert len(looked) == 1
 
 
 def test_a_change_that_is_not_confirmed_is_part_of_none():
