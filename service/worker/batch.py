@@ -497,7 +497,7 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
 def _by_slab(
     work: Iterable[tuple[StreamQueue, Run]],
 ) -> list[tuple[Slab, list[tuple[StreamQueue, Run]]]]:
-    """Group runs by slab, so many at once that their answers wait in little memory."""
+    """Group runs by slab."""
     groups: dict[int, tuple[Slab, list[tuple[StreamQueue, Run]]]] = {}
     for queue, run in work:
         groups.setdefault(id(run.rest.slab), (run.rest.slab, []))[1].append((queue, run))

@@ -4,7 +4,17 @@ import random
 
 import pytest
 
-from service.wire import Configure, Observation, Observe
+from service.wire import (
+    Configure,
+    Delete,
+    EventFeedback,
+    Observation,
+    Observe,
+    RunLength,
+    SegmentHistory,
+    SetBelief,
+    WhatIf,
+)
 from service.worker.filtering import quiet
 from tests.service.worker.conftest import BAD
 from tests.service.worker.filtering.test_series import Refusing
@@ -91,6 +101,68 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length):
     assert after_crash[0] == one_by_one[0]
     for part in ("records", "anomalies", "feed"):
         assert after_crash[1][part] == one_by_one[1][part]
+
+
+OTHERS = [
+    lambda name, rng: Configure(name, {"anomaly_alarm": rng.choice([None, 0.9, 0.99])}),
+    lambda name, rng: Configure(name, {"min_size": rng.choice([0.0, 3.0]), "min_duration": 4}),
+    lambda name, rng: Configure(name, {"confirm_after": rng.choice([1, 5])}),
+    lambda name, rng: Configure(name, {"false_alarm_every": rng.choice([20.0, 1e6])}),
+    lambda name, rng: Configure(name, {"history": 64, "max_hypotheses": rng.choice([2, 25])}),
+    lambda name, rng: Configure(name, {"label_window": rng.choice([0, 3])}),
+    lambda name, rng: Delete(name),
+    lambda name, rng: EventFeedback(name, rng.random() < 0.5, event=rng.randint(1, 3)),
+    lambda name, rng: Observe(name, [Observation(pending=True)]),
+    lambda name, rng: Observe(name, [Observation(1.0)], seq=rng.randrange(200)),
+    lambda name, rng: RunLength(name),
+    lambda name, rng: SegmentHistory(name),
+    lambda name, rng: SetBelief(name, [(0, 0.5), (3, 0.5)], changepoint=0.5),
+    lambda name, rng: WhatIf(name, {"anomaly_alarm": 0.9}),
+]
+
+
+def mixed(seed):
+    """Entries of commands of all kinds, most of them observations."""
+    rng = random.Random(seed)
+    levels = dict.fromkeys(STREAMS, 0.0)
+    for _ in range(25):
+        entry = []
+        for _ in range(16):
+            name = rng.choice(STREAMS)
+            if rng.random() < 0.1:
+                entry.append(rng.choice(OTHERS)(name, rng))
+                continue
+            if rng.random() < 0.2:
+                levels[name] = rng.gauss(0.0, 6.0)
+            count = rng.choice([1, 1, 1, 2, 9, 70])
+            seen = [Observation(rng.gauss(levels[name], 1.0)) for _ in range(count)]
+            key = rng.choice([None, None, "a", "b"])
+            entry.append(Observe(name, seen, key=key, digest=key and rng.choice("de")))
+        yield entry
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_so_are_they_among_commands_of_all_kinds(make_bench, monkeypatch, seed):
+    """Also where the alarm period follows the pace, and after crashes."""
+
+    def outcomes(db):
+        bench = make_bench(db=db, partitions=1, checkpoint_every=48)
+        bench.now_ms = 1_700_000_000_000
+        bench.quiet_days = 0.05
+        answers = []
+        for at, entry in enumerate(mixed(seed)):
+            bench.now_ms += 900_000
+            answers += [(outcome.status, outcome.body) for outcome in bench.send(*entry)]
+            if at % 8 == 7:
+                bench.crash()
+        raised = [entry.raised for entry in bench.feed()]
+        feeds = [[event for event in raised if event.stream == name] for name in STREAMS]
+        return answers, [bench.stored(name) for name in STREAMS], feeds
+
+    by_columns = outcomes(0)
+    monkeypatch.setattr(quiet, "rest_of", lambda stream: None)
+    assert outcomes(1) == by_columns
+    assert {200, 204, 409, 422} <= {status for status, _ in by_columns[0]}
 
 
 @pytest.mark.parametrize("at", [0, 5])
