@@ -497,8 +497,12 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
 def _by_slab(
     work: Iterable[tuple[StreamQueue, Run]],
 ) -> list[tuple[Slab, list[tuple[StreamQueue, Run]]]]:
-    """Group runs by slab."""
+    """Group runs by slab, as many as are stepped at once."""
     groups: dict[int, tuple[Slab, list[tuple[StreamQueue, Run]]]] = {}
     for queue, run in work:
         groups.setdefault(id(run.rest.slab), (run.rest.slab, []))[1].append((queue, run))
-    return list(groups.values())
+    return [
+        (slab, group[i : i + slab.step_rows])
+        for slab, group in groups.values()
+        for i in range(0, len(group), slab.step_rows)
+    ]

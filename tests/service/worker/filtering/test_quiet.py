@@ -182,3 +182,20 @@ def test_what_the_filter_refuses_is_refused(make_bench, monkeypatch, at):
     assert bench.head("a").seq == 60 + at
     (answer,) = bench.observe("a", [1.0])
     assert answer["seq"] == 60 + at
+
+
+def test_as_many_are_stepped_at_once_as_other_observations(make_bench, monkeypatch):
+    bench = make_bench(partitions=1)
+    for name in STREAMS:
+        bench.ask(Configure(name, {"model": "gaussian"}), status=201)
+        bench.observe(name, [float(i % 3) for i in range(60)])
+    (slab,) = bench.worker.engine._slabs.values()
+    monkeypatch.setattr(slab, "step_rows", 4)
+    sizes = []
+    advance = quiet.advance
+    monkeypatch.setattr(
+        quiet, "advance", lambda slab, runs: (sizes.append(len(runs)), advance(slab, runs))[1]
+    )
+    outcomes = bench.send(*(Observe(name, [Observation(1.0)]) for name in STREAMS))
+    assert [outcome.status for outcome in outcomes] == [200] * len(STREAMS)
+    assert sizes == [4, 2]
