@@ -62,7 +62,9 @@ def explained(
     before = _labelled(labels[max(reach(event) - first, 0) : start])
     after = _labelled(labels[start : min(until - first, start + AFTER)])
     kind = LABELS[model.label]
-    explanation = Explanation(BY_INPUTS) if model.x_dim else explain(before, after, kind)
+    explanation = None
+    if event.state == "confirmed":  # milliseconds, which most suspicions are not worth
+        explanation = Explanation(BY_INPUTS) if model.x_dim else explain(before, after, kind)
     at = event.start - end
     return event._replace(
         before=_moments(before, kind),
