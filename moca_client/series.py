@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from moca_client.times import Axis, BadTime, time_axis
+from moca_client.times import Axis, BadTime, finite, time_axis
 
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
 SAMPLED = 20  # lines of a file that show what is between its cells
@@ -235,7 +235,7 @@ def _read_csv(file: Path) -> _Table:
         return _Table({}, None)
     names = [cell.strip() for cell in lines[0][1]]
     first = names if delimiter == "," else [cell.replace(",", ".") for cell in names]
-    if all(_finite(cell) is not None for cell in first):
+    if all(finite(cell) is not None for cell in first):
         # No header: a single column of numbers is the label, several get their positions.
         names = ["y"] if len(names) == 1 else [str(place + 1) for place in range(len(names))]
         body = lines
@@ -319,23 +319,12 @@ def is_missing(cell: Any) -> bool:
     return isinstance(cell, str) and cell.strip().lower() in MISSING
 
 
-def _finite(cell: Any) -> float | None:
-    """A cell as a number; None if it is none, or not finite. A truth value is none."""
-    if isinstance(cell, bool):
-        return None
-    try:
-        value = float(cell)
-    except (TypeError, ValueError):
-        return None
-    return value if math.isfinite(value) else None
-
-
 def _number(table: _Table, row: int, name: str) -> float | None:
     """Value of a cell; None when it is empty."""
     cell = table.columns[name][row]
     if is_missing(cell):
         return None
-    value = _finite(cell)
+    value = finite(cell)
     if value is None:
         problem = "not finite" if str(cell).lower().lstrip("+-")[:3] == "inf" else "not a number"
         hint = _categories(table, name)
@@ -347,7 +336,7 @@ def _categories(table: _Table, name: str) -> str:
     """Return how a column of text can be labels; empty: it has numbers, or too many texts."""
     present = [cell for cell in table.columns[name] if not is_missing(cell)]
     texts = list(dict.fromkeys(map(str, present)))
-    if len(texts) > MOST_CLASSES or any(_finite(cell) is not None for cell in present):
+    if len(texts) > MOST_CLASSES or any(finite(cell) is not None for cell in present):
         return ""
     return (
         f"; {name!r} has {len(texts)} categories ({listed(texts)}): number them from 0, and choose "
@@ -417,7 +406,7 @@ def _numeric(table: _Table, taken: set[str | None]) -> list[str]:
 
     def fits(cells: Sequence[Any]) -> bool:
         present = [cell for cell in cells if not is_missing(cell)]
-        return bool(present) and all(_finite(cell) is not None for cell in present)
+        return bool(present) and all(finite(cell) is not None for cell in present)
 
     return [name for name, cells in table.columns.items() if name not in taken and fits(cells)]
 

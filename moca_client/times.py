@@ -52,7 +52,7 @@ def time_axis(cells: Sequence[Any], name: str, time_format: str | None = None) -
         return _datetime_axis(
             [_formatted(cells, row, time_format) for row in range(len(cells))], name
         )
-    numbers = [_number(cell) for cell in cells]
+    numbers = [finite(cell) for cell in cells]
     if all(value is not None for value in numbers):
         return _numeric_axis([value for value in numbers if value is not None], name)
     if moment_of(cells[0]) is None:
@@ -66,7 +66,7 @@ def time_axis(cells: Sequence[Any], name: str, time_format: str | None = None) -
     return _datetime_axis(moments, name)
 
 
-def _number(cell: Any) -> float | None:
+def finite(cell: Any) -> float | None:
     """A cell as a finite number; a truth value is none."""
     if isinstance(cell, bool):
         return None

@@ -66,7 +66,7 @@ def names() -> Iterator[str]:
 
 
 def missing(path: str) -> str:
-    """Return the page for a path that there is nothing at."""
+    """Return the page for an unknown path."""
     return MISSING.format(root="../" * (path.count("/") - 1) or "./", path=escape(path))
 
 

@@ -32,7 +32,7 @@ from service.wire import tags
 NAMES = {"service.name": "job", "service.instance.id": "instance"}
 # Attributes of a resource that tell of a program's start: with them it would begin other streams.
 LEFT_OUT = ("process.", "telemetry.")
-NO_VALUE = 1  # flag of a point that only says that there is none
+NO_VALUE = 1  # flag of a point without a value
 NS_PER_MS = 1_000_000
 VALUES = ("string_value", "bool_value", "int_value", "double_value")
 OTHERS = ("histogram", "exponential_histogram", "summary")

@@ -1,4 +1,4 @@
-// An address that there is no page for, in words.
+// The page for an unknown address.
 
 import { fill, h } from "./dom.js";
 

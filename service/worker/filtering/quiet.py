@@ -15,7 +15,6 @@ import numpy as np
 
 from moca_client.responses import Predictive
 from model_core import readout
-from model_core.labels import LARGEST
 from model_core.readout import Readout
 from model_core.stream import explained
 from model_core.stream.columns import Columns
@@ -27,6 +26,7 @@ from service.wire import Observation, Record
 from service.worker.filtering.pipeline import advance_head, measure
 from service.worker.streams import answers, calibration_metrics, step_inputs
 from service.worker.streams.stream import Stream
+from service.worker.streams.validation import plain_number
 
 
 class Rest(NamedTuple):
@@ -99,8 +99,7 @@ def rest_of(stream: Stream) -> Rest | None:
 
 def plain(seen: Observation) -> bool:
     """Whether an observation is a number that every stream of one takes, and nothing else."""
-    y = seen.y
-    if type(y) is not float or not -LARGEST <= y <= LARGEST or seen.x:
+    if not plain_number(seen):
         return False
     return seen.elapsed is None and seen.changepoint is None and not seen.pending
 

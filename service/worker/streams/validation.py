@@ -90,11 +90,13 @@ def plain(
     """Whether all are single numbers that any stream of the model takes; otherwise check each."""
     if model.label != "real" or dimensions.x_dim != 0 or dimensions.y_dim != 1:
         return False
-    for seen in observations:
-        y = seen.y
-        if type(y) is not float or not -LARGEST <= y <= LARGEST or seen.x:
-            return False
-    return True
+    return all(map(plain_number, observations))
+
+
+def plain_number(seen: Observation) -> bool:
+    """Whether a label is a number that any stream of one takes, and there is no input."""
+    y = seen.y
+    return type(y) is float and -LARGEST <= y <= LARGEST and not seen.x
 
 
 def check_inputs(inputs: list[list[float]], field: str, x_dim: int | None) -> None:
