@@ -79,13 +79,13 @@ def test_a_tail_that_no_filter_takes_breaks_its_stream_alone(eager, request):
 
 def test_signs_of_life_while_a_warm_up_ends(eager):
     """One for each observation that is replayed: they may be many."""
-    eager.ask(Configure("a", {"warmup": 200}), status=201)
-    eager.observe("a", [float(i % 7) for i in range(199)], part=100)
+    eager.ask(Configure("a", {"warmup": 60}), status=201)
+    eager.observe("a", [float(i % 7) for i in range(59)])
     ticks = []
     eager.worker.engine.tick = lambda: ticks.append(None)
     eager.observe("a", [1.0])
     assert eager.head("a").warm
-    assert len(ticks) >= 200
+    assert len(ticks) >= 60
 
 
 def test_what_a_refused_label_was_expected_to_be(eager):
