@@ -5,7 +5,8 @@
 -- ARGV: batch number, observations in it, bound on observations waiting, payload, ms to remember,
 --       checksums of the payload, '1' where it may have been appended before
 -- Answers {entry id or false when full, observations waiting}; {false, -1} where it is not known
--- whether it was appended.
+-- whether it was appended. A refusal of what may have been sent before is remembered, as entry '-':
+-- an earlier try that the store comes to later is refused as well.
 local append, meta, log = KEYS[1], KEYS[2], KEYS[3]
 local number, count, bound = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -26,18 +27,23 @@ if seen then
       return {false, -1}
     end
   elseif tonumber(last) == number then
-    return {entry, waiting}
+    return {entry ~= '-' and entry, waiting}
   elseif tonumber(last) > number then
     return redis.error_reply('MOCA batch ' .. ARGV[1] .. ' came after batch ' .. last)
   end
 end
 
+local function remember(entry)
+  local text = ARGV[1] .. ' ' .. entry
+  redis.call('SET', append, text .. ' ' .. check_of(text), 'PX', ARGV[5])
+end
+
 if waiting + count > bound then
+  if ARGV[7] == '1' then remember('-') end
   return {false, waiting}
 end
 
 local entry = redis.call('XADD', log, '*', 'b', ARGV[4], 'c', ARGV[6])
 redis.call('HSET', meta, 'in', string.format('%.0f', appended + count))
-local text = ARGV[1] .. ' ' .. entry
-redis.call('SET', append, text .. ' ' .. check_of(text), 'PX', ARGV[5])
+remember(entry)
 return {entry, waiting + count}

@@ -92,6 +92,17 @@ async def test_a_full_partition_refuses_until_work_is_done(redis_client, appende
     assert len(left(redis_client)) == 3
 
 
+async def test_a_refused_repeat_stays_refused(redis_client, appender, log, make):
+    """The store may come to the first try later, as a server does that was stopped."""
+    full = await appender.append(P, 0, 10, b"a")
+    assert await appender.append(P, 1, 1, b"b", repeated=True) == Appended(None, 10)
+    log.commit([make(log.acquire(P), Offset(full.entry, DONE), done=10)])
+    assert await appender.append(P, 1, 1, b"b") == Appended(None, 0)
+    assert await appender.append(P, 1, 1, b"b", repeated=True) == Appended(None, 0)
+    assert left(redis_client) == []
+    assert (await appender.append(P, 2, 1, b"b")).waiting == 1
+
+
 async def test_scripts_are_loaded_again_when_forgotten(redis_client, appender, log, make):
     await appender.append(P, 0, 1, b"a")
     (first,) = left(redis_client)
