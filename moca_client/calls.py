@@ -54,6 +54,8 @@ _changes = as_type(responses.ChangesPage)
 _incidents = as_type(responses.IncidentsPage)
 _incident = as_type(responses.IncidentDetail)
 _feedback = as_type(responses.Verdict)
+_exclusion = as_type(responses.Exclusion)
+_incident_exclusion = as_type(responses.IncidentExclusion)
 _history = as_type(responses.HistoryPage)
 _models = as_type(responses.Models)
 _model = as_type(responses.ModelDetail)
@@ -368,6 +370,22 @@ def report_change(stream: str, start: int) -> Call[responses.Verdict]:
     path = path_of(stream, "/changepoints")
     body = {"start": start}
     return _change("POST", path, body, _feedback, Repeat.HARMLESS)
+
+
+def exclude(
+    stream: str, event: int | None, start: int | None, end: int | None, excluded: bool
+) -> Call[responses.Exclusion]:
+    """Exclude observations from learning, or have them count again; idempotent."""
+    given = {"event": event, "start": start, "end": end, "excluded": excluded}
+    body = {name: value for name, value in given.items() if value is not None}
+    return _change("POST", path_of(stream, "/exclusions"), body, _exclusion, Repeat.HARMLESS)
+
+
+def exclude_incident(id_: str, excluded: bool) -> Call[responses.IncidentExclusion]:
+    """Exclude the changes of an incident from learning, or have them count again; idempotent."""
+    path = f"/v1/incidents/{quote(id_, safe='')}/exclusions"
+    body = {"excluded": excluded}
+    return _change("POST", path, body, _incident_exclusion, Repeat.HARMLESS)
 
 
 def history(stream: str, start: int | None, limit: int) -> Call[responses.HistoryPage]:

@@ -159,6 +159,11 @@ EventEvidence = Annotated[
 ]
 
 
+ExcludedChange = Annotated[
+    bool, doc("whether it was excluded from learning: the regime before it goes on")
+]
+
+
 class Event(Response):
     """An event, a change or an anomaly; `start` and the `_at` fields are `seq` positions."""
 
@@ -199,6 +204,7 @@ class Event(Response):
     before: Before = sent(None)
     after: RegimeStatistics | None = sent(None)
     explanation: Why = sent(None)
+    excluded: ExcludedChange = sent(False)
 
 
 Suspected = Annotated[Event | None, doc("the suspected change")]
@@ -525,6 +531,7 @@ class StreamChange(Response, kw_only=True):
     verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
         None
     )
+    excluded: ExcludedChange = sent(False)
     evidence: EventEvidence = sent(None)
     sentence: Sentence = sent("")
     before: Before = sent(None)
@@ -649,6 +656,34 @@ class Verdict(Response):
     event: Event
 
 
+class Exclusion(Response):
+    """Observations from `start` to before `end` that were excluded from learning, or included."""
+
+    stream: str
+    seq: int
+    start: int
+    end: int
+    excluded: bool
+    events: Annotated[list[Event], doc("confirmed changes that were marked, or are not any more")]
+
+
+class IncidentExclusion(Response):
+    """What became of each change of an incident; streams that failed are as they were."""
+
+    incident: str
+    excluded: bool
+    streams: list[Exclusion]
+    failed: list[Problem]
+
+
+class RecordedExclusion(Response):
+    """Why an observation was excluded from learning."""
+
+    window: Annotated[str | None, doc("of the calendar that it was in; null: by a request")] = sent(
+        None
+    )
+
+
 class RecordedSupervision(Response):
     """Supervision sent with an observation."""
 
@@ -687,6 +722,9 @@ class Recorded(Response):
     recent_change_probability: float | None = sent(None)
     anomaly: Anomaly = sent(None)
     run_length: MostProbable | None = sent(None)
+    excluded: Annotated[RecordedExclusion | None, doc("from learning; null: it counted")] = sent(
+        None
+    )
     regime: Typical = None
 
 

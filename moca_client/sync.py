@@ -27,10 +27,12 @@ from moca_client.responses import (
     Action,
     Answer,
     Changepoints,
+    Exclusion,
     Gap,
     HistoryPage,
     Incident,
     IncidentDetail,
+    IncidentExclusion,
     ModelDetail,
     ModelSummary,
     Overview,
@@ -399,6 +401,27 @@ class Client:
     def report_change(self, stream: str, start: int) -> Verdict:
         """Report a missed changepoint; `start` is the first observation of the new regime."""
         return self.call(calls.report_change(stream, start))
+
+    def exclude(
+        self,
+        stream: str,
+        *,
+        event: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        excluded: bool = True,
+    ) -> Exclusion:
+        """Exclude observations from learning: the regime before them goes on after them.
+
+        They begin with a change, by its `event`, or at `start`, and end before `end`: by default
+        where the next confirmed change begins, or with the last one so far. excluded: False: they
+        count again.
+        """
+        return self.call(calls.exclude(stream, event, start, end, excluded))
+
+    def exclude_incident(self, id: str, *, excluded: bool = True) -> IncidentExclusion:
+        """Exclude the changes of an incident from learning, as `exclude` does each of them."""
+        return self.call(calls.exclude_incident(id, excluded))
 
     def history(
         self, stream: str, *, start: int | None = 0, limit: int = 500

@@ -61,6 +61,7 @@ class Readout(NamedTuple):
             self.start_totals if quantity else None,
             self.evidence,
             *self._likely_starts(seq),
+            labelled=self.log_score == self.log_score,
         )
 
     def _likely_starts(self, seq: int) -> tuple[int | None, int | None, float | None]:

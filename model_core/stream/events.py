@@ -67,6 +67,7 @@ class Event(NamedTuple):
     start_time: str | None = None  # of the first observation after it, as it was sent with one
     start_ms: int | None = None  # else when that was accepted, since 1970
     evidence: float | None = None  # of a change, when it entered this state
+    excluded: bool = False  # from learning, on request: the regime before it goes on
 
     @property
     def sentence(self) -> str:
@@ -84,8 +85,8 @@ class Event(NamedTuple):
 
     @property
     def news(self) -> bool:
-        """Whether it is in another state: not a better estimate of a start alone."""
-        return self.state != "confirmed" or self.refined_at is None
+        """Whether it is in another state: no better estimate of a start, and not excluded since."""
+        return not self.excluded and (self.state != "confirmed" or self.refined_at is None)
 
 
 def restored(fields: Sequence[Any]) -> Event:
@@ -143,7 +144,7 @@ class Reading(NamedTuple):
     start: MAP run start, with its `probability`. previous_start: where the best path before it
     starts. totals: count, sums and sums of squares of all labels; start_totals: those before
     `start`; both None where labels are no quantities. evidence: of a change since what is settled.
-    earliest to coverage: as of an event.
+    earliest to coverage: as of an event. labelled: whether the observation had a label.
     """
 
     seq: int
@@ -157,6 +158,7 @@ class Reading(NamedTuple):
     earliest: int | None = None
     latest: int | None = None
     coverage: float | None = None
+    labelled: bool = True
 
 
 class Shift(NamedTuple):
@@ -193,7 +195,12 @@ def track(state: Track, reading: Reading, settings: StreamSettings) -> tuple[Tra
 
 
 def _confirmed(state: Track, event: Event, reading: Reading, settings: StreamSettings) -> bool:
-    """Whether the settings have a suspected change confirmed by now."""
+    """Whether the settings have a suspected change confirmed by now.
+
+    Nothing is confirmed at an observation without a label, which is no evidence.
+    """
+    if not reading.labelled:
+        return False
     if settings.threshold:
         enough = reading.evidence >= settings.threshold
     else:

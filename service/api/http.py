@@ -32,6 +32,7 @@ from fastapi import FastAPI, Header, Path
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -85,6 +86,7 @@ LIGHT_PACKED = 1024  # bytes that are unpacked at once
 LIGHT_COPY = 1 << 20
 MAX_MEMBERS = 64  # of a gzip body; each costs a copy of the rest
 AT_ONCE = 32  # answers sent in one piece
+RERUNS_AT_ONCE = 16  # that one request waits for; a worker computes one at a time
 T = TypeVar("T")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 RAW: set[Handler] = set()  # endpoints that are called with the bare request
@@ -128,6 +130,13 @@ _other_types = {
 _observations = re.compile(r"/v1/(?:streams/([^/]+)/)?observations").fullmatch
 _acceptable_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
 _random_bits = Random().getrandbits  # ids are no secrets, and have to be cheap
+
+
+class Rerun(NamedTuple):
+    """Result of one of several reruns: the answer, or a problem document."""
+
+    answer: bytes
+    problem: dict[str, Any] | None = None
 
 
 class Context(NamedTuple):
@@ -598,6 +607,22 @@ class ListResponse(Response):
 async def submit(request: Request, command: Command) -> Response:
     """Submit a command; return its outcome."""
     return outcome_response(await context_of(request).gateway.submit(command))
+
+
+async def submit_reruns(context: Context, commands: Sequence[Command]) -> list[Rerun]:
+    """Submit a rerun of each of several streams, a few at a time; returns their results."""
+    room = asyncio.Semaphore(RERUNS_AT_ONCE)
+
+    async def rerun(command: Command) -> Rerun:
+        async with room:
+            try:
+                outcome = await context.gateway.submit(command)
+            except ServiceError as error:
+                return Rerun(b"", error.document())
+        body = outcome.body[-1] if outcome.body else b""
+        return Rerun(b"", from_json(body)) if outcome.status >= 400 else Rerun(body)
+
+    return await asyncio.gather(*map(rerun, commands))
 
 
 class Rendered(Response):

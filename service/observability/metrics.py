@@ -170,6 +170,11 @@ STAGE_DURATION = _histogram(
 
 # --- worker ---------------------------------------------------------------------------------
 
+EXCLUDED = _counter(
+    "moca_excluded_observations_total",
+    "Observations excluded from learning: `planned`, in a window of the calendar, or by `request`.",
+    ["reason"],
+)
 OBSERVATIONS = _counter(
     "moca_observations_total",
     "Observations by outcome: applied, duplicate, refused, fault, quarantined.",
@@ -365,6 +370,8 @@ for _reason in (*_REASONS, "memory_short", "event_streams"):
     LOAD_SHED.labels(_reason)
 for _outcome in ("applied", "duplicate", "refused", "fault", "quarantined"):
     OBSERVATIONS.labels(_outcome)
+for _reason in ("planned", "request"):
+    EXCLUDED.labels(_reason)
 
 
 def observe_all(histogram: Histogram, values: Sequence[float]) -> None:

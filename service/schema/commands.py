@@ -175,6 +175,33 @@ class ChangeForm(Form):
     start: Seq = Field(description="`seq` of the first observation of the new regime")
 
 
+class ExclusionForm(Form):
+    """Observations to exclude from learning, or to have count again."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"event": 3}, {"start": 412, "end": 480}]}
+    )
+
+    event: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(
+        None, description="the change that they begin with; or else `start`"
+    )
+    start: Seq | None = Field(None, description="`seq` of the first of them")
+    end: Seq | None = Field(
+        None,
+        description="`seq` of the first that is none of them; default: the start of the next "
+        "confirmed change, or all so far",
+    )
+    excluded: StrictBool = Field(True, description="false: they count again")
+
+
+class IncidentExclusionForm(Form):
+    """Whether the changes of an incident are excluded from learning."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"excluded": True}]})
+
+    excluded: StrictBool = Field(True, description="false: they count again")
+
+
 class OverviewQuery(Form):
     """Query of the overview of streams."""
 

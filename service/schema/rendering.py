@@ -24,6 +24,7 @@ from moca_client.responses import (
     Mover,
     Predictive,
     Recorded,
+    RecordedExclusion,
     RecordedSupervision,
     RegimeStatistics,
     RunLengthProbability,
@@ -101,16 +102,18 @@ def record(stored: wire.Record) -> Recorded:
         predictive = of_classes(stored.probabilities)
     elif stored.mean is not None:
         predictive = of_numbers(stored.mean, stored.variance, stored.quantiles)
+    excluded = stored.excluded
+    supervision = stored.changepoint if excluded is None else excluded.changepoint
     belief: list[RunLengthProbability] | None = None
     if stored.belief_override is not None:
         belief = [{"run_length": r, "probability": p} for r, p in stored.belief_override]
     return Recorded(
         seq=stored.seq,
-        y=stored.y,
+        y=stored.posted,
         x=stored.x,
         time=stored.time,
         elapsed=stored.elapsed,
-        supervision=None if stored.changepoint is None else RecordedSupervision(stored.changepoint),
+        supervision=None if supervision is None else RecordedSupervision(supervision),
         belief=belief,
         hazard=cast(Any, stored.hazard),  # the same in JSON
         outlier_rate=stored.outlier_rate,
@@ -123,6 +126,7 @@ def record(stored: wire.Record) -> Recorded:
         anomaly=stored.anomaly,
         run_length=_most_probable(stored.map_run_length),
         regime=regime(stored.regime),
+        excluded=None if excluded is None else RecordedExclusion(excluded.window),
     )
 
 
@@ -271,7 +275,7 @@ def around(change: StreamChange, records: Sequence[wire.Record]) -> ValuesAround
     output = 0
     if change.explanation is not None and change.explanation.kind != "share":
         output = change.explanation.output or 0
-    values = [wire.numbers(record.y)[output : output + 1] for record in records]
+    values = [wire.numbers(record.posted)[output : output + 1] for record in records]
     times = [record.time for record in records]
     return ValuesAround(
         records[0].seq,

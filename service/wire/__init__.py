@@ -26,6 +26,7 @@ from service.wire.commands import (
     Delete,
     Envelope,
     EventFeedback,
+    Exclude,
     Expire,
     Import,
     Ingest,
@@ -35,6 +36,7 @@ from service.wire.commands import (
     Observation,
     Observe,
     Outcome,
+    PlannedSpan,
     Predict,
     RunLength,
     SegmentHistory,
@@ -44,6 +46,7 @@ from service.wire.commands import (
 )
 from service.wire.records import (
     ChangedHead,
+    Excluded,
     Head,
     IdempotencyRecord,
     Labelled,
@@ -71,6 +74,8 @@ __all__ = [
     "PendingSettings",
     "Envelope",
     "Event",
+    "Exclude",
+    "Excluded",
     "Expire",
     "Head",
     "StoredHindsight",
@@ -84,6 +89,7 @@ __all__ = [
     "Observe",
     "Outcome",
     "Pace",
+    "PlannedSpan",
     "Predict",
     "READ_ONLY",
     "BACKGROUND",
@@ -122,7 +128,7 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 10  # of all that the store and backups hold; one of another format is refused
+FORMAT = 11  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

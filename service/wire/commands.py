@@ -19,6 +19,7 @@ class Observation(Struct, omit_defaults=True, gc=False):
     elapsed: float | None = None
     changepoint: float | None = None  # supervision: P(regime changed just before this one)
     pending: bool = False  # its label is to come
+    planned: str | None = None  # window of the calendar that it is in, entered by the worker
 
 
 class Observe(Struct, tag="observe", omit_defaults=True, gc=False):
@@ -112,6 +113,20 @@ class EventFeedback(Struct, tag="verdict", omit_defaults=True):
     start: int | None = None
 
 
+class Exclude(Struct, tag="exclude", omit_defaults=True):
+    """Exclude observations from learning, or have those of a span count again.
+
+    They begin with an event's start, or at `start`. Without `end` they go on to the next confirmed
+    change, or else to the last observation.
+    """
+
+    stream: str
+    excluded: bool = True
+    event: int | None = None
+    start: int | None = None
+    end: int | None = None  # the first that is none of them
+
+
 class WhatIf(Struct, tag="what_if", omit_defaults=True):
     """Rerun what is retained under other settings; changes nothing."""
 
@@ -153,12 +168,14 @@ Command = (
     | RunLength
     | SetBelief
     | EventFeedback
+    | Exclude
     | WhatIf
     | SegmentHistory
     | Move
     | Import
 )
-BACKGROUND = (EventFeedback, WhatIf, SegmentHistory, Move)  # go through all that is retained
+# These go through all that is retained.
+BACKGROUND = (EventFeedback, Exclude, WhatIf, SegmentHistory, Move)
 READ_ONLY = (
     Predict,
     Act,
@@ -166,6 +183,15 @@ READ_ONLY = (
     WhatIf,
     SegmentHistory,
 )  # change nothing of the stream, and need no answer past their deadline
+
+
+class PlannedSpan(Struct, array_like=True, frozen=True, gc=False):
+    """One occurrence of a window of the calendar, from `start_ms` to before `end_ms`."""
+
+    window: str
+    match: tuple[str, ...]  # selectors of streams, one of which has to fit; none: all streams
+    start_ms: int
+    end_ms: int
 
 
 class Envelope(Struct, array_like=True, gc=False):
@@ -181,6 +207,8 @@ class Envelope(Struct, array_like=True, gc=False):
     # Days between two false alarms of a stream that states no rule of confirmation; 0: not known
     # by now; None: such a stream has the default.
     quiet_days: float | None = None
+    # Of the calendar, where an observation of the command is in any.
+    planned: list[PlannedSpan] | None = None
 
 
 class LogEntry(Struct, array_like=True, gc=False):

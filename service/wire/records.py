@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Raw, Struct, convert
+from msgspec.structs import replace
 
 from model_core.stream.events import Track, Watch
 from model_core.stream.state import SeasonPeriods, StatedMoments, TypicalRegime
@@ -157,8 +158,23 @@ class ChangedHead(Struct, array_like=True, gc=False):
     changed_probability: float | None = None
 
 
+class Excluded(Struct, array_like=True, frozen=True, gc=False):
+    """What an observation that is excluded from learning was posted with.
+
+    window: of the calendar that it was in; None: excluded by a request.
+    """
+
+    y: Label
+    changepoint: float | None = None
+    window: str | None = None
+
+
 class Record(Struct, array_like=True, gc=False):
-    """One applied observation: raw inputs, the settings it met, and its compact answer."""
+    """One applied observation: raw inputs, the settings it met, and its compact answer.
+
+    Of one that is excluded from learning the label is missing, and certainly no change: all that
+    reads records leaves the belief as it was. What was posted is in `excluded`.
+    """
 
     seq: int
     y: Label
@@ -184,6 +200,26 @@ class Record(Struct, array_like=True, gc=False):
     offset: float = 0.0  # season that the filter's label is less of
     regime: TypicalRegime | None = None
     accepted_ms: int | None = None  # when it was accepted, where it has no time
+    excluded: Excluded | None = None
+
+    @property
+    def posted(self) -> Label:
+        """The label as it was posted, though it may be excluded from learning."""
+        return self.y if self.excluded is None else self.excluded.y
+
+    def exclude(self, window: str | None = None) -> Record:
+        """Return it excluded from learning; as it is, where it is already."""
+        if self.excluded is not None:
+            return self
+        kept = Excluded(self.y, self.changepoint, window)
+        return replace(self, y=None, changepoint=0.0, excluded=kept)
+
+    def include(self) -> Record:
+        """Return it as it was posted."""
+        if self.excluded is None:
+            return self
+        kept = self.excluded
+        return replace(self, y=kept.y, changepoint=kept.changepoint, excluded=None)
 
 
 class Labelled(Struct, array_like=True, gc=False):

@@ -30,7 +30,7 @@ from service.wire import (
     timestamps,
 )
 from service.worker.commands.dispatch import control, observed, usable
-from service.worker.filtering import delayed_labels, events, quiet
+from service.worker.filtering import calendar, delayed_labels, events, quiet
 from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.filtering.quiet import Run
 from service.worker.filtering.resampling import resampled
@@ -134,7 +134,7 @@ class CommandBatch:
         at = queue.at
         if type(command) is not Observe or queue.awake or not command.observations:
             return None
-        if command.belief or answers.detailed(command):
+        if command.belief or answers.detailed(command) or task.envelope.planned is not None:
             return None
         if at == 0 and (command.seq is not None or not all(map(quiet.plain, command.observations))):
             return None
@@ -253,10 +253,12 @@ class CommandBatch:
         while queue.tasks:
             task = queue.tasks[0]
             try:
-                if queue.at == 0 and isinstance(task.envelope.command, Ingest):
+                if queue.at == 0 and isinstance(task.envelope.command, Observe):
                     # From the command as received: a task may be applied again.
+                    task.command = calendar.marked(queue.stream, task.envelope)
+                if queue.at == 0 and isinstance(task.command, Ingest):
                     usable(queue.stream)
-                    task.command = self._ingested(queue, task, task.envelope.command)
+                    task.command = self._ingested(queue, task, task.command)
                 if isinstance(task.command, Observe):
                     empty = not task.command.observations
                     if empty or (queue.at == 0 and self._is_repeat(queue, task, task.command)):
@@ -416,6 +418,8 @@ class CommandBatch:
                 records[-1].accepted_ms = now_ms
             else:
                 last_time = timestamps.seconds(seen.time)
+            if seen.planned is not None:
+                records[-1] = records[-1].exclude(seen.planned)
         records[0].belief_override = head.belief_override
         return records
 

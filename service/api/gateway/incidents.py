@@ -47,21 +47,26 @@ class IncidentPages:
 
     async def one(self, id_: str, query: IncidentQuery) -> responses.IncidentDetail:
         """Return the incident that has a change of this id; raises NotFound."""
-        found = await from_store(self._incidents.found(), bound=False)
-        incident = found.of(id_)
-        if incident is None:
-            raise NotFound(f"no incident {id_!r} is retained; see GET /v1/incidents")
+        incident = await self.found(id_)
         largest_first = sorted(
             incident.changes, key=lambda change: (-magnitude(change), change.stream)
         )
         rows, unreadable = await self._changes.described(largest_first, query.around)
         for row in rows:
             row.incident = incident.id
-        rendered = _rendered(incident, found.fleet)
+        rendered = _rendered(incident, await from_store(self._incidents.fleet(), bound=False))
         members = {name: getattr(rendered, name) for name in rendered.__struct_fields__}
         return responses.IncidentDetail(
             **members, changes=rows, unreadable=without(unreadable, "incident")
         )
+
+    async def found(self, id_: str) -> FoundIncident:
+        """Return the incident that has a change of this id, as it was found; raises NotFound."""
+        found = await from_store(self._incidents.found(), bound=False)
+        incident = found.of(id_)
+        if incident is None:
+            raise NotFound(f"no incident {id_!r} is retained; see GET /v1/incidents")
+        return incident
 
     async def of_changes(self, ids: Set[str]) -> list[responses.Incident]:
         """Return the incidents that changes of these ids are part of."""

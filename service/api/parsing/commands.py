@@ -20,6 +20,7 @@ from service.problems import FieldError, InvalidField
 from service.schema.commands import (
     ActionForm,
     BeliefForm,
+    ExclusionForm,
     PredictionForm,
     WhatIfForm,
 )
@@ -109,6 +110,12 @@ class CommandParser:
         if form.belief is not None:
             pairs = [(hypothesis.run_length, hypothesis.probability) for hypothesis in form.belief]
         return wire.SetBelief(stream, pairs, form.changepoint, form.seq)
+
+    def exclusion(self, stream: str, form: ExclusionForm) -> wire.Exclude:
+        """Return a request to exclude observations from learning."""
+        if (form.event is None) == (form.start is None):
+            _raise([FieldError("body", "expected `event` or `start`, one of them")])
+        return wire.Exclude(stream, form.excluded, form.event, form.start, form.end)
 
     def what_if(self, stream: str, form: WhatIfForm) -> wire.WhatIf:
         """Return a what-if request."""

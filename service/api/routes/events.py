@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import Query
@@ -12,9 +12,17 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moca_client.responses import Exclusion, IncidentExclusion
 from moca_client.tables import change_lines
 from service import wire
-from service.api.http import Context, LastEventId, StreamPath, context_of, json_response
+from service.api.http import (
+    Context,
+    LastEventId,
+    StreamPath,
+    context_of,
+    json_response,
+    submit_reruns,
+)
 from service.api.parsing.bodies import CSV
 from service.api.routes.streams import head_of
 from service.api.sse.connections import EventStream
@@ -22,6 +30,7 @@ from service.api.sse.events import Subscription
 from service.api.sse.observations import Follower, differs
 from service.observability import metrics
 from service.problems import FieldError, InvalidField, StreamReplaced
+from service.schema.commands import IncidentExclusionForm
 from service.schema.queries import (
     ChangesQuery,
     EventsQuery,
@@ -40,6 +49,7 @@ SEND_TIMEOUT_S = 30.0  # a consumer that takes nothing for longer is cut off, an
 EVERYTHING = "0"
 ALL_OBSERVATIONS = "-1"
 _encode = msgspec.json.Encoder().encode
+_exclusion = msgspec.json.Decoder(Exclusion).decode
 _cursor = re.compile(r"(-1|[0-9]{1,16})(?:@([0-9]{1,10}))?").fullmatch
 
 
@@ -78,6 +88,31 @@ async def get_incident(
 ) -> Response:
     """Return an incident with its changes: by its id, or that of any incident it has absorbed."""
     answer = await context_of(request).incidents.one(incident, query)
+    return json_response(_encode(answer))
+
+
+async def exclude_incident(
+    request: Request, incident: str, form: IncidentExclusionForm
+) -> Response:
+    """Exclude the changes of an incident from learning: each of its streams is rerun without.
+
+    As `POST /v1/streams/{stream}/exclusions` with each of the changes. A stream that fails is
+    named with the reason; the others are done.
+    """
+    context = context_of(request)
+    found = await context.incidents.found(incident)
+    commands = [
+        wire.Exclude(change.stream, form.excluded, event=change.event.id)
+        for change in found.changes
+    ]
+    reruns = await submit_reruns(context, commands)
+    failed: list[Any] = [
+        {**rerun.problem, "stream": command.stream}
+        for command, rerun in zip(commands, reruns, strict=True)
+        if rerun.problem is not None
+    ]
+    done = [_exclusion(rerun.answer) for rerun in reruns if rerun.problem is None]
+    answer = IncidentExclusion(found.id, form.excluded, done, failed)
     return json_response(_encode(answer))
 
 

@@ -13,7 +13,7 @@ from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersio
 from moca_client.stream_settings import Hazard
 from service import wire
 from service.api.gateway.reads import from_store
-from service.api.http import Context, ModelPath, context_of, json_response
+from service.api.http import Context, ModelPath, context_of, json_response, submit_reruns
 from service.models.canary import Canary
 from service.models.catalogue import Model
 from service.problems import (
@@ -21,12 +21,10 @@ from service.problems import (
     FieldError,
     InvalidField,
     NotFound,
-    ServiceError,
     UnknownModel,
 )
 from service.schema.commands import CanaryForm, MovesForm
 
-AT_ONCE = 16  # concurrent reruns; a worker runs one at a time
 _encode = msgspec.json.Encoder().encode
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(ModelVersion)}
 
@@ -103,20 +101,12 @@ async def move_streams(request: Request, form: MovesForm) -> Response:
     """Move streams to another model, selected by id prefix, page by page."""
     context = context_of(request)
     names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def move(stream: str) -> dict[str, Any] | None:
-        async with room:
-            try:
-                outcome = await context.gateway.submit(wire.Move(stream, form.model))
-            except ServiceError as error:
-                return error.document()
-            return msgspec.json.decode(outcome.body[-1]) if outcome.status >= 400 else None
-
-    problems = await asyncio.gather(*map(move, names))
-    pairs = list(zip(names, problems, strict=True))
-    moved = [name for name, problem in pairs if problem is None]
-    failed: list[Any] = [{**refusal, "stream": name} for name, refusal in pairs if refusal]
+    reruns = await submit_reruns(context, [wire.Move(name, form.model) for name in names])
+    pairs = list(zip(names, reruns, strict=True))
+    moved = [name for name, rerun in pairs if rerun.problem is None]
+    failed: list[Any] = [
+        {**rerun.problem, "stream": name} for name, rerun in pairs if rerun.problem
+    ]
     return json_response(_encode(Moves(moved, failed, cursor)))
 
 

@@ -32,6 +32,7 @@ from service.schema import rendering
 from service.schema.commands import (
     BeliefForm,
     ChangeForm,
+    ExclusionForm,
     ModelForm,
     OverviewQuery,
     VerdictForm,
@@ -85,6 +86,15 @@ async def judge(
 async def report_change(request: Request, stream: StreamPath, form: ChangeForm) -> Response:
     """Report a missed changepoint; the stream is rerun with it."""
     return await submit(request, wire.EventFeedback(stream, True, start=form.start))
+
+
+async def exclude(request: Request, stream: StreamPath, form: ExclusionForm) -> Response:
+    """Exclude observations from learning; the stream is rerun without them.
+
+    The regime before them goes on after them, as if their labels were missing. Confirmed changes
+    among them, or where they end, are marked `excluded`.
+    """
+    return await submit(request, context_of(request).command_parser.exclusion(stream, form))
 
 
 async def get_snapshot(request: Request, stream: StreamPath) -> Response:

@@ -284,6 +284,13 @@ CALLS = (
         (*FEEDBACK, problems.UnknownEvent),
     ),
     ApiCall(
+        "POST",
+        f"{STREAM}/exclusions",
+        streams.exclude,
+        responses.Exclusion,
+        (*FEEDBACK, problems.UnknownEvent),
+    ),
+    ApiCall(
         "GET",
         f"{STREAM}/changepoints",
         reads.changepoints,
@@ -341,6 +348,14 @@ CALLS = (
         "/v1/incidents/{incident}",
         events.get_incident,
         responses.IncidentDetail,
+        (problems.InvalidField, problems.NotFound),
+        tag="events",
+    ),
+    ApiCall(
+        "POST",
+        "/v1/incidents/{incident}/exclusions",
+        events.exclude_incident,
+        responses.IncidentExclusion,
         (problems.InvalidField, problems.NotFound),
         tag="events",
     ),

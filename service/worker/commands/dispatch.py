@@ -29,6 +29,7 @@ from service.wire import (
     Delete,
     Envelope,
     EventFeedback,
+    Exclude,
     Expire,
     Head,
     Import,
@@ -291,6 +292,13 @@ def _verdict(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None
     task.body = [answer]
 
 
+def _exclude(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
+    assert isinstance(task.command, Exclude)
+    now_ms = task.envelope.time_ms
+    answer = yield from rerun_commands.exclude(engine, stream, task.command, now_ms)
+    task.body = [answer]
+
+
 def _what_if(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
     assert isinstance(task.command, WhatIf)
     answer = yield from rerun_commands.what_if(engine, stream, task.command)
@@ -328,6 +336,7 @@ _RUN: dict[type, Callable[[Engine, Stream, CommandTask], None]] = {
 }
 _RERUN: dict[type, Callable[[Engine, Stream, CommandTask], Iterator[None]]] = {
     EventFeedback: _verdict,
+    Exclude: _exclude,
     WhatIf: _what_if,
     SegmentHistory: _segment_history,
     Move: _move,

@@ -325,7 +325,7 @@ def _reconciled(
     own: the stream's events. needed: ids there without which the rerun could not go on.
     """
     by_id: dict[int, Event] = {}
-    free = [other for other in own.values() if other.state != "withdrawn"]
+    free = [other for other in own.values() if other.state != "withdrawn" and not other.excluded]
     after = max((other.start for other in free), default=-1)
     for event in events:
         if event.state == "withdrawn":

@@ -1,4 +1,4 @@
-"""Reruns that clients ask for: a verdict on a change, other settings tried, another model."""
+"""Reruns that clients ask for: feedback, exclusion from learning, other settings or models."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from msgspec.structs import replace
 from moca_client import responses
 from moca_client.responses import BeliefAfter
 from model_core.stream.segmentation import NEAR
+from service.observability import metrics
 from service.problems import NotRetained, UnknownEvent, WarmingUp
 from service.schema import rendering
 from service.wire import (
     Event,
     EventFeedback,
+    Exclude,
     Head,
     Move,
     Observation,
@@ -56,22 +58,11 @@ def apply_feedback(
     and after it is one regime.
     """
     head = stream.live()
-    if stream.slab is None or head.seq == 0:
-        raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
-    records = retained(stream, engine.store, engine.settings.max_replay)
+    records = _retained(engine, stream)
     events = stream.events(engine.store)
-    event = None
-    if command.event is not None:
-        event = events.get(command.event)
-        if event is None:
-            raise UnknownEvent(f"the stream has no event {command.event}")
+    event = _event(events, command.event)
     start = event.start if event is not None else command.start or 0
-    first = records[0].seq if records else head.seq
-    if not first < start < head.seq:
-        raise NotRetained(
-            f"start {start} is outside the retained range {first + 1}-{head.seq - 1}",
-            first=first,
-        )
+    _check_retained(records, start, head.seq)
     supervision = _supervision(command.change, start, event, events, head)
     records = seasons.known_now(stream, records, head.settings.seasonal)
     records = [
@@ -86,6 +77,81 @@ def apply_feedback(
     kept = _judged(engine, stream, command, event, start)
     answer = responses.Verdict(stream.name, stream.live().seq, rendering.event(kept))
     return msgspec.json.encode(answer)
+
+
+def _retained(engine: Engine, stream: Stream) -> list[Record]:
+    """What is retained of a stream that has a belief; raises WarmingUp of another."""
+    seq = stream.live().seq
+    if stream.slab is None or seq == 0:
+        raise WarmingUp(f"the stream has no belief yet at seq {seq}", seq=seq)
+    return retained(stream, engine.store, engine.settings.max_replay)
+
+
+def _event(events: dict[int, Event], id_: int | None) -> Event | None:
+    """The event of this id; None where none is asked for. Raises UnknownEvent."""
+    if id_ is None:
+        return None
+    if id_ not in events:
+        raise UnknownEvent(f"the stream has no event {id_}")
+    return events[id_]
+
+
+def _check_retained(records: Sequence[Record], start: int, seq: int) -> None:
+    """Raise NotRetained for a start that a rerun of these records cannot be corrected at."""
+    first = records[0].seq if records else seq
+    if not first < start < seq:
+        raise NotRetained(
+            f"start {start} is outside the retained range {first + 1}-{seq - 1}", first=first
+        )
+
+
+def exclude(engine: Engine, stream: Stream, command: Exclude, now_ms: int) -> Steps[bytes]:
+    """Exclude observations from learning, or have them count again: answer to the request.
+
+    The regime before the excluded ones goes on after them. Changes of these observations stay what
+    they were, marked as excluded; a suspicion of now ends where they were all there was to it.
+    """
+    seq = stream.live().seq
+    records = _retained(engine, stream)
+    events = stream.events(engine.store)
+    event = _event(events, command.event)
+    start = event.start if event is not None else command.start or 0
+    _check_retained(records, start, seq)
+    end = _end(command, start, events, seq)
+    first = records[0].seq
+    span = slice(start - first, end - first)
+    changed = [record.exclude() if command.excluded else record.include() for record in records]
+    records[span] = changed[span]
+    records = seasons.known_now(stream, records, stream.live().settings.seasonal)
+    corrected = yield from rerun.corrected(engine, stream, records)
+    lasting = [one.start for one in corrected.events.values() if one.state == "confirmed"]
+    marked = []
+    for own in events.values():
+        alone = all(abs(own.start - other) > NEAR for other in lasting)
+        concerned = own.state == "confirmed" and start <= own.start <= end
+        if concerned and own.excluded != (command.excluded and alone):
+            marked.append(own._replace(excluded=not own.excluded))
+    # Not raised yet: where they count again, the rerun may have moved them.
+    stream.keep_events(marked)
+    rerun.adopt(engine, stream, corrected, now_ms, also=None if command.excluded else start)
+    present = stream.events(engine.store)
+    marked = [present[own.id] for own in marked]
+    stream.raise_events(marked, None)
+    metrics.EXCLUDED.labels("request").inc(end - start if command.excluded else 0)
+    answer = responses.Exclusion(
+        stream.name, seq, start, end, command.excluded, [rendering.event(own) for own in marked]
+    )
+    return msgspec.json.encode(answer)
+
+
+def _end(command: Exclude, start: int, events: dict[int, Event], seq: int) -> int:
+    """The first observation after those that a request is for; raises NotRetained."""
+    if command.end is None:
+        later = [one.start for one in events.values() if one.state == "confirmed"]
+        return min((other for other in later if other > start), default=seq)
+    if not start < command.end <= seq:
+        raise NotRetained(f"end {command.end} is outside the range {start + 1}-{seq}")
+    return command.end
 
 
 def _supervision(

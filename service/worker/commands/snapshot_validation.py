@@ -65,6 +65,12 @@ def check(engine: Engine, snapshot: StreamSnapshot) -> None:
         where = f"observation {seq}: "
         check_observation(observation, where, dimensions.x_dim, dimensions.after(observation).y_dim)
         check_label(observation, where, model)
+        if isinstance(observation, Record) and observation.excluded is not None:
+            if observation.y is not None:
+                raise BadSnapshot(f"{where}excluded from learning, and has a label")
+            posted = observation.include()
+            check_observation(posted, where, dimensions.x_dim, dimensions.after(posted).y_dim)
+            check_label(posted, where, model)
 
 
 def _check_kept(snapshot: StreamSnapshot) -> None:
@@ -193,7 +199,8 @@ def _check_record(record: Record) -> None:
     _check_rates(PendingSettings(record.seq + 1, record.hazard, record.outlier_rate, None))
     _range("elapsed", record.elapsed, 0, math.inf)
     _range("previous start", record.previous_start, -1, max(record.seq - 1, 0))
-    _range("supervision", record.changepoint or 0.0, 0, 1)
+    for stated in (record, record.excluded):
+        _range("supervision", (stated and stated.changepoint) or 0.0, 0, 1)
     _check_override(record.belief_override, record.seq)
     _range("season", record.offset, -LARGEST, LARGEST)
     _check_regime(record.regime)
@@ -216,6 +223,7 @@ def _check_override(stated: list[tuple[int, float]] | None, seq: int) -> None:
 def _check_pending(seen: Observation) -> None:
     stated = msgspec.to_builtins(seen)
     changepoint = stated.pop("changepoint", None)
+    stated.pop("planned", None)
     supervision = {} if changepoint is None else {"supervision": {"changepoint": changepoint}}
     try:
         form = msgspec.convert(

@@ -182,7 +182,7 @@ def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) 
     supervision = seen.changepoint
     if supervision is None and seq == head.seq:
         supervision = head.pending_supervision
-    return Record(
+    record = Record(
         seq=seq,
         y=seen.y,
         x=seen.x,
@@ -195,6 +195,7 @@ def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) 
         offset=stream.offset(seq - head.seq),
         accepted_ms=head.updated_ms if seen.time is None else None,
     )
+    return record if seen.planned is None else record.exclude(seen.planned)
 
 
 def keep_met(engine: Engine, head: Head) -> None:

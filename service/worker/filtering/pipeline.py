@@ -146,6 +146,8 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         answer.enter(taken)
         advance_head(head, record, record.log_score if taken.warm else None)
         stream.put(record)
+        if record.excluded is not None:
+            metrics.EXCLUDED.labels("planned").inc()
         if not taken.warm:
             stream.buffer = [*stream.buffer, record]
 

@@ -149,6 +149,13 @@ WRONG = {
         "query.belief": ["perhaps"],
         "header.idempotency-key": ["", "a b", "é", "k" * 201, "a\tb"],
     },
+    "exclude": {
+        "body.event": [0, 1.5],
+        "body.start": [-1],
+        "body.end": ["1"],
+        "body.excluded": [1],
+    },
+    "exclude_incident": {"body.excluded": [0]},
     "changepoints": {"query.kind[0]": ["point"], "query.wait": ["perhaps"]},
     "list_changes": {
         "query.match[0]": ['{a=~"(("}'],

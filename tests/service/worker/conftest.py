@@ -49,6 +49,7 @@ class Bench:
         self.now_ms = NOW_MS
         self.default_model = "gaussian"
         self.quiet_days = None
+        self.planned = None  # windows of the calendar that are in force
         self._script = Script("append")
         self._read, self._answers = {}, {}  # of the results, by partition
         self._worker: Worker | None = None
@@ -114,6 +115,7 @@ class Bench:
                 default_model=self.default_model,
                 command=command,
                 quiet_days=self.quiet_days,
+                planned=self.planned,
             )
             for n, command in zip(numbers, commands, strict=True)
         ]

@@ -8,8 +8,10 @@ import torch
 from service.wire import (
     Configure,
     EventFeedback,
+    Exclude,
     Move,
     Observation,
+    Observe,
     Predict,
     RunLength,
     SetBelief,
@@ -17,6 +19,7 @@ from service.wire import (
 )
 from service.worker.commands import rerun
 from service.worker.filtering.history import retained
+from tests.service.worker.conftest import Trouble
 from tests.service.worker.kinds import KINDS, configure, publish, series
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.01}
@@ -226,6 +229,170 @@ def test_feedback_on_what_is_not_there_changes_nothing(bench):
         assert bench.stored("a") == before
     for start in (1, 79):
         bench.ask(EventFeedback("a", change=True, start=start))
+
+
+# --- exclusion from learning --------------------------------------------------------------------
+
+
+def confirmed(bench, stream):
+    return [each for each in bench.events(stream) if each.state == "confirmed"]
+
+
+def frozen(labels, start, end):
+    """As if what is excluded were missing, and certainly no change."""
+    seen = [Observation(y=y) for y in labels]
+    return [*seen[:start], *[Observation(changepoint=0.0)] * (end - start), *seen[end:]]
+
+
+@pytest.mark.parametrize("model", ["gaussian", "averaged"])
+def test_the_regime_before_an_excluded_change_goes_on(bench, close, model):
+    """Until the change that ended it: the belief is that of a stream that never saw it."""
+    labels = shifted(0, 5, 0)
+    settings = {**KNOWN, "model": model}
+    bench.ask(Configure("a", settings), status=201)
+    bench.observe("a", labels)
+    up, down = confirmed(bench, "a")
+    answer = bench.ask(Exclude("a", event=up.id))
+    assert (answer["start"], answer["end"]) == (up.start, down.start)
+    assert [each["id"] for each in answer["events"]] == [up.id, down.id]
+    bench.ask(Configure("b", settings), status=201)
+    bench.observe("b", frozen(labels, up.start, down.start))
+    same_belief(bench, close, "a", "b")
+    bench.crash()
+    same_belief(bench, close, "a", "b")
+    after = confirmed(bench, "a")
+    assert [(each.id, each.excluded, each.news) for each in after] == [
+        (up.id, True, False),
+        (down.id, True, False),
+    ]
+    assert bench.head("a").track.last_event is None
+    own = [(each.state, each.start) for each in standing(bench, "a") if not each.excluded]
+    assert own == [(each.state, each.start) for each in standing(bench, "b")]
+    records = bench.records("a")
+    assert [record.posted for record in records] == labels
+    assert [record.excluded is not None for record in records] == [
+        up.start <= i < down.start for i in range(120)
+    ]
+    found, expected = (bench.observe(stream, shifted(4, seed=3)) for stream in "ab")
+    close(
+        [each["changed_probability"] for each in found],
+        [each["changed_probability"] for each in expected],
+    )
+    *_, last = confirmed(bench, "a")
+    assert (last.id > down.id, abs(last.start - 120) <= 1, last.excluded) == (True, True, False)
+
+
+def test_what_goes_on_is_excluded_up_to_now(bench):
+    """What comes after it counts: at the same level it is a change that begins there."""
+    labels = shifted(0, 5, 5)
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", labels[:80])
+    (event,) = confirmed(bench, "a")
+    assert bench.ask(Exclude("a", event=event.id))["end"] == 80
+    assert bench.ask(RunLength("a"))["belief"][-1]["run_length"] == 79
+    bench.observe("a", labels[80:])
+    first, second = confirmed(bench, "a")
+    assert (first.id, first.excluded) == (event.id, True)
+    assert (second.start, second.excluded) == (80, False)
+
+
+def test_it_is_taken_back(bench, close):
+    """The stream is one that it never was excluded from; its events have their ids."""
+    labels = shifted(0, 5, 0)
+    for stream in "ab":
+        bench.ask(Configure(stream, KNOWN), status=201)
+        bench.observe(stream, labels)
+    before = confirmed(bench, "a")
+    bench.ask(Exclude("a", event=before[0].id))
+    bench.ask(Exclude("a", event=before[0].id, excluded=False))
+    same_belief(bench, close, "a", "b")
+    after = confirmed(bench, "a")
+    assert [(each.id, each.start, each.excluded) for each in after] == [
+        (each.id, each.start, False) for each in before
+    ]
+    assert all(record.excluded is None for record in bench.records("a"))
+    assert [record.y for record in bench.records("a")] == labels
+
+
+def test_a_span_without_an_event(bench, close):
+    """Also of a stream with stated changes, which are as they were once it counts again."""
+    labels = shifted(0)
+    seen = [*labels[:20], Observation(y=40.0, changepoint=0.25), *labels[20:]]
+    for stream in "ab":
+        bench.ask(Configure(stream, KNOWN), status=201)
+        bench.observe(stream, seen)
+    answer = bench.ask(Exclude("a", start=20, end=21))
+    assert (answer["start"], answer["end"], answer["events"]) == (20, 21, [])
+    bench.ask(Configure("c", KNOWN), status=201)
+    bench.observe("c", [*labels[:20], Observation(changepoint=0.0), *labels[20:]])
+    same_belief(bench, close, "a", "c")
+    bench.ask(Exclude("a", start=20, end=21, excluded=False))
+    same_belief(bench, close, "a", "b")
+    assert bench.records("a")[20].changepoint == 0.25
+
+
+def test_a_suspicion_of_what_is_excluded_ends(bench):
+    bench.ask(Configure("a", {**KNOWN, "confirm_after": 40}), status=201)
+    bench.observe("a", shifted(0, 4, each=30))
+    (event,) = standing(bench, "a")
+    bench.ask(Exclude("a", event=event.id))
+    assert states(bench, "a", event.id)[-1] == "withdrawn"
+    assert all(each.start < 30 for each in standing(bench, "a"))
+
+
+@pytest.mark.parametrize("kind", ["cut_before", "cut_after", "fenced"])
+def test_it_is_excluded_once_whatever_fails(bench, close, kind):
+    labels = shifted(0, 5, 0)
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", labels[:80])
+    (event,) = confirmed(bench, "a")
+    numbers = bench.append(Exclude("a", event=event.id))
+    numbers += bench.append(Observe("a", [Observation(y=y) for y in labels[80:]]))
+    trouble = Trouble(bench, kind)
+    while not trouble.rounds:
+        bench.turn()
+    bench.crash()
+    assert [each.status for each in bench.outcomes(numbers)] == [200, 200]
+    bench.ask(Configure("b", KNOWN), status=201)
+    bench.observe("b", frozen(labels, event.start, 80))
+    same_belief(bench, close, "a", "b")
+    assert [each.excluded for each in confirmed(bench, "a")] == [True]
+
+
+def test_other_settings_are_tried_without_what_is_excluded(bench):
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", shifted(0, 5, 0))
+    bench.ask(Exclude("a", event=confirmed(bench, "a")[0].id))
+    tried = bench.ask(WhatIf("a", {}))["events"]
+    assert "confirmed" not in {each["state"] for each in tried}
+    bench.ask(Move("a", "averaged"))
+    assert bench.head("a").track.last_event is None
+
+
+def test_a_snapshot_has_it(bench, close):
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", shifted(0, 5, 0))
+    bench.ask(Exclude("a", event=confirmed(bench, "a")[0].id))
+    bench.put("c", bench.export("a"))
+    same_belief(bench, close, "a", "c")
+    assert bench.records("c") == bench.records("a")
+
+
+def test_what_cannot_be_excluded_changes_nothing(bench):
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", shifted(0, 5))
+    bench.observe("w", [1.0, 2.0])
+    before = bench.stored("a")
+    for command, status, slug in (
+        (Exclude("a", event=9), 404, "unknown-event"),
+        (Exclude("a", start=0), 409, "not-retained"),
+        (Exclude("a", start=80), 409, "not-retained"),
+        (Exclude("a", start=20, end=20), 409, "not-retained"),
+        (Exclude("a", start=20, end=81), 409, "not-retained"),
+        (Exclude("w", start=1), 409, "warming-up"),
+    ):
+        assert bench.ask(command, status=status)["type"].endswith(slug), command
+        assert bench.stored("a") == before
 
 
 # --- what if ------------------------------------------------------------------------------------

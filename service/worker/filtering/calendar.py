@@ -1,0 +1,43 @@
+"""Planned windows of the calendar: observations in them are excluded from learning.
+
+The API states the windows in force with each command, so that they are in the log: a command that
+is applied once more after a crash meets the same ones. Which of them are for a stream is decided by
+its tags at the command's place in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from service.wire import Envelope, Ingest, Observation, Observe, PlannedSpan, tags, timestamps
+from service.worker.streams.stream import Stream
+
+
+def marked(stream: Stream, envelope: Envelope) -> Observe:
+    """Return an envelope's command, with the window of each observation that is in one.
+
+    By the time of the observation, or else when it was accepted.
+    """
+    command = envelope.command
+    assert isinstance(command, Observe)
+    if envelope.planned is None:
+        return command
+    given = command.settings.get("tags") if isinstance(command, Ingest) else None
+    own = stream.live().settings.tags if stream.alive else given or {}
+    spans = [
+        span
+        for span in envelope.planned
+        if not span.match or tags.selected(span.match, stream.name, own)
+    ]
+    if not spans:
+        return command
+    observations = [_marked(seen, spans, envelope.time_ms) for seen in command.observations]
+    return replace(command, observations=observations)
+
+
+def _marked(seen: Observation, spans: Sequence[PlannedSpan], accepted_ms: int) -> Observation:
+    at_ms = accepted_ms if seen.time is None else 1000 * timestamps.seconds(seen.time)
+    window = next((span.window for span in spans if span.start_ms <= at_ms < span.end_ms), None)
+    return seen if window is None else replace(seen, planned=window)

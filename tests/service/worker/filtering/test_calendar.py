@@ -1,0 +1,190 @@
+"""Observations in planned windows: a stream goes on as if their labels were missing."""
+
+import random
+
+import pytest
+
+from model_core import Detector
+from service.wire import Configure, Ingest, Observation, Observe, PlannedSpan, RunLength
+from tests.service.worker.conftest import NOW_MS, Trouble
+from tests.service.worker.kinds import KINDS, configure, publish, series
+
+KNOWN = {"model": "gaussian", "location": [0.0], "scale": [1.0], "hazard": 0.01}
+SPAN = PlannedSpan("backups", (), NOW_MS - 1, NOW_MS + 1)
+MISSING = Observation(y=None, changepoint=0.0)
+
+
+def shifted(*levels, each=40, seed=2):
+    rng = random.Random(seed)
+    return [rng.gauss(level, 1) for level in levels for _ in range(each)]
+
+
+def confirmed(bench, stream):
+    return [each for each in bench.events(stream) if each.state == "confirmed"]
+
+
+def minute(i):
+    return f"2024-05-01T{i // 60:02}:{i % 60:02}:00Z"
+
+
+def window(first, last, name="backups", match=()):
+    """From the minute `first` to before `last`."""
+    start_ms = 1_714_521_600_000  # 2024-05-01
+    return PlannedSpan(name, match, start_ms + 60_000 * first, start_ms + 60_000 * last)
+
+
+def within(bench, planned, observe):
+    bench.planned = planned
+    answers = observe()
+    bench.planned = None
+    return answers
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_the_belief_is_as_if_labels_were_missing(bench, close, tmp_path, name):
+    """For every model: only an input that is a part of its evidence still counts."""
+    publish(tmp_path / "models")
+    kind = KINDS[name]
+    seen = series(kind, 60, plain=True)
+    for stream in "ab":
+        configure(bench, stream, kind)
+        bench.observe(stream, seen[:30])
+    missing = [Observation(x=each.x, changepoint=0.0) for each in seen[30:45]]
+    within(bench, [SPAN], lambda: bench.observe("a", seen[30:45]))
+    bench.observe("b", missing)
+    assert bench.believed("a") == bench.believed("b")
+    ours, theirs = (bench.observe(stream, seen[45:]) for stream in "ab")
+    for one, other in zip(ours, theirs, strict=True):
+        assert {**one, "stream": "b"} == other
+    records = bench.records("a")
+    assert [record.posted for record in records] == [each.y for each in seen]
+    windows = [record.excluded and record.excluded.window for record in records]
+    assert windows == [None] * 30 + ["backups"] * 15 + [None] * 15
+
+
+def test_a_detector_that_is_told_so_says_the_same(bench):
+    labels = shifted(0, 6, 0, each=40)
+    detector = Detector(**{**KNOWN, "location": 0.0, "scale": 1.0})
+    bench.ask(Configure("a", KNOWN), status=201)
+    answers = bench.observe("a", labels[:40])
+    answers += within(bench, [SPAN], lambda: bench.observe("a", labels[40:80]))
+    bench.crash()
+    answers += bench.observe("a", labels[80:])
+    for i, (y, answer) in enumerate(zip(labels, answers, strict=True)):
+        ours = detector.update(None, changepoint=0.0) if 40 <= i < 80 else detector.update(y)
+        assert ours.to_dict()["run_length"] == answer["run_length"]
+        assert ours.to_dict()["log_score"] == answer["log_score"]
+        assert ours.to_dict()["changed_probability"] == answer["changed_probability"]
+    assert confirmed(bench, "a") == []
+    ours = [(each.id, each.state, each.start) for each in detector.events]
+    assert ours == [(each.id, each.state, each.start) for each in bench.events("a")]
+
+
+def test_the_regime_before_a_window_goes_on_after_it(bench, close):
+    """What comes back is no change; what stays is one, and begins after the window."""
+    for stream, levels in (("back", (0, 6, 0)), ("stays", (0, 6, 6))):
+        labels = shifted(*levels)
+        bench.ask(Configure(stream, KNOWN), status=201)
+        bench.observe(stream, labels[:40])
+        before = bench.believed(stream)
+        bench.planned = [SPAN]
+        answers = bench.observe(stream, labels[40:80])
+        bench.planned = None
+        close({r - 40: p for r, p in bench.believed(stream).items()}, before)
+        assert {each["log_score"] for each in answers} == {None}
+        assert {each["event"] for each in answers} == {None}
+        bench.observe(stream, labels[80:])
+    assert confirmed(bench, "back") == []
+    (event,) = confirmed(bench, "stays")
+    assert (event.start, event.suspected_at >= 80) == (80, True)
+
+
+@pytest.mark.parametrize("rule", [{"false_alarm_every": 1e7}, {"confirm_after": 5}])
+def test_nothing_is_confirmed_in_a_window(bench, rule):
+    """Also what is suspected before it waits for the first observation after it."""
+    labels = shifted(0, 3, each=40)
+    bench.ask(Configure("a", {**KNOWN, **rule}), status=201)
+    bench.observe("a", labels[:44])
+    before = bench.events("a")
+    assert before[-1].state == "suspected"
+    within(bench, [SPAN], lambda: bench.observe("a", labels[44:60]))
+    assert bench.events("a") == before
+    bench.observe("a", labels[60:])
+    (event,) = confirmed(bench, "a")
+    assert event.id == before[-1].id
+    assert event.start == 40
+    assert event.confirmed_at >= 60
+
+
+def test_selectors_decide_by_tags_at_the_time(bench):
+    spans = [PlannedSpan("eu", ('{region="eu"}',), NOW_MS, NOW_MS + 1)]
+    bench.ask(Configure("a", {**KNOWN, "tags": {"region": "eu"}}), status=201)
+    bench.ask(Configure("b", {**KNOWN, "tags": {"region": "us"}}), status=201)
+    for stream in "ab":
+        within(bench, spans, lambda stream=stream: bench.observe(stream, [1.0]))
+    bench.ask(Configure("a", {"tags": {}}))
+    within(bench, spans, lambda: bench.observe("a", [2.0]))
+    assert [each.excluded is not None for each in bench.records("a")] == [True, False]
+    assert [each.excluded for each in bench.records("b")] == [None]
+    made = Ingest("c", [Observation(y=1.0, time=minute(0))], settings={"tags": {"region": "eu"}})
+    eu = [window(0, 1, match=('{region="eu"}',))]
+    within(bench, eu, lambda: bench.ask(made))
+    assert [each.excluded.window for each in bench.records("c")] == ["backups"]
+
+
+def test_the_time_of_an_observation_decides(bench):
+    seen = [Observation(y=float(i), time=minute(i)) for i in range(6)]
+    bench.ask(Configure("a", KNOWN), status=201)
+    spans = [window(1, 2, "one"), window(3, 5, "two"), window(4, 5, "three")]
+    within(bench, spans, lambda: bench.observe("a", seen))
+    names = [each.excluded and each.excluded.window for each in bench.records("a")]
+    assert names == [None, "one", None, "two", "two", None]
+
+
+def test_a_label_that_comes_late_is_of_the_time_of_its_input(bench):
+    bench.ask(Configure("a", {**KNOWN, "label_window": 10}), status=201)
+    within(bench, [SPAN], lambda: bench.observe("a", [Observation(pending=True)]))
+    bench.observe("a", [Observation(pending=True)])
+    bench.ask(Observe("a", [Observation(y=1.0)], seq=0))
+    within(bench, [SPAN], lambda: bench.ask(Observe("a", [Observation(y=2.0)], seq=1)))
+    first, second = bench.records("a")
+    assert (first.y, first.posted, first.excluded.window) == (None, 1.0, "backups")
+    assert (second.y, second.excluded) == (2.0, None)
+
+
+def test_a_label_that_does_not_fit_is_refused_there_too(bench):
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.planned = [SPAN]
+    (problem,) = bench.observe("a", [Observation(y=[1.0, 2.0])], status=422)
+    assert problem["type"].endswith("dimension-mismatch")
+
+
+def test_the_warm_up_waits_for_labels_that_count(bench):
+    labels = shifted(0, each=40)
+    within(bench, [SPAN], lambda: bench.observe("a", [1e6] * 30))
+    assert bench.ask(RunLength("a"))["warming_up"]
+    bench.observe("a", labels)
+    assert abs(bench.head("a").location[0]) < 1
+
+
+@pytest.mark.parametrize("kind", ["cut_before", "cut_after", "fenced"])
+def test_whatever_fails_the_windows_are_those_of_the_log(bench, kind):
+    """What is applied once more after a crash is in the windows that it was in."""
+    labels = shifted(0, 5, 0, each=30)
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", labels[:30])
+    bench.planned = [SPAN]
+    numbers = bench.append(Observe("a", [Observation(y=y) for y in labels[30:60]]))
+    bench.planned = None
+    numbers += bench.append(Observe("a", [Observation(y=y) for y in labels[60:]]))
+    trouble = Trouble(bench, kind)
+    while not trouble.rounds:
+        bench.turn()
+    bench.crash()
+    bench.outcomes(numbers)
+    bench.ask(Configure("b", KNOWN), status=201)
+    bench.observe("b", [*labels[:30], *[MISSING] * 30, *labels[60:]])
+    assert bench.believed("a") == bench.believed("b")
+    assert [each.excluded is not None for each in bench.records("a")] == (
+        [False] * 30 + [True] * 30 + [False] * 30
+    )
