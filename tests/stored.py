@@ -7,7 +7,7 @@ from typing import Any
 
 from service import wire
 from service.store import keys
-from service.store.streams import chunk_of, seal
+from service.store.streams import chunk_of, head_fields, seal
 
 
 def record(seq: int, y: Any = 0.0, **fields: Any) -> wire.Record:
@@ -22,7 +22,7 @@ def blob(value: Any, *place: object) -> bytes:
 
 def put_head(client, partition: int, stream: str, head: wire.Head) -> None:
     client.zadd(keys.names(partition), {stream: 0})
-    client.hset(keys.heads(partition), stream, blob(head, "head", stream))
+    client.hset(keys.heads(partition), items=head_fields(stream, head))
 
 
 def put_records(

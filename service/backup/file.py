@@ -53,6 +53,7 @@ class Kept(Struct, array_like=True):
 
     stream: str
     head: bytes
+    position: bytes
     checkpoint: Fields
     tail: Fields
     history: Fields

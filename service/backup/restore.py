@@ -18,14 +18,13 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from model_core.stream_settings import DEFAULTS
-from service import wire
 from service.backup.file import Fields, Kept, Manifest, Reader, StoredFeed
 from service.store import keys
 from service.store.api_keys import KEYS, USED, VERSION
 from service.store.health import PARTITIONS, RESTORING, stored_partitions
 from service.store.log import Commit, Effect, Lease, Log, index_effects
 from service.store.shards import Argument, StoreClient
-from service.store.streams import decoded
+from service.store.streams import StoredHead, head_of
 from service.worker.leases import Leases
 
 ROUND_BYTES = 4 << 20  # of one commit, about
@@ -91,7 +90,7 @@ class Restore:
         unended = self._client.hexists(keys.CONFIG, RESTORING)
         if any(counts[1::2]) and not (unended or self._target.replace):
             raise Unrestorable(
-                f"this store has {sum(counts[1::2])} streams, including deleted ones; use "
+                f"this store has {sum(counts[1::2]) // 2} streams, including deleted ones; use "
                 "--replace to replace them with the backup"
             )
         self._fits()
@@ -172,8 +171,8 @@ class Restore:
         """Remove what an unended restore left, or what is to be replaced."""
         self._client.unlink(keys.WEBHOOKS)  # hooks begin with events that are still to come
         for partition in self._every:
-            names = cast(list[bytes], self._client.hkeys(keys.heads(partition)))
-            every = [name.decode() for name in names]
+            fields = cast(list[bytes], self._client.hkeys(keys.heads(partition)))
+            every = [name.decode() for name in keys.names_of(fields)]
             for i in range(0, len(every), 1000):
                 leases.tick()
                 group = every[i : i + 1000]
@@ -244,8 +243,9 @@ def _effects(partition: int, kept: Kept) -> list[Effect]:
         if fields:
             pairs: list[Argument] = [value for pair in fields.items() for value in pair]
             effects.append(("HSET", key(partition, name), *pairs))
-    effects.append(("HSET", keys.heads(partition), name, kept.head))
-    head = decoded(wire.decode_head, kept.head, "head", name)
+    position = keys.position_field(name)
+    effects.append(("HSET", keys.heads(partition), name, kept.head, position, kept.position))
+    head = head_of(name, StoredHead(kept.head, kept.position))
     if not head.deleted:
         effects.append(("ZADD", keys.names(partition), 0, name))
         effects += index_effects(partition, name, head, DEFAULTS)

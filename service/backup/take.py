@@ -25,7 +25,15 @@ from service.models import catalogue
 from service.store import keys
 from service.store.api_keys import KEYS, USED
 from service.store.health import RESTORING, check_formats, stored_partitions
-from service.store.streams import UnreadablePart, chunk, decoded, state
+from service.store.streams import (
+    StoredHead,
+    UnreadablePart,
+    chunk,
+    decoded,
+    head_of,
+    state,
+    stored_head,
+)
 
 FEED_PAGE = 500
 
@@ -103,12 +111,12 @@ class Backup:
         with self._client.pipeline(transaction=False) as pipe:
             for partition in range(partitions):
                 pipe.hlen(keys.heads(partition))
-            total = sum(pipe.execute())
+            total = sum(pipe.execute()) // 2
         done = 0
         for partition in range(partitions):
             # Of one partition at a time: a stream made after this look is not in the backup.
-            names = cast(list[bytes], self._client.hkeys(keys.heads(partition)))
-            for name in names:
+            fields = cast(list[bytes], self._client.hkeys(keys.heads(partition)))
+            for name in keys.names_of(fields):
                 self._take_stream(partition, name)
                 done += 1
                 self._asked.progress(done, max(total, done))
@@ -125,12 +133,13 @@ class Backup:
     def _read(self, partition: int, name: str) -> Kept | None:
         """Read a stream as of one commit; None where it cannot be read, which is noted."""
         with self._client.pipeline(transaction=True) as pipe:
-            pipe.hget(keys.heads(partition), name)
+            pipe.hmget(keys.heads(partition), [name, keys.position_field(name)])
             for key in keys.HASHES.values():
                 pipe.hgetall(key(partition, name))
-            head, *parts = pipe.execute(raise_on_error=False)
-        wrong = [str(part) for part in (head, *parts) if isinstance(part, Exception)]
-        if wrong or head is None:
+            heads, *parts = pipe.execute(raise_on_error=False)
+        wrong = [str(part) for part in (heads, *parts) if isinstance(part, Exception)]
+        head = None if wrong else stored_head(*heads)
+        if head is None:
             self._skipped[name] = wrong[0] if wrong else "its head is missing"
             return None
         try:
@@ -143,10 +152,10 @@ class Backup:
         self._count(kept)
         size = sum(len(k) + len(v) for part in _hashes(kept) for k, v in part.items())
         self._block.streams.append(kept)
-        self._grow(size + len(kept.head))
+        self._grow(size + len(kept.head) + len(kept.position))
 
     def _count(self, kept: Kept) -> None:
-        head: wire.Head = decoded(wire.decode_head, kept.head, "head", kept.stream)
+        head = head_of(kept.stream, StoredHead(kept.head, kept.position))
         if head.deleted:
             self._tombstones += 1
             return
@@ -191,13 +200,25 @@ class Backup:
         self._size = 0
 
 
-def _checked(name: str, head: bytes, parts: list[dict[bytes, bytes]]) -> Kept:
+def _checked(name: str, stored: StoredHead, parts: list[dict[bytes, bytes]]) -> Kept:
     """A stream with the one state that its head names; raises UnreadablePart for a damaged part."""
-    decoded_head: wire.Head = decoded(wire.decode_head, head, "head", name)
-    named = f"{decoded_head.generation}:{decoded_head.checkpoint}".encode()
+    head = head_of(name, stored)
+    assert stored.position is not None
+    named = f"{head.generation}:{head.checkpoint}".encode()
     states = {field: blob for field, blob in parts[0].items() if field == named}
     _, tail, history, events, idempotency, changes, anomalies = parts
-    kept = Kept(name, head, states, tail, history, events, idempotency, changes, anomalies)
+    kept = Kept(
+        name,
+        stored.settled,
+        stored.position,
+        states,
+        tail,
+        history,
+        events,
+        idempotency,
+        changes,
+        anomalies,
+    )
     for part, field, decode, blob in _parts(kept):
         decoded(decode, blob, part, name, field)
     return kept

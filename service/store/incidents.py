@@ -11,7 +11,7 @@ from model_core.incidents import DAY_S, Tagged
 from service import wire
 from service.store.changes import TIMEOUT_S, ChangeFeed
 from service.store.reads import AsyncStore
-from service.store.streams import UnreadablePart, decoded
+from service.store.streams import StoredHead, UnreadablePart, head_of
 from service.tasks import bounded
 from service.wire.event_entries import Id
 from service.wire.incidents import Fleet, FoundIncidents, Member, find
@@ -70,8 +70,8 @@ class IncidentFeed:
             loop = asyncio.get_running_loop()
             for first in range(0, len(names), HEADS_AT_ONCE):
                 some = names[first : first + HEADS_AT_ONCE]
-                blobs = await bounded(self._store.heads(some), TIMEOUT_S)
-                read, damaged = await loop.run_in_executor(self._thread, _members, blobs)
+                heads = await bounded(self._store.heads(some), TIMEOUT_S)
+                read, damaged = await loop.run_in_executor(self._thread, _members, heads)
                 members |= read
                 unreadable += damaged
             tags = [member.tags for member in members.values()]
@@ -82,14 +82,14 @@ class IncidentFeed:
             return self._fleet
 
 
-def _members(blobs: Mapping[bytes, bytes | None]) -> tuple[dict[str, Member], list[str]]:
+def _members(stored: Mapping[bytes, StoredHead | None]) -> tuple[dict[str, Member], list[str]]:
     """Return what heads say, and the names of damaged ones."""
     members = {}
     unreadable = []
-    for name, blob in blobs.items():
+    for name, parts in stored.items():
         stream = name.decode(errors="backslashreplace")
         try:
-            head = decoded(wire.decode_head, blob, "head", stream) if blob else None
+            head = head_of(stream, parts) if parts else None
         except UnreadablePart:
             unreadable.append(stream)
             continue

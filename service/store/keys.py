@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import AnyStr
 from zlib import crc32
 
 CONFIG = "moca:config"
@@ -42,8 +44,21 @@ def results(p: int, incarnation: str) -> str:
 
 
 def heads(p: int) -> str:
-    """Return the hash of stream heads by stream id (tombstones included)."""
+    """Return the hash of stream heads: two fields of each stream (tombstones included).
+
+    The settled part under the stream's id, and the position: see `position_field`.
+    """
     return f"moca:{{{p}}}:heads"
+
+
+def position_field(stream: AnyStr) -> AnyStr:
+    """Return the field of a stream's position among the heads: no id has a NUL."""
+    return stream + ("\0" if isinstance(stream, str) else b"\0")
+
+
+def names_of(fields: Iterable[bytes]) -> list[bytes]:
+    """Return the streams that have these fields among the heads, in order, each once."""
+    return list(dict.fromkeys(field.removesuffix(b"\0") for field in fields))
 
 
 def names(p: int) -> str:

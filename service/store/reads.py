@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count as count_from
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -15,13 +15,16 @@ from service.store import keys
 from service.store.health import Condition, Health, condition, health
 from service.store.shards import AsyncStoreClient
 from service.store.streams import (
+    StoredHead,
     UnreadablePart,
     all_decoded,
     chunk_of,
     decoded,
     first_of,
+    head_of,
     hindsight_of,
     state,
+    stored_head,
     unseal,
 )
 from service.wire.event_entries import CHANGES, START, Id
@@ -72,10 +75,10 @@ class AsyncStore:
 
     async def head(self, partition: int, stream: str) -> wire.Head | None:
         """Return a stream's head, or None when there is no such stream (any more)."""
-        blob = await cast(Any, self._client.hget(keys.heads(partition), stream))
-        if blob is None:
+        stored = (await self.heads([(partition, stream)]))[stream]
+        if stored is None:
             return None
-        head: wire.Head = decoded(wire.decode_head, blob, "head", stream)
+        head = head_of(stream, stored)
         return None if head.deleted else head
 
     async def events(
@@ -105,13 +108,14 @@ class AsyncStore:
     async def parts(self, partition: int, stream: str) -> StreamParts | None:
         """Return all that is kept of a stream, as of one commit; None when there is no stream."""
         async with self._client.pipeline(transaction=True) as pipe:
-            pipe.hget(keys.heads(partition), stream)
+            pipe.hmget(keys.heads(partition), [stream, keys.position_field(stream)])
             for key in keys.HASHES.values():
                 pipe.hgetall(key(partition, stream))
-            blob, *hashes = await pipe.execute()
-        if blob is None:
+            parts, *hashes = await pipe.execute()
+        stored = stored_head(*parts)
+        if stored is None:
             return None
-        head: wire.Head = decoded(wire.decode_head, blob, "head", stream)
+        head = head_of(stream, stored)
         if head.deleted:
             return None
         states, tail, history, events, idempotency, changes, anomalies = hashes
@@ -145,16 +149,16 @@ class AsyncStore:
         stop = min(stop, head.seq)
         if start >= stop:
             return []
-        blob, records, absent = await self._retained(partition, stream, head, start, stop)
-        if blob is not None:
-            now: wire.Head = decoded(wire.decode_head, blob, "head", stream)
+        stored, records, absent = await self._retained(partition, stream, head, start, stop)
+        if stored is not None:
+            now = head_of(stream, stored)
             if now.generation == head.generation and not now.deleted:
                 _check_complete(stream, now, records, absent, range(start, stop))
         return records
 
     async def following(
         self, partition: int, stream: str, head: wire.Head, start: int, stop: int
-    ) -> tuple[bytes | None, list[wire.Record]]:
+    ) -> tuple[StoredHead | None, list[wire.Record]]:
         """Return the head as stored, and with it the records with seq in [start, stop).
 
         `head` says where to look for them. They are those that are stored: some may lie before
@@ -164,18 +168,18 @@ class AsyncStore:
 
     async def _retained(
         self, partition: int, stream: str, head: wire.Head, start: int, stop: int
-    ) -> tuple[bytes | None, list[wire.Record], list[int]]:
+    ) -> tuple[StoredHead | None, list[wire.Record], list[int]]:
         """Return what `following` does, and the numbers of chunks that are not there."""
         numbers = range(chunk_of(stream, start), chunk_of(stream, stop - 1) + 1)
         seqs = range(max(start, head.sealed), stop)
         # In one transaction, and chunks up to the end: a commit after `head` was read may have
         # sealed what was then in the tail.
         async with self._client.pipeline(transaction=True) as pipe:
-            pipe.hget(keys.heads(partition), stream)
+            pipe.hmget(keys.heads(partition), [stream, keys.position_field(stream)])
             pipe.hmget(keys.history(partition, stream), [str(number) for number in numbers])
             if seqs:
                 pipe.hmget(keys.tail(partition, stream), [str(seq) for seq in seqs])
-            blob, chunks, *tails = await pipe.execute()
+            parts, chunks, *tails = await pipe.execute()
         both = zip(numbers, chunks, strict=True)
         records = [record for n, chunk in both if chunk for record in unseal(stream, n, chunk)]
         records += [
@@ -186,22 +190,52 @@ class AsyncStore:
         ]
         by_seq = {record.seq: record for record in records if start <= record.seq < stop}
         absent = [number for number, chunk in zip(numbers, chunks, strict=True) if chunk is None]
-        return blob, [by_seq[seq] for seq in sorted(by_seq)], absent
+        return stored_head(*parts), [by_seq[seq] for seq in sorted(by_seq)], absent
 
-    async def heads(self, streams: Iterable[tuple[int, Name]]) -> dict[Name, bytes | None]:
+    async def heads(self, streams: Iterable[tuple[int, Name]]) -> dict[Name, StoredHead | None]:
         """Return the heads of (partition, stream) as stored, tombstones included.
 
         Names may be text, or bytes as they are stored.
+        """
+
+        def both(names: list[Name]) -> list[Name]:
+            return [field for name in names for field in (name, keys.position_field(name))]
+
+        return {
+            name: stored_head(settled, position)
+            for names, row in await self._of_heads(streams, both)
+            for name, settled, position in zip(names, row[::2], row[1::2], strict=True)
+        }
+
+    async def positions(self, streams: Iterable[tuple[int, Name]]) -> dict[Name, bytes | None]:
+        """Return the positions alone of (partition, stream), as `heads` returns them."""
+
+        def fields(names: list[Name]) -> list[Name]:
+            return list(map(keys.position_field, names))
+
+        return {
+            name: position
+            for names, row in await self._of_heads(streams, fields)
+            for name, position in zip(names, row, strict=True)
+        }
+
+    async def _of_heads(
+        self,
+        streams: Iterable[tuple[int, Name]],
+        fields: Callable[[list[Name]], list[Name]],
+    ) -> list[tuple[list[Name], list[bytes | None]]]:
+        """Return the names in each partition, and their fields among its heads.
+
+        Those of a partition are read by one command: no commit comes between them.
         """
         by_partition: defaultdict[int, list[Name]] = defaultdict(list)
         for partition, stream in streams:
             by_partition[partition].append(stream)
         async with self._client.pipeline(transaction=False) as pipe:
             for partition, names in by_partition.items():
-                pipe.hmget(keys.heads(partition), cast(Any, names))
+                pipe.hmget(keys.heads(partition), cast(Any, fields(names)))
             rows = await pipe.execute()
-        every = zip(by_partition.values(), rows, strict=True)
-        return {s: blob for names, row in every for s, blob in zip(names, row, strict=True)}
+        return list(zip(by_partition.values(), rows, strict=True))
 
     async def partition_names(self, prefix: str, limit: int) -> list[list[bytes]]:
         """Return up to `limit` names of living streams of each partition, as stored."""
@@ -260,7 +294,7 @@ class AsyncStore:
         return rows, sorted(unreadable + more)
 
     async def last(
-        self, streams: Sequence[tuple[int, str]], heads: Mapping[str, bytes | None]
+        self, streams: Sequence[tuple[int, str]], heads: Mapping[str, StoredHead | None]
     ) -> tuple[list[Last], list[str]]:
         """Return the last record of streams that have a head, and who cannot be read.
 
@@ -425,16 +459,16 @@ def _last(
 
 
 def _decoded(
-    streams: Sequence[tuple[int, str]], blobs: Mapping[str, bytes | None]
+    streams: Sequence[tuple[int, str]], stored: Mapping[str, StoredHead | None]
 ) -> tuple[list[tuple[int, str, wire.Head]], list[str]]:
     """Return the heads of those that are there, in the order asked for, and who cannot be read."""
     heads = []
     unreadable = []
     for partition, stream in streams:
-        if (blob := blobs[stream]) is None:
+        if (parts := stored[stream]) is None:
             continue
         try:
-            head = decoded(wire.decode_head, blob, "head", stream)
+            head = head_of(stream, parts)
         except UnreadablePart:
             unreadable.append(stream)
             continue

@@ -12,6 +12,7 @@ import redis
 
 from service import wire
 from service.store import keys
+from service.store.shards import Argument
 
 CHUNK = 64
 COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
@@ -62,10 +63,43 @@ def chunk(body: bytes) -> list[wire.Record]:
     return wire.decode_chunk(zlib.decompress(body))
 
 
+class StoredHead(NamedTuple):
+    """The two parts of a head, as bytes. See `wire.Head`."""
+
+    settled: bytes
+    position: bytes | None  # None: it is missing
+
+
+def stored_head(settled: bytes | None, position: bytes | None) -> StoredHead | None:
+    """Return a head of what is stored in its two fields; None without one."""
+    return None if settled is None else StoredHead(settled, position)
+
+
+def head_of(stream: str, stored: StoredHead) -> wire.Head:
+    """Decode a head; raises UnreadablePart."""
+    if stored.position is None:
+        raise UnreadablePart(f"the position of {stream!r} is missing")
+    settled = decoded(wire.decode_settled, stored.settled, "head", stream)
+    position = decoded(wire.decode_position, stored.position, "position", stream)
+    return wire.joined(settled, position)
+
+
+def head_fields(stream: str, head: wire.Head) -> list[Argument]:
+    """Return the fields of a head among those of its partition, each with its value."""
+    settled = wire.checksummed(wire.encode_settled(head), "head", stream)
+    return [stream, settled, *position_fields(stream, head)]
+
+
+def position_fields(stream: str, head: wire.Head) -> list[Argument]:
+    """Return the field of a head's position, with its value."""
+    position = wire.checksummed(wire.encode_position(head), "position", stream)
+    return [keys.position_field(stream), position]
+
+
 class Stored(NamedTuple):
     """What one stream left in Redis, as bytes. Idempotency is by field, as keys.py says."""
 
-    head: bytes | None
+    head: StoredHead | None
     checkpoint: bytes | None  # the one that the head names
     tail: dict[bytes, bytes]  # by seq, in no order
     idempotency: dict[bytes, bytes]
@@ -83,7 +117,9 @@ class Store:
         """Load each stream's head, its checkpoint, its tail and its idempotency records."""
         if not streams:
             return []
-        heads = cast(list[bytes | None], self._client.hmget(keys.heads(partition), list(streams)))
+        fields = [field for name in streams for field in (name, keys.position_field(name))]
+        parts = cast(list[bytes | None], self._client.hmget(keys.heads(partition), fields))
+        heads = list(map(stored_head, parts[::2], parts[1::2]))
         with self._client.pipeline(transaction=False) as pipe:
             for stream, head in zip(streams, heads, strict=True):
                 pipe.hget(keys.checkpoint(partition, stream), checkpoint_field(stream, head))
@@ -94,9 +130,9 @@ class Store:
             replies = pipe.execute()
         loaded = []
         for i, (stream, head) in enumerate(zip(streams, heads, strict=True)):
-            checkpoint, records, idempotency, fields, score = replies[5 * i : 5 * i + 5]
+            checkpoint, records, idempotency, states, score = replies[5 * i : 5 * i + 5]
             named = checkpoint_field(stream, head).encode()
-            stale = tuple(field for field in fields if named and field != named)
+            stale = tuple(field for field in states if named and field != named)
             living = score is not None
             loaded.append(Stored(head, checkpoint, records, idempotency, stale, living))
         return loaded
@@ -155,15 +191,15 @@ def state(body: bytes) -> bytes:
     return body
 
 
-def checkpoint_field(stream: str, head: bytes | None) -> str:
+def checkpoint_field(stream: str, head: StoredHead | None) -> str:
     """Return the field of the checkpoint a head names; one that never exists without any."""
     if head is None:
         return ""
     try:
-        decoded_head: wire.Head = decoded(wire.decode_head, head, "head", stream)
+        settled = decoded(wire.decode_settled, head.settled, "head", stream)
     except UnreadablePart:  # the worker decodes it again, and says whose head is corrupt
         return ""
-    return f"{decoded_head.generation}:{decoded_head.checkpoint}"
+    return f"{settled.generation}:{settled.checkpoint}"
 
 
 def hindsight_of(stream: str, blob: bytes | None) -> wire.StoredHindsight | None:

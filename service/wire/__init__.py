@@ -45,17 +45,21 @@ from service.wire.commands import (
     WhatIf,
 )
 from service.wire.records import (
-    ChangedHead,
     Excluded,
     Head,
     IdempotencyRecord,
     Labelled,
     Pace,
     PendingSettings,
+    Position,
     Record,
     SettingsChange,
+    SettledHead,
     StoredHindsight,
     TaggedHead,
+    joined,
+    position_values,
+    settled_values,
     updated,
 )
 
@@ -65,7 +69,6 @@ __all__ = [
     "Act",
     "LogEntry",
     "SettingsChange",
-    "ChangedHead",
     "Command",
     "CommandSum",
     "Configure",
@@ -90,6 +93,7 @@ __all__ = [
     "Outcome",
     "Pace",
     "PlannedSpan",
+    "Position",
     "Predict",
     "READ_ONLY",
     "BACKGROUND",
@@ -107,20 +111,23 @@ __all__ = [
     "checksummed",
     "decode_batch",
     "decode_change",
-    "decode_changed",
     "decode_chunk",
     "decode_labelled",
     "decode_labels",
     "decode_envelope",
     "decode_event",
-    "decode_head",
     "decode_hindsight",
     "decode_idempotency",
+    "decode_position",
     "decode_results",
+    "decode_settled",
     "decode_record",
     "decode_sums",
     "decode_tagged",
     "encode",
+    "encode_position",
+    "encode_settled",
+    "joined",
     "latest",
     "numbers",
     "partial",
@@ -128,14 +135,14 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 11  # of all that the store and backups hold; one of another format is refused
+FORMAT = 12  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 decode_sums = msgspec.msgpack.Decoder(Sums).decode
 decode_results = msgspec.msgpack.Decoder(list[Outcome]).decode
-decode_head = msgspec.msgpack.Decoder(Head).decode
-decode_changed = msgspec.msgpack.Decoder(ChangedHead).decode
+decode_settled = msgspec.msgpack.Decoder(SettledHead).decode
+decode_position = msgspec.msgpack.Decoder(Position).decode
 decode_tagged = msgspec.msgpack.Decoder(TaggedHead).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode
@@ -145,6 +152,16 @@ decode_change = msgspec.msgpack.Decoder(SettingsChange).decode
 decode_hindsight = msgspec.msgpack.Decoder(StoredHindsight).decode
 decode_event = msgspec.msgpack.Decoder(Event).decode
 decode_idempotency = msgspec.msgpack.Decoder(IdempotencyRecord).decode
+
+
+def encode_settled(head: Head) -> bytes:
+    """Encode the part of a head that few observations change."""
+    return encode(settled_values(head))
+
+
+def encode_position(head: Head) -> bytes:
+    """Encode the part of a head that every observation moves."""
+    return encode(position_values(head))
 
 
 def numbers(y: Label) -> list[float]:

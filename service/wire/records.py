@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Raw, Struct, convert
+import msgspec
+from msgspec import NODEFAULT, Struct, convert
 from msgspec.structs import replace
 
 from model_core.stream.events import Track, Watch
@@ -64,20 +66,40 @@ class Pace(NamedTuple):
     per_day: float | None = None
 
 
-class Head(Struct, array_like=True, gc=False):
-    """What a stream is, written with every commit that touches it.
+class Position(Struct, array_like=True, gc=False, kw_only=True):
+    """The part of a `Head` that every observation moves."""
 
-    It begins with what is read without the rest: see `TaggedHead` and `ChangedHead`.
+    seq: int = 0  # observations applied
+    updated_ms: int = 0
+    changed_probability: float | None = None
+    evidence: float | None = None
+    map_run_length: int | None = None
+    best_start: int = 0  # last start of the best (max-product) path
+    log_score_sum: float = 0.0
+    scored: int = 0  # observations in log_score_sum
+    pruned_mass: float = 0.0  # of the last step
+    pruned_mass_sum: float = 0.0
+    # last number of each output, None where it had none
+    last_label: list[float | None] | None = None
+    last_time: float | None = None  # of the last observation that had one; seconds since 1970
+    regime: TypicalRegime | None = (
+        None  # after the last observation; None: the model has no typical ones
+    )
+    pace: Pace | None = None  # None: the rule is its own, or the service has no rate of alarms
+
+
+class Head(Position, array_like=True, gc=False):
+    """What a stream is; stored in two parts, its `Position` and all else, the settled part.
+
+    The settled part is `SettledHead`: the fields that are named here.
+    It begins with what is read without the rest: see `TaggedHead`.
     """
 
     generation: int
     settings: StreamSettings
-    changed_probability: float | None = None
-    seq: int = 0  # observations applied
     y_dim: int | None = None  # known from settings or the first label
     deleted: bool = False
     created_ms: int = 0
-    updated_ms: int = 0
     warm: bool = False  # location and scale are known; the filter runs
     location: list[float] | None = None
     scale: list[float] | None = None
@@ -87,15 +109,6 @@ class Head(Struct, array_like=True, gc=False):
     oldest: int = 0  # number of the oldest chunk that is retained
     track: Track = Track()  # of the events
     changes: int = 0  # of settings, so far
-    best_start: int = 0  # last start of the best (max-product) path
-    map_run_length: int | None = None
-    evidence: float | None = None
-    log_score_sum: float = 0.0
-    scored: int = 0  # observations in log_score_sum
-    pruned_mass: float = 0.0  # of the last step
-    pruned_mass_sum: float = 0.0
-    # last number of each output, None where it had none
-    last_label: list[float | None] | None = None
     x_dim: int | None = None  # known from settings or the first input
     # P(changepoint) stated for the next observation, by an override of the belief
     pending_supervision: float | None = None
@@ -104,16 +117,11 @@ class Head(Struct, array_like=True, gc=False):
     pending: list[Observation] = []  # from `seq` on: the first waits for its label, if any does
     # of those pending that came before the settings changed
     pending_settings: list[PendingSettings] = []
-    last_time: float | None = None  # of the last observation that had one; seconds since 1970
     digest: str | None = None  # of the model's artifact; None: built in
     last_anomaly: int | None = None  # seq of the last anomaly event
     season: SeasonPeriods | None = None  # None: no season was found so far
-    regime: TypicalRegime | None = (
-        None  # after the last observation; None: the model has no typical ones
-    )
     unnamed: bool = False  # the model is a default, which the first label may yet replace
     own_rule: bool = False  # its rule of confirmation was stated, and is not the service's
-    pace: Pace | None = None  # None: the rule is its own, or the service has no rate of alarms
 
     @property
     def stated(self) -> StatedMoments:
@@ -136,6 +144,30 @@ class Head(Struct, array_like=True, gc=False):
         self.pruned_mass_sum += line.pruned_mass
 
 
+def _field(info: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[str, Any, Any]:
+    if info.default_factory is not NODEFAULT:
+        return info.name, info.type, msgspec.field(default_factory=info.default_factory)
+    if info.default is not NODEFAULT:
+        return info.name, info.type, info.default
+    return info.name, info.type
+
+
+SettledHead = msgspec.defstruct(
+    "SettledHead",
+    [_field(f) for f in msgspec.structs.fields(Head) if f.name not in Position.__struct_fields__],
+    array_like=True,
+    gc=False,
+)
+# Of a head, in the order in which they are stored.
+settled_values = attrgetter(*SettledHead.__struct_fields__)
+position_values = attrgetter(*Position.__struct_fields__)
+
+
+def joined(settled: Struct, position: Position) -> Head:
+    """Return the head of which these are the parts."""
+    return Head(*msgspec.structs.astuple(settled), **msgspec.structs.asdict(position))
+
+
 class StreamTags(Struct, array_like=True, gc=False):
     """What `StreamSettings` begin with: read without the rest where there are many."""
 
@@ -148,14 +180,6 @@ class TaggedHead(Struct, array_like=True, gc=False):
 
     generation: int
     settings: StreamTags
-
-
-class ChangedHead(Struct, array_like=True, gc=False):
-    """The part of a `Head` that lists of streams are sorted by, read as `TaggedHead` is."""
-
-    generation: int
-    settings: Raw
-    changed_probability: float | None = None
 
 
 class Excluded(Struct, array_like=True, frozen=True, gc=False):

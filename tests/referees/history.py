@@ -529,7 +529,9 @@ class Faults:
                 keys.checkpoint(partition, name), keys.heads(partition), keys.hindsight(partition),
             ])  # fmt: skip
             field = name.encode()
-            if key not in (keys.heads(partition), keys.hindsight(partition)):
+            if key == keys.heads(partition):
+                field = self._rng.choice([field, keys.position_field(field)])
+            elif key != keys.hindsight(partition):
                 fields = client.hkeys(key)
                 if not fields:
                     return "nothing", lambda: None

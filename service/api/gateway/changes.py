@@ -21,7 +21,7 @@ from service.schema.queries import STANDING, ChangesQuery, seconds_of
 from service.store.changes import ChangeFeed
 from service.store.incidents import IncidentFeed
 from service.store.reads import AsyncStore
-from service.store.streams import UnreadablePart, decoded
+from service.store.streams import UnreadablePart, head_of
 from service.wire import tags
 from service.wire.change_index import FoundChange
 from service.wire.event_entries import Filter
@@ -124,12 +124,12 @@ class ChangePages:
     async def _heads(self, page: Sequence[FoundChange]) -> tuple[dict[str, wire.Head], set[str]]:
         """Return the heads of streams that are there, and the names of damaged ones."""
         streams = {(change.partition, change.stream) for change in page}
-        blobs = await from_store(self._store.heads(streams)) if streams else {}
+        stored = await from_store(self._store.heads(streams)) if streams else {}
         heads: dict[str, wire.Head] = {}
         unreadable = set()
-        for stream, blob in blobs.items():
+        for stream, parts in stored.items():
             try:
-                head = blob and decoded(wire.decode_head, blob, "head", stream)
+                head = parts and head_of(stream, parts)
             except UnreadablePart:
                 unreadable.add(stream)
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import math
 import time
@@ -17,13 +18,13 @@ from service.api.gateway.reads import SortedCursor, from_store
 from service.problems import FieldError, InvalidField
 from service.schema.commands import OverviewQuery
 from service.store.reads import AsyncStore
-from service.store.streams import UnreadablePart, decoded
+from service.store.streams import StoredHead, UnreadablePart, decoded
 from service.wire import tags
 
 TAGS_AT_ONCE = 1000  # heads: some 5 ms of decoding
 MOST_READ = 10_000  # heads in one request
 MOST_RANKED = 50_000  # streams that a page is chosen of: some 0.4 kB each of this process's memory
-HEADS_AT_ONCE = 2000  # that are read together: some 2 MB
+HEADS_AT_ONCE = 2000  # positions that are read together: some .2 MB
 FRESH_S = 3.0  # how long a value counts: a console asks every 4 s, several ask at once
 StreamRank = tuple[float, str]
 StoredName = tuple[int, bytes]  # partition, and name as stored
@@ -35,7 +36,7 @@ class SelectedStream(NamedTuple):
 
     stream: str
     tags: dict[str, str]
-    head: bytes | None
+    head: StoredHead | None
 
 
 class SelectedPage(NamedTuple):
@@ -63,19 +64,20 @@ async def select(
     for _ in range(MOST_READ // TAGS_AT_ONCE):
         count = min(TAGS_AT_ONCE, limit - len(rows)) if not match else TAGS_AT_ONCE
         names, cursor = await from_store(store.names(prefix, cursor, count))
-        blobs = await from_store(store.heads((gateway.partition(name), name) for name in names))
+        heads = await from_store(store.heads((gateway.partition(name), name) for name in names))
         for name in names:
             stream_tags: dict[str, str] | None = {}
-            if (blob := blobs[name]) is not None:
+            if (head := heads[name]) is not None:
                 try:
-                    stream_tags = decoded(wire.decode_tagged, blob, "head", name).settings.tags
+                    tagged = decoded(wire.decode_tagged, head.settled, "head", name)
+                    stream_tags = tagged.settings.tags
                 except UnreadablePart:
                     unreadable.append(name)
                     stream_tags = None if match else {}
             if stream_tags is not None and (not match or tags.selected(match, name, stream_tags)):
                 if len(rows) == limit:
                     return SelectedPage(rows, rows[-1].stream, unreadable)
-                rows.append(SelectedStream(name, stream_tags, blob))
+                rows.append(SelectedStream(name, stream_tags, head))
         if cursor is None or len(rows) == limit:
             break
     return SelectedPage(rows, cursor, unreadable)
@@ -148,7 +150,8 @@ class Ranking:
                 if self._values.get(name, (0.0, 0.0))[1] < now
             ]
             for first in range(0, len(stale), HEADS_AT_ONCE):
-                blobs = await from_store(self._store.heads(stale[first : first + HEADS_AT_ONCE]))
+                some = stale[first : first + HEADS_AT_ONCE]
+                blobs = await from_store(self._store.positions(some))
                 loop = asyncio.get_running_loop()
                 read = await loop.run_in_executor(self._thread, _probabilities, blobs)
                 self._values.update((name, (read[name], now + FRESH_S)) for name in read)
@@ -162,11 +165,12 @@ def _probabilities(blobs: Mapping[bytes, bytes | None]) -> dict[bytes, float]:
     """Return P(changed) by stream; -1 without one, and of a stream that cannot be read."""
     probabilities = {}
     for name, blob in blobs.items():
-        try:
-            head = decoded(wire.decode_changed, blob, "head", _text(name)) if blob else None
-        except UnreadablePart:  # the overview names it, where it is on a page
-            head = None
-        probability = None if head is None else head.changed_probability
+        probability = None
+        if blob is not None:
+            # The overview names one that cannot be read, where it is on a page.
+            with contextlib.suppress(UnreadablePart):
+                position = decoded(wire.decode_position, blob, "position", _text(name))
+                probability = position.changed_probability
         probabilities[name] = -1.0 if probability is None else probability
     return probabilities
 

@@ -23,7 +23,7 @@ from service.schema import rendering
 from service.settings import Settings
 from service.store.keys import partition_of
 from service.store.reads import AsyncStore
-from service.store.streams import decoded, first_of
+from service.store.streams import StoredHead, first_of, head_of
 from service.tasks import forget
 
 log = logging.getLogger(__name__)
@@ -56,21 +56,19 @@ class LiveStream:
         self.count = 0
         self.followers = 0
         self._store = store
-        self._blob: bytes | None = b""
+        self._stored: StoredHead | None = StoredHead(b"", None)
         self._corrupt: CorruptState | None = None
         self._moved = asyncio.Event()
         self._page: tuple[tuple[int, int], asyncio.Future[ObservationPage]] | None = None
 
-    def saw(self, blob: bytes | None) -> None:
+    def saw(self, stored: StoredHead | None) -> None:
         """Update the head from its stored form."""
-        if blob == self._blob:
+        if stored == self._stored:
             return
-        self._blob = blob
+        self._stored = stored
         self._corrupt = None
         try:
-            self.head = (
-                None if blob is None else decoded(wire.decode_head, blob, "head", self.stream)
-            )
+            self.head = None if stored is None else head_of(self.stream, stored)
         except ValueError as error:
             self._corrupt = CorruptState(str(error))
         self.wake()
@@ -91,8 +89,8 @@ class LiveStream:
 
     async def look(self) -> None:
         """Read the head now; raises RedisUnavailable."""
-        blobs = await from_store(self._store.heads([(self.partition, self.stream)]))
-        self.saw(blobs[self.stream])
+        heads = await from_store(self._store.heads([(self.partition, self.stream)]))
+        self.saw(heads[self.stream])
 
     def check(self) -> None:
         """Raise CorruptState where the head cannot be read."""
@@ -118,8 +116,8 @@ class LiveStream:
         first = max(start, min(first_of(self.stream, head.oldest), head.seq - 1))
         stop = min(head.seq, first + PAGE)
         read = self._store.following(self.partition, self.stream, head, first, stop)
-        blob, records = await from_store(read)
-        self.saw(blob)
+        stored, records = await from_store(read)
+        self.saw(stored)
         if self.head is None or self.head.deleted or self.head.generation != head.generation:
             return ObservationPage(b"", start, 0, 0)
         return _messages(head.generation, records, start, stop)
@@ -180,11 +178,11 @@ class ObservationHub:
 
     async def _look(self) -> None:
         places = [(watched.partition, watched.stream) for watched in self._watched.values()]
-        blobs = await from_store(self._store.heads(places))
-        for stream, blob in blobs.items():
+        heads = await from_store(self._store.heads(places))
+        for stream, stored in heads.items():
             watched = self._watched.get(stream)
             if watched is not None:
-                watched.saw(blob)
+                watched.saw(stored)
 
 
 class Follower:

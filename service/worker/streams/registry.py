@@ -22,7 +22,7 @@ from service import wire
 from service.observability import metrics
 from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
-from service.store.streams import Store, Stored, UnreadablePart, decoded
+from service.store.streams import Store, Stored, UnreadablePart, decoded, head_of
 from service.wire import Head
 from service.worker.streams.answers import LEVELS, WAITING_BYTES
 from service.worker.streams.ledger import Ledger
@@ -129,8 +129,7 @@ class Engine:
         stream.recall(stored.idempotency)
         stream.read_tail(stored.tail)
         if stored.head is not None:
-            head = decoded(wire.decode_head, stored.head, "head", stream.name)
-            stream.begin_with(head)
+            stream.begin_with(head_of(stream.name, stored.head))
         elif stored.named or stored.tail:
             raise UnreadablePart("its head is missing")
         self._connect(stream)

@@ -17,7 +17,16 @@ from service import wire
 from service.store import keys
 from service.store.log import Effect, index_effects
 from service.store.shards import Argument
-from service.store.streams import CHUNK, Store, Stored, UnreadablePart, decoded, phase_of, seal
+from service.store.streams import (
+    CHUNK,
+    Store,
+    Stored,
+    UnreadablePart,
+    decoded,
+    phase_of,
+    position_fields,
+    seal,
+)
 from service.wire import (
     Event,
     Head,
@@ -84,6 +93,7 @@ class Stream:
         "_raised",
         "_touched",
         "_was",
+        "_settled",
         "_sealing",
         "_tail_bytes",
         "_remembered_bytes",
@@ -119,6 +129,7 @@ class Stream:
         self.feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry, for the next commit
         self._touched = False
         self._was = DEFAULTS  # settings when they were last written
+        self._settled = b""  # part of the head, as it was last written
         self._sealing: dict[int, bytes] = NOTHING  # chunks that the last commit may be writing
         self._tail_bytes = 0
         self._remembered_bytes = 0
@@ -166,6 +177,7 @@ class Stream:
         self.head = head
         if head is not None:
             self._was = head.settings
+            self._settled = wire.encode_settled(head)
             self.begin_season()
 
     def create(self, head: Head) -> None:
@@ -446,8 +458,7 @@ class Stream:
         if self._events or self._anomalies or self._fresh:
             effects += self._hash_effects()
         if self._touched and head is not None:
-            blob = wire.checksummed(wire.encode(head), "head", name)
-            effects.append(("HSET", keys.heads(p), name, blob))
+            effects.append(("HSET", keys.heads(p), *self._head_fields(head)))
             if not head.deleted:
                 effects += index_effects(p, name, head, self._was)
                 self._was = head.settings
@@ -455,6 +466,15 @@ class Stream:
         self._touched = self.reborn = False
         self.count()
         return effects
+
+    def _head_fields(self, head: Head) -> list[Argument]:
+        """The head's position, and its settled part where that is another than is stored."""
+        fields = position_fields(self.name, head)
+        settled = wire.encode_settled(head)
+        if settled != self._settled:
+            self._settled = settled
+            fields += (self.name, wire.checksummed(settled, "head", self.name))
+        return fields
 
     def _encode(self) -> None:
         """Take what is new into the tail: answers are complete by now."""

@@ -36,6 +36,7 @@ from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
+from service.store.streams import head_fields
 from service.worker.results import Answered, Results
 from tests.clusters import running_valkey
 from tests.stored import blob, record
@@ -177,7 +178,7 @@ class FakeWorker:
             tail = blob(kept, "tail", stream, head.seq)
             effects.append(("HSET", keys.tail(partition, stream), str(head.seq), tail))
             head.seq += 1
-        effects.append(("HSET", keys.heads(partition), stream, blob(head, "head", stream)))
+        effects.append(("HSET", keys.heads(partition), *head_fields(stream, head)))
         if command.key is not None and status == 200:
             self._remembered[remembered] = (command.digest, answers)
         return status, answers, effects
@@ -200,15 +201,14 @@ class FakeWorker:
                 head, effects = self._create(partition, stream, command.settings)
             else:
                 head.settings = head.settings._replace(**command.settings)
-                stored = blob(head, "head", stream)
-                effects = [("HSET", keys.heads(partition), stream, stored)]
+                effects = [("HSET", keys.heads(partition), *head_fields(stream, head))]
             return status, [msgspec.json.encode(rendering.summary(stream, head))], effects
         if head is None:
             raise UnknownStream(f"there is no stream {stream!r}")
         if isinstance(command, wire.Delete):
             del self._heads[stream]
             effects = [
-                ("HDEL", keys.heads(partition), stream),
+                ("HDEL", keys.heads(partition), stream, keys.position_field(stream)),
                 ("ZREM", keys.names(partition), stream),
                 ("DEL", keys.tail(partition, stream)),
             ]
@@ -219,7 +219,7 @@ class FakeWorker:
         head = wire.Head(1, wire.StreamSettings(**{"model": "gaussian", **settings}))
         self._heads[stream] = head
         return head, [
-            ("HSET", keys.heads(partition), stream, blob(head, "head", stream)),
+            ("HSET", keys.heads(partition), *head_fields(stream, head)),
             ("ZADD", keys.names(partition), 0, stream),
         ]
 

@@ -94,11 +94,13 @@ def everything(bench):
     """Each stream's hashes by name, whatever its partition."""
     found = {}
     for p in range(bench.settings.partitions):
-        for name in map(bytes.decode, bench.client.hkeys(keys.heads(p))):
+        heads = bench.client.hgetall(keys.heads(p))
+        for name in map(bytes.decode, keys.names_of(heads)):
             hashes = (keys.tail, keys.history, keys.events, keys.idempotency, keys.changes)
             found[name] = [bench.client.hgetall(key(p, name)) for key in hashes]
             found[name].append(bench.client.hgetall(keys.anomalies(p, name)))
-            found[name].append(bench.client.hget(keys.heads(p), name))
+            position = keys.position_field(name)
+            found[name].append([heads[name.encode()], heads[position.encode()]])
             found[name].append(bench.client.zscore(keys.names(p), name))
             found[name].append(bench.client.zscore(keys.due(p), name))
     return found

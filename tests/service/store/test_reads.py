@@ -17,16 +17,18 @@ from service.store.streams import (
     CHUNK,
     Store,
     Stored,
+    StoredHead,
     UnreadablePart,
     chunk_of,
     first_of,
+    head_fields,
     phase_of,
     seal,
     unseal,
 )
 from service.wire.event_entries import START, Id
 from tests.clusters import running_valkey
-from tests.stored import blob, put_records, record
+from tests.stored import blob, put_head, put_records, record
 from tests.waiting import until
 
 pytestmark = pytest.mark.redis
@@ -83,22 +85,23 @@ def test_where_records_lie_and_that_sealing_is_the_identity():
 
 
 def test_load_finds_all_parts(redis_client, store):
-    head = blob(head_of(130, checkpoint=128), "head", "a")
-    redis_client.hset(keys.heads(P), "a", head)
+    put_head(redis_client, P, "a", head_of(130, checkpoint=128))
+    redis_client.zrem(keys.names(P), "a")
     store.put_checkpoints(
         P, [("a", "1:128", b"\x00new"), ("a", "1:64", b"old"), ("b", "1:0", b"b")]
     )
     redis_client.hset(keys.tail(P, "a"), mapping={"129": "y", "1000": "z", "128": "x"})
     redis_client.hset(keys.idempotency(P, "a"), b"k\x000", b"r")
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
-    redis_client.hset(keys.heads(P), "bare", blob(head_of(5), "head", "bare"))
+    redis_client.hset(keys.heads(P), items=head_fields("bare", head_of(5))[:2])
     missing, found, broken, bare = store.load(P, ["b", "a", "broken", "bare"])
     assert missing == Stored(None, None, {}, {})
     tail = {b"128": b"x", b"129": b"y", b"1000": b"z"}
     new = wire.checksummed(b"\x00new", "checkpoint", "a", "1:128")
+    head = StoredHead(*head_fields("a", head_of(130, checkpoint=128))[1::2])
     assert found == Stored(head, new, tail, {b"k\x000": b"r"}, (b"1:64",))
-    assert broken == Stored(b"\xc1", None, {}, {})
-    assert (bare.head is None, bare.checkpoint) == (False, None)
+    assert broken == Stored(StoredHead(b"\xc1", None), None, {}, {})
+    assert (bare.head.position, bare.checkpoint) == (None, None)
     assert store.load(P, []) == []
 
 
@@ -116,13 +119,16 @@ def test_chunks_as_stored(redis_client, store):
 
 async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
     head = head_of(3)
-    redis_client.hset(keys.heads(P), "a", blob(head, "head", "a"))
-    redis_client.hset(keys.heads(P), "gone", blob(head_of(3, deleted=True), "head", "gone"))
+    put_head(redis_client, P, "a", head)
+    put_head(redis_client, P, "gone", head_of(3, deleted=True))
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
     assert await reader.head(P, "a") == head
     assert await reader.head(P, "gone") is None
     assert await reader.head(P, "never") is None
-    with pytest.raises(UnreadablePart, match="'broken'"):
+    with pytest.raises(UnreadablePart, match="position of 'broken' is missing"):
+        await reader.head(P, "broken")
+    redis_client.hset(keys.heads(P), keys.position_field("broken"), b"\xc1")
+    with pytest.raises(UnreadablePart, match="head of 'broken'"):
         await reader.head(P, "broken")
     redis_client.hset(keys.tail(P, "a"), "0", b"\xc1")
     with pytest.raises(UnreadablePart, match="'a'"):
@@ -166,7 +172,7 @@ async def test_records_end_with_the_retained_and_follow_what_was_sealed_since(re
     assert seqs(await reader.records(P, "a", head, 0, 200)) == list(range(150, 200))
     before = head_of(200, sealed=61)  # what was sealed when the head was read; 189 is by now
     assert seqs(await reader.records(P, "a", before, 0, 200)) == list(range(200))
-    redis_client.hset(keys.heads(P), "a", blob(head_of(200, sealed=189), "head", "a"))
+    put_head(redis_client, P, "a", head_of(200, sealed=189))
     redis_client.hdel(keys.tail(P, "a"), "195")
     with pytest.raises(UnreadablePart, match="observation 195 of 'a' is missing"):
         await reader.records(P, "a", before, 0, 200)

@@ -23,7 +23,7 @@ from service.store.connection import connect, connect_async
 from service.store.health import fix_partitions
 from service.store.reads import AsyncStore
 from service.store.shards import Script, ScriptCall
-from service.store.streams import all_decoded, decoded, unseal
+from service.store.streams import all_decoded, decoded, head_of, stored_head, unseal
 from service.wire import Import, Observation, Observe, RunLength, snapshot
 from service.worker import worker as loop
 from service.worker.worker import Worker
@@ -190,13 +190,22 @@ class Bench:
         p = self.partition(stream)
         hashes = (keys.tail, keys.history, keys.checkpoint, keys.events, keys.idempotency)
         stored = {key.__name__: self.client.hgetall(key(p, stream)) for key in hashes}
-        stored["head"] = self.client.hget(keys.heads(p), stream)
+        stored["head"] = self._stored_head(stream)
         stored["named"] = self.client.zscore(keys.names(p), stream) is not None
         return stored
 
     def head(self, stream):
-        blob = self.client.hget(keys.heads(self.partition(stream)), stream)
-        return decoded(wire.decode_head, blob, "head", stream)
+        """The stored head, which is the worker's too where nothing waits."""
+        head = head_of(stream, self._stored_head(stream))
+        place = (self.partition(stream), stream)
+        loaded = self._worker.engine.streams.get(place) if self._worker else None
+        if loaded is not None and loaded.alive and loaded.idle and not loaded.broken:
+            assert loaded.head == head
+        return head
+
+    def _stored_head(self, stream):
+        fields = [stream, keys.position_field(stream)]
+        return stored_head(*self.client.hmget(keys.heads(self.partition(stream)), fields))
 
     def events(self, stream):
         blobs = self.client.hgetall(keys.events(self.partition(stream), stream))

@@ -64,9 +64,19 @@ def test_every_part_of_a_stream_is_checked_by_the_api_too(make_bench):
             return None
 
     parts = read()
-    for part in ("heads", "checkpoint", "tail", "history", "events", "changes", "idempotency"):
-        key = keys.heads(0) if part == "heads" else getattr(keys, part)(0, "a")
-        field = b"a" if part == "heads" else min(bench.client.hkeys(key))
+    fields = {"head": b"a", "position": b"a\0"}
+    for part in (
+        "head",
+        "position",
+        "checkpoint",
+        "tail",
+        "history",
+        "events",
+        "changes",
+        "idempotency",
+    ):
+        key = keys.heads(0) if part in fields else getattr(keys, part)(0, "a")
+        field = fields.get(part) or min(bench.client.hkeys(key))
         good = bench.client.hget(key, field)
         bench.client.hset(key, field, good[:-9] + bytes([good[-9] ^ 4]) + good[-8:])
         assert read() is None, part

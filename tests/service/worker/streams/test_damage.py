@@ -44,7 +44,17 @@ def observed(bench, stream="a", count=42):
 
 # --- damaged and lost parts ---------------------------------------------------------------------
 
-LOADED = ["head", "checkpoint", "numbers", "tail", "sealed tail", "stray", "idempotency"]
+LOADED = [
+    "head",
+    "position",
+    "no position",
+    "checkpoint",
+    "numbers",
+    "tail",
+    "sealed tail",
+    "stray",
+    "idempotency",
+]
 READ = ["history", "events", "hindsight"]
 
 
@@ -54,8 +64,12 @@ def damage(bench, part):
     if part == "stray":
         client.hset(keys.tail(0, "a"), "4x", b"?")
         return
+    if part == "no position":
+        client.hdel(keys.heads(0), keys.position_field("a"))
+        return
     key, field = {
         "head": (keys.heads(0), "a"),
+        "position": (keys.heads(0), keys.position_field("a")),
         "checkpoint": (keys.checkpoint(0, "a"), f"{head.generation}:{head.checkpoint}"),
         "numbers": (keys.checkpoint(0, "a"), f"{head.generation}:{head.checkpoint}"),
         "tail": (keys.tail(0, "a"), str(head.seq - 1)),
