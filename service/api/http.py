@@ -648,7 +648,7 @@ def json_response(content: bytes, status: int = 200) -> Response:
 
 
 def outcome_response(outcome: Outcome) -> Response:
-    """Return a command's outcome: its only body, or its problem document."""
+    """Return the outcome of a command that is no observation: its body, or its problem document."""
     content = outcome.body[-1] if outcome.body else b""
     if outcome.status >= 400:
         return Rendered(content, outcome.status, PROBLEM_JSON)

@@ -6,13 +6,13 @@ Columns of answers are named as in the tables of `moca replay`; those of vectors
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from moca_client.responses import Answer, ItemAnswer
+from moca_client.responses import Answer
 from moca_client.series import numbered
 from moca_client.tables import Columns, columns_of
 from service.problems import TYPE_PREFIX, FieldError, InvalidField, MalformedBody, NotInstalled
@@ -25,33 +25,15 @@ HEADER = 2
 DATA = 1  # of a dictionary
 LENGTH = 0
 COMPRESSION = 3
-_answers = msgspec.json.Decoder(list[Answer]).decode
-_item_answer = msgspec.json.Decoder(ItemAnswer).decode
 _encode = msgspec.json.Encoder().encode
-
-
-class _Refusal(msgspec.Struct):
-    """What an item was refused with."""
-
-    type: str
-    status: int
-    detail: str = ""
-    stream: str | None = None
-
-
-_refusal = msgspec.json.Decoder(_Refusal).decode
+Document = Mapping[str, Any]  # a problem document
 
 
 # --- answers --------------------------------------------------------------------------------------
 
 
-def answer_columns(answers: Sequence[bytes]) -> Columns:
-    """Lay out the answers of one stream, which are rendered."""
-    return _laid_out(_answers(b"[" + b",".join(answers) + b"]"))
-
-
-def _laid_out(answers: Sequence[Answer]) -> Columns:
-    """Columns of answers; those of what is rarely so only where it is."""
+def answer_columns(answers: Sequence[Answer]) -> Columns:
+    """Lay out answers; those of what is rarely so only where it is."""
     rare: Columns = {
         "duplicate": [answer.duplicate for answer in answers],
         "provisional": [answer.provisional for answer in answers],
@@ -59,27 +41,22 @@ def _laid_out(answers: Sequence[Answer]) -> Columns:
     return columns_of(answers, Answer) | {n: cells for n, cells in rare.items() if any(cells)}
 
 
-def item_columns(items: Sequence[bytes], answered: Callable[[bytes], bool]) -> Columns:
-    """Lay out answers to items of many streams, and why others were refused.
-
-    answered: whether an item, which is rendered, is an answer.
-    """
+def item_columns(items: Sequence[Answer | Document]) -> Columns:
+    """Lay out answers to items of many streams, and why others were refused."""
     streams: list[str | None] = []
     statuses: list[int] = []
     problems: list[tuple[str, str] | None] = []
     answers: list[Answer] = []
     for item in items:
-        if answered(item):
-            answer = _item_answer(item)
-            streams.append(answer.stream)
-            statuses.append(answer.status)
+        if isinstance(item, Answer):
+            streams.append(item.stream)
+            statuses.append(200)
             problems.append(None)
-            answers.append(answer)
+            answers.append(item)
             continue
-        refusal = _refusal(item)
-        streams.append(refusal.stream)
-        statuses.append(refusal.status)
-        problems.append((refusal.type.removeprefix(TYPE_PREFIX), refusal.detail))
+        streams.append(item.get("stream"))
+        statuses.append(item["status"])
+        problems.append((item["type"].removeprefix(TYPE_PREFIX), item.get("detail", "")))
         nothing: Any = None  # a cell that has no value, whatever its type
         blank = {"warming_up": nothing, "duplicate": nothing, "provisional": nothing}
         answers.append(Answer("", nothing, "", **blank))
@@ -87,7 +64,7 @@ def item_columns(items: Sequence[bytes], answered: Callable[[bytes], bool]) -> C
     if any(problems):
         columns["problem"] = [problem and problem[0] for problem in problems]
         columns["detail"] = [problem and problem[1] for problem in problems]
-    return columns | _laid_out(answers)
+    return columns | answer_columns(answers)
 
 
 def rendered(columns: Columns, form: str) -> bytes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from math import isnan
+from math import isfinite, isnan
 from statistics import median
 from typing import Any, cast, overload
 from urllib.parse import quote
@@ -13,6 +13,8 @@ from urllib.parse import quote
 from moca_client.members import ABSENT
 from moca_client.responses import (
     AlarmPeriod,
+    Answer,
+    BeliefColumns,
     ByChance,
     Change,
     Event,
@@ -28,6 +30,7 @@ from moca_client.responses import (
     RecordedSupervision,
     RegimeStatistics,
     RunLengthProbability,
+    RunLengthSummary,
     Season,
     Segment,
     StreamChange,
@@ -127,6 +130,105 @@ def record(stored: wire.Record) -> Recorded:
         run_length=_most_probable(stored.map_run_length),
         regime=regime(stored.regime),
         excluded=None if excluded is None else RecordedExclusion(excluded.window),
+    )
+
+
+def answers(command: wire.Observe, outcome: wire.Outcome) -> Iterator[Answer]:
+    """Return the answers to a command's observations, in order, as far as they were applied."""
+    stored = outcome.answers
+    if stored is None:
+        return
+    at = 0  # in the command
+    for part in stored.parts:
+        if isinstance(part, wire.StoredAnswer):
+            yield _answer(command.stream, stored.model, part, outcome.duplicate)
+            at += 1
+            continue
+        for seq, numbers in enumerate(part.numbers(), part.first):
+            time = command.observations[at].time
+            yield _quiet(command.stream, stored.model, seq, time, numbers, outcome.duplicate)
+            at += 1
+
+
+LOWER, MEDIAN, UPPER = map(str, wire.LEVELS)
+
+
+def _quiet(
+    stream: str, model: str, seq: int, time: str | None, numbers: tuple[Any, ...], duplicate: bool
+) -> Answer:
+    """Return the answer to a quiet observation; numbers: of `QuietNumbers`."""
+    (
+        mean,
+        variance,
+        lower,
+        median,
+        upper,
+        log_score,
+        changed_probability,
+        evidence,
+        changepoint_probability,
+        recent_change_probability,
+        anomaly,
+        map_run_length,
+        mean_run_length,
+        hypotheses,
+        pruned_mass,
+    ) = numbers
+    return Answer(
+        stream=stream,
+        seq=seq,
+        model=model,
+        predictive=Predictive(
+            [mean],
+            [[variance]] if isfinite(variance) else None,
+            {LOWER: [lower], MEDIAN: [median], UPPER: [upper]},
+            ABSENT,
+        ),
+        log_score=None if isnan(log_score) else log_score,
+        changed_probability=changed_probability,
+        evidence=evidence,
+        changepoint_probability=changepoint_probability,
+        recent_change_probability=recent_change_probability,
+        anomaly=None if isnan(anomaly) else anomaly,
+        run_length=RunLengthSummary(
+            int(map_run_length), mean_run_length, None, int(hypotheses), pruned_mass
+        ),
+        event=None,
+        warming_up=False,
+        duplicate=duplicate,
+        time=time,
+    )
+
+
+def _answer(stream: str, model: str, stored: wire.StoredAnswer, duplicate: bool) -> Answer:
+    predictive = None
+    if stored.probabilities is not None:
+        predictive = of_classes(stored.probabilities)
+    elif stored.mean is not None:
+        predictive = of_numbers(stored.mean, stored.variance, stored.quantiles)
+    own = stored.run_length
+    belief = None if stored.belief is None else BeliefColumns(*stored.belief)
+    return Answer(
+        stream=stream,
+        seq=stored.seq,
+        model=model,
+        predictive=predictive,
+        log_score=stored.log_score,
+        changed_probability=stored.changed_probability,
+        evidence=stored.evidence,
+        changepoint_probability=stored.changepoint_probability,
+        recent_change_probability=stored.recent_change_probability,
+        anomaly=stored.anomaly,
+        run_length=own
+        and RunLengthSummary(own.map, own.mean, None, own.hypotheses, own.pruned_mass, belief),
+        event=event(stored.event),
+        warming_up=own is None,
+        duplicate=duplicate,
+        components=stored.components,
+        time=stored.time,
+        provisional=stored.provisional,
+        season=season(stored.season),
+        regime=regime(stored.regime),
     )
 
 

@@ -16,6 +16,13 @@ import msgspec
 from model_core.stream.events import Event
 from model_core.stream.state import SeasonPeriods, TypicalRegime
 from model_core.stream_settings import StreamSettings
+from service.wire.answers import (
+    LEVELS,
+    Answers,
+    BeliefSummary,
+    QuietAnswers,
+    StoredAnswer,
+)
 from service.wire.commands import (
     BACKGROUND,
     READ_ONLY,
@@ -65,8 +72,11 @@ from service.wire.records import (
 
 __all__ = [
     "FORMAT",
+    "LEVELS",
     "SeasonPeriods",
     "Act",
+    "Answers",
+    "BeliefSummary",
     "LogEntry",
     "SettingsChange",
     "Command",
@@ -95,6 +105,7 @@ __all__ = [
     "PlannedSpan",
     "Position",
     "Predict",
+    "QuietAnswers",
     "READ_ONLY",
     "BACKGROUND",
     "Record",
@@ -102,6 +113,7 @@ __all__ = [
     "RunLength",
     "SegmentHistory",
     "SetBelief",
+    "StoredAnswer",
     "StreamSettings",
     "Sums",
     "TaggedHead",
@@ -135,7 +147,7 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 12  # of all that the store and backups hold; one of another format is refused
+FORMAT = 13  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

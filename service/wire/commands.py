@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from service.wire.answers import Answers
+
 Label = float | list[float | None] | None  # of several outputs each may be missing, but not all
 
 
@@ -241,10 +243,12 @@ class Sums(Struct, array_like=True, gc=False):
 class Outcome(Struct, array_like=True, gc=False):
     """Result of one command.
 
-    `body` holds JSON texts. Observe: one per applied observation and, when `status` is an
-    error, a problem document last. Everything else: exactly one.
+    `body` holds JSON texts. Observe: when `status` is an error, a problem document. Everything
+    else: exactly one.
     """
 
     number: int
     status: int
     body: list[bytes]
+    answers: Answers | None = None  # to the observations that were applied; None: to none
+    duplicate: bool = False  # it was applied before, and came to this

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from model_core.stream.events import Track, Watch
 from model_core.stream.state import SeasonPeriods, StatedMoments, TypicalRegime
 from model_core.stream_settings import CONFIRMATION, DEFAULTS, TABLE, Hazard, StreamSettings
+from service.wire.answers import Answers
 from service.wire.commands import Label, Observation
 
 if TYPE_CHECKING:
@@ -282,4 +283,5 @@ class IdempotencyRecord(Struct, array_like=True, gc=False):
     time_ms: int
     status: int
     body: list[bytes]
+    answers: Answers | None
     field: bytes  # it is stored under

@@ -164,10 +164,10 @@ class CommandBatch:
             task = queue.tasks[0]
             command = task.command
             assert isinstance(command, Observe)
-            count = len(entered.answers)
-            task.answers += entered.answers
+            count = entered.applied
             self.filling.count += count
             if count:
+                task.take(run.rest.model, entered.answers, count)
                 self._applied(run.stream, task.envelope, run.seen[:count])
             queue.at += count
             if count < len(run.seen):
@@ -205,7 +205,7 @@ class CommandBatch:
         if refusal is not None:
             self._refuse(queue, refusal)
             return
-        task.answers.append(answer)
+        task.take(answer.model, [answer], 1)
         self.filling.add(answer)
         command = task.command
         assert isinstance(command, Observe)
@@ -225,9 +225,9 @@ class CommandBatch:
         assert isinstance(task.command, Observe)
         applied, refusal = self.pipeline.step_series(stream, coming, task.command.belief)
         events.publish(stream, task)
-        task.answers += coming[:applied]
-        self.filling.add(*coming[:applied])
         if applied:
+            task.take(coming[0].model, coming[:applied], applied)
+            self.filling.add(*coming[:applied])
             seen = task.command.observations[queue.at : queue.at + applied]
             self._applied(stream, task.envelope, seen)
             queue.at += applied
@@ -319,8 +319,7 @@ class CommandBatch:
         if earlier is not None:
             task.same_as = earlier
         elif stored is not None:
-            task.status = stored.status
-            task.body = answers.repeat(stored.body)
+            task.repeat(stored)
         return True
 
     def _delayed(self, queue: StreamQueue, task: CommandTask, command: Observe) -> None:
@@ -351,7 +350,7 @@ class CommandBatch:
             events.publish(stream, task)
             if refusal is not None:
                 raise refusal
-            task.answers.append(answer)
+            task.take(answer.model, [answer], 1)
             if answer.provisional:
                 self.filling.add(answer)
         self._done(queue)
@@ -459,7 +458,7 @@ class CommandBatch:
         task = queue.tasks[0]
         task.refusal = refusal
         if isinstance(task.command, Observe):
-            count = len(task.command.observations) - len(task.answers)
+            count = len(task.command.observations) - task.applied
             metrics.OBSERVATIONS.labels("refused").inc(count)
         self._done(queue)
 
@@ -474,10 +473,15 @@ class CommandBatch:
             command = task.command
             if task.field is None or not isinstance(command, Observe):
                 continue
-            if isinstance(task.refusal, Defect | UnknownModel) and not task.answers:
+            if isinstance(task.refusal, Defect | UnknownModel) and not task.applied:
                 continue  # nothing was done, and what is wrong here may be mended meanwhile
             record = IdempotencyRecord(
-                command.digest or "", task.envelope.time_ms, task.status, task.body, task.field
+                command.digest or "",
+                task.envelope.time_ms,
+                task.status,
+                task.body,
+                task.answers,
+                task.field,
             )
             stream = self.engine.streams[task.partition, command.stream]
             keep = settings.idempotency_keep_requests

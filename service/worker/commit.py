@@ -19,7 +19,6 @@ from service.store.streams import Store, UnreadablePart
 from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker.filtering import events
 from service.worker.results import Answered, Results
-from service.worker.streams import answers
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import LogItem, Lost, key_field
 from service.worker.timing import Stages
@@ -83,13 +82,12 @@ def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
         logger.warning("cannot read the idempotency keys of %r: %s", command.stream, error)
         return aside, []
     if earlier is not None and earlier.digest == command.digest:
-        task.status = earlier.status
-        task.body = answers.repeat(earlier.body)
+        task.repeat(earlier)
     if earlier is not None:
         return aside, []
     field = key_field(command)
     digest = command.digest or ""
-    record = IdempotencyRecord(digest, task.envelope.time_ms, task.status, task.body, field)
+    record = IdempotencyRecord(digest, task.envelope.time_ms, task.status, task.body, None, field)
     blob = wire.checksummed(wire.encode(record), "idempotency", command.stream)
     return aside, [("HSET", keys.idempotency(task.partition, command.stream), field, blob)]
 

@@ -15,9 +15,8 @@ from service.settings import Settings
 from service.store.connection import patiently
 from service.store.health import check_server, fix_partitions
 from service.store.shards import StoreClient
-from service.wire import Record
+from service.wire import LEVELS, Record
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import LEVELS
 from service.worker.streams.loaded_models import LoadedModels
 
 

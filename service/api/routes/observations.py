@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moca_client.responses import Answer
 from moca_client.tables import Columns
 from service import wire
 from service.api import tables
@@ -24,6 +25,7 @@ from service.api.http import (
     apart,
     checked_stream,
     context_of,
+    json_response,
     key_of,
     outcome_response,
     parse_body,
@@ -39,8 +41,9 @@ from service.api.parsing.observations import (
     list_digest,
     observe_query,
 )
-from service.api.tables import TableLimits
+from service.api.tables import Document, TableLimits
 from service.problems import PROBLEM_JSON, EarlierItemFailed, FieldError, InvalidField, ServiceError
+from service.schema import rendering
 
 OWN = ("seq", "time", "elapsed")  # columns of observations beside labels and inputs
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -76,9 +79,12 @@ async def observe(request: Request) -> Response:
     template.digest = None if key is None else await parse_body(context, digest, body)
     template.observations = form.observations
     outcome = await context.gateway.submit(template)
-    if layout == "objects" or outcome.status >= 400:
+    if outcome.status >= 400:
         return outcome_response(outcome)
-    return await _table(context, partial(tables.answer_columns, outcome.body), layout)
+    (answer,) = rendering.answers(template, outcome)
+    if layout == "objects":
+        return json_response(_encode(answer))
+    return await _table(context, partial(tables.answer_columns, [answer]), layout)
 
 
 @raw
@@ -95,10 +101,10 @@ async def observe_many(request: Request) -> Response:
     if kind == ARROW:
         body = await _forms(context, body, (*OWN, "stream", "key"))
     items = await parse_body(context, partial(context.observation_parser.items, lines=lines), body)
-    rendered = await Bulk(context, items, template).run()
+    results = await Bulk(context, items, template).run()
     if layout != "objects":
-        columns = partial(tables.item_columns, rendered, _answered)
-        return await _table(context, columns, layout)
+        return await _table(context, partial(tables.item_columns, results), layout)
+    rendered = await _rendered(results)
     if lines:
         return ListResponse(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
     return ListResponse(rendered)
@@ -129,15 +135,61 @@ async def _table(context: Context, columns: Callable[[], Columns], layout: str) 
     return Rendered(content, 200, ARROW if layout == "arrow" else JSON)
 
 
-def _answered(item: bytes) -> bool:
-    return item.startswith(_STATUS_200)
+async def _rendered(results: Sequence[Answer | Document]) -> list[bytes]:
+    """Return results as JSON; those of items have their status."""
+    rendered = []
+    for i, result in enumerate(results, start=1):
+        text = _encode(result)
+        rendered.append(_STATUS_200 + text[1:] if isinstance(result, Answer) else text)
+        if i % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return rendered
+
+
+class ListAnswers:
+    """Answers to a list of observations, in the layout that was asked for."""
+
+    def __init__(self, context: Context, layout: str) -> None:
+        self.count = 0
+        self._context = context
+        self._layout = layout
+        self._answers: list[Answer] = []  # for columns
+        self._rendered: list[bytes] = []  # for objects
+
+    def take(self, command: wire.Observe, outcome: wire.Outcome) -> None:
+        """Take the answers to one part of the list."""
+        answers = [*rendering.answers(command, outcome)]
+        self.count += len(answers)
+        if self._layout == "objects":
+            self._rendered += map(_encode, answers)
+        else:
+            self._answers += answers
+
+    async def response(self) -> Response:
+        """Return the response for a list that was applied."""
+        if self._layout == "objects":
+            return ListResponse(self._rendered)
+        columns = partial(tables.answer_columns, self._answers)
+        return await _table(self._context, columns, self._layout)
+
+    async def stopped(
+        self, status: int, document: dict[str, Any], headers: Mapping[str, str] = NO_HEADERS
+    ) -> Response:
+        """Return the response for a list applied in part: the answers so far, and the error."""
+        document["applied"] = self.count
+        if self._layout != "objects":
+            columns = partial(tables.answer_columns, self._answers)
+            document["answers"] = await apart(self._context.thread, columns)
+            return Rendered(_encode(document), status, PROBLEM_JSON, headers)
+        before = _encode(document)[:-1] + b',"answers":['
+        return ListResponse(self._rendered, (before, b",", b"]}"), status, headers, PROBLEM_JSON)
 
 
 async def _observe_list(
     context: Context, template: wire.Observe, form: Observations, size: int, layout: str
 ) -> Response:
     """Apply a list in parts of `size`, in order; not atomic."""
-    answers: list[bytes] = []
+    answers = ListAnswers(context, layout)
     patience = context.gateway.patience()
     for first in range(0, len(form.observations), size):
         part = form.observations[first : first + size]
@@ -151,35 +203,12 @@ async def _observe_list(
             # The queue shields the append: a client that disconnects does not undo its request.
             outcome = await context.gateway.submit(command, first > 0, patience)
         except ServiceError as error:
-            document = error.document()
-            headers = error.headers()
-            return await _stopped(context, error.status, document, answers, layout, headers)
+            return await answers.stopped(error.status, error.document(), error.headers())
+        answers.take(command, outcome)
         if outcome.status >= 400:
-            answers += outcome.body[:-1]
-            document = msgspec.json.decode(outcome.body[-1])
-            return await _stopped(context, outcome.status, document, answers, layout)
-        answers += outcome.body
+            return await answers.stopped(outcome.status, msgspec.json.decode(outcome.body[-1]))
         await asyncio.sleep(0)
-    if layout == "objects":
-        return ListResponse(answers)
-    return await _table(context, partial(tables.answer_columns, answers), layout)
-
-
-async def _stopped(
-    context: Context,
-    status: int,
-    document: dict[str, Any],
-    answers: list[bytes],
-    layout: str,
-    headers: Mapping[str, str] = NO_HEADERS,
-) -> Response:
-    """Return the response for a list applied in part: the answers so far, and the error."""
-    document["applied"] = len(answers)
-    if layout != "objects":
-        document["answers"] = await apart(context.thread, partial(tables.answer_columns, answers))
-        return Rendered(_encode(document), status, PROBLEM_JSON, headers)
-    before = _encode(document)[:-1] + b',"answers":['
-    return ListResponse(answers, (before, b",", b"]}"), status, headers, PROBLEM_JSON)
+    return await answers.response()
 
 
 # --- observations of many streams -----------------------------------------------------------------
@@ -194,10 +223,10 @@ class Bulk:
         self._context = context
         self._items = items
         self._template = template  # a command without observations, with the options of the answers
-        self._rendered: list[bytes] = [b""] * len(items)
+        self._results: list[Answer | Document] = [{}] * len(items)
 
-    async def run(self) -> list[bytes]:
-        """Apply all items and return one JSON object for each, in order."""
+    async def run(self) -> list[Answer | Document]:
+        """Apply all items; return the answer or the problem document of each, in order."""
         by_stream: dict[str, list[int]] = {}
         for i, item in enumerate(self._items):
             if item.stream is None:
@@ -208,7 +237,7 @@ class Bulk:
             if i % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
         await submit_waves(self._context.gateway, map(self._commands, by_stream.values()))
-        return self._rendered
+        return self._results
 
     def _commands(self, places: list[int]) -> StreamCommands:
         """Apply one stream's items; after a failed one nothing more is attempted."""
@@ -219,19 +248,22 @@ class Bulk:
             if isinstance(item, BadItem):
                 self._refuse(group, item.error)
                 break
-            result = yield self._command(item, group)
+            command = self._command(item, group)
+            result = yield command
             if isinstance(result, ServiceError):
                 self._refuse(group, result)
                 break
-            for place, answer in zip(group, result.body, strict=False):
-                self._rendered[place] = _STATUS_200 + answer[1:]
+            applied = 0
+            for place, answer in zip(group, rendering.answers(command, result), strict=False):
+                self._results[place] = answer
+                applied += 1
             if result.status < 400:
                 continue
-            failed = group[len(result.body) - 1 :]
+            failed = group[applied:]
             if len(group) == 1 or result.status >= 500:
                 document = msgspec.json.decode(result.body[-1])
                 document.pop("applied", None)  # of the command, not of the client's request
-                self._rendered[failed[0]] = self._document(failed[0], document)
+                self._results[failed[0]] = self._document(failed[0], document)
                 self._skip(failed[1:])
                 break
             # A command is refused as a whole where it does not fit its stream: find out which item
@@ -280,15 +312,14 @@ class Bulk:
 
     def _refuse(self, places: list[int], error: ServiceError) -> None:
         """Answer items of one stream."""
-        rendered = self._document(places[0], error.document()) if places else b""
         for place in places:
-            self._rendered[place] = rendered
+            self._results[place] = self._document(place, error.document())
 
     def _skip(self, places: list[int]) -> None:
         """Answer items that were not attempted."""
         detail = "not applied: an earlier item of the same stream failed"
         self._refuse(places, EarlierItemFailed(detail))
 
-    def _document(self, place: int, document: dict[str, object]) -> bytes:
+    def _document(self, place: int, document: Document) -> Document:
         stream = self._items[place].stream
-        return _encode({**document, "stream": stream} if stream is not None else document)
+        return document if stream is None else {**document, "stream": stream}

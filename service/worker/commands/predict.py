@@ -19,11 +19,11 @@ from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
 from model_core.summary import Summary
 from service.observability import metrics
 from service.problems import NumericalFault
-from service.wire import Predict, Record
+from service.wire import LEVELS, Predict, Record
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.streams import limits, step_inputs
-from service.worker.streams.answers import LEVELS, components, predictives, summarise
+from service.worker.streams.answers import components, predictives, summarise
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_inputs

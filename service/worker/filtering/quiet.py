@@ -22,7 +22,8 @@ from model_core.stream.events import Watch
 from model_core.stream.predictives import SummaryRow
 from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped
 from model_core.stream_settings import Hazard
-from service.wire import Observation, Record
+from service.wire import LEVELS, Observation, QuietAnswers, Record, StoredAnswer
+from service.wire.answers import QUIET_ROW
 from service.worker.filtering.pipeline import advance_head, measure
 from service.worker.streams import answers, calibration_metrics, step_inputs
 from service.worker.streams.stream import Stream
@@ -58,7 +59,8 @@ class Run(NamedTuple):
 class Entered(NamedTuple):
     """Answers to the quiet observations of a run, and what the next one gave, if it was alone."""
 
-    answers: list[bytes]
+    applied: int
+    answers: Sequence[QuietAnswers | StoredAnswer]
     step: Step | None = None
 
 
@@ -137,30 +139,40 @@ def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:
         at = end
     assert stepped.predicted is not None
     described: Iterator[Predictive] = iter(())
+    rows = b""
     chosen = [i for own in quiet for i in own]
     if chosen:
         model = runs[0].rest.model
         measure(model, [lines[i] for i in chosen])
         predicted = stepped.predicted.rows(chosen)
         calibration_metrics.measure(predicted, [model] * len(chosen))
-        described = iter(answers.predictives(predicted, answers.LEVELS))
+        described = iter(answers.predictives(predicted, LEVELS))
+        rows = answers.quiet_rows(predicted, stepped, chosen)
     entered: list[Entered] = []
+    place = 0  # in `rows`
     for run, own in zip(runs, quiet, strict=True):
         step = None
         if len(own) < len(run.seen):
             if len(run.seen) == 1:
-                place = SummaryRow(stepped.predicted, own.stop)
-                step = Step(lines[own.stop], place, anomalies[own.stop])
+                forecast = SummaryRow(stepped.predicted, own.stop)
+                step = Step(lines[own.stop], forecast, anomalies[own.stop])
             else:
                 row = run.stream.row
                 slab.write([row], before[row])
                 if own:
                     _stepped(slab, [run._replace(seen=run.seen[: len(own)])])
-        given = [
+        first = run.stream.live().seq
+        end = place + QUIET_ROW.size * len(own)
+        given: list[QuietAnswers | StoredAnswer] = [QuietAnswers(first, rows[place:end])]
+        place = end
+        records = [
             _enter(run, seen, lines[i], anomalies[i], predictive)
             for seen, i, predictive in zip(run.seen, own, described)  # noqa: B905  # to its end
         ]
-        entered.append(Entered(given, step))
+        if not first or slab.model.typical:  # no change before the first; typical regimes by name
+            pairs = zip(records, own, strict=True)
+            given = [answers.of_record(record, lines[i]) for record, i in pairs]
+        entered.append(Entered(len(own), given, step))
     return entered
 
 
@@ -195,8 +207,8 @@ def _quiet(run: Run, at: int, line: Readout, anomaly: float) -> bool:
 
 def _enter(
     run: Run, seen: Observation, line: Readout, anomaly: float, predictive: Predictive
-) -> bytes:
-    """Enter a quiet observation into its stream; returns its answer."""
+) -> Record:
+    """Enter a quiet observation into its stream; returns its record."""
     stream = run.stream
     rest = run.rest
     head = stream.live()
@@ -208,4 +220,4 @@ def _enter(
     advance_head(head, record, record.log_score)
     head.seq += 1
     stream.put(record)
-    return answers.rendered(stream.name, rest.model, record, predictive, line)
+    return record

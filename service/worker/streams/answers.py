@@ -1,4 +1,4 @@
-"""Answers as JSON. Predictive distributions of a whole batch are summarised together."""
+"""Answers to observations, in numbers. Predictives of a whole batch are summarised together."""
 
 from __future__ import annotations
 
@@ -9,25 +9,37 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from moca_client import responses
 from moca_client.members import ABSENT
-from moca_client.responses import BeliefColumns, Component, Predictive, RunLengthSummary
+from moca_client.responses import Component, Predictive
 from model_core import summary as summaries
 from model_core.lazy import torch
 from model_core.predictive import Mixture
-from model_core.readout import Readout
-from model_core.stream.beliefs import Probabilities
+from model_core.readout import NUMBERS, Readout
 from model_core.stream.predictives import MixtureRow, SummaryRow
 from model_core.stream.series import Taken
-from model_core.summary import Summary
-from service.schema import rendering
+from model_core.stream.slab import Stepped
+from model_core.summary import Floats, Summary
 from service.schema.rendering import of_classes, of_numbers
-from service.wire import Observe, Record
+from service.wire import LEVELS, BeliefSummary, Observe, Record, StoredAnswer
 from service.worker.streams import calibration_metrics
 
-LEVELS = (0.05, 0.5, 0.95)
 WAITING_BYTES = 256 << 20  # of predictives that wait to be summarised together
 KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
+# Columns of a readout that quiet answers have, in their order.
+_READ = [
+    list(NUMBERS).index(name)
+    for name in (
+        "log_score",
+        "changed_probability",
+        "evidence",
+        "changepoint_probability",
+        "recent_change_probability",
+        "map_run_length",
+        "mean_run_length",
+        "hypotheses",
+        "pruned_mass",
+    )
+]
 
 
 class PendingAnswer(msgspec.Struct, gc=False):
@@ -82,59 +94,67 @@ class PendingAnswer(msgspec.Struct, gc=False):
         if request.components:
             (self.components,) = components(mixture, place.run_length.tolist())
 
-    def render(self) -> bytes:
-        """JSON text, as DESIGN section 5 has it."""
-        taken = self.taken or Taken(self.record.seq)
-        return rendered(
-            self.stream,
-            self.model,
-            self.record,
-            self.predictive,
-            self.readout,
-            taken,
-            self.components,
-            self.provisional,
-        )
+    def stored(self) -> StoredAnswer:
+        """Return it as the API is sent it."""
+        answer = of_record(self.record, self.readout)
+        answer.components = self.components
+        answer.provisional = self.provisional
+        described: Any = self.predictive  # None among its numbers is for clients alone
+        if described is not None and described.probabilities is ABSENT:
+            answer.mean = described.mean
+            answer.variance = described.variance
+            answer.quantiles = described.quantiles
+        elif described is not None:
+            answer.probabilities = described.probabilities
+        if self.taken is not None:
+            answer.event = self.taken.event
+            answer.season = self.taken.season
+            answer.belief = self.taken.belief
+        return answer
 
 
-def rendered(
-    stream: str,
-    model: str,
-    record: Record,
-    predictive: Predictive | None,
-    line: Readout | None,
-    taken: Taken | None = None,
-    components: list[Component] | None = None,
-    provisional: bool = False,
-) -> bytes:
-    """JSON text of an answer, as DESIGN section 5 has it.
-
-    taken: of what did more than move the belief.
-    """
-    answer = responses.Answer(
-        stream=stream,
-        seq=record.seq,
-        model=model,
-        predictive=predictive,
-        log_score=record.log_score,
-        changed_probability=record.changed_probability,
-        evidence=record.evidence,
-        changepoint_probability=record.changepoint_probability,
-        recent_change_probability=record.recent_change_probability,
-        anomaly=record.anomaly,
-        run_length=None
+def of_record(record: Record, line: Readout | None) -> StoredAnswer:
+    """Return the answer that a record keeps; line: what was read off the belief after it."""
+    return StoredAnswer(
+        record.seq,
+        record.time,
+        record.mean,
+        record.variance,
+        record.quantiles,
+        record.probabilities,
+        record.log_score,
+        record.changed_probability,
+        record.evidence,
+        record.changepoint_probability,
+        record.recent_change_probability,
+        record.anomaly,
+        None
         if line is None
-        else _run_length(line, None if taken is None else taken.belief),
-        event=None if taken is None else rendering.event(taken.event),
-        warming_up=line is None,
-        duplicate=False,
-        components=components,
-        time=record.time,
-        provisional=provisional,
-        season=None if taken is None else rendering.season(taken.season),
-        regime=rendering.regime(record.regime),
+        else BeliefSummary(
+            line.map_run_length, line.mean_run_length, line.hypotheses, line.pruned_mass
+        ),
+        regime=record.regime,
     )
-    return msgspec.json.encode(answer)
+
+
+def quiet_rows(predicted: Summary, stepped: Stepped, chosen: list[int]) -> bytes:
+    """Return the `QuietNumbers` of some rows of a step, whose labels are single numbers.
+
+    predicted: of these rows.
+    """
+    table: Floats = stepped.table[chosen]
+    return np.concatenate(
+        (
+            predicted.mean,
+            predicted.covariance[:, 0],
+            np.maximum.accumulate(predicted.quantiles, 1)[:, :, 0],
+            table[:, _READ[:5]],
+            stepped.anomaly[chosen, None],
+            table[:, _READ[5:]],
+        ),
+        1,
+        dtype="<f8",
+    ).tobytes()
 
 
 def read(record: Record, line: Readout, anomaly: float) -> None:
@@ -166,28 +186,9 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _run_length(line: Readout, belief: Probabilities | None) -> RunLengthSummary:
-    return RunLengthSummary(
-        map=line.map_run_length,
-        mean=line.mean_run_length,
-        hypotheses=line.hypotheses,
-        pruned_mass=line.pruned_mass,
-        belief=None if belief is None else BeliefColumns(belief[0], belief[1]),
-    )
-
-
 def detailed(request: Observe) -> bool:
     """Whether a request names more than the usual summary of the predictives."""
     return request.components or request.quantiles is not None
-
-
-def repeat(body: list[bytes]) -> list[bytes]:
-    """Stored answers, now marked as duplicates; problem documents as they are."""
-    answers = [msgspec.json.decode(text) for text in body]
-    for answer in answers:
-        if "duplicate" in answer:
-            answer["duplicate"] = True
-    return [msgspec.json.encode(answer) for answer in answers]
 
 
 class Filling:

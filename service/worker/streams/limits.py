@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
 from service.problems import UnfitModel, UnfitSettings
-from service.wire import Head, Observe, Predict
-from service.worker.streams.answers import LEVELS
+from service.wire import LEVELS, Head, Observe, Predict
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import Dimensions

@@ -23,8 +23,8 @@ from service.observability import metrics
 from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
 from service.store.streams import Store, Stored, UnreadablePart, decoded, head_of
-from service.wire import Head
-from service.worker.streams.answers import LEVELS, WAITING_BYTES
+from service.wire import LEVELS, Head
+from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.ledger import Ledger
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.memory import Room, give_back, room

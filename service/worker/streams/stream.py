@@ -31,6 +31,7 @@ from service.wire import (
     Event,
     Head,
     IdempotencyRecord,
+    QuietAnswers,
     Record,
     SettingsChange,
     StoredHindsight,
@@ -549,7 +550,14 @@ def _seasonal(head: Head) -> bool:
 
 
 def _remembered_bytes(field: bytes, record: IdempotencyRecord) -> int:
-    return 400 + len(field) + sum(len(part) + 50 for part in record.body)
+    size = 400 + len(field) + sum(len(part) + 50 for part in record.body)
+    if record.answers is None:
+        return size
+    quiet = [part for part in record.answers.parts if isinstance(part, QuietAnswers)]
+    others = len(record.answers.parts) - len(quiet)
+    size += sum(len(part.rows) + 100 for part in quiet)
+    # Numbers that are objects take four times their encoded size.
+    return size + (4 * len(wire.encode(record.answers)) if others else 0)
 
 
 def _without(parts: Mapping[int, T], gone: Iterable[int]) -> dict[int, T]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -13,8 +13,16 @@ from moca_client.responses import Ingested
 from service import wire
 from service.problems import LabelOutOfRange, ServiceError
 from service.store.log import DONE, Entry, Offset
-from service.wire import Envelope, Ingest, Observe, Outcome
-from service.worker.streams import answers
+from service.wire import (
+    Answers,
+    Envelope,
+    IdempotencyRecord,
+    Ingest,
+    Observe,
+    Outcome,
+    QuietAnswers,
+    StoredAnswer,
+)
 from service.worker.streams.answers import PendingAnswer
 
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
@@ -24,8 +32,9 @@ class CommandTask:
     """One command on its way from the log to its outcome."""
 
     __slots__ = (
-        "answers", "body", "command", "entry", "envelope", "field", "incarnation",
-        "index", "misfits", "partition", "raised", "refusal", "same_as", "status",
+        "answers", "applied", "body", "command", "duplicate", "entry", "envelope", "field",
+        "incarnation", "index", "misfits", "model", "partition", "parts", "raised", "refusal",
+        "same_as", "status",
     )  # fmt: skip
 
     def __init__(
@@ -45,7 +54,11 @@ class CommandTask:
         self.raised = 0  # events so far
         self.status = 200
         self.body: list[bytes] = []
-        self.answers: list[PendingAnswer | bytes] = []
+        self.applied = 0  # observations
+        self.model = ""  # that answers
+        self.parts: list[PendingAnswer | QuietAnswers | StoredAnswer] = []  # answers to them
+        self.answers: Answers | None = None  # the same, once they are complete
+        self.duplicate = False
         self.misfits: list[LabelOutOfRange] = []  # of an Ingest, which goes on after them
         self.refusal: ServiceError | None = None
         self.same_as: CommandTask | None = None  # an earlier task of this batch with the same key
@@ -53,31 +66,46 @@ class CommandTask:
 
     def outcome(self) -> Outcome:
         """What is stored and published."""
-        return Outcome(self.envelope.number, self.status, self.body)
+        return Outcome(self.envelope.number, self.status, self.body, self.answers, self.duplicate)
+
+    def take(
+        self, model: str, parts: Sequence[PendingAnswer | QuietAnswers | StoredAnswer], count: int
+    ) -> None:
+        """Take answers to the next `count` observations."""
+        self.model = model
+        self.parts += parts
+        self.applied += count
+
+    def repeat(self, earlier: CommandTask | IdempotencyRecord) -> None:
+        """Come to what an earlier command of the same key came to."""
+        self.status = earlier.status
+        self.body = earlier.body
+        self.answers = earlier.answers
+        self.duplicate = True
 
     def finish(self) -> None:
-        """Render the body, once the batch's predictives are filled in."""
+        """Complete what it came to, once the batch's predictives are filled in."""
         if self.same_as is not None:
-            self.status = self.same_as.status
-            self.body = answers.repeat(self.same_as.body)
+            self.repeat(self.same_as)
             return
         if isinstance(self.command, Ingest):
             if self.refusal is None:
                 self.body.append(self._ingested())
-        else:
-            self.body += [
-                answer if isinstance(answer, bytes) else answer.render() for answer in self.answers
+        elif self.parts:
+            parts = [
+                part.stored() if isinstance(part, PendingAnswer) else part for part in self.parts
             ]
+            self.answers = Answers(self.model, parts)
         if self.refusal is not None:
             if isinstance(self.command, Observe):
-                self.refusal.extra["applied"] = len(self.answers)
+                self.refusal.extra["applied"] = self.applied
             self.status = self.refusal.status
             self.body.append(self.refusal.render())
 
     def _ingested(self) -> bytes:
         """Count what was applied: nobody reads each answer."""
         given = wire.units(self.envelope.command)
-        applied = len(self.answers)
+        applied = self.applied
         rejected = len(self.misfits)
         reason = str(self.misfits[0]) if self.misfits else ""
         return msgspec.json.encode(Ingested(applied, given - applied - rejected, rejected, reason))

@@ -37,6 +37,7 @@ from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
 from service.store.streams import head_fields
+from service.wire.answers import QUIET_ROW, QuietNumbers
 from service.worker.results import Answered, Results
 from tests.clusters import running_valkey
 from tests.stored import blob, record
@@ -138,12 +139,14 @@ class FakeWorker:
         command, effects = envelope.command, []
         try:
             if isinstance(command, wire.Observe):
-                status, answers, effects = self._observe(partition, command)
+                outcome, effects = self._observe(partition, command)
             else:
-                status, answers, effects = self._other(partition, command)
+                status, body, effects = self._other(partition, command)
+                outcome = wire.Outcome(0, status, body)
         except ServiceError as refusal:
-            status, answers = refusal.status, [refusal.render()]
-        return wire.Outcome(envelope.number, status, answers), effects
+            outcome = wire.Outcome(0, refusal.status, [refusal.render()])
+        outcome.number = envelope.number
+        return outcome, effects
 
     def _observe(self, partition, command):
         stream, remembered = command.stream, (command.stream, command.key, command.first)
@@ -157,37 +160,29 @@ class FakeWorker:
             raise DimensionMismatch("y: does not fit", applied=0)
         if head is None:
             head, effects = self._create(partition, stream, {})
-        status, answers = 200, []
+        outcome = wire.Outcome(0, 200, [], wire.Answers(head.settings.model, []))
+        parts = outcome.answers.parts
         for observation in command.observations:
             if observation.y == BAD_LABEL:
-                refusal = LabelOutOfRange("y: not this one", applied=len(answers))
-                status = refusal.status
-                answers.append(refusal.render())
+                refusal = LabelOutOfRange("y: not this one", applied=len(parts))
+                outcome.status = refusal.status
+                outcome.body.append(refusal.render())
                 break
-            answer = {
-                "stream": stream,
-                "seq": head.seq,
-                "model": head.settings.model,
-                "y": observation.y,
-                "duplicate": False,
-                **({"belief": True} if command.belief else {}),
-            }
-            answers.append(msgspec.json.encode(answer))
+            parts.append(answer(command, head.seq, observation))
             kept = record(head.seq, observation.y)
             kept.x, kept.time = observation.x, observation.time
             tail = blob(kept, "tail", stream, head.seq)
             effects.append(("HSET", keys.tail(partition, stream), str(head.seq), tail))
             head.seq += 1
         effects.append(("HSET", keys.heads(partition), *head_fields(stream, head)))
-        if command.key is not None and status == 200:
-            self._remembered[remembered] = (command.digest, answers)
-        return status, answers, effects
+        if command.key is not None and outcome.status == 200:
+            self._remembered[remembered] = (command.digest, outcome.answers)
+        return outcome, effects
 
     def _repeat(self, command, digest, answers):
         if digest != command.digest:
             raise KeyReused("used with another body")
-        again = [a.replace(b'"duplicate":false', b'"duplicate":true') for a in answers]
-        return 200, again, []
+        return wire.Outcome(0, 200, [], answers, duplicate=True), []
 
     def _other(self, partition, command):
         stream = command.stream
@@ -222,6 +217,19 @@ class FakeWorker:
             ("HSET", keys.heads(partition), *head_fields(stream, head)),
             ("ZADD", keys.names(partition), 0, stream),
         ]
+
+
+def answer(command, seq, observation):
+    """The answer to an observation, whose forecast is its own label."""
+    if command.belief or not isinstance(observation.y, float):
+        mean = wire.numbers(observation.y)
+        found = wire.StoredAnswer(seq, observation.time, mean, None, {})
+        found.run_length = wire.BeliefSummary(seq, float(seq), 1, 0.0)
+        found.belief = ([seq], [1.0]) if command.belief else None
+        return found
+    numbers = [0.0] * len(QuietNumbers._fields)
+    numbers[0] = observation.y
+    return wire.QuietAnswers(seq, QUIET_ROW.pack(*numbers))
 
 
 def make_key(redis_url, name, *scopes, **extra):

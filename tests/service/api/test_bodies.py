@@ -163,7 +163,7 @@ async def test_packed_bodies_are_read_and_are_the_same_bodies(api):
         headers = {"Content-Type": JSON, "Idempotency-Key": encoding}
         coded = {**headers, "Content-Encoding": encoding}
         answers = (await api.post(LIST, content=packed, headers=coded)).json()
-        assert [answer["y"] for answer in answers] == list(range(100))
+        assert [answer["predictive"]["mean"] for answer in answers] == [[y] for y in range(100)]
         again = (await api.post(LIST, content=body, headers=headers)).json()
         assert all(answer["duplicate"] for answer in again)
 

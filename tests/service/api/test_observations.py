@@ -38,19 +38,21 @@ async def test_everything_of_an_observation_reaches_the_worker_and_is_answered_a
     }
     response = await api.post(POST, params={"belief": "true"}, json=sent)
     assert response.status_code == 200
-    assert (response.json()["seq"], response.json()["belief"]) == (0, True)
+    answer = response.json()
+    assert (answer["seq"], answer["time"]) == (0, sent["time"])
+    assert answer["run_length"]["belief"] == {"run_length": [0], "probability": [1.0]}
     command = worker.commands[-1]
     assert (command.stream, command.seq, command.belief, command.key) == ("s", 0, True, None)
     (seen,) = command.observations
     assert (seen.y, seen.x, seen.time) == ([1.0, 2.5], [0.5], sent["time"])
     assert (seen.elapsed, seen.changepoint, seen.pending) == (2.0, 0.25, False)
     assert (await api.post(POST, json={"y": None})).json()["seq"] == 1
-    assert "belief" not in (await api.post(POST, json={})).json()
+    assert "belief" not in (await api.post(POST, json={})).json()["run_length"]
     longest = {"Idempotency-Key": "!~" * 100}
     assert (await api.post(POST, json={}, headers=longest)).is_success
     headers = {"Content-Type": "application/json; charset=utf-8"}
     twice = await api.post(POST, content=b'{"y": 1, "y": 2}', headers=headers)
-    assert twice.json()["y"] == 2
+    assert twice.json()["predictive"]["mean"] == [2.0]
 
 
 async def test_a_null_in_a_label_is_a_missing_output(api, worker):
@@ -162,12 +164,12 @@ async def test_items_are_answered_in_order_and_in_the_form_they_came_in(api):
     as_list = (await api.post(MANY, params={"belief": "1"}, json=items)).json()
     for first, answers in ((0, as_list), (1, await posted_lines(api, items))):
         assert [answer["status"] for answer in answers] == [200] * 50
-        assert [(answer["stream"], answer["y"]) for answer in answers] == [
-            (item["stream"], item["y"]) for item in items
+        assert [(answer["stream"], answer["predictive"]["mean"]) for answer in answers] == [
+            (item["stream"], [item["y"]]) for item in items
         ]
         seqs = [answer["seq"] for answer in answers if answer["stream"] == "s0"]
         assert seqs == list(range(8 * first, 8 * first + 8))
-        assert ("belief" in answers[0]) == (first == 0)
+        assert ("belief" in answers[0]["run_length"]) == (first == 0)
     assert (await api.post(MANY, json=[])).json() == []
     assert (await api.post(MANY, content=b"\n\n", headers=LINES)).content == b""
 

@@ -7,7 +7,9 @@ import random
 import time
 from collections import Counter
 from functools import partial
+from typing import NamedTuple
 
+import msgspec
 import pytest
 import redis
 import torch
@@ -16,6 +18,7 @@ from model_core import compiled
 from model_core.upm.conjugate import Gaussian
 from service import wire
 from service.models import catalogue
+from service.schema import rendering
 from service.settings import Settings
 from service.store import feed, keys
 from service.store.append import Queued, entry_of
@@ -35,6 +38,23 @@ NOW_MS = int(time.time() * 1000)  # of all benches: records have it
 STAGED = "0123"  # token of a snapshot to import
 
 
+class Rendered(NamedTuple):
+    """An outcome as the API answers it: JSON of each answer, and last of a refusal."""
+
+    number: int
+    status: int
+    body: list[bytes]
+    stored: wire.Outcome
+
+
+def rendered(command, outcome):
+    """An outcome as the API answers it."""
+    # What a backup brought with it is of no command here.
+    answers = [] if command is None else rendering.answers(command, outcome)
+    body = [*map(msgspec.json.encode, answers), *outcome.body]
+    return Rendered(outcome.number, outcome.status, body, outcome)
+
+
 class Bench:
     """Appends commands as the API does and steps workers until they are answered."""
 
@@ -52,6 +72,7 @@ class Bench:
         self.planned = None  # windows of the calendar that are in force
         self._script = Script("append")
         self._read, self._answers = {}, {}  # of the results, by partition
+        self._commands = {}  # by number
         self._worker: Worker | None = None
         self._workers: list[Worker] = []
 
@@ -107,6 +128,7 @@ class Bench:
         partition = self.partition(commands[0].stream)
         numbers = range(self.numbers, self.numbers + len(commands))
         self.numbers += len(commands)
+        self._commands.update(zip(numbers, commands, strict=True))
         envelopes = [
             wire.Envelope(
                 number=n,
@@ -140,7 +162,9 @@ class Bench:
             outcomes = wire.decode_results(
                 wire.checked(fields[b"b"], "results", INCARNATION, place)
             )
-            self._answers.update(((partition, each.number), each) for each in outcomes)
+            for each in outcomes:
+                answered = rendered(self._commands.get(each.number), each)
+                self._answers[partition, each.number] = answered
         return self._answers.get((partition, number))
 
     def outcomes(self, numbers):

@@ -62,7 +62,11 @@ def test_it_goes_on_as_the_uninterrupted_one(make_bench, tmp_path, name, at, clo
     other.put("b", blob)
     other.crash()  # it is stored at once
     (again,) = other.send(Observe("b", **last))  # keys travel too
-    assert json.loads(again.body[0]) == {**json.loads(first.body[0]), "duplicate": True}
+    assert json.loads(again.body[0]) == {
+        **json.loads(first.body[0]),
+        "stream": "b",
+        "duplicate": True,
+    }
     assert other.head("b").seq == at
     answers = other.observe("b", observations[at:])
     close([{**each, "stream": "a"} for each in answers], expected)

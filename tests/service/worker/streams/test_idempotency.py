@@ -30,7 +30,8 @@ def test_a_repeat_has_no_effect(bench, leave):
     record = decode_idempotency(checked(blob, "idempotency", "a"))
     assert field == b"k\x0032"
     assert (record.digest, record.time_ms, record.status) == ("d", bench.now_ms, 200)
-    assert record.body == first.body
+    assert (record.body, record.answers) == (first.stored.body, first.stored.answers)
+    assert [answer.seq for answer in record.answers.parts] == [0, 1]
     if leave:
         getattr(bench, leave)()
     before = bench.stored("a")

@@ -1,0 +1,100 @@
+"""Answers to observations, as workers store them: numbers. The API makes JSON of them.
+
+What the API has by the command that it waits for is not in them: the stream, and the time of a
+quiet observation.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from moca_client.responses import Component
+from model_core.stream.events import Event
+from model_core.stream.state import SeasonPeriods, TypicalRegime
+
+LEVELS = (0.05, 0.5, 0.95)  # of the usual quantiles
+
+
+class QuietNumbers(NamedTuple):
+    """Numbers of a quiet observation, in the order in which they are stored; nan: has none.
+
+    Of a label that is one number. variance: inf where it does not exist.
+    """
+
+    mean: float
+    variance: float
+    lower: float  # quantiles at LEVELS
+    median: float
+    upper: float
+    log_score: float
+    changed_probability: float
+    evidence: float
+    changepoint_probability: float
+    recent_change_probability: float
+    anomaly: float
+    map_run_length: float
+    mean_run_length: float
+    hypotheses: float
+    pruned_mass: float
+
+
+QUIET_ROW = struct.Struct(f"<{len(QuietNumbers._fields)}d")
+
+
+class QuietAnswers(Struct, array_like=True, tag=0, gc=False):
+    """Answers to observations, one after the other, that did no more than move the belief."""
+
+    first: int  # seq
+    rows: bytes  # `QuietNumbers` of each
+
+    def numbers(self) -> Iterator[tuple[Any, ...]]:
+        """Return the `QuietNumbers` of each observation, as plain tuples."""
+        return QUIET_ROW.iter_unpack(self.rows)
+
+
+class BeliefSummary(NamedTuple):
+    """Summary of the run-length belief."""
+
+    map: int
+    mean: float
+    hypotheses: int
+    pruned_mass: float
+
+
+class StoredAnswer(Struct, array_like=True, tag=1, gc=False):
+    """Answer to any other observation.
+
+    belief: run lengths and their probabilities, where they were asked for. provisional: computed
+    before earlier pending labels arrived.
+    """
+
+    seq: int
+    time: str | None = None
+    mean: list[float] | None = None
+    variance: list[list[float]] | None = None
+    quantiles: dict[str, list[float]] | None = None
+    probabilities: list[float] | None = None  # of classes, in place of the three before
+    log_score: float | None = None
+    changed_probability: float | None = None
+    evidence: float | None = None
+    changepoint_probability: float | None = None
+    recent_change_probability: float | None = None
+    anomaly: float | None = None
+    run_length: BeliefSummary | None = None  # None: while warming up
+    belief: tuple[list[int], list[float]] | None = None
+    event: Event | None = None
+    components: list[Component] | None = None
+    provisional: bool = False
+    season: SeasonPeriods | None = None
+    regime: TypicalRegime | None = None
+
+
+class Answers(Struct, array_like=True, gc=False):
+    """Answers to the observations of one command that were applied, in order."""
+
+    model: str
+    parts: list[QuietAnswers | StoredAnswer]
