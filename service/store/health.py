@@ -68,8 +68,11 @@ def fix_partitions(client: redis.Redis, partitions: int) -> None:
     """
     stored = stored_partitions(client)  # read first: a store that is full takes no write
     if stored is None:
-        for field in PARTITIONS:
-            client.hsetnx(keys.CONFIG, field, str(partitions))
+        # At once: one field without the other is damage to whoever reads it.
+        with client.pipeline(transaction=True) as pipe:
+            for field in PARTITIONS:
+                pipe.hsetnx(keys.CONFIG, field, str(partitions))
+            pipe.execute()
         stored = stored_partitions(client)
     if stored != partitions:
         raise UnusableServer(

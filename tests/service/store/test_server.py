@@ -63,6 +63,28 @@ def test_servers_before_redis_7_are_refused():
         check(redis_version="6.2.14")
 
 
+@pytest.mark.parametrize("sent", range(1, 6))
+def test_a_process_that_ends_while_it_fixes_the_number_leaves_a_store_for_others(
+    redis_client, redis_url, monkeypatch, sent
+):
+    """Wherever it ends; and whoever looks meanwhile sees no number, or all of it."""
+    left = itertools.count(-sent + 1)
+    kind = redis.connection.AbstractConnection
+    send = kind.send_packed_command
+
+    def end_after(*arguments, **options):
+        send(*arguments, **options)
+        if next(left) == 0:
+            raise SystemExit
+
+    monkeypatch.setattr(kind, "send_packed_command", end_after)
+    with contextlib.suppress(SystemExit), connect(redis_url) as ends:
+        fix_partitions(ends, 64)
+    monkeypatch.undo()
+    assert stored_partitions(redis_client) in (None, 64)
+    fix_partitions(redis_client, 64)
+
+
 def test_the_number_of_partitions_is_fixed_and_kept_twice(redis_client):
     assert stored_partitions(redis_client) is None
     fix_partitions(redis_client, 64)
