@@ -32,7 +32,7 @@ TAGS = {
     "observations": "Observations",
     "streams": "Streams",
     "reads": "Reads",
-    "events": "Events",
+    "events": "Events and the calendar",
     "prometheus": "Prometheus and OpenTelemetry",
     "models": "Models",
     "service": "Service",

@@ -27,6 +27,7 @@ from moca_client.plans import DEFAULT_URL, AsyncMessages, Result
 from moca_client.responses import (
     Action,
     Answer,
+    Calendar,
     Changepoints,
     Exclusion,
     Gap,
@@ -45,6 +46,7 @@ from moca_client.responses import (
     StreamSummary,
     Verdict,
     WhatIf,
+    Window,
 )
 from moca_client.retry import Call, Pause, Policy
 from moca_client.subscriptions import ENDS, Ended, Events, Feed, Follow, Followed, Missed, Patience
@@ -425,6 +427,53 @@ class AsyncClient:
     async def exclude_incident(self, id: str, *, excluded: bool = True) -> IncidentExclusion:
         """Exclude the changes of an incident from learning, as `exclude` does each of them."""
         return await self.call(calls.exclude_incident(id, excluded))
+
+    async def calendar(
+        self,
+        *,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
+        stream: str | None = None,
+    ) -> Calendar:
+        """Return the windows of the calendar, and when they are from `since` to `until`.
+
+        By default from now on for 7 days. stream: only those for this one.
+        """
+        return await self.call(calls.calendar(since, until, stream))
+
+    async def put_window(
+        self,
+        name: str,
+        *,
+        start: str,
+        end: str,
+        time_zone: str = "UTC",
+        repeat: str = "",
+        match: Sequence[str] = (),
+        note: str = "",
+    ) -> Window:
+        """Set a window of the calendar: streams learn nothing in it, and confirm nothing.
+
+        start, end: local times without a zone, or dates. repeat: a rule of RFC 5545 such as
+        FREQ=WEEKLY;BYDAY=SA. match: selectors of streams; none: all streams.
+        """
+        body = {
+            "start": start,
+            "end": end,
+            "time_zone": time_zone,
+            "repeat": repeat,
+            "match": list(match),
+            "note": note,
+        }
+        return await self.call(calls.put_window(name, body))
+
+    async def window(self, name: str) -> Window:
+        """Return a window of the calendar."""
+        return await self.call(calls.window(name))
+
+    async def delete_window(self, name: str) -> None:
+        """Remove a window of the calendar; what it excluded stays excluded."""
+        await self.call(calls.delete_window(name))
 
     def history(
         self, stream: str, *, start: int | None = 0, limit: int = 500

@@ -54,6 +54,8 @@ _changes = as_type(responses.ChangesPage)
 _incidents = as_type(responses.IncidentsPage)
 _incident = as_type(responses.IncidentDetail)
 _feedback = as_type(responses.Verdict)
+_calendar = as_type(responses.Calendar)
+_window = as_type(responses.Window)
 _exclusion = as_type(responses.Exclusion)
 _incident_exclusion = as_type(responses.IncidentExclusion)
 _history = as_type(responses.HistoryPage)
@@ -386,6 +388,36 @@ def exclude_incident(id_: str, excluded: bool) -> Call[responses.IncidentExclusi
     path = f"/v1/incidents/{quote(id_, safe='')}/exclusions"
     body = {"excluded": excluded}
     return _change("POST", path, body, _incident_exclusion, Repeat.HARMLESS)
+
+
+def calendar(
+    since: str | datetime | None, until: str | datetime | None, stream: str | None
+) -> Call[responses.Calendar]:
+    """Windows of the calendar, and when they are."""
+    query = {"since": since, "until": until, "stream": stream}
+    return _get("/v1/calendar", _calendar, **_with_times(query))
+
+
+def window(name: str) -> Call[responses.Window]:
+    """One window of the calendar."""
+    return _get(_window_path(name), _window)
+
+
+def put_window(name: str, body: dict[str, Any]) -> Call[responses.Window]:
+    """Set a window of the calendar; idempotent."""
+    return _change("PUT", _window_path(name), body, _window, Repeat.HARMLESS)
+
+
+def delete_window(name: str) -> Call[None]:
+    """Remove a window of the calendar; a repeat that finds none has done it."""
+    call = _change("DELETE", _window_path(name), None, lambda _: None, Repeat.HARMLESS)
+    return call._replace(gone_is_done=True)
+
+
+def _window_path(name: str) -> str:
+    if not name:
+        raise InvalidRequest("expected the name of a window, got ''")
+    return f"/v1/calendar/{quote(name, safe='')}"
 
 
 def history(stream: str, start: int | None, limit: int) -> Call[responses.HistoryPage]:

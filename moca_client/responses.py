@@ -667,6 +667,35 @@ class Exclusion(Response):
     events: Annotated[list[Event], doc("confirmed changes that were marked, or are not any more")]
 
 
+class Window(Response):
+    """A window of the calendar, in which streams learn nothing and confirm nothing."""
+
+    name: str
+    start: Annotated[str, doc("local time of its first occurrence, or a date")]
+    end: Annotated[str, doc("local time, which is not part of it")]
+    time_zone: str = sent("UTC")
+    repeat: Annotated[str, doc("rule of RFC 5545; empty: once")] = sent("")
+    match: Annotated[list[str], doc("selectors, one of which has to fit; none: all streams")] = (
+        sent([])
+    )
+    note: str = sent("")
+
+
+class WindowTime(Response):
+    """When a window is once."""
+
+    window: str
+    start: str
+    end: str
+
+
+class Calendar(Response):
+    """Windows by name, and when they are, at most 100 times each."""
+
+    windows: list[Window]
+    times: list[WindowTime]
+
+
 class IncidentExclusion(Response):
     """What became of each change of an incident; streams that failed are as they were."""
 

@@ -147,6 +147,9 @@ class Settings(BaseSettings):
         description="maximum observations rerun at once, by feedback, what-if, a segmentation in "
         "hindsight or a move to another model",
     )
+    max_windows: Annotated[int, API] = Field(
+        200, ge=0, description="maximum windows of the calendar"
+    )
     max_snapshot_bytes: Annotated[int, API] = Field(
         64 << 20, ge=1024, description="maximum size of an imported snapshot"
     )

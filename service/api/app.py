@@ -183,6 +183,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     stack.push_async_callback(hindsight.close)
     observation_hub = ObservationHub(store, settings)
     expiry = Expiry(store, gateway)
+    await monitor.look_for_windows()  # in force from the first observation on
     gateway.start(
         authenticator.watch(),
         expiry.watch(),

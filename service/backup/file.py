@@ -101,6 +101,7 @@ class Manifest(Struct):
     waiting: int  # observations accepted and not yet applied when it was begun: not in it
     keys: Fields  # access keys, as stored
     keys_used: Fields
+    calendar: Fields  # windows, as stored
     entries: list[str] = []  # names of all entries before the manifest
 
 

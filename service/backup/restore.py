@@ -223,12 +223,14 @@ class Restore:
             pipe.execute()
 
     def _write_keys(self) -> None:
-        """Add access keys that are not there; those there may have been revoked since."""
+        """Add access keys and windows that are not there; keys there may have been revoked."""
         manifest = self._reader.manifest
         with self._client.pipeline(transaction=True) as pipe:
             for target, fields in ((KEYS, manifest.keys), (USED, manifest.keys_used)):
                 for field, value in fields.items():
                     pipe.hsetnx(target, cast(Any, field), cast(Any, value))
+            for field, value in manifest.calendar.items():
+                pipe.hsetnx(keys.CALENDAR, cast(Any, field), cast(Any, value))
             if manifest.keys:
                 pipe.incr(VERSION)
             pipe.execute()

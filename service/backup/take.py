@@ -96,6 +96,7 @@ class Backup:
             waiting=waiting,
             keys=cast(Any, self._client.hgetall(KEYS)),
             keys_used=cast(Any, self._client.hgetall(USED)),
+            calendar=cast(Any, self._client.hgetall(keys.CALENDAR)),
             format=wire.FORMAT,
         )
         self._writer.finish(manifest)

@@ -11,6 +11,7 @@ import typer
 from service.commands import (
     assistant,
     backup,
+    calendar,
     changes,
     demo,
     following,
@@ -50,6 +51,7 @@ for _ask in (
 for _seldom in (following.follow, observing.predict, assistant.mcp):
     app.command(rich_help_panel=STREAMS, hidden=True)(_seldom)
 app.add_typer(streams.app, name="streams", rich_help_panel=STREAMS)
+app.add_typer(calendar.app, name="calendar", rich_help_panel=STREAMS, hidden=True)
 app.add_typer(snapshots.app, name="snapshot", rich_help_panel=STREAMS, hidden=True)
 app.command(rich_help_panel=MODELS)(tools.models)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)

@@ -22,6 +22,7 @@ from service.schema.observations import (
     Seq,
     StreamForm,
 )
+from service.wire import tags
 
 MAX_QUANTILES = 99
 MAX_BELIEFS = 500
@@ -89,6 +90,12 @@ class HypothesisForm(Form):
         description="0: the last observation started the regime"
     )
     probability: Probability
+
+
+def check_selector(text: str) -> str:
+    """Return a selector; raises ValueError for text that is none."""
+    tags.parse(text)
+    return text
 
 
 def _check_belief(belief: list[HypothesisForm]) -> list[HypothesisForm]:
@@ -200,6 +207,44 @@ class IncidentExclusionForm(Form):
     model_config = ConfigDict(json_schema_extra={"examples": [{"excluded": True}]})
 
     excluded: StrictBool = Field(True, description="false: they count again")
+
+
+class WindowForm(Form):
+    """A window of the calendar."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "start": "2024-05-04T22:00",
+                    "end": "2024-05-05T02:00",
+                    "time_zone": "Europe/Berlin",
+                    "repeat": "FREQ=WEEKLY;BYDAY=SA",
+                    "match": ['{job="db"}'],
+                },
+                {"start": "2024-12-24", "end": "2024-12-27", "note": "holidays"},
+            ]
+        }
+    )
+
+    start: Annotated[StrictStr, Field(max_length=40)] = Field(
+        description="local time of its first occurrence, or a date: its midnight"
+    )
+    end: Annotated[StrictStr, Field(max_length=40)] = Field(
+        description="local time, which is not part of it; at most 366 days later"
+    )
+    time_zone: Annotated[StrictStr, Field(max_length=100)] = Field(
+        "UTC", description="of IANA, such as Europe/Berlin"
+    )
+    repeat: Annotated[StrictStr, Field(max_length=200)] = Field(
+        "",
+        description="rule of RFC 5545 that begins at `start`: FREQ=DAILY, WEEKLY, MONTHLY or "
+        "YEARLY, with INTERVAL, BYDAY, COUNT or a local UNTIL; empty: once",
+    )
+    match: Annotated[
+        list[Annotated[StrictStr, AfterValidator(check_selector)]], Field(max_length=10)
+    ] = Field([], description=f"selectors of streams such as `{tags.EXAMPLE}`; none: all streams")
+    note: Annotated[StrictStr, Field(max_length=500)] = Field("", description="for people")
 
 
 class OverviewQuery(Form):

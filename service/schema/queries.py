@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from moca_client.responses import MESSAGES
 from service.models.catalogue import REFERENCE
-from service.schema.commands import MAX_QUANTILES
+from service.schema.commands import MAX_QUANTILES, check_selector
 from service.schema.observations import Form, StreamId
 from service.wire import tags, timestamps
 from service.wire.event_entries import CHANGES
@@ -22,12 +22,7 @@ def _split(value: Any) -> Any:
     return [part for text in value for part in text.split(",") if part]
 
 
-def _check_selector(text: str) -> str:
-    tags.parse(text)
-    return text
-
-
-Match = Annotated[list[Annotated[str, AfterValidator(_check_selector)]], Field(max_length=10)]
+Match = Annotated[list[Annotated[str, AfterValidator(check_selector)]], Field(max_length=10)]
 MATCH = (
     f"selector of streams by tags, such as `{tags.EXAMPLE}`; `stream` is the id, and regular "
     "expressions match whole values. Repeated: streams of any of them"
@@ -252,6 +247,18 @@ class IncidentsQuery(Form):
     cursor: Annotated[str, Field(max_length=1000)] | None = Field(
         None, description="`cursor` of the previous page, with the same `sort`"
     )
+
+
+class CalendarQuery(Form):
+    """Query of the calendar."""
+
+    since: When | None = Field(None, description=f"times that end after then: {WHEN}; default: now")
+    until: When | None = Field(
+        None,
+        description=f"times that begin before then: {WHEN}; default: 7 days after `since`; at most "
+        "400 days after it",
+    )
+    stream: StreamId | None = Field(None, description="only windows that are for this stream")
 
 
 class IncidentQuery(Form):

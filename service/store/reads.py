@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count as count_from
 from typing import Any, NamedTuple, TypeVar, cast
 
-from service import wire
+from service import calendar, wire
+from service.calendar import Window
 from service.models import canary as canaries
 from service.models.canary import Canary
 from service.store import keys
@@ -364,6 +365,27 @@ class AsyncStore:
         else:
             blob = wire.checksummed(canaries.encode(canary), "canary", name)
             await cast(Any, self._client.hset(keys.CANARIES, name, blob))
+
+    async def windows(self) -> tuple[dict[str, Window], list[str]]:
+        """Return all windows of the calendar by name, and those that cannot be read."""
+        by_name = {}
+        unreadable = []
+        for name, blob in (await cast(Any, self._client.hgetall(keys.CALENDAR))).items():
+            window = _text(name)
+            try:
+                by_name[window] = decoded(calendar.decode, blob, "window", window)
+            except UnreadablePart:
+                unreadable.append(window)
+        return by_name, unreadable
+
+    async def put_window(self, window: Window) -> None:
+        """Set a window of the calendar."""
+        blob = wire.checksummed(calendar.encode(window), "window", window.name)
+        await cast(Any, self._client.hset(keys.CALENDAR, window.name, blob))
+
+    async def delete_window(self, name: str) -> bool:
+        """Remove a window of the calendar; returns whether it was there."""
+        return bool(await cast(Any, self._client.hdel(keys.CALENDAR, name)))
 
     async def results(
         self, incarnation: str, after: Mapping[int, Id], count: int

@@ -52,6 +52,7 @@ from service.store.shards import AsyncStoreClient
 from service.store.streams import UnreadablePart, decoded
 from service.store.subscription import Subscriptions
 from service.tasks import bounded, end, is_cancelled
+from service.wire import timestamps
 from service.wire.event_entries import START, Id
 
 log = logging.getLogger(__name__)
@@ -319,6 +320,7 @@ class Gateway:
                 chosen=self._canary_version(command) if self._monitor.canaries else None,
                 trace=None if trace is None else trace.place,
                 quiet_days=self._monitor.quiet_days,
+                planned=self._planned(command, now_ms) if self._monitor.calendar.windows else None,
             )
         )
         pending = PendingCommand(group, number, wire.units(command), payload, trace)
@@ -358,6 +360,16 @@ class Gateway:
             return None
         versions = self._catalogue.usable(name)
         return chosen(canaries[name], name, command.stream, versions)
+
+    def _planned(self, command: wire.Command, now_ms: int) -> list[wire.PlannedSpan] | None:
+        """Return the windows of the calendar that observations of a command are in, if any."""
+        if not isinstance(command, wire.Observe):
+            return None
+        times = [
+            now_ms / 1000 if seen.time is None else timestamps.seconds(seen.time)
+            for seen in command.observations
+        ]
+        return self._monitor.calendar.spans(times) or None
 
     def _admit(self, partition: int, commands: Sequence[wire.Command], begun: bool) -> None:
         waiting = len(self._replies.pending)

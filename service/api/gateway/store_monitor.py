@@ -9,6 +9,7 @@ import time
 
 import redis
 
+from service.calendar import Calendar
 from service.models.canary import Canary
 from service.observability import metrics
 from service.settings import Settings
@@ -35,6 +36,7 @@ class StoreMonitor:
         self.down_since = 0.0  # 0: reachable
         self.memory_short = False
         self.canaries: dict[str, Canary] = {}
+        self.calendar = Calendar()
         self._streams = 0  # 0: none, or not known yet
 
     @property
@@ -51,6 +53,7 @@ class StoreMonitor:
                 await asyncio.sleep(AGAIN_S)
                 continue
             await self.look_for_canaries()
+            await self.look_for_windows()
             await self.look_closer()
             # With thousands of partitions a poll is expensive: it gets at most a share of the time.
             # The pause is bounded, as a very slow poll was waiting, not working.
@@ -81,6 +84,21 @@ class StoreMonitor:
             self.canaries = canaries | kept
             if unreadable:
                 log.error("cannot read the canaries of %s: set them again", ", ".join(unreadable))
+
+    async def look_for_windows(self) -> None:
+        """Read the calendar; keep the known windows if the store does not respond."""
+        with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
+            await bounded(self.read_windows(), TIMEOUT_S)
+
+    async def read_windows(self) -> Calendar:
+        """Read the calendar; raises RedisError. A damaged window is kept as it is known."""
+        windows, unreadable = await self._store.windows()
+        known = self.calendar.windows
+        kept = {name: known[name] for name in unreadable if name in known}
+        self.calendar.replace(windows | kept)
+        if unreadable:
+            log.error("cannot read the windows %s: set them again", ", ".join(unreadable))
+        return self.calendar
 
     async def look_closer(self) -> None:
         """Update the metrics of the store's condition, if it responds."""

@@ -15,6 +15,7 @@ from service.api import openapi
 from service.api.http import BinaryResponse, Route
 from service.api.routes import (
     assistants,
+    calendar,
     console,
     events,
     health,
@@ -122,6 +123,7 @@ class ApiCall(NamedTuple):
 STREAM = "/v1/streams/{stream}"
 EVENTS = "/v1/events"
 CANARY = "/v1/models/{name}/canary"
+WINDOW = "/v1/calendar/{window}"
 
 
 CALLS = (
@@ -358,6 +360,38 @@ CALLS = (
         responses.IncidentExclusion,
         (problems.InvalidField, problems.NotFound),
         tag="events",
+    ),
+    ApiCall(
+        "GET",
+        "/v1/calendar",
+        calendar.show_calendar,
+        responses.Calendar,
+        STORED,
+        tag="events",
+    ),
+    ApiCall(
+        "GET",
+        WINDOW,
+        calendar.get_window,
+        responses.Window,
+        (problems.InvalidField, problems.NotFound),
+        tag="events",
+    ),
+    ApiCall(
+        "PUT",
+        WINDOW,
+        calendar.put_window,
+        responses.Window,
+        tag="events",
+    ),
+    ApiCall(
+        "DELETE",
+        WINDOW,
+        calendar.delete_window,
+        None,
+        (problems.InvalidField, problems.NotFound),
+        tag="events",
+        status=204,
     ),
     ApiCall(
         "POST",

@@ -155,6 +155,11 @@ WRONG = {
         "body.end": ["1"],
         "body.excluded": [1],
     },
+    "show_calendar": {
+        "query.since": ["yesterday"],
+        "query.until": ["2020"],
+        "query.stream": ["a b"],
+    },
     "exclude_incident": {"body.excluded": [0]},
     "changepoints": {"query.kind[0]": ["point"], "query.wait": ["perhaps"]},
     "list_changes": {

@@ -1,0 +1,120 @@
+"""The calendar: planned windows, in which streams learn nothing and confirm nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import msgspec
+from fastapi import Path, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moca_client import responses
+from service.api.gateway.reads import from_store
+from service.api.http import context_of, json_response
+from service.api.routes.streams import head_of
+from service.calendar import DAY_S, Calendar, Occurrence, Window, check
+from service.problems import FieldError, InvalidField, NotFound
+from service.schema import rendering
+from service.schema.commands import WindowForm
+from service.schema.queries import CalendarQuery, seconds_of
+from service.wire import tags
+
+MOST = 100  # occurrences of a window in an answer
+LONGEST_S = 400 * DAY_S  # that occurrences are asked for
+WindowPath = Annotated[
+    str,
+    Path(
+        description="name of the window",
+        pattern="^[A-Za-z0-9._-]{1,100}$",
+        openapi_examples={"": {"value": "backups"}},
+    ),
+]
+_encode = msgspec.json.Encoder().encode
+
+
+async def show_calendar(request: Request, query: Annotated[CalendarQuery, Query()]) -> Response:
+    """List the windows of the calendar, and when they are from `since` to `until`.
+
+    With `stream`: those for that stream, by its tags as they are now.
+    """
+    context = context_of(request)
+    now_s = time.time()
+    since_s = seconds_of(query.since, now_s)
+    since_s = now_s if since_s is None else since_s
+    until_s = seconds_of(query.until, now_s)
+    until_s = since_s + 7 * DAY_S if until_s is None else until_s
+    if not since_s <= until_s <= since_s + LONGEST_S:
+        days = LONGEST_S // DAY_S
+        raise InvalidField([FieldError("query.until", f"expected at most {days} days after since")])
+    calendar: Calendar = await from_store(context.monitor.read_windows())
+    windows = [*calendar.windows.values()]
+    if query.stream is not None:
+        head = await head_of(context, query.stream)
+        own = head.settings.tags
+        windows = [
+            one for one in windows if not one.match or tags.selected(one.match, query.stream, own)
+        ]
+    names = {one.name for one in windows}
+    times = [
+        _occurrence(occurrence)
+        for occurrence in calendar.occurrences(since_s, until_s, MOST)
+        if occurrence.window.name in names
+    ]
+    return json_response(_encode(responses.Calendar([_shown(one) for one in windows], times)))
+
+
+async def get_window(request: Request, window: WindowPath) -> Response:
+    """Return a window of the calendar."""
+    context = context_of(request)
+    calendar: Calendar = await from_store(context.monitor.read_windows())
+    found = calendar.windows.get(window)
+    if found is None:
+        raise NotFound(f"the calendar has no window {window!r}")
+    return json_response(_encode(_shown(found)))
+
+
+async def put_window(request: Request, window: WindowPath, form: WindowForm) -> Response:
+    """Set a window of the calendar; it is in force in every API process within seconds.
+
+    Observations in it are kept, and excluded from learning: the regime before it goes on, and no
+    change is confirmed. An observation is in it by its time, or else by when it was accepted. What
+    was posted before stays as it was.
+    """
+    context = context_of(request)
+    made = Window(name=window, **{**form.model_dump(), "match": tuple(form.match)})
+    try:
+        check(made)
+    except ValueError as error:
+        field, _, detail = str(error).partition(": ")
+        raise InvalidField([FieldError(f"body.{field}", detail)]) from None
+    calendar: Calendar = await from_store(context.monitor.read_windows())
+    known = calendar.windows
+    most = context.settings.max_windows
+    if window not in known and len(known) >= most:
+        detail = f"the calendar has {len(known)} windows, at most {most}: delete one first"
+        raise InvalidField([FieldError("path.window", detail)])
+    await from_store(context.store.put_window(made))
+    await from_store(context.monitor.read_windows())
+    return json_response(_encode(_shown(made)))
+
+
+async def delete_window(request: Request, window: WindowPath) -> Response:
+    """Remove a window of the calendar; what it excluded stays excluded."""
+    context = context_of(request)
+    if not await from_store(context.store.delete_window(window)):
+        raise NotFound(f"the calendar has no window {window!r}")
+    await from_store(context.monitor.read_windows())
+    return Response(status_code=204)
+
+
+def _shown(window: Window) -> responses.Window:
+    return responses.Window(
+        **{**msgspec.structs.asdict(window), "match": list(window.match)},
+    )
+
+
+def _occurrence(occurrence: Occurrence) -> responses.WindowTime:
+    start, end = (rendering.instant(round(1000 * at)) for at in occurrence[1:])
+    return responses.WindowTime(occurrence.window.name, start, end)

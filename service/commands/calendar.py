@@ -1,0 +1,118 @@
+"""`moca calendar`: planned windows, in which streams learn nothing and confirm nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from service.commands.connection import (
+    DEFAULT_URL,
+    ApiKey,
+    Json,
+    Match,
+    Url,
+    connected,
+    print_json,
+    table,
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, set and remove planned windows, in which streams learn and confirm nothing.",
+)
+Name = Annotated[str, typer.Argument(help="Name of the window.")]
+
+
+@app.command("list")
+def list_windows(
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only times that end after then: an age, or a time.", show_default="now"),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            help="Only times that begin before then.", show_default="7 days after --since"
+        ),
+    ] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="Only windows for this stream.", show_default="all")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Print all windows, and their next times."""
+    with connected(url, api_key) as client:
+        calendar = client.calendar(since=since, until=until, stream=stream)
+    if as_json:
+        print_json(calendar)
+        return
+    if not calendar.windows:
+        typer.echo("no windows: `moca calendar set` makes one")
+        return
+    made = table("window", "start", "end", "time zone", "repeat", "streams", "note")
+    for window in calendar.windows:
+        made.add_row(
+            window.name,
+            window.start,
+            window.end,
+            window.time_zone,
+            window.repeat or "once",
+            ", ".join(window.match) or "all",
+            window.note,
+        )
+    Console().print(made)
+    for time in calendar.times:
+        typer.echo(f"{time.start} to {time.end}  {time.window}")
+
+
+@app.command("set")
+def put_window(
+    name: Name,
+    start: Annotated[
+        str,
+        typer.Option(
+            help="Local time of its first occurrence, such as 2024-05-04T22:00, or a date."
+        ),
+    ],
+    end: Annotated[str, typer.Option(help="Local time at which it ends, or a date.")],
+    time_zone: Annotated[str, typer.Option(help="Time zone, such as Europe/Berlin.")] = "UTC",
+    repeat: Annotated[
+        str,
+        typer.Option(help="Rule such as 'FREQ=WEEKLY;BYDAY=SA,SU'.", show_default="once"),
+    ] = "",
+    match: Match = None,
+    note: Annotated[str, typer.Option(help="Text for people.", show_default="none")] = "",
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Set a window; in place of one of this name, if there is one."""
+    with connected(url, api_key) as client:
+        window = client.put_window(
+            name,
+            start=start,
+            end=end,
+            time_zone=time_zone,
+            repeat=repeat,
+            match=match or (),
+            note=note,
+        )
+        times = client.calendar().times
+    if as_json:
+        print_json(window)
+        return
+    coming = next((time for time in times if time.window == name), None)
+    when = "" if coming is None else f", next from {coming.start} to {coming.end}"
+    typer.echo(f"window {name!r} is set{when}")
+
+
+@app.command()
+def remove(name: Name, url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:
+    """Remove a window; what it excluded stays excluded."""
+    with connected(url, api_key) as client:
+        client.delete_window(name)
+    typer.echo(f"window {name!r} is removed")
