@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from service.problems import StartupError
 from service.settings import Settings
+from service.wire import Command, ObserveMany
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from service.wire import Command
 
 log = logging.getLogger(__name__)
 
@@ -123,13 +123,18 @@ class RequestTrace:
 class Sent:
     """A command on its way: the spans `ingest` and `reply`. `place` is for its envelope."""
 
-    def __init__(self, request: RequestTrace, command: Command, partition: int) -> None:
+    def __init__(
+        self, request: RequestTrace, command: Command | ObserveMany, partition: int
+    ) -> None:
         self._tracer = request.tracer
         attributes: dict[str, str | int] = {
             "moca.command": type(command).__name__,
-            "moca.stream": command.stream,
             "moca.partition": partition,
         }
+        if isinstance(command, ObserveMany):
+            attributes["moca.streams"] = len(command.streams)
+        else:
+            attributes["moca.stream"] = command.stream
         start_ns = time.time_ns()
         self._ingest = self._tracer.span("ingest", "PRODUCER", request.span, start_ns, attributes)
         self.place = place_of(self._ingest)

@@ -34,6 +34,7 @@ class Queued(msgspec.Struct, gc=False):
     number: int
     units: int
     payload: bytes
+    rows: int = 1
 
 
 def entry_of(partition: int, incarnation: str, commands: Sequence[Queued]) -> tuple[bytes, bytes]:
@@ -42,8 +43,8 @@ def entry_of(partition: int, incarnation: str, commands: Sequence[Queued]) -> tu
     payload = wire.encode(wire.LogEntry(incarnation, raw))
     start = payload.index(commands[0].payload)
     sums = [
-        wire.CommandSum(command.number, command.units, len(command.payload), crc32(command.payload))
-        for command in commands
+        wire.CommandSum(each.number, each.units, each.rows, len(each.payload), crc32(each.payload))
+        for each in commands
     ]
     encoded = wire.encode(wire.Sums(incarnation, start, sums))
     return payload, wire.checksummed(encoded, "entry", partition)

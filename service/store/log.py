@@ -42,7 +42,10 @@ Verdict = Literal["innocent", "failed", "unknown"]
 
 
 class Offset(NamedTuple):
-    """Commands 0..index of log entry `entry` are applied; index DONE: the whole entry."""
+    """Commands 0..index of log entry `entry` are applied; index DONE: the whole entry.
+
+    Each row of an ObserveMany counts as a command.
+    """
 
     entry: str
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here

@@ -21,6 +21,7 @@ from service.wire.answers import (
     Answers,
     BeliefSummary,
     QuietAnswers,
+    QuietRows,
     StoredAnswer,
 )
 from service.wire.commands import (
@@ -42,6 +43,7 @@ from service.wire.commands import (
     Move,
     Observation,
     Observe,
+    ObserveMany,
     Outcome,
     PlannedSpan,
     Predict,
@@ -100,12 +102,14 @@ __all__ = [
     "Move",
     "Observation",
     "Observe",
+    "ObserveMany",
     "Outcome",
     "Pace",
     "PlannedSpan",
     "Position",
     "Predict",
     "QuietAnswers",
+    "QuietRows",
     "READ_ONLY",
     "BACKGROUND",
     "Record",
@@ -147,7 +151,7 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 13  # of all that the store and backups hold; one of another format is refused
+FORMAT = 14  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
@@ -201,9 +205,11 @@ def partial(y: Label) -> bool:
     return isinstance(y, list) and None in y
 
 
-def units(command: Command) -> int:
+def units(command: Command | ObserveMany) -> int:
     """What a command counts for in backpressure: its observations, or one."""
-    return len(command.observations) if isinstance(command, Observe) else 1
+    if isinstance(command, Observe):
+        return len(command.observations)
+    return len(command.y) // 8 if isinstance(command, ObserveMany) else 1
 
 
 # --- checksums ------------------------------------------------------------------------------------

@@ -56,6 +56,14 @@ class QuietAnswers(Struct, array_like=True, tag=0, gc=False):
         return QUIET_ROW.iter_unpack(self.rows)
 
 
+class QuietRows(Struct, array_like=True, gc=False):
+    """Answers to one such observation of each of several streams, of one model."""
+
+    model: str
+    firsts: list[int]  # seq of each
+    rows: bytes  # `QuietNumbers` of each
+
+
 class BeliefSummary(NamedTuple):
     """Summary of the run-length belief."""
 

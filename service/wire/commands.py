@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from service.wire.answers import Answers
+from service.wire.answers import Answers, QuietRows
 
 Label = float | list[float | None] | None  # of several outputs each may be missing, but not all
 
@@ -46,6 +46,38 @@ class Ingest(Observe, tag="ingest", omit_defaults=True, gc=False):
     """
 
     settings: dict[str, Any] = {}  # of the stream, if this makes it
+
+
+class ObserveMany(Struct, tag="observe_many", omit_defaults=True, gc=False):
+    """Apply observations of many streams of one partition: a row for each stream, as columns.
+
+    A row is what an `Observe` of its stream says, or an `Ingest` where there are settings. Each is
+    applied, refused and answered by itself. `service.wire.rows` makes and reads them.
+    """
+
+    streams: list[str]  # of each row; none twice
+    y: bytes  # float64 of each observation, row by row; NaN: it is the next of `others`
+    counts: list[int] | None = None  # observations of each row; None: one
+    times: list[str | None] | None = None  # of each observation
+    others: list[Observation] | None = None  # those that are more than a number and its time
+    seqs: list[int | None] | None = None  # expected positions, of each row
+    keys: list[str | None] | None = None  # idempotency keys, of each row
+    digests: list[str | None] | None = None  # of what has these keys
+    settings: list[dict[str, Any]] | None = None  # of each row's stream, if this makes it
+    belief: bool = False
+    components: bool = False
+    quantiles: list[float] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where columns are not of the same rows."""
+        rows = len(self.streams)
+        counts = self.counts
+        observations, rest = divmod(len(self.y), 8)
+        fit = not rest and rows and observations == (rows if counts is None else sum(counts))
+        for column in (counts, self.seqs, self.keys, self.digests, self.settings):
+            fit = fit and (column is None or len(column) == rows)
+        if not fit or (self.times is not None and len(self.times) != observations):
+            raise ValueError(f"expected columns of {rows} rows")
 
 
 class Configure(Struct, tag="configure", omit_defaults=True):
@@ -159,7 +191,7 @@ class Import(Struct, tag="import", omit_defaults=True):
     replace: bool = False
 
 
-Command = (
+Command = (  # of one stream
     Observe
     | Ingest
     | Configure
@@ -203,7 +235,7 @@ class Envelope(Struct, array_like=True, gc=False):
     time_ms: int  # API's clock when accepted
     deadline_ms: int  # reads are skipped when replayed past it; 0: none
     default_model: str
-    command: Command
+    command: Command | ObserveMany
     chosen: str | None = None  # NAME@VERSION for the stream if it is made by this, of a canary
     trace: str | None = None  # where it stands in a trace: ids of trace and span; None: in none
     # Days between two false alarms of a stream that states no rule of confirmation; 0: not known
@@ -225,6 +257,7 @@ class CommandSum(Struct, array_like=True, gc=False):
 
     number: int
     units: int
+    rows: int  # places that it takes in the order of the entry
     length: int
     crc: int
 
@@ -245,6 +278,9 @@ class Outcome(Struct, array_like=True, gc=False):
 
     `body` holds JSON texts. Observe: when `status` is an error, a problem document. Everything
     else: exactly one.
+
+    Of an ObserveMany there is one for `row`, or for `rows` of them that follow on each other and
+    came to the same. Where `quiet` is there, it has what each of them came to.
     """
 
     number: int
@@ -252,3 +288,6 @@ class Outcome(Struct, array_like=True, gc=False):
     body: list[bytes]
     answers: Answers | None = None  # to the observations that were applied; None: to none
     duplicate: bool = False  # it was applied before, and came to this
+    row: int = 0
+    rows: int = 1
+    quiet: QuietRows | None = None

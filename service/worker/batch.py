@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,12 +19,14 @@ from service.problems import (
     UnknownModel,
 )
 from service.wire import (
+    Answers,
     Envelope,
     Head,
     IdempotencyRecord,
     Ingest,
     Observation,
     Observe,
+    ObserveMany,
     Record,
     numbers,
     partial,
@@ -32,14 +35,14 @@ from service.wire import (
 from service.worker.commands.dispatch import control, observed, usable
 from service.worker.filtering import calendar, delayed_labels, events, quiet
 from service.worker.filtering.pipeline import StoredPipeline
-from service.worker.filtering.quiet import Run
+from service.worker.filtering.quiet import Entered, Run
 from service.worker.filtering.resampling import resampled
 from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer
 from service.worker.streams.limits import check_details, check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.task import CommandTask, key_field
+from service.worker.streams.task import CommandTask, RowsTask, Task, key_field
 from service.worker.streams.validation import (
     Dimensions,
     check_label,
@@ -47,6 +50,16 @@ from service.worker.streams.validation import (
     check_position,
     plain,
 )
+
+T = TypeVar("T")
+Key = tuple[int, str]  # of a stream: its partition and name
+
+
+class QuietRow(NamedTuple):
+    """A row that is applied without a task of its own, as far as it is quiet."""
+
+    rows: RowsTask
+    row: int
 
 
 class StreamQueue:
@@ -65,10 +78,11 @@ class StreamQueue:
 class CommandBatch:
     """Commands of several partitions that are applied and committed together."""
 
-    def __init__(self, engine: Engine, tasks: list[CommandTask]) -> None:
+    def __init__(self, engine: Engine, tasks: Sequence[Task]) -> None:
         self.engine = engine
         self.tasks = tasks
-        self.queues: dict[tuple[int, str], StreamQueue] = {}
+        self.touched: dict[Key, Stream] = {}  # what the commands are for
+        self._queues: dict[Key, StreamQueue] = {}  # of those for whom something waits
         self.filling = Filling(engine.waiting_bytes)
         self.pipeline = StoredPipeline(engine)
 
@@ -79,15 +93,12 @@ class CommandBatch:
 
     def steps(self) -> Generator[None, None, None]:
         """Apply, and yield where a rerun can be left for a while, or given up."""
-        keys = [(task.partition, task.command.stream) for task in self.tasks]
+        keys = [(task.partition, name) for task in self.tasks for name in task.streams]
         self.engine.applying = set(keys)
         self.engine.load_all(self.engine.applying)
-        for key, task in zip(keys, self.tasks, strict=True):
-            queue = self.queues.get(key)
-            if queue is None:
-                queue = self.queues[key] = StreamQueue(self.engine.streams[key])
-            queue.tasks.append(task)
-        waiting = [*self.queues.values()]
+        self.touched = {key: self.engine.streams[key] for key in keys}
+        self._begin()
+        waiting = [queue for queue in self._queues.values() if queue.tasks]
         while waiting:
             self.engine.tick()
             yield from self._round(waiting)
@@ -101,9 +112,90 @@ class CommandBatch:
     def streams(self) -> dict[int, list[Stream]]:
         """Those that the commands are for, by partition."""
         by_partition: dict[int, list[Stream]] = {}
-        for (partition, _), queue in self.queues.items():
-            by_partition.setdefault(partition, []).append(queue.stream)
+        for (partition, _), stream in self.touched.items():
+            by_partition.setdefault(partition, []).append(stream)
         return by_partition
+
+    def _begin(self) -> None:
+        """Apply what is quiet of the streams' first rows; have everything else wait for its turn.
+
+        Of nearly all streams that is everything: they need no queue, nor their rows a task.
+        """
+        runs: list[tuple[QuietRow, Run]] = []
+        running: set[Key] = set()
+        for task in self.tasks:
+            if not isinstance(task, RowsTask):
+                self._wait((task.partition, task.command.stream), task)
+                continue
+            may_be_quiet = task.envelope.planned is None and _quiet_options(task.command)
+            for row, name in enumerate(task.streams, task.first):
+                key = (task.partition, name)
+                run = None
+                if may_be_quiet and key not in running and key not in self._queues:
+                    run = self._row_run(task, row, self.touched[key])
+                if run is None:
+                    self._wait(key, task.task(row))
+                else:
+                    running.add(key)
+                    runs.append((QuietRow(task, row), run))
+        for slab, group in _by_slab(runs):
+            self._quiet_rows(slab, group)
+
+    def _quiet_rows(self, slab: Slab, group: Sequence[tuple[QuietRow, Run]]) -> None:
+        """Apply rows of streams of one slab; what is not quiet of them becomes a task."""
+        for (rows, row), run, entered in self._advance(slab, group):
+            if entered.applied == len(run.seen):
+                rows.answers[row] = Answers(run.rest.model, [*entered.answers])
+                self._remember_row(rows, row, run.stream)
+            else:
+                self._wake(rows, row, run, entered)
+
+    def _wait(self, key: Key, task: CommandTask) -> StreamQueue:
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = StreamQueue(self.touched[key])
+        queue.tasks.append(task)
+        return queue
+
+    def _row_run(self, rows: RowsTask, row: int, stream: Stream) -> Run | None:
+        """The observations of a row, if all of them may be quiet ones."""
+        command = rows.command
+        seen = rows.observations[row]
+        if not stream.alive or (command.seqs is not None and command.seqs[row] is not None):
+            return None
+        if len(seen) > 1 and alarm_period.followed(stream.live(), rows.envelope):
+            return None  # the period is fixed after all of them
+        if stream.remembered and command.keys is not None:
+            key = command.keys[row]
+            if key is not None and key_field(key) in stream.remembered:
+                return None
+        run = quiet.run_of(stream, seen, rows.envelope)
+        return run if run is not None and len(run.seen) == len(seen) else None
+
+    def _remember_row(self, rows: RowsTask, row: int, stream: Stream) -> None:
+        """Keep the answers to a quiet row, if it has a key."""
+        command = rows.command
+        key = None if command.keys is None else command.keys[row]
+        if key is not None:
+            digest = None if command.digests is None else command.digests[row]
+            record = IdempotencyRecord(
+                digest or "", rows.envelope.time_ms, 200, [], rows.answers[row], key_field(key)
+            )
+            self._keep(stream, record)
+
+    def _wake(self, rows: RowsTask, row: int, run: Run, entered: Entered) -> None:
+        """Make a row a task, which is next of its stream: not all of it is quiet."""
+        task = rows.task(row)
+        task.take(run.rest.model, entered.answers, entered.applied)
+        queue = self._wait((rows.partition, run.stream.name), task)
+        queue.tasks.rotate(1)  # before those that wait already
+        queue.at = entered.applied
+        command = task.command
+        assert isinstance(command, Observe)
+        if command.key is not None:
+            task.field = key_field(command.key, command.first)
+            queue.keyed[task.field] = task
+        self._awaken(queue, command, run, entered)
 
     def _round(self, waiting: Sequence[StreamQueue]) -> Iterator[None]:
         """Apply what is next of each queue that has a command."""
@@ -144,10 +236,10 @@ class CommandBatch:
         if len(command.observations) > 1 and alarm_period.followed(stream.live(), task.envelope):
             return None  # the period is fixed after all of them
         coming = command.observations[at:] if at else command.observations
-        run = quiet.run_of(stream, coming, task.envelope.time_ms)
+        run = quiet.run_of(stream, coming, task.envelope)
         if run is None or at or command.key is None:
             return run
-        field = key_field(command)
+        field = key_field(command.key, command.first)
         if field in queue.keyed or field in stream.remembered:
             return None
         task.field = field
@@ -155,29 +247,37 @@ class CommandBatch:
         return run
 
     def _quiet(self, slab: Slab, group: Sequence[tuple[StreamQueue, Run]]) -> None:
-        """Apply runs of streams of one slab."""
-        self.engine.tick()
-        metrics.BATCH_SIZE.observe(len(group))
-        for (queue, run), entered in zip(
-            group, quiet.advance(slab, [run for _, run in group]), strict=True
-        ):
+        """Apply the next runs of queues of one slab."""
+        for queue, run, entered in self._advance(slab, group):
             task = queue.tasks[0]
             command = task.command
             assert isinstance(command, Observe)
-            count = entered.applied
-            self.filling.count += count
-            if count:
-                task.take(run.rest.model, entered.answers, count)
-                self._applied(run.stream, task.envelope, run.seen[:count])
-            queue.at += count
-            if count < len(run.seen):
-                queue.awake = True
-                run.stream.rest = None
-                if entered.step is not None:
-                    self._enter_step(queue, command, entered.step)
-                    continue
-            if queue.at == len(command.observations):
+            task.take(run.rest.model, entered.answers, entered.applied)
+            queue.at += entered.applied
+            if entered.applied < len(run.seen):
+                self._awaken(queue, command, run, entered)
+            elif queue.at == len(command.observations):
                 self._done(queue)
+
+    def _advance(
+        self, slab: Slab, group: Sequence[tuple[T, Run]]
+    ) -> Iterator[tuple[T, Run, Entered]]:
+        """Step runs of streams of one slab; yields what was entered of each."""
+        self.engine.tick()
+        metrics.BATCH_SIZE.observe(len(group))
+        all_entered = quiet.advance(slab, [run for _, run in group])
+        for (owner, run), entered in zip(group, all_entered, strict=True):
+            self.filling.count += entered.applied
+            if entered.applied:
+                self._applied(run.stream, run.envelope, run.seen[: entered.applied])
+            yield owner, run, entered
+
+    def _awaken(self, queue: StreamQueue, command: Observe, run: Run, entered: Entered) -> None:
+        """Go on with the observation of a run that was none of the quiet ones."""
+        queue.awake = True
+        run.stream.rest = None
+        if entered.step is not None:
+            self._enter_step(queue, command, entered.step)
 
     def _enter_step(self, queue: StreamQueue, command: Observe, step: Step) -> None:
         """Apply a queue's next observation, which its row was stepped by already."""
@@ -253,9 +353,9 @@ class CommandBatch:
         while queue.tasks:
             task = queue.tasks[0]
             try:
-                if queue.at == 0 and isinstance(task.envelope.command, Observe):
+                if queue.at == 0 and isinstance(task.received, Observe):
                     # From the command as received: a task may be applied again.
-                    task.command = calendar.marked(queue.stream, task.envelope)
+                    task.command = calendar.marked(queue.stream, task.received, task.envelope)
                 if queue.at == 0 and isinstance(task.command, Ingest):
                     usable(queue.stream)
                     task.command = self._ingested(queue, task, task.command)
@@ -301,7 +401,7 @@ class CommandBatch:
         """Whether this part of a keyed request was applied before."""
         if command.key is None:
             return False
-        field = key_field(command)
+        field = key_field(command.key, command.first)
         earlier = queue.keyed.get(field)
         if earlier is task:  # looked at before, as what may be quiet
             return False
@@ -468,24 +568,28 @@ class CommandBatch:
         queue.awake = False
 
     def _remember(self) -> None:
+        for rows in self.tasks:
+            for task in rows.tasks.values() if isinstance(rows, RowsTask) else (rows,):
+                command = task.command
+                if task.field is None or not isinstance(command, Observe):
+                    continue
+                if isinstance(task.refusal, Defect | UnknownModel) and not task.applied:
+                    continue  # nothing was done, and what is wrong here may be mended meanwhile
+                record = IdempotencyRecord(
+                    command.digest or "",
+                    task.envelope.time_ms,
+                    task.status,
+                    task.body,
+                    task.answers,
+                    task.field,
+                )
+                self._keep(self.touched[task.partition, command.stream], record)
+
+    def _keep(self, stream: Stream, record: IdempotencyRecord) -> None:
+        """Keep what a request with a key was answered."""
         settings = self.engine.settings
-        for task in self.tasks:
-            command = task.command
-            if task.field is None or not isinstance(command, Observe):
-                continue
-            if isinstance(task.refusal, Defect | UnknownModel) and not task.applied:
-                continue  # nothing was done, and what is wrong here may be mended meanwhile
-            record = IdempotencyRecord(
-                command.digest or "",
-                task.envelope.time_ms,
-                task.status,
-                task.body,
-                task.answers,
-                task.field,
-            )
-            stream = self.engine.streams[task.partition, command.stream]
-            keep = settings.idempotency_keep_requests
-            stream.remember(task.field, record, settings.idempotency_keep_s, keep)
+        keep = settings.idempotency_keep_requests
+        stream.remember(record.field, record, settings.idempotency_keep_s, keep)
 
 
 def _ordinary(stream: Stream, command: Observe) -> bool:
@@ -502,13 +606,18 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
     return plain(command.observations, Dimensions(head.x_dim, head.y_dim), slab.model)
 
 
-def _by_slab(
-    work: Iterable[tuple[StreamQueue, Run]],
-) -> list[tuple[Slab, list[tuple[StreamQueue, Run]]]]:
-    """Group runs by slab, as many as are stepped at once."""
-    groups: dict[int, tuple[Slab, list[tuple[StreamQueue, Run]]]] = {}
-    for queue, run in work:
-        groups.setdefault(id(run.rest.slab), (run.rest.slab, []))[1].append((queue, run))
+def _quiet_options(command: ObserveMany) -> bool:
+    """Whether rows may be quiet: nothing is named beside the usual answers."""
+    if command.settings is not None or command.belief:
+        return False
+    return not command.components and command.quantiles is None
+
+
+def _by_slab(work: Iterable[tuple[T, Run]]) -> list[tuple[Slab, list[tuple[T, Run]]]]:
+    """Group runs, each with its owner, by slab, as many as are stepped at once."""
+    groups: dict[int, tuple[Slab, list[tuple[T, Run]]]] = {}
+    for owner, run in work:
+        groups.setdefault(id(run.rest.slab), (run.rest.slab, []))[1].append((owner, run))
     return [
         (slab, group[i : i + slab.step_rows])
         for slab, group in groups.values()

@@ -20,7 +20,7 @@ from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker.filtering import events
 from service.worker.results import Answered, Results
 from service.worker.streams.stream import Stream
-from service.worker.streams.task import LogItem, Lost, key_field
+from service.worker.streams.task import CommandTask, LogItem, Lost, key_field
 from service.worker.timing import Stages
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def commit_of(
     The newest `feed_events` are kept in the feed. What has a payload is set aside.
     """
     tasks = [item.task for item in items if item.task]
-    answers = [Answered(task.incarnation, task.outcome()) for task in tasks]
+    answers = [Answered(task.incarnation, each) for task in tasks for each in task.outcomes()]
     answers += [_unreadable(item.lost) for item in items if item.lost]
     p = lease.partition
     effects = results.effects(answers)
@@ -54,21 +54,21 @@ def commit_of(
             effects.append(aside)
     effects += _joined(keys.heads(p), [e for stream in streams for e in stream.effects()])
     effects += events.effects(lease.partition, streams, feed_events)
-    done = sum(wire.units(task.envelope.command) for task in tasks)
+    done = sum(task.units for task in tasks)
     done += sum(item.lost.units for item in items if item.lost)
     new = items[-1].offset
     return Commit(lease.partition, lease.token, expected, new, done, effects)
 
 
 def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
-    """A command that stopped its worker, answered so, and to be set aside.
+    """A command, or a row, that stopped its worker, answered so, and to be set aside.
 
     Also the effect that has repeats with its key answered alike, instead of stopping workers
     again. A command that is itself a repeat gets the answer of the first.
     """
     task = item.task
-    assert task is not None
-    aside = item._replace(payload=wire.encode(task.envelope))
+    assert isinstance(task, CommandTask)
+    aside = item._replace(payload=wire.encode(task.alone()))
     task.refusal = Quarantined(
         "the command stopped its worker on every attempt; it was not applied"
     )
@@ -76,8 +76,9 @@ def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
     command = task.command
     if not isinstance(command, Observe) or command.key is None:
         return aside, []
+    field = key_field(command.key, command.first)
     try:
-        earlier = store.keyed(task.partition, command.stream, key_field(command))
+        earlier = store.keyed(task.partition, command.stream, field)
     except (UnreadablePart, ResponseError) as error:
         logger.warning("cannot read the idempotency keys of %r: %s", command.stream, error)
         return aside, []
@@ -85,7 +86,6 @@ def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
         task.repeat(earlier)
     if earlier is not None:
         return aside, []
-    field = key_field(command)
     digest = command.digest or ""
     record = IdempotencyRecord(digest, task.envelope.time_ms, task.status, task.body, None, field)
     blob = wire.checksummed(wire.encode(record), "idempotency", command.stream)
@@ -95,13 +95,13 @@ def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
 def _name(item: LogItem) -> str:
     if item.lost:
         return f"command {item.lost.number} of {item.lost.incarnation}, damaged in the log"
-    return f"a command for {item.task.command.stream!r}" if item.task else "an entry"
+    return f"a command for {item.task.streams[0]!r}" if item.task else "an entry"
 
 
 def _unreadable(lost: Lost) -> Answered:
     """Outcome of a command that was damaged in the log."""
     refusal = Quarantined("the command was damaged in the log; it was not applied", applied=0)
-    outcome = Outcome(lost.number, refusal.status, [refusal.render()])
+    outcome = Outcome(lost.number, refusal.status, [refusal.render()], rows=lost.rows)
     return Answered(lost.incarnation, outcome)
 
 

@@ -11,7 +11,7 @@ from prometheus_client import Histogram
 from service.observability import metrics
 from service.observability.tracing import Tracer, known_place
 from service.store.log import Commit
-from service.worker.streams.task import CommandTask
+from service.worker.streams.task import Task
 
 MS = 1_000_000
 NS = 1_000_000_000
@@ -28,7 +28,7 @@ def cpu_time(histogram: Histogram) -> Iterator[None]:
 class Stages:
     """One batch; `tracer` is None where no traces are asked for."""
 
-    def __init__(self, tasks: Sequence[CommandTask], tracer: Tracer | None) -> None:
+    def __init__(self, tasks: Sequence[Task], tracer: Tracer | None) -> None:
         self._tracer = tracer
         self._began = time.monotonic()
         now_ms = time.time() * 1000
@@ -59,9 +59,7 @@ class Stages:
                     began_ns = now_ns - int((now - began) * NS)
                     self._span(task, "commit", began_ns, now_ns, result_of[task.partition])
 
-    def _span(
-        self, task: CommandTask, name: str, from_ns: int, to_ns: int, result: str = ""
-    ) -> None:
+    def _span(self, task: Task, name: str, from_ns: int, to_ns: int, result: str = "") -> None:
         assert self._tracer is not None
         kind = "CONSUMER" if name == "queue" else "INTERNAL"
         attributes: dict[str, str | int] = {"moca.result": result} if result else {}

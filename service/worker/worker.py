@@ -6,6 +6,7 @@ import logging
 import random
 import secrets
 import time
+from collections.abc import Collection
 
 import redis
 
@@ -25,7 +26,7 @@ from service.worker.results import Results
 from service.worker.self_test import rehearse
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.task import LogItem, decode_entries, in_reach
+from service.worker.streams.task import LogItem, RowsTask, decode_entries, in_reach
 from service.worker.timing import Stages, cpu_time
 
 logger = logging.getLogger(__name__)
@@ -149,13 +150,10 @@ class Worker:
         self.engine.applying = set()
         kept = {}
         for partition, items in received.items():
-            names = list(dict.fromkeys(i.task.command.stream for i in items if i.task))
+            names = [*dict.fromkeys(n for item in items if item.task for n in item.task.streams)]
             partition_bytes = self.engine.room.for_states // (2 * len(received))
             late = set(names[self.engine.load_first(partition, names, partition_bytes) :])
-            end = next(
-                (i for i, e in enumerate(items) if e.task and e.task.command.stream in late), None
-            )
-            kept[partition] = items[:end]
+            kept[partition] = _before(items, late) if late else items
         self._busy = set()
         return kept
 
@@ -193,9 +191,9 @@ class Worker:
         leases = self.leases.held()
         commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
         self._submit(commits, stages)
-        self.engine.committing = set(batch.queues)
-        self.engine.changed(batch.queues)
-        self.engine.drop_broken(batch.queues)
+        self.engine.committing = set(batch.touched)
+        self.engine.changed(batch.touched)
+        self.engine.drop_broken(batch.touched)
         self._busy = set()
 
     def _commit_of(self, lease: Lease, items: list[LogItem], streams: list[Stream]) -> Commit:
@@ -289,7 +287,10 @@ class Worker:
             self._one_by_one(lease)
 
     def _one_by_one(self, lease: Lease) -> None:
-        """Apply what waits command by command, so that a guilty one is known; set it aside."""
+        """Apply what waits command by command, and row by row, so that a guilty one is known.
+
+        It is set aside.
+        """
         p = lease.partition
         logger.warning(
             "partition %d failed %d times; applying its commands one by one",
@@ -299,6 +300,7 @@ class Worker:
         self._busy = {p}
         entries = self.log.read({p: lease.offset}, READ_ENTRIES, 0).get(p, [])
         items = decode_entries(p, lease.offset, entries)
+        items = [one for item in items for one in item.singly()]
         if lease.guilty and items and items[0].task:
             self._set_aside(lease, items.pop(0))
         for item in items:
@@ -310,6 +312,7 @@ class Worker:
         """Apply one command alone, named in the store meanwhile, in case it ends this process."""
         p = lease.partition
         task = item.task
+        assert not isinstance(task, RowsTask)
         if task is not None and not self.log.begin_trial(lease, task.entry, task.index):
             self._disown(p)
             return
@@ -400,3 +403,15 @@ class Worker:
         except redis.RedisError as error:
             logger.warning("not all leases were released: %s", error)
             self._lose(set(self.offsets), blame=False)
+
+
+def _before(items: list[LogItem], late: Collection[str]) -> list[LogItem]:
+    """What comes before the first command, or row, of one of these streams."""
+    before: list[LogItem] = []
+    for item in items:
+        part = item.before(late)
+        if part is not None:
+            before.append(part)
+        if part is not item:
+            break
+    return before

@@ -3,7 +3,8 @@
 A command is admitted, queued for its partition, appended to the log together with all others that
 wait there, and answered when a worker has committed its outcome, or when its deadline passes. The
 commands of one request and partition are a group: admitted at once and with one future, which is
-done when the last of them has its result. A command by itself is a group of one.
+done when the last of them has its result. A command by itself is a group of one. Observations of
+many streams go together, as rows of one command (`wire.ObserveMany`), and have a result each.
 
 Appends: an idle queue appends at once; commands that arrive during an append wait for the next one.
 There are no timers. An append whose outcome is unknown is repeated with the same number before
@@ -20,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import redis
@@ -52,7 +53,7 @@ from service.store.shards import AsyncStoreClient
 from service.store.streams import UnreadablePart, decoded
 from service.store.subscription import Subscriptions
 from service.tasks import bounded, end, is_cancelled
-from service.wire import timestamps
+from service.wire import rows, timestamps
 from service.wire.event_entries import START, Id
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,8 @@ LONGEST_PAUSE_S = 0.2  # many repeats go together in one pipeline
 READ_PAUSE_S = 0.1  # after a read of outcomes that failed
 PIECES_AT_ONCE = 64  # read of each partition
 AT_ONCE = 100  # commands encoded before the event loop does something else
+# Observations of the rows of one command: a full partition refuses all of them or none.
+MOST_UNITS = 1024
 Result = wire.Outcome | ServiceError
 _ingest = metrics.STAGE_DURATION.labels("ingest")
 _reply = metrics.STAGE_DURATION.labels("reply")
@@ -82,10 +85,12 @@ class CommandGroup:
     """Commands of one request and partition in flight; the future is done with the last result."""
 
     __slots__ = (
+        "accepted_ms",
         "answered_s",
         "answered_units",
         "counted",
         "deadline",
+        "deadline_ms",
         "future",
         "missing",
         "partition",
@@ -106,10 +111,13 @@ class CommandGroup:
         self.waiting = waiting  # commands without a result of all groups, by number
         self.partition = partition
         self.read_only = read_only
-        self.missing = size  # commands without a result
+        self.missing = size  # commands without a result, each row for itself
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.since = time.monotonic()
         self.deadline = self.since + deadline_s
+        self.accepted_ms = time.time_ns() // 1_000_000
+        # Of reads; what changes a stream is applied however late.
+        self.deadline_ms = self.accepted_ms + int(deadline_s * 1000) if read_only else 0
         self.counted = False  # whether its units count as waiting
         self.units = 0  # of the commands that were queued
         self.answered_units = 0  # of those that have an outcome
@@ -117,14 +125,16 @@ class CommandGroup:
 
 
 class PendingCommand:
-    """A command in flight: queued, sent, acknowledged, answered."""
+    """A command in flight, or several as the rows of one: queued, sent, acknowledged, answered."""
 
     __slots__ = (
         "acknowledged",
         "group",
+        "missing",
         "number",
         "payload",
-        "result",
+        "places",
+        "results",
         "sent",
         "trace",
         "units",
@@ -133,45 +143,58 @@ class PendingCommand:
     def __init__(
         self,
         group: CommandGroup,
+        places: Sequence[int],
         number: int,
         units: int,
         payload: bytes,
         trace: tracing.Sent | None,
     ) -> None:
         self.group = group
+        self.places = places  # of the rows among the group's commands
         self.number = number
         self.units = units
         self.payload = payload
         self.trace = trace
-        self.result: Result | None = None
+        self.results: list[Result | None] = [None] * len(places)
+        self.missing = len(places)  # rows without a result
         self.sent = False
         self.acknowledged = 0.0  # time; 0: not yet
 
     @property
     def done(self) -> bool:
-        """Whether it has a result, or nobody waits for one any more."""
-        return self.result is not None or self.group.future.done()
+        """Whether it has all results, or nobody waits for them any more."""
+        return not self.missing or self.group.future.done()
 
     def answer(self, outcome: wire.Outcome, now_s: float) -> None:
-        """Answer with an outcome; not to be called once it is done."""
+        """Answer with an outcome, of some rows or all; not to be called once it is done."""
         # This may overtake the append's own acknowledgement.
         self.acknowledged = self.acknowledged or now_s
         self.group.answered_s = now_s
-        self.group.answered_units += self.units
-        self._finish(outcome)
+        for own in rows.outcomes_of(outcome):
+            self._enter(own.row, own)
+        if not self.missing:
+            self.group.answered_units += self.units
+            self._finish()
 
     def fail(self, error: ServiceError) -> None:
-        """Answer with an error, unless it is done. Others of the group are not affected."""
+        """Answer with an error what has no result. Others of the group are not affected."""
         if not self.done:
-            self._finish(error)
+            for row in range(len(self.results)):
+                self._enter(row, error)
+            self._finish()
 
-    def _finish(self, result: Result) -> None:
+    def _enter(self, row: int, result: Result) -> None:
+        """Enter the result of a row, unless it has one: a piece may come twice."""
+        if self.results[row] is None:
+            self.results[row] = result
+            self.missing -= 1
+            self.group.missing -= 1
+
+    def _finish(self) -> None:
         group = self.group
-        self.result = result
         group.waiting.pop(self.number, None)
         if self.trace is not None:
             self.trace.end(self.acknowledged)
-        group.missing -= 1
         if not group.missing:
             group.future.set_result(None)
 
@@ -215,6 +238,7 @@ class Gateway:
             PartitionQueue(p, appender, settings.max_pending) for p in range(settings.partitions)
         ]
         self._next_number = 0
+        self._under_way = 0  # commands of requests that have not all their results
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: BaseException | None = None  # exception that ended a permanent task
 
@@ -270,6 +294,8 @@ class Gateway:
     ) -> list[Result]:
         """Append commands of one kind and partition, each to be applied at most once, in order.
 
+        Observations are of distinct streams.
+
         They are admitted together, or the refusal of all is raised. The results are in the same
         order; an error is that of its own command. `begun`: an earlier part of the request was
         accepted already. `patience`: the deadlines of a request that submits several times.
@@ -281,13 +307,12 @@ class Gateway:
         read_only = kind in wire.READ_ONLY
         waiting = self._replies.pending
         group = CommandGroup(waiting, partition, len(commands), deadline_s, read_only)
-        now_ms = time.time_ns() // 1_000_000
-        deadline_ms = now_ms + int(deadline_s * 1000) if read_only else 0
         in_flight: list[PendingCommand] = []
+        self._under_way += len(commands)
         try:
-            for i, command in enumerate(commands, start=1):
-                in_flight.append(self._encode(group, command, now_ms, deadline_ms))
-                if i % AT_ONCE == 0:
+            for choice, places, command in self._packed(commands):
+                in_flight.append(self._encode(group, places, command, choice))
+                if len(places) > 1 or len(in_flight) % AT_ONCE == 0:
                     await asyncio.sleep(0)
             self._queues[partition].put(in_flight)
             if kind not in wire.BACKGROUND:  # which do not delay other commands
@@ -295,13 +320,42 @@ class Gateway:
                 self._overload.add(partition, group.units, group.since)
             await group.future
         finally:
+            self._under_way -= len(commands)
             self._end(group, in_flight)
             if patience is not None:
                 patience.spend(time.monotonic() - group.since)
-        return [pending.result for pending in in_flight if pending.result is not None]
+        results = dict[int, Result | None]()
+        for pending in in_flight:
+            results.update(zip(pending.places, pending.results, strict=True))
+        return [result for place in range(len(commands)) if (result := results[place]) is not None]
+
+    def _packed(
+        self, commands: Sequence[wire.Command]
+    ) -> Iterator[tuple[str | None, Sequence[int], wire.Command | wire.ObserveMany]]:
+        """Yield what is to be appended for commands: a canary's choice, and whose it is.
+
+        Observations of several streams are rows of as few commands as there can be.
+        """
+        if len(commands) == 1 or not isinstance(commands[0], wire.Observe):
+            for i, command in enumerate(commands):
+                yield self._canary_version(command), (i,), command
+            return
+        observes = cast(Sequence[wire.Observe], commands)
+        by_choice: defaultdict[str | None, list[int]] = defaultdict(list)
+        for i, command in enumerate(observes):
+            by_choice[self._canary_version(command)].append(i)
+        most_units = min(MOST_UNITS, self._settings.max_pending)
+        for choice, places in by_choice.items():
+            for part in _parts(observes, places, most_units):
+                for of_part, command_of_part in _rows(observes, part):
+                    yield choice, of_part, command_of_part
 
     def _encode(
-        self, group: CommandGroup, command: wire.Command, now_ms: int, deadline_ms: int
+        self,
+        group: CommandGroup,
+        places: Sequence[int],
+        command: wire.Command | wire.ObserveMany,
+        choice: str | None,
     ) -> PendingCommand:
         """Return a command of a group, to be queued; one that is too large has failed."""
         number = self._next_number
@@ -313,17 +367,17 @@ class Gateway:
         payload = wire.encode(
             wire.Envelope(
                 number=number,
-                time_ms=now_ms,
-                deadline_ms=deadline_ms,
+                time_ms=group.accepted_ms,
+                deadline_ms=group.deadline_ms,
                 default_model=self._settings.default_model,
                 command=command,
-                chosen=self._canary_version(command) if self._monitor.canaries else None,
+                chosen=choice,
                 trace=None if trace is None else trace.place,
                 quiet_days=self._monitor.quiet_days,
-                planned=self._planned(command, now_ms) if self._monitor.calendar.windows else None,
+                planned=self._planned(command, group.accepted_ms),
             )
         )
-        pending = PendingCommand(group, number, wire.units(command), payload, trace)
+        pending = PendingCommand(group, places, number, wire.units(command), payload, trace)
         if len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD:
             limit = append.MAX_ENTRY_BYTES
             detail = f"the command is too large: {len(payload)} bytes, at most {limit}"
@@ -337,7 +391,7 @@ class Gateway:
         """Remove a group that has its results, or that nobody waits for any more."""
         for pending in commands if group.missing else ():
             group.waiting.pop(pending.number, None)
-            if pending.result is None and pending.trace is not None:
+            if pending.missing and pending.trace is not None:
                 pending.trace.end(pending.acknowledged)
         if not group.counted:
             return
@@ -350,9 +404,9 @@ class Gateway:
 
     def _canary_version(self, command: wire.Command) -> str | None:
         """Return the canary's choice of model version, for a command that may create its stream."""
-        if not isinstance(command, wire.Observe | wire.Configure):
-            return None
         canaries = self._monitor.canaries
+        if not canaries or not isinstance(command, wire.Observe | wire.Configure):
+            return None
         name = self._settings.default_model
         if isinstance(command, wire.Configure | wire.Ingest):
             name = command.settings.get("model") or name
@@ -361,18 +415,24 @@ class Gateway:
         versions = self._catalogue.usable(name)
         return chosen(canaries[name], name, command.stream, versions)
 
-    def _planned(self, command: wire.Command, now_ms: int) -> list[wire.PlannedSpan] | None:
+    def _planned(
+        self, command: wire.Command | wire.ObserveMany, accepted_ms: int
+    ) -> list[wire.PlannedSpan] | None:
         """Return the windows of the calendar that observations of a command are in, if any."""
-        if not isinstance(command, wire.Observe):
+        calendar = self._monitor.calendar
+        if not calendar.windows or not isinstance(command, wire.Observe | wire.ObserveMany):
             return None
+        if isinstance(command, wire.ObserveMany):
+            stated = command.times or [None]
+        else:
+            stated = [seen.time for seen in command.observations]
         times = [
-            now_ms / 1000 if seen.time is None else timestamps.seconds(seen.time)
-            for seen in command.observations
+            accepted_ms / 1000 if time is None else timestamps.seconds(time) for time in stated
         ]
-        return self._monitor.calendar.spans(times) or None
+        return calendar.spans(times) or None
 
     def _admit(self, partition: int, commands: Sequence[wire.Command], begun: bool) -> None:
-        waiting = len(self._replies.pending)
+        waiting = self._under_way
         # One of more commands than may wait goes alone.
         if waiting and waiting + len(commands) > self._settings.max_waiting:
             shed(TooManyWaiting(f"limit of {self._settings.max_waiting} waiting requests reached"))
@@ -394,7 +454,7 @@ class Gateway:
         while True:
             await asyncio.sleep(SWEEP_S)
             now = time.monotonic()
-            metrics.REQUESTS_WAITING.set(len(self._replies.pending))
+            metrics.REQUESTS_WAITING.set(self._under_way)
             for queue in self._queues:
                 if queue.failing_since and now - queue.failing_since > GRACE_S:
                     queue.give_up("the store cannot be reached")
@@ -413,6 +473,37 @@ class Gateway:
                 deadline_s = pending.group.deadline - pending.group.since
                 waited = f"no answer within {deadline_s:g} s"
                 pending.fail(_unanswered(pending, waited))
+
+
+def _parts(
+    commands: Sequence[wire.Observe], places: Iterable[int], most_units: int
+) -> list[list[int]]:
+    """Cut places of commands into parts of at most so many observations, or of one command."""
+    parts: list[list[int]] = []
+    room = 0
+    for place in places:
+        units = wire.units(commands[place])
+        if units > room:
+            parts.append([])
+            room = most_units
+        parts[-1].append(place)
+        room -= units
+    return parts
+
+
+def _rows(
+    commands: Sequence[wire.Observe], places: Sequence[int]
+) -> Iterator[tuple[Sequence[int], wire.Command | wire.ObserveMany]]:
+    """Yield commands at some places as rows of others, each small enough, with their places."""
+    chosen = [commands[place] for place in places]
+    command = chosen[0] if len(chosen) == 1 else rows.pack(chosen)
+    # Half an entry leaves room for the envelope.
+    if len(chosen) == 1 or 2 * len(wire.encode(command)) <= append.MAX_ENTRY_BYTES:
+        yield places, command
+        return
+    half = len(places) // 2
+    yield from _rows(commands, places[:half])
+    yield from _rows(commands, places[half:])
 
 
 def _partitions(commands: Iterable[PendingCommand]) -> set[int]:
@@ -521,7 +612,8 @@ class PartitionQueue:
         for pending in self._batch:
             pending.sent = True
             count += pending.units
-            commands.append(Queued(pending.number, pending.units, pending.payload))
+            count_rows = len(pending.places)
+            commands.append(Queued(pending.number, pending.units, pending.payload, count_rows))
         payload, sums = entry_of(self._partition, self._appender.incarnation, commands)
         repeated = False
         pause_s = FIRST_PAUSE_S
@@ -566,7 +658,7 @@ class PartitionQueue:
         self._batch = accepted
 
     def _refuse(self, refused: list[PendingCommand], error: MemoryShort | PartitionFull) -> None:
-        metrics.LOAD_SHED.labels(error.reason).inc(len(refused))
+        metrics.LOAD_SHED.labels(error.reason).inc(sum(len(pending.places) for pending in refused))
         for pending in refused:
             pending.fail(error)
 
@@ -628,7 +720,8 @@ class Replies:
             if pending is None or pending.done:
                 continue
             pending.answer(outcome, now)
-            waits.append(now - pending.acknowledged)
+            if not pending.missing:
+                waits.append(now - pending.acknowledged)
         metrics.observe_all(_reply, waits)
         return len(waits)
 

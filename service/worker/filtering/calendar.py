@@ -15,13 +15,11 @@ from service.wire import Envelope, Ingest, Observation, Observe, PlannedSpan, ta
 from service.worker.streams.stream import Stream
 
 
-def marked(stream: Stream, envelope: Envelope) -> Observe:
-    """Return an envelope's command, with the window of each observation that is in one.
+def marked(stream: Stream, command: Observe, envelope: Envelope) -> Observe:
+    """Return a command with the window of each observation that is in one; envelope: its own.
 
     By the time of the observation, or else when it was accepted.
     """
-    command = envelope.command
-    assert isinstance(command, Observe)
     if envelope.planned is None:
         return command
     given = command.settings.get("tags") if isinstance(command, Ingest) else None

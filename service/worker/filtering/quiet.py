@@ -22,7 +22,7 @@ from model_core.stream.events import Watch
 from model_core.stream.predictives import SummaryRow
 from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped
 from model_core.stream_settings import Hazard
-from service.wire import LEVELS, Observation, QuietAnswers, Record, StoredAnswer
+from service.wire import LEVELS, Envelope, Observation, QuietAnswers, Record, StoredAnswer
 from service.wire.answers import QUIET_ROW
 from service.worker.filtering.pipeline import advance_head, measure
 from service.worker.streams import answers, calibration_metrics, step_inputs
@@ -48,12 +48,12 @@ class Rest(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Plain numbers that come to a stream at rest, before `until`; accepted at `time_ms`."""
+    """Plain numbers that come to a stream at rest, before `until`; envelope: of their command."""
 
     stream: Stream
     rest: Rest
     seen: Sequence[Observation]
-    time_ms: int
+    envelope: Envelope
 
 
 class Entered(NamedTuple):
@@ -106,7 +106,7 @@ def plain(seen: Observation) -> bool:
     return seen.elapsed is None and seen.changepoint is None and not seen.pending
 
 
-def run_of(stream: Stream, seen: Sequence[Observation], time_ms: int) -> Run | None:
+def run_of(stream: Stream, seen: Sequence[Observation], envelope: Envelope) -> Run | None:
     """The first of these observations, as far as the stream is at rest, and they are plain."""
     rest = stream.rest
     if rest is None:
@@ -118,7 +118,7 @@ def run_of(stream: Stream, seen: Sequence[Observation], time_ms: int) -> Run | N
         return None
     if len(seen) > 1:
         seen = seen[: int(min(left, AT_ONCE))]
-    return Run(stream, rest, seen, time_ms) if all(map(plain, seen)) else None
+    return Run(stream, rest, seen, envelope) if all(map(plain, seen)) else None
 
 
 def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:
@@ -213,7 +213,7 @@ def _enter(
     rest = run.rest
     head = stream.live()
     record = Record(head.seq, seen.y, seen.x, seen.time, 1.0, None, rest.hazard, rest.outlier_rate)
-    record.accepted_ms = run.time_ms if seen.time is None else None
+    record.accepted_ms = run.envelope.time_ms if seen.time is None else None
     answers.read(record, line, anomaly)
     answers.describe(record, predictive)
     head.read(line)

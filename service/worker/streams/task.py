@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
 from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from moca_client.responses import Ingested
 from service import wire
@@ -15,26 +17,32 @@ from service.problems import LabelOutOfRange, ServiceError
 from service.store.log import DONE, Entry, Offset
 from service.wire import (
     Answers,
+    Command,
     Envelope,
     IdempotencyRecord,
     Ingest,
     Observe,
+    ObserveMany,
     Outcome,
     QuietAnswers,
+    QuietRows,
     StoredAnswer,
+    rows,
 )
+from service.wire.answers import QUIET_ROW
 from service.worker.streams.answers import PendingAnswer
 
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
+OUTCOME_BYTES = 32 << 10  # of the answers to rows that have one outcome together
 
 
 class CommandTask:
-    """One command on its way from the log to its outcome."""
+    """One command, or one row of an ObserveMany, on its way from the log to its outcome."""
 
     __slots__ = (
         "answers", "applied", "body", "command", "duplicate", "entry", "envelope", "field",
-        "incarnation", "index", "misfits", "model", "partition", "parts", "raised", "refusal",
-        "same_as", "status",
+        "incarnation", "index", "misfits", "model", "partition", "parts", "raised", "received",
+        "refusal", "row", "same_as", "status",
     )  # fmt: skip
 
     def __init__(
@@ -44,13 +52,18 @@ class CommandTask:
         envelope: Envelope,
         entry: str,
         index: int,
+        command: Command,
+        row: int = 0,
     ) -> None:
+        """Begin; command: that of the envelope, or what a row of it stands for."""
         self.partition = partition
         self.incarnation = incarnation
         self.envelope = envelope
-        self.command = envelope.command
+        self.received = command
+        self.command = command  # of an Ingest, what of it is to be applied
         self.entry = entry
         self.index = index  # its place in the log
+        self.row = row
         self.raised = 0  # events so far
         self.status = 200
         self.body: list[bytes] = []
@@ -64,9 +77,34 @@ class CommandTask:
         self.same_as: CommandTask | None = None  # an earlier task of this batch with the same key
         self.field: bytes | None = None  # its idempotency record is to be kept under this
 
-    def outcome(self) -> Outcome:
+    @property
+    def streams(self) -> list[str]:
+        """Streams that it is for."""
+        return [self.command.stream]
+
+    @property
+    def units(self) -> int:
+        """What it counts for in backpressure."""
+        return wire.units(self.received)
+
+    def count(self, observations: Counter[str]) -> int:
+        """Add its observations to those of its stream; returns how many these are then."""
+        stream = self.command.stream
+        observations[stream] += self.units
+        return observations[stream]
+
+    def outcomes(self) -> list[Outcome]:
         """What is stored and published."""
-        return Outcome(self.envelope.number, self.status, self.body, self.answers, self.duplicate)
+        return [self.outcome()]
+
+    def outcome(self) -> Outcome:
+        """What it came to."""
+        number = self.envelope.number
+        return Outcome(number, self.status, self.body, self.answers, self.duplicate, self.row)
+
+    def alone(self) -> Envelope:
+        """Its envelope, as if it were no row."""
+        return replace(self.envelope, command=self.received)
 
     def take(
         self, model: str, parts: Sequence[PendingAnswer | QuietAnswers | StoredAnswer], count: int
@@ -104,16 +142,146 @@ class CommandTask:
 
     def _ingested(self) -> bytes:
         """Count what was applied: nobody reads each answer."""
-        given = wire.units(self.envelope.command)
+        given = self.units
         applied = self.applied
         rejected = len(self.misfits)
         reason = str(self.misfits[0]) if self.misfits else ""
         return msgspec.json.encode(Ingested(applied, given - applied - rejected, rejected, reason))
 
 
-def key_field(command: Observe) -> bytes:
-    """Field of a keyed command's idempotency record."""
-    return f"{command.key}\0{command.first}".encode()
+class RowsTask:
+    """Rows of an ObserveMany that follow on each other, on their way to their outcomes.
+
+    A row that is quiet is never made a task of its own: it has its answers here.
+    """
+
+    __slots__ = (
+        "answers", "base", "command", "entry", "envelope", "first", "incarnation",
+        "observations", "partition", "stop", "tasks",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        partition: int,
+        incarnation: str,
+        envelope: Envelope,
+        entry: str,
+        base: int,
+        command: ObserveMany,
+    ) -> None:
+        """Begin with all rows; base: place of the first in the log's entry.
+
+        Raises ValueError for columns that do not fit.
+        """
+        self.partition = partition
+        self.incarnation = incarnation
+        self.envelope = envelope
+        self.command = command
+        self.entry = entry
+        self.base = base
+        self.first = 0
+        self.stop = len(self.command.streams)
+        self.observations = rows.observations_of(self.command)
+        self.answers: dict[int, Answers] = {}  # of quiet rows
+        self.tasks: dict[int, CommandTask] = {}  # of all others
+
+    def part(self, first: int, stop: int) -> RowsTask:
+        """Some of the rows, none of which was applied."""
+        part = copy(self)
+        part.first = first
+        part.stop = stop
+        part.answers = {}
+        part.tasks = {}
+        return part
+
+    @property
+    def streams(self) -> list[str]:
+        """Streams of the rows; none twice."""
+        return self.command.streams[self.first : self.stop]
+
+    @property
+    def units(self) -> int:
+        """Observations of the rows."""
+        return sum(map(len, self.observations[self.first : self.stop]))
+
+    @property
+    def status(self) -> int:
+        """The worst of the rows' statuses."""
+        return max((task.status for task in self.tasks.values()), default=200)
+
+    def count(self, observations: Counter[str]) -> int:
+        """Add its observations to those of its streams; returns the most that one has then."""
+        streams = self.streams
+        for stream, seen in zip(streams, self.observations[self.first : self.stop], strict=True):
+            observations[stream] += len(seen)
+        return max(map(observations.__getitem__, streams))
+
+    def task(self, row: int) -> CommandTask:
+        """A row as a task of its own."""
+        command = rows.row_of(self.command, row, self.observations[row])
+        index = self.base + row
+        task = CommandTask(
+            self.partition, self.incarnation, self.envelope, self.entry, index, command, row
+        )
+        self.tasks[row] = task
+        return task
+
+    def finish(self) -> None:
+        """Render the bodies, once the batch's predictives are filled in."""
+        for task in self.tasks.values():
+            task.finish()
+
+    def outcomes(self) -> list[Outcome]:
+        """What is stored and published: one for all that came to the same, or are quiet."""
+        outcomes: list[Outcome] = []
+        for row in range(self.first, self.stop):
+            answers = self.answers.get(row)
+            if answers is None:
+                _join(outcomes, self.tasks[row].outcome())
+            else:
+                _join_quiet(outcomes, Outcome(self.envelope.number, 200, [], answers, row=row))
+        return outcomes
+
+
+def _join(outcomes: list[Outcome], outcome: Outcome) -> None:
+    """Add the outcome of a row, to the last one where it came to the same."""
+    last = outcomes[-1] if outcomes else None
+    if last is None or last.quiet is not None or last.answers is not None or outcome.answers:
+        outcomes.append(outcome)
+    elif (last.status, last.body, last.duplicate) == (
+        outcome.status,
+        outcome.body,
+        outcome.duplicate,
+    ):
+        last.rows += 1
+    else:
+        outcomes.append(outcome)
+
+
+def _join_quiet(outcomes: list[Outcome], outcome: Outcome) -> None:
+    """Add the outcome of a quiet row, to the last one where both have one observation."""
+    assert outcome.answers is not None
+    first, *others = outcome.answers.parts
+    if others or not isinstance(first, QuietAnswers) or len(first.rows) != QUIET_ROW.size:
+        outcomes.append(outcome)
+        return
+    model = outcome.answers.model
+    quiet = outcomes[-1].quiet if outcomes else None
+    if quiet is None or quiet.model != model or len(quiet.rows) >= OUTCOME_BYTES:
+        outcome.answers = None
+        outcome.quiet = QuietRows(model, [first.first], first.rows)
+        outcomes.append(outcome)
+    else:
+        quiet.firsts.append(first.first)
+        quiet.rows += first.rows
+
+
+Task = CommandTask | RowsTask
+
+
+def key_field(key: str, first: int = 0) -> bytes:
+    """Field of a keyed command's idempotency record; first: see `wire.Observe`."""
+    return f"{key}\0{first}".encode()
 
 
 class Lost(NamedTuple):
@@ -122,77 +290,129 @@ class Lost(NamedTuple):
     incarnation: str
     number: int
     units: int
+    rows: int
 
 
 class LogItem(NamedTuple):
-    """One command and the offset that is reached when it is applied.
+    """One command, or some of its rows, and the offset that is reached when it is applied.
 
     `payload` is what to set aside: an entry or a command that cannot be read (`task` is None
     then), or a command that cannot be applied. `lost`: who waits for one that cannot be read.
     """
 
-    task: CommandTask | None
+    task: Task | None
     offset: Offset
     payload: bytes | None = None
     lost: Lost | None = None
+
+    def before(self, late: Collection[str]) -> LogItem | None:
+        """What comes before the first row of one of these streams; None: nothing does."""
+        task = self.task
+        if task is None:
+            return self
+        end = next((i for i, stream in enumerate(task.streams) if stream in late), None)
+        if end is None:
+            return self
+        if end == 0 or not isinstance(task, RowsTask):
+            return None
+        stop = task.first + end
+        return LogItem(task.part(task.first, stop), Offset(task.entry, task.base + stop - 1))
+
+    def singly(self) -> Iterator[LogItem]:
+        """Its rows one by one."""
+        task = self.task
+        if not isinstance(task, RowsTask):
+            yield self
+            return
+        for row in range(task.first, task.stop):
+            last = row == task.stop - 1
+            yield LogItem(
+                task.task(row), self.offset if last else Offset(task.entry, task.base + row)
+            )
 
 
 def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[LogItem]:
     """Commands of a partition's entries that are beyond its offset."""
     items: list[LogItem] = []
     for entry in entries:
-        commands = _commands(partition, entry)
-        if not commands:
-            items.append(LogItem(None, Offset(entry.id, DONE), entry.payload))
-        elif entry.id == at.entry:
-            items += commands[at.index + 1 :]
-        else:
-            items += commands
+        applied = at.index + 1 if entry.id == at.entry else 0
+        commands = _commands(partition, entry, applied)
+        items += commands or [LogItem(None, Offset(entry.id, DONE), entry.payload)]
     return items
 
 
-def _commands(partition: int, entry: Entry) -> list[LogItem]:
-    """Commands of an entry, each checked by itself; none if it cannot be read."""
+def _commands(partition: int, entry: Entry, applied: int) -> list[LogItem]:
+    """Commands of an entry, each checked by itself; none if it cannot be read.
+
+    applied: rows of it that are applied, and are left out.
+    """
     try:
         sums = wire.decode_sums(wire.checked(entry.sums, "entry", partition))
     except (msgspec.MsgspecError, ValueError):  # damaged, or text that is none
-        # Nothing of it can be checked: none is applied, and who waits is answered if possible.
-        try:
-            batch = wire.decode_batch(entry.payload)
-        except (msgspec.MsgspecError, ValueError):
-            return []
-        every = [
-            (envelope, Lost(batch.incarnation, envelope.number, wire.units(envelope.command)))
-            for envelope in batch.envelopes
-        ]
-        offsets = _offsets(entry.id, len(every))
-        return [
-            LogItem(None, offset, wire.encode(envelope), lost)
-            for offset, (envelope, lost) in zip(offsets, every, strict=True)
-        ]
-    items = []
+        return _unchecked(entry, applied)
+    items: list[LogItem] = []
     start = sums.start
-    offsets = _offsets(entry.id, len(sums.commands))
-    for i, (command, offset) in enumerate(zip(sums.commands, offsets, strict=True)):
+    base = 0  # rows of the commands before
+    for i, command in enumerate(sums.commands):
         body = entry.payload[start : start + command.length]
         start += command.length
-        try:
-            # One that is right and cannot be read is of another version: answered as damaged.
-            envelope = wire.decode_envelope(body) if crc32(body) == command.crc else None
-        except msgspec.MsgspecError:
-            envelope = None
-        if envelope is None:
-            lost = Lost(sums.incarnation, command.number, command.units)
-            items.append(LogItem(None, offset, body, lost))
-        else:
-            task = CommandTask(partition, sums.incarnation, envelope, entry.id, i)
-            items.append(LogItem(task, offset))
+        first = max(0, applied - base)
+        end = base + command.rows
+        if first < command.rows:
+            offset = Offset(entry.id, DONE if i == len(sums.commands) - 1 else end - 1)
+            task = _task(partition, sums.incarnation, entry.id, base, body, command)
+            if task is None:
+                # Of the rows that are applied nobody knows the observations: one for each.
+                lost = Lost(sums.incarnation, command.number, command.units - first, command.rows)
+                items.append(LogItem(None, offset, body, lost))
+            elif first and isinstance(task, RowsTask):
+                items.append(LogItem(task.part(first, command.rows), offset))
+            else:
+                items.append(LogItem(task, offset))
+        base = end
     return items
 
 
-def _offsets(entry: str, commands: int) -> list[Offset]:
-    """Offsets that are reached when each command of an entry is applied."""
-    return [Offset(entry, DONE if i == commands - 1 else i) for i in range(commands)]
+def _task(
+    partition: int, incarnation: str, entry: str, base: int, body: bytes, command: wire.CommandSum
+) -> Task | None:
+    """The task of an encoded command; None where it is damaged.
+
+    One that is right and cannot be read is of another version: answered as damaged.
+    """
+    if crc32(body) != command.crc:
+        return None
+    try:
+        envelope = wire.decode_envelope(body)
+        own = envelope.command
+        if isinstance(own, ObserveMany):
+            return RowsTask(partition, incarnation, envelope, entry, base, own)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return CommandTask(partition, incarnation, envelope, entry, base, own)
+
+
+def _unchecked(entry: Entry, applied: int) -> list[LogItem]:
+    """Commands of an entry that cannot be checked; none if it cannot be read.
+
+    None is applied, and who waits is answered if possible.
+    """
+    try:
+        batch = wire.decode_batch(entry.payload)
+    except (msgspec.MsgspecError, ValueError):
+        return []
+    items: list[LogItem] = []
+    base = 0
+    for i, envelope in enumerate(batch.envelopes):
+        count = rows.rows_of(envelope.command)
+        first = max(0, applied - base)
+        base += count
+        if first < count:
+            units = wire.units(envelope.command) - first
+            lost = Lost(batch.incarnation, envelope.number, units, count)
+            offset = Offset(entry.id, DONE if i == len(batch.envelopes) - 1 else base - 1)
+            items.append(LogItem(None, offset, wire.encode(envelope), lost))
+    return items
 
 
 def in_reach(items: list[LogItem], alone: Callable[[LogItem], bool]) -> list[LogItem]:
@@ -200,13 +420,10 @@ def in_reach(items: list[LogItem], alone: Callable[[LogItem], bool]) -> list[Log
 
     alone: whether an item has to be the only one.
     """
-    counts: Counter[str] = Counter()
+    observations: Counter[str] = Counter()
     for i, item in enumerate(items):
         if alone(item):
             return items[: max(1, i)]
-        if item.task is not None:
-            command = item.task.command
-            counts[command.stream] += wire.units(command)
-            if i and counts[command.stream] > REACH:
-                return items[:i]
+        if item.task is not None and item.task.count(observations) > REACH and i:
+            return items[:i]
     return items

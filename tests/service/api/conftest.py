@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 import redis
+from msgspec.structs import replace
 
 from service import api_keys, wire
 from service.api import openapi
@@ -37,6 +38,7 @@ from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
 from service.store.streams import head_fields
+from service.wire import rows
 from service.wire.answers import QUIET_ROW, QuietNumbers
 from service.worker.results import Answered, Results
 from tests.clusters import running_valkey
@@ -109,13 +111,15 @@ class FakeWorker:
         effects, answers, done = [], [], 0
         for entry in entries:
             batch = wire.decode_batch(entry.payload)
-            self.batches.append(len(batch.envelopes))
+            self.batches.append(sum(rows.rows_of(each.command) for each in batch.envelopes))
             for envelope in batch.envelopes:
-                self.envelopes.append(envelope)
-                self.commands.append(envelope.command)
-                outcome, changes = self._apply(partition, envelope)
-                answers.append(Answered(batch.incarnation, outcome))
-                effects += changes
+                for row, single in enumerate(singles(envelope)):
+                    self.envelopes.append(single)
+                    self.commands.append(single.command)
+                    outcome, changes = self._apply(partition, single)
+                    outcome.row = row
+                    answers.append(Answered(batch.incarnation, outcome))
+                    effects += changes
                 done += wire.units(envelope.command)
         results = self._results[partition].effects(answers)
         if self.publish and self.whole:
@@ -217,6 +221,17 @@ class FakeWorker:
             ("HSET", keys.heads(partition), *head_fields(stream, head)),
             ("ZADD", keys.names(partition), 0, stream),
         ]
+
+
+def singles(envelope):
+    """An envelope for each row of a command of many, or the envelope itself."""
+    command = envelope.command
+    if not isinstance(command, wire.ObserveMany):
+        return [envelope]
+    return [
+        replace(envelope, command=rows.row_of(command, row, seen))
+        for row, seen in enumerate(rows.observations_of(command))
+    ]
 
 
 def answer(command, seq, observation):

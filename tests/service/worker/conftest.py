@@ -27,7 +27,7 @@ from service.store.health import fix_partitions
 from service.store.reads import AsyncStore
 from service.store.shards import Script, ScriptCall
 from service.store.streams import all_decoded, decoded, head_of, stored_head, unseal
-from service.wire import Import, Observation, Observe, RunLength, snapshot
+from service.wire import Import, Observation, Observe, ObserveMany, RunLength, rows, snapshot
 from service.worker import worker as loop
 from service.worker.worker import Worker
 from tests.answers import close
@@ -125,7 +125,9 @@ class Bench:
 
     def append(self, *commands, deadline_ms=0):
         """Append the commands of one partition as one entry; returns their numbers."""
-        partition = self.partition(commands[0].stream)
+        first = commands[0]
+        name = first.streams[0] if isinstance(first, ObserveMany) else first.stream
+        partition = self.partition(name)
         numbers = range(self.numbers, self.numbers + len(commands))
         self.numbers += len(commands)
         self._commands.update(zip(numbers, commands, strict=True))
@@ -142,7 +144,13 @@ class Bench:
             for n, command in zip(numbers, commands, strict=True)
         ]
         queued = [
-            Queued(each.number, wire.units(each.command), wire.encode(each)) for each in envelopes
+            Queued(
+                each.number,
+                wire.units(each.command),
+                wire.encode(each),
+                rows.rows_of(each.command),
+            )
+            for each in envelopes
         ]
         payload, sums = entry_of(partition, INCARNATION, queued)
         count = sum(wire.units(command) for command in commands)
@@ -154,8 +162,8 @@ class Bench:
         )
         return [(partition, n) for n in numbers]
 
-    def outcome(self, partition, number):
-        """The outcome of a command, if it has one."""
+    def outcome(self, partition, number, row=0):
+        """The outcome of a command, or of one of its rows, if it has one."""
         key = keys.results(partition, INCARNATION)
         for id_, fields in self.client.xrange(key, min=f"({self._read.get(partition, '0-0')}"):
             place = self._read[partition] = id_.decode()
@@ -163,9 +171,19 @@ class Bench:
                 wire.checked(fields[b"b"], "results", INCARNATION, place)
             )
             for each in outcomes:
-                answered = rendered(self._commands.get(each.number), each)
-                self._answers[partition, each.number] = answered
-        return self._answers.get((partition, number))
+                for own in rows.outcomes_of(each):
+                    answered = rendered(self._command(each.number, own.row), own)
+                    place = (partition, each.number, own.row)
+                    first = self._answers.setdefault(place, answered)
+                    assert first == answered, "answered twice, and not alike"
+        return self._answers.get((partition, number, row))
+
+    def _command(self, number, row):
+        """The command of an outcome, or what a row of it stands for."""
+        command = self._commands.get(number)
+        if not isinstance(command, ObserveMany):
+            return command
+        return rows.row_of(command, row, rows.observations_of(command)[row])
 
     def outcomes(self, numbers):
         """Step the worker until every command is answered."""
@@ -185,6 +203,15 @@ class Bench:
     def send(self, *commands, **options):
         """Append in one entry, and wait for the outcomes."""
         return self.outcomes(self.append(*commands, **options))
+
+    def append_rows(self, *commands):
+        """Append observations of distinct streams as one command; returns a place for each."""
+        ((partition, number),) = self.append(rows.pack(commands))
+        return [(partition, number, row) for row in range(len(commands))]
+
+    def send_rows(self, *commands):
+        """Append as `append_rows`, and wait for the outcomes."""
+        return self.outcomes(self.append_rows(*commands))
 
     def ask(self, command, status=200):
         """One command's JSON answer."""

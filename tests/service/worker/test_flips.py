@@ -14,7 +14,7 @@ from service.store import keys
 from service.store.append import Queued, entry_of
 from service.store.log import START, Entry
 from service.store.streams import UnreadablePart
-from service.wire import Configure, Observation, Observe
+from service.wire import Configure, Observation, Observe, rows
 from service.worker.streams.task import decode_entries
 from tests.service.worker.conftest import INCARNATION
 
@@ -96,12 +96,17 @@ def test_every_part_of_a_stream_is_checked_by_the_api_too(make_bench):
 
 
 def entry_with(count):
-    """An entry of commands 7, 8, ... by their number."""
+    """An entry of commands 7, 8, ... by their number; the second is of two rows."""
     envelopes = [
         wire.Envelope(n, 1, 0, "gaussian", Observe("abc"[n % 3], [Observation(y=0.5 + n)]))
         for n in range(7, 7 + count)
     ]
-    queued = [Queued(each.number, 1, wire.encode(each)) for each in envelopes]
+    pair = [Observe("d", [Observation(y=1.5)]), Observe("e", [Observation(y=2.5)])]
+    envelopes[1].command = rows.pack(pair)
+    queued = [
+        Queued(n.number, wire.units(n.command), wire.encode(n), rows.rows_of(n.command))
+        for n in envelopes
+    ]
     good = {each.number: (INCARNATION, each) for each in envelopes}
     return Entry("5-0", *entry_of(0, INCARNATION, queued)), good
 

@@ -1,0 +1,107 @@
+"""Observations of many streams as one command: its columns, and its rows as commands of a stream.
+
+Nearly all observations are a number, or a number with its time: those lie in columns. What is more
+than that stands among the others as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import nan
+from typing import TypeVar
+
+import numpy as np
+
+from service.wire.answers import QUIET_ROW, Answers, QuietAnswers
+from service.wire.commands import Command, Ingest, Observation, Observe, ObserveMany, Outcome
+
+T = TypeVar("T")
+
+
+def pack(commands: Sequence[Observe]) -> ObserveMany:
+    """Return commands of distinct streams, all of one kind and with the same options, as rows."""
+    first = commands[0]
+    observations = [seen for command in commands for seen in command.observations]
+    numbers = [seen.y if _is_number(seen) else nan for seen in observations]
+    counts = [len(command.observations) for command in commands]
+    times = [seen.time for seen in observations]
+    others = [seen for seen, y in zip(observations, numbers, strict=True) if y != y]
+    return ObserveMany(
+        [command.stream for command in commands],
+        np.array(numbers, "<f8").tobytes(),
+        counts if len(observations) != len(commands) or 0 in counts else None,
+        times if any(times) else None,
+        others or None,
+        _unless_empty([command.seq for command in commands]),
+        _unless_empty([command.key for command in commands]),
+        _unless_empty([command.digest for command in commands]),
+        [command.settings for command in commands if isinstance(command, Ingest)] or None,
+        first.belief,
+        first.components,
+        first.quantiles,
+    )
+
+
+def observations_of(command: ObserveMany) -> list[list[Observation]]:
+    """Return the observations of each row; raises ValueError where columns do not fit."""
+    numbers = np.frombuffer(command.y, "<f8").tolist()
+    if command.times is None:
+        observations = [Observation(y) for y in numbers]
+    else:
+        pairs = zip(numbers, command.times, strict=True)
+        observations = [Observation(y, None, time) for y, time in pairs]
+    places = [i for i, y in enumerate(numbers) if y != y]
+    for place, seen in zip(places, command.others or (), strict=True):
+        observations[place] = seen
+    if command.counts is None:
+        return [[seen] for seen in observations]
+    ends = accumulate(command.counts, initial=0)
+    return [observations[start:end] for start, end in pairwise(ends)]
+
+
+def row_of(command: ObserveMany, row: int, observations: list[Observation]) -> Observe:
+    """Return a row, with its observations, as the command that it stands for."""
+    stream = command.streams[row]
+    key = None if command.keys is None else command.keys[row]
+    digest = None if command.digests is None else command.digests[row]
+    seq = None if command.seqs is None else command.seqs[row]
+    options = (command.belief, command.components, command.quantiles)
+    if command.settings is None:
+        return Observe(stream, observations, key, digest, 0, seq, *options)
+    settings = command.settings[row]
+    return Ingest(stream, observations, key, digest, 0, seq, *options, settings)
+
+
+def rows_of(command: Command | ObserveMany) -> int:
+    """Return how many places a command takes in the order of its log entry."""
+    return len(command.streams) if isinstance(command, ObserveMany) else 1
+
+
+def outcomes_of(outcome: Outcome) -> list[Outcome]:
+    """Return the outcome of each row that an outcome is for."""
+    number = outcome.number
+    quiet = outcome.quiet
+    if quiet is None:
+        body = (outcome.status, outcome.body, outcome.answers, outcome.duplicate)
+        places = range(outcome.row, outcome.row + outcome.rows)
+        return [Outcome(number, *body, row) for row in places]
+    size = QUIET_ROW.size
+    parts = [
+        QuietAnswers(first, quiet.rows[i * size : (i + 1) * size])
+        for i, first in enumerate(quiet.firsts)
+    ]
+    return [
+        Outcome(number, 200, [], Answers(quiet.model, [part]), row=row)
+        for row, part in enumerate(parts, outcome.row)
+    ]
+
+
+def _is_number(seen: Observation) -> bool:
+    if type(seen.y) is not float or seen.x is not None or seen.elapsed is not None:
+        return False
+    return seen.changepoint is None and not seen.pending
+
+
+def _unless_empty(column: list[T | None]) -> list[T | None] | None:
+    return None if column.count(None) == len(column) else column

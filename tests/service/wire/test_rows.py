@@ -1,0 +1,96 @@
+"""Observations of many streams as columns, and back."""
+
+import random
+
+import msgspec
+import pytest
+
+from service import wire
+from service.wire import Ingest, Observation, Observe, ObserveMany, rows
+
+LABELS = (None, -0.0, 1.5, 1e308, 5e-324, [1.0, None], [2.0, 3.0])
+
+
+def observation(rng):
+    """One of any form: half are a number, most of the others a number with its time."""
+    seen = Observation(rng.choice([rng.gauss(0, 1), *LABELS]))
+    if rng.random() < 0.5:
+        seen.time = f"2026-01-01T00:00:{rng.randrange(60):02}Z"
+    if rng.random() < 0.2:
+        seen.x = [rng.random()]
+    if rng.random() < 0.2:
+        seen.elapsed = 2.0
+    if rng.random() < 0.2:
+        seen.changepoint = 0.25
+    if rng.random() < 0.2:
+        seen.pending = True
+    return seen
+
+
+def commands(rng, kind):
+    """Of distinct streams, with a share of everything that a command may have."""
+    options = {"belief": rng.random() < 0.3, "components": rng.random() < 0.3}
+    if rng.random() < 0.3:
+        options["quantiles"] = [0.1, 0.9]
+    plain = rng.random() < 0.3
+    for i in range(rng.randint(1, 9)):
+        count = 1 if plain else rng.choice([0, 1, 1, 3])
+        seen = [Observation(rng.random()) if plain else observation(rng) for _ in range(count)]
+        own = {} if kind is Observe else {"settings": {"interval": float(i)} if i % 2 else {}}
+        if not plain and rng.random() < 0.5:
+            own |= {"key": f"k{i}", "digest": "d"}
+        if not plain and rng.random() < 0.3:
+            own["seq"] = i
+        yield kind(f"s{i}", seen, **own, **options)
+
+
+@pytest.mark.parametrize("kind", [Observe, Ingest])
+def test_rows_stand_for_the_commands_that_they_were_made_of(kind):
+    rng = random.Random(3)
+    for _ in range(300):
+        given = [*commands(rng, kind)]
+        packed = wire.decode_envelope(wire.encode(wire.Envelope(1, 2, 0, "m", rows.pack(given))))
+        many = packed.command
+        assert isinstance(many, ObserveMany)
+        assert rows.rows_of(many) == len(given)
+        assert wire.units(many) == sum(map(wire.units, given))
+        seen = rows.observations_of(many)
+        back = [rows.row_of(many, row, seen[row]) for row in range(len(given))]
+        assert [*map(wire.encode, back)] == [*map(wire.encode, given)]  # -0.0 as well
+
+
+def test_plain_numbers_take_their_name_and_eight_bytes():
+    given = [Observe(f"host-{i:04d}", [Observation(y=i / 7)]) for i in range(1000)]
+    many = wire.encode(rows.pack(given))
+    assert len(many) < 1000 * (len("host-0000") + 1 + 8) + 60
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("y", b"\0" * 7),
+        ("y", b"\0" * 24),
+        ("streams", []),
+        ("counts", [1]),
+        ("counts", [2, 1]),
+        ("times", [None]),
+        ("seqs", [1]),
+        ("keys", ["k"] * 3),
+        ("digests", []),
+        ("settings", [{}]),
+    ],
+)
+def test_columns_of_different_lengths_are_refused(column, value):
+    many = rows.pack([Observe("a", [Observation(1.0)]), Observe("b", [Observation(2.0)])])
+    setattr(many, column, value)
+    with pytest.raises(msgspec.ValidationError, match="rows"):
+        wire.decode_envelope(wire.encode(wire.Envelope(1, 2, 0, "m", many)))
+
+
+@pytest.mark.parametrize("others", [None, [], [Observation(None)] * 2])
+def test_others_are_those_that_have_no_number(others):
+    many = rows.pack([Observe("a", [Observation(None)]), Observe("b", [Observation(2.0)])])
+
+    many.others = others
+    with pytest.raises(ValueError, match="zip"):
+        rows.observations_of(many)

@@ -1,0 +1,207 @@
+"""Rows of one command for many streams: what they come to is what single commands come to."""
+
+import json
+import random
+
+import pytest
+
+from service import wire
+from service.store import keys
+from service.wire import Configure, Delete, Ingest, Observation, Observe
+from service.worker.streams import registry
+from tests.service.worker.conftest import BAD, Fragile, Trouble, slug
+from tests.service.worker.test_poison import POISON, Poisonous
+
+STREAMS = [f"s{i}" for i in range(12)]
+
+
+@pytest.fixture
+def fragile(monkeypatch):
+    monkeypatch.setattr("model_core.upm.conjugate.Gaussian", Fragile)
+
+
+def observation(rng, i, at):
+    """Of stream i: most are numbers of a level that moves; some are more, or wrong."""
+    seen = Observation(rng.gauss(8.0 if 50 < at <= 80 else 0.0, 1.0))
+    if i % 4 == 1:
+        seen.time = f"2026-01-01T{at // 60:02}:{at % 60:02}:00Z"
+    if i % 4 == 2 and rng.random() < 0.1:
+        seen.changepoint = 0.5
+    if rng.random() < 0.02:
+        seen.y = rng.choice([None, [1.0, 2.0], BAD, 40.0])
+    return seen
+
+
+def turns(seed, turns_):
+    """What comes at a time: observations of distinct streams, some keyed, some repeated."""
+    rng = random.Random(seed)
+    last = None
+    for at in range(turns_):
+        turn = []
+        for i, name in enumerate(STREAMS):
+            if rng.random() < 0.1:
+                continue
+            count = rng.choice([1, 1, 1, 3]) if i % 2 else 1
+            seen = [observation(rng, i, at) for _ in range(count)]
+            more = {"key": f"k{at}", "digest": "d"} if i % 3 == 0 else {}
+            if rng.random() < 0.03:
+                more["seq"] = at
+            turn.append(Observe(name, seen, **more))
+        if last is not None and rng.random() < 0.1:
+            turn = last  # once more: those with a key are duplicates
+        last = turn
+        yield turn
+
+
+def stored(bench):
+    """All that is stored of the streams, but for when the log took it."""
+    raised = [entry.raised for entry in bench.feed()]
+    return {
+        "streams": [bench.stored(name) for name in STREAMS],
+        "records": [bench.records(name) for name in STREAMS if bench.stored(name)["head"]],
+        "feed": [[each for each in raised if each.stream == name] for name in STREAMS],
+    }
+
+
+def results(outcomes):
+    return [(outcome.status, outcome.body) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rows_come_to_what_single_commands_come_to(make_bench, fragile, seed):
+    """Bit for bit: answers, refusals, what is stored, and what is raised."""
+    ones, many = (make_bench(db=i, partitions=1) for i in range(2))
+    statuses = set()
+    for at, turn in enumerate(turns(seed, 110)):
+        expected = results(ones.send(*turn))
+        assert results(many.send_rows(*turn)) == expected
+        statuses |= {status for status, _ in expected}
+        if at % 40 == 39:
+            for bench in (ones, many):
+                bench.crash() if at % 80 == 39 else bench.stop()
+    assert stored(ones) == stored(many)
+    assert statuses >= {200, 409, 422, 500}
+    assert [many.client.hget(keys.meta(0), name) for name in ("in", "done")] == [
+        ones.client.hget(keys.meta(0), name) for name in ("in", "done")
+    ]
+
+
+def test_rows_keep_their_place_among_other_commands(make_bench):
+    """Also where an earlier command of their stream, or an earlier row, is not applied yet."""
+    ones, many = (make_bench(db=i, partitions=1) for i in range(2))
+
+    def row(name, y):
+        return Observe(name, [Observation(y=y)])
+
+    for bench in (ones, many):
+        bench.observe("a", [0.1 * i for i in range(40)])
+        bench.observe("b", [0.2 * i for i in range(40)])
+    first = [row("a", 1.0), row("b", 2.0), row("c", 3.0)]
+    second = [row("b", 30.0), row("a", 40.0)]
+    others = [Delete("a"), Configure("b", {"anomaly_alarm": 0.9})]
+    expected = results(ones.send(row("a", 0.0), *first, *second, *others, *first))
+    numbers = many.append(row("a", 0.0))
+    numbers += many.append_rows(*first) + many.append_rows(*second)
+    numbers += many.append(*others) + many.append_rows(*first)
+    assert results(many.outcomes(numbers)) == expected
+    for name in "abc":
+        assert many.records(name) == ones.records(name)
+
+
+def test_an_ingest_of_many_streams(make_bench):
+    ones, many = (make_bench(db=i, partitions=1) for i in range(2))
+    for at in range(3):
+        turn = [
+            Ingest(
+                name,
+                [Observation(float(i), time=f"2026-01-01T00:0{at}:{i:02}Z") for i in range(4)],
+                settings={"interval": 2.0, "tags": {"host": name}},
+            )
+            for name in STREAMS
+        ]
+        expected = results(ones.send(*turn))
+        assert results(many.send_rows(*turn)) == expected
+        assert {json.loads(body[0])["applied"] for _, body in expected} == {2}
+        (again,) = {body[0] for _, body in results(many.send_rows(*turn))}
+        assert json.loads(again)["skipped"] == 4
+        ones.send(*turn)
+    assert stored(ones) == stored(many)
+
+
+def test_rows_are_applied_in_parts_where_memory_is_short(make_bench, monkeypatch):
+    """Each part commits its own rows; a worker that ends between two of them is no harm."""
+    bench = make_bench(partitions=1)
+    load_first = registry.Engine.load_first
+
+    def few(engine, partition, names, most):
+        return load_first(engine, partition, names[:5], most)
+
+    monkeypatch.setattr(registry.Engine, "load_first", few)
+    turn = [Observe(name, [Observation(y=1.0)] * 2) for name in STREAMS]
+    places = bench.append_rows(*turn)
+    bench.turn()
+    bench.turn()
+    offset = bench.client.hget(keys.meta(0), "offset")
+    assert offset.endswith(b":4")
+    done = [bench.outcome(*place) is not None for place in places]
+    assert done == [True] * 5 + [False] * 7
+    bench.crash()
+    assert [outcome.status for outcome in bench.outcomes(places)] == [200] * 12
+    assert [bench.head(name).seq for name in STREAMS] == [2] * 12
+    assert bench.client.hmget(keys.meta(0), ["in", "done"]) == [b"24", b"24"]
+    assert bench.client.xlen(keys.log(0)) == 0
+
+
+@pytest.mark.parametrize("kind", ["refused", "fenced", "cut_before", "cut_after"])
+def test_rows_are_applied_once_whatever_becomes_of_their_commit(make_bench, kind):
+    bench = make_bench(partitions=1)
+    bench.send_rows(*(Observe(name, [Observation(y=1.0)]) for name in STREAMS))
+    places = bench.append_rows(*(Observe(name, [Observation(y=2.0)]) for name in STREAMS))
+    Trouble(bench, kind)
+    bench.turn()
+    bench.turn()
+    if kind == "fenced":
+        bench.client.delete(keys.lease(0))
+    assert [outcome.status for outcome in bench.outcomes(places)] == [200] * 12
+    assert [bench.head(name).seq for name in STREAMS] == [2] * 12
+
+
+def test_a_poisonous_row_is_set_aside_alone(make_bench, monkeypatch):
+    monkeypatch.setattr("model_core.upm.conjugate.Gaussian", Poisonous)
+    bench = make_bench(partitions=1)
+    for name in STREAMS:
+        bench.ask(Configure(name, {"location": [0.0], "scale": [1.0]}), status=201)
+    turn = [Observe(name, [Observation(y=1.0)], key="k", digest="d") for name in STREAMS]
+    for poisoned in (4, 9, 11):
+        turn[poisoned].observations = [Observation(y=POISON)]
+    outcomes = bench.send_rows(*turn)
+    failed = [i for i, outcome in enumerate(outcomes) if outcome.status != 200]
+    assert failed == [4, 9, 11]
+    assert {slug(json.loads(outcomes[i].body[0])) for i in failed} == {"quarantined"}
+    assert [bench.head(name).seq for name in STREAMS] == [int(i not in failed) for i in range(12)]
+    aside = [wire.decode_envelope(blob).command for blob in bench.quarantine("s0").values()]
+    assert aside == [turn[i] for i in failed]
+    # A repeat is answered from what is kept, by each row for itself.
+    again = bench.send_rows(*turn)
+    assert [outcome.status for outcome in again] == [outcome.status for outcome in outcomes]
+    assert all(json.loads(again[i].body[0])["duplicate"] for i in range(12) if i not in failed)
+    assert bench.client.hmget(keys.meta(0), ["in", "done"]) == [b"36", b"36"]
+
+
+def test_rows_that_are_damaged_in_the_log_are_all_answered(make_bench):
+    """Those that were applied before have their answer, and are not taken back."""
+    bench = make_bench(partitions=1)
+    turn = [Observe(name, [Observation(y=1.25)]) for name in STREAMS]
+    others = bench.append(Observe("other", [Observation(y=1.0)]))
+    places = bench.append_rows(*turn)
+    (_, (id_, fields)) = bench.client.xrange(keys.log(0))
+    bad = fields[b"b"].replace(b"s7", b"s6", 1)
+    assert bad != fields[b"b"]
+    bench.client.xdel(keys.log(0), id_)
+    ms, seq = id_.split(b"-")
+    bench.client.xadd(keys.log(0), {**fields, b"b": bad}, b"%s-%d" % (ms, int(seq) + 1))
+    outcomes = bench.outcomes(places)
+    assert {slug(json.loads(outcome.body[0])) for outcome in outcomes} == {"quarantined"}
+    assert [outcome.status for outcome in bench.outcomes(others)] == [200]
+    assert bench.client.hmget(keys.meta(0), ["in", "done"]) == [b"13", b"13"]
+    assert [outcome.status for outcome in bench.send_rows(*turn)] == [200] * 12
