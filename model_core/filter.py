@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from model_core import belief as beliefs
 from model_core import hazard as hazards
+from model_core import regimes
 from model_core.belief import Belief, Growth
 from model_core.components import average, join
 from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
+from model_core.regimes import Memory
 from model_core.transfer import on_host
 from model_core.upm.base import Reading, Stats, UnderlyingModel, over, select, tree_map
 
@@ -27,7 +29,8 @@ class FilterState(NamedTuple):
     (B, 1 + 2d) count, sums and sums of squares of the labels, less the prior's location;
     totals_at_start: (B, S, 1 + 2d) the same when each hypothesis was born, so that differences give
     the moments of any segment. context: (B, c) what the model keeps of a stream for all hypotheses
-    alike. stats: the model's statistics (B, S, ...).
+    alike. stats: the model's statistics (B, S, ...). memory: of a filter that has one, with M slots
+    more.
     """
 
     belief: Belief
@@ -37,6 +40,7 @@ class FilterState(NamedTuple):
     totals_at_start: Tensor
     context: Tensor
     stats: Stats
+    memory: Memory | None = None
 
 
 class Prior(NamedTuple):
@@ -124,15 +128,25 @@ def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState,
     elapsed = inputs.elapsed.unsqueeze(-1)
     hazard = expected_hazard(state, inputs.hazard)
     change, survival = hazards.log_change(hazard, elapsed, inputs.changepoint.unsqueeze(-1))
-    grown, growth = beliefs.grow(state.belief, state.seq, change, survival)
+    memory = state.memory
+    if memory is None:
+        grown, growth = beliefs.grow(state.belief, state.seq, change, survival)
+        stats = select(growth.born, prior.stats, state.stats)
+    else:
+        grown, growth, began = regimes.grow(state.belief, memory, state.seq, change, survival)
+        memory, stats = regimes.begin(
+            memory, state.belief, state.seq, prior.stats, state.stats, began
+        )
     born = growth.born
     at_start = torch.where(
         over(born, state.totals_at_start), state.totals[:, None], state.totals_at_start
     )
-    stats = select(born, prior.stats, state.stats)
     passed = inputs.elapsed.clamp(max=hazards.MOST_STEPS)
     steps = state.steps + torch.where(state.seq > 0, passed, 0.0)
-    return state._replace(belief=grown, steps=steps, totals_at_start=at_start, stats=stats), growth
+    new = state._replace(
+        belief=grown, steps=steps, totals_at_start=at_start, stats=stats, memory=memory
+    )
+    return new, growth
 
 
 def expected_hazard(state: FilterState, table: Tensor) -> Tensor:
@@ -183,7 +197,7 @@ def step(
         posterior, _ = beliefs.observe(prediction.belief, counted * log_likelihood)
     change = torch.where(growth.born, posterior.log_prob.exp(), 0.0).sum(-1)
     stats = model.update(grown.stats, prediction.phi, y, inlier)
-    kept, pruned = beliefs.prune(posterior)
+    kept, pruned = _pruned(grown, posterior)
     seen = torch.cat(
         (torch.ones_like(y[:, :1]), *_moments(model, prediction.mixture, prior, y)), -1
     )
@@ -200,14 +214,23 @@ def step(
         reading = _reading(prediction, posterior, read, lead)
     context = model.remember(grown.context, y, inputs.labelled, reading)
     new = FilterState(
-        kept, grown.seq + 1, grown.steps, totals, grown.totals_at_start, context, stats
-    )
+        kept, grown.seq + 1, grown.steps, totals, grown.totals_at_start, context, stats,
+        grown.memory,
+    )  # fmt: skip
     ok = torch.isfinite(log_score) & finite(new)
     score = torch.where(inputs.labelled, log_score, torch.nan)
     info = Info(prediction.mixture, score, change, pruned, growth.previous_start, ok)
     # A look at `ok` would have the host wait for a device.
     fine = on_host(ok) and bool(ok.all())
     return (new if fine else choose(ok, new, state)), info
+
+
+def _pruned(state: FilterState, posterior: Belief) -> tuple[Belief, Tensor]:
+    """The belief that is kept, and the mass lost."""
+    if state.memory is None:
+        return beliefs.prune(posterior)
+    slots = posterior.log_prob.shape[-1]
+    return regimes.prune(posterior, slots - 1 - state.memory.stored[0].shape[1])
 
 
 def _moments(
@@ -334,14 +357,25 @@ def choose(mask: Tensor, chosen: FilterState, otherwise: FilterState) -> FilterS
 
 def leaves(state: FilterState) -> list[Tensor]:
     """Every tensor of a state, each (B, ...), in a fixed order."""
-    return [*state.belief, *state[1:-1], *state.stats]
+    own = [*state.belief, *state[1:-2], *state.stats]
+    memory = state.memory
+    if memory is None:
+        return own
+    parts = memory.origin, *memory.stored, memory.ended_origin, *memory.ended, memory.numbers
+    return [*own, *parts]
 
 
 def rebuild(like: FilterState, tensors: list[Tensor]) -> FilterState:
     """State of the same model from the tensors of `leaves`."""
-    first = len(Belief._fields)
-    last = -len(like.stats)
-    belief = Belief(*tensors[:first])
-    stats = type(like.stats)(*tensors[last:])
-    seq, steps, totals, at_start, context = tensors[first:last]
-    return FilterState(belief, seq, steps, totals, at_start, context, stats)
+    belief = Belief(*tensors[: len(Belief._fields)])
+    left = iter(tensors[len(Belief._fields) :])
+    seq, steps, totals, at_start, context = (next(left) for _ in range(5))
+    memory = like.memory
+
+    def statistics() -> Stats:
+        return type(like.stats)(*(next(left) for _ in like.stats))
+
+    stats = statistics()
+    if memory is not None:
+        memory = Memory(next(left), statistics(), next(left), statistics(), next(left))
+    return FilterState(belief, seq, steps, totals, at_start, context, stats, memory)

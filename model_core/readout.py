@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -9,10 +10,11 @@ from numpy.typing import NDArray
 
 from model_core import belief as beliefs
 from model_core import hazard as hazards
+from model_core import regimes
 from model_core.filter import FilterState, Info, expected_hazard
 from model_core.lazy import Tensor, torch
 from model_core.stream.events import Reading
-from model_core.stream.state import TypicalRegime
+from model_core.stream.state import RecalledRegime, TypicalRegime
 from model_core.transfer import to_host
 from model_core.upm.base import UnderlyingModel
 
@@ -24,7 +26,10 @@ class Readout(NamedTuple):
     start_totals: of the start that events are about, the most probable one unless the evidence has
     reached the stream's threshold. longest, shortest, coverage: where that may be, see
     `belief.likely_starts`; all 0 where it is not asked. totals, start_totals: count, sums and
-    sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes.
+    sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes. Of a
+    filter with a memory: new_probability: of a change to a new regime since the last confirmation.
+    returned: the stored regime that began since then, if that is more probable than a new one, with
+    its share of the probability. recalled: the stored regime that the stream is in.
     """
 
     log_score: float
@@ -48,6 +53,9 @@ class Readout(NamedTuple):
     totals: list[float]
     start_totals: list[float]
     regime: TypicalRegime | None = None
+    new_probability: float | None = None
+    returned: RecalledRegime | None = None
+    recalled: RecalledRegime | None = None
 
     def reading(self, seq: int, time: str | None = None, quantity: bool = True) -> Reading:
         """Return what events follow; quantity: whether labels are numbers with a mean."""
@@ -61,6 +69,7 @@ class Readout(NamedTuple):
             self.start_totals if quantity else None,
             self.evidence,
             *self._likely_starts(seq),
+            returned=self.returned,
             labelled=self.log_score == self.log_score,
         )
 
@@ -128,21 +137,55 @@ def table(
     }
     columns |= {"longest": longest, "shortest": shortest, "coverage": coverage}
     numbers = torch.stack([columns[name].double() for name in NUMBERS], 1)
-    return torch.cat((numbers, state.totals, state.totals_at_start[stream, slot]), 1)
+    parts = [numbers, state.totals, state.totals_at_start[stream, slot]]
+    memory = state.memory
+    if memory is not None:
+        known = regimes.origins(belief, memory.origin, below, memory.stored[0].shape[1])
+        parts.append(torch.stack([column.double() for column in known], 1))
+    return torch.cat(parts, 1)
 
 
-def rows(table: Tensor | NDArray[np.float64]) -> list[Readout]:
-    """Return the readout of each stream of a table, on the host."""
+def rows(
+    table: Tensor | NDArray[np.float64], memories: NDArray[np.float64] | None = None
+) -> list[Readout]:
+    """Return the readout of each stream of a table, on the host.
+
+    memories: (B, ...) numbers of the memories of filters that have one.
+    """
     first = len(NUMBERS)
-    middle = first + (table.shape[1] - first) // 2
     numbers = table if isinstance(table, np.ndarray) else to_host([table])[0].numpy()
+    end = numbers.shape[1] - (0 if memories is None else len(regimes.Origins._fields))
+    middle = first + (end - first) // 2
     columns: list[list[Any]] = numbers[:, :first].T.tolist()
     whole = numbers[:, _WHOLE].astype(np.int64).T.tolist()
     for place, values in zip(_WHOLE, whole, strict=True):
         columns[place] = values
     columns[_OK] = list(map(bool, columns[_OK]))
-    totals = (numbers[:, first:middle].tolist(), numbers[:, middle:].tolist())
-    return list(map(Readout, *columns, *totals))
+    totals = (numbers[:, first:middle].tolist(), numbers[:, middle:end].tolist())
+    lines = list(map(Readout, *columns, *totals))
+    if memories is None:
+        return lines
+    read = numbers[:, end:].tolist()
+    return [
+        line._replace(**_recalled(own, memory))
+        for line, own, memory in zip(lines, read, memories, strict=True)
+    ]
+
+
+def _recalled(read: Sequence[float], memory: NDArray[np.float64]) -> dict[str, Any]:
+    """Fields of a readout by numbers of `regimes.Origins`, and those of the memory."""
+    fresh, since, since_share, now, now_probability = read
+    ids, seen, last = memory[regimes.REGIMES :].reshape(regimes.OF_EACH, -1).astype(int).tolist()
+
+    def regime(origin: float, probability: float) -> RecalledRegime | None:
+        at = int(origin) - 1
+        return None if at < 0 else RecalledRegime(ids[at], probability, seen[at], last[at])
+
+    return {
+        "new_probability": fresh,
+        "returned": regime(since, since_share),
+        "recalled": regime(now, now_probability),
+    }
 
 
 def typical_regimes(model: UnderlyingModel, state: FilterState) -> list[TypicalRegime]:

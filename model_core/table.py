@@ -7,6 +7,11 @@ at least that no hypothesis has: the last holds the statistics of the prior, as 
 whose probability is 0. The head (H,): position, steps of the hazard, the labels' location, the
 totals of labels, the context and the context before the first label. Whole numbers are as floats,
 exact up to 2^53.
+
+Rows with a memory of M regimes (`model_core.regimes`) have a slot more for each, and a column for
+each before the two that no hypothesis has, with the statistics that its returns begin with. After
+the statistics are the lines of the origin, then those of the regime that ended: its origin and its
+statistics. The head ends with the numbers of the memory.
 """
 
 from __future__ import annotations
@@ -21,13 +26,15 @@ from numpy.typing import NDArray
 from model_core.belief import Belief
 from model_core.filter import FilterState, Prior
 from model_core.lazy import Tensor, torch
-from model_core.upm.base import UnderlyingModel
+from model_core.regimes import NEXT_ID, SETTLED, Memory, size
+from model_core.upm.base import Stats, UnderlyingModel
 
 Floats = NDArray[np.float64]
 LANES = 8  # numbers that the widest vectors of a processor hold
 # Lines; the totals at the start and the statistics follow.
 LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, CHANGES, TOTALS_AT_START = range(6)
 SEQ, STEPS, LOCATION = range(3)  # places in the head
+BESIDE = 2  # last columns that no hypothesis has
 
 
 def padded(numbers: int) -> int:
@@ -51,11 +58,15 @@ def context_place(outputs: int) -> int:
 
 
 class Rows(NamedTuple):
-    """Rows on the CPU as a kernel takes them: slots of each, lines (R, L, W) and heads (R, H)."""
+    """Rows on the CPU as a kernel takes them: slots of each, lines (R, L, W) and heads (R, H).
+
+    regimes: M of their memory; 0: they have none.
+    """
 
     slots: int
     lines: Floats
     heads: Floats
+    regimes: int = 0
 
 
 class _Leaf(NamedTuple):
@@ -71,15 +82,22 @@ class Layout:
     Rows are arrays on the host, or tensors on a device; states and priors are tensors.
     """
 
-    def __init__(self, model: UnderlyingModel, max_hypotheses: int, device: str = "cpu") -> None:
+    def __init__(
+        self, model: UnderlyingModel, max_hypotheses: int, device: str = "cpu", regimes: int = 0
+    ) -> None:
+        """regimes: M of the memory; raises ValueError if the model recalls none."""
+        if regimes and not model.recalls:
+            raise ValueError(f"expected 0 regimes of kind {model.kind!r}, got {regimes}")
         self.kind = model.kind
+        self.regimes = regimes
         self._model = model
         self._device = device
         unit = np.ones((1, model.scaled))
         stats, context = model.start(unit, unit, device)
         self.max_hypotheses = max_hypotheses
-        self.slots = max_hypotheses + 1
-        self.width = padded(self.slots + 2)
+        self.slots = max_hypotheses + 1 + regimes
+        self.width = padded(self.slots + regimes + BESIDE)
+        self.stored = slice(self.width - BESIDE - regimes, self.width - BESIDE)
         self.outputs = model.y_dim
         self.context = context.shape[1]
         self._stats = type(stats)
@@ -94,8 +112,12 @@ class Layout:
             at += math.prod(shape)
             if name not in model.in_place:
                 self.kept += math.prod(shape)
-        self.height = at
-        self.head = context_place(self.outputs) + 2 * self.context
+        self.origin = at
+        self.ended = at + 1
+        count = at - statistics_line(self.outputs)
+        self.height = at + (2 + count if regimes else 0)
+        self.numbers = context_place(self.outputs) + 2 * self.context
+        self.head = self.numbers + size(regimes)
 
     def begin(self, locations: Floats, scales: Floats) -> tuple[Floats, Floats]:
         """Lines (B, L, W) and heads (B, H) of streams before their first observation.
@@ -109,9 +131,14 @@ class Layout:
         lines[:, PREVIOUS, : self.slots] = -1
         for name, leaf in self._leaves.items():
             lines[:, leaf.lines] = getattr(stats, name).reshape(batch, -1, 1)
+        if self.regimes:
+            lines[:, self.origin, self.stored] = np.arange(1, self.regimes + 1)
         nothing = np.zeros((batch, 3 + 2 * self.outputs))
         counts, totals = np.split(nothing, [LOCATION], 1)
-        heads = np.hstack((counts, locations[:, : self.outputs], totals, context, context))
+        memory = np.zeros((batch, size(self.regimes)))
+        memory[:, SETTLED : SETTLED + 1] = -1
+        memory[:, NEXT_ID : NEXT_ID + 1] = 1
+        heads = np.hstack((counts, locations[:, : self.outputs], totals, context, context, memory))
         return lines, heads
 
     def packed(self, state: FilterState, prior: Prior) -> tuple[Tensor, Tensor]:
@@ -130,9 +157,23 @@ class Layout:
             own[:, leaf.lines] = getattr(state.stats, name).flatten(2).mT
             fresh = getattr(prior.stats, name).flatten(2).mT
             lines[:, leaf.lines, self.slots :] = fresh.expand(-1, -1, self.width - self.slots)
+        memory = state.memory
+        if memory is not None:
+            own[:, self.origin] = memory.origin
+            lines[:, self.origin, self.stored] = torch.arange(
+                1.0, self.regimes + 1, dtype=lines.dtype, device=lines.device
+            )
+            own[:, self.ended] = memory.ended_origin
+            shift = self.ended + 1 - statistics_line(self.outputs)
+            for name, leaf in self._leaves.items():
+                lines[:, leaf.lines, self.stored] = getattr(memory.stored, name).flatten(2).mT
+                ended = slice(leaf.lines.start + shift, leaf.lines.stop + shift)
+                own[:, ended] = getattr(memory.ended, name).flatten(2).mT
         seq = state.seq.unsqueeze(-1).double()
         steps = state.steps.unsqueeze(-1)
-        heads = seq, steps, prior.location, state.totals, state.context, prior.context
+        heads = [seq, steps, prior.location, state.totals, state.context, prior.context]
+        if memory is not None:
+            heads.append(memory.numbers)
         return lines, torch.cat(heads, -1)
 
     def state(self, lines: Floats | Tensor, heads: Floats | Tensor) -> FilterState:
@@ -146,15 +187,25 @@ class Layout:
             own[:, PREVIOUS].long(),
             own[:, CHANGES],
         )
-        _, totals, context, _ = self._parts(head)
+        _, totals, context, _, numbers = self._parts(head)
         at_start = own[:, TOTALS_AT_START : statistics_line(self.outputs)].mT
         stats = self._statistics(own)
         seq = head[:, SEQ].long()
-        return FilterState(belief, seq, head[:, STEPS], totals, at_start, context, stats)
+        memory = None
+        if self.regimes:
+            shift = self.ended + 1 - statistics_line(self.outputs)
+            memory = Memory(
+                own[:, self.origin].long(),
+                self._statistics(torch.as_tensor(lines)[..., self.stored]),
+                own[:, self.ended].long(),
+                self._statistics(own[:, shift:]),
+                numbers,
+            )
+        return FilterState(belief, seq, head[:, STEPS], totals, at_start, context, stats, memory)
 
     def prior(self, lines: Floats | Tensor, heads: Floats | Tensor) -> Prior:
         """Priors of rows, views of them."""
-        location, _, _, context = self._parts(torch.as_tensor(heads))
+        location, _, _, context, _ = self._parts(torch.as_tensor(heads))
         return Prior(self._statistics(torch.as_tensor(lines)[..., -1:]), location, context)
 
     def resized(self, lines: Floats, slots: int) -> Floats:
@@ -169,6 +220,7 @@ class Layout:
         keep = min(self.max_hypotheses, slots)
         order = np.argsort(-lines[:, LOG_PROB, :slots], 1, kind="stable")[:, :keep]
         resized[..., :keep] = np.take_along_axis(lines, order[:, None], 2)
+        resized[..., self.stored] = lines[..., -BESIDE - self.regimes : -BESIDE]
         log_prob = resized[:, LOG_PROB]
         top = log_prob.max(1, keepdims=True)
         there = np.isfinite(top)  # before the first observation there is nothing to normalise
@@ -181,9 +233,29 @@ class Layout:
         """Statistics whose last two axes are a symmetric matrix."""
         return [self._leaves[name] for name in self._model.symmetric]
 
+    def columns(self, lines: Floats, columns: slice | list[int], ended: bool = False) -> Stats:
+        """Statistics, arrays (1, n, ...), in columns of a row's lines (L, W), copied.
+
+        ended: of the regimes that ended before these hypotheses.
+        """
+        shift = self.ended + 1 - statistics_line(self.outputs) if ended else 0
+        own = lines[shift:, columns].T.copy()
+        stats = {
+            name: own[None, :, leaf.lines].reshape(1, len(own), *leaf.shape)
+            for name, leaf in self._leaves.items()
+        }
+        return self._stats(**stats)
+
+    def put_column(self, lines: Floats, column: int, stats: Stats) -> None:
+        """Write statistics, arrays (1, 1, ...), into a column of a row's lines (L, W)."""
+        for name, leaf in self._leaves.items():
+            lines[leaf.lines, column] = getattr(stats, name).ravel()
+
     def _parts(self, heads: Tensor) -> Sequence[Tensor]:
-        """Locations, totals, contexts, and contexts before the first label."""
-        sizes = [LOCATION, self.outputs, 1 + 2 * self.outputs, self.context, self.context]
+        """Locations, totals, contexts, those before the first label, numbers of the memory."""
+        totals = 1 + 2 * self.outputs
+        memory = size(self.regimes)
+        sizes = [LOCATION, self.outputs, totals, self.context, self.context, memory]
         return torch.split(heads, sizes, -1)[1:]
 
     def _statistics(self, columns: Tensor) -> NamedTuple:

@@ -41,7 +41,7 @@ INLINED = {"forceinline": True, **OPTIONS}
 # Files and folders of model_core whose code and constants kernels hold.
 SOURCES = (
     "anomaly.py", "belief.py", "compiled", "components", "hazard.py", "maths", "quantiles.py",
-    "table.py", "upm",
+    "regimes.py", "table.py", "upm",
 )  # fmt: skip
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()

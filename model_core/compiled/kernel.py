@@ -13,11 +13,21 @@ from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS
 from model_core.compiled.belief import NUMBERS, ROWS
 from model_core.compiled.jit import Floats, Ints, locked
 from model_core.compiled.models import lags
+from model_core.compiled.regimes import COLUMNS
 from model_core.compiled.step import Functions, Model, driver
 from model_core.lazy import Tensor, torch
 from model_core.maths.families import EXACT_COUNTS
+from model_core.regimes import size
 from model_core.summary import Summary
-from model_core.table import LANES, Layout, Rows, context_place, padded
+from model_core.table import (
+    BESIDE,
+    LANES,
+    Layout,
+    Rows,
+    context_place,
+    padded,
+    statistics_line,
+)
 from model_core.upm.base import UnderlyingModel
 
 INT, FLOAT = np.dtype(np.int64), np.dtype(np.float64)
@@ -101,6 +111,7 @@ class Kernel:
         self._inputs = LABEL + model.y_dim + model.x_dim
         self._numbers = NUMBERS + 2 + 4 * model.y_dim  # in a row of the table
         self._layout = Layout(model, 1)
+        self._first = statistics_line(model.y_dim)
         if sizes.kept != self._layout.kept:
             raise ValueError(
                 f"expected {self._layout.kept} lines of statistics that are copied for a step, as "
@@ -133,10 +144,12 @@ class Kernel:
         and run lengths of the slots after each step, unless empty. Raises ValueError for arrays of
         other types and shapes. A row that is not held is not `ok`.
         """
-        slots, lines, heads = held
+        slots, lines, heads, regimes = held
         batch = len(rows)
-        _check("lines", lines, (len(lines), self._layout.height, padded(slots + 2)))
-        _check("heads", heads, (len(lines), self._layout.head))
+        height = self._layout.height
+        height += 2 + height - self._first if regimes else 0
+        _check("lines", lines, (len(lines), height, padded(slots + regimes + BESIDE)))
+        _check("heads", heads, (len(lines), self._layout.head + size(regimes)))
         _check("rows", rows, (batch,), INT)
         _check("inputs", inputs, (batch, self._inputs))
         _check("hazards", hazards, (batch, max(1, hazards.shape[-1])))
@@ -145,7 +158,7 @@ class Kernel:
             self._levels = levels
         if len(beliefs):
             _check("beliefs", beliefs, (batch, 2, slots))
-        table = np.empty((batch, self._numbers))
+        table = np.empty((batch, self._numbers + (COLUMNS if regimes else 0)))
         summary = np.empty((batch, self._columns(levels.shape[1]) if summarised else 0))
         if self._in_turns:
             for turn in _turns(rows):
@@ -174,8 +187,8 @@ class Kernel:
             inputs = self._encoded(held.heads, rows, inputs)
         memory = _own.memory(self._shape, held.lines.shape[2])
         self._steps(
-            self._functions, self._sizes, *held, rows, inputs, hazards, levels, window, *memory,
-            table, summary, beliefs,
+            self._functions, self._sizes, held.slots, held.regimes, held.lines, held.heads, rows,
+            inputs, hazards, levels, window, *memory, table, summary, beliefs,
         )  # fmt: skip
 
     def _encoded(self, heads: Floats, rows: Ints, inputs: Floats) -> Floats:

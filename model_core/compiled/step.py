@@ -14,8 +14,18 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from model_core.compiled import ELAPSED, LABELLED, OUTLIER_RATE, arithmetic, belief
-from model_core.compiled.belief import EACH, LOG_SCORE, OK, PATH, SHARE
+from model_core import regimes as memories
+from model_core.compiled import ELAPSED, LABELLED, OUTLIER_RATE, arithmetic, belief, regimes
+from model_core.compiled.belief import (
+    BORN_PREVIOUS_START,
+    CHANGEPOINT_PROBABILITY,
+    EACH,
+    LOG_SCORE,
+    OK,
+    PATH,
+    PRUNED_MASS,
+    SHARE,
+)
 from model_core.compiled.jit import (
     Floats,
     Ints,
@@ -24,6 +34,7 @@ from model_core.compiled.jit import (
     called,
     compiled,
     context_place,
+    either,
     statistics_line,
     whole,
 )
@@ -188,11 +199,15 @@ def _finite(own: Floats, sums: Floats) -> bool:
     return math.isfinite(arithmetic.total(sums, n))
 
 
+numbers_of_memory = either(memories.size)
+
+
 @called
 def advance(
     functions: Ints,
     model: Model,
     slots: int,
+    recalled: int,
     lines: Floats,
     heads: Floats,
     rows: Ints,
@@ -209,7 +224,8 @@ def advance(
 ) -> None:
     """Step rows by one observation each, in order.
 
-    A row that is not `ok` stays as it was, but for what its empty slots hold.
+    A row that is not `ok` stays as it was, but for what its empty slots hold. recalled: regimes of
+    their memories.
 
     Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
     model.params, W) to work in, spare: (model.spare, of `components`), totals: (1 + 2 d).
@@ -227,7 +243,9 @@ def advance(
     params = memory[belief.ROWS + model.kept :]
     first, width = statistics_line(model.outputs), memory.shape[1]
     at = context_place(model.outputs)
-    end = at + (heads.shape[1] - at) // 2
+    memory_at = heads.shape[1] - numbers_of_memory(recalled)
+    end = at + (memory_at - at) // 2
+    origin = first + model.kept
     for b in range(rows.shape[0]):
         table[b, OK] = 0.0
         if not 0 <= rows[b] < lines.shape[0]:
@@ -238,6 +256,11 @@ def advance(
         labelled = number[LABELLED] > 0
         slot, previous, changes = belief.grow(line, slots, head, number, hazards[b], work)
         _load(line, first, slot, own)
+        born_previous = previous
+        if recalled > 0:
+            previous, changes = regimes.begin(
+                line, own, first, slots, recalled, slot, head, model.outputs, head[memory_at:], work
+            )
         step = RowStep(model, number, context, line, own, params, work, marginal)
         beside = call(predict, step)
         if model.by_input:
@@ -264,10 +287,19 @@ def advance(
             log_score = call(learn, step, log_score)
         if not (math.isfinite(log_score) and _finite(own, work[belief.SPARE])):
             continue
+        born, lost = 0.0, 0.0
+        if recalled > 0:
+            born, lost = regimes.prune(line, slots, slots - 1 - recalled, slot, work)
         belief.keep(line, head, slots, slot, previous, changes, number[ELAPSED], totals, work, out)
         _store(own, first, slots, line)
         call(remember, step)
         belief.read_out(line, head, totals, number, hazards[b], window, work, out)
+        if recalled > 0:
+            out[CHANGEPOINT_PROBABILITY] = born
+            out[PRUNED_MASS] = lost
+            out[BORN_PREVIOUS_START] = born_previous
+            columns = out[out.shape[0] - regimes.COLUMNS :]
+            regimes.read_out(line, origin, slots, recalled, head, number, work, columns)
         belief.copy(line, beliefs[b : b + 1])
         out[LOG_SCORE] = log_score if labelled else np.nan
         out[OK] = 1.0
@@ -279,8 +311,8 @@ def driver() -> Callable[..., None]:
     integers = numba.types.Array(numba.int64, 1, "C")
     cube = numba.types.Array(numba.float64, 3, "C")
     types = (
-        integers, _MODEL, numba.int64, cube, _MATRIX, integers, _MATRIX, _MATRIX, _MATRIX,
-        numba.int64, _MATRIX, _MATRIX, _LINE, _MATRIX, _MATRIX, cube,
+        integers, _MODEL, numba.int64, numba.int64, cube, _MATRIX, integers, _MATRIX, _MATRIX,
+        _MATRIX, numba.int64, _MATRIX, _MATRIX, _LINE, _MATRIX, _MATRIX, cube,
     )  # fmt: skip
     advance.compile(types)  # type: ignore[attr-defined]
     entry: Callable[..., None] = advance.overloads[types].entry_point  # type: ignore[attr-defined]

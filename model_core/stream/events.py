@@ -15,6 +15,7 @@ from math import copysign, inf, isfinite, isnan, nan, sqrt
 from typing import Any, NamedTuple
 
 from model_core.sentences import Explanation, Moments, sentence
+from model_core.stream.state import RecalledRegime
 from model_core.stream_settings import ALARM_SILENCE, StreamSettings
 
 ROUNDING = 1e-12  # of a sum of squares
@@ -68,17 +69,27 @@ class Event(NamedTuple):
     start_ms: int | None = None  # else when that was accepted, since 1970
     evidence: float | None = None  # of a change, when it entered this state
     excluded: bool = False  # from learning, on request: the regime before it goes on
+    returned: RecalledRegime | None = None  # the stored regime that a change led back to
+
+    @property
+    def word(self) -> str:
+        """What a change is: changed, to a regime that is new, or returned."""
+        return "changed" if self.returned is None else "returned"
 
     @property
     def sentence(self) -> str:
         """What it is, in a few words."""
-        return sentence(self.explanation, self.direction, self.size, self.kind)
+        text = sentence(self.explanation, self.direction, self.size, self.kind)
+        if self.returned is None:
+            return text
+        back = f"returned to regime {self.returned.id}"
+        return f"{back}: {text}" if text else back
 
     def plain(self) -> dict[str, Any]:
         """As the REST interface has it."""
         fields = self._asdict()
         del fields["previous"], fields["start_ms"]
-        for name in ("before", "after", "explanation"):
+        for name in ("before", "after", "explanation", "returned"):
             part = fields[name]
             fields[name] = part and part._asdict()
         return {**fields, "sentence": self.sentence}
@@ -96,6 +107,7 @@ def restored(fields: Sequence[Any]) -> Event:
         before=event.before and Moments(*event.before),
         after=event.after and Moments(*event.after),
         explanation=event.explanation and Explanation(*event.explanation),
+        returned=event.returned and RecalledRegime(*event.returned),
     )
 
 
@@ -144,7 +156,7 @@ class Reading(NamedTuple):
     start: MAP run start, with its `probability`. previous_start: where the best path before it
     starts. totals: count, sums and sums of squares of all labels; start_totals: those before
     `start`; both None where labels are no quantities. evidence: of a change since what is settled.
-    earliest to coverage: as of an event. labelled: whether the observation had a label.
+    earliest to returned: as of an event. labelled: whether the observation had a label.
     """
 
     seq: int
@@ -158,6 +170,7 @@ class Reading(NamedTuple):
     earliest: int | None = None
     latest: int | None = None
     coverage: float | None = None
+    returned: RecalledRegime | None = None
     labelled: bool = True
 
 
@@ -273,6 +286,7 @@ def _suspect(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
         time=reading.time,
         previous=state.confirmed_start,
         evidence=reading.evidence,
+        returned=reading.returned,
     )
     return state._replace(event=event), [*changed, event]
 
@@ -311,6 +325,7 @@ def _confirm(state: Track, event: Event, reading: Reading) -> tuple[Track, list[
         confirmed_at=reading.seq,
         refined_at=None,
         evidence=reading.evidence,
+        returned=reading.returned,
     )
     state = state._replace(
         event=None,

@@ -18,7 +18,8 @@ from model_core.filter import FilterState, Prior
 from model_core.lazy import torch
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
-from model_core.stream import beliefs, columns
+from model_core.regimes import SETTLED, size
+from model_core.stream import beliefs, columns, memory
 from model_core.stream.beliefs import Hypotheses, Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats
@@ -92,12 +93,13 @@ class Stepped(NamedTuple):
 
     table: (B, ...) of `readout`, all 0 of a step that is not `ok`, where the row is as it was.
     predicted: of the labels, before they were seen, where that is wanted. anomaly: (B,) nan without
-    a label.
+    a label. memories: (B, ...) numbers of the rows' memories, if they have any.
     """
 
     table: Floats
     predicted: Summary | None
     anomaly: Floats
+    memories: Floats | None = None
 
     @property
     def ok(self) -> NDArray[np.bool_]:
@@ -106,11 +108,12 @@ class Stepped(NamedTuple):
 
     def first(self, count: int) -> Stepped:
         """The first of them; predictives may be of more."""
-        return Stepped(self.table[:count], self.predicted, self.anomaly[:count])
+        memories = None if self.memories is None else self.memories[:count]
+        return Stepped(self.table[:count], self.predicted, self.anomaly[:count], memories)
 
     def steps(self) -> list[Step]:
         """Each of them alone."""
-        lines = readout.rows(self.table)
+        lines = readout.rows(self.table, self.memories)
         anomalies = self.anomaly.tolist()
         if self.predicted is None:
             return [Step(*pair) for pair in zip(lines, repeat(None), anomalies)]
@@ -147,10 +150,12 @@ class Slab:
         step_bytes: int = STEP_BYTES,
         make_room: Callable[[int], None] | None = None,
         expected: int = 0,
+        regimes: int = 0,
     ) -> None:
         """Hold no series yet.
 
-        levels: of the quantiles in summaries; without any predictives are not summarised.
+        levels: of the quantiles in summaries; without any predictives are not summarised. regimes:
+        that each series stores at most.
         make_room: called with the bytes of a chunk before it is taken. expected: rows, if known.
         """
         self.model = model
@@ -162,7 +167,7 @@ class Slab:
         self._make_room = make_room
         self.levels = [*levels]
         self._levels = with_normal(levels)
-        self._layout = Layout(model, max_hypotheses, device)
+        self._layout = Layout(model, max_hypotheses, device, regimes)
         shapes = [(self._layout.height, self._layout.width), (self._layout.head,)]
         self._chunks = Chunks(shapes, chunk_bytes, expected, device)
         # States of `anomaly` lie on the host, under the same numbers.
@@ -479,6 +484,7 @@ class Slab:
             owner = np.repeat(alike, [seen[i].rows for i in alike])
             for chunk, lying, at in self._chunks.places([rows[i] for i in owner.tolist()]):
                 place = np.array(lying, dtype=np.int64)
+                self._settled([rows[i] for i in owner[at].tolist()], inputs[at])
                 table, _ = self._advance(chunk, place, inputs[at], every.hazard[at], False)
                 for i in owner[at][table[:, OK_COLUMN] <= 0].tolist():
                     took[i] = False
@@ -614,6 +620,7 @@ class Slab:
         room: Floats = places.NO_BELIEFS,
     ) -> Stepped:
         """Step rows where they lie; room: for beliefs, of rows that lie together."""
+        memories = self._settled(rows, inputs)
         groups = self._chunks.groups(rows)
         parts = [
             self._advance(chunk, lying, inputs[at], seen.hazard[at], summarised, room)
@@ -623,7 +630,32 @@ class Slab:
         refused = table[:, OK_COLUMN] <= 0
         surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
         table[refused] = 0.0  # the rest of it is undefined
-        return Stepped(table, predicted, self._anomalies(rows, seen.y, surprises))
+        anomalies = self._anomalies(rows, seen.y, surprises)
+        return Stepped(table, predicted, anomalies, memories)
+
+    def _settled(self, rows: Sequence[int], inputs: Floats) -> Floats | None:
+        """Store the regimes whose ends were confirmed since the last steps of rows.
+
+        inputs: of the coming steps. Returns the numbers (B, ...) of the memories; None: the rows
+        have none.
+        """
+        if not self._layout.regimes:
+            return None
+        memories = np.empty((len(rows), size(self._layout.regimes)))
+        at = self._layout.numbers
+        settled = inputs[:, places.SETTLED]
+        for chunk, lying, chosen in self._chunks.groups(rows):
+            (heads,) = to_arrays([chunk.arrays[1][lying, at:]])
+            due = settled[chosen] > heads[:, SETTLED]
+            if due.any():
+                numbered = np.arange(len(rows))[chosen][due].tolist()
+                for i in {rows[i]: i for i in reversed(numbered)}.values():
+                    own = self.row(rows[i])
+                    memory.settle(self.model, self._layout, own.lines, own.head, settled[i])
+                    self.put(rows[i], own)
+                (heads,) = to_arrays([chunk.arrays[1][lying, at:]])
+            memories[chosen] = heads
+        return memories
 
     def _step_eagerly(
         self,
@@ -633,6 +665,7 @@ class Slab:
         detailed: Sequence[bool],
         summarised: bool,
     ) -> list[Step]:
+        memories = self._settled(rows, inputs)
         with torch.inference_mode():
             held = self._chunks.read(rows)
             state = self._layout.state(*held)
@@ -645,7 +678,7 @@ class Slab:
             self._chunks.write(
                 rows, packed if self.device != "cpu" else [tensor.numpy() for tensor in packed]
             )
-            readouts = readout.rows(table)
+            readouts = readout.rows(table, memories)
             scores = [-line.log_score if line.ok else math.nan for line in readouts]
             anomalies = self._anomalies(rows, seen.y, np.array(scores)).tolist()
             if self.model.typical:
@@ -687,7 +720,7 @@ class Slab:
         lines, heads = chunk.arrays
         wanted = summarised and bool(self.levels)
         table, predicted = self._kernel.advance(
-            Rows(self._layout.slots, lines, heads),
+            Rows(self._layout.slots, lines, heads, self._layout.regimes),
             rows,
             np.ascontiguousarray(inputs),
             np.ascontiguousarray(hazard),

@@ -22,6 +22,18 @@ class TypicalRegime(NamedTuple):
     probability: float
 
 
+class RecalledRegime(NamedTuple):
+    """A stored regime: its id, how probable it is, and how often and when it was seen before.
+
+    last_seen: position of the last observation in it, as of the last confirmed change.
+    """
+
+    id: int
+    probability: float
+    seen: int
+    last_seen: int
+
+
 class StatedMoments(NamedTuple):
     """Location and scale by the settings of a series; None: from its first labels."""
 

@@ -53,7 +53,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -71,6 +71,7 @@ from model_core.upm.base import (
     Reading,
     Stats,
     in_units,
+    log_gamma,
     of_arrays,
 )
 
@@ -81,6 +82,7 @@ SKEW = 2.2  # of noise that is longer on one side: the sides differ by a factor 
 UNIT = 10.0  # observations in which the line's slope is measured
 SHARES = (0.94, 0.05, 0.01)  # of the scales of the noise, `omega_0`
 SHARES_COUNT = 20.0  # labels that these stand for
+LEAST_NOISE = 1e-12  # of the prior's, that rounding may leave of the noise of a stored regime
 REACH = 3.0  # scales that a forecast may lie outside the range of the labels
 
 
@@ -133,6 +135,27 @@ class ExpertsReading(NamedTuple):
     responsibilities: Tensor
 
 
+class Learned(NamedTuple):
+    """What labels add to a prior, so that those of two regimes are a sum; arrays (1, 1, d, J, ...).
+
+    precision: as of the statistics. moved: `Lambda` times the mean's distance from the prior's.
+    squares: of errors from the prior's mean, halved. half_count: (1, 1, 1) half the labels.
+    """
+
+    precision: Floats
+    moved: Floats
+    squares: Floats
+    half_count: Floats
+
+    def times(self, share: float) -> Learned:
+        """Of a share of the labels."""
+        return Learned(*(share * part for part in self))
+
+    def plus(self, other: Learned) -> Learned:
+        """Of the labels of both."""
+        return Learned(*(a + b for a, b in zip(self, other, strict=True)))
+
+
 @dataclass(frozen=True)
 class Averaged(ClosedForm):
     """A level, an autoregression or a line in each regime, averaged by their evidence.
@@ -158,6 +181,7 @@ class Averaged(ClosedForm):
     partial: bool = True
     believes: bool = True
     needs_scale: bool = True
+    recalls: bool = True
 
     def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Prior centred on the location."""
@@ -274,6 +298,33 @@ class Averaged(ClosedForm):
         phi = self.required(phi)
         return self._learned(stats, phi, y, weight, self._explained(stats, phi, y))
 
+    def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
+        """All but what the trend's expert knows of its coefficients: the trend is another by then.
+
+        A line begins where it began, with the slope it had.
+        """
+        learned = _learned_from(stats, prior)
+        follows = np.array([expert.feature == TREND for expert in EXPERTS])[:, None]
+        learned = learned._replace(
+            precision=np.where(follows, 0.0, learned.precision),
+            moved=np.where(follows, 0.0, learned.moved),
+            squares=np.where(follows[:, 0], stats.beta - prior.beta, learned.squares),
+        )
+        share = min(1.0, 0.5 * most / max(float(learned.half_count.max()), 0.5 * most))
+        log_weight = prior.log_weight + share * (stats.log_weight - prior.log_weight)
+        return _after(learned.times(share), prior, _normalised(log_weight))
+
+    def pooled(self, one: Stats, other: Stats, prior: Stats) -> tuple[float, Stats]:
+        """The experts averaged, output by output."""
+        learned = _learned_from(one, prior).plus(_learned_from(other, prior))
+        both = _after(learned, prior, prior.log_weight)
+        factor = _log_evidence(both) + _log_evidence(prior)
+        factor = factor - _log_evidence(one) - _log_evidence(other)
+        log_weight = one.log_weight + other.log_weight - prior.log_weight + factor
+        return float(np.logaddexp.reduce(log_weight, -1).sum()), both._replace(
+            log_weight=_normalised(log_weight)
+        )
+
     def _learned(
         self,
         stats: AveragedStats,
@@ -388,6 +439,51 @@ class Averaged(ClosedForm):
     def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
         d = self.y_dim
         return torch.tensor_split(context, [1, *(1 + k * d for k in (1, 2, 3, 4, 5, 8, 9, 10))], -1)
+
+
+def _learned_from(stats: Stats, prior: Stats) -> Learned:
+    """What labels have added; arrays."""
+    error = stats.mean - prior.mean
+    moved = _times(stats.precision, error)
+    squares = stats.beta - prior.beta + 0.5 * (moved * error).sum(-1)
+    return Learned(stats.precision - prior.precision, moved, squares, stats.alpha - prior.alpha)
+
+
+def _after(learned: Learned, prior: Stats, log_weight: Any) -> Stats:
+    """Statistics of a regime to come that begins with what labels have added."""
+    precision = prior.precision + learned.precision
+    a, b, c = np.moveaxis(precision, -1, 0)
+    covariance = np.stack((c, -b, a), -1) / (a * c - b * b)[..., None]
+    error = _times(covariance, learned.moved)
+    beta = prior.beta + learned.squares - 0.5 * (learned.moved * error).sum(-1)
+    return AveragedStats(
+        prior.mean + error,
+        precision,
+        prior.alpha + learned.half_count,
+        np.maximum(beta, LEAST_NOISE * prior.beta),
+        log_weight,
+        -np.ones_like(prior.origin),
+    )
+
+
+def _times(matrix: Floats, vector: Floats) -> Floats:
+    """Product of symmetric matrices (..., 3), entries 00, 01, 11, and vectors (..., 2)."""
+    a, b, c = np.moveaxis(matrix, -1, 0)
+    level, slope = np.moveaxis(vector, -1, 0)
+    return np.stack((a * level + b * slope, b * level + c * slope), -1)
+
+
+def _log_evidence(stats: Stats) -> Floats:
+    """Log normaliser (1, 1, d, J) of the experts' posteriors, but for what is linear in labels."""
+    a, b, c = np.moveaxis(stats.precision, -1, 0)
+    alpha = stats.alpha[..., None]
+    factor: Floats = -0.5 * np.log(a * c - b * b) + log_gamma(alpha) - alpha * np.log(stats.beta)
+    return factor
+
+
+def _normalised(log_weight: Floats) -> Floats:
+    total: Floats = np.logaddexp.reduce(log_weight, -1, keepdims=True)
+    return log_weight - total
 
 
 def _missing(y: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ A prior is the same NamedTuple with `S = 1`. Nothing here knows about run length
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -95,6 +96,7 @@ class UnderlyingModel(ABC):
     typical: tuple[str, ...] = ()  # names of its typical regimes: what a mixture prior is made of
     symmetric: tuple[str, ...] = ()  # statistics whose last two axes are a symmetric matrix
     in_place: tuple[str, ...] = ()  # statistics so large that its kernel steps them where they lie
+    recalls: bool = False  # whether a stream can store its regimes: `tempered`, `pooled`
 
     @property
     def seasonal(self) -> bool:
@@ -204,6 +206,20 @@ class UnderlyingModel(ABC):
         """Log probabilities (B, S, M) of the `typical` regimes under each hypothesis."""
         raise TypeError(f"a model of kind {self.kind!r} has no typical regimes")
 
+    def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
+        """Statistics of a regime as its return begins with them, of a model that `recalls`.
+
+        The labels behind them count for `most` at most. Arrays of the host (1, 1, ...).
+        """
+        raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
+
+    def pooled(self, one: Stats, other: Stats, prior: Stats) -> tuple[float, Stats]:
+        """Whether two regimes are one: the log Bayes factor for it, and their labels' statistics.
+
+        Arrays of the host (1, 1, ...).
+        """
+        raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
+
     def means(self, stats: Stats, phi: Tensor) -> Tensor:
         """Predictive means (B, S, A, d) of the label at A inputs of each stream, phi (B, A, n)."""
         means = [self.predictive(stats, phi[:, a]).mean() for a in range(phi.shape[1])]
@@ -263,6 +279,11 @@ class ClosedForm(UnderlyingModel):
     def start(self, location: Floats, scale: Floats, device: str = "cpu") -> tuple[Stats, Floats]:
         """What these two say."""
         return self.fresh(location, scale), self.fresh_context(location, scale)
+
+
+def log_gamma(x: Any) -> Floats:
+    """Log of the gamma function of a few numbers, an array."""
+    return np.array([math.lgamma(value) for value in np.ravel(x)]).reshape(np.shape(x))
 
 
 def of_arrays(kind: Callable[..., Stats], *arrays: Floats) -> Stats:

@@ -31,7 +31,7 @@ from model_core.lazy import Tensor, torch
 from model_core.maths import counterpart
 from model_core.maths.ops import log1p
 from model_core.tensor_ops import maths
-from model_core.upm.base import OUTLIER_SPREAD, ClosedForm, Floats, Stats, of_arrays
+from model_core.upm.base import OUTLIER_SPREAD, ClosedForm, Floats, Stats, log_gamma, of_arrays
 
 Numbers = tuple[float, ...]
 
@@ -84,6 +84,37 @@ class Conjugate(ClosedForm):
         """Conjugate update with a weighted observation."""
         update = counterpart(self.equations.update, maths)
         return self.statistics(*update(stats, self.labels(y).unsqueeze(1), weight.unsqueeze(-1)))
+
+    def natural(self, stats: Stats, prior: Stats) -> Stats:
+        """Statistics, arrays, in whose differences from the prior's labels add up."""
+        return stats
+
+    def from_natural(self, stats: Stats, prior: Stats) -> Stats:
+        """The inverse of `natural`."""
+        return stats
+
+    def log_evidence(self, stats: Stats) -> float:
+        """Log normaliser of the posterior, arrays, but for what is linear in the labels."""
+        raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
+
+    def count(self, stats: Stats, prior: Stats) -> float:
+        """Labels behind statistics, arrays."""
+        raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
+
+    def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
+        """The labels' share of the natural statistics."""
+        share = min(1.0, most / max(self.count(stats, prior), most))
+        pairs = zip(self.natural(stats, prior), self.natural(prior, prior), strict=True)
+        mixed = self.statistics(*(start + share * (now - start) for now, start in pairs))
+        return self.from_natural(mixed, prior)
+
+    def pooled(self, one: Stats, other: Stats, prior: Stats) -> tuple[float, Stats]:
+        """By the evidence of the labels of both."""
+        natural = [self.natural(stats, prior) for stats in (one, other, prior)]
+        added = self.statistics(*(a + b - start for a, b, start in zip(*natural, strict=True)))
+        both = self.from_natural(added, prior)
+        factor = self.log_evidence(both) + self.log_evidence(prior)
+        return factor - self.log_evidence(one) - self.log_evidence(other), both
 
     def labels(self, y: Tensor) -> Tensor:
         """Labels (B, d) as the equations have them."""
@@ -169,6 +200,7 @@ class Gaussian(Conjugate):
     outlier_rate: float = 0.01
     kind: str = "gaussian"
     needs_scale: bool = True
+    recalls: bool = True
     equations = Equations(gaussian, update_gaussian, wide_gaussian)
     statistics = GaussianStats
     shared = ("kappa", "alpha")
@@ -180,6 +212,26 @@ class Gaussian(Conjugate):
         ones = np.ones_like(mean[..., :1])
         beta = self.beta * scale[:, None] ** 2
         return of_arrays(GaussianStats, mean, self.kappa * ones, self.alpha * ones, beta)
+
+    def natural(self, stats: GaussianStats, prior: GaussianStats) -> GaussianStats:
+        """Kappa times the mean's distance from the prior's, and beta about that mean."""
+        error = stats.mean - prior.mean
+        moved = stats.kappa * error
+        return stats._replace(mean=moved, beta=stats.beta + 0.5 * moved * error)
+
+    def from_natural(self, stats: GaussianStats, prior: GaussianStats) -> GaussianStats:
+        """Mean, and beta about it."""
+        error = stats.mean / stats.kappa
+        return stats._replace(mean=prior.mean + error, beta=stats.beta - 0.5 * stats.mean * error)
+
+    def log_evidence(self, stats: GaussianStats) -> float:
+        """Of the normal-inverse-gamma, eq. 95."""
+        of_output = log_gamma(stats.alpha) - stats.alpha * np.log(stats.beta)
+        return float((of_output - 0.5 * np.log(stats.kappa)).sum())
+
+    def count(self, stats: GaussianStats, prior: GaussianStats) -> float:
+        """By kappa."""
+        return float((stats.kappa - prior.kappa).item())
 
 
 class GammaStats(NamedTuple):
@@ -224,6 +276,7 @@ class Exponential(Conjugate):
     kind: str = "exponential"
     label: str = "positive"
     needs_scale: bool = True
+    recalls: bool = True
     equations = Equations(exponential, update_exponential, wide_exponential)
     statistics = GammaStats
     family = Lomax
@@ -232,6 +285,14 @@ class Exponential(Conjugate):
         """Gamma over the rate, under which a duration's mean is the location."""
         shape = np.full_like(location[:, None], self.shape)
         return of_arrays(GammaStats, shape, (shape - 1) * location[:, None])
+
+    def log_evidence(self, stats: GammaStats) -> float:
+        """Of the gamma."""
+        return float((log_gamma(stats.shape) - stats.shape * np.log(stats.rate)).item())
+
+    def count(self, stats: GammaStats, prior: GammaStats) -> float:
+        """By the shape."""
+        return float((stats.shape - prior.shape).item())
 
 
 class BetaStats(NamedTuple):
@@ -265,6 +326,7 @@ class BernoulliModel(Conjugate):
     hazard: float | tuple[float, ...] = BY_STREAM
     kind: str = "bernoulli"
     label: str = "binary"
+    recalls: bool = True
     equations = Equations(bernoulli, update_bernoulli)
     statistics = BetaStats
     family = Bernoulli
@@ -273,6 +335,16 @@ class BernoulliModel(Conjugate):
         """Beta(ones, zeros) for every stream."""
         like = location[:, None]
         return of_arrays(BetaStats, np.full_like(like, self.ones), np.full_like(like, self.zeros))
+
+    def log_evidence(self, stats: BetaStats) -> float:
+        """Of the beta."""
+        ones, zeros = stats
+        value = log_gamma(ones) + log_gamma(zeros) - log_gamma(ones + zeros)
+        return float(value.item())
+
+    def count(self, stats: BetaStats, prior: BetaStats) -> float:
+        """By both pseudo-counts."""
+        return float((stats.ones + stats.zeros - prior.ones - prior.zeros).item())
 
 
 class DirichletStats(NamedTuple):
@@ -305,6 +377,7 @@ class CategoricalModel(Conjugate):
     hazard: float | tuple[float, ...] = BY_STREAM
     kind: str = "categorical"
     label: str = "class"
+    recalls: bool = True
     equations = Equations(categorical, update_categorical)
     statistics = DirichletStats
     family = Categorical
@@ -314,6 +387,15 @@ class CategoricalModel(Conjugate):
         return of_arrays(
             DirichletStats, np.full((len(location), 1, self.classes), self.concentration)
         )
+
+    def log_evidence(self, stats: DirichletStats) -> float:
+        """Of the Dirichlet."""
+        total = stats.counts.sum(-1)
+        return float((log_gamma(stats.counts).sum(-1) - log_gamma(total)).item())
+
+    def count(self, stats: DirichletStats, prior: DirichletStats) -> float:
+        """By all pseudo-counts."""
+        return float((stats.counts - prior.counts).sum())
 
     def labels(self, y: Tensor) -> Tensor:
         """Whether the label is of each class, (B, J)."""

@@ -77,6 +77,7 @@ class Fleet(Averaged):
     chance: float = 0.5
     hazard: float | tuple[float, ...] = BY_STREAM
     kind: str = "fleet"
+    recalls: bool = False
     skews = (*Averaged.skews, 1.0)
     parts = len(skews) * len(SCALES)
     symmetric: tuple[str, ...] = ("cov",)

@@ -110,6 +110,7 @@ class Joint(Averaged):
 
     y_dim: int = 2
     kind: str = "joint"
+    recalls: bool = False
     symmetric: tuple[str, ...] = ("inverse", "psi")
     parts = Averaged.parts + len(SCALES)
 

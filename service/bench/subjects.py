@@ -135,7 +135,8 @@ class Subject:
     def _step_compiled(self, window: list[Seen], summarised: bool) -> float:
         assert self._kernel is not None
         parts = self._layout.packed(self.state, self._prior)
-        held = Rows(self._layout.slots, *(part.numpy() for part in parts))
+        lines, heads = (part.numpy() for part in parts)
+        held = Rows(self._layout.slots, lines, heads)
         ready = [self._packed(seen) for seen in window]
         levels = quantiles.with_normal(LEVELS)
         rows = np.arange(self.streams)

@@ -1,0 +1,199 @@
+"""Memory of regimes: hypotheses begin fresh, from the prior, or as regimes a stream has stored.
+
+A hypothesis is a start and an origin `z`: 0 is fresh, m = 1..M a stored regime. With `A[z]` the
+probability that a regime of origin z ends before the coming observation,
+
+    birth[m] = sum_z A[z] pi(m | z),    pi(0 | z) = 1 - q,    pi(m | z) = q n_m / sum_{k != z} n_k,
+    q = (1 + returns) / (2 + returns + fresh),
+
+where `n_m` is how often regime m was seen. No regime is followed by itself; where none could
+follow, `pi(0 | z)` is 1. `returns` and `fresh` are the expected numbers of confirmed changes of
+either kind since there is a stored regime. A birth from a stored regime has its statistics, which
+`stream.memory` makes. With stored regimes that stay as they are this is exact; that they are
+learned from the stream itself makes it empirical Bayes.
+
+This is the eager filter's part, and where the numbers of a memory lie.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from model_core import belief as beliefs
+from model_core.belief import NEG_INF, Belief, Growth
+from model_core.lazy import Tensor, torch
+from model_core.upm.base import Stats, select, tree_map
+
+# Places in the numbers of a memory: last position up to which changes are confirmed (-1: not known
+# yet), expected returns and fresh changes, the next id. Those of stored regimes follow, M each: ids
+# (0: there is none), how often it was seen, and the position of its last observation.
+SETTLED, RETURNS, FRESH, NEXT_ID, REGIMES = range(5)
+OF_EACH = 3
+
+
+class Memory(NamedTuple):
+    """What a filter with a memory keeps beside its hypotheses.
+
+    origin: (B, S) int64 of each hypothesis, 0: fresh. stored: statistics (B, M, ...) that returns
+    begin with. ended_origin: (B, S) int64 and ended: (B, S, ...) origin and statistics, as of the
+    observation before, of the regime that a hypothesis began after: of the most probable that began
+    up to what is settled. numbers: (B, 4 + 3 M), see `SETTLED`.
+    """
+
+    origin: Tensor
+    stored: Stats
+    ended_origin: Tensor
+    ended: Stats
+    numbers: Tensor
+
+
+def size(regimes: int) -> int:
+    """Numbers of a memory of so many regimes; none of a filter without one."""
+    return REGIMES + OF_EACH * regimes if regimes else 0
+
+
+def shares(numbers: Tensor) -> Tensor:
+    """`pi(m | z)` (B, M + 1, M + 1) by [z, m]; numbers: of a memory."""
+    ids, seen, _ = numbers[:, REGIMES:].chunk(OF_EACH, -1)
+    seen = torch.where(ids > 0, seen, 0.0)
+    regimes = seen.shape[1]
+    itself = torch.eye(regimes + 1, dtype=torch.bool, device=numbers.device)[:, 1:]
+    others = seen.unsqueeze(1).masked_fill(itself, 0.0)
+    total = others.sum(-1, keepdim=True)
+    returns = numbers[:, RETURNS, None, None]
+    fresh = numbers[:, FRESH, None, None]
+    back = torch.where(total > 0, (1 + returns) / (2 + returns + fresh), 0.0)
+    return torch.cat((1 - back, back * others / total.clamp(min=1e-300)), -1)
+
+
+def grow(
+    belief: Belief, memory: Memory, seq: Tensor, log_hazard: Tensor, log_survival: Tensor
+) -> tuple[Belief, Growth, Tensor]:
+    """As `belief.grow`, with a birth from each stored regime; then what each slot (B, S) begins as.
+
+    That is -1 of those that go on.
+    """
+    plain, growth = beliefs.grow(belief, seq, log_hazard, log_survival)
+    first = (seq == 0).unsqueeze(-1)
+    share = shares(memory.numbers).log()
+    every = share.shape[-1]
+    share = share.gather(1, memory.origin.unsqueeze(-1).expand(-1, -1, every))
+    ways = (belief.log_prob + log_hazard).unsqueeze(-1) + share
+    birth = torch.logsumexp(ways.masked_fill(first.unsqueeze(-1), NEG_INF), 1)
+    weight = torch.exp(ways - birth.unsqueeze(1)).nan_to_num(0.0)
+    changes = (weight * (belief.changes + 1).unsqueeze(-1)).sum(1)
+    paths = ((belief.score + log_hazard).unsqueeze(-1) + share).mT
+    best = paths.amax(-1)
+    came_from = beliefs.likeliest(paths, belief.run_length.unsqueeze(1).expand_as(paths))
+    previous = seq.unsqueeze(-1) - 1 - belief.run_length.gather(1, came_from)
+    fresh = torch.arange(every, device=seq.device) == 0
+    birth = torch.where(first, torch.where(fresh, 0.0, NEG_INF), birth)
+    best = torch.where(first, torch.where(fresh, 0.0, NEG_INF), best)
+    began = _places(belief, growth.born, torch.isfinite(birth))
+    born = began >= 0
+    taken = began.clamp(min=0)
+
+    def of_births(values: Tensor, otherwise: Tensor) -> Tensor:
+        return torch.where(born, values.gather(1, taken), otherwise)
+
+    grown = Belief(
+        of_births(birth, plain.log_prob),
+        torch.where(born, 0, plain.run_length),
+        of_births(best, plain.score),
+        of_births(torch.where(first, -1, previous), plain.previous_start),
+        of_births(torch.where(first, 0.0, changes), plain.changes),
+    )
+    return grown, Growth(born, growth.previous_start), began
+
+
+def _places(belief: Belief, fresh: Tensor, possible: Tensor) -> Tensor:
+    """What each slot (B, S) begins as: those that are possible (B, M + 1) in the empty slots.
+
+    fresh: (B, S) the slot of the fresh one.
+    """
+    empty = torch.isneginf(belief.log_prob) & ~fresh
+    order = (~empty).long().argsort(dim=-1, stable=True)
+    began = torch.where(fresh, 0, -1)
+    slots = torch.arange(began.shape[1], device=began.device)
+    rank = possible[:, 1:].long().cumsum(-1) - 1
+    for m in range(1, possible.shape[1]):
+        slot = order.gather(1, rank[:, m - 1 : m].clamp(min=0))
+        began = torch.where(possible[:, m : m + 1] & (slots == slot), m, began)
+    return began
+
+
+def begin(
+    memory: Memory, belief: Belief, seq: Tensor, prior: Stats, stats: Stats, began: Tensor
+) -> tuple[Memory, Stats]:
+    """Statistics of births, and the memory with where they come from.
+
+    belief: before growth; stats: (B, S, ...) as of then. began: by `grow`.
+    """
+    born = began >= 0
+    start = seq.unsqueeze(-1) - 1 - belief.run_length
+    settled = start <= memory.numbers[:, SETTLED : SETTLED + 1]
+    known = settled & torch.isfinite(belief.log_prob)
+    candidates = torch.where(known | ~known.any(-1, keepdim=True), belief.log_prob, NEG_INF)
+    ended = candidates.argmax(-1, keepdim=True)
+    origin = torch.where(born, began, memory.origin)
+    ended_origin = torch.where(born, memory.origin.gather(1, ended), memory.ended_origin)
+    last = tree_map(lambda own: _taken(own, ended), stats)
+    taken = began.clamp(min=0)
+    beginnings = tree_map(
+        lambda fresh, stored: _taken(torch.cat((fresh, stored), 1), taken), prior, memory.stored
+    )
+    memory = memory._replace(
+        origin=origin, ended_origin=ended_origin, ended=select(born, last, memory.ended)
+    )
+    return memory, select(born, beginnings, stats)
+
+
+def _taken(values: Tensor, places: Tensor) -> Tensor:
+    """Entries (B, N, ...) of values (B, K, ...) at places (B, N)."""
+    index = places.reshape(places.shape + (1,) * (values.dim() - 2))
+    return values.gather(1, index.expand(*places.shape, *values.shape[2:]))
+
+
+def prune(belief: Belief, most: int) -> tuple[Belief, Tensor]:
+    """Empty all but the most likely slots; returns the mass lost (B,)."""
+    order = belief.log_prob.argsort(dim=-1, descending=True, stable=True)
+    dropped = torch.ones_like(order, dtype=torch.bool).scatter_(-1, order[:, :most], False)
+    mass = torch.where(dropped, belief.log_prob.exp(), 0.0).sum(-1)
+    log_prob = belief.log_prob.masked_fill(dropped, NEG_INF)
+    score = belief.score.masked_fill(dropped, NEG_INF)
+    kept = belief._replace(log_prob=log_prob - torch.log1p(-mass).unsqueeze(-1), score=score)
+    return kept, mass
+
+
+class Origins(NamedTuple):
+    """Which origins are probable, (B,) each; 0: fresh.
+
+    fresh: probability of a fresh start below `below` run lengths. since: most probable origin of
+    starts below it, with its share of their probability. now: most probable origin of all, with its
+    probability.
+    """
+
+    fresh: Tensor
+    since: Tensor
+    since_share: Tensor
+    now: Tensor
+    now_probability: Tensor
+
+
+def origins(belief: Belief, origin: Tensor, below: Tensor, regimes: int) -> Origins:
+    """Read origins off a belief; origin: (B, S). below: (B,) run length."""
+    mass = belief.log_prob.exp()
+    inside = torch.where(belief.run_length < below.unsqueeze(-1), mass, 0.0)
+    nothing = mass.new_zeros(len(mass), regimes + 1)
+    since = nothing.scatter_add(1, origin, inside)
+    every = nothing.scatter_add(1, origin, mass)
+    best_since = since.argmax(-1)
+    best_now = every.argmax(-1)
+    total = inside.sum(-1).clamp(min=1 / beliefs.GREATEST)
+    return Origins(
+        since[:, 0].clamp(max=1.0),
+        best_since,
+        (since.amax(-1) / total).clamp(max=1.0),
+        best_now,
+        every.amax(-1).clamp(max=1.0),
+    )

@@ -1,0 +1,101 @@
+"""What a memory of regimes stores, once the end of one is confirmed: see `model_core.regimes`.
+
+A regime that had returned takes its place again. One that was fresh is pooled with the stored one
+that it is most probably the same as, if the log Bayes factor for that exceeds `SAME`; else it takes
+a free place, or that of the regime which was not seen for longest. The older id stays, and none is
+used again. What is stored are the statistics that a return begins with, so the labels behind it
+count for `LABELS` at most: regimes drift.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_core.regimes import FRESH, NEXT_ID, OF_EACH, REGIMES, RETURNS, SETTLED
+from model_core.table import LOG_PROB, RUN_LENGTH, SEQ, Layout
+from model_core.upm.base import UnderlyingModel
+
+Floats = NDArray[np.float64]
+LABELS = 30.0  # that a stored regime counts for at its return
+SAME = 3.0  # log Bayes factor from which on two regimes are one
+
+
+def settle(
+    model: UnderlyingModel, layout: Layout, lines: Floats, head: Floats, settled: float
+) -> None:
+    """Enter into a row (L, W) and (H,), in place, that changes up to a position are confirmed.
+
+    The first such position only says where changes begin to count.
+    """
+    numbers = head[layout.numbers :]
+    known = numbers[SETTLED]
+    numbers[SETTLED] = settled
+    if known < 0:
+        return
+    starts = head[SEQ] - 1 - lines[RUN_LENGTH, : layout.slots]
+    alive = np.isfinite(lines[LOG_PROB, : layout.slots])
+    began = np.flatnonzero(alive & (starts > known) & (starts > 0))
+    if not len(began):
+        return
+    mass = np.exp(lines[LOG_PROB, began])
+    origin = lines[layout.origin, began]
+    if numbers[NEXT_ID] > 1:  # something is stored that could return
+        back = float(mass[origin > 0].sum() / mass.sum())
+        numbers[RETURNS] += back
+        numbers[FRESH] += 1.0 - back
+    newest = int(began[mass.argmax()])
+    ids, seen, last_seen = numbers[REGIMES:].reshape(OF_EACH, -1)
+    place = _place(model, layout, lines, ids, last_seen, newest)
+    if ids[place] == 0:
+        ids[place] = numbers[NEXT_ID]
+        numbers[NEXT_ID] += 1
+        seen[place] = 0
+    seen[place] += 1
+    last_seen[place] = starts[newest] - 1
+
+
+def _place(
+    model: UnderlyingModel,
+    layout: Layout,
+    lines: Floats,
+    ids: Floats,
+    last_seen: Floats,
+    newest: int,
+) -> int:
+    """Store the regime that ended before the hypothesis in slot `newest`; returns its place."""
+    columns = range(layout.stored.start, layout.stored.stop)
+    prior = layout.columns(lines, [layout.width - 1])
+    ended = layout.columns(lines, [newest], ended=True)
+    place = int(lines[layout.ended, newest]) - 1
+    if place < 0:
+        best = SAME
+        for m in np.flatnonzero(ids).tolist():
+            factor, both = model.pooled(layout.columns(lines, [columns[m]]), ended, prior)
+            if factor > best:
+                best, place, pooled = factor, m, both
+        if place >= 0:
+            ended = pooled
+    if place < 0:
+        free = np.flatnonzero(ids == 0)
+        place = int(free[0]) if len(free) else _forgotten(layout, lines, last_seen, newest)
+        if not len(free):
+            _forget(layout, lines, place)
+            ids[place] = 0
+    layout.put_column(lines, columns[place], model.tempered(ended, prior, LABELS))
+    return place
+
+
+def _forgotten(layout: Layout, lines: Floats, last_seen: Floats, newest: int) -> int:
+    """The regime that was not seen for longest, but for the one that the stream is in."""
+    present = int(lines[layout.origin, newest]) - 1
+    order = np.argsort(last_seen, kind="stable").tolist()
+    others = [place for place in order if place != present]
+    return int(others[0] if others else order[0])
+
+
+def _forget(layout: Layout, lines: Floats, place: int) -> None:
+    """Hypotheses that began as a regime which goes are as fresh."""
+    for line in (layout.origin, layout.ended):
+        own = lines[line, : layout.slots]
+        own[own == place + 1] = 0
