@@ -23,6 +23,7 @@ class StreamSettings(TypedDict, total=False):
     tags: dict[str, str]
     hazard: Hazard
     max_hypotheses: int
+    regimes: int
     outlier_rate: float | None
     false_alarm_every: float | None
     confirm_after: int | None

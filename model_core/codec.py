@@ -2,8 +2,8 @@
 
 Layout: `MOCA`, version (u16), header length (u32), header (JSON), arrays (little-endian, in the
 header's order), CRC-32 of all before it (u32). The arrays are the slots of the hypotheses, their
-lines of `table.Layout`, of a symmetric matrix those of its lower triangle, and the head. There is
-one format; a state of another is refused.
+lines of `table.Layout`, of a symmetric matrix those of its lower triangle, the head, and the
+statistics of stored regimes. There is one format; a state of another is refused.
 """
 
 from __future__ import annotations
@@ -21,13 +21,23 @@ from numpy.typing import NDArray
 
 from model_core import anomaly
 from model_core.errors import BadState
+from model_core.regimes import FRESH, NEXT_ID, OF_EACH, REGIMES, RETURNS, SETTLED
 from model_core.stream import season
-from model_core.table import CHANGES, LOG_PROB, PREVIOUS, RUN_LENGTH, SEQ, STEPS, Layout
+from model_core.table import (
+    CHANGES,
+    LOG_PROB,
+    PREVIOUS,
+    RUN_LENGTH,
+    SEQ,
+    STEPS,
+    Layout,
+    statistics_line,
+)
 
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
 MAGIC = b"MOCA"
-VERSION = 3
+VERSION = 4
 _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": np.dtype("<f8"), "i64": np.dtype("<i8")}
@@ -37,6 +47,7 @@ _LINES = "lines"
 _HEAD = "head"
 _RANKS = "anomaly"
 _SEASON = "season"
+_REGIMES = "regimes"
 
 
 def encode(
@@ -50,6 +61,8 @@ def encode(
         _HEAD: head,
         _RANKS: ranks,
     }
+    if layout.regimes:
+        arrays[_REGIMES] = lines[_of_regimes(layout)]
     if seasons is not None:
         arrays[_SEASON] = seasons
     return pack(MAGIC, VERSION, {"kind": layout.kind}, arrays)
@@ -72,7 +85,7 @@ def decode(
     count = kept.shape[1]
     own = _fitting(arrays, _HEAD, head)
     own_ranks = _fitting(arrays, _RANKS, ranks)
-    check(kept, own, own_ranks, layout.max_hypotheses)
+    check(layout, kept, own, own_ranks)
     slots = _slots(arrays, count, layout.slots)
     begun = np.isfinite(lines[LOG_PROB]).any()
     lines = layout.resized(lines[None], 0)[0] if begun else lines.copy()
@@ -82,14 +95,20 @@ def decode(
         places = np.arange(leaf.lines.start, leaf.lines.stop).reshape(-1, size, size)
         rows, columns = np.tril_indices(size)
         lines[places[:, columns, rows].ravel()] = lines[places[:, rows, columns].ravel()]
+    if layout.regimes:
+        stored_regimes = _fitting(arrays, _REGIMES, lines[_of_regimes(layout)])
+        if not np.isfinite(stored_regimes).all():
+            raise BadState(f"state's array {_REGIMES!r} has numbers that are not finite")
+        lines[_of_regimes(layout)] = stored_regimes
     return lines, own, own_ranks
 
 
-def check(kept: Floats, head: Floats, ranks: Floats, max_hypotheses: int) -> None:
+def check(layout: Layout, kept: Floats, head: Floats, ranks: Floats) -> None:
     """Raise BadState for numbers that no stream has, which a kernel would not look at.
 
     kept: lines of the hypotheses there are (L, n).
     """
+    max_hypotheses = layout.max_hypotheses
     seq = head[SEQ]
     count = kept.shape[1]
     least = int(seq != 0)  # no hypotheses before the first observation
@@ -106,6 +125,26 @@ def check(kept: Floats, head: Floats, ranks: Floats, max_hypotheses: int) -> Non
         raise BadState("state has log probabilities that are none")
     if not anomaly.valid(ranks):
         raise BadState(f"state's array {_RANKS!r} is no sketch of ranks")
+    if layout.regimes:  # of models without symmetric statistics: all lines are kept
+        _check_memory(layout, kept, head)
+
+
+def _check_memory(layout: Layout, kept: Floats, head: Floats) -> None:
+    """Raise BadState for origins and numbers of a memory that no stream has."""
+    numbers = head[layout.numbers :]
+    most = head[SEQ]
+    _check_whole("origins", kept[[layout.origin, layout.ended]], 0, layout.regimes)
+    _check_whole("settled positions", numbers[[SETTLED]], -1, 2.0**53)
+    _check_whole("ids to come", numbers[[NEXT_ID]], 1, 2.0**53)
+    ids, seen, last_seen = numbers[REGIMES:].reshape(OF_EACH, -1)
+    _check_whole("ids of regimes", ids, 0, numbers[NEXT_ID] - 1)
+    _check_whole("times that regimes were seen", seen, 0, most)
+    _check_whole("positions of regimes", last_seen, 0, most)
+    if (numbers[[RETURNS, FRESH]] < 0).any():
+        raise BadState("state has numbers of returns that no stream has")
+    there = ids[ids > 0]
+    if len(np.unique(there)) < len(there) or (seen[ids > 0] < 1).any():
+        raise BadState("state has regimes with one id, or that were never seen")
 
 
 def decode_season(kind: str, blob: bytes) -> Floats:
@@ -211,6 +250,11 @@ def _check_whole(name: str, values: Floats, least: float, most: float) -> None:
     """Raise BadState for places that a kernel could not look up."""
     if not ((values == np.floor(values)) & (values >= least) & (values <= most)).all():
         raise BadState(f"state has {name} that are no whole numbers from {least:g} to {most:g}")
+
+
+def _of_regimes(layout: Layout) -> tuple[slice, slice]:
+    """Lines and columns of the statistics of stored regimes."""
+    return slice(statistics_line(layout.outputs), layout.origin), layout.stored
 
 
 def _stored(layout: Layout) -> NDArray[np.int64]:

@@ -93,6 +93,16 @@ class StreamSettings(NamedTuple):
             le=10_000,
         ),
     ] = 25
+    regimes: Annotated[
+        int,
+        Meaning(
+            "number of past regimes that the stream remembers, so that it recognises their return; "
+            "0: none. For streams of one number, of positive numbers, of zeros and ones, or of "
+            "classes (`averaged`, `gaussian`, `exponential`, `bernoulli`, `categorical`)",
+            ge=0,
+            le=32,
+        ),
+    ] = 0
     outlier_rate: Annotated[
         float | None,
         Meaning(

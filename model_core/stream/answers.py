@@ -15,7 +15,7 @@ from model_core.predictive import Mixture
 from model_core.stream.events import Event
 from model_core.stream.rows import Floats
 from model_core.stream.series import Taken
-from model_core.stream.state import TypicalRegime
+from model_core.stream.state import RecalledRegime, TypicalRegime
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
@@ -176,10 +176,22 @@ class Answer:
         )
 
     @property
-    def regime(self) -> TypicalRegime | None:
-        """Most probable typical regime, of models that have some."""
+    def regime(self) -> TypicalRegime | RecalledRegime | None:
+        """The regime that the stream is in, if it is a known one.
+
+        The most probable of a model's typical regimes, or of those that the stream remembers.
+        """
         line = self._taken.readout
-        return None if line is None else line.regime
+        return None if line is None else line.regime or line.recalled
+
+    @property
+    def new_probability(self) -> float | None:
+        """Probability of a change since the last confirmed one to a regime that is not remembered.
+
+        Of series that remember some.
+        """
+        line = self._taken.readout
+        return None if line is None else line.new_probability
 
     @property
     def event(self) -> Event | None:
@@ -223,6 +235,8 @@ class Answer:
         }
         if self.regime is not None:
             answer["regime"] = self.regime._asdict()
+        if self.new_probability is not None:
+            answer["new_probability"] = self.new_probability
         return answer | ({"season": {"periods": self.season}} if self.season else {})
 
     def __repr__(self) -> str:

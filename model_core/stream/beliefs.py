@@ -81,13 +81,24 @@ def of_lines(lines: Floats, slots: int) -> Hypotheses:
 
 
 def probabilities(log_prob: Floats, run_length: Ints) -> list[Probabilities]:
-    """Surviving hypotheses of beliefs (B, S)."""
+    """Surviving hypotheses of beliefs (B, S); those of one start count as one."""
     alive = np.isfinite(log_prob)
     order = np.where(alive, run_length, NEVER).argsort(1, kind="stable")
     lengths = np.take_along_axis(run_length, order, 1).tolist()
     chances = np.exp(np.take_along_axis(log_prob, order, 1)).tolist()
     rows = zip(lengths, chances, alive.sum(1).tolist(), strict=True)
-    return [Probabilities(r[:count], p[:count]) for r, p, count in rows]
+    return [_joined(r[:count], p[:count]) for r, p, count in rows]
+
+
+def _joined(run_length: list[int], probability: list[float]) -> Probabilities:
+    """Run lengths in order, of which several may be the same: of starts with several origins."""
+    distinct = list(dict.fromkeys(run_length))
+    if len(distinct) == len(run_length):
+        return Probabilities(run_length, probability)
+    total = dict.fromkeys(distinct, 0.0)
+    for length, chance in zip(run_length, probability, strict=True):
+        total[length] += chance
+    return Probabilities(distinct, list(total.values()))
 
 
 def restate(lines: Floats, slots: int, stated: Sequence[tuple[int, float]]) -> None:
@@ -95,18 +106,25 @@ def restate(lines: Floats, slots: int, stated: Sequence[tuple[int, float]]) -> N
 
     A run length that has no hypothesis counts as the next longer one there is, or as the longest:
     such are those that were pruned, and regimes from before the first observation that is known. A
-    belief without any hypothesis stays as it is. The best paths' scores move as if the difference
-    had been observed. Probabilities need not sum to one; without any it is a ValueError.
+    belief without any hypothesis stays as it is. Hypotheses of one start share what it gets by
+    their probabilities. The best paths' scores move as if the difference had been observed.
+    Probabilities need not sum to one; without any it is a ValueError.
     """
     log_prob = lines[LOG_PROB, :slots]
     alive = np.flatnonzero(np.isfinite(log_prob))
     if not len(alive):
         return
-    order = alive[np.argsort(lines[RUN_LENGTH, alive], kind="stable")]
+    distinct, of_start = np.unique(lines[RUN_LENGTH, alive], return_inverse=True)
     lengths, chances = zip(*stated, strict=True)
-    places = np.searchsorted(lines[RUN_LENGTH, order], lengths).clip(max=len(order) - 1)
+    places = np.searchsorted(distinct, lengths).clip(max=len(distinct) - 1)
+    of_starts = np.zeros(len(distinct))
+    np.add.at(of_starts, places, chances)
+    top = np.full(len(distinct), -np.inf)
+    np.maximum.at(top, of_start, log_prob[alive])
+    before = np.exp(log_prob[alive] - top[of_start])
+    shares = before / np.bincount(of_start, before)[of_start]
     mass = np.zeros(slots)
-    np.add.at(mass, order[places], chances)
+    mass[alive] = of_starts[of_start] * shares
     if not mass.sum() > 0:
         raise ValueError("the override leaves no hypothesis with a positive probability")
     there = mass > 0

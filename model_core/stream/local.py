@@ -173,7 +173,8 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         self.settings = rules.settings
         self.layout = Layout(model, answers)
         self._answers = answers
-        self.slab = Slab(model, rules.settings.max_hypotheses, levels)
+        own = rules.settings
+        self.slab = Slab(model, own.max_hypotheses, levels, regimes=own.regimes)
         self.provisional = provisional
         self.summarised = bool(levels)
         self.series = [LocalSeries(rules, self.layout.width, phase) for phase in phases]

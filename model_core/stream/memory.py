@@ -55,6 +55,19 @@ def settle(
     last_seen[place] = starts[newest] - 1
 
 
+def carry(layout: Layout, before: Floats, head: Floats, base: int) -> None:
+    """Go on with ids where a filter begins anew at position `base`; what was stored is forgotten.
+
+    Its labels were of another season or scale. before, head: of the filters.
+    """
+    if not layout.regimes:
+        return
+    numbers = head[layout.numbers :]
+    numbers[NEXT_ID] = before[layout.numbers + NEXT_ID]
+    if numbers[SETTLED] >= 0:
+        numbers[SETTLED] += base
+
+
 def _place(
     model: UnderlyingModel,
     layout: Layout,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_core.stream import beliefs, columns, season, warmup
+from model_core.stream import beliefs, columns, memory, season, warmup
 from model_core.stream.columns import Floats
 from model_core.stream.series import State
 from model_core.stream.slab import Past, Refused, Slab, StreamRow
@@ -139,6 +139,7 @@ def begin_anew(
         return None
     now = slab.row(row)._replace(ranks=before.ranks)  # what is replayed was ranked before
     _move(now, base, joined)
+    memory.carry(slab.layout, before.head, now.head, base)
     slab.put(row, now)
     belief = beliefs.of_lines(now.lines, slab.layout.slots)
     last = lines[-1]

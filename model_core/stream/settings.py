@@ -205,6 +205,11 @@ def build(choice: Chosen, settings: StreamSettings, y_dim: int, x_dim: int) -> U
 
 def rules(model: UnderlyingModel, settings: StreamSettings) -> Rules:
     """Settings of the pipeline; raises BadInput where they do not fit the model."""
+    if settings.regimes and not model.recalls:
+        raise BadInput(
+            f"regimes: expected 0 for a model of kind {model.kind!r}, which remembers none, got "
+            f"{settings.regimes}"
+        )
     if settings.seasonal and (model.label != "real" or model.y_dim != 1):
         raise BadInput(
             "seasonal: expected a model of one real label, got one of "

@@ -88,7 +88,7 @@ def restore(
         _fill(array, stored[f"filter {i}"], f"filter {i}")
     for lines, head, ranks in zip(*own, strict=True):
         alive = np.isfinite(lines[LOG_PROB])
-        codec.check(lines[:, alive], head, ranks, pipeline.slab.max_hypotheses)
+        codec.check(pipeline.slab.layout, lines[:, alive], head, ranks)
     pipeline.slab.write(filtered, own)
     for row, (series, fields) in enumerate(zip(pipeline.series, numbers, strict=True)):
         rows = stored[f"retained {row}"]

@@ -78,7 +78,7 @@ def rest_of(stream: Stream) -> Rest | None:
     if stated or head.pending or stream.ahead is not None:
         return None
     track = head.track
-    if head.season is not None or stream.season_state is not None:
+    if head.season is not None or stream.season_state is not None or head.settings.regimes:
         return None
     if track.event is not None and not head.settings.threshold:
         return None  # it is confirmed by time

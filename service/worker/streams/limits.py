@@ -80,10 +80,14 @@ def check_sizes(engine: Engine, head: Head, dimensions: Dimensions, max_hypothes
         detail = f"{settings.order} labels of {outputs} numbers are {lags} inputs"
         raise UnfitSettings(f"order: {detail}, expected at most {limit}", field="order")
     model = engine.catalogue.of(shaped)
-    hypothesis_bytes = engine.catalogue.hypothesis_bytes(model)
+    hypothesis_bytes = engine.catalogue.hypothesis_bytes(model, settings.regimes)
     work = _work(model)
-    # In memory there is a slot for the one that is born.
-    most = min(STATE_BYTES // hypothesis_bytes - 1, MAX_STEP_EVALUATIONS // max(work, 1))
+    # In memory there is a slot for the one that is born, and two for each regime.
+    beside = 2 * settings.regimes
+    most = min(
+        STATE_BYTES // hypothesis_bytes - 1 - beside,
+        MAX_STEP_EVALUATIONS // max(work, 1) - beside,
+    )
     if max_hypotheses > most:
         fit = f"at most {most} fit" if most > 1 else "not even 2 fit"
         raise UnfitSettings(

@@ -36,7 +36,8 @@ class LoadedModels:
         self._there: dict[str, tuple[object, str | None]] = {}  # stamp and digest, as last seen
         self._changed: set[str] = set()
         self._refused: set[tuple[str, str | None]] = set()
-        self._bytes: dict[int, int] = {}  # of a hypothesis, by the model's id: they are all kept
+        # Of a hypothesis, by the id of its model (all are kept) and whether it has a memory.
+        self._bytes: dict[tuple[int, bool], int] = {}
 
     def resolve(self, name: str) -> str:
         """Reference of a model name, with its version if it has any; raises UnknownModel."""
@@ -75,11 +76,16 @@ class LoadedModels:
         model = self._artifact(name, digest)
         return model.x_dim, model.y_dim
 
-    def hypothesis_bytes(self, model: UnderlyingModel) -> int:
-        """Bytes of one hypothesis of a model that one of the other methods returned."""
-        if id(model) not in self._bytes:
-            self._bytes[id(model)] = 8 * Layout(model, 1, self._device).height
-        return self._bytes[id(model)]
+    def hypothesis_bytes(self, model: UnderlyingModel, regimes: int = 0) -> int:
+        """Bytes of one hypothesis of a model that one of the other methods returned.
+
+        regimes: that its stream remembers.
+        """
+        key = id(model), regimes > 0
+        if key not in self._bytes:
+            remembered = int(regimes > 0 and model.recalls)
+            self._bytes[key] = 8 * Layout(model, 1, self._device, remembered).height
+        return self._bytes[key]
 
     @property
     def nbytes(self) -> int:

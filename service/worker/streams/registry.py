@@ -58,7 +58,7 @@ class Engine:
         self.catalogue = LoadedModels(settings.models_dir, settings.device)
         self.streams: dict[tuple[int, str], Stream] = {}  # those used longest ago come first
         self._ledger = Ledger(self.streams)
-        self._slabs: dict[tuple[str, str | None, int, Options], Slab] = {}
+        self._slabs: dict[tuple[str, str | None, int, int, Options], Slab] = {}
         self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
         self.busy: Container[int] = ()  # partitions of jobs under way
@@ -195,10 +195,12 @@ class Engine:
             return stream.host_bytes + NEW_BYTES
         head = stream.live()
         try:
-            hypothesis_bytes = self.catalogue.hypothesis_bytes(self.catalogue.of(head))
+            regimes = head.settings.regimes
+            hypothesis_bytes = self.catalogue.hypothesis_bytes(self.catalogue.of(head), regimes)
         except ServiceError:  # a model that was removed since
             return stream.host_bytes
-        return stream.host_bytes + hypothesis_bytes * (head.settings.max_hypotheses + 1)
+        slots = head.settings.max_hypotheses + 1 + 2 * regimes
+        return stream.host_bytes + hypothesis_bytes * slots
 
     def _fetch(self, partition: int, names: list[str]) -> list[tuple[str, Stored, str | None]]:
         """Load streams; with what is wrong where a key of one is of a type it cannot have."""
@@ -290,7 +292,8 @@ class Engine:
     def slab(self, head: Head) -> Slab:
         """Slab of the streams that share this one's model and shape."""
         settings = head.settings
-        key = (settings.model, head.digest, settings.max_hypotheses, options_of(head))
+        shape = settings.max_hypotheses, settings.regimes
+        key = (settings.model, head.digest, *shape, options_of(head))
         if key not in self._slabs:
             model = self.catalogue.of(head)
             metrics.know_model(settings.model)
@@ -303,6 +306,7 @@ class Engine:
                     min(CHUNK_BYTES, self._part),
                     min(STEP_BYTES, self._part),
                     self._make_room,
+                    regimes=settings.regimes,
                 )
         return self._slabs[key]
 
@@ -382,7 +386,7 @@ class Engine:
         own = old.row(row)
         stream.leave()
         stream.slab = self.slab(head)
-        stream.row = stream.slab.add(stream.slab.resized(own, old.max_hypotheses + 1))
+        stream.row = stream.slab.add(stream.slab.resized(own, old.layout.slots))
         if head.seq:
             # Within the commit: the stored head may name a checkpoint of this very seq.
             self.commit_state(stream)

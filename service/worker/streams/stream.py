@@ -419,8 +419,14 @@ class Stream:
         self._effects += (("HSET", key, field, kept),)
 
     def checkpoint_due(self, every: int) -> bool:
-        """Whether a boundary of `every` observations was passed since the last checkpoint."""
+        """Whether a boundary of `every` observations was passed since the last checkpoint.
+
+        A memory stores a regime at the step after its end was confirmed, and a tail is replayed as
+        one after the last of them: with one, each confirmed change has a checkpoint after it.
+        """
         head = self.live()
+        if head.settings.regimes and head.track.settled >= head.checkpoint:
+            return True
         return (head.seq + self.phase) // every > (head.checkpoint + self.phase) // every
 
     def recent(self) -> tuple[dict[int, Record], dict[int, bytes]]:

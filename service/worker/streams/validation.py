@@ -21,7 +21,10 @@ from service.wire import Head, Observation, Record, StreamSettings, numbers, par
 
 REMEDY = {"model": "move it to another model by POST /v1/streams/{id}/model"}
 DELETE = "delete the stream first"
-FIXED = ("model", "warmup", "location", "scale", "classes", "order", "trend", "season", "seasonal")
+FIXED = (
+    "model", "warmup", "location", "scale", "classes", "order", "trend", "season", "seasonal",
+    "regimes",
+)  # fmt: skip
 
 
 class Dimensions(NamedTuple):
@@ -159,6 +162,7 @@ def check_prior(
     settings: StreamSettings, model: UnderlyingModel, dimensions: Dimensions
 ) -> Dimensions:
     """Raise where location and scale do not fit the model; returns what they tell of its shape."""
+    _check_regimes(settings, model)
     if settings.seasonal:
         if model.label != "real" or dimensions.y_dim not in (None, 1):
             outputs = "any number of" if dimensions.y_dim is None else dimensions.y_dim
@@ -187,6 +191,15 @@ def check_prior(
                 f"{field}: expected numbers between {least:g} and {LARGEST:g}", field=field
             )
     return dimensions
+
+
+def _check_regimes(settings: StreamSettings, model: UnderlyingModel) -> None:
+    if settings.regimes and not model.recalls:
+        raise UnfitSettings(
+            f"regimes: expected 0 for a model of kind {model.kind!r}, which remembers none, got "
+            f"{settings.regimes}",
+            field="regimes",
+        )
 
 
 def check_options(settings: StreamSettings) -> None:
