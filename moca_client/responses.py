@@ -164,6 +164,24 @@ ExcludedChange = Annotated[
 ]
 
 
+class KnownRegime(Response):
+    """Regime that the stream most probably is in: a typical one of its model, or a remembered one.
+
+    See the setting `regimes`.
+    """
+
+    name: Annotated[str | None, doc("of a typical regime of the model")] = sent(None)
+    probability: Annotated[
+        float, doc("that it is this one, over all run lengths; of an event: over its starts")
+    ] = sent(0.0)
+    id: Annotated[int | None, doc("of a remembered regime; none is used again")] = None
+    seen: Annotated[int | None, doc("how often it was seen before")] = None
+    last_seen: Annotated[
+        int | None,
+        doc("`seq` of the last observation in it, as of the last confirmed change"),
+    ] = None
+
+
 class Event(Response):
     """An event, a change or an anomaly; `start` and the `_at` fields are `seq` positions."""
 
@@ -205,6 +223,13 @@ class Event(Response):
     after: RegimeStatistics | None = sent(None)
     explanation: Why = sent(None)
     excluded: ExcludedChange = sent(False)
+    returned: Annotated[
+        KnownRegime | None,
+        doc(
+            "remembered regime that the change led back to, of streams with `regimes`; none: it is "
+            "a new one"
+        ),
+    ] = None
 
 
 Suspected = Annotated[Event | None, doc("the suspected change")]
@@ -220,16 +245,12 @@ class Season(Response):
 FoundSeason = Annotated[Season | None, doc("once a season was found; see the setting `seasonal`")]
 
 
-class TypicalRegime(Response):
-    """Typical regime of the model that the current regime most probably is one of."""
-
-    name: str
-    probability: Annotated[float, doc("that it is this one, over all run lengths")]
-
-
 Typical = Annotated[
-    TypicalRegime | None,
-    doc("only of models with typical regimes; see `regimes` of the model's version"),
+    KnownRegime | None,
+    doc(
+        "the most probable of the model's typical regimes (see `regimes` of its version), or of "
+        "those that the stream remembers (see the setting `regimes`)"
+    ),
 ]
 
 
@@ -248,6 +269,13 @@ class Answer(Response):
         doc("probability that the regime has changed since the last confirmed change"),
     ] = sent(None)
     evidence: Evidence = sent(None)
+    new_probability: Annotated[
+        float | None,
+        doc(
+            "probability of a change since the last confirmed one to a regime that is not "
+            "remembered; of streams with `regimes`"
+        ),
+    ] = None
     changepoint_probability: Annotated[
         float | None, doc("probability that this observation starts a regime")
     ] = sent(None)

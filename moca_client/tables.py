@@ -12,12 +12,12 @@ from moca_client.responses import (
     Answer,
     Event,
     Hindsight,
+    KnownRegime,
     Recorded,
     RegimeStatistics,
     Season,
     Segment,
     StreamChange,
-    TypicalRegime,
 )
 
 _SCORES = (
@@ -106,11 +106,13 @@ def _recorded_columns(rows: Sequence[Recorded]) -> Columns:
 
 
 def _regime_columns(answers: Sequence[Answer | Recorded]) -> Columns:
-    """Lay out typical regimes; no columns where there are none."""
+    """Lay out known regimes; no columns where there are none."""
     regimes = [answer.regime for answer in answers]
     if not any(regimes):
         return {}
     names = {"regime": "name", "regime_probability": "probability"}
+    if any(regime is not None and regime.id is not None for regime in regimes):
+        names["regime_id"] = "id"
     return {
         column: [None if regime is None else getattr(regime, name) for regime in regimes]
         for column, name in names.items()
@@ -246,6 +248,7 @@ def describe_season(season: Season) -> str:
     return f"every {' and '.join(map(str, season.periods))} observations"
 
 
-def describe_regime(regime: TypicalRegime) -> str:
-    """Return the name of a typical regime and its probability."""
-    return f"{regime.name} ({regime.probability:.2f})"
+def describe_regime(regime: KnownRegime) -> str:
+    """Return the name of a typical regime, or the id of a remembered one, and its probability."""
+    name = regime.name if regime.id is None else f"regime {regime.id}"
+    return f"{name} ({regime.probability:.2f})"

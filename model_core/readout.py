@@ -14,7 +14,7 @@ from model_core import regimes
 from model_core.filter import FilterState, Info, expected_hazard
 from model_core.lazy import Tensor, torch
 from model_core.stream.events import Reading
-from model_core.stream.state import RecalledRegime, TypicalRegime
+from model_core.stream.state import KnownRegime
 from model_core.transfer import to_host
 from model_core.upm.base import UnderlyingModel
 
@@ -26,10 +26,10 @@ class Readout(NamedTuple):
     start_totals: of the start that events are about, the most probable one unless the evidence has
     reached the stream's threshold. longest, shortest, coverage: where that may be, see
     `belief.likely_starts`; all 0 where it is not asked. totals, start_totals: count, sums and
-    sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes. Of a
-    filter with a memory: new_probability: of a change to a new regime since the last confirmation.
-    returned: the stored regime that began since then, if that is more probable than a new one, with
-    its share of the probability. recalled: the stored regime that the stream is in.
+    sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes, or the
+    stored one that the stream is in. Of a filter with a memory: new_probability: of a change to a
+    new regime since the last confirmation. returned: the stored regime that began since then, if
+    that is more probable than a new one, with its share of the probability.
     """
 
     log_score: float
@@ -52,10 +52,9 @@ class Readout(NamedTuple):
     coverage: float
     totals: list[float]
     start_totals: list[float]
-    regime: TypicalRegime | None = None
+    regime: KnownRegime | None = None
     new_probability: float | None = None
-    returned: RecalledRegime | None = None
-    recalled: RecalledRegime | None = None
+    returned: KnownRegime | None = None
 
     def reading(self, seq: int, time: str | None = None, quantity: bool = True) -> Reading:
         """Return what events follow; quantity: whether labels are numbers with a mean."""
@@ -177,21 +176,21 @@ def _recalled(read: Sequence[float], memory: NDArray[np.float64]) -> dict[str, A
     fresh, since, since_share, now, now_probability = read
     ids, seen, last = memory[regimes.REGIMES :].reshape(regimes.OF_EACH, -1).astype(int).tolist()
 
-    def regime(origin: float, probability: float) -> RecalledRegime | None:
+    def regime(origin: float, probability: float) -> KnownRegime | None:
         at = int(origin) - 1
-        return None if at < 0 else RecalledRegime(ids[at], probability, seen[at], last[at])
+        return None if at < 0 else KnownRegime(None, probability, ids[at], seen[at], last[at])
 
     return {
         "new_probability": fresh,
         "returned": regime(since, since_share),
-        "recalled": regime(now, now_probability),
+        "regime": regime(now, now_probability),
     }
 
 
-def typical_regimes(model: UnderlyingModel, state: FilterState) -> list[TypicalRegime]:
+def typical_regimes(model: UnderlyingModel, state: FilterState) -> list[KnownRegime]:
     """The typical regime of each stream: weights of hypotheses are those of the belief."""
     weight = state.belief.log_prob.unsqueeze(-1).exp()
     chances = (weight * model.types(state.stats).exp()).sum(1)
     best, at = to_host(list(chances.max(-1)))
     pairs = zip(at.tolist(), best.tolist(), strict=True)
-    return [TypicalRegime(model.typical[m], min(p, 1.0)) for m, p in pairs]
+    return [KnownRegime(model.typical[m], min(p, 1.0)) for m, p in pairs]

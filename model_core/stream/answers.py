@@ -15,7 +15,7 @@ from model_core.predictive import Mixture
 from model_core.stream.events import Event
 from model_core.stream.rows import Floats
 from model_core.stream.series import Taken
-from model_core.stream.state import RecalledRegime, TypicalRegime
+from model_core.stream.state import KnownRegime
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
@@ -176,13 +176,13 @@ class Answer:
         )
 
     @property
-    def regime(self) -> TypicalRegime | RecalledRegime | None:
+    def regime(self) -> KnownRegime | None:
         """The regime that the stream is in, if it is a known one.
 
         The most probable of a model's typical regimes, or of those that the stream remembers.
         """
         line = self._taken.readout
-        return None if line is None else line.regime or line.recalled
+        return None if line is None else line.regime
 
     @property
     def new_probability(self) -> float | None:
@@ -234,7 +234,7 @@ class Answer:
             "warming_up": self.warming_up,
         }
         if self.regime is not None:
-            answer["regime"] = self.regime._asdict()
+            answer["regime"] = self.regime.plain()
         if self.new_probability is not None:
             answer["new_probability"] = self.new_probability
         return answer | ({"season": {"periods": self.season}} if self.season else {})

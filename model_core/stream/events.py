@@ -15,7 +15,7 @@ from math import copysign, inf, isfinite, isnan, nan, sqrt
 from typing import Any, NamedTuple
 
 from model_core.sentences import Explanation, Moments, sentence
-from model_core.stream.state import RecalledRegime
+from model_core.stream.state import KnownRegime
 from model_core.stream_settings import ALARM_SILENCE, StreamSettings
 
 ROUNDING = 1e-12  # of a sum of squares
@@ -69,7 +69,7 @@ class Event(NamedTuple):
     start_ms: int | None = None  # else when that was accepted, since 1970
     evidence: float | None = None  # of a change, when it entered this state
     excluded: bool = False  # from learning, on request: the regime before it goes on
-    returned: RecalledRegime | None = None  # the stored regime that a change led back to
+    returned: KnownRegime | None = None  # the stored regime that a change led back to
 
     @property
     def word(self) -> str:
@@ -89,9 +89,13 @@ class Event(NamedTuple):
         """As the REST interface has it."""
         fields = self._asdict()
         del fields["previous"], fields["start_ms"]
-        for name in ("before", "after", "explanation", "returned"):
+        for name in ("before", "after", "explanation"):
             part = fields[name]
             fields[name] = part and part._asdict()
+        if self.returned is None:
+            del fields["returned"]
+        else:
+            fields["returned"] = self.returned.plain()
         return {**fields, "sentence": self.sentence}
 
     @property
@@ -107,7 +111,7 @@ def restored(fields: Sequence[Any]) -> Event:
         before=event.before and Moments(*event.before),
         after=event.after and Moments(*event.after),
         explanation=event.explanation and Explanation(*event.explanation),
-        returned=event.returned and RecalledRegime(*event.returned),
+        returned=event.returned and KnownRegime(*event.returned),
     )
 
 
@@ -170,7 +174,7 @@ class Reading(NamedTuple):
     earliest: int | None = None
     latest: int | None = None
     coverage: float | None = None
-    returned: RecalledRegime | None = None
+    returned: KnownRegime | None = None
     labelled: bool = True
 
 

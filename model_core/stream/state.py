@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class SeasonPeriods(NamedTuple):
@@ -15,23 +15,24 @@ class SeasonPeriods(NamedTuple):
     since: int
 
 
-class TypicalRegime(NamedTuple):
-    """The most probable typical regime that the current regime is one of."""
+class KnownRegime(NamedTuple):
+    """A known regime that the stream is in, or was in: a typical one of its model, or a stored one.
 
-    name: str
-    probability: float
-
-
-class RecalledRegime(NamedTuple):
-    """A stored regime: its id, how probable it is, and how often and when it was seen before.
-
-    last_seen: position of the last observation in it, as of the last confirmed change.
+    name: of a typical regime. id, seen, last_seen: of one that the stream remembers, how often it
+    was seen before, and the position of the last observation in it, as of the last confirmed
+    change.
     """
 
-    id: int
+    name: str | None
     probability: float
-    seen: int
-    last_seen: int
+    id: int | None = None
+    seen: int | None = None
+    last_seen: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As the REST interface has it."""
+        fields = self._asdict()
+        return {k: v for k, v in fields.items() if v is not None or k in ("name", "probability")}
 
 
 class StatedMoments(NamedTuple):

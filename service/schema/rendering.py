@@ -22,6 +22,7 @@ from moca_client.responses import (
     Glance,
     Hindsight,
     Incident,
+    KnownRegime,
     MostProbable,
     Mover,
     Predictive,
@@ -36,7 +37,6 @@ from moca_client.responses import (
     StreamChange,
     StreamEvent,
     StreamSummary,
-    TypicalRegime,
     ValuesAround,
 )
 from moca_client.stream_settings import StreamSettings
@@ -67,10 +67,11 @@ def event(stored: wire.Event | None) -> Event | None:
         before=stored.before and RegimeStatistics(*stored.before),
         after=stored.after and RegimeStatistics(*stored.after),
         explanation=stored.explanation and Explanation(*stored.explanation),
+        returned=regime(stored.returned),
     )
 
 
-_RENDERED = {"start_time", "start_arrived", "before", "after", "explanation"}
+_RENDERED = {"start_time", "start_arrived", "before", "after", "explanation", "returned"}
 _PLAIN = [name for name in Event.__struct_fields__ if name not in _RENDERED]
 
 
@@ -229,6 +230,7 @@ def _answer(stream: str, model: str, stored: wire.StoredAnswer, duplicate: bool)
         provisional=stored.provisional,
         season=season(stored.season),
         regime=regime(stored.regime),
+        new_probability=stored.new_probability,
     )
 
 
@@ -266,9 +268,9 @@ def season(stored: wire.SeasonPeriods | None) -> Season | None:
     return Season(stored.periods) if stored is not None and stored.periods else None
 
 
-def regime(stored: wire.TypicalRegime | None) -> TypicalRegime | None:
-    """Return the typical regime of a stream, where its model has any."""
-    return None if stored is None else TypicalRegime(stored.name, stored.probability)
+def regime(stored: wire.KnownRegime | None) -> KnownRegime | None:
+    """Return the regime that a stream is in, if it is a known one."""
+    return None if stored is None else KnownRegime(*stored)
 
 
 def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:

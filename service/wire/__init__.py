@@ -14,7 +14,7 @@ from zlib import crc32
 import msgspec
 
 from model_core.stream.events import Event
-from model_core.stream.state import SeasonPeriods, TypicalRegime
+from model_core.stream.state import KnownRegime, SeasonPeriods
 from model_core.stream_settings import StreamSettings
 from service.wire.answers import (
     LEVELS,
@@ -113,7 +113,7 @@ __all__ = [
     "READ_ONLY",
     "BACKGROUND",
     "Record",
-    "TypicalRegime",
+    "KnownRegime",
     "RunLength",
     "SegmentHistory",
     "SetBelief",

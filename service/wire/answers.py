@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from moca_client.responses import Component
 from model_core.stream.events import Event
-from model_core.stream.state import SeasonPeriods, TypicalRegime
+from model_core.stream.state import KnownRegime, SeasonPeriods
 
 LEVELS = (0.05, 0.5, 0.95)  # of the usual quantiles
 
@@ -98,7 +98,8 @@ class StoredAnswer(Struct, array_like=True, tag=1, gc=False):
     components: list[Component] | None = None
     provisional: bool = False
     season: SeasonPeriods | None = None
-    regime: TypicalRegime | None = None
+    regime: KnownRegime | None = None
+    new_probability: float | None = None
 
 
 class Answers(Struct, array_like=True, gc=False):

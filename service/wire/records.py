@@ -10,7 +10,7 @@ from msgspec import NODEFAULT, Struct, convert
 from msgspec.structs import replace
 
 from model_core.stream.events import Track, Watch
-from model_core.stream.state import SeasonPeriods, StatedMoments, TypicalRegime
+from model_core.stream.state import KnownRegime, SeasonPeriods, StatedMoments
 from model_core.stream_settings import CONFIRMATION, DEFAULTS, TABLE, Hazard, StreamSettings
 from service.wire.answers import Answers
 from service.wire.commands import Label, Observation
@@ -83,7 +83,7 @@ class Position(Struct, array_like=True, gc=False, kw_only=True):
     # last number of each output, None where it had none
     last_label: list[float | None] | None = None
     last_time: float | None = None  # of the last observation that had one; seconds since 1970
-    regime: TypicalRegime | None = (
+    regime: KnownRegime | None = (
         None  # after the last observation; None: the model has no typical ones
     )
     pace: Pace | None = None  # None: the rule is its own, or the service has no rate of alarms
@@ -223,9 +223,10 @@ class Record(Struct, array_like=True, gc=False):
     belief_override: list[tuple[int, float]] | None = None  # made just before this one
     anomaly: float | None = None
     offset: float = 0.0  # season that the filter's label is less of
-    regime: TypicalRegime | None = None
+    regime: KnownRegime | None = None
     accepted_ms: int | None = None  # when it was accepted, where it has no time
     excluded: Excluded | None = None
+    new_probability: float | None = None  # of a change to a regime that is not remembered
 
     @property
     def posted(self) -> Label:

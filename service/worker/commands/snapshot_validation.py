@@ -22,11 +22,11 @@ from service.settings import Settings
 from service.wire import (
     Event,
     Head,
+    KnownRegime,
     Observation,
     PendingSettings,
     Record,
     SeasonPeriods,
-    TypicalRegime,
     timestamps,
 )
 from service.wire.snapshot import BadSnapshot, StreamSnapshot
@@ -207,9 +207,11 @@ def _check_record(record: Record) -> None:
     _check_time(record.time)
 
 
-def _check_regime(stated: TypicalRegime | None) -> None:
+def _check_regime(stated: KnownRegime | None) -> None:
     if stated is not None:
         _range("regime: probability", stated.probability, 0, 1)
+        for field in ("id", "seen", "last_seen"):
+            _range(f"regime: {field}", getattr(stated, field) or 0, 0, MOST)
 
 
 def _check_override(stated: list[tuple[int, float]] | None, seq: int) -> None:

@@ -134,6 +134,7 @@ def of_record(record: Record, line: Readout | None) -> StoredAnswer:
             line.map_run_length, line.mean_run_length, line.hypotheses, line.pruned_mass
         ),
         regime=record.regime,
+        new_probability=record.new_probability,
     )
 
 
@@ -168,6 +169,7 @@ def read(record: Record, line: Readout, anomaly: float) -> None:
     record.previous_start = line.born_previous_start
     record.anomaly = _number(anomaly)
     record.regime = line.regime
+    record.new_probability = line.new_probability
 
 
 def describe(record: Record, predictive: Predictive) -> None:

@@ -10,11 +10,11 @@ from service.schema import rendering
 from service.wire import (
     Event,
     Head,
+    KnownRegime,
     Pace,
     SeasonPeriods,
     StoredHindsight,
     StreamSettings,
-    TypicalRegime,
 )
 from tests.stored import record
 
@@ -107,7 +107,7 @@ def test_the_summary_of_a_new_stream_and_of_one_with_observations():
         seq=10, warm=True, map_run_length=1,
         track=Track(event=Event(3, "suspected", 8, suspected_at=9)),
         log_score_sum=-6.0, scored=4, season=SeasonPeriods([24, 168], 600),
-        regime=TypicalRegime("idle", 0.75), pace=Pace(0.0, True, 5, per_day=500.0),
+        regime=KnownRegime("idle", 0.75), pace=Pace(0.0, True, 5, per_day=500.0),
     )  # fmt: skip
     answer = shown(rendering.summary("a", state))
     expected = {"observations_per_day": 500.0, "false_alarm_every": 10_000.0, "days": 20.0}

@@ -62,6 +62,7 @@ def agree(close, detector, answers, seen, tolerance=EXACT):
                 close(ours[name], served[name], tolerance, at)
         assert ours.get("season") == served.get("season"), at
         close(ours.get("regime"), served.get("regime"), tolerance, at)
+        close(ours.get("new_probability"), served.get("new_probability"), tolerance, at)
         event = served["event"]
         if event is not None:  # the detector has no clock
             assert event.pop("start_arrived") == (event.pop("start_time") is not None)
@@ -129,6 +130,8 @@ def test_a_label_that_is_refused_at_the_end_of_its_list(detect, monkeypatch):
 
 SETTINGS = [
     {"model": "averaged"},
+    {"model": "averaged", "regimes": 4},
+    {"model": "gaussian", "regimes": 8, "max_hypotheses": 12},
     {"model": "gaussian", "anomaly_alarm": 0.97},
     {"model": "poisson"},
     {"model": "exponential"},

@@ -15,6 +15,7 @@ from service.wire import (
     Delete,
     Event,
     Import,
+    KnownRegime,
     Move,
     Observation,
     Observe,
@@ -23,7 +24,6 @@ from service.wire import (
     RunLength,
     SeasonPeriods,
     SettingsChange,
-    TypicalRegime,
     WhatIf,
     snapshot,
 )
@@ -186,7 +186,7 @@ IMPOSSIBLE = {
             SeasonPeriods([24], 81),
             SeasonPeriods([24], -1),
         ],
-        "regime": [TypicalRegime("a", 1.5), TypicalRegime("a", -0.1), TypicalRegime("a", NAN)],
+        "regime": [KnownRegime("a", 1.5), KnownRegime("a", -0.1), KnownRegime("a", NAN)],
     },
     "head.track": {
         "confirmed_start": [HUGE, -HUGE, 81],
@@ -206,7 +206,7 @@ IMPOSSIBLE = {
         "changepoint": [7.0, NAN],
         "hazard": [9.0, (), (NAN,), {"mean": 0.0, "shape": 0.0}],
         "outlier_rate": [5.0, NAN],
-        "regime": [TypicalRegime("a", 1.5), TypicalRegime("a", NAN)],
+        "regime": [KnownRegime("a", 1.5), KnownRegime("a", NAN)],
         "offset": [NAN, INF, 1e300],
         "belief_override": OVERRIDES,
     },
