@@ -156,6 +156,7 @@ class AsyncClient:
         stream: str,
         observations: Observed,
         *,
+        detail: calls.Detail = ...,
         belief: bool = ...,
         components: bool = ...,
         quantiles: Sequence[float] | None = ...,
@@ -168,6 +169,7 @@ class AsyncClient:
         stream: str,
         observations: Sequence[Observed],
         *,
+        detail: calls.Detail = ...,
         belief: bool = ...,
         components: bool = ...,
         quantiles: Sequence[float] | None = ...,
@@ -179,6 +181,7 @@ class AsyncClient:
         stream: str,
         observations: Observed | Sequence[Observed],
         *,
+        detail: calls.Detail = "summary",
         belief: bool = False,
         components: bool = False,
         quantiles: Sequence[float] | None = None,
@@ -189,10 +192,11 @@ class AsyncClient:
         An array or a column of a frame is a list, too: of labels, or of rows of several outputs.
 
         The same `key` and body sent again have no second effect; by default a new key is made,
-        so only this call's own retries are recognised. `belief`, `components`: answers carry the
-        whole belief, the mixture itself. `quantiles`: levels to answer.
+        so only this call's own retries are recognised. `detail="full"`: answers also have log
+        score, variance and run length. `belief`, `components`: they carry the whole belief, the
+        mixture itself. `quantiles`: levels to answer.
         """
-        options = calls.AnswerOptions(belief, components, quantiles)
+        options = calls.AnswerOptions(detail, belief, components, quantiles)
         if bodies.is_list(observations):
             return await self.call(calls.observe_list(stream, observations, options, key))
         return await self.call(calls.observe_one(stream, observations, options, key))
@@ -201,6 +205,7 @@ class AsyncClient:
         self,
         items: Iterable[Mapping[str, Any]],
         *,
+        detail: calls.Detail = "summary",
         belief: bool = False,
         components: bool = False,
         quantiles: Sequence[float] | None = None,
@@ -209,7 +214,7 @@ class AsyncClient:
 
         The result has an answer or a Problem at each item's place; it does not raise for items.
         """
-        options = calls.AnswerOptions(belief, components, quantiles)
+        options = calls.AnswerOptions(detail, belief, components, quantiles)
         return await self.run(plans.observe_many(bodies.items(items), options, self._core.policy))
 
     async def observe_frame(
@@ -221,6 +226,7 @@ class AsyncClient:
         y: str | Sequence[str] | None = None,
         x: str | Sequence[str] | None = None,
         time: str | None = None,
+        detail: calls.Detail = "summary",
         belief: bool = False,
         batch: int = 1000,
     ) -> Answers:
@@ -233,7 +239,8 @@ class AsyncClient:
         from moca_client.frames import Source, observe_frame
 
         source = Source(frame, stream, by, y, x, time, batch)
-        return await self.run(observe_frame(source, belief))
+        options = calls.AnswerOptions(detail, belief)
+        return await self.run(observe_frame(source, options))
 
     async def observe_table(
         self,
@@ -244,6 +251,7 @@ class AsyncClient:
         y: str | Sequence[str] | None = None,
         x: str | Sequence[str] | None = None,
         time: str | None = None,
+        detail: calls.Detail = "summary",
         batch: int = 1000,
     ) -> Any:
         """Post the rows of a frame as `observe_frame`; return the answers as a frame alone.
@@ -253,7 +261,8 @@ class AsyncClient:
         from moca_client.frames import Source, observe_table
 
         source = Source(frame, stream, by, y, x, time, batch)
-        return await self.run(observe_table(source))
+        options = calls.AnswerOptions(detail)
+        return await self.run(observe_table(source, options))
 
     # --- reads -------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -16,6 +16,7 @@ from moca_client.errors import InvalidRequest, Problem, UnexpectedAnswer, proble
 from moca_client.retry import Call, Repeat, Request
 
 JSON = {"Content-Type": "application/json"}
+Detail = Literal["summary", "full"]  # of answers to observations
 Match = str | Sequence[str]  # selectors of streams by tags: of any of them
 T = TypeVar("T")
 
@@ -160,6 +161,7 @@ def delete_stream(stream: str) -> Call[None]:
 class AnswerOptions(NamedTuple):
     """Optional parts of the answers to observations."""
 
+    detail: Detail = "summary"
     belief: bool = False
     components: bool = False
     quantiles: Sequence[float] | None = None
@@ -167,8 +169,13 @@ class AnswerOptions(NamedTuple):
     def params(self) -> list[tuple[str, str]]:
         """Query parameters."""
         levels = None if self.quantiles is None else ",".join(map(str, self.quantiles))
-        named = {"belief": self.belief or None, "components": self.components or None}
-        return query_params({**named, "quantiles": levels})
+        named = {
+            "detail": None if self.detail == "summary" else self.detail,
+            "belief": self.belief or None,
+            "components": self.components or None,
+            "quantiles": levels,
+        }
+        return query_params(named)
 
 
 def observe_one(
@@ -190,12 +197,13 @@ def observe_list(
 
 
 def observe_columns(
-    stream: str, observations: Iterable[Observed], key: str | None
+    stream: str, observations: Iterable[Observed], options: AnswerOptions, key: str | None
 ) -> Call[dict[str, list[Any]]]:
     """Post a list of observations in order; the answers by columns."""
     body = bodies.observations(observations)
     path = path_of(stream, "/observations")
-    return _change("POST", path, body, _columns, Repeat.KEYED, key, [("format", "columns")])
+    params = [("format", "columns"), *options.params()]
+    return _change("POST", path, body, _columns, Repeat.KEYED, key, params)
 
 
 def observe_many(

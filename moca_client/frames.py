@@ -34,15 +34,17 @@ P = TypeVar("P")  # answers to a request
 class Answers(list[Answer]):
     """Answers in order. `backend` is the library of the frame that was observed.
 
-    by: its column with the names of the streams; None: it was of one stream.
+    by: its column with the names of the streams; None: it was of one stream. full: whether answers
+    have details; None: as they show.
     """
 
     backend: str | None = None
     by: str | None = None
+    full: bool | None = None
 
     def to_frame(self, backend: str | None = None) -> Any:
         """Return a row for each answer, in the library of the frame that was observed."""
-        columns = columns_of(self, Answer)
+        columns = columns_of(self, Answer, self.full)
         if self.by is not None:
             names: Columns = {self.by: [answer.stream for answer in self]}
             columns = names | columns | names  # the first column, in place of one of the answers'
@@ -117,10 +119,9 @@ class Source(NamedTuple):
     batch: int
 
 
-def observe_frame(source: Source, belief: bool) -> Calls[Answers]:
+def observe_frame(source: Source, options: calls.AnswerOptions) -> Calls[Answers]:
     """Post a frame's rows; answers one by one, in the order of the rows."""
     source, columns, backend = _checked(source)
-    options = calls.AnswerOptions(belief)
 
     def post(stream: str, observations: list[dict[str, Any]]) -> Call[list[Answer]]:
         return calls.observe_list(stream, observations, options, None)
@@ -133,17 +134,18 @@ def observe_frame(source: Source, belief: bool) -> Calls[Answers]:
         answers = Answers(answer for _, answer in sorted(pairs, key=itemgetter(0)))
         answers.backend = backend
         answers.by = source.by
+        answers.full = options.detail == "full"
         return answers
 
     return (yield from _posted(source, columns, post, applied, kept))
 
 
-def observe_table(source: Source) -> Calls[Any]:
+def observe_table(source: Source, options: calls.AnswerOptions) -> Calls[Any]:
     """Post a frame's rows; the answers by columns, as a frame, in the order of the rows."""
     source, columns, backend = _checked(source)
 
     def post(stream: str, observations: list[dict[str, Any]]) -> Call[Columns]:
-        return calls.observe_columns(stream, observations, None)
+        return calls.observe_columns(stream, observations, options, None)
 
     def applied(error: ClientError) -> Columns:
         return (isinstance(error, Problem) and error.document.get("answers")) or {}

@@ -234,7 +234,7 @@ def columns_of(replayed: Replayed) -> dict[str, list[Any]]:
         columns[name] = [x[place] for x in (series.x or [])[:rows]]
     for place, name in enumerate(series.y_names):
         columns[name] = [None if y is None else y[place] for y in series.y[:rows]]
-    columns.update(answer_columns(answers))
+    columns.update(answer_columns(answers, full=True))
     return columns
 
 
@@ -351,7 +351,7 @@ def post_rows(
     observations = replayed.series.observations(start, start + batch)
     where = f"rows {start + 1} to {start + len(observations)}"
     try:
-        answers = client.observe(replayed.stream, observations, belief=belief)
+        answers = client.observe(replayed.stream, observations, detail="full", belief=belief)
     except ClientError as error:
         replayed.add(getattr(error, "answers", []))  # of the rows before the one that is refused
         raise ReplayError(f"{where}: {error}") from error

@@ -39,12 +39,18 @@ Evidence = Annotated[
 NextSeq = Annotated[int, doc("position of the next observation")]
 
 
+DETAIL = "only with `?detail=full`"
+
+
 class Predictive(Struct):
     """Predictive distribution of a label. Numeric labels have mean, variance and quantiles."""
 
     # Defaults are sent, for a variance that is null: members of the other kind are ABSENT.
     mean: list[float | None] | None = None
-    variance: Annotated[list[list[float | None]] | None, doc("null if it does not exist")] = None
+    variance: Annotated[
+        list[list[float | None]] | None,
+        doc(f"null if it does not exist; of answers to observations {DETAIL}"),
+    ] = None
     quantiles: dict[str, list[float | None]] | None = None
     probabilities: Annotated[list[float] | None, doc("by class")] = None
 
@@ -263,7 +269,6 @@ class Answer(Response):
     predictive: Annotated[
         Predictive | None, doc("predictive distribution before the label was seen")
     ] = sent(None)
-    log_score: Annotated[float | None, doc("log predictive density of the label")] = sent(None)
     changed_probability: Annotated[
         float | None,
         doc("probability that the regime has changed since the last confirmed change"),
@@ -276,12 +281,7 @@ class Answer(Response):
             "remembered; of streams with `regimes`"
         ),
     ] = None
-    changepoint_probability: Annotated[
-        float | None, doc("probability that this observation starts a regime")
-    ] = sent(None)
-    recent_change_probability: float | None = sent(None)
     anomaly: Anomaly = sent(None)
-    run_length: RunLengthSummary | None = sent(None)
     event: Annotated[
         Event | None, doc("the changepoint event whose state this observation changed")
     ] = sent(None)
@@ -298,6 +298,14 @@ class Answer(Response):
     )
     season: FoundSeason = None
     regime: Typical = None
+    log_score: Annotated[float | None, doc(f"log predictive density of the label; {DETAIL}")] = None
+    changepoint_probability: Annotated[
+        float | None, doc(f"probability that this observation starts a regime; {DETAIL}")
+    ] = None
+    recent_change_probability: Annotated[
+        float | None, doc(f"probability that one of the last 5 observations started one; {DETAIL}")
+    ] = None
+    run_length: Annotated[RunLengthSummary | None, doc(f"{DETAIL} or `?belief=true`")] = None
 
 
 class Ingested(Response):

@@ -153,6 +153,7 @@ class Client:
         stream: str,
         observations: Observed,
         *,
+        detail: calls.Detail = ...,
         belief: bool = ...,
         components: bool = ...,
         quantiles: Sequence[float] | None = ...,
@@ -165,6 +166,7 @@ class Client:
         stream: str,
         observations: Sequence[Observed],
         *,
+        detail: calls.Detail = ...,
         belief: bool = ...,
         components: bool = ...,
         quantiles: Sequence[float] | None = ...,
@@ -176,6 +178,7 @@ class Client:
         stream: str,
         observations: Observed | Sequence[Observed],
         *,
+        detail: calls.Detail = "summary",
         belief: bool = False,
         components: bool = False,
         quantiles: Sequence[float] | None = None,
@@ -186,10 +189,11 @@ class Client:
         An array or a column of a frame is a list, too: of labels, or of rows of several outputs.
 
         The same `key` and body sent again have no second effect; by default a new key is made,
-        so only this call's own retries are recognised. `belief`, `components`: answers carry the
-        whole belief, the mixture itself. `quantiles`: levels to answer.
+        so only this call's own retries are recognised. `detail="full"`: answers also have log
+        score, variance and run length. `belief`, `components`: they carry the whole belief, the
+        mixture itself. `quantiles`: levels to answer.
         """
-        options = calls.AnswerOptions(belief, components, quantiles)
+        options = calls.AnswerOptions(detail, belief, components, quantiles)
         if bodies.is_list(observations):
             return self.call(calls.observe_list(stream, observations, options, key))
         return self.call(calls.observe_one(stream, observations, options, key))
@@ -198,6 +202,7 @@ class Client:
         self,
         items: Iterable[Mapping[str, Any]],
         *,
+        detail: calls.Detail = "summary",
         belief: bool = False,
         components: bool = False,
         quantiles: Sequence[float] | None = None,
@@ -206,7 +211,7 @@ class Client:
 
         The result has an answer or a Problem at each item's place; it does not raise for items.
         """
-        options = calls.AnswerOptions(belief, components, quantiles)
+        options = calls.AnswerOptions(detail, belief, components, quantiles)
         return self.run(plans.observe_many(bodies.items(items), options, self._core.policy))
 
     def observe_frame(
@@ -218,6 +223,7 @@ class Client:
         y: str | Sequence[str] | None = None,
         x: str | Sequence[str] | None = None,
         time: str | None = None,
+        detail: calls.Detail = "summary",
         belief: bool = False,
         batch: int = 1000,
     ) -> Answers:
@@ -230,7 +236,8 @@ class Client:
         from moca_client.frames import Source, observe_frame
 
         source = Source(frame, stream, by, y, x, time, batch)
-        return self.run(observe_frame(source, belief))
+        options = calls.AnswerOptions(detail, belief)
+        return self.run(observe_frame(source, options))
 
     def observe_table(
         self,
@@ -241,6 +248,7 @@ class Client:
         y: str | Sequence[str] | None = None,
         x: str | Sequence[str] | None = None,
         time: str | None = None,
+        detail: calls.Detail = "summary",
         batch: int = 1000,
     ) -> Any:
         """Post the rows of a frame as `observe_frame`; return the answers as a frame alone.
@@ -250,7 +258,8 @@ class Client:
         from moca_client.frames import Source, observe_table
 
         source = Source(frame, stream, by, y, x, time, batch)
-        return self.run(observe_table(source))
+        options = calls.AnswerOptions(detail)
+        return self.run(observe_table(source, options))
 
     # --- reads -------------------------------------------------------------------------------
 

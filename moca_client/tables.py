@@ -20,14 +20,8 @@ from moca_client.responses import (
     StreamChange,
 )
 
-_SCORES = (
-    "log_score",
-    "changed_probability",
-    "evidence",
-    "changepoint_probability",
-    "recent_change_probability",
-    "anomaly",
-)
+_SCORES = ("changed_probability", "evidence", "anomaly")
+_DETAILS = ("log_score", "changepoint_probability", "recent_change_probability")
 _CHANGE = (
     "stream",
     "model",
@@ -59,10 +53,13 @@ _VECTORS = ("size", "before_mean", "before_sd", "after_mean", "after_sd")
 Columns = dict[str, list[Any]]
 
 
-def columns_of(rows: Sequence[Any], kind: type) -> Columns:
-    """Lay out answers, a history's observations, changes or events, which are of one kind."""
+def columns_of(rows: Sequence[Any], kind: type, full: bool | None = None) -> Columns:
+    """Lay out answers, a history's observations, changes or events, which are of one kind.
+
+    full: as of `answer_columns`.
+    """
     if issubclass(kind, Answer):
-        return _members(rows, ("seq", "time")) | answer_columns(rows)
+        return _members(rows, ("seq", "time")) | answer_columns(rows, full)
     if issubclass(kind, Recorded):
         return _recorded_columns(rows)
     if issubclass(kind, StreamChange):
@@ -73,14 +70,14 @@ def columns_of(rows: Sequence[Any], kind: type) -> Columns:
     return columns | _turned([_explained(event) for event in rows], _EXPLAINED)
 
 
-def answer_columns(answers: Sequence[Answer]) -> Columns:
-    """Lay out what was answered, without what was posted."""
-    columns = _predictive_columns(answers) | _members(answers, _SCORES)
-    for name in ("map", "mean", "hypotheses", "pruned_mass"):
-        title = name if name in {"hypotheses", "pruned_mass"} else f"run_length_{name}"
-        columns[title] = [
-            None if a.run_length is None else getattr(a.run_length, name) for a in answers
-        ]
+def answer_columns(answers: Sequence[Answer], full: bool | None = None) -> Columns:
+    """Lay out what was answered, without what was posted.
+
+    full: whether answers have details; None: whether any of these has.
+    """
+    if full is None:
+        full = any(map(_is_full, answers))
+    columns = _predictive_columns(answers, full) | _members(answers, _SCORES)
     for name in ("id", "state", "start"):
         columns[f"event_{name}"] = [
             None if a.event is None else getattr(a.event, name) for a in answers
@@ -90,7 +87,22 @@ def answer_columns(answers: Sequence[Answer]) -> Columns:
     ]
     columns |= _regime_columns(answers)
     columns["warming_up"] = [answer.warming_up for answer in answers]
+    if not full:
+        return columns
+    columns |= _members(answers, _DETAILS)
+    for name in ("map", "mean", "hypotheses", "pruned_mass"):
+        title = name if name in {"hypotheses", "pruned_mass"} else f"run_length_{name}"
+        columns[title] = [
+            None if a.run_length is None else getattr(a.run_length, name) for a in answers
+        ]
     return columns
+
+
+def _is_full(answer: Answer) -> bool:
+    """Whether an answer has details; in the warm-up it may have none of them."""
+    if answer.log_score is not None or answer.run_length is not None:
+        return True
+    return answer.predictive is not None and answer.predictive.variance is not None
 
 
 def _recorded_columns(rows: Sequence[Recorded]) -> Columns:
@@ -98,7 +110,7 @@ def _recorded_columns(rows: Sequence[Recorded]) -> Columns:
     if any(row.x for row in rows):
         columns |= _spread("x", [row.x for row in rows])
     columns |= _spread("y", [row.y for row in rows])
-    columns |= _predictive_columns(rows) | _members(rows, _SCORES)
+    columns |= _predictive_columns(rows) | _members(rows, (*_SCORES, *_DETAILS))
     columns["run_length_map"] = [
         None if row.run_length is None else row.run_length.map for row in rows
     ]
@@ -119,10 +131,11 @@ def _regime_columns(answers: Sequence[Answer | Recorded]) -> Columns:
     }
 
 
-def _predictive_columns(answers: Sequence[Answer | Recorded]) -> Columns:
+def _predictive_columns(answers: Sequence[Answer | Recorded], full: bool = True) -> Columns:
     """Lay out predictive distributions; those of several dimensions get numbered columns.
 
-    Those of many streams may be of classes, of numbers and of vectors: each has its own cells.
+    full: with variances. Those of many streams may be of classes, of numbers and of vectors: each
+    has its own cells.
     """
     predictives = [answer.predictive for answer in answers]
     present = [p for p in predictives if p is not None]
@@ -133,9 +146,10 @@ def _predictive_columns(answers: Sequence[Answer | Recorded]) -> Columns:
     for place in range(dimensions):
         suffix = str(place + 1) if dimensions > 1 else ""
         columns["mean" + suffix] = [_at(None if p is None else p.mean, place) for p in predictives]
-        columns["variance" + suffix] = [
-            _at(_at(None if p is None else p.variance, place), place) for p in predictives
-        ]
+        if full:
+            columns["variance" + suffix] = [
+                _at(_at(None if p is None else p.variance, place), place) for p in predictives
+            ]
         for level in levels:
             columns[f"quantile_{level}{'_' + suffix if suffix else ''}"] = [
                 _at(None if p is None else (p.quantiles or {}).get(level), place)

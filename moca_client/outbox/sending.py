@@ -258,11 +258,8 @@ class Sender:
                     return None
                 answer.predictive = record.predictive
                 answer.time = record.time
-                answer.log_score = record.log_score
                 answer.changed_probability = record.changed_probability
                 answer.evidence = record.evidence
-                answer.changepoint_probability = record.changepoint_probability
-                answer.recent_change_probability = record.recent_change_probability
                 answer.anomaly = record.anomaly
                 answer.regime = record.regime
                 return answer

@@ -32,17 +32,21 @@ Document = Mapping[str, Any]  # a problem document
 # --- answers --------------------------------------------------------------------------------------
 
 
-def answer_columns(answers: Sequence[Answer]) -> Columns:
-    """Lay out answers; those of what is rarely so only where it is."""
+def answer_columns(answers: Sequence[Answer], full: bool) -> Columns:
+    """Lay out answers, with details where `full`; those of what is rarely so only where it is."""
     rare: Columns = {
         "duplicate": [answer.duplicate for answer in answers],
         "provisional": [answer.provisional for answer in answers],
     }
-    return columns_of(answers, Answer) | {n: cells for n, cells in rare.items() if any(cells)}
+    rare = {name: cells for name, cells in rare.items() if any(cells)}
+    return columns_of(answers, Answer, full) | rare
 
 
-def item_columns(items: Sequence[Answer | Document]) -> Columns:
-    """Lay out answers to items of many streams, and why others were refused."""
+def item_columns(items: Sequence[Answer | Document], full: bool) -> Columns:
+    """Lay out answers to items of many streams, and why others were refused.
+
+    full: whether answers have details.
+    """
     streams: list[str | None] = []
     statuses: list[int] = []
     problems: list[tuple[str, str] | None] = []
@@ -64,7 +68,7 @@ def item_columns(items: Sequence[Answer | Document]) -> Columns:
     if any(problems):
         columns["problem"] = [problem and problem[0] for problem in problems]
         columns["detail"] = [problem and problem[1] for problem in problems]
-    return columns | answer_columns(answers)
+    return columns | answer_columns(answers, full)
 
 
 def rendered(columns: Columns, form: str) -> bytes:

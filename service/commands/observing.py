@@ -42,8 +42,8 @@ from service.commands.options import fail
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 FILE_BATCH = 500
 MISSING = frozenset({"null", "none", "nan", "na"})  # labels, or outputs, in words
-_LINE = "{:>8}  {:>12}  {:>10}  {:>10}  {:>9}  {:>8}  {}"
-_HEAD = _LINE.format("seq", "expected", "log score", "changed", "evidence", "anomaly", "event")
+_LINE = "{:>8}  {:>12}  {:>10}  {:>9}  {:>8}  {}"
+_HEAD = _LINE.format("seq", "expected", "changed", "evidence", "anomaly", "event")
 
 
 class Kind(StrEnum):
@@ -85,7 +85,7 @@ def observe(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Post observations and print one answer per line.
+    """Post observations and print one answer per line; with --json all of it.
 
     Safe to retry: each line is applied exactly once.
     """
@@ -102,7 +102,7 @@ def observe(
     with connected(url, api_key, retry_for) as client:
         headed = as_json
         while some := list(islice(observations, size)):
-            for answer in client.observe(stream, some):
+            for answer in client.observe(stream, some, detail="full" if as_json else "summary"):
                 if not headed:
                     typer.echo(_HEAD)
                     headed = True
@@ -275,13 +275,12 @@ def _tell(answer: Answer, as_json: bool) -> None:
     expected = "" if predictive is None else number(predictive.mean or predictive.probabilities)
     event = "" if answer.event is None else _event(answer.event)
     note = "warming up" if answer.warming_up else event
-    score = number(answer.log_score)
     changed = number(answer.changed_probability)
     evidence = number(answer.evidence, 3)
     if answer.regime is not None:
         note = f"{note}  regime {describe_regime(answer.regime)}".strip()
     strange = number(answer.anomaly, 5)
-    line = _LINE.format(answer.seq, expected, score, changed, evidence, strange, note)
+    line = _LINE.format(answer.seq, expected, changed, evidence, strange, note)
     typer.echo(line.rstrip())
 
 

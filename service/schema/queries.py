@@ -39,6 +39,11 @@ AROUND = "adds `around`: the values of so many observations on both sides of a s
 class ObserveQuery(Form):
     """Query of a post of observations."""
 
+    detail: Literal["summary", "full"] = Field(
+        "summary",
+        description="`full`: answers also have `log_score`, the variance of `predictive`, "
+        "`changepoint_probability`, `recent_change_probability` and `run_length`",
+    )
     belief: bool = Field(False, description="whether answers include the full run-length belief")
     components: bool = Field(False, description="whether answers include the mixture components")
     quantiles: (

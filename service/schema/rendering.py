@@ -142,77 +142,65 @@ def answers(command: wire.Observe, outcome: wire.Outcome) -> Iterator[Answer]:
     at = 0  # in the command
     for part in stored.parts:
         if isinstance(part, wire.StoredAnswer):
-            yield _answer(command.stream, stored.model, part, outcome.duplicate)
+            yield _answer(command.stream, stored, part, outcome.duplicate)
             at += 1
             continue
-        for seq, numbers in enumerate(part.numbers(), part.first):
-            time = command.observations[at].time
-            yield _quiet(command.stream, stored.model, seq, time, numbers, outcome.duplicate)
+        for seq, numbers in enumerate(part.numbers(stored.full), part.first):
+            answer = _quiet(command.stream, stored.model, seq, numbers)
+            answer.time = command.observations[at].time
+            answer.duplicate = outcome.duplicate
+            yield answer
             at += 1
 
 
 LOWER, MEDIAN, UPPER = map(str, wire.LEVELS)
 
 
-def _quiet(
-    stream: str, model: str, seq: int, time: str | None, numbers: tuple[Any, ...], duplicate: bool
-) -> Answer:
+def _quiet(stream: str, model: str, seq: int, numbers: tuple[Any, ...]) -> Answer:
     """Return the answer to a quiet observation; numbers: of `QuietNumbers`."""
-    (
-        mean,
-        variance,
-        lower,
-        median,
-        upper,
-        log_score,
-        changed_probability,
-        evidence,
-        changepoint_probability,
-        recent_change_probability,
-        anomaly,
-        map_run_length,
-        mean_run_length,
-        hypotheses,
-        pruned_mass,
-    ) = numbers
-    return Answer(
+    mean, lower, median, upper, changed_probability, evidence, anomaly, *details = numbers
+    predictive = Predictive(
+        [mean], ABSENT, {LOWER: [lower], MEDIAN: [median], UPPER: [upper]}, ABSENT
+    )
+    answer = Answer(
         stream=stream,
         seq=seq,
         model=model,
-        predictive=Predictive(
-            [mean],
-            [[variance]] if isfinite(variance) else None,
-            {LOWER: [lower], MEDIAN: [median], UPPER: [upper]},
-            ABSENT,
-        ),
-        log_score=None if isnan(log_score) else log_score,
+        predictive=predictive,
         changed_probability=changed_probability,
         evidence=evidence,
-        changepoint_probability=changepoint_probability,
-        recent_change_probability=recent_change_probability,
         anomaly=None if isnan(anomaly) else anomaly,
-        run_length=RunLengthSummary(
-            int(map_run_length), mean_run_length, None, int(hypotheses), pruned_mass
-        ),
         event=None,
         warming_up=False,
-        duplicate=duplicate,
-        time=time,
+        duplicate=False,
     )
+    if details:
+        variance, log_score, starts, recent, most_probable, average, hypotheses, pruned = details
+        predictive.variance = [[variance]] if isfinite(variance) else None
+        answer.log_score = None if isnan(log_score) else log_score
+        answer.changepoint_probability = starts
+        answer.recent_change_probability = recent
+        answer.run_length = RunLengthSummary(
+            int(most_probable), average, None, int(hypotheses), pruned
+        )
+    return answer
 
 
-def _answer(stream: str, model: str, stored: wire.StoredAnswer, duplicate: bool) -> Answer:
+def _answer(
+    stream: str, answers: wire.Answers, stored: wire.StoredAnswer, duplicate: bool
+) -> Answer:
     predictive = None
     if stored.probabilities is not None:
         predictive = of_classes(stored.probabilities)
     elif stored.mean is not None:
-        predictive = of_numbers(stored.mean, stored.variance, stored.quantiles)
+        variance = stored.variance if answers.full else ABSENT
+        predictive = of_numbers(stored.mean, variance, stored.quantiles)
     own = stored.run_length
     belief = None if stored.belief is None else BeliefColumns(*stored.belief)
     return Answer(
         stream=stream,
         seq=stored.seq,
-        model=model,
+        model=answers.model,
         predictive=predictive,
         log_score=stored.log_score,
         changed_probability=stored.changed_probability,
@@ -223,7 +211,7 @@ def _answer(stream: str, model: str, stored: wire.StoredAnswer, duplicate: bool)
         run_length=own
         and RunLengthSummary(own.map, own.mean, None, own.hypotheses, own.pruned_mass, belief),
         event=event(stored.event),
-        warming_up=own is None,
+        warming_up=stored.warming_up,
         duplicate=duplicate,
         components=stored.components,
         time=stored.time,

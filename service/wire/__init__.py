@@ -151,7 +151,7 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 14  # of all that the store and backups hold; one of another format is refused
+FORMAT = 15  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from math import nan
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -22,27 +23,34 @@ LEVELS = (0.05, 0.5, 0.95)  # of the usual quantiles
 class QuietNumbers(NamedTuple):
     """Numbers of a quiet observation, in the order in which they are stored; nan: has none.
 
-    Of a label that is one number. variance: inf where it does not exist.
+    Of a label that is one number. Those from `variance` on are details.
     """
 
     mean: float
-    variance: float
     lower: float  # quantiles at LEVELS
     median: float
     upper: float
-    log_score: float
     changed_probability: float
     evidence: float
-    changepoint_probability: float
-    recent_change_probability: float
     anomaly: float
-    map_run_length: float
-    mean_run_length: float
-    hypotheses: float
-    pruned_mass: float
+    variance: float = nan  # inf where it does not exist
+    log_score: float = nan
+    changepoint_probability: float = nan
+    recent_change_probability: float = nan
+    map_run_length: float = nan
+    mean_run_length: float = nan
+    hypotheses: float = nan
+    pruned_mass: float = nan
 
 
-QUIET_ROW = struct.Struct(f"<{len(QuietNumbers._fields)}d")
+SUMMARY_NUMBERS = QuietNumbers._fields.index("variance")
+_summary = struct.Struct(f"<{SUMMARY_NUMBERS}d")
+_full = struct.Struct(f"<{len(QuietNumbers._fields)}d")
+
+
+def quiet_row(full: bool) -> struct.Struct:
+    """Return the form of a row; full: with details."""
+    return _full if full else _summary
 
 
 class QuietAnswers(Struct, array_like=True, tag=0, gc=False):
@@ -51,15 +59,19 @@ class QuietAnswers(Struct, array_like=True, tag=0, gc=False):
     first: int  # seq
     rows: bytes  # `QuietNumbers` of each
 
-    def numbers(self) -> Iterator[tuple[Any, ...]]:
-        """Return the `QuietNumbers` of each observation, as plain tuples."""
-        return QUIET_ROW.iter_unpack(self.rows)
+    def numbers(self, full: bool) -> Iterator[tuple[Any, ...]]:
+        """Return the `QuietNumbers` of each observation, as plain tuples; full: with details."""
+        return quiet_row(full).iter_unpack(self.rows)
 
 
 class QuietRows(Struct, array_like=True, gc=False):
-    """Answers to one such observation of each of several streams, of one model."""
+    """Answers to one such observation of each of several streams, of one model.
+
+    full: as of `Answers`.
+    """
 
     model: str
+    full: bool
     firsts: list[int]  # seq of each
     rows: bytes  # `QuietNumbers` of each
 
@@ -82,6 +94,7 @@ class StoredAnswer(Struct, array_like=True, tag=1, gc=False):
 
     seq: int
     time: str | None = None
+    warming_up: bool = False
     mean: list[float] | None = None
     variance: list[list[float]] | None = None
     quantiles: dict[str, list[float]] | None = None
@@ -92,7 +105,7 @@ class StoredAnswer(Struct, array_like=True, tag=1, gc=False):
     changepoint_probability: float | None = None
     recent_change_probability: float | None = None
     anomaly: float | None = None
-    run_length: BeliefSummary | None = None  # None: while warming up
+    run_length: BeliefSummary | None = None
     belief: tuple[list[int], list[float]] | None = None
     event: Event | None = None
     components: list[Component] | None = None
@@ -103,7 +116,11 @@ class StoredAnswer(Struct, array_like=True, tag=1, gc=False):
 
 
 class Answers(Struct, array_like=True, gc=False):
-    """Answers to the observations of one command that were applied, in order."""
+    """Answers to the observations of one command that were applied, in order.
+
+    full: with the details that were asked for when they were made.
+    """
 
     model: str
+    full: bool
     parts: list[QuietAnswers | StoredAnswer]

@@ -33,6 +33,7 @@ class Observe(Struct, tag="observe", omit_defaults=True, gc=False):
     digest: str | None = None  # of the whole request's body
     first: int = 0  # position of this part within the request's list
     seq: int | None = None  # expected position of the first observation
+    full: bool = False  # answers carry details
     belief: bool = False  # answers carry the whole run-length belief
     components: bool = False  # answers carry the mixture itself
     quantiles: list[float] | None = None  # levels to answer; None: the usual ones
@@ -64,6 +65,7 @@ class ObserveMany(Struct, tag="observe_many", omit_defaults=True, gc=False):
     keys: list[str | None] | None = None  # idempotency keys, of each row
     digests: list[str | None] | None = None  # of what has these keys
     settings: list[dict[str, Any]] | None = None  # of each row's stream, if this makes it
+    full: bool = False
     belief: bool = False
     components: bool = False
     quantiles: list[float] | None = None

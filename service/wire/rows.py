@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from service.wire.answers import QUIET_ROW, Answers, QuietAnswers
+from service.wire.answers import Answers, QuietAnswers, quiet_row
 from service.wire.commands import Command, Ingest, Observation, Observe, ObserveMany, Outcome
 
 T = TypeVar("T")
@@ -37,6 +37,7 @@ def pack(commands: Sequence[Observe]) -> ObserveMany:
         _unless_empty([command.key for command in commands]),
         _unless_empty([command.digest for command in commands]),
         [command.settings for command in commands if isinstance(command, Ingest)] or None,
+        first.full,
         first.belief,
         first.components,
         first.quantiles,
@@ -66,7 +67,7 @@ def row_of(command: ObserveMany, row: int, observations: list[Observation]) -> O
     key = None if command.keys is None else command.keys[row]
     digest = None if command.digests is None else command.digests[row]
     seq = None if command.seqs is None else command.seqs[row]
-    options = (command.belief, command.components, command.quantiles)
+    options = (command.full, command.belief, command.components, command.quantiles)
     if command.settings is None:
         return Observe(stream, observations, key, digest, 0, seq, *options)
     settings = command.settings[row]
@@ -86,13 +87,13 @@ def outcomes_of(outcome: Outcome) -> list[Outcome]:
         body = (outcome.status, outcome.body, outcome.answers, outcome.duplicate)
         places = range(outcome.row, outcome.row + outcome.rows)
         return [Outcome(number, *body, row) for row in places]
-    size = QUIET_ROW.size
+    size = quiet_row(quiet.full).size
     parts = [
         QuietAnswers(first, quiet.rows[i * size : (i + 1) * size])
         for i, first in enumerate(quiet.firsts)
     ]
     return [
-        Outcome(number, 200, [], Answers(quiet.model, [part]), row=row)
+        Outcome(number, 200, [], Answers(quiet.model, quiet.full, [part]), row=row)
         for row, part in enumerate(parts, outcome.row)
     ]
 

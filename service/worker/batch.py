@@ -145,7 +145,7 @@ class CommandBatch:
         """Apply rows of streams of one slab; what is not quiet of them becomes a task."""
         for (rows, row), run, entered in self._advance(slab, group):
             if entered.applied == len(run.seen):
-                rows.answers[row] = Answers(run.rest.model, [*entered.answers])
+                rows.answers[row] = Answers(run.rest.model, run.full, [*entered.answers])
                 self._remember_row(rows, row, run.stream)
             else:
                 self._wake(rows, row, run, entered)
@@ -169,7 +169,7 @@ class CommandBatch:
             key = command.keys[row]
             if key is not None and key_field(key) in stream.remembered:
                 return None
-        run = quiet.run_of(stream, seen, rows.envelope)
+        run = quiet.run_of(stream, seen, rows.envelope, command.full)
         return run if run is not None and len(run.seen) == len(seen) else None
 
     def _remember_row(self, rows: RowsTask, row: int, stream: Stream) -> None:
@@ -236,7 +236,7 @@ class CommandBatch:
         if len(command.observations) > 1 and alarm_period.followed(stream.live(), task.envelope):
             return None  # the period is fixed after all of them
         coming = command.observations[at:] if at else command.observations
-        run = quiet.run_of(stream, coming, task.envelope)
+        run = quiet.run_of(stream, coming, task.envelope, command.full)
         if run is None or at or command.key is None:
             return run
         field = key_field(command.key, command.first)

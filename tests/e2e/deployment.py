@@ -194,7 +194,7 @@ class Load:
         headers = {"Idempotency-Key": f"k{at}"} if self.retry else {}
         while True:
             try:
-                path = f"/v1/streams/load-{i}/observations"
+                path = f"/v1/streams/load-{i}/observations?detail=full"
                 response = await client.post(path, json={"y": y}, headers=headers)
             except httpx.TransportError as error:
                 if not self.retry:
@@ -229,7 +229,9 @@ def check_as_uninterrupted(url: str, load: Load) -> None:
     with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         for i in range(streams):
             body = [{"y": float(y)} for y in load.labels[i]]
-            answers = client.post(f"/v1/streams/calm-{i}/observations", json=body).json()
+            answers = client.post(
+                f"/v1/streams/calm-{i}/observations?detail=full", json=body
+            ).json()
             for at, answer in enumerate(answers):
                 close(load.answers[i, at]["log_score"], answer["log_score"])
             mine = client.get(f"/v1/streams/load-{i}/run-length").json()

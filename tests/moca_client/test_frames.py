@@ -70,7 +70,7 @@ def test_rows_are_posted_and_answers_come_back_as_the_same_kind(library):
     frame = frame_of(
         library, {"time": WHEN, "y": [1.5, None, 3.0], "x1": [1, 2, 3], "x2": [0.5] * 3}
     )
-    answers = observed(service, frame, batch=2)
+    answers = observed(service, frame, batch=2, detail="full")
     assert service.posted == [
         {"y": 1.5, "x": [1.0, 0.5], "time": "2024-01-01T00:00:00Z"},
         {"y": None, "x": [2.0, 0.5], "time": "2024-01-02T00:00:00Z"},
@@ -243,7 +243,7 @@ def test_history_and_changepoints(library):
     assert column(back, "before_count") == [5, None]
     assert column(back, "kind") == ["change", "change"]
     assert column(to_frame(Changepoints("s", 0), name), "start") == []
-    assert column(Answers().to_frame(name), "log_score") == []
+    assert column(Answers().to_frame(name), "anomaly") == []
 
 
 def test_changes_of_streams_with_different_outputs(library):

@@ -60,8 +60,8 @@ def _parameters(member: Any) -> list[inspect.Parameter]:
 def _course(url: str) -> dict[str, Any]:
     with Client(url) as client:
         client.put_stream("half-sync", SETTINGS)
-        answers = [client.observe("half-sync", y) for y in LABELS[:30]]
-        answers += client.observe("half-sync", LABELS[30:])
+        answers = [client.observe("half-sync", y, detail="full") for y in LABELS[:30]]
+        answers += client.observe("half-sync", LABELS[30:], detail="full")
         changes = client.changepoints("half-sync")
     return _summary(answers, changes)
 
@@ -69,8 +69,8 @@ def _course(url: str) -> dict[str, Any]:
 async def _acourse(url: str) -> dict[str, Any]:
     async with AsyncClient(url) as client:
         await client.put_stream("half-async", SETTINGS)
-        answers = [await client.observe("half-async", y) for y in LABELS[:30]]
-        answers += await client.observe("half-async", LABELS[30:])
+        answers = [await client.observe("half-async", y, detail="full") for y in LABELS[:30]]
+        answers += await client.observe("half-async", LABELS[30:], detail="full")
         changes = await client.changepoints("half-async")
     return _summary(answers, changes)
 

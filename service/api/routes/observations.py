@@ -84,7 +84,7 @@ async def observe(request: Request) -> Response:
     (answer,) = rendering.answers(template, outcome)
     if layout == "objects":
         return json_response(_encode(answer))
-    return await _table(context, partial(tables.answer_columns, [answer]), layout)
+    return await _table(context, partial(tables.answer_columns, [answer], template.full), layout)
 
 
 @raw
@@ -103,7 +103,7 @@ async def observe_many(request: Request) -> Response:
     items = await parse_body(context, partial(context.observation_parser.items, lines=lines), body)
     results = await Bulk(context, items, template).run()
     if layout != "objects":
-        return await _table(context, partial(tables.item_columns, results), layout)
+        return await _table(context, partial(tables.item_columns, results, template.full), layout)
     rendered = await _rendered(results)
     if lines:
         return ListResponse(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
@@ -116,7 +116,12 @@ def _asked(request: Request) -> tuple[wire.Observe, str]:
     if form.format == "arrow":
         tables.pyarrow()  # what was applied could not be answered without it
     command = wire.Observe(
-        "", [], belief=form.belief, components=form.components, quantiles=form.quantiles
+        "",
+        [],
+        full=form.detail == "full",
+        belief=form.belief,
+        components=form.components,
+        quantiles=form.quantiles,
     )
     return command, form.format
 
@@ -149,10 +154,11 @@ async def _rendered(results: Sequence[Answer | Document]) -> list[bytes]:
 class ListAnswers:
     """Answers to a list of observations, in the layout that was asked for."""
 
-    def __init__(self, context: Context, layout: str) -> None:
+    def __init__(self, context: Context, layout: str, full: bool) -> None:
         self.count = 0
         self._context = context
         self._layout = layout
+        self._full = full
         self._answers: list[Answer] = []  # for columns
         self._rendered: list[bytes] = []  # for objects
 
@@ -169,7 +175,7 @@ class ListAnswers:
         """Return the response for a list that was applied."""
         if self._layout == "objects":
             return ListResponse(self._rendered)
-        columns = partial(tables.answer_columns, self._answers)
+        columns = partial(tables.answer_columns, self._answers, self._full)
         return await _table(self._context, columns, self._layout)
 
     async def stopped(
@@ -178,7 +184,7 @@ class ListAnswers:
         """Return the response for a list applied in part: the answers so far, and the error."""
         document["applied"] = self.count
         if self._layout != "objects":
-            columns = partial(tables.answer_columns, self._answers)
+            columns = partial(tables.answer_columns, self._answers, self._full)
             document["answers"] = await apart(self._context.thread, columns)
             return Rendered(_encode(document), status, PROBLEM_JSON, headers)
         before = _encode(document)[:-1] + b',"answers":['
@@ -189,7 +195,7 @@ async def _observe_list(
     context: Context, template: wire.Observe, form: Observations, size: int, layout: str
 ) -> Response:
     """Apply a list in parts of `size`, in order; not atomic."""
-    answers = ListAnswers(context, layout)
+    answers = ListAnswers(context, layout, template.full)
     patience = context.gateway.patience()
     for first in range(0, len(form.observations), size):
         part = form.observations[first : first + size]
@@ -305,6 +311,7 @@ class Bulk:
             key=first.key,
             digest=digest(wire.encode(first.observation)) if first.key is not None else None,
             seq=first.seq,
+            full=template.full,
             belief=template.belief,
             components=template.components,
             quantiles=template.quantiles,

@@ -23,11 +23,13 @@ from model_core.stream.predictives import SummaryRow
 from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped
 from model_core.stream_settings import Hazard
 from service.wire import LEVELS, Envelope, Observation, QuietAnswers, Record, StoredAnswer
-from service.wire.answers import QUIET_ROW
+from service.wire.answers import SUMMARY_NUMBERS
 from service.worker.filtering.pipeline import advance_head, measure
 from service.worker.streams import answers, calibration_metrics, step_inputs
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import plain_number
+
+NOTHING = np.empty((0, 0))
 
 
 class Rest(NamedTuple):
@@ -48,12 +50,16 @@ class Rest(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Plain numbers that come to a stream at rest, before `until`; envelope: of their command."""
+    """Plain numbers that come to a stream at rest, before `until`.
+
+    envelope: of their command. full: whether answers have details.
+    """
 
     stream: Stream
     rest: Rest
     seen: Sequence[Observation]
     envelope: Envelope
+    full: bool
 
 
 class Entered(NamedTuple):
@@ -106,7 +112,9 @@ def plain(seen: Observation) -> bool:
     return seen.elapsed is None and seen.changepoint is None and not seen.pending
 
 
-def run_of(stream: Stream, seen: Sequence[Observation], envelope: Envelope) -> Run | None:
+def run_of(
+    stream: Stream, seen: Sequence[Observation], envelope: Envelope, full: bool
+) -> Run | None:
     """The first of these observations, as far as the stream is at rest, and they are plain."""
     rest = stream.rest
     if rest is None:
@@ -118,7 +126,7 @@ def run_of(stream: Stream, seen: Sequence[Observation], envelope: Envelope) -> R
         return None
     if len(seen) > 1:
         seen = seen[: int(min(left, AT_ONCE))]
-    return Run(stream, rest, seen, envelope) if all(map(plain, seen)) else None
+    return Run(stream, rest, seen, envelope, full) if all(map(plain, seen)) else None
 
 
 def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:
@@ -139,7 +147,7 @@ def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:
         at = end
     assert stepped.predicted is not None
     described: Iterator[Predictive] = iter(())
-    rows = b""
+    rows = NOTHING
     chosen = [i for own in quiet for i in own]
     if chosen:
         model = runs[0].rest.model
@@ -162,16 +170,16 @@ def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:
                 if own:
                     _stepped(slab, [run._replace(seen=run.seen[: len(own)])])
         first = run.stream.live().seq
-        end = place + QUIET_ROW.size * len(own)
-        given: list[QuietAnswers | StoredAnswer] = [QuietAnswers(first, rows[place:end])]
-        place = end
+        numbers = rows[place : place + len(own), : None if run.full else SUMMARY_NUMBERS]
+        given: list[QuietAnswers | StoredAnswer] = [QuietAnswers(first, numbers.tobytes())]
+        place += len(own)
         records = [
             _enter(run, seen, lines[i], anomalies[i], predictive)
             for seen, i, predictive in zip(run.seen, own, described)  # noqa: B905  # to its end
         ]
         if not first or slab.model.typical:  # no change before the first; typical regimes by name
             pairs = zip(records, own, strict=True)
-            given = [answers.of_record(record, lines[i]) for record, i in pairs]
+            given = [answers.of_record(record, lines[i], run.full) for record, i in pairs]
         entered.append(Entered(len(own), given, step))
     return entered
 

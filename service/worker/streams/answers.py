@@ -21,25 +21,14 @@ from model_core.stream.slab import Stepped
 from model_core.summary import Floats, Summary
 from service.schema.rendering import of_classes, of_numbers
 from service.wire import LEVELS, BeliefSummary, Observe, Record, StoredAnswer
+from service.wire.answers import SUMMARY_NUMBERS, QuietNumbers
 from service.worker.streams import calibration_metrics
 
 WAITING_BYTES = 256 << 20  # of predictives that wait to be summarised together
 KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
 # Columns of a readout that quiet answers have, in their order.
-_READ = [
-    list(NUMBERS).index(name)
-    for name in (
-        "log_score",
-        "changed_probability",
-        "evidence",
-        "changepoint_probability",
-        "recent_change_probability",
-        "map_run_length",
-        "mean_run_length",
-        "hypotheses",
-        "pruned_mass",
-    )
-]
+_SUMMARY = [list(NUMBERS).index(name) for name in ("changed_probability", "evidence")]
+_DETAILS = [list(NUMBERS).index(name) for name in QuietNumbers._fields[SUMMARY_NUMBERS + 1 :]]
 
 
 class PendingAnswer(msgspec.Struct, gc=False):
@@ -96,13 +85,15 @@ class PendingAnswer(msgspec.Struct, gc=False):
 
     def stored(self) -> StoredAnswer:
         """Return it as the API is sent it."""
-        answer = of_record(self.record, self.readout)
+        request = self.request
+        full = request is not None and request.full
+        answer = of_record(self.record, self.readout, full, request is not None and request.belief)
         answer.components = self.components
         answer.provisional = self.provisional
         described: Any = self.predictive  # None among its numbers is for clients alone
         if described is not None and described.probabilities is ABSENT:
             answer.mean = described.mean
-            answer.variance = described.variance
+            answer.variance = described.variance if full else None
             answer.quantiles = described.quantiles
         elif described is not None:
             answer.probabilities = described.probabilities
@@ -113,32 +104,40 @@ class PendingAnswer(msgspec.Struct, gc=False):
         return answer
 
 
-def of_record(record: Record, line: Readout | None) -> StoredAnswer:
-    """Return the answer that a record keeps; line: what was read off the belief after it."""
-    return StoredAnswer(
+def of_record(
+    record: Record, line: Readout | None, full: bool, belief: bool = False
+) -> StoredAnswer:
+    """Return the answer that a record keeps.
+
+    line: what was read off the belief after it; None: while warming up. full: with details.
+    belief: with the summary of the belief, which is one of these.
+    """
+    answer = StoredAnswer(
         record.seq,
         record.time,
+        line is None,
         record.mean,
-        record.variance,
-        record.quantiles,
-        record.probabilities,
-        record.log_score,
-        record.changed_probability,
-        record.evidence,
-        record.changepoint_probability,
-        record.recent_change_probability,
-        record.anomaly,
-        None
-        if line is None
-        else BeliefSummary(
-            line.map_run_length, line.mean_run_length, line.hypotheses, line.pruned_mass
-        ),
+        quantiles=record.quantiles,
+        probabilities=record.probabilities,
+        changed_probability=record.changed_probability,
+        evidence=record.evidence,
+        anomaly=record.anomaly,
         regime=record.regime,
         new_probability=record.new_probability,
     )
+    if full:
+        answer.variance = record.variance
+        answer.log_score = record.log_score
+        answer.changepoint_probability = record.changepoint_probability
+        answer.recent_change_probability = record.recent_change_probability
+    if line is not None and (full or belief):
+        answer.run_length = BeliefSummary(
+            line.map_run_length, line.mean_run_length, line.hypotheses, line.pruned_mass
+        )
+    return answer
 
 
-def quiet_rows(predicted: Summary, stepped: Stepped, chosen: list[int]) -> bytes:
+def quiet_rows(predicted: Summary, stepped: Stepped, chosen: list[int]) -> Floats:
     """Return the `QuietNumbers` of some rows of a step, whose labels are single numbers.
 
     predicted: of these rows.
@@ -147,15 +146,15 @@ def quiet_rows(predicted: Summary, stepped: Stepped, chosen: list[int]) -> bytes
     return np.concatenate(
         (
             predicted.mean,
-            predicted.covariance[:, 0],
             np.maximum.accumulate(predicted.quantiles, 1)[:, :, 0],
-            table[:, _READ[:5]],
+            table[:, _SUMMARY],
             stepped.anomaly[chosen, None],
-            table[:, _READ[5:]],
+            predicted.covariance[:, 0],
+            table[:, _DETAILS],
         ),
         1,
         dtype="<f8",
-    ).tobytes()
+    )
 
 
 def read(record: Record, line: Readout, anomaly: float) -> None:

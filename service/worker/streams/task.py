@@ -29,7 +29,7 @@ from service.wire import (
     StoredAnswer,
     rows,
 )
-from service.wire.answers import QUIET_ROW
+from service.wire.answers import quiet_row
 from service.worker.streams.answers import PendingAnswer
 
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
@@ -133,7 +133,8 @@ class CommandTask:
             parts = [
                 part.stored() if isinstance(part, PendingAnswer) else part for part in self.parts
             ]
-            self.answers = Answers(self.model, parts)
+            full = isinstance(self.command, Observe) and self.command.full
+            self.answers = Answers(self.model, full, parts)
         if self.refusal is not None:
             if isinstance(self.command, Observe):
                 self.refusal.extra["applied"] = self.applied
@@ -261,15 +262,16 @@ def _join(outcomes: list[Outcome], outcome: Outcome) -> None:
 def _join_quiet(outcomes: list[Outcome], outcome: Outcome) -> None:
     """Add the outcome of a quiet row, to the last one where both have one observation."""
     assert outcome.answers is not None
+    model = outcome.answers.model
+    full = outcome.answers.full
     first, *others = outcome.answers.parts
-    if others or not isinstance(first, QuietAnswers) or len(first.rows) != QUIET_ROW.size:
+    if others or not isinstance(first, QuietAnswers) or len(first.rows) != quiet_row(full).size:
         outcomes.append(outcome)
         return
-    model = outcome.answers.model
     quiet = outcomes[-1].quiet if outcomes else None
     if quiet is None or quiet.model != model or len(quiet.rows) >= OUTCOME_BYTES:
         outcome.answers = None
-        outcome.quiet = QuietRows(model, [first.first], first.rows)
+        outcome.quiet = QuietRows(model, full, [first.first], first.rows)
         outcomes.append(outcome)
     else:
         quiet.firsts.append(first.first)

@@ -39,7 +39,7 @@ from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
 from service.store.streams import head_fields
 from service.wire import rows
-from service.wire.answers import QUIET_ROW, QuietNumbers
+from service.wire.answers import quiet_row
 from service.worker.results import Answered, Results
 from tests.clusters import running_valkey
 from tests.stored import blob, record
@@ -164,7 +164,7 @@ class FakeWorker:
             raise DimensionMismatch("y: does not fit", applied=0)
         if head is None:
             head, effects = self._create(partition, stream, {})
-        outcome = wire.Outcome(0, 200, [], wire.Answers(head.settings.model, []))
+        outcome = wire.Outcome(0, 200, [], wire.Answers(head.settings.model, command.full, []))
         parts = outcome.answers.parts
         for observation in command.observations:
             if observation.y == BAD_LABEL:
@@ -237,14 +237,14 @@ def singles(envelope):
 def answer(command, seq, observation):
     """The answer to an observation, whose forecast is its own label."""
     if command.belief or not isinstance(observation.y, float):
-        mean = wire.numbers(observation.y)
-        found = wire.StoredAnswer(seq, observation.time, mean, None, {})
-        found.run_length = wire.BeliefSummary(seq, float(seq), 1, 0.0)
-        found.belief = ([seq], [1.0]) if command.belief else None
+        found = wire.StoredAnswer(seq, observation.time, mean=wire.numbers(observation.y))
+        found.quantiles = {}
+        if command.belief:
+            found.run_length = wire.BeliefSummary(seq, float(seq), 1, 0.0)
+            found.belief = ([seq], [1.0])
         return found
-    numbers = [0.0] * len(QuietNumbers._fields)
-    numbers[0] = observation.y
-    return wire.QuietAnswers(seq, QUIET_ROW.pack(*numbers))
+    row = quiet_row(command.full)
+    return wire.QuietAnswers(seq, row.pack(observation.y, *[0.0] * (row.size // 8 - 1)))
 
 
 def make_key(redis_url, name, *scopes, **extra):

@@ -47,12 +47,28 @@ async def test_everything_of_an_observation_reaches_the_worker_and_is_answered_a
     assert (seen.y, seen.x, seen.time) == ([1.0, 2.5], [0.5], sent["time"])
     assert (seen.elapsed, seen.changepoint, seen.pending) == (2.0, 0.25, False)
     assert (await api.post(POST, json={"y": None})).json()["seq"] == 1
-    assert "belief" not in (await api.post(POST, json={})).json()["run_length"]
+    assert "run_length" not in (await api.post(POST, json={})).json()
     longest = {"Idempotency-Key": "!~" * 100}
     assert (await api.post(POST, json={}, headers=longest)).is_success
     headers = {"Content-Type": "application/json; charset=utf-8"}
     twice = await api.post(POST, content=b'{"y": 1, "y": 2}', headers=headers)
     assert twice.json()["predictive"]["mean"] == [2.0]
+
+
+@pytest.mark.parametrize("path", [POST, MANY])
+async def test_answers_are_small_unless_details_are_asked_for(api, path):
+    seen = [{"stream": "s", "y": 1.5}, {"stream": "s", "y": [1.5]}]
+    seen = seen if path == MANY else [{"y": each["y"]} for each in seen]
+    small = {"stream", "seq", "model", "predictive", "changed_probability", "evidence", "anomaly"}
+    small |= {"event", "warming_up", "duplicate"} | ({"status"} if path == MANY else set())
+    for answer in (await api.post(path, json=seen)).json():
+        assert answer.keys() == small
+        assert answer["predictive"].keys() == {"mean", "quantiles"}
+    full, _ = (await api.post(path, params={"detail": "full"}, json=seen)).json()
+    assert full.keys() - small == {
+        "log_score", "changepoint_probability", "recent_change_probability", "run_length",
+    }  # fmt: skip
+    assert full["predictive"].keys() == {"mean", "variance", "quantiles"}
 
 
 async def test_a_null_in_a_label_is_a_missing_output(api, worker):
@@ -169,7 +185,7 @@ async def test_items_are_answered_in_order_and_in_the_form_they_came_in(api):
         ]
         seqs = [answer["seq"] for answer in answers if answer["stream"] == "s0"]
         assert seqs == list(range(8 * first, 8 * first + 8))
-        assert ("belief" in answers[0]["run_length"]) == (first == 0)
+        assert ("run_length" in answers[0]) == (first == 0)
     assert (await api.post(MANY, json=[])).json() == []
     assert (await api.post(MANY, content=b"\n\n", headers=LINES)).content == b""
 

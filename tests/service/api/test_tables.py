@@ -61,6 +61,21 @@ async def test_answers_of_many_streams_by_columns_with_what_was_refused(api, wor
     assert not {"problem", "detail"} & fine.json().keys()
 
 
+@pytest.mark.parametrize("path", [POST, MANY])
+async def test_columns_have_details_where_they_are_asked_for(api, worker, path):
+    items = [{"stream": "s", "y": 1}] if path == MANY else [{"y": 1}]
+    details = {
+        "variance", "log_score", "changepoint_probability", "recent_change_probability",
+        "run_length_map", "run_length_mean", "hypotheses", "pruned_mass",
+    }  # fmt: skip
+    asked = {"params": {"format": "columns"}, "json": items}
+    assert not details & (await api.post(path, **asked)).json().keys()
+    asked["params"]["detail"] = "full"
+    full = (await api.post(path, **asked)).json()
+    assert details <= full.keys()
+    assert {len(full[name]) for name in details} == {1}
+
+
 async def test_a_list_that_stops_has_its_answers_by_columns(api, worker):
     posted = [{"y": 1}, {"y": 2}, {"y": BAD_LABEL}]
     for layout in ("columns", "arrow"):  # a problem is JSON in any case

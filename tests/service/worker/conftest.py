@@ -38,8 +38,16 @@ NOW_MS = int(time.time() * 1000)  # of all benches: records have it
 STAGED = "0123"  # token of a snapshot to import
 
 
+# Details that an answer leaves out where it has none.
+DETAILS = ("log_score", "changepoint_probability", "recent_change_probability", "run_length")
+NOTHING = dict.fromkeys(DETAILS)
+
+
 class Rendered(NamedTuple):
-    """An outcome as the API answers it: JSON of each answer, and last of a refusal."""
+    """An outcome as the API answers it: JSON of each answer, and last of a refusal.
+
+    Details that are left out are null.
+    """
 
     number: int
     status: int
@@ -51,7 +59,9 @@ def rendered(command, outcome):
     """An outcome as the API answers it."""
     # What a backup brought with it is of no command here.
     answers = [] if command is None else rendering.answers(command, outcome)
-    body = [*map(msgspec.json.encode, answers), *outcome.body]
+    nothing = NOTHING if outcome.answers is not None and outcome.answers.full else {}
+    body = [msgspec.json.encode(nothing | msgspec.to_builtins(answer)) for answer in answers]
+    body += outcome.body
     return Rendered(outcome.number, outcome.status, body, outcome)
 
 
@@ -68,6 +78,7 @@ class Bench:
         self.numbers, self.batches = 0, Counter()
         self.now_ms = NOW_MS
         self.default_model = "gaussian"
+        self.full = True  # answers have their details
         self.quiet_days = None
         self.planned = None  # windows of the calendar that are in force
         self._script = Script("append")
@@ -125,6 +136,9 @@ class Bench:
 
     def append(self, *commands, deadline_ms=0):
         """Append the commands of one partition as one entry; returns their numbers."""
+        for command in commands:
+            if isinstance(command, Observe | ObserveMany):
+                command.full = self.full
         first = commands[0]
         name = first.streams[0] if isinstance(first, ObserveMany) else first.stream
         partition = self.partition(name)

@@ -1,5 +1,6 @@
 """Quiet observations, entered as columns, beside the same entered one by one."""
 
+import json
 import random
 
 import pytest
@@ -123,6 +124,40 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length):
     assert after_crash[0] == one_by_one[0]
     for part in ("records", "anomalies", "feed"):
         assert after_crash[1][part] == one_by_one[1][part]
+
+
+DETAILS = ("log_score", "changepoint_probability", "recent_change_probability", "run_length")
+
+
+@pytest.mark.parametrize("quiet_ones", [True, False])
+def test_a_summary_is_the_full_answer_without_its_details(make_bench, monkeypatch, quiet_ones):
+    if not quiet_ones:
+        monkeypatch.setattr(quiet, "rest_of", lambda stream: None)
+    full = make_bench(partitions=1)
+    small = make_bench(db=1, partitions=1)
+    small.full = False
+    seen = [*series(0)]
+    answers = full.observe("a", seen, part=20)
+    for answer in answers:
+        for name in DETAILS:
+            del answer[name]
+        if answer["predictive"] is not None:
+            del answer["predictive"]["variance"]
+    assert any(answer["event"] for answer in answers)
+    assert small.observe("a", seen, part=20) == answers
+
+
+def test_a_repeat_is_rendered_as_the_first(bench):
+    for name, first in (("a", True), ("b", False)):
+        keyed = Observe(name, [*series(0)][:40], key="k", digest="d")
+        bodies = []
+        for full in (first, not first):
+            bench.full = full
+            (outcome,) = bench.send(keyed)
+            bodies.append([json.loads(body) for body in outcome.body])
+        once, again = bodies
+        assert again == [{**answer, "duplicate": True} for answer in once]
+        assert ("log_score" in again[-1]) == first
 
 
 OTHERS = [
