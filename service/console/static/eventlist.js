@@ -170,7 +170,11 @@ export class EventList {
     const cells = [
       badge(standing(event)),
       [begun, h("span", { class: "note block" }, timeAt(event.start))],
-      [sentenceParts(event), h("span", { class: "note block" }, wordsOf(event).more)],
+      [
+        sentenceParts(event),
+        h("span", { class: "note block" }, wordsOf(event).more),
+        event.excluded ? h("span", { class: "note block" }, "Excluded from learning.") : null,
+      ],
       event.coverage ? `${count(event.earliest)} to ${count(event.latest)}` : "–",
       at(event.confirmed_at),
       strange ? "–" : h("span", { class: "buttons" }, this.buttons(event, "list-")),
@@ -197,7 +201,25 @@ export class EventList {
         },
         event.verdict === change ? `✓ ${word}` : word,
       );
-    return [button(true, "Real change"), button(false, "No change")];
+    return [button(true, "Real change"), button(false, "No change"), event.state === "confirmed" ? this.exclusion(event, place) : null];
+  }
+
+  /** Whether what followed a change was not normal: the regime before it goes on. @param {any} event @param {string} place */
+  exclusion(event, place) {
+    const excluded = !event.excluded;
+    const done = `event ${event.id}: ${excluded ? "excluded from learning" : "counts again"}`;
+    return h(
+      "button",
+      {
+        type: "button",
+        "data-focus": `${place}exclude-${event.id}`,
+        "aria-pressed": String(event.excluded),
+        "aria-label": `Not normal: event ${event.id}, ${event.sentence}`,
+        title: "Exclude from learning what followed, up to the next change: the regime before goes on",
+        click: () => this.say("POST", "/exclusions", { event: event.id, excluded }, done),
+      },
+      event.excluded ? "✓ Not normal" : "Not normal",
+    );
   }
 
   /** @param {string} method @param {string} path @param {any} body @param {string} done */

@@ -1,8 +1,8 @@
 // The page of an incident: its members on one axis, what they share, what is outside, how it came to light.
 
-import { get } from "./api.js";
+import { get, send } from "./api.js";
 import { intervalOf, keyOf, timeAt, unitOf, wordsOf } from "./changerow.js";
-import { fill, h, svg, table } from "./dom.js";
+import { announce, fill, h, svg, table } from "./dom.js";
 import { clock, count, dayOf, lasting, number, plural } from "./format.js";
 import { chanceOf, commonOf, sharedParts, titleOf, whenOf } from "./incidents.js";
 import { roundTimes } from "./marks.js";
@@ -37,7 +37,28 @@ export function showIncident(main, id, feed) {
     if (asked.signal.aborted || text === shown) return;
     shown = text;
     crumb.textContent = `Incident ${clock(incident.start_time)}`;
-    fill(place, ...parts(incident, near));
+    fill(place, ...parts(incident, near, exclusion(incident)));
+  }
+
+  /** The button by which it is excluded from learning, or counts again. @param {any} incident */
+  function exclusion(incident) {
+    const all = incident.changes.every((/** @type {any} */ each) => each.excluded);
+    const click = async (/** @type {any} */ event) => {
+      event.target.disabled = true;
+      try {
+        const answer = await send("POST", `v1/incidents/${encodeURIComponent(id)}/exclusions`, { excluded: !all });
+        const failed = answer.failed.map((/** @type {any} */ each) => each.stream).join(", ");
+        fill(trouble, failed ? problem({ problem: { title: "Some streams are as they were", detail: failed } }) : null);
+        announce(all ? "The incident counts again." : "The incident is excluded from learning.");
+        polling.now();
+      } catch (error) {
+        fill(trouble, problem(error));
+      } finally {
+        event.target.disabled = false;
+      }
+    };
+    const title = "Exclude from learning what followed in each stream, up to its next change: the regimes before go on";
+    return h("button", { type: "button", "aria-pressed": String(all), title, click }, all ? "✓ Not normal" : "Not normal");
   }
 
   /** Changes that began about then, and are no part of it. @param {any} incident */
@@ -73,8 +94,8 @@ function gone() {
   return [h("h1", {}, "There is no such incident"), h("p", {}, "Its changes are not retained any more, or were withdrawn. The ", list, " has those that are.")];
 }
 
-/** @param {any} incident @param {any[]} near */
-function parts(incident, near) {
+/** @param {any} incident @param {any[]} near @param {HTMLElement} exclusion */
+function parts(incident, near, exclusion) {
   const movers = sharedParts(incident);
   const day = dayOf(incident.start_time);
   const long = lasting((Date.now() - Date.parse(incident.start_time)) / 1000);
@@ -90,6 +111,7 @@ function parts(incident, near) {
         h("p", {}, `${day}, ${within(whenOf(incident))}, ${long} ago. By chance ${chanceOf(incident)} of the fleet.`),
         h("p", {}, movers.length ? [movers, ". "] : null, directions ? `${directions}.` : null),
       ),
+      h("div", { class: "buttons" }, exclusion),
     ),
     h(
       "div",

@@ -1,6 +1,7 @@
 // Which page is shown, and what all pages share.
 
 import { forgetKey, hasKey, reconsider } from "./api.js";
+import { showCalendar } from "./calendar.js";
 import { byId, fill } from "./dom.js";
 import { Feed } from "./events.js";
 import { showChanges } from "./changes.js";
@@ -61,6 +62,7 @@ function open() {
   if (page === "streams") return showStreams(main, query, feed);
   if (page === "models" && name) return showModel(main, name, feed);
   if (page === "models") return showModels(main, feed);
+  if (page === "calendar") return showCalendar(main, feed);
   if (page === "api") return showReference(main, feed);
   if (page === "") return showChanges(main, query, feed);
   return showMissing(main, `#/${page}`, feed);

@@ -53,6 +53,36 @@ export function regimes(shown, seqs) {
   return [...shapes, ...tried];
 }
 
+/**
+ * Observations that are excluded from learning, by runs with the window that they were in.
+ * @param {import("./series.js").Shown} shown
+ */
+export function exclusions(shown) {
+  const runs = /** @type {{from: number, to: number, window: string|null}[]} */ ([]);
+  for (const { seq, excluded } of shown.observations) {
+    if (!excluded) continue;
+    const last = runs[runs.length - 1];
+    if (last && last.to === seq - 1 && last.window === excluded.window) last.to = seq;
+    else runs.push({ from: seq, to: seq, window: excluded.window });
+  }
+  const shapes = runs.map(({ from, to }) => ({
+    type: "rect",
+    name: "excluded",
+    x0: from - 0.5,
+    x1: to + 0.5,
+    yref: "paper",
+    y0: 0,
+    y1: 1,
+    layer: "below",
+    fillcolor: colour("sunk"),
+    line: { color: colour("edge"), width: 1, dash: "dot" },
+  }));
+  const words = runs.map(({ from, to, window }) =>
+    note(window ?? "excluded", "quiet", { x: (from + to) / 2, y: 0, yref: "paper", yanchor: "bottom" }),
+  );
+  return { shapes, words };
+}
+
 /** The interval of a start, or the start alone. @param {any} event @param {any} lead */
 function band(event, lead) {
   const name = tone(event, lead);

@@ -18,7 +18,7 @@ export function showMissing(main, address, feed) {
         "div",
         {},
         h("h1", {}, "There is no such page"),
-        h("p", {}, "Nothing is at ", h("code", {}, address), ". There are the pages ", link("#/", "Changes"), ", ", link("#/streams", "Streams"), ", ", link("#/models", "Models"), " and ", link("#/api", "API"), "."),
+        h("p", {}, "Nothing is at ", h("code", {}, address), ". There are the pages ", link("#/", "Changes"), ", ", link("#/streams", "Streams"), ", ", link("#/models", "Models"), ", ", link("#/calendar", "Calendar"), " and ", link("#/api", "API"), "."),
       ),
     ),
   );

@@ -3,7 +3,7 @@
 import { layout } from "./chart.js";
 import { count, digitsOf, moment, number, percent, plural, once } from "./format.js";
 import { depth, heat } from "./heat.js";
-import { evidenceLines, notes, regimes, ticks } from "./marks.js";
+import { evidenceLines, exclusions, notes, regimes, ticks } from "./marks.js";
 import { one } from "./pictures.js";
 import { colour } from "./theme.js";
 
@@ -99,6 +99,7 @@ function frame(shown, range, width) {
 export function valuesDrawing(shown, range, width) {
   const narrow = width < NARROW;
   const seqs = seqsOf(shown);
+  const excluded = exclusions(shown);
   const described = {
     ...frame(shown, range, width),
     height: narrow ? HEIGHTS.values_narrow : HEIGHTS.values,
@@ -109,8 +110,8 @@ export function valuesDrawing(shown, range, width) {
       minexponent: 8, // up to there every digit: 1,000,000.1 and 1,000,000.3 are two ticks
       separatethousands: true,
     },
-    shapes: regimes(shown, seqs),
-    annotations: notes(shown, seqs, narrow),
+    shapes: [...excluded.shapes, ...regimes(shown, seqs)],
+    annotations: [...excluded.words, ...notes(shown, seqs, narrow)],
   };
   return { data: valueTraces(shown, seqs), layout: layout(described), says: words(shown) };
 }
@@ -266,6 +267,8 @@ export function words(shown) {
   if (shown.threshold !== null) parts.push(`A change is confirmed at ${once(shown.threshold)}.`);
   if (regimeStart !== null)
     parts.push(`The current regime most probably began at ${count(regimeStart)}.`);
+  const excluded = seen.filter((each) => each.excluded).length;
+  if (excluded) parts.push(`${plural(excluded, "observation")} excluded from learning.`);
   const strange = anomalies(shown).length;
   if (strange) parts.push(strange > 1 ? `${count(strange)} anomalies.` : "1 anomaly.");
   return parts.join(" ");

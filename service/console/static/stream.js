@@ -245,7 +245,7 @@ class StreamPage {
 
   /** @param {any|null} lead */
   drawLead(lead) {
-    const text = JSON.stringify([lead?.id, lead?.state, lead?.verdict]);
+    const text = JSON.stringify([lead?.id, lead?.state, lead?.verdict, lead?.excluded]);
     if (this.feedback.dataset.of === text) return;
     this.feedback.dataset.of = text;
     fill(this.feedback, lead ? this.events.buttons(lead) : null);

@@ -46,6 +46,7 @@ export function verdictText(summary, lead, observations) {
   if (lead.evidence !== null) parts.push(`By chance ${once(lead.evidence)} observations.`);
   const { more } = wordsOf(lead);
   if (more) parts.push(`${more.charAt(0).toUpperCase()}${more.slice(1)}.`);
+  if (lead.excluded) parts.push("Excluded from learning: the regime before goes on.");
   if (lead.state === "withdrawn") parts.push(lead.verdict === false ? "You said that it was no change." : "Withdrawn since.");
   else if (lead.state === "suspected") parts.push(`Suspected at ${placeOf(observations, lead.suspected_at)}.`);
   else parts.push(`Confirmed at ${placeOf(observations, lead.confirmed_at)}${since(summary, lead, observations)}.`);

@@ -125,7 +125,16 @@ def record(url):
         answers |= messages(client, live, "state", "observation", after="58")
         answers |= messages(client, "/v1/events?prefix=pump&kind=all", "changepoint", after="0")
         answers["unknown"] = client.get("/v1/streams/nobody").json()
+        window = {"start": "2024-05-04T22:00", "end": "2024-05-05T02:00", "match": ['{job="db"}']}
+        window |= {"repeat": "FREQ=DAILY", "note": "of databases"}
+        client.put("/v1/calendar/backups", json=window).raise_for_status()
+        keep("GET", "/v1/calendar")
         (event,) = changes(answers["GET /v1/streams/pump/changepoints"])
+        for name, excluded in (("excluded", True), ("included", False)):
+            body = {"event": event["id"], "excluded": excluded}
+            client.post("/v1/streams/pump/exclusions", json=body).raise_for_status()
+            listed = client.get("/v1/streams/pump/changepoints", params=SHOWN).json()
+            answers[name] = short(listed)
         judged = client.put(f"/v1/streams/pump/changepoints/{event['id']}", json={"change": False})
         answers["verdict"] = short(judged.json())
         answers["judged"] = short(client.get("/v1/streams/pump/changepoints", params=SHOWN).json())
@@ -300,7 +309,7 @@ class _Handler(Quiet):
         else:
             self._json(self.server.answers.get(f"{method} {path}", 404), query, body)
 
-    do_GET = do_PUT = do_POST = _handle
+    do_GET = do_PUT = do_POST = do_DELETE = _handle
 
     def _json(self, answer, query, body):
         if callable(answer):

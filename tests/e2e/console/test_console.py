@@ -21,6 +21,7 @@ PAGES = (
     "#/incidents/{incident}",
     "#/models",
     "#/models/regimes",
+    "#/calendar",
     "#/api",
     "#/nowhere",
 )
@@ -244,6 +245,86 @@ def test_feedback_is_sent_and_withdrawn_changes_are_folded(page, fake):
     expect(listed).to_have_count(2)
     fold.click()
     expect(listed).to_have_count(3)
+
+
+def test_what_was_not_normal_is_excluded_and_shaded(page, fake):
+    page.goto(f"{fake.url}/#/streams/pump")
+    assert not [each for each in drawn(page)["shapes"] if each.get("name") == "excluded"]
+    fake.answers["POST /v1/streams/pump/exclusions"] = {}
+    fake.answers["GET /v1/streams/pump/changepoints"] = fake.answers["excluded"]
+    history = copy.deepcopy(fake.answers["GET /v1/streams/pump/history"])
+    for each in history["observations"][20:23]:
+        each["excluded"] = {"window": "backups"}
+    for each in history["observations"][40:]:
+        each["excluded"] = {"window": None}
+    fake.answers["GET /v1/streams/pump/history"] = history
+    button = page.get_by_role("button", name="Not normal: event 1").first
+    expect(button).to_have_attribute("aria-pressed", "false")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#announce")).to_contain_text("event 1: excluded from learning")
+    expect(page.locator("#verdict")).to_contain_text("Excluded from learning")
+    (sent,) = fake.asked("POST", "/v1/streams/pump/exclusions")
+    assert sent[1] == {"event": 1, "excluded": True}
+    page.reload()
+    shapes = [each for each in drawn(page)["shapes"] if each.get("name") == "excluded"]
+    assert [(each["x0"], each["x1"]) for each in shapes] == [(19.5, 22.5), (39.5, 59.5)]
+    expect(page.locator(VALUES).first).to_contain_text("backups")
+    expect(page.locator(VALUES).first).to_have_attribute(
+        "aria-label", re.compile("23 observations excluded from learning")
+    )
+    button.click()
+    assert fake.asked("POST", "/v1/streams/pump/exclusions")[1][1]["excluded"] is False
+
+
+def test_an_incident_that_was_not_normal_is_excluded(page, fake):
+    incident = fake.show_incident()
+    path = f"/v1/incidents/{incident['id']}"
+    fake.answers[f"POST {path}/exclusions"] = {"failed": [{"stream": "north.heat"}]}
+    page.goto(f"{fake.url}/#/incidents/{incident['id']}")
+    after = copy.deepcopy(incident)
+    for each in after["changes"]:
+        each["excluded"] = True
+    fake.answers[f"GET {path}"] = after
+    button = page.get_by_role("button", name="Not normal")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("alert")).to_contain_text("north.heat")
+    assert fake.asked("POST", f"{path}/exclusions")[0][1] == {"excluded": True}
+
+
+def test_the_calendar_is_listed_and_changed(page, fake):
+    window = fake.answers["GET /v1/calendar"]["windows"][0]
+    page.goto(f"{fake.url}/#/calendar")
+    expect(page.get_by_role("heading", level=1)).to_have_text("1 planned window")
+    row = page.get_by_role("row").nth(1)
+    for text in ("backups", "of databases", "next 20", "every day", '{job="db"}'):
+        expect(row).to_contain_text(text)
+    fake.answers["PUT /v1/calendar/works"] = {}
+    fake.answers["GET /v1/calendar"] = {
+        "windows": [window, {**window, "name": "works"}],
+        "times": [],
+    }
+    page.get_by_role("textbox", name="Name").fill("works")
+    page.get_by_label("From, local time").fill("2024-05-04T22:00")
+    page.get_by_label("To, local time").fill("2024-05-05T02:00")
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    page.get_by_label("Repeated").select_option("every week")
+    page.get_by_label("Streams with tags").fill('{site="eu"}')
+    page.get_by_role("button", name="Set window").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("2 planned windows")
+    assert fake.asked("PUT", "/v1/calendar/works")[0][1] == {
+        "start": "2024-05-04T22:00",
+        "end": "2024-05-05T02:00",
+        "time_zone": "Europe/Berlin",
+        "repeat": "FREQ=WEEKLY",
+        "match": ['{site="eu"}'],
+        "note": "",
+    }
+    fake.answers["DELETE /v1/calendar/works"] = {}
+    fake.answers["GET /v1/calendar"] = {"windows": [], "times": []}
+    page.get_by_role("button", name="Remove window works").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("No planned windows")
 
 
 def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake):
