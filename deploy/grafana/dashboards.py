@@ -405,7 +405,6 @@ def is_it_well() -> dict[str, list[Panel]]:
     batch = "moca_batch_size_observations"
     cpu = f"process_cpu_seconds_total{{{OURS}}}[$__rate_interval]"
     share = (("0.5", "50 %"), ("0.9", "90 %"), ("0.99", "99 %"))
-    sent = {"events": "events_sent", "observations": "live_observations_sent"}
     trouble = {
         "quarantined": "quarantined_commands",
         "unreadable": "corrupt_states",
@@ -620,14 +619,14 @@ def is_it_well() -> dict[str, list[Panel]]:
             ),
             lines(
                 "Streaming and webhooks",
-                "Sent per second, and failed deliveries of webhooks (0 without any).",
-                "suffix: /s",
+                "Open connections, and failed deliveries of webhooks a minute (0 without any).",
+                "short",
                 PLAIN,
-                *(
-                    (f"sum(rate(moca_{name}_total[$__rate_interval]))", title)
-                    for title, name in sent.items()
+                ("sum by (kind) (moca_subscribers)", "{{kind}}"),
+                (
+                    f"60 * {rate('moca_webhook_failed_attempts_total')} or vector(0)",
+                    "failed a minute",
                 ),
-                (f"{rate('moca_webhook_failed_attempts_total')} or vector(0)", "webhooks failed"),
                 width=6,
             ),
         ],

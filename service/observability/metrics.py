@@ -57,7 +57,6 @@ def service_version() -> str:
 
 _SECONDS = (5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
-_BYTES = tuple(1 << power for power in range(8, 25, 2))
 _NATS = (-100.0, -50.0, -20.0, -10.0, -7.5, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 5.0, 10.0)
 _EVIDENCE = (1, 10, 100, 300, 1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 1e9, 1e12)
 _PROBABILITIES = (1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
@@ -82,11 +81,6 @@ REPEATED_APPENDS = _counter(
 RECOVERED_REPLIES = _counter(
     "moca_recovered_replies_total", "Outcomes read from the store because their message was missed."
 )
-REQUESTS_WAITING = _gauge(
-    "moca_requests_waiting",
-    "Commands of this API process that wait for an outcome.",
-    multiprocess_mode="livesum",
-)
 REMOTE_WRITE_SAMPLES = _counter(
     "moca_remote_write_samples_total",
     "Samples of Prometheus remote writes, and points of OTLP: `applied`; `skipped`, as repeats and "
@@ -106,9 +100,6 @@ REDIS_MEMORY_RATIO = _gauge(
     "moca_redis_memory_ratio",
     "Redis memory in use, as a share of maxmemory; 0 without a limit.",
     multiprocess_mode="livemostrecent",
-)
-EXPIRED_STREAMS = _counter(
-    "moca_expired_streams_total", "Streams deleted because their ttl expired."
 )
 CONNECTIONS = _gauge(
     "moca_http_connections",
@@ -207,12 +198,6 @@ QUARANTINED_COMMANDS = _counter(
 LOG_ROLLBACKS = _counter(
     "moca_log_rollbacks_total", "Logs that ended before their committed offset and were repaired."
 )
-HOUSEKEEPING = _histogram(
-    "moca_housekeeping_seconds",
-    "CPU time of one round of a worker's housekeeping (leases, eviction, gauges, garbage), "
-    "in seconds.",
-    buckets=(5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
-)
 CHECKPOINT_AGE = _gauge(
     "moca_checkpoint_age_seconds",
     "Age of the oldest checkpoint among resident streams that have advanced since, in seconds.",
@@ -222,13 +207,6 @@ CHECKPOINT_LAG = _gauge(
     "moca_checkpoint_lag_observations",
     "Largest number of observations applied to a resident stream since its checkpoint.",
     multiprocess_mode="livemax",
-)
-CHECKPOINT_BYTES = _histogram(
-    "moca_checkpoint_bytes", "Size of a written checkpoint, in bytes.", buckets=_BYTES
-)
-REPLAYED = _counter(
-    "moca_replayed_observations_total",
-    "Observations replayed to rebuild a state from its checkpoint.",
 )
 CHANGEPOINTS = _counter(
     "moca_changepoints_total",
@@ -249,10 +227,6 @@ CHANGEPOINT_PROBABILITY = _histogram(
 )
 CORRUPT_STATES = _counter(
     "moca_corrupt_states_total", "Damaged or missing stored parts, counted each time one is read."
-)
-MODEL_CHANGED = _counter(
-    "moca_model_changed_total",
-    "Streams refused because their model's artifact was changed in place.",
 )
 CHANGED_MODELS = _gauge(
     "moca_changed_models",
@@ -310,31 +284,16 @@ EVIDENCE = _histogram(
 
 # --- subscribers: connections to events and observations, webhooks ---------------------------
 
-EVENT_STREAMS = _gauge(
-    "moca_event_streams", "Open connections to /v1/events.", multiprocess_mode="livesum"
+SUBSCRIBERS = _gauge(
+    "moca_subscribers",
+    "Open connections that follow the `events` of all streams, or the `observations` of one.",
+    ["kind"],
+    multiprocess_mode="livesum",
 )
-EVENTS_SENT = _counter(
-    "moca_events_sent_total", "Changepoint events sent to /v1/events connections."
-)
-EVENT_STREAMS_DROPPED = _counter(
-    "moca_event_streams_dropped_total", "/v1/events connections closed by the send timeout."
-)
-EVENT_GAPS = _counter(
-    "moca_event_gaps_total",
-    "Gap messages sent to /v1/events connections: unread events were trimmed.",
-)
-LIVE_STREAMS = _gauge(
-    "moca_live_streams", "Open live-observation connections.", multiprocess_mode="livesum"
-)
-LIVE_OBSERVATIONS = _counter(
-    "moca_live_observations_sent_total", "Observations sent to live-observation connections."
-)
-LIVE_DROPPED = _counter(
-    "moca_live_streams_dropped_total", "Live-observation connections closed by the send timeout."
-)
-LIVE_GAPS = _counter(
-    "moca_live_gaps_total",
-    "Gap messages sent to live-observation connections: unread observations were not retained.",
+SUBSCRIBERS_DROPPED = _counter(
+    "moca_subscribers_dropped_total",
+    "Such connections that were closed by the send timeout.",
+    ["kind"],
 )
 WEBHOOK_DELIVERED = _counter(
     "moca_webhook_delivered_total", "Events accepted by a webhook's receiver.", ["hook"]
@@ -363,6 +322,21 @@ WEBHOOK_LAG = _gauge(
 )
 
 
+# Families to watch first, in the order of the documentation.
+FIRST = (
+    "moca_observations_total",
+    "moca_http_request_duration_seconds",
+    "moca_changepoints_total",
+    "moca_pit",
+    "moca_oldest_pending_seconds",
+    "moca_load_shed_total",
+    "moca_redis_up",
+    "moca_redis_memory_ratio",
+    "moca_unowned_partitions",
+    "moca_quarantined_commands_total",
+)
+for _kind in ("events", "observations"):
+    SUBSCRIBERS_DROPPED.labels(_kind)
 BUILD_INFO.labels(service_version(), platform.python_version()).set(1)
 # Counters that are there from the start: a rate does not miss the first increment.
 _REASONS = ("partition_full", "too_many_waiting", "wait", "api_busy", "connections")

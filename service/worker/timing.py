@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
-from prometheus_client import Histogram
+from collections.abc import Sequence
 
 from service.observability import metrics
 from service.observability.tracing import Tracer, known_place
@@ -15,14 +12,6 @@ from service.worker.streams.task import Task
 
 MS = 1_000_000
 NS = 1_000_000_000
-
-
-@contextmanager
-def cpu_time(histogram: Histogram) -> Iterator[None]:
-    """Observe the CPU time that this thread spends within."""
-    began = time.thread_time()
-    yield
-    histogram.observe(time.thread_time() - began)
 
 
 class Stages:

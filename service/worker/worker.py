@@ -27,7 +27,7 @@ from service.worker.self_test import rehearse
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import LogItem, RowsTask, decode_entries, in_reach
-from service.worker.timing import Stages, cpu_time
+from service.worker.timing import Stages
 
 logger = logging.getLogger(__name__)
 READ_ENTRIES = 64  # of each partition at a time: 16 MiB at most
@@ -137,12 +137,10 @@ class Worker:
         every_s = MAINTAIN_S if now > self._hurry_until else BACKOFF_S
         if now - self._maintained > min(every_s, self.settings.lease_ttl_ms / 4000):
             self._maintained = now
-            with cpu_time(metrics.HOUSEKEEPING):
-                self._maintain()
+            self._maintain()
         elif self.collector is not None and self.collector.due:
             self._settle()  # no batch is under way, whose objects would be kept
-            with cpu_time(metrics.HOUSEKEEPING):
-                self.collector.tend()
+            self.collector.tend()
 
     def _in_room(self, received: dict[int, list[LogItem]]) -> dict[int, list[LogItem]]:
         """The first items of each partition whose streams fit into memory, which are loaded."""

@@ -454,7 +454,6 @@ class Gateway:
         while True:
             await asyncio.sleep(SWEEP_S)
             now = time.monotonic()
-            metrics.REQUESTS_WAITING.set(self._under_way)
             for queue in self._queues:
                 if queue.failing_since and now - queue.failing_since > GRACE_S:
                     queue.give_up("the store cannot be reached")

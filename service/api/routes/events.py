@@ -153,7 +153,7 @@ async def events(
         subscription.chunks(HEARTBEAT_S),
         hub.connections.leave,
         SEND_TIMEOUT_S,
-        metrics.EVENT_STREAMS_DROPPED,
+        metrics.SUBSCRIBERS_DROPPED.labels("events"),
     )
 
 
@@ -204,7 +204,7 @@ async def follow_observations(
         follower.chunks(HEARTBEAT_S),
         follower.leave,
         SEND_TIMEOUT_S,
-        metrics.LIVE_DROPPED,
+        metrics.SUBSCRIBERS_DROPPED.labels("observations"),
     )
 
 

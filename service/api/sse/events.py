@@ -54,7 +54,7 @@ class EventHub:
         self._ready = asyncio.Event()
         self._moved = asyncio.Event()
         self.connections = Connections(
-            metrics.EVENT_STREAMS, settings.max_event_streams, "event-stream"
+            metrics.SUBSCRIBERS.labels("events"), settings.max_event_streams, "event-stream"
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -220,7 +220,6 @@ class Subscription:
                 event = entry.raised.event
                 if event.kind == "change" and event.state == "confirmed" and event.news:
                     self._confirmed.add(entry.raised.change_id)
-                metrics.EVENTS_SENT.inc()
         return b"".join(messages)
 
     async def _incident_messages(self) -> bytes:
@@ -243,7 +242,6 @@ class Subscription:
             until = instant(entry.before.ms)
             lost.append({"partition": entry.partition, "after": after, "until": until})
             self._positions.move(entry.partition, entry.before)
-        metrics.EVENT_GAPS.inc()
         return self._message("gap", {"partitions": lost})
 
     def _message(self, kind: str, data: Any) -> bytes:

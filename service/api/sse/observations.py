@@ -42,8 +42,6 @@ class ObservationPage(NamedTuple):
 
     chunk: bytes
     stop: int
-    observations: int
-    gaps: int
 
 
 class LiveStream:
@@ -119,7 +117,7 @@ class LiveStream:
         stored, records = await from_store(read)
         self.saw(stored)
         if self.head is None or self.head.deleted or self.head.generation != head.generation:
-            return ObservationPage(b"", start, 0, 0)
+            return ObservationPage(b"", start)
         return _messages(head.generation, records, start, stop)
 
 
@@ -128,7 +126,9 @@ class ObservationHub:
 
     def __init__(self, store: AsyncStore, settings: Settings) -> None:
         self.connections = Connections(
-            metrics.LIVE_STREAMS, settings.max_live_streams, "live-observation"
+            metrics.SUBSCRIBERS.labels("observations"),
+            settings.max_live_streams,
+            "live-observation",
         )
         self._store = store
         self._partitions = settings.partitions
@@ -258,8 +258,6 @@ class Follower:
         if self._at < head.seq:
             page = await self._watched.page(self._at)
             self._at = page.stop
-            metrics.LIVE_OBSERVATIONS.inc(page.observations)
-            metrics.LIVE_GAPS.inc(page.gaps)
             return page.chunk
         if self._state and head is not self._sent_head:
             self._sent_head = head
@@ -294,23 +292,18 @@ def _messages(
     parts: list[bytes] = []
     size = 0
     at = start
-    gaps = 0
-    sent = 0
     for record in records:
         if size > PAGE_BYTES:
-            return ObservationPage(b"".join(parts), at, sent, gaps)
+            return ObservationPage(b"".join(parts), at)
         if record.seq > at:
             parts.append(_gap(at, record.seq, generation))
-            gaps += 1
         id_ = cursor_of(record.seq, generation)
         parts.append(message("observation", rendering.record(record), id_))
         size += len(parts[-1])
         at = record.seq + 1
-        sent += 1
     if at < stop:
         parts.append(_gap(at, stop, generation))
-        gaps += 1
-    return ObservationPage(b"".join(parts), stop, sent, gaps)
+    return ObservationPage(b"".join(parts), stop)
 
 
 def _gap(start: int, end: int, generation: int) -> bytes:

@@ -17,7 +17,6 @@ from model_core.stream_settings import (
     VECTOR_OUTPUTS,
     StreamSettings,
 )
-from service.observability import metrics
 from service.problems import CorruptState, Defect, NotInstalled, ReadTimeout, UnknownStream
 from service.schema import rendering
 from service.store.streams import UnreadablePart
@@ -256,7 +255,6 @@ def _expire(engine: Engine, stream: Stream, task: CommandTask) -> None:
     if head.settings.ttl is None or head.updated_ms + 1000 * head.settings.ttl > now_ms:
         task.status = 200
         return
-    metrics.EXPIRED_STREAMS.inc()
     _delete(engine, stream, task)
 
 

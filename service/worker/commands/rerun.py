@@ -21,7 +21,6 @@ from model_core.stream.segmentation import NEAR
 from model_core.stream.slab import Slab
 from model_core.stream.warmup import Moments
 from model_core.upm.base import UnderlyingModel
-from service.observability import metrics
 from service.store.streams import Stored
 from service.wire import Event, Head, Record
 from service.worker.commands import set_belief
@@ -110,7 +109,6 @@ def segmented(engine: Engine, stream: Stream, records: list[Record]) -> Steps[li
     """Starts of the regimes of records in hindsight, as they were met, the first included."""
     head = stream.live()
     slab = engine.slab(head)
-    metrics.REPLAYED.inc(len(records))
     past = past_of(slab.model, records, head.belief_override)
     steps = hindsight.starts(slab, past, head.stated, records[0].seq)
     return (yield from ticking(engine, steps))
@@ -203,7 +201,6 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
     records = rerun.records
     slab = made.slab
     assert slab is not None
-    metrics.REPLAYED.inc(len(records))
     for part in _parts(len(records), beliefs, SERIES if slab.in_series else TICK):
         engine.tick()
         yield

@@ -114,7 +114,6 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
 
     def begin(self, slab: Slab, chosen: Sequence[Stream]) -> list[list[Moved] | None]:
         """As any pipeline does; the records that waited are replayed."""
-        metrics.REPLAYED.inc(sum(len(stream.buffer) for stream in chosen))
         moved = super().begin(slab, chosen)
         for stream, changed in zip(chosen, moved, strict=True):
             if changed is not None:

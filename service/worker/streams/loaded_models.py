@@ -16,7 +16,6 @@ from model_core.table import Layout
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
 from service.models import catalogue
-from service.observability import metrics
 from service.problems import ModelChanged, NotInstalled, UnknownModel
 from service.wire import Head
 
@@ -152,7 +151,6 @@ class LoadedModels:
         return model
 
     def _other(self, name: str, wanted: str | None) -> ModelChanged:
-        metrics.MODEL_CHANGED.inc()
         detail = (
             f"the files of {name} differ from those that the stream was created with: restore them"
         )

@@ -346,7 +346,6 @@ class Engine:
         within: list[tuple[Stream, bytes]] = []
         due = [s for s in streams if s.slab is not None and s.live().checkpoint != s.live().seq]
         for stream, blob in _encoded(due):
-            metrics.CHECKPOINT_BYTES.observe(len(blob))
             # The commit that drops an earlier generation would drop what is written before it.
             small = len(blob) <= COMMITTED_BYTES
             (within if small or stream.reborn else before).append((stream, blob))

@@ -9,7 +9,6 @@ from typing import TypeVar
 from model_core.stream.events import Watch
 from model_core.stream.slab import Past, Slab
 from model_core.upm.base import UnderlyingModel
-from service.observability import metrics
 from service.wire import Head, Record
 from service.worker.streams import step_inputs
 from service.worker.streams.stream import Stream
@@ -37,7 +36,6 @@ def replay_buffers(streams: Sequence[Stream], tick: Callable[[], None]) -> list[
     Returns those whose filters take none. tick: a sign of life.
     """
     refused = []
-    metrics.REPLAYED.inc(sum(len(stream.buffer) for stream in streams))
     for slab, group in by_slab((stream, stream.live()) for stream in streams):
         replayed = slab.replay_each(
             [stream.row for stream, _ in group],

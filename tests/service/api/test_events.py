@@ -222,7 +222,7 @@ def test_connections_are_bounded(start, writer):
     assert (response.status_code, slug(response)) == (429, "too-many-event-streams")
     assert int(response.headers["retry-after"]) > 0
     opened[0][0].close()
-    until(lambda: api.metric("moca_event_streams") == 1)
+    until(lambda: api.metric('moca_subscribers{kind="events"}') == 1)
     opened.append(connected(Consumer(api.url)))
     for stack, _ in opened:
         stack.close()
@@ -244,9 +244,9 @@ def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(start, writer
     api = start()
     for i in range(1, 126):
         writer.raise_("s1", i, pad=[0.5] * 8000)
-    dropped = api.metric("moca_event_streams_dropped_total")
+    dropped = api.metric('moca_subscribers_dropped_total{kind="events"}')
     with stalled(api, "/v1/events?after=0") as taken:
-        until(lambda: api.metric("moca_event_streams_dropped_total") == dropped + 1)
+        until(lambda: api.metric('moca_subscribers_dropped_total{kind="events"}') == dropped + 1)
         text = b""
         while chunk := taken.recv(65536):
             text += chunk

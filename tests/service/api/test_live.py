@@ -119,7 +119,7 @@ def test_many_who_follow_cost_one_look(start, settings, monkeypatch):
     threads = [threading.Thread(target=each.read, args=(1,)) for each in followers]
     for thread in threads:
         thread.start()
-    until(lambda: api.metric("moca_live_streams") == 10)
+    until(lambda: api.metric('moca_subscribers{kind="observations"}') == 10)
     at_once.clear()
     until(lambda: len(at_once) > 3)
     post(api, [9.0])
@@ -217,7 +217,7 @@ def test_an_observation_that_cannot_be_read_is_said_to_who_comes_back_for_it(api
     with MocaClient(api.url) as client, pytest.raises(Problem) as raised:
         list(client.follow("a", after=follower.last, retry_for_s=None))
     assert (raised.value.status, raised.value.type) == (500, "corrupt-state")
-    until(lambda: api.metric("moca_live_streams") == 0)
+    until(lambda: api.metric('moca_subscribers{kind="observations"}') == 0)
     post(api, [40.0])
     follower = Follower(api.url, "a", after="39")
     follower.read(1)

@@ -241,14 +241,12 @@ def test_a_missing_artifact_is_repaired_without_a_restart(pump, artifacts, tmp_p
 
 def test_a_worker_that_would_answer_by_other_weights_refuses(pump, edit, caplog):
     before, expected = pump.stored("a"), predicted(pump, "a")
-    counted = value("moca_model_changed_total")
     edit()
     assert predicted(pump, "a") == expected  # it holds the one that the stream was made with
     pump.crash()
     keyed = Observe("a", series(PUMP, 1), key="k", digest="d")
     for command in (RunLength("a"), Predict("a", AT), WhatIf("a", {}), keyed):
         refused(pump, command)
-    assert value("moca_model_changed_total") == counted + 4
     digest = pump.head("a").digest
     assert [r.levelname for r in caplog.records if digest in r.getMessage()] == ["ERROR"]
     assert pump.ask(Move("a", "poisson"), status=422)  # a move that does not fit changes nothing
