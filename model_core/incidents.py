@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, inf, lgamma, log
+from math import exp, lgamma, log
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 DAY_S = 86_400.0
 # How far out of its interval a start may be, in parts of the interval on that side. A small change
@@ -21,6 +22,8 @@ REACH_AFTER = 1.0
 RARE_PER_DAY = 1.0  # incidents that chance may bring a day
 UNLIKELY = 0.05  # share of the changed streams, after the correction
 MOST_MOVERS = 5
+BLOCK = 256  # moments whose largest count is kept
+Integers = NDArray[np.int64]
 Tag = tuple[str, str]  # name and value
 
 
@@ -128,47 +131,62 @@ def incidents(beginnings: Sequence[Beginning], false_alarms_per_day: float) -> I
 def together(beginnings: Sequence[Beginning]) -> list[list[int]]:
     """Partition changes into groups whose start intervals share a moment, one of a stream.
 
-    The largest group is taken first, of equal ones the earliest; then that of the others.
+    The largest group is taken first, of equal ones the earliest; then that of the others. A moment
+    that most intervals share is where one of them begins: `shared` counts the intervals at each of
+    these, in blocks of which the largest count is kept, so that a group costs no look at all the
+    others.
     """
-    lower = np.array([reach(beginning)[0] for beginning in beginnings])
-    upper = np.array([reach(beginning)[1] for beginning in beginnings])
-    order = np.lexsort((upper, lower))
+    spans = np.array([reach(beginning) for beginning in beginnings]).reshape(-1, 2)
+    order = np.lexsort((spans[:, 1], spans[:, 0]))
+    lower, upper = spans[order].T
+    # Of each interval the moments in it, as places in `lower`: from `first` to before `last`.
+    first = _blocks(np.searchsorted(lower, lower, side="left"))
+    last = _blocks(np.searchsorted(lower, upper, side="right"))
+    shared = _blocks(np.zeros(len(order), dtype=int))
+    count = _covered(first.flat[: len(order)], last.flat[: len(order)])
+    shared.flat[: len(count)] = count
+    most = shared.max(1)
+    reaching = last.max(1)
     groups: list[list[int]] = []
-    first = 0
-    horizon = -inf
-    for place, i in enumerate(order.tolist()):
-        if lower[i] > horizon and place > first:
-            groups += _largest_first(beginnings, order[first:place], lower, upper)
-            first = place
-        horizon = max(horizon, upper[i])
-    return groups + _largest_first(beginnings, order[first:], lower, upper)
-
-
-def _largest_first(
-    beginnings: Sequence[Beginning], linked: np.ndarray, lower: np.ndarray, upper: np.ndarray
-) -> list[list[int]]:
-    """Partition changes of which every interval overlaps another, in the order of `lower`."""
-    groups = []
-    taken = np.zeros(len(lower), bool)
-    by_end = linked[np.argsort(upper[linked])]
-    while len(linked) > 1:
-        # A moment that most intervals share is where one of them begins.
-        starts = lower[linked]
-        ended = np.searchsorted(upper[by_end], starts, side="left")
-        begun = np.searchsorted(starts, starts, side="right")
-        moment = starts[np.argmax(begun - ended)]
-        sharing = (starts <= moment) & (moment <= upper[linked])
-        chosen = linked[sharing].tolist()
-        middle = float(np.median([beginnings[i].estimate for i in chosen]))
+    while most.max(initial=0) > 1:
+        block = int(most.argmax())
+        at = block * BLOCK + int(shared[block].argmax())
+        begun = int(np.searchsorted(lower, lower[at], side="right"))
+        near = np.flatnonzero(reaching[: (begun - 1) // BLOCK + 1] > at)
+        rows, columns = np.nonzero((last[near] > at) & (first[near] <= at))
+        chosen = near[rows] * BLOCK + columns
+        own = [(place, beginnings[order[place]]) for place in chosen.tolist()]
+        middle = float(np.median([beginning.estimate for _, beginning in own]))
+        own.sort(key=lambda pair: abs(pair[1].estimate - middle))
         nearest: dict[str, int] = {}
-        for i in sorted(chosen, key=lambda i: abs(beginnings[i].estimate - middle)):
-            nearest.setdefault(beginnings[i].stream, i)
-        group = sorted(nearest.values())
-        groups.append(group)
-        taken[group] = True
-        linked = linked[~taken[linked]]
-        by_end = by_end[~taken[by_end]]
-    return groups + [[i] for i in linked.tolist()]
+        for place, beginning in own:
+            nearest.setdefault(beginning.stream, place)
+        taken = np.array(sorted(nearest.values()))
+        groups.append(sorted(order[taken].tolist()))
+        begin = int(first.flat[taken].min())
+        gone = _covered(first.flat[taken] - begin, last.flat[taken] - begin)
+        shared.flat[begin : begin + len(gone)] -= gone
+        last.flat[taken] = 0  # in no moment any more
+        changed = slice(begin // BLOCK, (begin + len(gone) - 1) // BLOCK + 1)
+        most[changed] = shared[changed].max(1)
+        left = np.unique(taken // BLOCK)
+        reaching[left] = last[left].max(1)
+    return groups + [[int(order[place])] for place in np.flatnonzero(last.flat)]
+
+
+def _blocks(values: Integers) -> Integers:
+    """Return values in rows of BLOCK, the last one filled up with zeros."""
+    rows = -(-len(values) // BLOCK)
+    blocks = np.zeros((rows, BLOCK), dtype=int)
+    blocks.flat[: len(values)] = values
+    return blocks
+
+
+def _covered(first: Integers, last: Integers) -> Integers:
+    """Count at each place how many ranges, from `first` to before `last`, it is in."""
+    ends = last.max(initial=0)
+    changes = np.bincount(first, minlength=ends + 1) - np.bincount(last, minlength=ends + 1)
+    return np.cumsum(changes)[:ends]
 
 
 def reach(beginning: Beginning) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import combinations
 from math import comb, isclose
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import model_core.incidents
 from model_core.incidents import (
     DAY_S,
     RARE_PER_DAY,
@@ -80,6 +82,33 @@ def test_the_largest_group_is_the_largest_there_is(rows):
     points = [reach(row)[0] for row in rows]
     shared = [sum(reach(r)[0] <= point <= reach(r)[1] for r in rows) for point in points]
     assert largest == max(shared, default=0)
+
+
+def plainly_together(rows):
+    """Groups by a look at every interval for each group."""
+    spans = [reach(row) for row in rows]
+    left = sorted(range(len(rows)), key=lambda i: spans[i])
+    groups = set()
+    while left:
+        sharing = {}
+        for moment_ in sorted({spans[i][0] for i in left}):
+            sharing[moment_] = [i for i in left if spans[i][0] <= moment_ <= spans[i][1]]
+        chosen = max(sharing.values(), key=len)  # the first of the largest
+        middle = float(np.median([rows[i].estimate for i in chosen]))
+        nearest = {}
+        for i in sorted(chosen, key=lambda i: abs(rows[i].estimate - middle)):
+            nearest.setdefault(rows[i].stream, i)
+        groups.add(frozenset(nearest.values()))
+        left = [i for i in left if i not in nearest.values()]
+    return groups
+
+
+@few
+@given(beginnings, st.integers(1, 5))
+def test_groups_are_those_of_a_look_at_every_interval(rows, block):
+    """Also where few moments are in a block."""
+    with mock.patch.object(model_core.incidents, "BLOCK", block):
+        assert {frozenset(group) for group in together(rows)} == plainly_together(rows)
 
 
 @few

@@ -8,7 +8,6 @@ become series. Attributes of resource and point become labels; `service.name` an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +24,13 @@ from service.api.parsing.protobuf import (
     message_classes,
     parse_message,
 )
-from service.api.parsing.remote_write import RefusedSeries, RemoteSeries, RemoteWrite
+from service.api.parsing.series import (
+    RefusedSeries,
+    RemoteSeries,
+    RemoteWrite,
+    check_label_count,
+    finite,
+)
 from service.problems import BodyTooLarge, UnsupportedMediaType
 from service.wire import tags
 
@@ -223,18 +228,17 @@ def _add(write: RemoteWrite, metric: Any, common: list[Any]) -> int:
 def _labels(name: str, common: list[Any], own: Any) -> Iterator[str]:
     """Yield names and values of a point's labels; its own attributes count before the resource's.
 
-    Attributes that are lists or maps are left out. Raises ValueError for too many, or a number that
-    is none.
+    Attributes that are lists or maps are left out, and so is one called `__name__`. Raises
+    ValueError for too many, or a number that is none.
     """
     if not name:
         raise ValueError("expected a metric with a name")
     texts: dict[str, str] = {tags.METRIC: name}
     for attribute in (*common, *own):
         text = _text(attribute.value)
-        if text is not None:
+        if text is not None and attribute.key != tags.METRIC:  # the metric's name is its own
             texts[NAMES.get(attribute.key, attribute.key)] = text
-        if len(texts) > tags.MAX_TAGS:
-            raise ValueError(f"expected at most {tags.MAX_TAGS} labels, got more")
+        check_label_count(len(texts))
     for pair in sorted(texts.items()):
         yield from pair
 
@@ -253,8 +257,7 @@ def _value(point: Any) -> float | None:
         return None
     for name in ("as_double", "as_int"):
         if _has(point, name):
-            value = float(getattr(point, name))
-            return value if math.isfinite(value) else None
+            return finite(float(getattr(point, name)))
     raise ValueError("expected a point with a value")
 
 

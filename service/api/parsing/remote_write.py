@@ -1,4 +1,4 @@
-"""Prometheus remote write, 1.0 and 2.0: from the body of a request to observations of streams.
+"""Prometheus remote write, 1.0 and 2.0: from the body of a request to its series.
 
 Messages have the field numbers of the specifications
 (https://prometheus.io/docs/specs/prw/remote_write_spec/ and .../remote_write_spec_2_0/), and no
@@ -7,14 +7,12 @@ fields that are not used here. Histograms and exemplars are counted, not read.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import cramjam
 
-from service import wire
 from service.api.parsing.protobuf import (
     PROTOBUF,
     TYPE,
@@ -24,13 +22,16 @@ from service.api.parsing.protobuf import (
     message_classes,
     parse_message,
 )
-from service.api.parsing.series_rules import SeriesRules, Target
+from service.api.parsing.series import (
+    RefusedSeries,
+    RemoteSeries,
+    RemoteWrite,
+    check_label_count,
+    finite,
+)
 from service.problems import BodyTooLarge, MalformedBody, UnsupportedEncoding, UnsupportedMediaType
-from service.schema import rendering
 from service.wire import tags
 
-MAX_AHEAD_MS = 10 * 60_000  # of a sample's time before now: a later one would block its stream
-MAX_LABEL = 1e100  # in size; larger ones no model takes: `model_core.labels.LARGEST`
 # Those of type bytes are messages that are counted.
 _MESSAGES: Messages = {
     "Label": [
@@ -69,30 +70,6 @@ class Version(Enum):
     V2 = "io.prometheus.write.v2.Request"
 
 
-class RemoteSeries(NamedTuple):
-    """Labels in the order sent, and samples as (value, ms since 1970); None: a missing value."""
-
-    labels: tuple[str, ...]  # name, value, name, value ...
-    samples: list[tuple[float | None, int]]
-
-
-class RefusedSeries(NamedTuple):
-    """A series that is not read, for its labels."""
-
-    samples: int
-    reason: str
-
-
-class RemoteWrite(NamedTuple):
-    """Content of a request, and counts of what is not read."""
-
-    series: list[RemoteSeries]
-    refusals: list[RefusedSeries]
-    samples: int
-    histograms: int
-    exemplars: int
-
-
 def version_of(content_type: str, encoding: str) -> Version:
     """Return the version of a request; raises UnsupportedMediaType and UnsupportedEncoding."""
     kind, *parameters = (part.strip() for part in content_type.split(";"))
@@ -127,7 +104,7 @@ def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Re
         except ValueError as error:
             refusals.append(RefusedSeries(len(message.samples), f"a series: {error}"))
             continue
-        samples = [(_value(sample.value), sample.timestamp) for sample in message.samples]
+        samples = [(finite(sample.value), sample.timestamp) for sample in message.samples]
         series.append(RemoteSeries(labels, samples))
     histograms = sum(len(message.histograms) for message in request.timeseries)
     exemplars = sum(len(message.exemplars) for message in request.timeseries)
@@ -138,8 +115,7 @@ def _labels(message: Any, symbols: Sequence[str], version: Version) -> tuple[str
     """Return a series' labels; raises ValueError for too many, or a name that is repeated."""
     sent = message.labels if version is Version.V1 else message.labels_refs
     count = len(sent) if version is Version.V1 else len(sent) / 2
-    if count > tags.MAX_TAGS:  # before as much as one of them is looked at
-        raise ValueError(f"expected at most {tags.MAX_TAGS} labels, got {count:g}")
+    check_label_count(count)  # before as much as one of them is looked at
     if version is Version.V1:
         labels = tuple(text for label in sent for text in (label.name, label.value))
     else:
@@ -185,79 +161,3 @@ def _referred(symbols: Sequence[str], refs: Sequence[int]) -> tuple[str, ...]:
     if len(labels) % 2:
         raise MalformedBody(f"body: labels_refs: expected pairs, got {len(labels)}")
     return labels
-
-
-def _value(value: float) -> float | None:
-    """Return a sample's value; those that are no numbers, such as staleness markers, are missing.
-
-    So is infinity, of which no model can learn anything.
-    """
-    return value if math.isfinite(value) else None
-
-
-# --- from series to streams -----------------------------------------------------------------------
-
-
-class StreamSamples(NamedTuple):
-    """Samples of one series, for its stream."""
-
-    target: Target
-    observations: list[wire.Observation]
-
-
-class StreamAssignment:
-    """Samples of one request by stream, and counts of those that go to none."""
-
-    def __init__(self, write: RemoteWrite, rules: SeriesRules, now_ms: int) -> None:
-        self.streams: dict[str, StreamSamples] = {}
-        self.total = write.samples
-        self.unmatched = 0
-        self.rejected = 0
-        self.reason = ""  # why the first sample that was rejected was
-        for refusal in write.refusals:
-            self._reject(refusal.samples, refusal.reason)
-        for series in write.series:
-            if series.samples:
-                self._add(series, rules, now_ms)
-
-    def _add(self, series: RemoteSeries, rules: SeriesRules, now_ms: int) -> None:
-        try:
-            target = rules.target(series.labels)
-            if target is None:
-                self.unmatched += len(series.samples)
-                return
-            stream = self.streams.setdefault(target.stream, StreamSamples(target, []))
-            if stream.target.fingerprint != target.fingerprint:
-                detail = "the rules give another series of the request the same stream"
-                raise ValueError(f"{detail}, {target.stream!r}: name more labels in `stream`")
-        except ValueError as error:
-            self._reject(len(series.samples), f"{_label_text(series.labels)}: {error}")
-            return
-        stream.observations.extend(self._observations(series, now_ms))
-
-    def _observations(self, series: RemoteSeries, now_ms: int) -> Iterator[wire.Observation]:
-        for value, ms in series.samples:
-            try:
-                yield _observation(value, ms, now_ms)
-            except (ValueError, OverflowError, OSError) as error:
-                self._reject(
-                    1, f"{_label_text(series.labels)}: sample with timestamp {ms}: {error}"
-                )
-
-    def _reject(self, count: int, reason: str) -> None:
-        self.rejected += count
-        self.reason = self.reason or reason
-
-
-def _observation(value: float | None, ms: int, now_ms: int) -> wire.Observation:
-    if ms > now_ms + MAX_AHEAD_MS:
-        ahead_s = (ms - now_ms) // 1000
-        raise ValueError(f"expected at most 600 s after now, got {ahead_s} s: set the clocks")
-    if value is not None and abs(value) > MAX_LABEL:
-        raise ValueError(f"expected a value of at most {MAX_LABEL:g} in size, got {value:g}")
-    return wire.Observation(value, None, rendering.instant(ms))
-
-
-def _label_text(labels: Sequence[str]) -> str:
-    pairs = zip(labels[::2], labels[1::2], strict=True)
-    return ("{" + ",".join(f"{name}={value!r}" for name, value in pairs) + "}")[:300]

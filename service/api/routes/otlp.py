@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from service.api.http import Rendered, apart, context_of, header, raw, read_body
 from service.api.parsing.otlp import answer, media_of, parse
-from service.api.parsing.remote_write import StreamAssignment
+from service.api.parsing.series import StreamAssignment
 from service.api.routes.prometheus import apply_samples, refusal
 from service.problems import SamplesDeferred
 

@@ -23,7 +23,8 @@ from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
 from service.api.gateway.waves import StreamCommands, submit_waves
 from service.api.http import Context, apart, context_of, header, problem, raw, read_body
-from service.api.parsing.remote_write import StreamAssignment, Version, parse, version_of
+from service.api.parsing.remote_write import Version, parse, version_of
+from service.api.parsing.series import StreamAssignment
 from service.observability import metrics
 from service.problems import (
     TYPE_PREFIX,

@@ -82,6 +82,7 @@ def test_attributes_of_resource_and_point_are_labels_and_the_points_own_count_fi
     attribute(point, "busy", bool_value=True)
     attribute(point, "shard", int_value=-3)
     attribute(point, "share", double_value=0.5)
+    attribute(point, "__name__", string_value="another")  # the metric's name is its own
     point.attributes.add(key="list").value.array_value.values.add(string_value="x")
     parsed = series(request)
     ((labels, samples),) = parsed.series

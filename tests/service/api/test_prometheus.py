@@ -10,7 +10,7 @@ import pytest
 
 from model_core import labels as model_labels
 from service import wire
-from service.api.parsing import remote_write, series_rules
+from service.api.parsing import remote_write, series, series_rules
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.remote_write import Version, parse
 from service.api.parsing.series_rules import SeriesRules
@@ -135,7 +135,7 @@ async def test_bad_samples_are_rejected_one_by_one(write):
     answer = await write(submit, ({"__name__": "x"}, samples))
     assert (answer.status_code, answer.json()["rejected"]) == (400, 4)
     assert sent == [1.0, 5.0, 6.0]
-    assert model_labels.LARGEST == remote_write.MAX_LABEL
+    assert model_labels.LARGEST == series.MAX_LABEL
 
 
 class NonNegativeWorker:

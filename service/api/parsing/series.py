@@ -1,0 +1,118 @@
+"""Series of samples in a request of any protocol, and the streams that they are for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from service import wire
+from service.api.parsing.series_rules import SeriesRules, Target
+from service.schema import rendering
+from service.wire import tags
+
+MAX_AHEAD_MS = 10 * 60_000  # of a sample's time before now: a later one would block its stream
+MAX_LABEL = 1e100  # in size; larger ones no model takes: `model_core.labels.LARGEST`
+
+
+class RemoteSeries(NamedTuple):
+    """Labels in the order sent, and samples as (value, ms since 1970); None: a missing value."""
+
+    labels: tuple[str, ...]  # name, value, name, value ...
+    samples: list[tuple[float | None, int]]
+
+
+class RefusedSeries(NamedTuple):
+    """A series that is not read, for its labels."""
+
+    samples: int
+    reason: str
+
+
+class RemoteWrite(NamedTuple):
+    """Content of a request, and counts of what is not read."""
+
+    series: list[RemoteSeries]
+    refusals: list[RefusedSeries]
+    samples: int
+    histograms: int
+    exemplars: int
+
+
+def check_label_count(count: float) -> None:
+    """Raise ValueError for a series of more labels than a stream has tags."""
+    if count > tags.MAX_TAGS:
+        raise ValueError(f"expected at most {tags.MAX_TAGS} labels, got {count:g}")
+
+
+def finite(value: float) -> float | None:
+    """Return a sample's value; those that are no numbers, such as staleness markers, are missing.
+
+    So is infinity, of which no model can learn anything.
+    """
+    return value if math.isfinite(value) else None
+
+
+class StreamSamples(NamedTuple):
+    """Samples of one series, for its stream."""
+
+    target: Target
+    observations: list[wire.Observation]
+
+
+class StreamAssignment:
+    """Samples of one request by stream, and counts of those that go to none."""
+
+    def __init__(self, write: RemoteWrite, rules: SeriesRules, now_ms: int) -> None:
+        self.streams: dict[str, StreamSamples] = {}
+        self.total = write.samples
+        self.unmatched = 0
+        self.rejected = 0
+        self.reason = ""  # why the first sample that was rejected was
+        for refusal in write.refusals:
+            self._reject(refusal.samples, refusal.reason)
+        for series in write.series:
+            if series.samples:
+                self._add(series, rules, now_ms)
+
+    def _add(self, series: RemoteSeries, rules: SeriesRules, now_ms: int) -> None:
+        try:
+            target = rules.target(series.labels)
+            if target is None:
+                self.unmatched += len(series.samples)
+                return
+            stream = self.streams.setdefault(target.stream, StreamSamples(target, []))
+            if stream.target.fingerprint != target.fingerprint:
+                detail = "the rules give another series of the request the same stream"
+                raise ValueError(f"{detail}, {target.stream!r}: name more labels in `stream`")
+        except ValueError as error:
+            self._reject(len(series.samples), f"{_label_text(series.labels)}: {error}")
+            return
+        stream.observations.extend(self._observations(series, now_ms))
+
+    def _observations(self, series: RemoteSeries, now_ms: int) -> Iterator[wire.Observation]:
+        for value, ms in series.samples:
+            try:
+                yield _observation(value, ms, now_ms)
+            except (ValueError, OverflowError, OSError) as error:
+                self._reject(
+                    1, f"{_label_text(series.labels)}: sample with timestamp {ms}: {error}"
+                )
+
+    def _reject(self, count: int, reason: str) -> None:
+        self.rejected += count
+        self.reason = self.reason or reason
+
+
+def _observation(value: float | None, ms: int, now_ms: int) -> wire.Observation:
+    if ms > now_ms + MAX_AHEAD_MS:
+        ahead_s = (ms - now_ms) // 1000
+        raise ValueError(f"expected at most 600 s after now, got {ahead_s} s: set the clocks")
+    if value is not None and abs(value) > MAX_LABEL:
+        raise ValueError(f"expected a value of at most {MAX_LABEL:g} in size, got {value:g}")
+    return wire.Observation(value, None, rendering.instant(ms))
+
+
+def _label_text(labels: Sequence[str]) -> str:
+    pairs = zip(labels[::2], labels[1::2], strict=True)
+    return ("{" + ",".join(f"{name}={value!r}" for name, value in pairs) + "}")[:300]
