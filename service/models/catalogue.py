@@ -132,7 +132,7 @@ class Catalogue:
             if file.stat().st_size > LARGEST_REPORT:
                 return None
             numbers = msgspec.json.decode(file.read_bytes())
-        except (OSError, RecursionError, msgspec.MsgspecError):
+        except (OSError, RecursionError, UnicodeDecodeError, msgspec.MsgspecError):
             return None
         return numbers if isinstance(numbers, dict) else None
 
@@ -234,7 +234,7 @@ def _read(folder: Path) -> Model:
     version = folder.name
     try:
         file = _decode(_described(folder / DESCRIPTION))
-    except (OSError, RecursionError, msgspec.MsgspecError) as error:
+    except (OSError, RecursionError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         return Model(name, version, "unknown", error=f"model.json: {error}")
     described = {field: getattr(file, field) for field in _ModelFile.__struct_fields__[1:]}
     unknown = f"model.json: format {file.format}, expected {FORMAT}"

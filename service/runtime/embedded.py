@@ -160,7 +160,7 @@ class Embedded:
     def _recorded(self) -> Running:
         try:
             return msgspec.json.decode((self.data_dir / "server.json").read_bytes(), type=Running)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, UnicodeDecodeError, msgspec.DecodeError):
             return Running(str(self.socket))
 
     def _record(self, running: Running) -> None:
@@ -259,7 +259,7 @@ def running_url(data_dir: Path) -> str | None:
     try:
         blob = (data_dir.resolve() / "server.json").read_bytes()
         return f"unix://{msgspec.json.decode(blob, type=Running).socket}"
-    except (OSError, msgspec.DecodeError):
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
         return None
 
 

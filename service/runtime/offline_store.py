@@ -66,7 +66,7 @@ def _running(store: Embedded) -> StoreClient | None:
     """Return a client of the server that runs on this folder; None when none answers."""
     try:
         recorded = msgspec.json.decode((store.data_dir / "server.json").read_bytes(), type=Running)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, UnicodeDecodeError, msgspec.MsgspecError):
         return None
     client = connect(f"unix://{recorded.socket}", LONG_TIMEOUT_S)
     try:

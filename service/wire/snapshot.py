@@ -77,7 +77,7 @@ def load(blob: bytes) -> StreamSnapshot:
         if not unpacker.eof:
             raise BadSnapshot("the snapshot is truncated, or its content is too large")
         return _checked(_decode(unpacked))
-    except (zlib.error, msgspec.MsgspecError) as error:
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadSnapshot(f"cannot read the snapshot: {error}") from error
 
 
