@@ -149,7 +149,7 @@ def read_stored(body: bytes) -> None:
 
 def read_log(body: bytes) -> None:
     """Read an entry of the log: what cannot be read is skipped, without an error."""
-    right = wire.Sums("i", 0, [wire.CommandSum(1, 1, len(body), zlib.crc32(body))])
+    right = wire.Sums("i", 0, [wire.CommandSum(1, 1, 2, len(body), zlib.crc32(body))])
     sums = wire.checksummed(wire.encode(right), "entry", 0)
     other = wire.checksummed(body, "entry", 0)
     decode_entries(0, START, [Entry("1-1", body, s) for s in (sums, other, body)])
@@ -241,7 +241,9 @@ def stored_seeds() -> list[bytes]:
     head = wire.Head(1, wire.StreamSettings(model="gaussian"))
     command = wire.Observe("s", [wire.Observation(1.5), wire.Observation([1.0, None])], key="k")
     envelope = wire.Envelope(1, NOW_MS, 0, "averaged", command)
+    many = wire.ObserveMany(["a", "b"], struct.pack("<3d", 1, 2, 3), [1, 2])
     return [
+        wire.encode(wire.Envelope(1, NOW_MS, 0, "averaged", many)),
         wire.encode_settled(head),
         wire.encode_position(head),
         wire.encode(envelope),

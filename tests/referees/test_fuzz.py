@@ -20,23 +20,27 @@ from tests.referees.fuzz import (
 )
 
 MIB = 1 << 20
-DEEP = b'{"y":' + b"[" * MIB
-WIDE = b'{"y":[' + b"0," * MIB + b"0]}"
-EMPTY = b"[" + b"{}," * MIB + b"{}]"
-BODIES = {
-    "ndjson": [b"\n".join([SEED] * 10_000), WIDE + b"\n" + SEED, b"{}\n" * MIB, DEEP],
-    "json": [b"[" + b",".join([b'{"y":1.5}'] * 10_000) + b"]", WIDE, EMPTY, DEEP],
-    "remote-write": [b"\x0a\x02\x12\x00" * MIB, b"\x22\x00" * MIB, b"\x00" * MIB],
-    "otlp": [b'{"resourceMetrics":' + EMPTY + b"}", b"\x0a\x02\x12\x00" * MIB, DEEP],
-    "msgpack": [b"\xdd\xff\xff\xff\xff", b"\x91" * MIB, b"\xdc\xff\xff" + b"\xc0" * MIB],
-    "rows": [b"\x91" * MIB, b"\xdd\xff\xff\xff\xff", b"\x00" * 8 * MIB],
-    "snapshot": [b"\x00" * 64 * MIB, b"\x91" * MIB],
-    "arrow": [b"\xff\xff\xff\xff" * MIB, b"\x00" * MIB],
-    "artifact": [
-        json.dumps({"format": 1, "kind": "alpaca", "feature_dim": 10**9}).encode() + b"\n",
-        b'{"format":1,"kind":"alpaca","encoder":' + b"[" * MIB + b"\n" + b"\xff" * 64,
-    ],
-}
+
+
+def bodies(name):
+    """Large and hostile bodies for a target."""
+    deep = b'{"y":' + b"[" * MIB
+    wide = b'{"y":[' + b"0," * MIB + b"0]}"
+    empty = b"[" + b"{}," * MIB + b"{}]"
+    return {
+        "ndjson": [b"\n".join([SEED] * 10_000), wide + b"\n" + SEED, b"{}\n" * MIB, deep],
+        "json": [b"[" + b",".join([b'{"y":1.5}'] * 10_000) + b"]", wide, empty, deep],
+        "remote-write": [b"\x0a\x02\x12\x00" * MIB, b"\x22\x00" * MIB, b"\x00" * MIB],
+        "otlp": [b'{"resourceMetrics":' + empty + b"}", b"\x0a\x02\x12\x00" * MIB, deep],
+        "msgpack": [b"\xdd\xff\xff\xff\xff", b"\x91" * MIB, b"\xdc\xff\xff" + b"\xc0" * MIB],
+        "rows": [b"\x91" * MIB, b"\xdd\xff\xff\xff\xff", b"\x00" * 8 * MIB],
+        "snapshot": [b"\x00" * 64 * MIB, b"\x91" * MIB],
+        "arrow": [b"\xff\xff\xff\xff" * MIB, b"\x00" * MIB],
+        "artifact": [
+            json.dumps({"format": 1, "kind": "alpaca", "feature_dim": 10**9}).encode() + b"\n",
+            b'{"format":1,"kind":"alpaca","encoder":' + b"[" * MIB + b"\n" + b"\xff" * 64,
+        ],
+    }[name]
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -45,11 +49,11 @@ def test_cases_by_chance(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", TARGETS)
 def test_memory_is_bounded(name):
     """Of all that allocates, not of Python alone; a body of 8 MiB is the most there is."""
     target = TARGETS[name]()
-    for body in BODIES[name]:
+    for body in bodies(name):
         assert memory_of(target, body) <= MEMORY * max(len(body), SETTINGS.max_body_bytes)
         hold_memory(target, body[: 8 * FLOOR])
 

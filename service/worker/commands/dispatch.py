@@ -17,6 +17,7 @@ from model_core.stream_settings import (
     VECTOR_OUTPUTS,
     StreamSettings,
 )
+from service import wire
 from service.problems import CorruptState, Defect, NotInstalled, ReadTimeout, UnknownStream
 from service.schema import rendering
 from service.store.streams import UnreadablePart
@@ -198,8 +199,10 @@ def _configure(engine: Engine, stream: Stream, task: CommandTask) -> None:
         made = fresh(engine, stream, task.envelope, given, earlier, own_rule=head.own_rule)
         stream.restart(made)
     else:
+        before = wire.encode_settled(stream.live())
         _change(engine, stream, dict(given))
-        _note(stream, given, task)
+        if wire.encode_settled(stream.live()) != before:  # else a repeat, of no effect
+            _note(stream, given, task)
     stream.touch(task.envelope.time_ms)
     _summarised(engine, stream, task)
 

@@ -99,10 +99,11 @@ def changes(bench, stream):
 
 
 def test_every_change_is_on_record_in_order(bench):
-    """Also within a millisecond and when clocks go back; what was refused is not."""
+    """Also within a millisecond and when clocks go back; what was refused or repeated is not."""
     bench.ask(Configure("a", KNOWN), status=201)
     bench.observe("a", [0.1, -0.4, 0.3])
     bench.ask(Configure("a", {"hazard": 0.2}))
+    bench.ask(Configure("a", {"hazard": 0.2}))  # a repeat, which changes nothing
     bench.ask(Configure("a", {"hazard": 0.7, "warmup": 7}), status=409)
     bench.send(
         Configure("a", {"hazard": 0.3}),
