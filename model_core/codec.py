@@ -100,6 +100,7 @@ def decode(
         if not np.isfinite(stored_regimes).all():
             raise BadState(f"state's array {_REGIMES!r} has numbers that are not finite")
         lines[_of_regimes(layout)] = stored_regimes
+        lines[_of_regimes(layout)[0], layout.slots : layout.stored.start] = stored_regimes[:, -1:]
     return lines, own, own_ranks
 
 
@@ -253,8 +254,8 @@ def _check_whole(name: str, values: Floats, least: float, most: float) -> None:
 
 
 def _of_regimes(layout: Layout) -> tuple[slice, slice]:
-    """Lines and columns of the statistics of stored regimes."""
-    return slice(statistics_line(layout.outputs), layout.origin), layout.stored
+    """Lines and columns of the statistics of stored regimes, and of the prior that they widened."""
+    return slice(statistics_line(layout.outputs), layout.origin), slice(layout.stored.start, None)
 
 
 def _stored(layout: Layout) -> NDArray[np.int64]:

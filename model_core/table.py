@@ -112,6 +112,7 @@ class Layout:
             at += math.prod(shape)
             if name not in model.in_place:
                 self.kept += math.prod(shape)
+        self.beside = range(self.width - BESIDE, self.width)
         self.origin = at
         self.ended = at + 1
         count = at - statistics_line(self.outputs)

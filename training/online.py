@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from model_core.readout import Readout
 from model_core.stream import hindsight
 from model_core.stream.events import Event
 from model_core.stream.local import LocalPipeline
@@ -33,7 +34,8 @@ class Followed(NamedTuple):
     position on, where these change. warmup: observations of the warm-up. log_score, changed,
     recent, anomaly, evidence: (T,) log score (nan without a label, as the anomaly),
     `changed_probability`, `recent_change_probability`, `anomaly` and `evidence`, all nan in the
-    warm-up. summary: of the predictives (T rows), empty unless quantiles were wanted.
+    warm-up. regime: (T,) id of the remembered regime that the series is in, 0: of none. summary: of
+    the predictives (T rows), empty unless quantiles were wanted.
     """
 
     events: list[tuple[int, Event]]
@@ -45,6 +47,7 @@ class Followed(NamedTuple):
     recent: Floats
     anomaly: Floats
     evidence: Floats
+    regime: NDArray[np.int64]
     summary: Summary
 
     def confirmed(self) -> list[int]:
@@ -103,8 +106,13 @@ def follow(
         recent=numbers[:, 2],
         anomaly=numbers[:, 3],
         evidence=numbers[:, 4],
+        regime=np.array([_remembered(step.readout) for step in taken]),
         summary=Summary(np.array(summaries).reshape(len(taken), width), model.y_dim, model.label),
     )
+
+
+def _remembered(line: Readout | None) -> int:
+    return 0 if line is None or line.regime is None else line.regime.id or 0
 
 
 def _pipeline(

@@ -5,6 +5,9 @@ that it is most probably the same as, if the log Bayes factor for that exceeds `
 a free place, or that of the regime which was not seen for longest. The older id stays, and none is
 used again. What is stored are the statistics that a return begins with, so the labels behind it
 count for `LABELS` at most: regimes drift.
+
+Fresh regimes have a prior as wide as the stored ones lie apart, and never narrower than it was:
+with that of the warm-up alone a new level far off would fit the nearest stored regime better.
 """
 
 from __future__ import annotations
@@ -53,6 +56,11 @@ def settle(
         seen[place] = 0
     seen[place] += 1
     last_seen[place] = starts[newest] - 1
+    used = [layout.stored.start + m for m in np.flatnonzero(ids).tolist()]
+    prior = layout.columns(lines, [layout.width - 1])
+    wider = model.spread(layout.columns(lines, used), prior)
+    for column in (*range(layout.slots, layout.stored.start), *layout.beside):
+        layout.put_column(lines, column, wider)
 
 
 def carry(layout: Layout, before: Floats, head: Floats, base: int) -> None:

@@ -325,6 +325,21 @@ class Averaged(ClosedForm):
             log_weight=_normalised(log_weight)
         )
 
+    def spread(self, stored: Stats, prior: Stats) -> Stats:
+        """By the level's distances from the location; but for the trend's, all experts alike.
+
+        Their mean square is that of the prior before it and of every stored regime.
+        """
+        noise = stored.beta[..., 0] / stored.alpha
+        distances = (stored.mean[..., 0, 0] - prior.mean[..., 0, 0]) ** 2 / noise
+        total = 1 / self.kappa + distances.sum(1, keepdims=True)
+        kappa = (1 + distances.shape[1]) / total
+        follows = np.array([expert.feature == TREND for expert in EXPERTS])
+        precision = prior.precision.copy()
+        wider = np.minimum(precision[..., 0], kappa[..., None])
+        precision[..., 0] = np.where(follows, precision[..., 0], wider)
+        return prior._replace(precision=precision)
+
     def _learned(
         self,
         stats: AveragedStats,

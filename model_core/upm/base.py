@@ -220,6 +220,10 @@ class UnderlyingModel(ABC):
         """
         raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
 
+    def spread(self, stored: Stats, prior: Stats) -> Stats:
+        """Prior of fresh regimes, widened to where the stored ones, arrays (1, M, ...), lie."""
+        return prior
+
     def means(self, stats: Stats, phi: Tensor) -> Tensor:
         """Predictive means (B, S, A, d) of the label at A inputs of each stream, phi (B, A, n)."""
         means = [self.predictive(stats, phi[:, a]).mean() for a in range(phi.shape[1])]

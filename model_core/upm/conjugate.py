@@ -224,6 +224,13 @@ class Gaussian(Conjugate):
         error = stats.mean / stats.kappa
         return stats._replace(mean=prior.mean + error, beta=stats.beta - 0.5 * stats.mean * error)
 
+    def spread(self, stored: Stats, prior: Stats) -> Stats:
+        """By the means' distances from the location, which outputs share."""
+        distances = (stored.mean - prior.mean) ** 2 * stored.alpha / stored.beta
+        total = 1 / self.kappa + distances.mean(-1, keepdims=True).sum(1, keepdims=True)
+        kappa = (1 + distances.shape[1]) / total
+        return prior._replace(kappa=np.minimum(prior.kappa, kappa))
+
     def log_evidence(self, stats: GaussianStats) -> float:
         """Of the normal-inverse-gamma, eq. 95."""
         of_output = log_gamma(stats.alpha) - stats.alpha * np.log(stats.beta)

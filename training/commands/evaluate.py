@@ -79,6 +79,43 @@ def everything(
             pages.write(page, results)
 
 
+@app.command()
+def regimes(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_TEST_DATA", help="Folder that holds nab.npz.", show_default=False
+        ),
+    ] = None,
+    remembered: Annotated[
+        int, typer.Option(min=1, max=32, help="Regimes that are remembered.")
+    ] = 8,
+    most: Annotated[
+        int, typer.Option(min=100, help="Observations of each recorded series, the first ones.")
+    ] = 100_000,
+    count: Annotated[int, typer.Option(min=1, help="Simulated series of a kind.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the simulations.")] = 0,
+) -> None:
+    """Score the setting `regimes` beside none: what is called new and what returned, and delays.
+
+    On NAB, where the folder holds it, and on simulated states. Takes minutes.
+    """
+    from rich.console import Console
+
+    from model_core.stream_settings import DEFAULT_MODEL
+    from model_core.upm.builtin import Options, build
+    from training.quality import regimes as quality
+    from training.quality.series import load
+
+    series = []
+    if data is not None:
+        with refusals("--data: "):
+            series = load(data).scalars.get("NAB", [])
+    series = [one.first(most) for one in series]
+    model = build(DEFAULT_MODEL, Options())
+    quality.show(model, series, (0, remembered), seed, count, Console())
+
+
 Preset = Annotated[str, typer.Option(help="Of the runs: quick or paper.")]
 Out = Annotated[
     Path | None,

@@ -53,6 +53,11 @@ class Scalars(NamedTuple):
     y: Floats
     window: NDArray[np.bool_] | None = None
 
+    def first(self, most: int) -> Scalars:
+        """Its first observations."""
+        window = None if self.window is None else self.window[:most]
+        return Scalars(self.name, self.y[:most], window)
+
 
 class Corpora(NamedTuple):
     """What the folder holds.
