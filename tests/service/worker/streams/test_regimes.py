@@ -1,8 +1,9 @@
 """A stream that remembers its regimes, on a worker: durable as all else."""
 
 import numpy as np
+import pytest
 
-from service.wire import Configure
+from service.wire import Configure, EventFeedback, RunLength, SetBelief, WhatIf
 
 LEVELS = [0.0, 7.0, -6.0]
 
@@ -74,3 +75,26 @@ def test_setting_is_fixed_once_there_are_observations(bench):
     bench.observe("a", labels(30))
     problem = bench.ask(Configure("a", {"regimes": 3}), status=409)
     assert "regimes" in problem["detail"]
+
+
+def test_feedback_beliefs_and_other_settings(make_bench, close):
+    """Reruns and overrides of the belief go through what is remembered, and survive a crash."""
+    bench, plain = make_bench(), make_bench(db=1)
+    given = labels(300)
+    for own in (bench, plain):
+        own.ask(Configure("a", {"regimes": 4}), status=201)
+        own.observe("a", given[:200])
+        own.ask(EventFeedback("a", False, confirmed(own)[1].id))
+        own.ask(SetBelief("a", [(3, 0.5), (9, 0.5)]))
+        tried = own.ask(WhatIf("a", {"regimes": 0}))
+        assert tried["seq"] == 200
+    bench.crash()
+    found, expected = (own.observe("a", given[200:]) for own in (bench, plain))
+    close(found, expected, 0.0)
+    belief = bench.ask(RunLength("a"))["belief"]
+    lengths = [entry["run_length"] for entry in belief]
+    assert lengths == sorted(set(lengths))
+    assert sum(entry["probability"] for entry in belief) == pytest.approx(1, abs=1e-9)
+    bench.crash()
+    close(bench.observe("a", given[:40]), plain.observe("a", given[:40]), 0.0)
+    assert any(answer.get("regime") for answer in found)
