@@ -379,6 +379,7 @@ class AsyncClient:
         prefix: str | None = None,
         contains: str | None = None,
         min_streams: int = 2,
+        min_size: float | None = None,
         sort: str = "time",
         limit: int = 100,
         match: calls.Match = (),
@@ -386,7 +387,8 @@ class AsyncClient:
         """Iterate over incidents: changes of several streams that began together.
 
         since, until: as of `changes`, of when an incident began. model, prefix, contains, match: of
-        one of its streams at least. sort: `time` (newest first) or `streams`.
+        one of its streams at least, min_size of one of its changes. sort: `time` (newest first)
+        or `streams`.
         """
         request = calls.IncidentsRequest(
             since=since,
@@ -395,6 +397,7 @@ class AsyncClient:
             prefix=prefix,
             contains=contains,
             min_streams=min_streams,
+            min_size=min_size,
             sort=sort,
             limit=limit,
             match=match,

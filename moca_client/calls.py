@@ -341,6 +341,7 @@ class IncidentsRequest(NamedTuple):
     prefix: str | None = None
     contains: str | None = None
     min_streams: int = 2
+    min_size: float | None = None
     sort: str = "time"
     limit: int = 100
     match: Match = ()

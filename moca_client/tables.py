@@ -12,6 +12,7 @@ from moca_client.responses import (
     Answer,
     Event,
     Hindsight,
+    Incident,
     KnownRegime,
     Recorded,
     RegimeStatistics,
@@ -223,6 +224,25 @@ def change_lines(changes: Iterable[StreamChange], heading: bool = True) -> str:
         cells = _change_row(change)
         listed = {name: json.dumps(cells[name]) for name in _VECTORS if type(cells[name]) is list}
         writer.writerow(cells | listed)
+    return text.getvalue()
+
+
+_INCIDENT = [
+    "id", "headline", "streams", "fleet", "start_time", "earliest_time", "latest_time",
+    "confirmed_time", "updated_time", "up", "down", "size",
+]  # fmt: skip
+
+
+def incident_lines(incidents: Iterable[Incident]) -> str:
+    """Return incidents as CSV with a line of headings; movers and names as JSON."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_INCIDENT, "by_chance_per_day", "movers", "names"])
+    for incident in incidents:
+        movers = {f"{mover.tag}={mover.value}": mover.changed for mover in incident.movers}
+        cells = [getattr(incident, name) for name in _INCIDENT]
+        listed = [json.dumps(part, ensure_ascii=False) for part in (movers, incident.names)]
+        writer.writerow([*cells, incident.by_chance.per_day, *listed])
     return text.getvalue()
 
 

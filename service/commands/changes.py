@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from moca_client.responses import ChangesPage, IncidentDetail, Mover, StreamChange
-from moca_client.tables import change_lines, describe_evidence
+from moca_client.tables import change_lines, describe_evidence, incident_lines
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -146,7 +146,16 @@ def incidents(
     ] = None,
     match: Match = None,
     min_streams: Annotated[int, typer.Option(min=2, help="Smallest number of streams.")] = 2,
+    min_size: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Only with a change of this size in standard deviations.",
+            show_default="any",
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Most incidents to print.")] = 100,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: Json = False,
@@ -169,11 +178,15 @@ def incidents(
             prefix=prefix,
             match=match or (),
             min_streams=min_streams,
+            min_size=min_size,
             limit=min(limit, PAGE),
         )
         rows = list(islice(listed, limit))
     if as_json:
         print_json(rows)
+        return
+    if as_csv:
+        typer.echo(incident_lines(rows), nl=False)
         return
     if not rows:
         typer.echo("no incidents: see --since and the other options for what is left out")

@@ -33,6 +33,7 @@ Prefixes = Annotated[
 ]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Around = Annotated[int, Field(ge=0, le=100)]
+CSV_PAGES = "`csv`: a table; the header `Link` leads to the next page"
 AROUND = "adds `around`: the values of so many observations on both sides of a start"
 
 
@@ -224,9 +225,7 @@ class ChangesQuery(Form):
         "that `prefix`, `contains`, `model` and `match` let through",
     )
     around: Around = Field(0, description=AROUND)
-    format: Literal["json", "csv"] = Field(
-        "json", description="`csv`: a table; the header `Link` leads to the next page"
-    )
+    format: Literal["json", "csv"] = Field("json", description=CSV_PAGES)
 
 
 class IncidentsQuery(Form):
@@ -245,6 +244,10 @@ class IncidentsQuery(Form):
     min_streams: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
         2, description="smallest number of streams"
     )
+    min_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="only with a change of this size, up or down, in standard deviations"
+    )
+    format: Literal["json", "csv"] = Field("json", description=CSV_PAGES)
     sort: Literal["time", "streams"] = Field(
         "time", description="what comes first: the latest start, or the most streams"
     )

@@ -40,7 +40,7 @@ from service.webhooks.dead_letters import DeadLetterBounds, Letter, Letters
 from service.webhooks.notices import IncidentNotice, Notice, incident_notice, notice_of
 from service.webhooks.sender import Failure, sender_of
 from service.wire.event_entries import START, Id, Raised
-from service.wire.incidents import FoundIncident, shared
+from service.wire.incidents import Fleet, FoundIncident, FoundIncidents, shared
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +64,12 @@ class Parcel:
         letters: list[Letter],
         lane: asyncio.Queue[Parcel],
         incident: FoundIncident | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self.letters = letters
         self.lane = lane
         self.incident = incident
+        self.fleet = fleet  # that the incident is of
         self.settled = asyncio.Event()
 
     @property
@@ -220,8 +222,10 @@ class Runner:
             due_s, letter = first
             if due_s > now_s and len(self._collected) <= MOST_COLLECTED:
                 return
-            found = await self._incidents.found()
-            incident = None if letter.raised is None else found.of(letter.raised.change_id)
+            found = await self._found()
+            incident = None
+            if found is not None and letter.raised is not None:
+                incident = found.of(letter.raised.change_id)
             members = set() if incident is None else incident.change_ids
             together = [
                 other
@@ -229,11 +233,29 @@ class Runner:
                 if other is first or (other[1].raised and other[1].raised.change_id in members)
             ]
             self._collected = [other for other in self._collected if other not in together]
-            self._send([other for _, other in together], incident)
+            fleet = None if found is None else found.fleet
+            self._send([other for _, other in together], incident, fleet)
 
-    def _send(self, letters: list[Letter], incident: FoundIncident | None = None) -> None:
+    async def _found(self) -> FoundIncidents | None:
+        """Return all incidents; None where they cannot be read: changes do not wait for that.
+
+        Without a connection to the store nothing is delivered, as before.
+        """
+        try:
+            return await self._incidents.found()
+        except (TimeoutError, redis.ResponseError) as error:
+            hook = self._hook.name
+            log.warning("webhook %s: cannot read incidents, sending each change: %s", hook, error)
+            return None
+
+    def _send(
+        self,
+        letters: list[Letter],
+        incident: FoundIncident | None = None,
+        fleet: Fleet | None = None,
+    ) -> None:
         lanes = {id(lane): lane for lane in (self._lane(letter.source) for letter in letters)}
-        parcel = Parcel(letters, self._lane(letters[0].source), incident)
+        parcel = Parcel(letters, self._lane(letters[0].source), incident, fleet)
         for lane in lanes.values():
             lane.put_nowait(parcel)
 
@@ -266,7 +288,7 @@ class Runner:
     async def _deliver(self, parcel: Parcel) -> None:
         delivery = self._delivery
         hook = self._hook.name
-        notice = await self._notice(parcel)
+        notice = self._notice(parcel)
         attempt = 0
         while True:
             attempt += 1
@@ -281,13 +303,13 @@ class Runner:
         for letter in parcel.letters:
             await self._unhurt(self._give_up(letter, failure.reason, attempt))
 
-    async def _notice(self, parcel: Parcel) -> Notice | IncidentNotice:
+    def _notice(self, parcel: Parcel) -> Notice | IncidentNotice:
         raised = {letter.number: letter.raised for letter in parcel.letters if letter.raised}
         incident = parcel.incident
-        if incident is None:
+        fleet = parcel.fleet
+        if incident is None or fleet is None:
             ((number, event),) = raised.items()
             return notice_of(number, event, self._hook.console_url)
-        fleet = await self._incidents.fleet()
         movers = shared(incident.changes, fleet.members, fleet.tagged)
         shown = rendering.incident(incident, movers, fleet.streams)
         first_ms = min(event.at_ms for event in raised.values())

@@ -1,5 +1,6 @@
 """Ten streams of 200 that change together are one incident, over HTTP on real processes."""
 
+import csv
 import json
 import random
 from datetime import UTC, datetime, timedelta
@@ -176,6 +177,15 @@ def test_filters_and_pages(client):
     assert incidents(client, min_streams=CHANGED + 1)["incidents"] == []
     page = incidents(client, sort="streams", limit=1)
     assert (len(page["incidents"]), page["cursor"]) == (1, None)
+    assert incidents(client, min_size=1)["total"] == 1
+    assert incidents(client, min_size=1000)["total"] == 0
+    table = client.get("/v1/incidents", params={"format": "csv"})
+    assert table.headers["content-type"].startswith("text/csv")
+    (row,) = csv.DictReader(table.text.splitlines())
+    (listed,) = page["incidents"]
+    assert (row["id"], row["headline"]) == (listed["id"], listed["headline"])
+    assert json.loads(row["movers"]) == {"region=eu": CHANGED}
+    assert json.loads(row["names"]) == listed["names"]
 
 
 async def test_clients_and_the_command_line_list_them(client, service):
@@ -199,6 +209,8 @@ async def test_clients_and_the_command_line_list_them(client, service):
     ask_ = ("incidents", "--url", url, "--since", "2024-05-01T00:00:00Z")
     assert processes.run(*ask_).splitlines() == [f"{row.id}  {row.headline}"]
     assert processes.run(*ask_, "--min-streams", 11).startswith("no incidents")
+    assert processes.run(*ask_, "--min-size", 1000).startswith("no incidents")
+    assert processes.run(*ask_, "--csv").splitlines()[1].startswith(f"{row.id},")
     assert json.loads(processes.run(*ask_, "--json"))[0]["id"] == row.id
     share = "region=eu: 10 of 10 changed"
     plain = processes.run("changes", "--url", url, "--since", "2024-05-01T00:00:00Z", "--csv")

@@ -97,7 +97,9 @@ def _fitting(
             and (since is None or began >= since)
             and (until is None or began < until)
             and any(
-                query.contains in change.stream and filter_.lets(change.raised)
+                query.contains in change.stream
+                and filter_.lets(change.raised)
+                and (query.min_size is None or magnitude(change) >= query.min_size)
                 for change in incident.changes
             )
         ):

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moca_client.responses import Exclusion, IncidentExclusion
-from moca_client.tables import change_lines
+from moca_client.tables import change_lines, incident_lines
 from service import wire
 from service.api.http import (
     Context,
@@ -64,11 +64,16 @@ async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]
     page = await context_of(request).changes.page(query, time.time())
     if query.format == "json":
         return json_response(_encode(page))
+    return _table(request, change_lines(page.changes), page.cursor)
+
+
+def _table(request: Request, lines: str, cursor: str | None) -> Response:
+    """Return a page as CSV, with a link to the next one."""
     headers = {}
-    if page.cursor is not None:
-        following = URL(scope=request.scope).include_query_params(cursor=page.cursor)
+    if cursor is not None:
+        following = URL(scope=request.scope).include_query_params(cursor=cursor)
         headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
-    return Response(change_lines(page.changes), headers=headers, media_type=CSV)
+    return Response(lines, headers=headers, media_type=CSV)
 
 
 async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Query()]) -> Response:
@@ -80,7 +85,9 @@ async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Quer
     filters, with all its changes. Its `id` stays while streams join it.
     """
     page = await context_of(request).incidents.page(query, time.time())
-    return json_response(_encode(page))
+    if query.format == "json":
+        return json_response(_encode(page))
+    return _table(request, incident_lines(page.incidents), page.cursor)
 
 
 async def get_incident(

@@ -344,6 +344,7 @@ CALLS = (
         responses.IncidentsPage,
         (problems.InvalidField,),
         tag="events",
+        described=openapi.answer_or_table(responses.IncidentsPage),
     ),
     ApiCall(
         "GET",

@@ -182,6 +182,8 @@ WRONG = {
         "query.until": ["2024-05"],
         "query.model[0]": ["a@b@c"],
         "query.min_streams": [1],
+        "query.min_size": [-1],
+        "query.format": ["xml"],
         "query.sort": ["size"],
         "query.limit": [501],
         "query.cursor": ["x"],

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+import redis
 
 from model_core.sentences import Explanation, Moments
 from service import wire
 from service.settings import Settings
 from service.store import keys
+from service.store.incidents import IncidentFeed
 from service.webhooks import runner
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook
@@ -408,6 +410,22 @@ async def test_changes_of_an_incident_are_one_delivery_and_those_that_join_it_an
     assert (first["streams"], last["streams"], last["names"]) == (3, 4, ["s0", "s1", "s2", "s3"])
     ids = [verify(headers, body) for _, headers, body, _ in receiver.calls]
     assert len(set(ids)) == 3
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), redis.ResponseError("WRONGTYPE")])
+async def test_changes_are_delivered_one_by_one_while_incidents_cannot_be_read(
+    delivering, receiver, writer, monkeypatch, error
+):
+    delivering.hook("h", f"{receiver.url}/h")
+    monkeypatch.setattr(IncidentFeed, "found", AsyncMock(side_effect=error))
+    async with delivering.running(collect_s=0.5):
+        for i in range(3):
+            writer.raise_(f"s{i}", 1, confirmed_at=13)
+        await until_async(lambda: len(receiver.calls) == 3)
+        await until_async(lambda: not delivering.pending("h"))
+    assert sorted(row[:2] for row in messages(receiver)) == [
+        ("changepoint.confirmed", [f"s{i}"]) for i in range(3)
+    ]
 
 
 async def test_later_events_of_a_stream_end_the_wait_and_stay_behind(delivering, receiver, writer):
