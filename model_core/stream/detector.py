@@ -25,6 +25,7 @@ from model_core.stream.events import Event
 from model_core.stream.parsing import Label
 from model_core.stream.rows import Floats, Layout
 from model_core.stream.segmentation import Segment
+from model_core.stream.state import KnownRegime
 from model_core.stream_settings import StreamSettings
 
 if TYPE_CHECKING:
@@ -155,6 +156,11 @@ class Detector:
     def anomalies(self) -> list[Event]:
         """Anomaly events, oldest first: the last 1,000."""
         return self._all.anomalies(0)
+
+    @property
+    def regimes(self) -> list[KnownRegime]:
+        """Regimes that are remembered; see `Detectors.regimes`."""
+        return self._all.regimes(0)
 
     def segments(self) -> list[Segment]:
         """Regimes of what is retained, in hindsight; see `Detectors.segments`."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.lazy import torch
-from model_core.stream import forecasts, hindsight, parsing, season, storage, warmup
+from model_core.stream import forecasts, hindsight, memory, parsing, season, storage, warmup
 from model_core.stream import settings as options
 from model_core.stream.answers import (
     Answer,
@@ -30,6 +30,7 @@ from model_core.stream.parsing import Label
 from model_core.stream.rows import Observation
 from model_core.stream.segmentation import Segment
 from model_core.stream.series import Taken
+from model_core.stream.state import KnownRegime
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 
@@ -190,6 +191,18 @@ class Detectors:
         if self._pipeline is None:
             return []
         return list(self._pipeline.series[stream].anomalies.values())
+
+    def regimes(self, stream: int) -> list[KnownRegime]:
+        """Regimes that are remembered, by id, with the probability that the series is in each now.
+
+        One is stored with the first observation after the one that confirmed its end.
+        """
+        stream = self._at(stream)
+        if self._pipeline is None or not self._pipeline.series[stream].warm:
+            return []
+        slab = self._pipeline.slab
+        own = slab.row(self._pipeline.series[stream].row)
+        return memory.remembered(slab.layout, own.lines, own.head)
 
     def segments(self, stream: int) -> list[Segment]:
         """Regimes of what is retained (`history` observations), in hindsight.

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.regimes import FRESH, NEXT_ID, OF_EACH, REGIMES, RETURNS, SETTLED
+from model_core.stream.state import KnownRegime
 from model_core.table import LOG_PROB, RUN_LENGTH, SEQ, Layout
 from model_core.upm.base import UnderlyingModel
 
@@ -61,6 +62,23 @@ def settle(
     wider = model.spread(layout.columns(lines, used), prior)
     for column in (*range(layout.slots, layout.stored.start), *layout.beside):
         layout.put_column(lines, column, wider)
+
+
+def remembered(layout: Layout, lines: Floats, head: Floats) -> list[KnownRegime]:
+    """Regimes that a row (L, W) and (H,) stores, by id, each with the probability that it is on."""
+    if not layout.regimes:
+        return []
+    ids, seen, last_seen = head[layout.numbers + REGIMES :].reshape(OF_EACH, -1).astype(int)
+    mass = np.exp(lines[LOG_PROB, : layout.slots])
+    origin = lines[layout.origin, : layout.slots]
+    known = [
+        KnownRegime(
+            None, min(float(mass[origin == m + 1].sum()), 1.0), int(ids[m]), int(seen[m]),
+            int(last_seen[m]),
+        )
+        for m in np.flatnonzero(ids).tolist()
+    ]  # fmt: skip
+    return sorted(known, key=lambda regime: regime.id or 0)
 
 
 def carry(layout: Layout, before: Floats, head: Floats, base: int) -> None:

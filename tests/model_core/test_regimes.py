@@ -297,6 +297,12 @@ def test_detector_recognises_what_returns(tmp_path):
     assert event.returned.last_seen < event.start
     assert event.sentence.startswith(f"returned to regime {event.returned.id}")
 
+    remembered = whole.regimes
+    assert [regime.id for regime in remembered] == sorted({regime.id for regime in remembered})
+    assert {event.returned.id for event in later if event.returned} <= {r.id for r in remembered}
+    assert max(regime.probability for regime in remembered) > 0.9
+    assert max(remembered, key=lambda regime: regime.probability).id == answers[-1].regime.id
+
     # One at a time, and stored and loaded on the way: the same to the last bit, ids as well.
     single = Detector(regimes=8)
     for at, y in enumerate(labels.tolist()):
@@ -305,6 +311,8 @@ def test_detector_recognises_what_returns(tmp_path):
             single = Detector.load(tmp_path / "half")
         assert repr(single.update(y).to_dict()) == repr(answers[at].to_dict())
     assert single.events == whole.events
+    assert single.regimes == remembered
+    assert Detector().regimes == []
 
 
 def test_memory_that_holds_nothing_changes_nothing():
