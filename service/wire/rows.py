@@ -44,6 +44,11 @@ def pack(commands: Sequence[Observe]) -> ObserveMany:
     )
 
 
+def numbers_alone(command: ObserveMany, largest: float) -> bool:
+    """Whether all observations are numbers up to `largest` in size, with their times at most."""
+    return bool((np.abs(np.frombuffer(command.y, "<f8")) <= largest).all())  # not of NaN
+
+
 def observations_of(command: ObserveMany) -> list[list[Observation]]:
     """Return the observations of each row; raises ValueError where columns do not fit."""
     numbers = np.frombuffer(command.y, "<f8").tolist()

@@ -146,7 +146,8 @@ class CommandBatch:
         for (rows, row), run, entered in self._advance(slab, group):
             if entered.applied == len(run.seen):
                 rows.answers[row] = Answers(run.rest.model, run.full, [*entered.answers])
-                self._remember_row(rows, row, run.stream)
+                if rows.command.keys is not None:
+                    self._remember_row(rows, rows.command.keys, row, run.stream)
             else:
                 self._wake(rows, row, run, entered)
 
@@ -161,7 +162,9 @@ class CommandBatch:
         """The observations of a row, if all of them may be quiet ones."""
         command = rows.command
         seen = rows.observations[row]
-        if not stream.alive or (command.seqs is not None and command.seqs[row] is not None):
+        if not seen or not stream.alive:
+            return None
+        if command.seqs is not None and command.seqs[row] is not None:
             return None
         if len(seen) > 1 and alarm_period.followed(stream.live(), rows.envelope):
             return None  # the period is fixed after all of them
@@ -169,15 +172,17 @@ class CommandBatch:
             key = command.keys[row]
             if key is not None and key_field(key) in stream.remembered:
                 return None
-        run = quiet.run_of(stream, seen, rows.envelope, command.full)
+        run = quiet.run_of(stream, seen, rows.envelope, command.full, rows.numbers)
         return run if run is not None and len(run.seen) == len(seen) else None
 
-    def _remember_row(self, rows: RowsTask, row: int, stream: Stream) -> None:
+    def _remember_row(
+        self, rows: RowsTask, keys: Sequence[str | None], row: int, stream: Stream
+    ) -> None:
         """Keep the answers to a quiet row, if it has a key."""
-        command = rows.command
-        key = None if command.keys is None else command.keys[row]
+        key = keys[row]
         if key is not None:
-            digest = None if command.digests is None else command.digests[row]
+            digests = rows.command.digests
+            digest = None if digests is None else digests[row]
             record = IdempotencyRecord(
                 digest or "", rows.envelope.time_ms, 200, [], rows.answers[row], key_field(key)
             )

@@ -7,6 +7,7 @@ import random
 import secrets
 import time
 from collections.abc import Collection
+from itertools import chain
 
 import redis
 
@@ -148,7 +149,8 @@ class Worker:
         self.engine.applying = set()
         kept = {}
         for partition, items in received.items():
-            names = [*dict.fromkeys(n for item in items if item.task for n in item.task.streams)]
+            tasks = [item.task for item in items if item.task]
+            names = [*dict.fromkeys(chain.from_iterable(task.streams for task in tasks))]
             partition_bytes = self.engine.room.for_states // (2 * len(received))
             late = set(names[self.engine.load_first(partition, names, partition_bytes) :])
             kept[partition] = _before(items, late) if late else items

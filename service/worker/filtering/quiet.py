@@ -113,9 +113,16 @@ def plain(seen: Observation) -> bool:
 
 
 def run_of(
-    stream: Stream, seen: Sequence[Observation], envelope: Envelope, full: bool
+    stream: Stream,
+    seen: Sequence[Observation],
+    envelope: Envelope,
+    full: bool,
+    known: bool = False,
 ) -> Run | None:
-    """The first of these observations, as far as the stream is at rest, and they are plain."""
+    """The first of these observations, as far as the stream is at rest, and they are plain.
+
+    known: whether they are known to be plain.
+    """
     rest = stream.rest
     if rest is None:
         rest = stream.rest = rest_of(stream)
@@ -126,7 +133,9 @@ def run_of(
         return None
     if len(seen) > 1:
         seen = seen[: int(min(left, AT_ONCE))]
-    return Run(stream, rest, seen, envelope, full) if all(map(plain, seen)) else None
+    if not known and not all(map(plain, seen)):
+        return None
+    return Run(stream, rest, seen, envelope, full)
 
 
 def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:

@@ -70,7 +70,7 @@ class Engine:
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
         names = list(names)
-        self._ledger.mark((partition, name) for name in names)
+        self._ledger.mark({(partition, name) for name in names})
         missing = []
         for name in dict.fromkeys(names):
             stream = self.streams.pop((partition, name), None)
@@ -177,9 +177,9 @@ class Engine:
         while at < len(names) and (not at or need <= most):
             self.tick()
             part = names[at : at + count]
-            self.applying.update((partition, name) for name in part)
+            self.applying.update({(partition, name) for name in part})
             self.load(partition, part)
-            need += sum(self._need(self.streams[partition, name]) for name in part)
+            need += sum([self._need(self.streams[partition, name]) for name in part])
             at += len(part)
             # As many as fit, were they like those so far.
             count = max(1, min(LOADED, (most - need) * at // need))

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from moca_client.responses import Ingested
+from model_core.labels import LARGEST
 from service import wire
 from service.problems import LabelOutOfRange, ServiceError
 from service.store.log import DONE, Entry, Offset
@@ -158,7 +159,7 @@ class RowsTask:
 
     __slots__ = (
         "answers", "base", "command", "entry", "envelope", "first", "incarnation",
-        "observations", "partition", "stop", "tasks",
+        "numbers", "observations", "partition", "stop", "tasks",
     )  # fmt: skip
 
     def __init__(
@@ -182,7 +183,8 @@ class RowsTask:
         self.base = base
         self.first = 0
         self.stop = len(self.command.streams)
-        self.observations = rows.observations_of(self.command)
+        self.observations = rows.observations_of(command)
+        self.numbers = rows.numbers_alone(command, LARGEST)  # no row has anything else
         self.answers: dict[int, Answers] = {}  # of quiet rows
         self.tasks: dict[int, CommandTask] = {}  # of all others
 
