@@ -1,4 +1,4 @@
-.PHONY: help install run test test-all referees mutations check bench docs client wheels clean
+.PHONY: help install run test test-all referees mutations check audit bench docs client wheels clean
 
 PYTHON ?= python3
 # Tests wait more than they compute, so more of them at once than there are cores of a small machine.
@@ -76,6 +76,11 @@ check: install  ## what CI checks besides the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --severity-level medium --recursive service model_core moca_client training
+
+audit: install  ## known vulnerabilities of the pinned versions; needs PyPI, and fails where it does not answer
+	$(PIP) pip-audit
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 bench: $(RUN_STAMP) $(KERNELS_STAMP)  ## step time early and late; throughput beside a bare echo endpoint
 	$(BIN)/moca bench step

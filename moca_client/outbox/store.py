@@ -167,7 +167,7 @@ class OutboxStore:
         items: list[OutboxItem] = []
         size = 0
         select = (
-            f"SELECT {_COLUMNS} FROM items WHERE problem IS NULL"  # noqa: S608  # a constant
+            f"SELECT {_COLUMNS} FROM items WHERE problem IS NULL"  # noqa: S608  # nosec B608  # a constant
             " AND stream NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
         )
         with self._lock:

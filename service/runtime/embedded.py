@@ -287,7 +287,7 @@ def _socket_folder(data_dir: Path) -> Path:
     name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]
     folder = Path(tempfile.gettempdir()) / f"moca-{os.geteuid()}-{name}"
     if len(os.fsencode(folder / "valkey.sock")) > SOCKET_PATH_LIMIT:
-        return Path("/tmp") / folder.name  # noqa: S108  # its mode is 0700
+        return Path("/tmp") / folder.name  # noqa: S108  # nosec B108  # its mode is 0700
     return folder
 
 

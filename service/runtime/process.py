@@ -141,6 +141,6 @@ def bind(host: str, port: int) -> socket.socket:
 
 def url_of(host: str, port: int) -> str:
     """Return the address at which a service listening on `host` is reached from this machine."""
-    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # nosec B104
     reached = everywhere.get(host, host)
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"

@@ -45,7 +45,8 @@ from service.api.parsing.bodies import JSON
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.protobuf import PROTOBUF
-from service.api.parsing.remote_write import StreamAssignment, Version
+from service.api.parsing.remote_write import Version
+from service.api.parsing.series import StreamAssignment
 from service.api.parsing.series_rules import SeriesRules
 from service.models.catalogue import Catalogue
 from service.problems import ServiceError
