@@ -84,6 +84,14 @@ async def test_commands_carry_the_windows_that_their_observations_are_in(api, wo
     days = [{"y": 1.0, "time": f"2024-06-{day:02}T23:00:00Z"} for day in range(1, 6)]
     await api.post("/v1/streams/a/observations", json=days)
     assert len(worker.envelopes[-1].planned) == 5
+    items = [
+        {"stream": "b", "y": 1.0, "time": "2024-05-10T12:00:00Z"},
+        {"stream": "b", "y": 1.0, "time": "2024-05-10T23:00:00Z"},
+    ]
+    await api.post("/v1/observations", json=items)  # one of them is in it
+    assert [span.window for span in worker.envelopes[-1].planned] == ["night"]
+    await api.post("/v1/observations", json=items[:1])
+    assert worker.envelopes[-1].planned is None
     await put(api, "now", start="2000-01-01", end="2000-12-31", repeat="FREQ=DAILY", match=[])
     await api.post("/v1/streams/a/observations", json={"y": 4.0})
     assert "now" in {span.window for span in worker.envelopes[-1].planned}

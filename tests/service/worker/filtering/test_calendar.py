@@ -141,6 +141,24 @@ def test_the_time_of_an_observation_decides(bench):
     assert names == [None, "one", None, "two", "two", None]
 
 
+def test_rows_of_many_streams_are_in_the_windows_for_each(bench):
+    """Also the first of a stream, and those whose streams would otherwise be at rest."""
+    streams = [name for name in map(str, range(20)) if bench.partition(name) == 0][:4]
+    for stream in streams[1:]:
+        tags = {"region": "eu"} if stream == streams[1] else {}
+        bench.ask(Configure(stream, {**KNOWN, "tags": tags}), status=201)
+        bench.observe(stream, shifted(0))
+    spans = [window(10, 12, "eu", ('{region="eu"}',)), window(11, 12, "all")]
+    seen = [[Observation(y=50.0, time=minute(i)) for i in (9, 10, 11)] for _ in streams]
+    commands = [Observe(name, own) for name, own in zip(streams, seen, strict=True)]
+    within(bench, spans, lambda: bench.send_rows(*commands))
+    for stream in streams:
+        names = [each.excluded and each.excluded.window for each in bench.records(stream)[-3:]]
+        assert names == [None, "eu" if stream == streams[1] else None, names[2]]
+        assert names[2] == ("eu" if stream == streams[1] else "all")
+        assert [each.posted for each in bench.records(stream)[-3:]] == [50.0] * 3
+
+
 def test_a_label_that_comes_late_is_of_the_time_of_its_input(bench):
     bench.ask(Configure("a", {**KNOWN, "label_window": 10}), status=201)
     within(bench, [SPAN], lambda: bench.observe("a", [Observation(pending=True)]))
