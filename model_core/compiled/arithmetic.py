@@ -76,14 +76,25 @@ def log(x: float) -> float:
 @inlined
 def _log_of_normal(y: float, doublings: float) -> float:
     """Of a normal number above 0, that many times doubled."""
+    k, f = _log_parts(y)
+    return _log_series(k - doublings, f, f / (2.0 + f))
+
+
+@inlined
+def _log_parts(y: float) -> tuple[float, float]:
+    """`k` and `f` of `y = 2^k (1 + f)`, 1 + f from sqrt(1/2) to sqrt(2)."""
     bits = bits_of(y)
-    # y = 2^k m with m from sqrt(1/2) to sqrt(2)
     exponent = (bits - 0x3FE6A09E667F3BCD) & np.int64(-4503599627370496)
-    m = float_of(bits - exponent)
-    k = float_of((exponent >> 52) + np.int64(0x4338000000000000)) - ROUND - doublings
-    # log(1 + f) = 2 artanh(s), s = f / (2 + f), by the minimax polynomial of FreeBSD's e_log.c
-    f = m - 1.0
-    s = f / (2.0 + f)
+    k = float_of((exponent >> 52) + np.int64(0x4338000000000000)) - ROUND
+    return k, float_of(bits - exponent) - 1.0
+
+
+@inlined
+def _log_series(k: float, f: float, s: float) -> float:
+    """`k log(2) + log(1 + f)`; s: `f / (2 + f)`.
+
+    log(1 + f) = 2 artanh(s), by the minimax polynomial of FreeBSD's e_log.c.
+    """
     z = s * s
     w = z * z
     even = fma(w, 1.531383769920937332e-01, 2.222219843214978396e-01)
@@ -107,6 +118,18 @@ def log1p(x: float) -> float:
     value = _log_of_normal(u, 0.0) + (lost if x < 1.0 else 0.0)
     value = value if x < INF else x
     return -INF if u == 0.0 else value
+
+
+@inlined
+def log1p_and_inverse(x: float) -> tuple[float, float]:
+    """`log(1 + x)` and `1 / (1 + x)` of x from 0 to 1e307, by one division."""
+    u = 1.0 + x
+    lost = x - (u - 1.0)
+    k, f = _log_parts(u)
+    beyond = 2.0 + f
+    both = 1.0 / (u * beyond)
+    value = _log_series(k, f, f * (u * both)) + (lost if x < 1.0 else 0.0)
+    return value, beyond * both
 
 
 @inlined

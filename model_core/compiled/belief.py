@@ -79,6 +79,16 @@ def _expected(lines: Floats, steps: float, hazard: Floats, out: Floats) -> None:
 
 
 @compiled
+def _is_constant(hazard: Floats) -> bool:
+    """Whether a table has one hazard; beside longer ones in a batch it stands there repeatedly."""
+    alike = 1
+    while alike < hazard.shape[0] and hazard[alike] == hazard[0]:
+        alike += 1
+    constant: bool = alike == hazard.shape[0]
+    return constant
+
+
+@compiled
 def _changes(lines: Floats, steps: float, number: Floats, hazard: Floats, work: Floats) -> float:
     """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH.
 
@@ -86,7 +96,7 @@ def _changes(lines: Floats, steps: float, number: Floats, hazard: Floats, work: 
     """
     log_prob, score, run_length = lines[LOG_PROB], lines[SCORE], lines[RUN_LENGTH]
     n, entries = whole(log_prob), hazard.shape[0]
-    if entries == 1:
+    if _is_constant(hazard):
         change, survival = log_change(hazard[0], number[ELAPSED], number[CHANGEPOINT])
         arithmetic.shift(log_prob, change, work[EACH], n)
         arithmetic.shift(score, change, work[SHARE], n)

@@ -254,6 +254,21 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
     return kind(kind, kind, kind), generate
 
 
+@intrinsic
+def widest(context: Any) -> Any:
+    """Have loops of the function that calls it use the widest vectors of the processor.
+
+    LLVM takes those of 256 bits where there are wider ones, which pay only in long loops.
+    """
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        # llvmlite has no name for attributes with values.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return target.get_dummy_value()
+
+    return numba.types.void(), generate
+
+
 def slot_pointer(target: Any, builder: Any, kind: Any, rows: Any, line: Any, slot: Any) -> Any:
     """Where the number of a line in one slot lies; for intrinsics."""
     array = arrayobj.make_array(kind)(target, builder, rows)

@@ -12,6 +12,7 @@ import numpy as np
 from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS
 from model_core.compiled.belief import NUMBERS, ROWS
 from model_core.compiled.jit import Floats, Ints, locked
+from model_core.compiled.mixture import SINGLE_LANES
 from model_core.compiled.models import lags
 from model_core.compiled.regimes import COLUMNS
 from model_core.compiled.step import Functions, Model, driver
@@ -21,7 +22,6 @@ from model_core.regimes import size
 from model_core.summary import Summary
 from model_core.table import (
     BESIDE,
-    LANES,
     Layout,
     Rows,
     context_place,
@@ -66,6 +66,11 @@ class Shape(NamedTuple):
     outputs: int
 
 
+def _padded_columns(components: int) -> int:
+    """Columns of the components of a mixture: heavy and light ones are filled up to vectors."""
+    return (max(components, EXACT_COUNTS) // SINGLE_LANES + 3) * SINGLE_LANES
+
+
 class _Own(threading.local):
     """What a thread's steps work in, one after the other."""
 
@@ -77,8 +82,7 @@ class _Own(threading.local):
         if (shape, width) not in self._arrays:
             self._arrays[shape, width] = (
                 np.empty((ROWS + shape.kept + shape.params, width)),
-                # Heavy and light components are filled up to whole vectors.
-                np.empty((shape.spare, max(shape.spares * width, EXACT_COUNTS) + 2 * LANES)),
+                np.empty((shape.spare, _padded_columns(shape.spares * width))),
                 np.empty(1 + 2 * shape.outputs),
             )
         return self._arrays[shape, width]

@@ -2,6 +2,9 @@
 
 What `predictive` and `quantiles` compute. `components` is (FIELDS, M), a column for each
 component of one output's mixture.
+
+Promised: the cumulative probability of a quantile is the level to 1e-10, and of levels below 0.1
+to 1e-9 of the level; a label's cumulative probability is exact to 2e-10.
 """
 
 from __future__ import annotations
@@ -15,12 +18,22 @@ from numba.extending import overload
 
 from model_core.compiled import arithmetic, single
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import OPTIONS, Floats, compiled, inlined, padded, regrouped, state_at
+from model_core.compiled.jit import (
+    OPTIONS,
+    Floats,
+    compiled,
+    inlined,
+    regrouped,
+    state_at,
+    widest,
+)
 from model_core.compiled.ops import maths
 from model_core.maths import counterpart
 from model_core.maths.special import FARTHEST, ROOT_2_PI
 from model_core.table import LANES
 
+# Numbers in single precision that the widest vectors hold: components are filled up to whole ones.
+SINGLE_LANES = 2 * LANES
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
 NEGLIGIBLE = 1e-18  # weight of a component that is left out of quantiles
 HEAVY = 1e-5  # weight of a component that quantiles need in double precision
@@ -65,7 +78,7 @@ def prepare(components: Floats, heavy: int, light: int) -> tuple[int, int]:
     """
     if arithmetic.total(components[WEIGHT], heavy) < LARGELY:
         return gathered(components, heavy, light), components.shape[1]
-    end, begin = padded(heavy), light & -LANES
+    end, begin = _padded(heavy), light & -SINGLE_LANES
     _repeat(components, 0, heavy, end)
     _repeat(components, light, begin, light)
     return end, begin
@@ -79,9 +92,14 @@ def gathered(components: Floats, heavy: int, light: int) -> int:
         row = components[k if k < TERM else SCALE]
         for i in range(heavy, n):
             row[i] = row[i - heavy + light]
-    end: int = padded(n)
+    end: int = _padded(n)
     _repeat(components, 0, n, end)
     return end
+
+
+@inlined
+def _padded(count: int) -> int:
+    return (count + SINGLE_LANES - 1) & -SINGLE_LANES
 
 
 @compiled
@@ -107,8 +125,9 @@ def weigh(components: Floats, heavy: int, light: int, unit: float) -> None:
 @compiled
 def _weigh_in_single(components: Floats, first: int, end: int, unit: float) -> None:
     """Fill the fields of some Student-t in single precision."""
+    widest()
     # Lines are cut one by one: those of a cut through all of them would have no known stride.
-    n = (end - first) & -LANES
+    n = (end - first) & -SINGLE_LANES
     singles = components[SINGLES:].view(np.float32)
     for k in (SKEW, WEIGHT, INVERSE, HALF, NORM):
         values, out = components[k][first:], singles[k][first:]
@@ -136,7 +155,8 @@ def _weigh_in_single(components: Floats, first: int, end: int, unit: float) -> N
 @compiled
 def _weigh_exactly(components: Floats, first: int, end: int) -> None:
     """Fill the fields of some Student-t in double precision."""
-    n = (end - first) & -LANES
+    widest()
+    n = (end - first) & -SINGLE_LANES
     weight, side = components[WEIGHT][first:], components[SIDE][first:]
     skew, half = components[SKEW][first:], components[HALF][first:]
     inverse, above = components[INVERSE][first:], components[ABOVE][first:]
@@ -155,16 +175,28 @@ def _weigh_exactly(components: Floats, first: int, end: int) -> None:
         )
 
 
-@regrouped
+@compiled
 def spread(components: Floats, heavy: int, light: int, centre: float) -> float:
     """Width of the mixture around its mean, by the components' SCALE."""
-    weight, loc, scale = components[WEIGHT], components[LOC], components[SCALE]
+    between, within = _spread_of(components, 0, heavy, centre)
+    between_light, within_light = _spread_of(components, light, components.shape[1], centre)
+    within += within_light
+    return math.sqrt(between + between_light + within * within)
+
+
+@regrouped
+def _spread_of(components: Floats, first: int, end: int, centre: float) -> tuple[float, float]:
+    """Sums over some components: weighted squared distances from the mean, weighted SCALE."""
+    widest()
+    # Rows are cut: an index that does not begin at 0 might be one from the end.
+    weight, loc = components[WEIGHT][first:], components[LOC][first:]
+    scale = components[SCALE][first:]
     between, within = 0.0, 0.0
-    for first, end in ((0, heavy), (light, components.shape[1])):
-        for i in range(first, end):
-            between += weight[i] * (loc[i] - centre) ** 2
-            within += weight[i] * scale[i]
-    return math.sqrt(between + within * within)
+    for i in range(end - first):
+        apart = loc[i] - centre
+        between += weight[i] * (apart * apart)
+        within += weight[i] * scale[i]
+    return between, within
 
 
 def sums(
@@ -217,12 +249,13 @@ def cdf(x: float, unit: float, components: Floats, heavy: int, light: int, famil
     """Of real labels; light components of Student-t count in single precision, see `quantiles`."""
     reached: float = sums(x, components, heavy, components.shape[1], family)[0]
     if light < components.shape[1]:
-        reached += _single_sums(x, unit, components, light, components.shape[1])[0]
+        reached += _single_sums(x, 1.0 / unit, components, light, components.shape[1])[0]
     return reached
 
 
 @regrouped
 def _normal_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
+    widest()
     weight, loc, inverse = components[WEIGHT], components[LOC], components[INVERSE]
     norm = components[NORM]
     cdf, density, derivative = 0.0, 0.0, 0.0
@@ -240,7 +273,8 @@ def _normal_sums(x: float, components: Floats, n: int) -> tuple[float, float, fl
 @regrouped
 def _double_sums(x: float, components: Floats, first: int, end: int) -> tuple[float, float, float]:
     """Of Student-t from the first on; loops are short as in `single`."""
-    n = (end - first) & -LANES  # they are filled up
+    widest()
+    n = (end - first) & -SINGLE_LANES  # they are filled up
     weight, side = components[WEIGHT][first:], components[SIDE][first:]
     loc, half = components[LOC][first:], components[HALF][first:]
     inverse, above = components[INVERSE][first:], components[ABOVE][first:]
@@ -259,8 +293,7 @@ def _double_sums(x: float, components: Floats, first: int, end: int) -> tuple[fl
         t = t if t < FARTHEST else FARTHEST
         ratio = t * t * a[i]
         distance[i] = t
-        near[i] = 1.0 / (1.0 + ratio)
-        more[i] = arithmetic.log1p(ratio)
+        more[i], near[i] = arithmetic.log1p_and_inverse(ratio)
     for i in range(n):
         height[i] = _SPECIAL.student_t_density(more[i], half[i], norm[i])
         tail[i] = _SPECIAL.student_t_bent(more[i], hill[i], hill_b[i], slope[i], level[i])
@@ -284,10 +317,15 @@ def _double_sums(x: float, components: Floats, first: int, end: int) -> tuple[fl
 
 @regrouped
 def _single_sums(
-    x: float, unit: float, components: Floats, first: int, end: int
+    x: float, per_unit: float, components: Floats, first: int, end: int
 ) -> tuple[float, float, float]:
-    """Of components from the first on, as `_double_sums`."""
-    n = (end - first) & -LANES
+    """Of components from the first on, as `_double_sums`.
+
+    per_unit: `1 / unit` of lengths in single precision; in a loop that may be regrouped a product
+    with a quotient would become a division.
+    """
+    widest()
+    n = (end - first) & -SINGLE_LANES
     singles = components[SINGLES:].view(np.float32)
     loc = components[LOC][first:]
     weight, side = singles[WEIGHT][first:], singles[SIDE][first:]
@@ -301,9 +339,8 @@ def _single_sums(
     distance, more = singles[DISTANCE][first:], singles[MORE][first:]
     near, height = singles[NEARNESS][first:], singles[DENSITY][first:]
     tail = singles[TAIL][first:]
-    by = 1.0 / unit
     for i in range(n):
-        distance[i] = (x - loc[i]) * by
+        distance[i] = (x - loc[i]) * per_unit
     for i in range(n):
         error, left, right = distance[i], inverse[i], above[i]
         t = error * (left if error < single.ZERO else right)
@@ -311,8 +348,7 @@ def _single_sums(
         t = t if t < LARGEST else LARGEST
         ratio = t * t * a[i]
         distance[i] = t
-        near[i] = single.ONE / (single.ONE + ratio)
-        more[i] = single.log1p(ratio)
+        more[i], near[i] = single.log1p_and_inverse(ratio)
     for i in range(n):
         height[i] = single.exp(norm[i] - (half[i] + single.HALF) * more[i])
         tail[i] = single.student_t_bent(more[i], hill[i], hill_b[i], slope[i], level[i])
@@ -331,7 +367,7 @@ def _single_sums(
         cdf += reached if t < single.ZERO else weight[i] - reached
         density += p
         derivative -= p * narrow * (single.TWO * half[i] + single.ONE) * t * near[i] * a[i]
-    return float(cdf), float(density) / unit, float(derivative) / (unit * unit)
+    return float(cdf), float(density) * per_unit, float(derivative) * (per_unit * per_unit)
 
 
 @inlined
@@ -390,7 +426,7 @@ def _search(
     start: float,
     level: float,
     normal: float,
-    unit: float,
+    per_unit: float,
     small: float,
     components: Floats,
     heavy: int,
@@ -403,7 +439,7 @@ def _search(
     """
     x, mass, density, derivative = start, arithmetic.total(components[WEIGHT], heavy), 0.0, 0.0
     for _ in range(SINGLE_STEPS):
-        cdf, density, derivative = _single_sums(x, unit, components, 0, heavy)
+        cdf, density, derivative = _single_sums(x, per_unit, components, 0, heavy)
         move, _ = _halley(normal, cdf / mass, density / mass, derivative / mass)
         if math.isnan(move):
             x, density = start, math.nan
@@ -416,7 +452,9 @@ def _search(
     if light == end:
         return x, x, 0.0, 0.0, 0.0
     at = x
-    cdf_beside, density_beside, derivative_beside = _single_sums(x, unit, components, light, end)
+    cdf_beside, density_beside, derivative_beside = _single_sums(
+        x, per_unit, components, light, end
+    )
     # The heavy ones have arrived, but for the light ones: their sums are known there.
     move, _ = _halley(
         normal, level * mass + cdf_beside, density + density_beside, derivative + derivative_beside
@@ -455,6 +493,7 @@ def quantiles(
         narrowest = min(narrowest, of_light)
     small = tolerance * narrowest
     exact = light == end
+    per_unit = 1.0 / unit if unit > 0.0 else 0.0
     at, cdf_beside, density_beside, derivative_beside = 0.0, 0.0, 0.0, 0.0
     for k in range(levels.shape[1]):
         level, normal = levels[0, k], levels[1, k]
@@ -466,7 +505,7 @@ def quantiles(
         x, arrived = start, False
         if unit > 0.0:
             x, at, cdf_beside, density_beside, derivative_beside = _search(
-                start, level, normal, unit, small, components, heavy, light
+                start, level, normal, per_unit, small, components, heavy, light
             )
         for _ in range(HALLEY_STEPS):
             cdf, density, derivative = sums(x, components, heavy, light if exact else end, family)
@@ -474,7 +513,7 @@ def quantiles(
                 if not abs(x - at) < ASIDE * small:
                     at = x
                     cdf_beside, density_beside, derivative_beside = _single_sums(
-                        x, unit, components, light, end
+                        x, per_unit, components, light, end
                     )
                 by = x - at
                 cdf += cdf_beside + by * (density_beside + 0.5 * by * derivative_beside)

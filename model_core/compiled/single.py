@@ -61,18 +61,20 @@ def exp(x: Any) -> Any:
 
 
 @inlined
-def log1p(x: Any) -> Any:
-    """`log(1 + x)` of x >= 0."""
+def log1p_and_inverse(x: Any) -> tuple[Any, Any]:
+    """`log(1 + x)` and `1 / (1 + x)` of x >= 0, by one division."""
     u = ONE + x
     lost = x - (u - ONE)
     bits = bits_of(u)
     exponent = Bits(Bits(bits - BITS_OF_ROOT_HALF) & ABOVE_MANTISSA)
     f = float_of(Bits(bits - exponent)) - ONE
-    s = f / (TWO + f)
+    beyond = TWO + f
+    both = ONE / (u * beyond)
+    s = f * (u * both)
     z = s * s
     series = fma(fma(fma(fma(LOG_9, z, LOG_7), z, LOG_5), z, LOG_3), z, TWO)
     value = fma(Single(exponent >> MANTISSA), LN2, s * series)
-    return value + (lost if x < ONE else ZERO)
+    return value + (lost if x < ONE else ZERO), beyond * both
 
 
 @inlined

@@ -35,6 +35,7 @@ from model_core.compiled.kernel import Kernel
 from model_core.compiled.models import regression
 from model_core.encoder import Identity
 from model_core.filter import FilterState, label_likelihood
+from model_core.stream import columns
 from model_core.table import Layout, Rows, statistics_line
 from model_core.upm import conjugate, linear, untrained
 from model_core.upm.base import UnderlyingModel
@@ -329,6 +330,34 @@ def test_quantiles_of_any_level_are_as_exact_as_their_tails(name, hypotheses):
             assert ((reached - level).abs() < 1e-9 * min(level, 1e-1)).all(), (at, level)
 
 
+def cdf_by_scipy(mixture, values: np.ndarray) -> np.ndarray:
+    """Cumulative probabilities (B, d) of a mixture of averages of skewed Student-t."""
+    log_weight = mixture.log_weight[:, :, None, None] + mixture.components.log_weight
+    df, loc, scale, skew = (
+        tensor.expand_as(log_weight).numpy() for tensor in mixture.components.parts.parameters()
+    )
+    z = (values[:, None, :, None] - loc) / scale
+    below = 2 / (1 + skew**2)
+    tail = special.stdtr(df, -np.abs(np.where(z < 0, z * skew, z / skew)))
+    cdf = np.where(z < 0, below * tail, 1 - (2 - below) * tail)
+    return (log_weight.exp().numpy() * cdf).sum((1, 3))
+
+
+def test_answers_have_the_probabilities_that_are_promised_by_scipy():
+    model, rng = model_of("averaged-2"), np.random.default_rng(6)
+    pair = Pair(model, 3, 30)
+    for at in range(60):
+        seen = observed(model, rng, 3, at, labelled=np.ones(3, bool))
+        _, info, _ = pair.eagerly(pair.own, seen)
+        _, summary = pair.advance(seen)
+        if at % 4:
+            continue
+        assert np.abs(summary.cdf - cdf_by_scipy(info.predictive, seen.y)).max() < 2e-10
+        for i, level in enumerate(LEVELS):
+            reached = cdf_by_scipy(info.predictive, summary.quantiles[:, i])
+            assert np.abs(reached - level).max() < 1e-10, (at, level)
+
+
 # Not 0.5: what a missing label leaves as likely as before is then a tie, which rounding breaks.
 HAZARDS = st.one_of(
     st.lists(st.sampled_from([0.0, 1e-6, 0.01, 0.4, 1.0]), min_size=1, max_size=7).filter(any),
@@ -403,6 +432,26 @@ def test_a_row_does_not_depend_on_its_batch_mates_to_the_last_bit(name):
         table, summary = together.advance(seen)
         for row in range(5):
             own, known = alone.advance(seen.row(row), np.array([row]))
+            np.testing.assert_array_equal(own[0], table[row])
+            np.testing.assert_array_equal(known.numbers[0], summary.numbers[row])
+    assert same_states(together, alone)
+
+
+@every_class
+def test_a_row_does_not_depend_on_the_hazards_of_its_batch_mates_to_the_last_bit(name):
+    """A table that is repeated to the length of longer ones is the same table."""
+    model, rng = with_own_features(model_of(name)), np.random.default_rng(8)
+    tables = [
+        np.array(each) for each in ([0.02], hazards.learned(1, 9), [0.3], [0.0, 0.3, 0.1, 0.02])
+    ]
+    together, alone = Pair(model, len(tables), 7), Pair(model, len(tables), 7)
+    padded = np.array([columns.longer(table, max(map(len, tables))) for table in tables])
+    for at in range(25):
+        seen = observed(model, rng, len(tables), at, hazard=padded)
+        table, summary = together.advance(seen)
+        for row, own_hazard in enumerate(tables):
+            own_seen = seen.row(row)._replace(hazard=own_hazard[None])
+            own, known = alone.advance(own_seen, np.array([row]))
             np.testing.assert_array_equal(own[0], table[row])
             np.testing.assert_array_equal(known.numbers[0], summary.numbers[row])
     assert same_states(together, alone)
@@ -656,6 +705,11 @@ def over(function):
     return applied
 
 
+def one_of(function, place):
+    """One of the results of a compiled function of several."""
+    return numba.njit(error_model="numpy")(lambda x: function(x)[place])
+
+
 def test_elementary_functions_are_within_rounding_of_scipys():
     wide, near = np.geomspace(1e-300, 1e300, 999), np.geomspace(1e-17, 100, 999)
     edges = [0.0, -0.0, np.inf, -np.inf, np.nan]
@@ -667,6 +721,14 @@ def test_elementary_functions_are_within_rounding_of_scipys():
             (arithmetic.expm1, np.expm1, np.r_[exponents, near, -near], 1e-15, 0),
             (arithmetic.log, np.log, positive, 1e-15, 0),
             (arithmetic.log1p, np.log1p, np.r_[wide, near, -near[near < 1]], 1e-15, 0),
+            (one_of(arithmetic.log1p_and_inverse, 0), np.log1p, np.r_[wide, near], 1e-15, 0),
+            (
+                one_of(arithmetic.log1p_and_inverse, 1),
+                lambda x: 1 / (1 + x),
+                np.r_[wide, near],
+                1e-15,
+                0,
+            ),
             # scipy's own error in the far tail
             (
                 arithmetic.half_erfc,
@@ -685,7 +747,8 @@ def test_those_in_single_precision_are_within_its_rounding():
     for function, reference, values, rtol, atol in (
         (single.exp, np.exp, np.linspace(-39, 0, 999), 3e-6, 0),
         (single.exp, np.exp, [-45.0, -1e4, -1e30], 0, 1e-17),
-        (single.log1p, np.log1p, small, 3e-7, 0),
+        (one_of(single.log1p_and_inverse, 0), np.log1p, small, 3e-7, 0),
+        (one_of(single.log1p_and_inverse, 1), lambda x: 1 / (1 + x), small, 3e-7, 0),
         (single.half_erfc, lambda z: special.erfc(z) / 2, np.linspace(0, 6, 999), 1e-5, 1e-17),
     ):
         values = np.asarray(values, dtype=np.float32)

@@ -263,19 +263,15 @@ def append(
     which column on the light ones; `marginal` follows the last ones.
     """
     inverse, scale = out[mixture.DENSITY], out[mixture.NEARNESS]  # filled later
-    for i in range(whole(loc)):
+    n = whole(loc)
+    for i in range(n):
         root = math.sqrt(square[i])
         inverse[i] = 1.0 / root
         scale[i] = root * width[i]
-    for i in range(whole(loc)):
-        if not share[i] > mixture.NEGLIGIBLE:
-            continue
-        if share[i] > mixture.HEAVY:
-            place = heavy
-            heavy += 1
-        else:
-            light -= 1
-            place = light
+    for i in range(n):
+        # Without branches, which no processor could predict; what is left out is written over.
+        is_heavy = share[i] > mixture.HEAVY
+        place = heavy if is_heavy else light - 1
         out[mixture.WEIGHT, place] = share[i]
         out[mixture.LOC, place] = loc[i]
         out[mixture.INVERSE, place] = inverse[i]
@@ -283,6 +279,8 @@ def append(
         out[mixture.NORM, place] = norm[i]
         out[mixture.SKEW, place] = skew
         out[mixture.SCALE, place] = scale[i]
+        heavy += 1 if is_heavy else 0
+        light -= 1 if mixture.NEGLIGIBLE < share[i] <= mixture.HEAVY else 0
     return heavy, light
 
 
