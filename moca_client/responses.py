@@ -42,7 +42,7 @@ NextSeq = Annotated[int, doc("position of the next observation")]
 DETAIL = "only with `?detail=full`"
 
 
-class Predictive(Struct):
+class Predictive(Struct, gc=False):
     """Predictive distribution of a label. Numeric labels have mean, variance and quantiles."""
 
     # Defaults are sent, for a variance that is null: members of the other kind are ABSENT.
@@ -260,7 +260,7 @@ Typical = Annotated[
 ]
 
 
-class Answer(Response):
+class Answer(Response, gc=False):
     """Answer to one observation."""
 
     stream: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import isfinite, isnan
 from statistics import median
@@ -44,6 +44,7 @@ from model_core import incidents
 from model_core.stream import segmentation as regimes
 from model_core.stream.segmentation import best
 from service import wire
+from service.wire.answers import LOWER, MEDIAN, UPPER
 from service.wire.change_index import FoundChange, Moment
 from service.wire.event_entries import Raised
 from service.wire.incidents import FoundIncident
@@ -134,29 +135,30 @@ def record(stored: wire.Record) -> Recorded:
     )
 
 
-def answers(command: wire.Observe, outcome: wire.Outcome) -> Iterator[Answer]:
+def answers(command: wire.Observe, outcome: wire.Outcome) -> list[Answer]:
     """Return the answers to a command's observations, in order, as far as they were applied."""
     stored = outcome.answers
     if stored is None:
-        return
-    at = 0  # in the command
+        return []
+    stream = command.stream
+    model = stored.model
+    duplicate = outcome.duplicate
+    found: list[Answer] = []
     for part in stored.parts:
         if isinstance(part, wire.StoredAnswer):
-            yield _answer(command.stream, stored, part, outcome.duplicate)
-            at += 1
+            found.append(_answer(stream, stored, part, duplicate))
             continue
-        for seq, numbers in enumerate(part.numbers(stored.full), part.first):
-            answer = _quiet(command.stream, stored.model, seq, numbers)
-            answer.time = command.observations[at].time
-            answer.duplicate = outcome.duplicate
-            yield answer
-            at += 1
+        seq = part.first
+        for numbers in part.numbers(stored.full):
+            time = command.observations[len(found)].time
+            found.append(_quiet(stream, model, seq, time, duplicate, numbers))
+            seq += 1
+    return found
 
 
-LOWER, MEDIAN, UPPER = map(str, wire.LEVELS)
-
-
-def _quiet(stream: str, model: str, seq: int, numbers: tuple[Any, ...]) -> Answer:
+def _quiet(
+    stream: str, model: str, seq: int, time: str | None, duplicate: bool, numbers: tuple[Any, ...]
+) -> Answer:
     """Return the answer to a quiet observation; numbers: of `QuietNumbers`."""
     mean, lower, median, upper, changed_probability, evidence, anomaly, *details = numbers
     predictive = Predictive(
@@ -172,7 +174,8 @@ def _quiet(stream: str, model: str, seq: int, numbers: tuple[Any, ...]) -> Answe
         anomaly=None if isnan(anomaly) else anomaly,
         event=None,
         warming_up=False,
-        duplicate=False,
+        duplicate=duplicate,
+        time=time,
     )
     if details:
         variance, log_score, starts, recent, most_probable, average, hypotheses, pruned = details

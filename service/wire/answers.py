@@ -18,6 +18,7 @@ from model_core.stream.events import Event
 from model_core.stream.state import KnownRegime, SeasonPeriods
 
 LEVELS = (0.05, 0.5, 0.95)  # of the usual quantiles
+LOWER, MEDIAN, UPPER = map(str, LEVELS)
 
 
 class QuietNumbers(NamedTuple):

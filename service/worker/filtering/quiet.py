@@ -7,13 +7,12 @@ no event and raise no alarm. One that does is entered as any other, by the step 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import inf, nan
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf, isfinite, nan
 from typing import NamedTuple
 
 import numpy as np
 
-from moca_client.responses import Predictive
 from model_core import readout
 from model_core.readout import Readout
 from model_core.stream import explained
@@ -22,14 +21,12 @@ from model_core.stream.events import Watch
 from model_core.stream.predictives import SummaryRow
 from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped
 from model_core.stream_settings import Hazard
-from service.wire import LEVELS, Envelope, Observation, QuietAnswers, Record, StoredAnswer
-from service.wire.answers import SUMMARY_NUMBERS
+from service.wire import Envelope, Observation, QuietAnswers, Record, StoredAnswer
+from service.wire.answers import LOWER, MEDIAN, SUMMARY_NUMBERS, UPPER, quiet_row
 from service.worker.filtering.pipeline import advance_head, measure
 from service.worker.streams import answers, calibration_metrics, step_inputs
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import plain_number
-
-NOTHING = np.empty((0, 0))
 
 
 class Rest(NamedTuple):
@@ -155,18 +152,20 @@ def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:
         quiet.append(range(at, next(moved, end)))
         at = end
     assert stepped.predicted is not None
-    described: Iterator[Predictive] = iter(())
-    rows = NOTHING
+    values: Iterator[list[float]] = iter(())
+    encoded: dict[bool, bytes] = {}  # rows of numbers, with details or without
     chosen = [i for own in quiet for i in own]
     if chosen:
         model = runs[0].rest.model
         measure(model, [lines[i] for i in chosen])
         predicted = stepped.predicted.rows(chosen)
         calibration_metrics.measure(predicted, [model] * len(chosen))
-        described = iter(answers.predictives(predicted, LEVELS))
         rows = answers.quiet_rows(predicted, stepped, chosen)
+        values = iter(rows.tolist())
+        for full in {run.full for run in runs}:
+            encoded[full] = rows[:, : None if full else SUMMARY_NUMBERS].tobytes()
     entered: list[Entered] = []
-    place = 0  # in `rows`
+    place = 0  # in `chosen`
     for run, own in zip(runs, quiet, strict=True):
         step = None
         if len(own) < len(run.seen):
@@ -178,19 +177,31 @@ def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:
                 slab.write([row], before[row])
                 if own:
                     _stepped(slab, [run._replace(seen=run.seen[: len(own)])])
-        first = run.stream.live().seq
-        numbers = rows[place : place + len(own), : None if run.full else SUMMARY_NUMBERS]
-        given: list[QuietAnswers | StoredAnswer] = [QuietAnswers(first, numbers.tobytes())]
-        place += len(own)
         records = [
-            _enter(run, seen, lines[i], anomalies[i], predictive)
-            for seen, i, predictive in zip(run.seen, own, described)  # noqa: B905  # to its end
+            _enter(run, seen, lines[i], numbers)
+            for seen, i, numbers in zip(run.seen, own, values)  # noqa: B905  # to its end
         ]
-        if not first or slab.model.typical:  # no change before the first; typical regimes by name
-            pairs = zip(records, own, strict=True)
-            given = [answers.of_record(record, lines[i], run.full) for record, i in pairs]
+        given = _answers(run, records, lines[own.start : own.stop], encoded, place) if own else []
+        place += len(own)
         entered.append(Entered(len(own), given, step))
     return entered
+
+
+def _answers(
+    run: Run,
+    records: Sequence[Record],
+    lines: Sequence[Readout],
+    encoded: Mapping[bool, bytes],
+    place: int,
+) -> list[QuietAnswers | StoredAnswer]:
+    """Answers to the quiet observations of a run, whose numbers are at a place of those encoded."""
+    first = records[0].seq
+    if not first or run.rest.slab.model.typical:  # no change before it; typical regimes by name
+        pairs = zip(records, lines, strict=True)
+        return [answers.of_record(record, line, run.full) for record, line in pairs]
+    size = quiet_row(run.full).size
+    rows = encoded[run.full][size * place : size * (place + len(records))]
+    return [QuietAnswers(first, rows)]
 
 
 def _stepped(slab: Slab, runs: Sequence[Run]) -> Stepped:
@@ -222,17 +233,39 @@ def _quiet(run: Run, at: int, line: Readout, anomaly: float) -> bool:
     return still and line.ok and anomaly < rest.alarm
 
 
-def _enter(
-    run: Run, seen: Observation, line: Readout, anomaly: float, predictive: Predictive
-) -> Record:
-    """Enter a quiet observation into its stream; returns its record."""
+def _enter(run: Run, seen: Observation, line: Readout, numbers: list[float]) -> Record:
+    """Enter a quiet observation into its stream; returns its record.
+
+    numbers: `QuietNumbers` of the step, which all exist but for the variance.
+    """
     stream = run.stream
     rest = run.rest
     head = stream.live()
-    record = Record(head.seq, seen.y, seen.x, seen.time, 1.0, None, rest.hazard, rest.outlier_rate)
-    record.accepted_ms = run.envelope.time_ms if seen.time is None else None
-    answers.read(record, line, anomaly)
-    answers.describe(record, predictive)
+    mean, lower, median, upper, changed_probability, evidence, anomaly, *details = numbers
+    variance, log_score, changepoint_probability, recent_change_probability, *_ = details
+    record = Record(
+        seq=head.seq,
+        y=seen.y,
+        x=seen.x,
+        time=seen.time,
+        elapsed=1.0,
+        changepoint=None,
+        hazard=rest.hazard,
+        outlier_rate=rest.outlier_rate,
+        log_score=log_score,
+        changed_probability=changed_probability,
+        evidence=evidence,
+        changepoint_probability=changepoint_probability if head.seq else None,
+        recent_change_probability=recent_change_probability,
+        map_run_length=line.map_run_length,
+        mean=[mean],
+        quantiles={LOWER: [lower], MEDIAN: [median], UPPER: [upper]},
+        previous_start=line.born_previous_start,
+        variance=[[variance]] if isfinite(variance) else None,
+        anomaly=anomaly,
+        regime=line.regime,
+        accepted_ms=run.envelope.time_ms if seen.time is None else None,
+    )
     head.read(line)
     advance_head(head, record, record.log_score)
     head.seq += 1

@@ -175,7 +175,8 @@ def test_a_poisonous_row_is_set_aside_alone(make_bench, monkeypatch):
     bench = make_bench(partitions=1)
     for name in STREAMS:
         bench.ask(Configure(name, {"location": [0.0], "scale": [1.0]}), status=201)
-    turn = [Observe(name, [Observation(y=1.0)], key="k", digest="d") for name in STREAMS]
+    keyed = {"key": "k", "digest": "d", "full": True}  # as the bench sends them
+    turn = [Observe(name, [Observation(y=1.0)], **keyed) for name in STREAMS]
     for poisoned in (4, 9, 11):
         turn[poisoned].observations = [Observation(y=POISON)]
     outcomes = bench.send_rows(*turn)
