@@ -14,7 +14,7 @@ from service import wire
 from service.api.gateway import gateway, load_shedding
 from service.models.canary import Canary
 from service.observability import metrics
-from service.problems import WaitTooLong
+from service.problems import ReadTimeout, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of
@@ -288,6 +288,25 @@ async def test_a_group_goes_in_several_entries_without_what_is_too_large(
             item["stream"] for item in items if "x" not in item
         ]
         assert len(worker.batches) == 3
+
+
+async def test_rows_are_answered_in_pieces_each_once():
+    """A piece that comes twice counts once; a deadline is that of the rows without a result."""
+    waiting = {}
+    group = gateway.CommandGroup(waiting, 0, 5, 1.0, False)
+    pending = gateway.PendingCommand(group, range(4), 7, 4, b"", None)
+    other = gateway.PendingCommand(group, (4,), 8, 1, b"", None)
+    waiting |= {7: pending, 8: other}
+    same = wire.Outcome(7, 422, [b"{}"], row=2, rows=2)
+    for outcome in (same, same, wire.Outcome(7, 200, [b"1"], row=0), same):
+        pending.answer(outcome, 1.0)
+    assert (pending.missing, group.missing, pending.done, list(waiting)) == (1, 2, False, [7, 8])
+    error = ReadTimeout("no answer")
+    pending.fail(error)
+    assert [result.status for result in pending.results] == [200, error.status, 422, 422]
+    assert (group.future.done(), list(waiting)) == (False, [8])
+    other.answer(wire.Outcome(8, 200, []), 1.0)
+    assert (group.future.done(), waiting) == (True, {})
 
 
 # --- replies ------------------------------------------------------------------------------------

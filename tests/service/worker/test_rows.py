@@ -10,7 +10,7 @@ from service.store import keys
 from service.wire import Configure, Delete, Ingest, Observation, Observe
 from service.worker.streams import registry
 from service.worker.streams.task import RowsTask
-from tests.service.worker.conftest import Trouble, slug
+from tests.service.worker.conftest import Trouble, noise, slug
 from tests.service.worker.test_poison import POISON, Poisonous
 
 STREAMS = [f"s{i}" for i in range(12)]
@@ -110,6 +110,19 @@ def test_rows_keep_their_place_among_other_commands(make_bench):
     assert results(many.outcomes(numbers)) == expected
     for name in "abc":
         assert many.records(name) == ones.records(name)
+
+
+def test_quiet_rows_of_a_stream_that_wait_together_are_applied_in_order(make_bench):
+    ones, many = (make_bench(db=i, partitions=1) for i in range(2))
+    rng = random.Random(6)
+    for bench in (ones, many):
+        for i, name in enumerate("abc"):
+            bench.observe(name, noise(60, seed=i))
+    turns = [[Observe(n, [Observation(y=rng.gauss(0, 1))]) for n in "abc"] for _ in range(4)]
+    expected = results([outcome for turn in turns for outcome in ones.send(*turn)])
+    places = [place for turn in turns for place in many.append_rows(*turn)]
+    assert results(many.outcomes(places)) == expected
+    assert [many.records(name) for name in "abc"] == [ones.records(name) for name in "abc"]
 
 
 def test_an_ingest_of_many_streams(make_bench):
