@@ -250,14 +250,18 @@ def test_feedback_is_sent_and_withdrawn_changes_are_folded(page, fake):
 def test_what_was_not_normal_is_excluded_and_shaded(page, fake):
     page.goto(f"{fake.url}/#/streams/pump")
     assert not [each for each in drawn(page)["shapes"] if each.get("name") == "excluded"]
-    fake.answers["POST /v1/streams/pump/exclusions"] = {}
-    fake.answers["GET /v1/streams/pump/changepoints"] = fake.answers["excluded"]
     history = copy.deepcopy(fake.answers["GET /v1/streams/pump/history"])
     for each in history["observations"][20:23]:
         each["excluded"] = {"window": "backups"}
     for each in history["observations"][40:]:
         each["excluded"] = {"window": None}
-    fake.answers["GET /v1/streams/pump/history"] = history
+
+    def exclude(query, body):
+        fake.answers["GET /v1/streams/pump/changepoints"] = fake.answers["excluded"]
+        fake.answers["GET /v1/streams/pump/history"] = history
+        return {}
+
+    fake.answers["POST /v1/streams/pump/exclusions"] = exclude
     button = page.get_by_role("button", name="Not normal: event 1").first
     expect(button).to_have_attribute("aria-pressed", "false")
     button.click()
@@ -280,12 +284,16 @@ def test_what_was_not_normal_is_excluded_and_shaded(page, fake):
 def test_an_incident_that_was_not_normal_is_excluded(page, fake):
     incident = fake.show_incident()
     path = f"/v1/incidents/{incident['id']}"
-    fake.answers[f"POST {path}/exclusions"] = {"failed": [{"stream": "north.heat"}]}
+
+    def exclude(query, body):
+        fake.answers[f"GET {path}"] = after
+        return {"failed": [{"stream": "north.heat"}]}
+
+    fake.answers[f"POST {path}/exclusions"] = exclude
     page.goto(f"{fake.url}/#/incidents/{incident['id']}")
     after = copy.deepcopy(incident)
     for each in after["changes"]:
         each["excluded"] = True
-    fake.answers[f"GET {path}"] = after
     button = page.get_by_role("button", name="Not normal")
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
