@@ -118,7 +118,8 @@ def test_quiet_rows_of_a_stream_that_wait_together_are_applied_in_order(make_ben
     for bench in (ones, many):
         for i, name in enumerate("abc"):
             bench.observe(name, noise(60, seed=i))
-    turns = [[Observe(n, [Observation(y=rng.gauss(0, 1))]) for n in "abc"] for _ in range(4)]
+    levels = [0.0] * 3 + [9.0] * 6  # none of the second level are quiet
+    turns = [[Observe(n, [Observation(rng.gauss(y, 1.0))]) for n in "abc"] for y in levels]
     expected = results([outcome for turn in turns for outcome in ones.send(*turn)])
     places = [place for turn in turns for place in many.append_rows(*turn)]
     assert results(many.outcomes(places)) == expected
