@@ -7,7 +7,7 @@ from typing import Any
 
 from service import wire
 from service.store import keys
-from service.store.streams import chunk_of, head_fields, seal
+from service.store.streams import blocks, chunk_of, head_fields, phase_of, seal
 
 
 def record(seq: int, y: Any = 0.0, **fields: Any) -> wire.Record:
@@ -18,6 +18,18 @@ def record(seq: int, y: Any = 0.0, **fields: Any) -> wire.Record:
 def blob(value: Any, *place: object) -> bytes:
     """A value as it is stored, with the checksum of its place."""
     return wire.checksummed(wire.encode(value), *place)
+
+
+def block_of(stream: str, record: wire.Record) -> bytes:
+    """The block of a tail that has one record."""
+    place = wire.place_of("tail", stream)
+    ((_, block),) = blocks(place, phase_of(stream), record.seq, [wire.encode_row(record)])
+    return block
+
+
+def sealed_of(stream: str, number: int, records: list[wire.Record]) -> bytes:
+    """A chunk of history with these records."""
+    return seal(stream, number, records[0].seq, list(map(wire.encode_row, records)))
 
 
 def put_head(client, partition: int, stream: str, head: wire.Head) -> None:
@@ -34,7 +46,7 @@ def put_records(
         if each.seq < sealed:
             chunks.setdefault(chunk_of(stream, each.seq), []).append(each)
         else:
-            tail = blob(each, "tail", stream, each.seq)
-            client.hset(keys.tail(partition, stream), str(each.seq), tail)
+            client.rpush(keys.tail(partition, stream), block_of(stream, each))
     for number, rows in chunks.items():
-        client.hset(keys.history(partition, stream), str(number), seal(stream, number, rows))
+        sealed = sealed_of(stream, number, rows)
+        client.hset(keys.history(partition, stream), str(number), sealed)

@@ -46,7 +46,7 @@ def following(event: Event, track: Track) -> int | None:
 def explained(
     event: Event, model: UnderlyingModel, past: Past, end: int, until: int, history: int
 ) -> Event:
-    """Return an event with what changed at it.
+    """Return a confirmed event with what changed at it.
 
     past: the last observations before position `end`. until: position after the last of them that
     is of its regime. history: observations that are sure to be retained, wherever they are: no
@@ -62,9 +62,7 @@ def explained(
     before = _labelled(labels[max(reach(event) - first, 0) : start])
     after = _labelled(labels[start : min(until - first, start + AFTER)])
     kind = LABELS[model.label]
-    explanation = None
-    if event.state == "confirmed":  # milliseconds, which most suspicions are not worth
-        explanation = Explanation(BY_INPUTS) if model.x_dim else explain(before, after, kind)
+    explanation = Explanation(BY_INPUTS) if model.x_dim else explain(before, after, kind)
     at = event.start - end
     return event._replace(
         before=_moments(before, kind),

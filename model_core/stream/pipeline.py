@@ -368,12 +368,13 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
     ) -> list[Moved]:
         """Publish events that have changed, with position and time of the observations.
 
-        What changed is looked at first, but for those that are withdrawn.
+        What changed at a confirmed one is looked at first, in retained history. Most suspicions are
+        withdrawn, and are not worth it.
         """
         moved: list[Moved] = []
         for seq, event, time in changed:
             own = event
-            if event.state != "withdrawn" and self.explains:
+            if event.state == "confirmed" and self.explains:
                 own = self._explained(slab, series, event, seq + 1)
                 state = series.state
                 track = state.track

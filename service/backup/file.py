@@ -49,13 +49,13 @@ class BadBackup(ValueError):
 
 
 class Kept(Struct, array_like=True):
-    """All that is kept of a stream as of one commit, as stored: hashes by field."""
+    """All that is kept of a stream as of one commit, as stored: tail, and hashes by field."""
 
     stream: str
     head: bytes
     position: bytes
+    tail: list[bytes]
     checkpoint: Fields
-    tail: Fields
     history: Fields
     events: Fields
     idempotency: Fields

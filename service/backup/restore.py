@@ -177,9 +177,7 @@ class Restore:
                 leases.tick()
                 group = every[i : i + 1000]
                 gone: list[Effect] = [
-                    ("UNLINK", key(partition, name))
-                    for name in group
-                    for key in keys.HASHES.values()
+                    ("UNLINK", key(partition, name)) for name in group for key in keys.PARTS
                 ]
                 self._commit(partition, gone)
             self._commit(partition, [("UNLINK", key(partition)) for key in _LISTS])
@@ -240,6 +238,8 @@ def _effects(partition: int, kept: Kept) -> list[Effect]:
     """Everything of a stream in its new place."""
     name = kept.stream
     effects = list[Effect]()
+    if kept.tail:
+        effects.append(("RPUSH", keys.tail(partition, name), *kept.tail))
     for part, key in keys.HASHES.items():
         fields: Fields = getattr(kept, part)
         if fields:

@@ -28,7 +28,6 @@ from service.store.health import RESTORING, check_formats, stored_partitions
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
-    chunk,
     decoded,
     head_of,
     state,
@@ -135,16 +134,17 @@ class Backup:
         """Read a stream as of one commit; None where it cannot be read, which is noted."""
         with self._client.pipeline(transaction=True) as pipe:
             pipe.hmget(keys.heads(partition), [name, keys.position_field(name)])
+            pipe.lrange(keys.tail(partition, name), 0, -1)
             for key in keys.HASHES.values():
                 pipe.hgetall(key(partition, name))
-            heads, *parts = pipe.execute(raise_on_error=False)
-        wrong = [str(part) for part in (heads, *parts) if isinstance(part, Exception)]
+            heads, tail, *parts = pipe.execute(raise_on_error=False)
+        wrong = [str(part) for part in (heads, tail, *parts) if isinstance(part, Exception)]
         head = None if wrong else stored_head(*heads)
         if head is None:
             self._skipped[name] = wrong[0] if wrong else "its head is missing"
             return None
         try:
-            return _checked(name, head, parts)
+            return _checked(name, head, tail, parts)
         except UnreadablePart as error:
             self._skipped[name] = str(error)
             return None
@@ -153,7 +153,7 @@ class Backup:
         self._count(kept)
         size = sum(len(k) + len(v) for part in _hashes(kept) for k, v in part.items())
         self._block.streams.append(kept)
-        self._grow(size + len(kept.head) + len(kept.position))
+        self._grow(size + len(kept.head) + len(kept.position) + sum(map(len, kept.tail)))
 
     def _count(self, kept: Kept) -> None:
         head = head_of(kept.stream, StoredHead(kept.head, kept.position))
@@ -201,19 +201,21 @@ class Backup:
         self._size = 0
 
 
-def _checked(name: str, stored: StoredHead, parts: list[dict[bytes, bytes]]) -> Kept:
+def _checked(
+    name: str, stored: StoredHead, tail: list[bytes], parts: list[dict[bytes, bytes]]
+) -> Kept:
     """A stream with the one state that its head names; raises UnreadablePart for a damaged part."""
     head = head_of(name, stored)
     assert stored.position is not None
     named = f"{head.generation}:{head.checkpoint}".encode()
     states = {field: blob for field, blob in parts[0].items() if field == named}
-    _, tail, history, events, idempotency, changes, anomalies = parts
+    _, history, events, idempotency, changes, anomalies = parts
     kept = Kept(
         name,
         stored.settled,
         stored.position,
-        states,
         tail,
+        states,
         history,
         events,
         idempotency,
@@ -227,10 +229,11 @@ def _checked(name: str, stored: StoredHead, parts: list[dict[bytes, bytes]]) -> 
 
 def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
     """Yield kind, field, decoder and bytes of each part; idempotency records know their field."""
+    for blob in kept.tail:
+        yield "tail", "", wire.decode_block, blob
     for part, decode, stored in (
         ("checkpoint", state, kept.checkpoint),
-        ("tail", wire.decode_record, kept.tail),
-        ("history", chunk, kept.history),
+        ("history", wire.decode_columns, kept.history),
         ("event", wire.decode_event, kept.events),
         ("change", wire.decode_change, kept.changes),
         ("anomaly", wire.decode_event, kept.anomalies),
@@ -252,7 +255,6 @@ def _outcome(field: bytes, body: bytes) -> wire.IdempotencyRecord:
 def _hashes(kept: Kept) -> tuple[dict[bytes, bytes], ...]:
     return (
         kept.checkpoint,
-        kept.tail,
         kept.history,
         kept.events,
         kept.idempotency,

@@ -68,7 +68,7 @@ def names(p: int) -> str:
 
 
 def tail(p: int, stream: str) -> str:
-    """Return the hash of records by seq that are not yet in a checkpoint and a sealed chunk."""
+    """Return the list of blocks of records that are not in a checkpoint and a sealed chunk yet."""
     return f"moca:{{{p}}}:tail:{stream}"
 
 
@@ -140,10 +140,10 @@ def webhook_lock(hook: str) -> str:
 # Hashes of a stream beside its head, each under its name in backups.
 HASHES = {
     "checkpoint": checkpoint,
-    "tail": tail,
     "history": history,
     "events": events,
     "idempotency": idempotency,
     "changes": changes,
     "anomalies": anomalies,
 }
+PARTS = (tail, *HASHES.values())  # every key of a stream

@@ -93,8 +93,9 @@ Effect = tuple[Argument, ...]  # see `Commit`
 class Commit(NamedTuple):
     """What one partition commits at once.
 
-    An effect is (HSET, key, field, value...), (HDEL, key, field...), (ZADD, key, score,
-    member...), (ZREM, key, member...), (DEL | UNLINK, key), (FEED, key, most entries, id,
+    An effect is (HSET, key, field, value...), (HDEL, key, field...), (RPUSH, key, element...),
+    (LTRIM, key, first, last), (ZADD, key, score, member...), (ZREM, key, member...),
+    (DEL | UNLINK, key), (FEED, key, most entries, id,
     entry...) or (ANSWER, key, ms to keep, oldest id to keep, id, results...), both with rising ids.
     `new` may equal `expected`: effects without progress.
     """

@@ -24,6 +24,7 @@ from service.store.streams import (
     first_of,
     head_of,
     hindsight_of,
+    in_tail,
     state,
     stored_head,
     unseal,
@@ -110,16 +111,17 @@ class AsyncStore:
         """Return all that is kept of a stream, as of one commit; None when there is no stream."""
         async with self._client.pipeline(transaction=True) as pipe:
             pipe.hmget(keys.heads(partition), [stream, keys.position_field(stream)])
+            pipe.lrange(keys.tail(partition, stream), 0, -1)
             for key in keys.HASHES.values():
                 pipe.hgetall(key(partition, stream))
-            parts, *hashes = await pipe.execute()
+            parts, tail, *hashes = await pipe.execute()
         stored = stored_head(*parts)
         if stored is None:
             return None
         head = head_of(stream, stored)
         if head.deleted:
             return None
-        states, tail, history, events, idempotency, changes, anomalies = hashes
+        states, history, events, idempotency, changes, anomalies = hashes
         named = f"{head.generation}:{head.checkpoint}"
         held = states.get(named.encode())
         if head.checkpoint and held is None:
@@ -127,7 +129,7 @@ class AsyncStore:
                 f"the checkpoint of {stream!r} at seq {head.checkpoint} is missing"
             )
         records = [r for n, chunk in history.items() for r in unseal(stream, _text(n), chunk)]
-        records += all_decoded(wire.decode_record, tail, "tail", stream)
+        records += in_tail(stream, tail)
         by_seq = {record.seq: record for record in records if record.seq < head.seq}
         return StreamParts(
             head,
@@ -172,23 +174,18 @@ class AsyncStore:
     ) -> tuple[StoredHead | None, list[wire.Record], list[int]]:
         """Return what `following` does, and the numbers of chunks that are not there."""
         numbers = range(chunk_of(stream, start), chunk_of(stream, stop - 1) + 1)
-        seqs = range(max(start, head.sealed), stop)
+        recent = head.sealed < stop
         # In one transaction, and chunks up to the end: a commit after `head` was read may have
         # sealed what was then in the tail.
         async with self._client.pipeline(transaction=True) as pipe:
             pipe.hmget(keys.heads(partition), [stream, keys.position_field(stream)])
             pipe.hmget(keys.history(partition, stream), [str(number) for number in numbers])
-            if seqs:
-                pipe.hmget(keys.tail(partition, stream), [str(seq) for seq in seqs])
+            if recent:
+                pipe.lrange(keys.tail(partition, stream), 0, -1)
             parts, chunks, *tails = await pipe.execute()
         both = zip(numbers, chunks, strict=True)
         records = [record for n, chunk in both if chunk for record in unseal(stream, n, chunk)]
-        records += [
-            decoded(wire.decode_record, stored, "tail", stream, seq)
-            for tail in tails
-            for seq, stored in zip(seqs, tail, strict=True)
-            if stored
-        ]
+        records += [record for tail in tails for record in in_tail(stream, tail, start, stop)]
         by_seq = {record.seq: record for record in records if start <= record.seq < stop}
         absent = [number for number, chunk in zip(numbers, chunks, strict=True) if chunk is None]
         return stored_head(*parts), [by_seq[seq] for seq in sorted(by_seq)], absent
@@ -285,8 +282,7 @@ class AsyncStore:
             for partition, stream, head in heads:
                 # What a commit seals after `head` was read is missing from the tail, then there.
                 first = _first(head, labels)
-                seqs = [str(seq) for seq in range(max(first, head.sealed), head.seq)]
-                pipe.hmget(keys.tail(partition, stream), seqs or [""])
+                pipe.lrange(keys.tail(partition, stream), -max(1, head.seq - first), -1)
                 last = max(first, head.seq - 1)
                 chunks = range(chunk_of(stream, first), chunk_of(stream, last) + 1)
                 pipe.hmget(keys.history(partition, stream), [str(number) for number in chunks])
@@ -303,8 +299,8 @@ class AsyncStore:
         """
         present, unreadable = _decoded(streams, heads)
         async with self._client.pipeline(transaction=False) as pipe:
-            for partition, stream, head in present:
-                pipe.hget(keys.tail(partition, stream), str(head.seq - 1))
+            for partition, stream, _ in present:
+                pipe.lindex(keys.tail(partition, stream), -1)
             tails = await pipe.execute()
         # Of those that are sealed the tail is trimmed, now or after it was read.
         sealed = [i for i, blob in enumerate(tails) if blob is None and present[i][2].seq]
@@ -473,7 +469,7 @@ def _last(
 ) -> wire.Record | None:
     seq = head.seq - 1
     if tail is not None:
-        return cast(wire.Record, decoded(wire.decode_record, tail, "tail", stream, seq))
+        return in_tail(stream, [tail])[-1]  # or of a later commit
     if chunk is None:
         return None
     records = unseal(stream, chunk_of(stream, seq), chunk)
@@ -517,21 +513,16 @@ def _rows(
 def _labels(
     stream: str,
     head: wire.Head,
-    tail: Iterable[bytes | None],
+    tail: Iterable[bytes],
     chunks: Iterable[bytes | None],
     labels: int,
 ) -> list[Label]:
     first = _first(head, labels)
     numbers = count_from(chunk_of(stream, first))
-    seqs = count_from(max(first, head.sealed))
     records = [
         r for n, blob in zip(numbers, chunks, strict=False) if blob for r in unseal(stream, n, blob)
     ]
-    records += [
-        decoded(wire.decode_record, blob, "tail", stream, seq)
-        for seq, blob in zip(seqs, tail, strict=False)
-        if blob
-    ]
+    records += in_tail(stream, tail)
     by_seq = {record.seq: record for record in records if first <= record.seq < head.seq}
     return [_one(by_seq[seq].y) for seq in sorted(by_seq)]
 

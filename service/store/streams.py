@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 from zlib import crc32
 
@@ -13,9 +16,13 @@ import redis
 from service import wire
 from service.store import keys
 from service.store.shards import Argument
+from service.wire import stored_records
 
 CHUNK = 64
-COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
+
+
+# Also text that is none, and rows that end too early.
+UNREADABLE = (msgspec.MsgspecError, ValueError, zlib.error, struct.error, IndexError)
 
 
 class UnreadablePart(ValueError):
@@ -37,30 +44,52 @@ def first_of(stream: str, chunk: int) -> int:
     return max(0, chunk * CHUNK - phase_of(stream))
 
 
-def seal(stream: str, number: int, records: Sequence[wire.Record | msgspec.Raw]) -> bytes:
-    """Encode the records of one chunk; Raw: encoded already."""
-    return wire.checksummed(
-        zlib.compress(wire.encode(records), COMPRESSION), "history", stream, number
-    )
+def seal(stream: str, number: int, first: int, encoded: Sequence[bytes]) -> bytes:
+    """Join the rows of one chunk, the first of which is at position `first`."""
+    return wire.checksummed(stored_records.columns_of(first, encoded), "history", stream, number)
+
+
+def blocks(place: int, phase: int, first: int, encoded: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    """Join rows of positions from `first` on as they lie in a tail: none crosses a chunk.
+
+    place: of a stream's tail, as of `wire.place_of`. phase: as of `phase_of`.
+    Returns how many rows are in each block, and the block.
+    """
+    parts = []
+    while encoded:
+        count = CHUNK - (first + phase) % CHUNK
+        own = encoded[:count]
+        block = stored_records.block_of(first, own)
+        parts.append((len(own), wire.checksummed_at(place, block)))
+        first += count
+        encoded = encoded[count:]
+    return parts
 
 
 def unseal(stream: str, number: int | str, blob: bytes) -> list[wire.Record]:
     """Decode what `seal` made."""
-    return cast(list[wire.Record], decoded(chunk, blob, "history", stream, number))
+    return cast(list[wire.Record], decoded(wire.decode_columns, blob, "history", stream, number))
 
 
 def unseal_labels(stream: str, number: int | str, blob: bytes) -> list[wire.Labelled]:
     """Decode the labels alone of what `seal` made: a fifth of the time."""
-    return cast(list[wire.Labelled], decoded(_labels, blob, "history", stream, number))
+    return cast(list[wire.Labelled], decoded(wire.decode_labels, blob, "history", stream, number))
 
 
-def _labels(body: bytes) -> list[wire.Labelled]:
-    return wire.decode_labels(zlib.decompress(body))
+def in_tail(
+    stream: str, blobs: Iterable[bytes], start: int = 0, stop: int = sys.maxsize
+) -> list[wire.Record]:
+    """Decode what `blocks` made, with seq in [start, stop); raises UnreadablePart.
 
-
-def chunk(body: bytes) -> list[wire.Record]:
-    """Decode the records of a chunk without its checksum."""
-    return wire.decode_chunk(zlib.decompress(body))
+    Blocks that have none of them are not looked at, though they be damaged.
+    """
+    decode = partial(wire.decode_block, start=start, stop=stop)
+    return [
+        record
+        for blob in blobs
+        if stored_records.overlaps(blob[wire.CHECKSUM_SIZE :], start, stop)
+        for record in decoded(decode, blob, "tail", stream)
+    ]
 
 
 class StoredHead(NamedTuple):
@@ -87,13 +116,8 @@ def head_of(stream: str, stored: StoredHead) -> wire.Head:
 def head_fields(stream: str, head: wire.Head) -> list[Argument]:
     """Return the fields of a head among those of its partition, each with its value."""
     settled = wire.checksummed(wire.encode_settled(head), "head", stream)
-    return [stream, settled, *position_fields(stream, head)]
-
-
-def position_fields(stream: str, head: wire.Head) -> list[Argument]:
-    """Return the field of a head's position, with its value."""
     position = wire.checksummed(wire.encode_position(head), "position", stream)
-    return [keys.position_field(stream), position]
+    return [stream, settled, keys.position_field(stream), position]
 
 
 class Stored(NamedTuple):
@@ -101,7 +125,7 @@ class Stored(NamedTuple):
 
     head: StoredHead | None
     checkpoint: bytes | None  # the one that the head names
-    tail: dict[bytes, bytes]  # by seq, in no order
+    tail: list[bytes]  # see `blocks`
     idempotency: dict[bytes, bytes]
     stale: tuple[bytes, ...] = ()  # fields of checkpoints that no commit came to name
     named: bool = False  # listed as a living stream; only looked at where there is no head
@@ -123,18 +147,18 @@ class Store:
         with self._client.pipeline(transaction=False) as pipe:
             for stream, head in zip(streams, heads, strict=True):
                 pipe.hget(keys.checkpoint(partition, stream), checkpoint_field(stream, head))
-                pipe.hgetall(keys.tail(partition, stream))
+                pipe.lrange(keys.tail(partition, stream), 0, -1)
                 pipe.hgetall(keys.idempotency(partition, stream))
                 pipe.hkeys(keys.checkpoint(partition, stream))
                 pipe.zscore(keys.names(partition), stream)
             replies = pipe.execute()
         loaded = []
         for i, (stream, head) in enumerate(zip(streams, heads, strict=True)):
-            checkpoint, records, idempotency, states, score = replies[5 * i : 5 * i + 5]
+            checkpoint, tail, idempotency, states, score = replies[5 * i : 5 * i + 5]
             named = checkpoint_field(stream, head).encode()
             stale = tuple(field for field in states if named and field != named)
             living = score is not None
-            loaded.append(Stored(head, checkpoint, records, idempotency, stale, living))
+            loaded.append(Stored(head, checkpoint, tail, idempotency, stale, living))
         return loaded
 
     def put_checkpoints(
@@ -213,7 +237,7 @@ def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "")
     """Check and decode a stored part; raises UnreadablePart, naming it."""
     try:
         return decode(wire.checked(blob, part, owner, field))
-    except (msgspec.MsgspecError, ValueError, zlib.error) as error:  # also text that is none
+    except UNREADABLE as error:
         name = f"{part} {field}".strip()
         raise UnreadablePart(f"cannot read the stored {name} of {owner!r}: {error}") from error
 

@@ -1,8 +1,8 @@
 """What travels through Redis: commands, outcomes, and a stream's stored parts (msgpack, typed).
 
 A LogEntry has commands of one API process. An Outcome is the committed result of one command.
-Head, Record and Chunk are what a stream keeps. The order of their fields is part of the stored
-format: another one needs another FORMAT.
+Head and Record are what a stream keeps; how records lie there says `service.wire.stored_records`.
+The order of their fields is part of the stored format: another one needs another FORMAT.
 """
 
 from __future__ import annotations
@@ -71,6 +71,13 @@ from service.wire.records import (
     settled_values,
     updated,
 )
+from service.wire.stored_records import (
+    decode_block,
+    decode_columns,
+    decode_labels,
+    decode_row,
+    encode_row,
+)
 
 __all__ = [
     "FORMAT",
@@ -125,11 +132,10 @@ __all__ = [
     "WhatIf",
     "checked",
     "checksummed",
+    "checksummed_at",
+    "place_of",
     "decode_batch",
     "decode_change",
-    "decode_chunk",
-    "decode_labelled",
-    "decode_labels",
     "decode_envelope",
     "decode_event",
     "decode_hindsight",
@@ -137,11 +143,15 @@ __all__ = [
     "decode_position",
     "decode_results",
     "decode_settled",
-    "decode_record",
     "decode_sums",
     "decode_tagged",
     "encode",
+    "decode_block",
+    "decode_columns",
+    "decode_labels",
+    "decode_row",
     "encode_position",
+    "encode_row",
     "encode_settled",
     "joined",
     "latest",
@@ -151,7 +161,7 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 15  # of all that the store and backups hold; one of another format is refused
+FORMAT = 16  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
@@ -160,10 +170,6 @@ decode_results = msgspec.msgpack.Decoder(list[Outcome]).decode
 decode_settled = msgspec.msgpack.Decoder(SettledHead).decode
 decode_position = msgspec.msgpack.Decoder(Position).decode
 decode_tagged = msgspec.msgpack.Decoder(TaggedHead).decode
-decode_record = msgspec.msgpack.Decoder(Record).decode
-decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode
-decode_labelled = msgspec.msgpack.Decoder(Labelled).decode
-decode_labels = msgspec.msgpack.Decoder(list[Labelled]).decode
 decode_change = msgspec.msgpack.Decoder(SettingsChange).decode
 decode_hindsight = msgspec.msgpack.Decoder(StoredHindsight).decode
 decode_event = msgspec.msgpack.Decoder(Event).decode
@@ -231,17 +237,24 @@ class Damaged(ValueError):
     """Bytes that do not fit their checksum at this place."""
 
 
+def place_of(part: str, owner: object, field: object = "") -> int:
+    """Return what the checksums at a place begin with, of part, owner and field."""
+    return crc32(f"{part}\0{owner}\0{field}".encode())
+
+
+def checksummed_at(place: int, body: bytes) -> bytes:
+    """Return a body with its checksum; place: as of `place_of`."""
+    return CHECKSUM_MARK + crc32(body, place).to_bytes(4, "little") + body
+
+
 def checksummed(body: bytes, part: str, owner: object, field: object = "") -> bytes:
     """Return a body with its checksum; part, owner and field are its place."""
-    place = f"{part}\0{owner}\0{field}".encode()
-    return CHECKSUM_MARK + crc32(body, crc32(place)).to_bytes(4, "little") + body
+    return checksummed_at(place_of(part, owner, field), body)
 
 
 def checked(blob: bytes, part: str, owner: object, field: object = "") -> bytes:
     """Return the body of what `checksummed` made; raises Damaged."""
     body = blob[CHECKSUM_SIZE:]
-    place = f"{part}\0{owner}\0{field}".encode()
-    crc = int.from_bytes(blob[1:CHECKSUM_SIZE], "little")
-    if blob[:1] != CHECKSUM_MARK or len(blob) < CHECKSUM_SIZE or crc != crc32(body, crc32(place)):
+    if checksummed_at(place_of(part, owner, field), body) != blob:
         raise Damaged("checksum mismatch")
     return body

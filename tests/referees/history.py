@@ -391,8 +391,10 @@ def _pairs(nodes: Nodes) -> list[tuple[int, int]]:
 
 Heal = Callable[[], None]
 _put_back = """
-if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
-  return redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+local read, write = 'HGET', 'HSET'
+if redis.call('TYPE', KEYS[1]).ok == 'list' then read, write = 'LINDEX', 'LSET' end
+if redis.call(read, KEYS[1], ARGV[1]) == ARGV[2] then
+  return redis.call(write, KEYS[1], ARGV[1], ARGV[3])
 end
 """
 
@@ -528,15 +530,18 @@ class Faults:
                 keys.events(partition, name), keys.history(partition, name),
                 keys.checkpoint(partition, name), keys.heads(partition), keys.hindsight(partition),
             ])  # fmt: skip
-            field = name.encode()
+            field: bytes | int = name.encode()
             if key == keys.heads(partition):
-                field = self._rng.choice([field, keys.position_field(field)])
+                field = self._rng.choice([name.encode(), keys.position_field(name.encode())])
+            elif key == keys.tail(partition, name):
+                field = self._rng.randrange(max(1, client.llen(key)))
             elif key != keys.hindsight(partition):
                 fields = client.hkeys(key)
                 if not fields:
                     return "nothing", lambda: None
                 field = self._rng.choice(fields)
-            good = client.hget(key, field)
+            listed = isinstance(field, int)
+            good = client.lindex(key, field) if listed else client.hget(key, field)
             if not good:
                 return "nothing", lambda: None
             at = self._rng.randrange(len(good))

@@ -20,13 +20,14 @@ end
 
 -- operation: type its key must have; false: any
 local TYPES = {
-  HSET = 'hash', HDEL = 'hash', ZADD = 'zset', ZREM = 'zset', FEED = 'stream', ANSWER = 'stream',
+  HSET = 'hash', HDEL = 'hash', RPUSH = 'list', LTRIM = 'list', ZADD = 'zset', ZREM = 'zset', FEED = 'stream', ANSWER = 'stream',
   DEL = false, UNLINK = false,
 }
 
 local function fits(operation, n)
   if operation == 'HSET' or operation == 'ZADD' then return n >= 2 and n % 2 == 0 end
-  if operation == 'HDEL' or operation == 'ZREM' then return n >= 1 end
+  if operation == 'HDEL' or operation == 'ZREM' or operation == 'RPUSH' then return n >= 1 end
+  if operation == 'LTRIM' then return n == 2 end -- first, last
   if operation == 'ANSWER' then return n >= 4 and n % 2 == 0 end -- ms, oldest, then id, results
   if operation == 'FEED' then return n >= 3 and n % 2 == 1 end -- bound, then id, entry
   return n == 0
@@ -104,6 +105,10 @@ local function bad_score(first, last)
   return false
 end
 
+local function bad_place(text)
+  return not string.match(text, '^%-?%d+$') or #text > 10
+end
+
 local function bad_answer(first, last)
   if not string.match(ARGV[first], '^[1-9]%d*$') or #ARGV[first] > 15 then return true end
   local function is_id(text)
@@ -144,6 +149,9 @@ local function fault(operation, key, first, last)
   end
   if operation == 'ZADD' and bad_score(first, last) then
     return operation .. ' ' .. key .. ' with a bad score'
+  end
+  if operation == 'LTRIM' and (bad_place(ARGV[first]) or bad_place(ARGV[last])) then
+    return 'LTRIM ' .. key .. ' with a bad place'
   end
   if operation == 'ANSWER' and bad_answer(first, last) then
     return operation .. ' ' .. key .. ' with a bad time or id'

@@ -132,7 +132,7 @@ def _anew(old: Head) -> Head:
 
 
 def _begun(stream: Stream, head: Head, records: list[Record], warm: int) -> Stream:
-    made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
+    made = Stream(stream.partition, stream.name, Stored(None, None, [], {}))
     head.generation = stream.live().generation
     head.seq = records[0].seq if records else 0
     settled = head.seq + max(warm - 1, 0)

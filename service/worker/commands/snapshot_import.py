@@ -80,13 +80,13 @@ def _restored(engine: Engine, stream: Stream, snapshot: StreamSnapshot) -> Strea
     except BadSnapshot as error:
         raise UnfitSnapshot(f"invalid snapshot: {error}") from error
     first = snapshot.records[0].seq if snapshot.records else head.seq
-    made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
+    made = Stream(stream.partition, stream.name, Stored(None, None, [], {}))
     # Chunks are cut anew: where they end depends on the stream's name.
     head.sealed = first
     head.oldest = (first + made.phase) // CHUNK
     head.pace = None  # counted anew: another service has other streams
     made.head = head
-    made.keep_tail({record.seq: wire.encode(record) for record in snapshot.records})
+    made.keep_tail(first, [wire.encode_row(record) for record in snapshot.records])
     try:
         engine.restore(made, snapshot.checkpoint)
     except (BadState, msgspec.MsgspecError, ValueError, RuntimeError) as error:

@@ -18,7 +18,6 @@ from model_core.errors import BadState, MissingTorch
 from model_core.stream.slab import CHUNK_BYTES, NOT_FINITE, STEP_BYTES, Slab
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options
-from service import wire
 from service.observability import metrics
 from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
@@ -210,7 +209,7 @@ class Engine:
             if "WRONGTYPE" not in str(error):
                 raise
             if len(names) == 1:
-                return [(names[0], Stored(None, None, {}, {}), str(error))]
+                return [(names[0], Stored(None, None, [], {}), str(error))]
             return [entry for name in names for entry in self._fetch(partition, [name])]
         return [(name, entry, None) for name, entry in zip(names, stored, strict=True)]
 
@@ -226,10 +225,9 @@ class Engine:
             return
         head = stream.live()
         first = min(head.checkpoint, head.sealed)
-        if any(seq not in stream.tail for seq in range(first, head.seq)):
+        if first < head.seq and not (stream.tail_start <= first and stream.tail_end == head.seq):
             raise UnreadablePart(f"its tail does not connect seq {first} with its head")
-        coming = range(head.checkpoint, head.seq)
-        stream.buffer = [wire.decode_record(stream.tail[seq]) for seq in coming]
+        stream.buffer = stream.loose(head.checkpoint)
         if head.warm:
             self.slab(head)  # raises where its model is missing
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,9 +21,9 @@ from service.store.streams import (
     Store,
     Stored,
     UnreadablePart,
+    blocks,
     decoded,
     phase_of,
-    position_fields,
     seal,
 )
 from service.wire import (
@@ -35,6 +34,7 @@ from service.wire import (
     Record,
     SettingsChange,
     StoredHindsight,
+    stored_records,
 )
 from service.wire.event_entries import Id
 from service.worker.streams.ledger import Share
@@ -48,7 +48,7 @@ STRUCT_BYTES = 500
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
 # Keys of a stream that end with it; a repeated request is known still.
-DROPPED = [key for key in keys.HASHES.values() if key is not keys.idempotency]
+DROPPED = [key for key in keys.PARTS if key is not keys.idempotency]
 T = TypeVar("T")
 Floats = NDArray[np.float64]
 
@@ -68,6 +68,7 @@ class Stream:
         "name",
         "head",
         "tail",
+        "tail_start",
         "buffer",
         "remembered",
         "slab",
@@ -95,7 +96,10 @@ class Stream:
         "_touched",
         "_was",
         "_settled",
+        "_places",
         "_sealing",
+        "_blocks",
+        "_relaid",
         "_tail_bytes",
         "_remembered_bytes",
     )
@@ -104,7 +108,8 @@ class Stream:
         self.partition = partition
         self.name = name
         self.head: Head | None = None
-        self.tail: dict[int, bytes] = {}  # encoded records, without their checksums
+        self.tail: list[bytes] = []  # rows of the last observations
+        self.tail_start = 0  # position of the first of them
         self.buffer: Sequence[Record] = ()  # records while warming up
         self.remembered: dict[bytes, IdempotencyRecord] = NOTHING
         self.slab: Slab | None = None
@@ -131,7 +136,10 @@ class Stream:
         self._touched = False
         self._was = DEFAULTS  # settings when they were last written
         self._settled = b""  # part of the head, as it was last written
+        self._places = wire.place_of("position", name), wire.place_of("tail", name)
         self._sealing: dict[int, bytes] = NOTHING  # chunks that the last commit may be writing
+        self._blocks: list[int] = []  # rows in each block of the stored tail
+        self._relaid = False  # the next commit writes the tail anew
         self._tail_bytes = 0
         self._remembered_bytes = 0
         self.host_bytes = STREAM_BYTES  # what all of this takes, as last counted
@@ -141,22 +149,13 @@ class Stream:
         """Whether the stream exists now."""
         return self.head is not None and not self.head.deleted
 
-    @property
-    def behind_checkpoint(self) -> bool:
-        """Whether observations were applied since the last checkpoint."""
-        return self.slab is not None and self.live().checkpoint < self.live().seq
-
     def current_share(self) -> Share:
         """Part of the totals of a ledger that is this stream's now."""
-        if not self.behind_checkpoint:
+        head = self.head
+        if self.slab is None or head is None or head.checkpoint == head.seq:
             return Share(self.host_bytes, self.slab is not None, 0, 0)
-        head = self.live()
-        return Share(self.host_bytes, True, head.seq - head.checkpoint, self.checkpoint_ms)
-
-    @property
-    def checkpoint_ms(self) -> int:
-        """When the last checkpoint was made, or else the stream."""
-        return self.live().checkpoint_ms or self.live().created_ms
+        since_ms = head.checkpoint_ms or head.created_ms  # of the stream, where there is none
+        return Share(self.host_bytes, True, head.seq - head.checkpoint, since_ms)
 
     @property
     def idle(self) -> bool:
@@ -184,7 +183,7 @@ class Stream:
     def create(self, head: Head) -> None:
         """Start a new generation of the stream."""
         self.head = head
-        self.keep_tail({})
+        self.keep_tail(0, [])
         self.buffer = ()
         self._new = self._events = self._anomalies = self._recent_events = NOTHING
         self._was = DEFAULTS
@@ -207,14 +206,14 @@ class Stream:
         name = self.name
         head = self.head or Head(1, DEFAULTS)  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
-        dropped = DROPPED if self.broken is None else list(keys.HASHES.values())
+        dropped = DROPPED if self.broken is None else keys.PARTS
         if self.broken is not None:
             self.remembered = NOTHING
             self._remembered_bytes = 0
         self.broken = None
         self.unserved = None
         self.reborn = True
-        self.keep_tail({})
+        self.keep_tail(0, [])
         self.buffer = ()
         self.season_state = None
         self._new = self._events = self._anomalies = NOTHING
@@ -381,19 +380,41 @@ class Stream:
     def _kept(self, record: IdempotencyRecord) -> bytes:
         return wire.checksummed(wire.encode(record), "idempotency", self.name)
 
-    def read_tail(self, stored: Mapping[bytes, bytes]) -> None:
-        """Take stored records over; raises UnreadablePart."""
-        tail: dict[int, bytes] = {}
-        for field, blob in stored.items():
-            if not field.isdigit():
-                raise UnreadablePart(f"its tail has the field {field!r}, expected a number")
-            tail[int(field)] = decoded(bytes, blob, "tail", self.name, int(field))
-        self.keep_tail(dict(sorted(tail.items())))
+    @property
+    def tail_end(self) -> int:
+        """Position after the last row of the tail."""
+        return self.tail_start + len(self.tail)
 
-    def keep_tail(self, tail: dict[int, bytes]) -> None:
-        """Have these encoded records, by rising seq, in place of those before."""
+    def read_tail(self, stored: Sequence[bytes]) -> None:
+        """Take stored blocks over; raises UnreadablePart."""
+        tail: list[bytes] = []
+        start = 0
+        blocks = []
+        for blob in stored:
+            first, block = decoded(stored_records.split_block, blob, "tail", self.name)
+            if not tail:
+                start = first
+            if first != start + len(tail):
+                raise UnreadablePart(
+                    f"its tail goes on at seq {first}, expected {start + len(tail)}"
+                )
+            tail += block
+            blocks.append(len(block))
+        self.keep_tail(start, tail)
+        self._blocks = blocks
+
+    def keep_tail(self, start: int, tail: list[bytes]) -> None:
+        """Have these rows from position `start` on, none of which is stored."""
         self.tail = tail
-        self._tail_bytes = sum(map(len, tail.values()))
+        self.tail_start = start
+        self._blocks = []
+        self._tail_bytes = sum(map(len, tail))
+
+    def loose(self, first: int) -> list[Record]:
+        """Decode the records of the tail from position `first` on."""
+        begin = max(first, self.tail_start)
+        part = self.tail[begin - self.tail_start :]
+        return [wire.decode_row(seq, row) for seq, row in enumerate(part, begin)]
 
     @property
     def checkpoint_field(self) -> str:
@@ -431,7 +452,7 @@ class Stream:
 
     def recent(self) -> tuple[dict[int, Record], dict[int, bytes]]:
         """Records that are in no chunk yet, and chunks that may not be stored yet."""
-        records = {seq: wire.decode_record(blob) for seq, blob in self.tail.items()}
+        records = {record.seq: record for record in self.loose(0)}
         return records | self._new, self._sealing
 
     def relay(self, records: list[Record]) -> None:
@@ -442,7 +463,8 @@ class Stream:
         head = self.live()
         first = records[0].seq if records else head.seq
         head.sealed = min(head.sealed, first)
-        self.keep_tail({seq: record for seq, record in self.tail.items() if seq < first})
+        self.keep_tail(self.tail_start, self.tail[: max(0, first - self.tail_start)])
+        self._relaid = True
         for record in records:
             self.put(record)
 
@@ -460,8 +482,8 @@ class Stream:
                 self._seal(head)
         effects = [*self._effects]
         self._effects = ()
-        if self._new:
-            effects.append(self._tail_effect())
+        if self._relaid or self._new:
+            effects += self._tail_effects()
         if self._events or self._anomalies or self._fresh:
             effects += self._hash_effects()
         if self._touched and head is not None:
@@ -476,7 +498,8 @@ class Stream:
 
     def _head_fields(self, head: Head) -> list[Argument]:
         """The head's position, and its settled part where that is another than is stored."""
-        fields = position_fields(self.name, head)
+        position = wire.checksummed_at(self._places[0], wire.encode_position(head))
+        fields: list[Argument] = [keys.position_field(self.name), position]
         settled = wire.encode_settled(head)
         if settled != self._settled:
             self._settled = settled
@@ -485,16 +508,36 @@ class Stream:
 
     def _encode(self) -> None:
         """Take what is new into the tail: answers are complete by now."""
-        for seq, record in self._new.items():
-            blob = wire.encode(record)
-            self._tail_bytes += len(blob) - len(self.tail.get(seq, b""))
-            self.tail[seq] = blob
+        for seq in sorted(self._new):  # those that are corrected may come before others
+            row = wire.encode_row(self._new[seq])
+            self._tail_bytes += len(row)
+            if not self.tail:
+                self.tail_start = seq
+            at = seq - self.tail_start
+            if at == len(self.tail):
+                self.tail.append(row)
+                continue
+            if not 0 <= at < len(self.tail):
+                raise AssertionError(f"a record at seq {seq}, beside a tail to {self.tail_end}")
+            self._tail_bytes -= len(self.tail[at])
+            self.tail[at] = row
+            self._relaid = True
 
-    def _tail_effect(self) -> Effect:
-        pairs: list[Argument] = []
-        for seq in self._new:
-            pairs += (seq, wire.checksummed(self.tail[seq], "tail", self.name, seq))
-        return ("HSET", keys.tail(self.partition, self.name), *pairs)
+    def _tail_effects(self) -> list[Effect]:
+        """What of the tail is not stored yet; all of it where it was laid anew."""
+        key = keys.tail(self.partition, self.name)
+        effects: list[Effect] = []
+        if self._relaid:
+            effects.append(("UNLINK", key))
+            self._blocks = []
+            self._relaid = False
+        stored = sum(self._blocks)
+        first = self.tail_start + stored
+        new = blocks(self._places[1], self.phase, first, self.tail[stored:])
+        if new:
+            effects.append(("RPUSH", key, *[blob for _, blob in new]))
+            self._blocks += [count for count, _ in new]
+        return effects
 
     def _hash_effects(self) -> list[Effect]:
         """Events, and keyed outcomes, that are new."""
@@ -528,8 +571,9 @@ class Stream:
         if sealed < complete:
             for number in range(sealed, complete):
                 end = (number + 1) * CHUNK - phase
-                blobs = [msgspec.Raw(self.tail[seq]) for seq in range(head.sealed, end)]
-                self._sealing = {**self._sealing, number: seal(self.name, number, blobs)}
+                first = head.sealed
+                part = self.tail[first - self.tail_start : end - self.tail_start]
+                self._sealing = {**self._sealing, number: seal(self.name, number, first, part)}
                 self._write_history("HSET", str(number), self._sealing[number])
                 head.sealed = end
         oldest = min((max(0, head.seq - head.settings.history) + phase) // CHUNK, complete)
@@ -537,12 +581,27 @@ class Stream:
             self._write_history("HDEL", *map(str, range(head.oldest, oldest)))
             head.oldest = oldest
         end = min(head.sealed, head.checkpoint)
-        if next(iter(self.tail), end) < end:
-            done = [seq for seq in self.tail if seq < end]
-            # New ones too: the end of the warm-up puts records that are stored already.
-            self._effects += (("HDEL", keys.tail(self.partition, self.name), *map(str, done)),)
-            self.keep_tail(_without(self.tail, done))
-            self._new = _without(self._new, done) or NOTHING
+        if self.tail_start < end and self.tail:
+            self._trim(end)
+
+    def _trim(self, end: int) -> None:
+        """Drop the rows before position `end`, but for those of a stored block that goes on."""
+        stored = [] if self._relaid else self._blocks
+        dropped = 0
+        start = self.tail_start
+        while dropped < len(stored) and start + stored[dropped] <= end:
+            start += stored[dropped]
+            dropped += 1
+        kept = stored[dropped:]
+        if kept and not dropped:
+            return
+        if not kept:
+            start = end
+        if dropped:
+            key = keys.tail(self.partition, self.name)
+            self._effects += (("LTRIM", key, dropped, -1),)
+        self.keep_tail(start, self.tail[start - self.tail_start :])
+        self._blocks = kept
 
     def _write_history(self, operation: str, *arguments: Argument) -> None:
         self._effects += ((operation, keys.history(self.partition, self.name), *arguments),)

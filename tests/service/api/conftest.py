@@ -42,7 +42,7 @@ from service.wire import rows
 from service.wire.answers import quiet_row
 from service.worker.results import Answered, Results
 from tests.clusters import running_valkey
-from tests.stored import blob, record
+from tests.stored import blob, block_of, record
 from tests.waiting import PATIENCE_S, Clock, until
 
 PARTITIONS = 4
@@ -175,8 +175,7 @@ class FakeWorker:
             parts.append(answer(command, head.seq, observation))
             kept = record(head.seq, observation.y)
             kept.x, kept.time = observation.x, observation.time
-            tail = blob(kept, "tail", stream, head.seq)
-            effects.append(("HSET", keys.tail(partition, stream), str(head.seq), tail))
+            effects.append(("RPUSH", keys.tail(partition, stream), block_of(stream, kept)))
             head.seq += 1
         effects.append(("HSET", keys.heads(partition), *head_fields(stream, head)))
         if command.key is not None and outcome.status == 200:

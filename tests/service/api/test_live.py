@@ -209,7 +209,8 @@ def test_an_observation_that_cannot_be_read_is_said_to_who_comes_back_for_it(api
     post(api, range(40))
     with connect(settings.redis_url) as store:
         p = keys.partition_of("a", settings.partitions)
-        store.hset(keys.tail(p, "a"), "35", b"nonsense")
+        blob = store.lindex(keys.tail(p, "a"), 35)
+        store.lset(keys.tail(p, "a"), 35, blob[:-9] + bytes([blob[-9] ^ 4]) + blob[-8:])
     follower = Follower(api.url, "a", after="-1")
     with follower.connected() as messages:
         list(messages)

@@ -97,9 +97,10 @@ def everything(bench):
     for p in range(bench.settings.partitions):
         heads = bench.client.hgetall(keys.heads(p))
         for name in map(bytes.decode, keys.names_of(heads)):
-            hashes = (keys.tail, keys.history, keys.events, keys.idempotency, keys.changes)
+            hashes = (keys.history, keys.events, keys.idempotency, keys.changes)
             found[name] = [bench.client.hgetall(key(p, name)) for key in hashes]
             found[name].append(bench.client.hgetall(keys.anomalies(p, name)))
+            found[name].append(bench.client.lrange(keys.tail(p, name), 0, -1))
             position = keys.position_field(name)
             found[name].append([heads[name.encode()], heads[position.encode()]])
             found[name].append(bench.client.zscore(keys.names(p), name))

@@ -331,14 +331,17 @@ def dump(client):
 
 def test_commit_writes_every_effect_and_moves_the_offset(redis_client, log, add, make):
     first, second = add(2)
-    redis_client.hset(keys.tail(P, "a"), mapping={"1": "x", "2": "y"})
+    redis_client.hset(keys.changes(P, "a"), mapping={"1": "x", "2": "y"})
+    redis_client.rpush(keys.tail(P, "a"), "1", "2", "3")
     redis_client.set(keys.append(P, "z"), "1")
     redis_client.hset(keys.history(P, "b"), "1", "x")
     results = keys.results(P, "i")
     effects = [
         ("HSET", HEADS, "a", b"\x00\xff", "b", "é"),
         ("ANSWER", results, 60_000, "1-1", "1-1", b"\x00one", "1-2", b"two"),
-        ("HDEL", keys.tail(P, "a"), "1", "9"),
+        ("HDEL", keys.changes(P, "a"), "1", "9"),
+        ("LTRIM", keys.tail(P, "a"), 2, -1),
+        ("RPUSH", keys.tail(P, "a"), b"\x00four", "five"),
         ("ZADD", keys.names(P), 0, "a", 1.5, "b"),
         ("ZREM", keys.names(P), "b"),
         ("DEL", keys.append(P, "z")),
@@ -353,7 +356,8 @@ def test_commit_writes_every_effect_and_moves_the_offset(redis_client, log, add,
         (b"1-2", {b"b": b"two"}),
     ]
     assert 0 < redis_client.pttl(results) <= 60_000
-    assert redis_client.hgetall(keys.tail(P, "a")) == {b"2": b"y"}
+    assert redis_client.hgetall(keys.changes(P, "a")) == {b"2": b"y"}
+    assert redis_client.lrange(keys.tail(P, "a"), 0, -1) == [b"3", b"\x00four", b"five"]
     assert redis_client.zrange(keys.names(P), 0, -1, withscores=True) == [(b"a", 0.0)]
     assert redis_client.hlen(keys.append(P, "z")) == 1
     assert not redis_client.exists(keys.history(P, "b"))
@@ -488,13 +492,13 @@ def test_effects_may_exceed_what_lua_can_unpack(redis_client, log, add, make):
         ("ZADD", keys.names(P), *members),
         ("HDEL", HEADS, *fields[0:18_000:2]),
         ("ZREM", keys.names(P), *members[3::2]),
-        *(("HSET", keys.tail(P, f"s{i}"), i, b"x") for i in range(9_000)),
+        *(("RPUSH", keys.tail(P, f"s{i}"), i, b"x") for i in range(9_000)),
     ]
     assert log.commit([make(log.acquire(P), Offset(first, DONE), *effects)]) == ["OK"]
     assert redis_client.hlen(HEADS) == 11_001
     assert redis_client.hget(HEADS, "f20000") == b"20000"
     assert redis_client.zrange(keys.names(P), 0, -1) == [b"m0"]
-    assert redis_client.hget(keys.tail(P, "s8999"), "8999") == b"x"
+    assert redis_client.lrange(keys.tail(P, "s8999"), 0, -1) == [b"8999", b"x"]
 
 
 # --- feeds ------------------------------------------------------------------------------------

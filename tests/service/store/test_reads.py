@@ -4,7 +4,6 @@ import asyncio
 import random
 import resource
 import time
-import zlib
 
 import pytest
 
@@ -23,12 +22,11 @@ from service.store.streams import (
     first_of,
     head_fields,
     phase_of,
-    seal,
     unseal,
 )
 from service.wire.event_entries import START, Id
 from tests.clusters import running_valkey
-from tests.stored import blob, put_head, put_records, record
+from tests.stored import blob, put_head, put_records, record, sealed_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.redis
@@ -66,9 +64,9 @@ def test_where_records_lie_and_that_sealing_is_the_identity():
     assert [chunk_of("pump-7", seq) for seq in (0, 12, 13, 76, 77)] == [0, 0, 1, 1, 2]
     assert [first_of("pump-7", chunk) for chunk in (0, 1, 2)] == [0, 13, 77]
     records = [record(i) for i in range(CHUNK)]
-    sealed = seal("a", 2, records)
+    sealed = sealed_of("a", 2, records)
     assert unseal("a", 2, sealed) == records
-    unchecked = zlib.compress(wire.encode(records))
+    unchecked = wire.checked(sealed, "history", "a", 2)
     damaged = [
         ("a", 2, b"garbage"),
         ("a", 2, unchecked),
@@ -90,17 +88,17 @@ def test_load_finds_all_parts(redis_client, store):
     store.put_checkpoints(
         P, [("a", "1:128", b"\x00new"), ("a", "1:64", b"old"), ("b", "1:0", b"b")]
     )
-    redis_client.hset(keys.tail(P, "a"), mapping={"129": "y", "1000": "z", "128": "x"})
+    redis_client.rpush(keys.tail(P, "a"), "x", "y", "z")
     redis_client.hset(keys.idempotency(P, "a"), b"k\x000", b"r")
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
     redis_client.hset(keys.heads(P), items=head_fields("bare", head_of(5))[:2])
     missing, found, broken, bare = store.load(P, ["b", "a", "broken", "bare"])
-    assert missing == Stored(None, None, {}, {})
-    tail = {b"128": b"x", b"129": b"y", b"1000": b"z"}
+    assert missing == Stored(None, None, [], {})
+    tail = [b"x", b"y", b"z"]
     new = wire.checksummed(b"\x00new", "checkpoint", "a", "1:128")
     head = StoredHead(*head_fields("a", head_of(130, checkpoint=128))[1::2])
     assert found == Stored(head, new, tail, {b"k\x000": b"r"}, (b"1:64",))
-    assert broken == Stored(StoredHead(b"\xc1", None), None, {}, {})
+    assert broken == Stored(StoredHead(b"\xc1", None), None, [], {})
     assert (bare.head.position, bare.checkpoint) == (None, None)
     assert store.load(P, []) == []
 
@@ -130,7 +128,7 @@ async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
     redis_client.hset(keys.heads(P), keys.position_field("broken"), b"\xc1")
     with pytest.raises(UnreadablePart, match="head of 'broken'"):
         await reader.head(P, "broken")
-    redis_client.hset(keys.tail(P, "a"), "0", b"\xc1")
+    redis_client.rpush(keys.tail(P, "a"), b"\xc1")
     with pytest.raises(UnreadablePart, match="'a'"):
         await reader.records(P, "a", head_of(1), 0, 1)
 
@@ -173,7 +171,8 @@ async def test_records_end_with_the_retained_and_follow_what_was_sealed_since(re
     before = head_of(200, sealed=61)  # what was sealed when the head was read; 189 is by now
     assert seqs(await reader.records(P, "a", before, 0, 200)) == list(range(200))
     put_head(redis_client, P, "a", head_of(200, sealed=189))
-    redis_client.hdel(keys.tail(P, "a"), "195")
+    redis_client.lset(keys.tail(P, "a"), 6, "195")
+    redis_client.lrem(keys.tail(P, "a"), 1, "195")
     with pytest.raises(UnreadablePart, match="observation 195 of 'a' is missing"):
         await reader.records(P, "a", before, 0, 200)
 

@@ -26,7 +26,14 @@ from service.store.connection import connect, connect_async
 from service.store.health import fix_partitions
 from service.store.reads import AsyncStore
 from service.store.shards import Script, ScriptCall
-from service.store.streams import all_decoded, decoded, head_of, stored_head, unseal
+from service.store.streams import (
+    all_decoded,
+    decoded,
+    head_of,
+    in_tail,
+    stored_head,
+    unseal,
+)
 from service.wire import Import, Observation, Observe, ObserveMany, RunLength, rows, snapshot
 from service.worker import worker as loop
 from service.worker.worker import Worker
@@ -253,11 +260,16 @@ class Bench:
     def stored(self, stream):
         """Every key of a stream: head, tail, history, checkpoint, events, idempotency."""
         p = self.partition(stream)
-        hashes = (keys.tail, keys.history, keys.checkpoint, keys.events, keys.idempotency)
+        hashes = (keys.history, keys.checkpoint, keys.events, keys.idempotency)
         stored = {key.__name__: self.client.hgetall(key(p, stream)) for key in hashes}
+        stored["tail"] = self.tail(stream)
         stored["head"] = self._stored_head(stream)
         stored["named"] = self.client.zscore(keys.names(p), stream) is not None
         return stored
+
+    def tail(self, stream):
+        """Blocks of the tail, as stored."""
+        return self.client.lrange(keys.tail(self.partition(stream), stream), 0, -1)
 
     def head(self, stream):
         """The stored head, which is the worker's too where nothing waits."""
@@ -313,14 +325,10 @@ class Bench:
         """Retained records as the API reads them: sealed chunks, then the tail; checked."""
         head, p = self.head(stream), self.partition(stream)
         chunks = self.client.hgetall(keys.history(p, stream))
-        tail = self.client.hgetall(keys.tail(p, stream))
         sealed = [r for n, blob in chunks.items() for r in unseal(stream, int(n), blob)]
         assert len({record.seq for record in sealed}) == len(sealed)
         assert all(record.seq < head.sealed for record in sealed)
-        loose = [
-            decoded(wire.decode_record, blob, "tail", stream, int(seq))
-            for seq, blob in tail.items()
-        ]
+        loose = in_tail(stream, self.tail(stream))
         records = {record.seq: record for record in sealed}
         for record in loose:
             # What is in both is the same.

@@ -1,0 +1,261 @@
+"""Records as they are stored: rows of bytes, blocks of rows in a tail, columns of rows in history.
+
+Row: a kind (u8), then what it says. Ordinary rows, which nearly all are, have numbers alone, at
+fixed places; all others are the whole record in msgpack. A block is what one commit appends to a
+tail: the position of its first row (u48), how many there are (u8), and rows one after the other.
+A chunk of history is such a block by columns: of rows of one kind and length all first bytes, then
+all second ones, and so on, which compress to less.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from struct import Struct
+from struct import error as StructError
+
+import msgspec
+import numpy as np
+
+from service.wire.records import Labelled, Record
+
+COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
+
+# Kinds of rows, and what is added to NUMBERS.
+RECORD = 0  # length of what follows (u32), a record in msgpack
+NUMBERS = 1
+STATED = 2  # an elapsed time, supervision, a hazard or a season that are not the usual ones
+TIMED = 4  # time of the observation as text, after its length (u8), instead of when it was accepted
+
+LEVELS = ("0.05", "0.5", "0.95")
+RATES = ("elapsed", "changepoint", "hazard", "offset")
+SCORES = (
+    "y",
+    "outlier_rate",
+    "log_score",
+    "changed_probability",
+    "evidence",
+    "changepoint_probability",
+    "recent_change_probability",
+    "anomaly",
+)
+OTHERS = {"seq", "map_run_length", "previous_start", "accepted_ms", "time"}
+OTHERS |= {"mean", "variance", "quantiles"}
+# All else, which an ordinary record has not got.
+RARE = [f for f in Record.__struct_fields__ if f not in {*RATES, *SCORES, *OTHERS}]
+_rates = attrgetter(*RATES)
+_ORDINARY_RATES = (1.0, None, None, 0.0)
+_scores = attrgetter(*SCORES)
+_rare = attrgetter(*RARE)
+_NOTHING = (None,) * len(RARE)
+_PLAIN = Struct("<BIiq13d")  # kind, map run length, previous start, accepted at, numbers
+_OTHER_RATES = Struct("<4d")
+_LABEL = Struct("<d")
+_LABEL_AT = Struct("<BIiq").size
+_LENGTH = Struct("<I")
+_RUN = Struct("<BI")  # rows of one kind and length that follow one another, and the length
+_SEQ_BYTES = 6
+_HEADER = _SEQ_BYTES + 1  # of a block
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+_decode_labelled = msgspec.msgpack.Decoder(Labelled).decode
+
+
+def encode_row(record: Record) -> bytes:
+    """Encode a record, but for its position where it is an ordinary one."""
+    quantiles = record.quantiles
+    mean = record.mean
+    variance = record.variance
+    if quantiles is None or mean is None or variance is None or type(record.y) is not float:
+        return _whole(record)
+    if _rare(record) != _NOTHING or tuple(quantiles) != LEVELS:
+        return _whole(record)
+    kind = NUMBERS
+    more = b""
+    rates = _rates(record)
+    if rates != _ORDINARY_RATES:
+        kind |= STATED
+    accepted_ms = record.accepted_ms
+    if record.time is not None:
+        text = record.time.encode()
+        if accepted_ms is not None or len(text) > 255:
+            return _whole(record)
+        kind |= TIMED
+        accepted_ms = 0
+        more = bytes([len(text)]) + text
+    try:
+        (own_mean,) = mean
+        ((own_variance,),) = variance
+        (low,), (middle,), (high,) = quantiles.values()
+        row = _PLAIN.pack(
+            kind,
+            record.map_run_length,
+            record.previous_start,
+            accepted_ms,
+            *_scores(record),
+            own_mean,
+            own_variance,
+            low,
+            middle,
+            high,
+        )
+        if kind & STATED:
+            row += _OTHER_RATES.pack(*(math.nan if rate is None else rate for rate in rates))
+    except (ValueError, StructError):  # of several outputs; or one is missing, or too large
+        return _whole(record)
+    return row + more
+
+
+def _whole(record: Record) -> bytes:
+    whole = _encode(record)
+    return b"\0" + _LENGTH.pack(len(whole)) + whole
+
+
+def decode_row(seq: int, row: bytes) -> Record:
+    """Decode the record at a position; raises ValueError or StructError for another's."""
+    if row[0] == RECORD:
+        record = _decode_record(memoryview(row)[1 + _LENGTH.size :])
+        if record.seq != seq:
+            raise ValueError(f"expected the record at seq {seq}, got that at {record.seq}")
+        return record
+    kind, run_length, previous_start, accepted_ms, *numbers = _PLAIN.unpack_from(row)
+    at = _PLAIN.size
+    elapsed, changepoint, hazard, offset = _ORDINARY_RATES
+    if kind & STATED:
+        elapsed, *optional, offset = _OTHER_RATES.unpack_from(row, at)
+        changepoint, hazard = (None if math.isnan(rate) else rate for rate in optional)
+        at += _OTHER_RATES.size
+    timed = bool(kind & TIMED)
+    return Record(
+        seq=seq,
+        y=numbers[0],
+        x=None,
+        time=row[at + 1 :].decode() if timed else None,
+        elapsed=elapsed,
+        changepoint=changepoint,
+        hazard=hazard,
+        outlier_rate=numbers[1],
+        log_score=numbers[2],
+        changed_probability=numbers[3],
+        evidence=numbers[4],
+        changepoint_probability=numbers[5],
+        recent_change_probability=numbers[6],
+        map_run_length=run_length,
+        mean=[numbers[8]],
+        quantiles={
+            LEVELS[0]: [numbers[10]],
+            LEVELS[1]: [numbers[11]],
+            LEVELS[2]: [numbers[12]],
+        },
+        previous_start=previous_start,
+        variance=[[numbers[9]]],
+        anomaly=numbers[7],
+        offset=offset,
+        accepted_ms=None if timed else accepted_ms,
+    )
+
+
+def decode_label(seq: int, row: bytes) -> Labelled:
+    """Decode the label alone of a row."""
+    if row[0] == RECORD:
+        return _decode_labelled(memoryview(row)[1 + _LENGTH.size :])
+    return Labelled(seq, _LABEL.unpack_from(row, _LABEL_AT)[0])
+
+
+def _length(body: bytes, at: int) -> int:
+    """Bytes of the row that begins here."""
+    kind = body[at]
+    if kind == RECORD:
+        (length,) = _LENGTH.unpack_from(body, at + 1)
+        return 1 + _LENGTH.size + int(length)
+    length = _PLAIN.size + (_OTHER_RATES.size if kind & STATED else 0)
+    return length + (1 + body[at + length] if kind & TIMED else 0)
+
+
+# --- blocks and chunks ----------------------------------------------------------------------------
+
+
+def block_of(first: int, rows: Sequence[bytes]) -> bytes:
+    """Join the rows of positions from `first` on, 255 at most."""
+    return first.to_bytes(_SEQ_BYTES, "little") + bytes([len(rows)]) + b"".join(rows)
+
+
+def split_block(body: bytes) -> tuple[int, list[bytes]]:
+    """Return the first position of a block, and its rows; raises ValueError."""
+    at = _HEADER
+    rows = []
+    for _ in range(body[_SEQ_BYTES]):
+        end = at + _length(body, at)
+        rows.append(body[at:end])
+        at = end
+    if at != len(body):
+        raise ValueError(f"expected rows of {at} bytes, got {len(body)}")
+    return int.from_bytes(body[:_SEQ_BYTES], "little"), rows
+
+
+def overlaps(body: bytes, start: int, stop: int) -> bool:
+    """Whether a block says that it has a row in [start, stop); one that is cut short has."""
+    if len(body) < _HEADER:
+        return True
+    first = int.from_bytes(body[:_SEQ_BYTES], "little")
+    return first < stop and start < first + body[_SEQ_BYTES]
+
+
+def decode_block(body: bytes, start: int = 0, stop: int = sys.maxsize) -> list[Record]:
+    """Decode the records of a block with seq in [start, stop)."""
+    first, rows = split_block(body)
+    return [decode_row(seq, row) for seq, row in enumerate(rows, first) if start <= seq < stop]
+
+
+def columns_of(first: int, rows: Sequence[bytes]) -> bytes:
+    """Rows of positions from `first` on, by columns and compressed."""
+    parts = [first.to_bytes(_SEQ_BYTES, "little")]
+    for run in _runs(rows):
+        length = len(run[0])
+        table = np.frombuffer(b"".join(run), np.uint8).reshape(len(run), length)
+        parts += (_RUN.pack(len(run), length), table.T.tobytes())
+    return zlib.compress(b"".join(parts), COMPRESSION)
+
+
+def _runs(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Rows of one kind and length that follow one another, 255 at most."""
+    begin = 0
+    for at in range(1, len(rows) + 1):
+        if at == len(rows) or at - begin == 255 or not _alike(rows[begin], rows[at]):
+            yield rows[begin:at]
+            begin = at
+
+
+def _alike(row: bytes, other: bytes) -> bool:
+    return row[0] == other[0] and len(row) == len(other)
+
+
+def split_columns(body: bytes) -> tuple[int, list[bytes]]:
+    """Return the first position and the rows of what `columns_of` made; raises ValueError."""
+    plain = zlib.decompress(body)
+    at = _SEQ_BYTES
+    rows: list[bytes] = []
+    while at < len(plain):
+        count, length = _RUN.unpack_from(plain, at)
+        at += _RUN.size
+        table = np.frombuffer(plain, np.uint8, count * length, at).reshape(length, count)
+        whole = table.T.tobytes()
+        rows += (whole[i : i + length] for i in range(0, len(whole), length))
+        at += len(whole)
+    return int.from_bytes(plain[:_SEQ_BYTES], "little"), rows
+
+
+def decode_columns(body: bytes) -> list[Record]:
+    """Decode the records of a chunk."""
+    first, rows = split_columns(body)
+    return [decode_row(seq, row) for seq, row in enumerate(rows, first)]
+
+
+def decode_labels(body: bytes) -> list[Labelled]:
+    """Decode the labels alone of a chunk."""
+    first, rows = split_columns(body)
+    return [decode_label(seq, row) for seq, row in enumerate(rows, first)]

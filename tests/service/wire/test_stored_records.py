@@ -1,0 +1,162 @@
+"""Records as rows, blocks and chunks: what is read is what was written."""
+
+import itertools
+import random
+import struct
+
+import msgspec
+import pytest
+
+from service import wire
+from service.wire import Record
+from service.wire import stored_records as rows
+from service.wire.records import Excluded
+
+FLOATS = [0.0, -0.0, 1.0, -1e300, 5e-324, 1e308, 0.1, 123456.789012345, float("inf")]
+TIMES = ["2024-05-01T12:00:00Z", "2024-05-01T12:00:00.123456+02:00", ""]
+
+
+def ordinary(seq, rng, **fields):
+    """A record as nearly all are: a number, and what its step gave."""
+    number = lambda: rng.choice([rng.gauss(0, 1), rng.choice(FLOATS)])  # noqa: E731
+    values = {
+        "seq": seq,
+        "y": number(),
+        "x": None,
+        "time": None,
+        "elapsed": 1.0,
+        "changepoint": None,
+        "hazard": None,
+        "outlier_rate": number(),
+        "log_score": number(),
+        "changed_probability": number(),
+        "evidence": number(),
+        "changepoint_probability": number(),
+        "recent_change_probability": number(),
+        "map_run_length": rng.choice([0, 7, 2**32 - 1]),
+        "mean": [number()],
+        "quantiles": {level: [number()] for level in rows.LEVELS},
+        "previous_start": rng.choice([-1, 0, 2**31 - 1]),
+        "variance": [[number()]],
+        "anomaly": number(),
+        "accepted_ms": rng.choice([0, 1_795_734_569_283, 2**63 - 1]),
+    }
+    return Record(**{**values, **fields})
+
+
+# What makes a record another than an ordinary one, each alone.
+UNUSUAL = [
+    {"y": None},
+    {"y": [1.0, None]},
+    {"x": [0.5, -1.0]},
+    {"hazard": (0.1, 0.2)},
+    {"hazard": {"mean": 9.0, "shape": 2.0}},
+    {"log_score": None},
+    {"changed_probability": None},
+    {"evidence": None},
+    {"changepoint_probability": None},
+    {"recent_change_probability": None},
+    {"map_run_length": None},
+    {"map_run_length": 2**32},
+    {"mean": None},
+    {"mean": [0.5, 1.0]},
+    {"quantiles": None},
+    {"quantiles": {"0.5": [1.0]}},
+    {"quantiles": {"0.95": [1.0], "0.5": [2.0], "0.05": [3.0]}},
+    {"quantiles": {level: [1.0, 2.0] for level in rows.LEVELS}},
+    {"probabilities": [0.25, 0.75]},
+    {"previous_start": 2**31},
+    {"variance": None},
+    {"variance": [[1.0, 0.5], [0.5, 2.0]]},
+    {"belief_override": [(3, 0.5), (9, 0.5)]},
+    {"anomaly": None},
+    {"accepted_ms": None},
+    {"time": "2024-05-01T12:00:00Z"},
+    {"time": "x" * 256, "accepted_ms": None},
+    {"excluded": Excluded(3.0, None, "night")},
+    {"new_probability": 0.5},
+]
+STATED = [
+    {"elapsed": 2.5},
+    {"elapsed": 0.0},
+    {"changepoint": 0.25},
+    {"hazard": 0.01},
+    {"offset": -3.25},
+    {"offset": -0.0, "hazard": 0.5},
+]
+
+
+def same(record, other):
+    """Equal, also in what `==` does not tell apart: -0.0 from 0.0."""
+    return record == other and msgspec.msgpack.encode(record) == msgspec.msgpack.encode(other)
+
+
+def variants(rng):
+    for seq, (number, stated, time) in enumerate(
+        itertools.product(range(4), [{}, *STATED], [None, *TIMES])
+    ):
+        timed = {} if time is None else {"time": time, "accepted_ms": None}
+        yield ordinary(seq * 7 + number, rng, **stated, **timed)
+
+
+def test_ordinary_records_are_numbers_and_read_back_as_they_were():
+    rng = random.Random(1)
+    for record in variants(rng):
+        row = rows.encode_row(record)
+        assert row[0] & rows.NUMBERS, record
+        assert same(rows.decode_row(record.seq, row), record)
+        assert rows.decode_label(record.seq, row) == wire.Labelled(record.seq, record.y)
+    assert len(rows.encode_row(ordinary(5, rng))) == 121  # part of the stored format
+
+
+@pytest.mark.parametrize("fields", UNUSUAL)
+def test_any_other_record_reads_back_as_it_was(fields):
+    record = ordinary(5, random.Random(2), **fields)
+    row = rows.encode_row(record)
+    assert row[0] == rows.RECORD
+    assert same(rows.decode_row(5, row), record)
+    assert rows.decode_label(5, row) == wire.Labelled(5, record.y)
+    with pytest.raises(ValueError, match="at seq 6, got that at 5"):
+        rows.decode_row(6, row)
+
+
+def mixed(rng, first, count):
+    """Records of all kinds, in runs of one kind and one by one."""
+    records = []
+    while len(records) < count:
+        fields = rng.choice([{}, rng.choice(STATED), rng.choice(UNUSUAL)])
+        for _ in range(min(rng.choice([1, 2, 20]), count - len(records))):
+            records.append(ordinary(first + len(records), rng, **fields))
+    return records
+
+
+def test_blocks_and_chunks_are_the_identity():
+    rng = random.Random(3)
+    for count in [0, 1, 2, 63, 64, 64, 64, 255]:
+        first = rng.choice([0, 1, 2**48 - 256])
+        records = mixed(rng, first, count)
+        encoded = [rows.encode_row(record) for record in records]
+        body = rows.block_of(first, encoded)
+        assert rows.split_block(body) == (first, encoded)
+        assert all(map(same, rows.decode_block(body), records))
+        start, stop = first + count // 3, first + count // 2
+        inside = records[count // 3 : count // 2]
+        assert rows.decode_block(body, start, stop) == inside
+        for begin, end in [(0, first), (first + count, 2**60), (0, first + 1), (first, first)]:
+            inside = any(begin <= record.seq < end for record in records)
+            assert rows.overlaps(body, begin, end) == inside
+        chunk = rows.columns_of(first, encoded)
+        assert rows.split_columns(chunk) == (first, encoded)
+        assert all(map(same, rows.decode_columns(chunk), records))
+        labels = [wire.Labelled(record.seq, record.y) for record in records]
+        assert rows.decode_labels(chunk) == labels
+    alike = [rows.encode_row(ordinary(i, rng)) for i in range(600)]  # more than one run holds
+    assert rows.split_columns(rows.columns_of(9, alike)) == (9, alike)
+
+
+def test_a_block_that_was_cut_or_goes_on_is_refused():
+    rng = random.Random(4)
+    body = rows.block_of(3, [rows.encode_row(record) for record in mixed(rng, 3, 9)])
+    for other in [body[:length] for length in range(len(body))] + [body + b"\0"]:
+        with pytest.raises((ValueError, IndexError, struct.error)):
+            rows.decode_block(other)
