@@ -127,7 +127,7 @@ class Log:
         self.ttl_ms = ttl_ms
         self.partitions = partitions
         self.rollbacks = 0  # logs found to end below their offset, and repaired
-        self.ahead_ms = 0.0  # how far the store's clock is ahead of ours, as of the last heartbeat
+        self.ahead_ms = 0.0  # the store's clock ahead of our monotonic one, at the heartbeat
         self._owed: dict[int, tuple[Lease, Verdict]] = {}  # ours no longer, and not yet given back
         # Tokens of acquisitions without an answer, by partition, and when to forget each: the store
         # may still carry one out, as a server does that was stopped, or a network that was cut,
@@ -317,7 +317,7 @@ class Log:
         """
         seconds, micros = self.client.time()
         now_ms = seconds * 1000 + micros // 1000
-        self.ahead_ms = now_ms - time.time() * 1000
+        self.ahead_ms = now_ms - time.monotonic() * 1000  # which is never stepped
         with self.client.pipeline(transaction=True) as pipe:
             if self.declined:
                 pipe.zrem(keys.WORKERS, self.worker_id)

@@ -97,7 +97,7 @@ def _late(engine: Engine, task: CommandTask) -> bool:
         return False
     accepted_ms = int(task.entry.partition("-")[0])
     allowed_ms = envelope.deadline_ms - envelope.time_ms
-    return accepted_ms + allowed_ms < time.time() * 1000 + engine.ahead_ms
+    return accepted_ms + allowed_ms < time.monotonic() * 1000 + engine.ahead_ms
 
 
 def usable(stream: Stream, moved: bool = False) -> None:

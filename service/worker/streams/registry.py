@@ -58,7 +58,7 @@ class Engine:
         self.streams: dict[tuple[int, str], Stream] = {}  # those used longest ago come first
         self._ledger = Ledger(self.streams)
         self._slabs: dict[tuple[str, str | None, int, int, Options], Slab] = {}
-        self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
+        self.ahead_ms = 0.0  # how far the store's clock is ahead of our monotonic one
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
         self.busy: Container[int] = ()  # partitions of jobs under way
         self.applying: set[tuple[int, str]] = set()  # streams of the batch under way

@@ -168,11 +168,20 @@ def test_a_dead_workers_leases_go_and_no_others(redis_client, log, other, add):
     assert log.acquire(2) is None
 
 
+def test_a_step_of_our_clock_changes_no_deadline(log, monkeypatch):
+    """Between two heartbeats it would make every read late, or none."""
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # stepped back to 1970
+    log.heartbeat(60_000)
+    seconds, micros = log.client.time()
+    now_ms = seconds * 1000 + micros / 1000
+    assert abs(time.monotonic() * 1000 + log.ahead_ms - now_ms) < 60_000
+
+
 def test_heartbeat_lists_the_living(redis_client, log, other):
     assert other.heartbeat(60_000) == ["w2"]
     assert log.heartbeat(30_000) == ["w1", "w2"]
     until_ms = redis_client.zscore(keys.WORKERS, "w1")
-    assert 20_000 < until_ms - time.time() * 1000 - log.ahead_ms <= 30_000
+    assert 20_000 < until_ms - time.monotonic() * 1000 - log.ahead_ms <= 30_000
     redis_client.zadd(keys.WORKERS, {"w1": 1.0})  # its time is over
     assert other.heartbeat(60_000) == ["w2"]
     log.heartbeat(60_000)

@@ -147,7 +147,7 @@ def test_reads_past_their_deadline_are_skipped_and_all_else_is_done(make_bench):
 def test_a_deadline_counts_from_the_log_by_the_clock_of_the_store(monkeypatch, now_ms, ahead_ms,
                                                                   late):  # fmt: skip
     """Accepted at 5000 by the store, and allowed 2000 ms by its API, whose clock is another."""
-    clock = SimpleNamespace(time=lambda: now_ms / 1000)
+    clock = SimpleNamespace(monotonic=lambda: now_ms / 1000)
     monkeypatch.setattr(dispatch, "time", clock)
     envelope = Envelope(1, 90_000, 92_000, "gaussian", RunLength("a"))
     stream = Stream(0, "a", Stored(None, None, [], {}))
