@@ -128,7 +128,9 @@ def check(error: ServiceError) -> None:
 
 
 DECODERS: dict[str, Any] = {
-    name: getattr(wire, name) for name in dir(wire) if name.startswith("decode_")
+    name: decode
+    for name, decode in vars(wire).items()
+    if name.startswith("decode_") and not inspect.isfunction(decode)
 }
 
 
