@@ -116,7 +116,7 @@ def test_mixtures_are_let_go_at_once(eager, monkeypatch):
         mixtures.append(answer.taken.step.mixture)
 
     def finished(task):
-        left.extend((answer.taken.step, answer.place) for answer in task.answers)
+        left.extend((part.taken.step, part.place) for part in task.parts)
         finish(task)
 
     monkeypatch.setattr(PendingAnswer, "enter", entered)
