@@ -39,6 +39,7 @@ from moca_client.responses import (
     ModelSummary,
     Overview,
     Predictions,
+    RememberedRegime,
     RunLength,
     Snapshot,
     StreamChange,
@@ -312,6 +313,14 @@ class AsyncClient:
         With the position `seq` it is meant for it is safe to retry, and is retried.
         """
         return await self.call(calls.put_run_length(stream, belief, changepoint, seq))
+
+    async def regimes(self, stream: str) -> list[RememberedRegime]:
+        """Return the regimes that the stream remembers, by id: see its setting `regimes`."""
+        return (await self.call(calls.regimes(stream))).regimes
+
+    async def name_regime(self, stream: str, regime: int, name: str | None) -> RememberedRegime:
+        """Give a remembered regime a name, by its id; None takes the name away."""
+        return await self.call(calls.name_regime(stream, regime, name))
 
     async def what_if(self, stream: str, body: Mapping[str, Any]) -> WhatIf:
         """Rerun the retained history with other settings or another model; changes nothing."""

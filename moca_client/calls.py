@@ -49,6 +49,8 @@ _items = as_type(list[dict[str, Any]])
 _predictions = as_type(responses.Predictions)
 _action = as_type(responses.Action)
 _run_length = as_type(responses.RunLength)
+_regimes = as_type(responses.Regimes)
+_regime = as_type(responses.RememberedRegime)
 _what_if = as_type(responses.WhatIf)
 _changepoints = as_type(responses.Changepoints)
 _changes = as_type(responses.ChangesPage)
@@ -288,6 +290,18 @@ def put_run_length(
     body |= {n: v for n, v in (("changepoint", changepoint), ("seq", seq)) if v is not None}
     repeat = Repeat.UNSAFE if seq is None else Repeat.HARMLESS
     return _change("PUT", path_of(stream, "/run-length"), body, _run_length, repeat)
+
+
+def regimes(stream: str) -> Call[responses.Regimes]:
+    """The regimes that a stream remembers."""
+    return _get(path_of(stream, "/regimes"), _regimes)
+
+
+def name_regime(stream: str, regime: int, name: str | None) -> Call[responses.RememberedRegime]:
+    """Give a remembered regime a name; idempotent."""
+    path = path_of(stream, f"/regimes/{regime}")
+    body = {"name": name}
+    return _change("PUT", path, body, _regime, Repeat.HARMLESS)
 
 
 def what_if(stream: str, body: Mapping[str, Any]) -> Call[responses.WhatIf]:

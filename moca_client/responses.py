@@ -176,7 +176,9 @@ class KnownRegime(Response):
     See the setting `regimes`.
     """
 
-    name: Annotated[str | None, doc("of a typical regime of the model")] = sent(None)
+    name: Annotated[
+        str | None, doc("of a typical regime of the model; or as it was given to a remembered one")
+    ] = sent(None)
     probability: Annotated[
         float, doc("that it is this one, over all run lengths; of an event: over its starts")
     ] = sent(0.0)
@@ -487,6 +489,31 @@ class RunLength(Response):
     changepoint_probability: float | None = sent(None)
     recent_change_probability: float | None = sent(None)
     belief: list[Hypothesis] = sent([])
+
+
+class RememberedRegime(Response):
+    """A regime that the stream remembers."""
+
+    id: Annotated[int, doc("none is used again")]
+    name: Annotated[str | None, doc("that it was given")] = sent(None)
+    probability: Annotated[float, doc("that it is on now, over all run lengths")] = sent(0.0)
+    seen: Annotated[int, doc("how often it was seen before")] = sent(0)
+    last_seen: Annotated[
+        int, doc("`seq` of the last observation in it, as of the last confirmed change")
+    ] = sent(0)
+    predictive: Annotated[
+        Predictive | None, doc("of the next label, if the stream is in this regime then")
+    ] = sent(None)
+
+
+class Regimes(Response):
+    """The regimes that a stream remembers, by id, after the last observation."""
+
+    stream: str
+    seq: int | None
+    model: str
+    warming_up: bool = sent(False)
+    regimes: list[RememberedRegime] = sent([])
 
 
 class Segment(Response):

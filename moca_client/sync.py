@@ -38,6 +38,7 @@ from moca_client.responses import (
     ModelSummary,
     Overview,
     Predictions,
+    RememberedRegime,
     RunLength,
     Snapshot,
     StreamChange,
@@ -309,6 +310,14 @@ class Client:
         With the position `seq` it is meant for it is safe to retry, and is retried.
         """
         return self.call(calls.put_run_length(stream, belief, changepoint, seq))
+
+    def regimes(self, stream: str) -> list[RememberedRegime]:
+        """Return the regimes that the stream remembers, by id: see its setting `regimes`."""
+        return (self.call(calls.regimes(stream))).regimes
+
+    def name_regime(self, stream: str, regime: int, name: str | None) -> RememberedRegime:
+        """Give a remembered regime a name, by its id; None takes the name away."""
+        return self.call(calls.name_regime(stream, regime, name))
 
     def what_if(self, stream: str, body: Mapping[str, Any]) -> WhatIf:
         """Rerun the retained history with other settings or another model; changes nothing."""

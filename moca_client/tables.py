@@ -284,5 +284,7 @@ def describe_season(season: Season) -> str:
 
 def describe_regime(regime: KnownRegime) -> str:
     """Return the name of a typical regime, or the id of a remembered one, and its probability."""
-    name = regime.name if regime.id is None else f"regime {regime.id}"
+    name = regime.name
+    if regime.id is not None:
+        name = f"regime {regime.id}" if name is None else f"{name}, regime {regime.id}"
     return f"{name} ({regime.probability:.2f})"

@@ -6,9 +6,9 @@
       NotFound, MethodNotAllowed, SlowBody, SamplesRejected
   * Unauthorized, MissingScope, RateExceeded: the API key does not allow the request
   * StreamConflict: the request does not fit the stream's state at its place in the log
-    * UnknownStream, UnknownModel, UnknownEvent, DimensionMismatch, LabelOutOfRange, SeqConflict,
-      TimeBackwards, UnfitSettings, SettingsConflict, UnfitModel, UnfitBelief, UnfitSnapshot,
-      WarmingUp, StreamExists, StreamReplaced, NotRetained, NotAwaited, KeyReused,
+    * UnknownStream, UnknownModel, UnknownEvent, UnknownRegime, DimensionMismatch, LabelOutOfRange,
+      SeqConflict, TimeBackwards, UnfitSettings, SettingsConflict, UnfitModel, UnfitBelief,
+      UnfitSnapshot, WarmingUp, StreamExists, StreamReplaced, NotRetained, NotAwaited, KeyReused,
       EarlierItemFailed
   * Overloaded: nothing was accepted, try again later
     * PartitionFull, TooManyWaiting, WaitTooLong, ApiBusy, TooManyEventStreams, MemoryShort
@@ -266,6 +266,13 @@ class UnknownEvent(StreamConflict):
 
     status = 404
     example = "the stream has no event 3"
+
+
+class UnknownRegime(StreamConflict):
+    """The stream remembers no such regime."""
+
+    status = 404
+    example = "the stream remembers no regime 3; remembered: 1, 2"
 
 
 class DimensionMismatch(StreamConflict):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.lazy import torch
-from model_core.stream import forecasts, hindsight, memory, parsing, season, storage, warmup
+from model_core.stream import forecasts, hindsight, parsing, season, storage, warmup
 from model_core.stream import settings as options
 from model_core.stream.answers import (
     Answer,
@@ -200,9 +200,7 @@ class Detectors:
         stream = self._at(stream)
         if self._pipeline is None or not self._pipeline.series[stream].warm:
             return []
-        slab = self._pipeline.slab
-        own = slab.row(self._pipeline.series[stream].row)
-        return memory.remembered(slab.layout, own.lines, own.head)
+        return self._pipeline.slab.regimes(self._pipeline.series[stream].row)
 
     def segments(self, stream: int) -> list[Segment]:
         """Regimes of what is retained (`history` observations), in hindsight.

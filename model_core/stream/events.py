@@ -83,6 +83,9 @@ class Event(NamedTuple):
         if self.returned is None:
             return text
         back = f"returned to regime {self.returned.id}"
+        if self.returned.name is not None:
+            back += f" ({self.returned.name})"
+        back += f", last seen at {self.returned.last_seen}"
         return f"{back}: {text}" if text else back
 
     def plain(self) -> dict[str, Any]:

@@ -12,6 +12,8 @@ with that of the warm-up alone a new level far off would fit the nearest stored 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -79,6 +81,22 @@ def remembered(layout: Layout, lines: Floats, head: Floats) -> list[KnownRegime]
         for m in np.flatnonzero(ids).tolist()
     ]  # fmt: skip
     return sorted(known, key=lambda regime: regime.id or 0)
+
+
+def next_id(layout: Layout, head: Floats) -> int:
+    """The id that the next regime to be stored will have; 1 of a row without a memory."""
+    return int(head[layout.numbers + NEXT_ID]) if layout.regimes else 1
+
+
+def number(layout: Layout, head: Floats, ids: Mapping[int, int], following: int) -> None:
+    """Give the regimes of a row other ids, in place. following: of the next that is stored."""
+    if not layout.regimes:
+        return
+    numbers = head[layout.numbers :]
+    own = numbers[REGIMES:].reshape(OF_EACH, -1)[0]
+    for place in np.flatnonzero(own).tolist():
+        own[place] = ids[int(own[place])]
+    numbers[NEXT_ID] = following
 
 
 def carry(layout: Layout, before: Floats, head: Floats, base: int) -> None:

@@ -67,6 +67,10 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         """When an observation was made, for its events."""
         return None
 
+    def named(self, series: S, line: Readout) -> Readout:
+        """What a step read off the belief, with the names that its regimes were given."""
+        return line
+
     def begun_anew(self, series: S, kept: Kept) -> None:
         """Hear that a filter has begun anew with the last that are kept."""
 
@@ -166,6 +170,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         state = series.state
         seq = state.seq
         time = self.time(item)
+        line = self.named(series, step.readout)
+        if line is not step.readout:
+            step = step._replace(readout=line)
         taken = Taken(seq, step, offset, warm=True, belief=step.belief)
         changed = follow(state, step.readout, seq, slab.model.label != "class", time)
         last = state.track.last_event

@@ -16,19 +16,21 @@ from model_core import compiled as places
 from model_core import filter as moca
 from model_core.filter import FilterState, Prior
 from model_core.lazy import torch
+from model_core.predictive import Mixture
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
-from model_core.regimes import SETTLED, size
+from model_core.regimes import OF_EACH, REGIMES, SETTLED, size
 from model_core.stream import beliefs, columns, memory
 from model_core.stream.beliefs import Hypotheses, Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.stream.predictives import MixtureRow, SummaryRow
+from model_core.stream.state import KnownRegime
 from model_core.summary import Summary
 from model_core.table import SEQ, TOTALS_AT_START, Layout, Rows
 from model_core.transfer import to_arrays, to_device
-from model_core.upm.base import UnderlyingModel
+from model_core.upm.base import UnderlyingModel, tree_map
 
 OK_COLUMN = list(readout.NUMBERS).index("ok")
 SCORE_COLUMN = list(readout.NUMBERS).index("log_score")
@@ -250,6 +252,36 @@ class Slab:
             return
         held = to_arrays(self._chunks.read(rows))
         yield from map(StreamRow, *held, *self._ranks.read(rows))
+
+    def regimes(self, row: int) -> list[KnownRegime]:
+        """Regimes that a series remembers, by id, each with the probability that it is on."""
+        own = self.row(row)
+        return memory.remembered(self._layout, own.lines, own.head)
+
+    def in_regimes(self, row: int) -> Mixture:
+        """The next label (M, d) of a series in each regime that it remembers, by id.
+
+        One component each: the season is not in it.
+        """
+        state = self.state(row)
+        assert state.memory is not None
+        ids = state.memory.numbers[0, REGIMES:].reshape(OF_EACH, -1)[0].tolist()
+        at = sorted((m for m, id_ in enumerate(ids) if id_), key=lambda m: ids[m])
+        stored = tree_map(lambda own: own[0, at].unsqueeze(1), state.memory.stored)
+        context = state.context.expand(len(at), -1)
+        components = self.model.predictive(stored, self.model.encode(None, context))
+        certain = torch.zeros(len(at), 1, dtype=torch.float64, device=self.device)
+        return Mixture(certain, components)
+
+    def next_regime(self, row: int) -> int:
+        """The id that the next regime which a series remembers will have."""
+        return memory.next_id(self._layout, self.row(row).head)
+
+    def number_regimes(self, row: int, ids: Mapping[int, int], following: int) -> None:
+        """Give the regimes of a series other ids; following: of the next."""
+        own = self.row(row)
+        memory.number(self._layout, own.head, ids, following)
+        self.put(row, own)
 
     def put(self, row: int, own: StreamRow) -> None:
         """Put what `row` returned, or a changed copy of it, in place of a row."""

@@ -104,6 +104,15 @@ EventPath = Annotated[
         openapi_examples={"": {"value": 1}},
     ),
 ]
+RegimePath = Annotated[
+    int,
+    Path(
+        description="id of a regime that the stream remembers",
+        ge=1,
+        le=2**53,
+        openapi_examples={"": {"value": 1}},
+    ),
+]
 ModelPath = Annotated[
     str, Path(description="model name", openapi_examples={"": {"value": "gaussian"}})
 ]

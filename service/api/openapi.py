@@ -1,7 +1,8 @@
 """The OpenAPI document: answers, errors, raw bodies and examples, which FastAPI does not know of.
 
-`examples.json` has requests in an order that works on a service with the streams `pump-7`, `ad` and
-`coin`; their answers are those of a real service, with long lists cut. The tests send them again.
+`examples.json` has requests in an order that works on a service with the streams `pump-7`, `mill`,
+`ad` and `coin`; their answers are those of a real service, with long lists cut. The tests send them
+again.
 """
 
 from __future__ import annotations

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from math import sqrt
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from moca_client.responses import StreamSummary
+from moca_client.responses import Predictive, RememberedRegime, StreamSummary
 from moca_client.tables import describe_evidence, describe_regime, describe_season
 from service.commands.connection import (
     DEFAULT_URL,
@@ -125,6 +127,59 @@ def delete(
             typer.confirm(f"Delete {stream!r} with its {state.seq} observations?", abort=True)
         client.delete_stream(stream)
     typer.echo(f"deleted {stream}")
+
+
+@app.command()
+def regimes(
+    stream: Stream, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: Json = False
+) -> None:
+    """List the regimes that a stream remembers, see its setting `regimes`."""
+    with connected(url, api_key) as client:
+        _list_regimes(client.regimes(stream), as_json)
+
+
+@app.command("name")
+def name_regime(
+    stream: Stream,
+    regime: Annotated[int, typer.Argument(help="Its id.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="Such as `night shift`; empty: none.", show_default=False)
+    ],
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Give a regime that a stream remembers a name."""
+    with connected(url, api_key) as client:
+        _list_regimes([client.name_regime(stream, regime, name or None)], as_json)
+
+
+def _list_regimes(regimes: Sequence[RememberedRegime], as_json: bool) -> None:
+    if as_json:
+        print_json(regimes)
+        return
+    made = table("id", "name", "probability", "seen", "last seen", "mean", "sd")
+    for regime in regimes:
+        made.add_row(
+            str(regime.id),
+            regime.name or "",
+            number(regime.probability),
+            str(regime.seen),
+            f"seq {regime.last_seen}",
+            *_moments(regime.predictive),
+        )
+    Console().print(made)
+
+
+def _moments(predictive: Predictive | None) -> tuple[str, str]:
+    """Mean and standard deviation of each output; of classes their probabilities."""
+    if predictive is None:
+        return "", ""
+    if predictive.probabilities:
+        return number(predictive.probabilities), ""
+    spread = [row[i] for i, row in enumerate(predictive.variance or [])]
+    deviations = [None if square is None else sqrt(square) for square in spread]
+    return number(predictive.mean), number(deviations) if deviations else ""
 
 
 def _show(state: StreamSummary, as_json: bool) -> None:

@@ -26,6 +26,7 @@ from service.wire import tags
 
 MAX_QUANTILES = 99
 MAX_BELIEFS = 500
+MAX_NAME = 64  # characters of a regime's name
 BELIEF_TOLERANCE = 1e-6  # of a sum of probabilities
 Seed = Annotated[StrictInt, Field(ge=0, lt=2**63), WHOLE]
 
@@ -161,6 +162,18 @@ class ModelForm(Form):
 
     model: Annotated[StrictStr, Field(pattern=REFERENCE)] = Field(
         description="NAME@VERSION, or NAME for its highest version"
+    )
+
+
+class RegimeForm(Form):
+    """The name of a remembered regime."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "night shift"}, {"name": None}]}
+    )
+
+    name: Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME)] | None = Field(
+        description="what people call it; null: it has no name"
     )
 
 

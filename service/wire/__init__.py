@@ -41,12 +41,14 @@ from service.wire.commands import (
     Label,
     LogEntry,
     Move,
+    NameRegime,
     Observation,
     Observe,
     ObserveMany,
     Outcome,
     PlannedSpan,
     Predict,
+    Regimes,
     RunLength,
     SegmentHistory,
     SetBelief,
@@ -107,6 +109,7 @@ __all__ = [
     "Import",
     "Ingest",
     "Move",
+    "NameRegime",
     "Observation",
     "Observe",
     "ObserveMany",
@@ -121,6 +124,7 @@ __all__ = [
     "BACKGROUND",
     "Record",
     "KnownRegime",
+    "Regimes",
     "RunLength",
     "SegmentHistory",
     "SetBelief",
@@ -161,7 +165,7 @@ __all__ = [
     "updated",
 ]
 
-FORMAT = 16  # of all that the store and backups hold; one of another format is refused
+FORMAT = 17  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -178,6 +178,20 @@ class SegmentHistory(Struct, tag="segment_history"):
     stream: str
 
 
+class Regimes(Struct, tag="regimes"):
+    """The regimes that the stream remembers; changes nothing."""
+
+    stream: str
+
+
+class NameRegime(Struct, tag="name_regime", omit_defaults=True):
+    """Give a remembered regime a name, or take it away: None."""
+
+    stream: str
+    regime: int
+    name: str | None = None
+
+
 class Move(Struct, tag="move", omit_defaults=True):
     """Go on under another model, or version, after a rerun of what is retained."""
 
@@ -207,6 +221,8 @@ Command = (  # of one stream
     | Exclude
     | WhatIf
     | SegmentHistory
+    | Regimes
+    | NameRegime
     | Move
     | Import
 )
@@ -216,6 +232,7 @@ READ_ONLY = (
     Predict,
     Act,
     RunLength,
+    Regimes,
     WhatIf,
     SegmentHistory,
 )  # change nothing of the stream, and need no answer past their deadline

@@ -123,6 +123,7 @@ class Head(Position, array_like=True, gc=False):
     season: SeasonPeriods | None = None  # None: no season was found so far
     unnamed: bool = False  # the model is a default, which the first label may yet replace
     own_rule: bool = False  # its rule of confirmation was stated, and is not the service's
+    regime_names: dict[int, str] = {}  # given to remembered regimes, by id
 
     @property
     def stated(self) -> StatedMoments:
@@ -133,6 +134,12 @@ class Head(Position, array_like=True, gc=False):
     def watch(self) -> Watch:
         """What the next step is to be read for."""
         return self.track.watch(self.settings.threshold)
+
+    def named(self, regime: KnownRegime | None) -> KnownRegime | None:
+        """Return a regime with the name that it was given, if it is a remembered one."""
+        if regime is None or regime.id is None:
+            return regime
+        return regime._replace(name=self.regime_names.get(regime.id))
 
     def read(self, line: Readout) -> None:
         """Enter what a step reads off the belief."""

@@ -30,6 +30,11 @@ def publish(folder):
 
 def prepare(client):
     """Make the streams that the examples are about."""
+    rng = random.Random(6)
+    levels = {"model": "gaussian", "location": 10, "scale": 0.5, "regimes": 4}
+    calling.ask(client, "PUT", "mill", 201, json=levels)
+    seen = [{"y": 10 - 3 * (i // 30 % 2) + rng.gauss(0, 0.5)} for i in range(130)]
+    calling.ask(client, "POST", "mill/observations", json=seen)
     rng = random.Random(5)
     for stream, settings in (
         ("pump-7", {"model": "gaussian", "location": 10, "scale": 0.5}),

@@ -62,13 +62,22 @@ REPEATED = {
     "stream": (lambda c: c.stream("s"), STATE),
     "streams": (lambda c: c.streams(), {"streams": [], "cursor": None}),
     "overview": (lambda c: c.overview("s"), {"streams": []}),
+    "regimes": (lambda c: c.regimes("s"), STATE),
+    "name_regime": (lambda c: c.name_regime("s", 1, "idle"), {"id": 1}),
     "run_length": (lambda c: c.run_length("s"), STATE),
     "changepoints": (lambda c: c.changepoints("s"), STATE),
     "history": (lambda c: c.history("s"), {**STATE, "first": 0, "observations": []}),
     "snapshot": (lambda c: c.snapshot("s"), {}),
     "models": (lambda c: c.models(), {"models": []}),
 }
-KEYED = {"put_stream", "delete_stream", "observe", "observe a list", "put_run_length at seq"}
+KEYED = {
+    "put_stream",
+    "delete_stream",
+    "observe",
+    "observe a list",
+    "put_run_length at seq",
+    "name_regime",
+}
 # Calls whose repeat could undo or double something.
 UNSAFE = {
     "put_run_length": lambda c: c.put_run_length("s", {0: 1.0}),

@@ -56,6 +56,15 @@ async def run_length(request: Request, stream: StreamPath) -> Response:
     return await submit(request, wire.RunLength(stream))
 
 
+async def regimes(request: Request, stream: StreamPath) -> Response:
+    """Return the regimes that a stream remembers, with what each says of the next label.
+
+    They are those of the setting `regimes`. One is remembered with the first observation after the
+    one that confirmed its end.
+    """
+    return await submit(request, wire.Regimes(stream))
+
+
 async def changepoints(
     request: Request, stream: StreamPath, query: Annotated[ChangepointsQuery, Query()]
 ) -> Response:

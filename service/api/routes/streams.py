@@ -20,6 +20,7 @@ from service.api.http import (
     BinaryResponse,
     Context,
     EventPath,
+    RegimePath,
     StreamPath,
     context_of,
     json_response,
@@ -35,6 +36,7 @@ from service.schema.commands import (
     ExclusionForm,
     ModelForm,
     OverviewQuery,
+    RegimeForm,
     VerdictForm,
 )
 from service.schema.observations import StreamForm
@@ -69,6 +71,16 @@ async def get_stream(request: Request, stream: StreamPath) -> Response:
 async def put_run_length(request: Request, stream: StreamPath, form: BeliefForm) -> Response:
     """Override the run-length belief, or supervise the next observation."""
     return await submit(request, context_of(request).command_parser.belief(stream, form))
+
+
+async def name_regime(
+    request: Request, stream: StreamPath, regime: RegimePath, form: RegimeForm
+) -> Response:
+    """Give a remembered regime a name, or take it away.
+
+    Answers and events from now on have it; those of before keep the name of then.
+    """
+    return await submit(request, wire.NameRegime(stream, regime, form.name))
 
 
 async def move_stream(request: Request, stream: StreamPath, form: ModelForm) -> Response:

@@ -228,6 +228,21 @@ CALLS = (
         ),
     ),
     ApiCall(
+        "GET",
+        f"{STREAM}/regimes",
+        reads.regimes,
+        responses.Regimes,
+        READ,
+        tag="reads",
+    ),
+    ApiCall(
+        "PUT",
+        f"{STREAM}/regimes/{{regime}}",
+        streams.name_regime,
+        responses.RememberedRegime,
+        (*CHANGE, problems.UnknownStream, problems.UnknownModel, problems.UnknownRegime),
+    ),
+    ApiCall(
         "POST",
         f"{STREAM}/actions",
         reads.act,

@@ -34,7 +34,9 @@ from service.wire import (
     Head,
     Import,
     Move,
+    NameRegime,
     Predict,
+    Regimes,
     RunLength,
     SegmentHistory,
     SetBelief,
@@ -46,6 +48,7 @@ from service.worker.commands import (
     act,
     forecast,
     predict,
+    regimes,
     rerun_commands,
     set_belief,
     snapshot_import,
@@ -286,6 +289,16 @@ def _set_belief(engine: Engine, stream: Stream, task: CommandTask) -> None:
     task.body = [predict.run_length(stream)]
 
 
+def _regimes(engine: Engine, stream: Stream, task: CommandTask) -> None:
+    task.body = [regimes.remembered(engine, stream)]
+
+
+def _name_regime(engine: Engine, stream: Stream, task: CommandTask) -> None:
+    assert isinstance(task.command, NameRegime)
+    task.body = [regimes.name(engine, stream, task.command)]
+    stream.touch(task.envelope.time_ms)
+
+
 def _verdict(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
     assert isinstance(task.command, EventFeedback)
     now_ms = task.envelope.time_ms
@@ -331,6 +344,8 @@ _RUN: dict[type, Callable[[Engine, Stream, CommandTask], None]] = {
     Expire: _expire,
     Predict: _predict,
     RunLength: _run_length,
+    Regimes: _regimes,
+    NameRegime: _name_regime,
     Act: _act,
     SetBelief: _set_belief,
     Import: _import,

@@ -22,7 +22,7 @@ from model_core.stream.slab import Slab
 from model_core.stream.warmup import Moments
 from model_core.upm.base import UnderlyingModel
 from service.store.streams import Stored
-from service.wire import Event, Head, Record
+from service.wire import Event, Head, KnownRegime, Record
 from service.worker.commands import set_belief
 from service.worker.filtering.pipeline import StoredPipeline, advance_head
 from service.worker.streams import step_inputs
@@ -267,6 +267,7 @@ def adopt(
     What the observations were answered stays, too.
     """
     old = stream.live()
+    _keep_regimes(stream, rerun)
     head = rerun.head
     own = stream.events(engine.store)
     track = head.track
@@ -308,6 +309,58 @@ def adopt(
     stream.touch(now_ms)
     if stream.slab is not None and head.seq:
         engine.commit_state(stream)
+
+
+def _keep_regimes(stream: Stream, rerun: Rerun) -> None:
+    """Give the regimes of a rerun the ids and names that they have in its stream.
+
+    Two are the same where they were last seen at the same observation, give or take NEAR. All
+    others get new ids: none is used again.
+    """
+    slab = rerun.stream.slab
+    if slab is None or not rerun.head.settings.regimes:
+        return
+    old = stream.live()
+    own = [] if stream.slab is None else stream.slab.regimes(stream.row)
+    first = 1 if stream.slab is None else stream.slab.next_regime(stream.row)
+    shift = first - 1
+    ids: dict[int, int] = {}
+    for regime in slab.regimes(rerun.stream.row):
+        assert regime.id is not None
+        near = [other for other in own if _apart(other, regime) <= NEAR]
+        if near:
+            same = min(near, key=lambda other: _apart(other, regime))
+            own.remove(same)
+            ids[regime.id] = same.id or 0
+        else:
+            ids[regime.id] = regime.id + shift
+    following = slab.next_regime(rerun.stream.row) + shift
+    slab.number_regimes(rerun.stream.row, ids, following)
+    kept = set(ids.values())
+    head = rerun.head
+    head.regime_names = {id_: name for id_, name in old.regime_names.items() if id_ in kept}
+
+    def renumbered(regime: KnownRegime | None) -> KnownRegime | None:
+        if regime is None or regime.id is None:
+            return regime
+        return head.named(regime._replace(id=ids.get(regime.id, regime.id + shift)))
+
+    def corrected(event: Event | None) -> Event | None:
+        return event and event._replace(returned=renumbered(event.returned))
+
+    head.regime = renumbered(head.regime)
+    head.track = head.track._replace(
+        event=corrected(head.track.event), last_event=corrected(head.track.last_event)
+    )
+    rerun.events = {
+        id_: event._replace(returned=renumbered(event.returned))
+        for id_, event in rerun.events.items()
+    }
+
+
+def _apart(one: KnownRegime, other: KnownRegime) -> int:
+    """Observations between the last ones of two regimes."""
+    return abs((one.last_seen or 0) - (other.last_seen or 0))
 
 
 def _reconciled(

@@ -18,6 +18,7 @@ from model_core.labels import LARGEST
 from model_core.stream.events import Track
 from model_core.stream_settings import TABLE, Hazard
 from service.schema import observations
+from service.schema.commands import RegimeForm
 from service.settings import Settings
 from service.wire import (
     Event,
@@ -160,6 +161,9 @@ def _check_head(head: Head) -> None:
     _check_override(head.belief_override, head.seq)
     _check_season(head.season, head.seq)
     _check_regime(head.regime)
+    for id_, name in head.regime_names.items():
+        _range("regime names: id", id_, 1, MOST)
+        _form(RegimeForm, {"name": name}, "regime names")
     for settings in head.pending_settings:
         _check_rates(settings)
 

@@ -211,6 +211,13 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         """As it was posted."""
         return item.record.time
 
+    def named(self, stream: Stream, line: Readout) -> Readout:
+        """By the names of now; what was answered before keeps those of then."""
+        head = stream.live()
+        if not head.regime_names:
+            return line
+        return line._replace(regime=head.named(line.regime), returned=head.named(line.returned))
+
     def mark(self, stream: Stream) -> StoredMark:
         """Its head, what waits and its season."""
         state = stream.season_state

@@ -103,6 +103,21 @@ def test_what_a_stream_answers_when_it_is_asked(client, stream):
     assert list(one.predictive.quantiles) == ["0.5"]
 
 
+def test_regimes_are_listed_and_named(client, stream):
+    client.put_stream(stream, {**KNOWN, "regimes": 4})
+    client.observe(stream, [(0.5, -0.5)[i % 2] + 6.0 * (i // 30 % 2) for i in range(100)])
+    low, high = client.regimes(stream)
+    assert low.predictive.mean == pytest.approx([0.0], abs=0.2)
+    assert high.predictive.mean == pytest.approx([6.0], abs=0.2)
+    assert (high.seen, high.last_seen, high.name) == (1, 59, None)
+    named = client.name_regime(stream, high.id, "busy")
+    assert named.name == "busy"
+    assert client.regimes(stream) == [low, named]
+    assert client.observe(stream, [6.5, 5.5] * 10)[-1].regime.name == "busy"
+    with pytest.raises(errors.Problem, match="remembers no regime 9"):
+        client.name_regime(stream, 9, "idle")
+
+
 def test_inputs_and_models(client, stream):
     client.put_stream(stream, {"model": "linear"})
     rows = [{"x": [float(i % 7)], "y": 2.0 * (i % 7) + i % 2 / 10} for i in range(40)]

@@ -80,6 +80,19 @@ def test_a_stream_from_its_making_to_its_end(moca, stream):
     moca("streams", "set", stream, "hazard=0.1", status=1)
 
 
+def test_regimes_are_listed_and_named(moca, client, stream):
+    client.put_stream(stream, {**KNOWN, "regimes": 4})
+    client.observe(stream, [(0.5, -0.5)[i % 2] + 6.0 * (i // 30 % 2) for i in range(100)])
+    listed = json.loads(moca("streams", "regimes", stream, "--json").stdout)
+    assert [regime["id"] for regime in listed] == [1, 2]
+    assert "busy" in moca("streams", "name", stream, "2", "busy").stdout
+    text = moca("streams", "regimes", stream).stdout
+    assert [line.split()[:2] for line in text.splitlines() if "busy" in line] == [["2", "busy"]]
+    assert "404" in moca("streams", "name", stream, "9", "busy", status=1).stderr
+    moca("streams", "name", stream, "2", "")
+    assert "busy" not in moca("streams", "regimes", stream).stdout
+
+
 def test_observing_words_lines_and_missing_outputs(moca, client, prefix):
     one, two = f"{prefix}one", f"{prefix}two"
     text = moca("observe", one, "1.5", "-2", "null", "--retry-for", "5").stdout.splitlines()
@@ -100,6 +113,19 @@ def test_observing_words_lines_and_missing_outputs(moca, client, prefix):
     assert client.stream(one).seq == 8
 
 
+def without_nulls(said, answered):
+    """What a command printed, without what is null and the service leaves out."""
+    if isinstance(said, dict) and isinstance(answered, dict):
+        return {
+            name: without_nulls(value, answered.get(name))
+            for name, value in said.items()
+            if name in answered or value is not None
+        }
+    if isinstance(said, list) and isinstance(answered, list) and len(said) == len(answered):
+        return [without_nulls(*pair) for pair in zip(said, answered, strict=True)]
+    return said
+
+
 def test_changepoints_as_text_and_with_all_fields_of_the_service(moca, shifted, url):
     said = moca("changepoints", shifted).stdout
     assert "confirmed" in said
@@ -108,8 +134,7 @@ def test_changepoints_as_text_and_with_all_fields_of_the_service(moca, shifted, 
     for words, path in ((["streams", "show"], ""), (["changepoints"], "/changepoints")):
         said = json.loads(moca(*words, shifted, "--json").stdout)
         answered = httpx.get(f"{url}/v1/streams/{shifted}{path}").json()
-        # What the service leaves out is null.
-        assert {k: v for k, v in said.items() if k in answered or v is not None} == answered
+        assert without_nulls(said, answered) == answered
 
 
 def test_changes_of_all_streams(moca, shifted):

@@ -127,6 +127,7 @@ def test_every_example_is_answered_as_described(played):
 # What a call without a worker answers is in tests/service/api/test_contracts.py.
 PROVOKED = [
     ("unknown-event", "judge", {"stream": "pump-7", "event": 99}, {"json": {"change": True}}),
+    ("unknown-regime", "name_regime", {"stream": "mill", "regime": 99}, {"json": {"name": "idle"}}),
     ("seq-conflict", "observe", {"stream": "pump-7"}, {"json": {"y": 1, "seq": 999}}),
     ("seq-conflict", "put_run_length", {"stream": "pump-7"},
      {"json": {"changepoint": 0.5, "seq": 999}}),

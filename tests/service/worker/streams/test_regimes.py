@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from service.wire import Configure, EventFeedback, RunLength, SetBelief, WhatIf
+from service.wire import (
+    Configure,
+    Delete,
+    EventFeedback,
+    NameRegime,
+    Regimes,
+    RunLength,
+    SetBelief,
+    WhatIf,
+)
 
 LEVELS = [0.0, 7.0, -6.0]
 
@@ -98,3 +107,109 @@ def test_feedback_beliefs_and_other_settings(make_bench, close):
     bench.crash()
     close(bench.observe("a", given[:40]), plain.observe("a", given[:40]), 0.0)
     assert any(answer.get("regime") for answer in found)
+
+
+def remembered(bench, stream="a"):
+    return {regime["id"]: regime for regime in bench.ask(Regimes(stream))["regimes"]}
+
+
+def test_regimes_are_listed_with_what_they_say_of_the_next_label(bench):
+    bench.ask(Configure("a", {"regimes": 4}), status=201)
+    assert bench.ask(Regimes("a"))["regimes"] == []
+    answers = bench.observe("a", labels(220))
+    answer = bench.ask(Regimes("a"))
+    assert (answer["seq"], answer["model"], answer["warming_up"]) == (219, "gaussian", False)
+    own = remembered(bench)
+    assert sorted(own) == [regime["id"] for regime in answer["regimes"]] == [1, 2, 3]
+    means = sorted(regime["predictive"]["mean"][0] for regime in own.values())
+    assert means == pytest.approx(sorted(LEVELS), abs=0.5)
+    for regime in own.values():
+        assert 0.6 < regime["predictive"]["variance"][0][0] < 2.5
+    present = max(own.values(), key=lambda regime: regime["probability"])
+    now = answers[-1]["regime"]
+    assert (present["id"], present["last_seen"]) == (now["id"], now["last_seen"])
+    assert present["probability"] == pytest.approx(now["probability"], abs=1e-12)
+    assert bench.ask(Regimes("a")) == answer  # it changes nothing
+    bench.ask(Configure("plain", {}), status=201)
+    bench.observe("plain", labels(60))
+    assert bench.ask(Regimes("plain"))["regimes"] == []
+
+
+def test_names_are_given_taken_away_and_kept(make_bench):
+    """They are in all answers and events from then on, whatever happens to worker and stream."""
+    bench = make_bench()
+    bench.ask(Configure("a", {"regimes": 4}), status=201)
+    given = labels(420)
+    bench.observe("a", given[:220])
+    problem = bench.ask(NameRegime("a", 9, "idle"), status=404)
+    assert problem["type"].endswith("/unknown-regime")
+    assert "remembered: 1, 2, 3" in problem["detail"]
+    for id_, own in remembered(bench).items():
+        name = f"level {round(own['predictive']['mean'][0])}"
+        assert bench.ask(NameRegime("a", id_, name)) == {**own, "name": name}
+    names = {id_: own["name"] for id_, own in remembered(bench).items()}
+    assert bench.head("a").regime.name == names[bench.head("a").regime.id]
+    bench.crash()
+    answers = bench.observe("a", given[220:320])
+    seen = {(own["id"], own["name"]) for own in map(regime_of, answers) if own}
+    assert seen == set(names.items())
+    event = confirmed(bench)[-1]
+    assert event.returned.name == names[event.returned.id]
+    assert event.sentence.startswith(
+        f"returned to regime {event.returned.id} ({event.returned.name}), "
+        f"last seen at {event.returned.last_seen}"
+    )
+    bench.put("b", bench.export("a"))
+    assert {id_: own["name"] for id_, own in remembered(bench, "b").items()} == names
+    assert bench.ask(NameRegime("a", 1))["name"] is None
+    bench.crash()
+    assert remembered(bench)[1]["name"] is None
+    assert bench.head("a").regime_names == {id_: names[id_] for id_ in (2, 3)}
+    bench.ask(Delete("a"), status=204)
+    bench.ask(Configure("a", {"regimes": 4}), status=201)
+    bench.observe("a", given[:220])
+    assert {own["name"] for own in remembered(bench).values()} == {None}
+
+
+def test_names_of_what_is_not_remembered_any_more_are_dropped(bench):
+    bench.ask(Configure("a", {"regimes": 1}), status=201)
+    given = labels(300)
+    bench.observe("a", given[:100])
+    (first,) = remembered(bench)
+    bench.ask(NameRegime("a", first, "early"))
+    bench.observe("a", given[100:])
+    (last,) = remembered(bench)
+    assert last > first
+    bench.ask(NameRegime("a", last, "late"))
+    assert bench.head("a").regime_names == {last: "late"}
+
+
+def test_a_rerun_keeps_ids_and_names_of_the_regimes_it_finds_again(bench):
+    bench.ask(Configure("a", {"regimes": 4}), status=201)
+    given = labels(300)
+    bench.observe("a", given[:250])
+    before = remembered(bench)
+    names = {}
+    for id_, own in before.items():
+        names[id_] = f"level {round(own['predictive']['mean'][0])}"
+        bench.ask(NameRegime("a", id_, names[id_]))
+    bench.ask(EventFeedback("a", False, confirmed(bench)[0].id))
+    after = remembered(bench)
+    kept = [id_ for id_ in after if id_ in before]
+    assert kept
+    for id_, own in after.items():
+        if id_ in before:
+            assert own["name"] == names[id_]
+            assert own["predictive"]["mean"] == pytest.approx(
+                before[id_]["predictive"]["mean"], abs=1.0
+            )
+        else:  # no id is used again
+            assert id_ > max(before)
+            assert own["name"] is None
+    answers = bench.observe("a", given[250:])
+    known = {own["id"]: own["name"] for own in map(regime_of, answers) if own}
+    assert known.items() <= {id_: own["name"] for id_, own in remembered(bench).items()}.items()
+
+
+def regime_of(answer):
+    return answer.get("regime")
