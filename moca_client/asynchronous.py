@@ -331,8 +331,8 @@ class AsyncClient:
     ) -> Changepoints:
         """Return the stream's events and segmentation.
 
-        kinds: `change`, `anomaly` or `all`; default: changes. states: default: without withdrawn
-        events.
+        kinds: `change`, `returned`, `anomaly` or `all`; default: all changes. states: default:
+        without withdrawn events.
 
         `hindsight` says how far that is one in hindsight. While its status is `pending`, a worker
         computes it: ask again.
@@ -344,6 +344,7 @@ class AsyncClient:
         *,
         since: str | datetime | None = None,
         until: str | datetime | None = None,
+        kinds: Sequence[str] = (),
         states: Sequence[str] = (),
         model: str | None = None,
         prefix: str | None = None,
@@ -358,14 +359,15 @@ class AsyncClient:
         """Iterate over the changes of all streams, `limit` in a request.
 
         since, until: an RFC 3339 time, an age such as "24h", or a datetime with a time zone. sort:
-        `time` (newest first), `size` or `evidence`. contains: text anywhere in the id. states:
-        default: without withdrawn changes. around: values on both sides of a start, at most 100.
-        match: selector of streams by tags, such as
-        `{job="node"}`, or several: of any of them.
+        `time` (newest first), `size` or `evidence`. contains: text anywhere in the id. kinds:
+        `change`, to a new regime, `returned`, to a remembered one, or `all`; default: `change`.
+        states: default: without withdrawn changes. around: values on both sides of a start, at most
+        100. match: selector of streams by tags, such as `{job="node"}`, or several: of any of them.
         """
         request = calls.ChangesRequest(
             since=since,
             until=until,
+            kind=kinds,
             state=states,
             model=model,
             prefix=prefix,
@@ -543,12 +545,12 @@ class AsyncClient:
     ) -> AsyncMessages[StreamEvent | Incident | Gap]:
         """Iterate over events as they are raised, forever, across disconnects.
 
-        kinds: `change`, `anomaly` or `all`; default: changes. match: selector of streams by tags,
-        such as `{job="node"}`, or several: of any of them. incidents: whether an `Incident` comes
-        before the confirmed changes that are part of one. after: the `cursor` of an event to resume
-        after; "0": everything retained; None: only new ones. silence_s: a connection without any
-        message or heartbeat for this long is closed. retry_for_s: raise `Unavailable` after
-        failing to connect for this long; None: never.
+        kinds: `change`, `returned`, `anomaly` or `all`; default: `change`. match: selector of
+        streams by tags, such as `{job="node"}`, or several: of any of them. incidents: whether an
+        `Incident` comes before the confirmed changes that are part of one. after: the `cursor` of
+        an event to resume after; "0": everything retained; None: only new ones. silence_s: a
+        connection without any message or heartbeat for this long is closed. retry_for_s: raise
+        `Unavailable` after failing to connect for this long; None: never.
         """
         patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
         feed = Events(

@@ -325,6 +325,7 @@ class ChangesRequest(NamedTuple):
 
     since: str | datetime | None = None
     until: str | datetime | None = None
+    kind: Sequence[str] = ()
     state: Sequence[str] = ()
     model: str | None = None
     prefix: str | None = None
@@ -341,8 +342,9 @@ class ChangesRequest(NamedTuple):
 
 def changes(request: ChangesRequest) -> Call[responses.ChangesPage]:
     """One page of changes of all streams."""
-    if isinstance(request.state, str):
-        raise InvalidRequest("expected a list of states, got a string")
+    for name, chosen in (("kinds", request.kind), ("states", request.state)):
+        if isinstance(chosen, str):
+            raise InvalidRequest(f"expected a list of {name}, got a string")
     return _get("/v1/changes", _changes, **_with_times(request._asdict()))
 
 

@@ -190,6 +190,15 @@ class KnownRegime(Response):
     ] = None
 
 
+Returned = Annotated[
+    KnownRegime | None,
+    doc(
+        "remembered regime that the change led back to, of streams with `regimes`; none: it is a "
+        "new one"
+    ),
+]
+
+
 class Event(Response):
     """An event, a change or an anomaly; `start` and the `_at` fields are `seq` positions."""
 
@@ -231,13 +240,7 @@ class Event(Response):
     after: RegimeStatistics | None = sent(None)
     explanation: Why = sent(None)
     excluded: ExcludedChange = sent(False)
-    returned: Annotated[
-        KnownRegime | None,
-        doc(
-            "remembered regime that the change led back to, of streams with `regimes`; none: it is "
-            "a new one"
-        ),
-    ] = None
+    returned: Returned = None
 
 
 Suspected = Annotated[Event | None, doc("the suspected change")]
@@ -600,6 +603,7 @@ class StreamChange(Response, kw_only=True):
     before: Before = sent(None)
     after: RegimeStatistics | None = sent(None)
     explanation: Why = sent(None)
+    returned: Returned = None
     link: Annotated[
         str | None,
         doc("page of the console; null: the stream is gone, or another has its name"),

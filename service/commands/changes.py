@@ -37,6 +37,14 @@ class State(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
+class ChangeKind(StrEnum):
+    """Kinds of changes, as the query names them."""
+
+    CHANGE = "change"
+    RETURNED = "returned"
+    ALL = "all"
+
+
 class Sort(StrEnum):
     """What comes first."""
 
@@ -53,6 +61,9 @@ def changes(
     until: Annotated[
         str | None, typer.Option(help="Only changes before then.", show_default="now")
     ] = None,
+    kind: Annotated[
+        ChangeKind, typer.Option(help="`returned`: to a remembered regime; `change`: to a new one.")
+    ] = ChangeKind.CHANGE,
     state: Annotated[
         list[State] | None,
         typer.Option(help="State; may be repeated.", show_default="suspected, confirmed"),
@@ -97,6 +108,7 @@ def changes(
         request = ChangesRequest(
             since=since,
             until=until,
+            kind=[kind.value],
             state=[name.value for name in state or []],
             model=model,
             prefix=prefix,

@@ -50,6 +50,7 @@ class Kind(StrEnum):
     """Kinds of events, as the query names them."""
 
     CHANGE = "change"
+    RETURNED = "returned"
     ANOMALY = "anomaly"
     ALL = "all"
 
@@ -192,7 +193,13 @@ def changepoints(
             show_default="new events only",
         ),
     ] = None,
-    kind: Annotated[Kind, typer.Option(help="Kind of events.")] = Kind.CHANGE,
+    kind: Annotated[
+        Kind | None,
+        typer.Option(
+            help="Kind of events; `returned`: changes to a remembered regime.",
+            show_default="all changes; with --follow those to a new regime",
+        ),
+    ] = None,
     state: Annotated[
         list[State] | None,
         typer.Option(
@@ -214,8 +221,7 @@ def changepoints(
         fail("--match: expected --follow and no STREAM: it selects streams whose events to follow")
     if stream is None and not follow:
         fail("expected a STREAM, or --follow for events of all streams")
-    # Changes alone are not asked for by name: an older service has no other kind.
-    kinds = [] if kind is Kind.CHANGE else [kind.value]
+    kinds = [] if kind is None else [kind.value]
     states = [name.value for name in state or []]
     with connected(url, api_key) as client:
         if follow:

@@ -213,6 +213,12 @@ CHANGEPOINTS = _counter(
     "Changepoint event state changes, by model and new state.",
     ["model", "state"],
 )
+RETURNS = _counter(
+    "moca_returns_total",
+    "Event state changes of returns to remembered regimes, by model and new state; "
+    "`moca_changepoints_total` has those of all other changes.",
+    ["model", "state"],
+)
 ANOMALIES = _counter("moca_anomalies_total", "Anomaly events, by model.", ["model"])
 LOG_SCORE = _histogram(
     "moca_log_score_nats",
@@ -371,7 +377,8 @@ def count_change(model: str, event: Event, stream: str) -> None:
     """Count an event in its new state, with the stream as exemplar where its id is short enough."""
     exemplar = {"stream": stream, "event": str(event.id)}
     length = sum(len(name) + len(value) for name, value in exemplar.items())
-    counter = CHANGEPOINTS.labels(model, event.state)
+    counts = CHANGEPOINTS if event.returned is None else RETURNS
+    counter = counts.labels(model, event.state)
     counter.inc(exemplar=exemplar if length <= EXEMPLAR_LENGTH else None)
 
 
@@ -388,6 +395,7 @@ def know_model(model: str) -> None:
     """Have a model's changepoints counted from 0: a rate does not miss the first one."""
     for state in STATES:
         CHANGEPOINTS.labels(model, state)
+        RETURNS.labels(model, state)
 
 
 def count_steps(model: str, steps: Steps) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from moca_client.responses import MESSAGES
 from service.models.catalogue import REFERENCE
 from service.schema.commands import MAX_QUANTILES, check_selector
 from service.schema.observations import Form, StreamId
 from service.wire import tags, timestamps
-from service.wire.event_entries import CHANGES
+from service.wire.event_entries import CHANGES, KINDS
 
 
 def _split(value: Any) -> Any:
@@ -81,13 +81,16 @@ class StreamsQuery(Form):
     match: Match = Field([], description=f"{MATCH}. Pages may then be short, even empty")
 
 
-Kinds = list[Literal["change", "anomaly", "all"]]
-KINDS = "kinds of events; default: `change`"
+Kinds = list[Literal["change", "returned", "anomaly", "all"]]
+OF_KIND = (
+    "kinds of events: `change`, to a regime that is new, `returned`, to a remembered one, "
+    "`anomaly`, `all`; default: {}"
+)
 
 
-def kinds_of(kinds: Kinds) -> frozenset[str]:
+def kinds_of(kinds: Sequence[str], default: frozenset[str] = CHANGES) -> frozenset[str]:
     """Return the kinds of events that a query is for."""
-    return frozenset(MESSAGES if "all" in kinds else kinds) or CHANGES
+    return KINDS if "all" in kinds else frozenset(kinds) or default
 
 
 States = list[Literal["suspected", "confirmed", "withdrawn"]]
@@ -98,7 +101,7 @@ STANDING = frozenset({"suspected", "confirmed"})
 class ChangepointsQuery(Form):
     """Query of the changepoints of a stream; `kind` and `state` may be repeated."""
 
-    kind: Kinds = Field([], description=KINDS)
+    kind: Kinds = Field([], description=OF_KIND.format("`change` and `returned`"))
     state: States = Field([], description=STATES)
     wait: bool = Field(
         True, description="whether to wait up to 1 s for a segmentation in hindsight"
@@ -150,7 +153,7 @@ class EventsQuery(Form):
     prefix: Prefixes = Field([], description="prefix of stream ids")
     model: Models = Field([], description="NAME or NAME@VERSION")
     state: States = Field([], description="event states; default: all")
-    kind: Kinds = Field([], description=KINDS)
+    kind: Kinds = Field([], description=OF_KIND.format("`change`"))
     match: Match = Field([], description=f"{MATCH}. Tags are those when the event was raised")
     incidents: bool = Field(
         False, description="whether the incidents of confirmed changes are sent, too"
@@ -190,12 +193,20 @@ When = Annotated[str, AfterValidator(_check_when)]
 
 
 class ChangesQuery(Form):
-    """Query of the changes of all streams; `state`, `model`, `prefix`, `match` may be repeated."""
+    """Query of the changes of all streams.
+
+    `kind`, `state`, `model`, `prefix` and `match` may be repeated.
+    """
 
     since: When | None = Field(
         None, description=f"changes from this time on: {WHEN}; default: everything retained"
     )
     until: When | None = Field(None, description=f"changes before this time: {WHEN}")
+    kind: list[Literal["change", "returned", "all"]] = Field(
+        [],
+        description="`change`: to a regime that is new, `returned`: to a remembered one, `all`; "
+        "default: `change`",
+    )
     state: States = Field([], description=STATES)
     model: Models = Field([], description="NAME or NAME@VERSION")
     prefix: Prefixes = Field([], description="prefix of stream ids")

@@ -29,10 +29,13 @@ from service.store.streams import (
     stored_head,
     unseal,
 )
-from service.wire.event_entries import CHANGES, START, Id
+from service.wire.event_entries import START, Id, kind_of
 
-# Of the kinds of events: the key, and the name of its parts.
-EVENTS = (("change", keys.events, "event"), ("anomaly", keys.anomalies, "anomaly"))
+# Of kinds of events: the key, and the name of its parts.
+EVENTS = (
+    (frozenset({"change", "returned"}), keys.events, "event"),
+    (frozenset({"anomaly"}), keys.anomalies, "anomaly"),
+)
 STAGED_MS = 600_000  # longer than any request waits
 
 
@@ -83,19 +86,19 @@ class AsyncStore:
         head = head_of(stream, stored)
         return None if head.deleted else head
 
-    async def events(
-        self, partition: int, stream: str, kinds: Collection[str] = CHANGES
-    ) -> list[wire.Event]:
+    async def events(self, partition: int, stream: str, kinds: Collection[str]) -> list[wire.Event]:
         """Return a stream's events of these kinds: changepoints by id, then anomalies by id.
 
         Raises UnreadablePart.
         """
         listed: list[wire.Event] = []
-        for kind, key, part in EVENTS:
-            if kind in kinds:
-                blobs = await cast(Any, self._client.hgetall(key(partition, stream)))
-                events = all_decoded(wire.decode_event, blobs, part, stream)
-                listed += sorted(events, key=lambda event: event.id)
+        for own, key, part in EVENTS:
+            if own.isdisjoint(kinds):
+                continue
+            blobs = await cast(Any, self._client.hgetall(key(partition, stream)))
+            events = all_decoded(wire.decode_event, blobs, part, stream)
+            events = [event for event in events if kind_of(event) in kinds]
+            listed += sorted(events, key=lambda event: event.id)
         return listed
 
     async def hindsight(self, partition: int, stream: str) -> wire.StoredHindsight | None:

@@ -88,7 +88,9 @@ class HookForm(BaseModel):
     states: (
         Annotated[list[Literal["suspected", "confirmed", "withdrawn"]], Field(min_length=1)] | None
     ) = None
-    kinds: Annotated[list[Literal["change", "anomaly"]], Field(min_length=1)] = ["change"]
+    kinds: Annotated[list[Literal["change", "returned", "anomaly"]], Field(min_length=1)] = [
+        "change"
+    ]
     format: Format = "native"
     resolve_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 3600.0
 

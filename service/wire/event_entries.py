@@ -24,7 +24,8 @@ SEQ_BITS = 32
 INDEX_BITS = 20
 EVENT_BITS = 12
 STATES = ("suspected", "confirmed", "withdrawn")
-CHANGES = frozenset({"change"})  # what readers mean who name no kind: once there was no other
+CHANGES = frozenset({"change"})  # what readers mean who name no kind
+KINDS = frozenset({"change", "returned", "anomaly"})
 
 
 class Id(NamedTuple):
@@ -64,6 +65,13 @@ class Raised(Struct, omit_defaults=True):
         return blake2b(of.encode(), digest_size=6).hexdigest()
 
 
+def kind_of(event: Event) -> str:
+    """The kind of an event by which readers choose: a change is `returned` in a state in which it
+    leads back to a remembered regime.
+    """
+    return event.kind if event.returned is None else "returned"
+
+
 class FeedEntry(NamedTuple):
     """An entry as read. `before` is the id of the one before it, trimmed away or not."""
 
@@ -86,7 +94,7 @@ class Filter(Struct, frozen=True):
     def lets(self, raised: Raised) -> bool:
         """Whether an entry fits every part."""
         return (
-            raised.event.kind in self.kinds
+            kind_of(raised.event) in self.kinds
             and (not self.states or raised.event.state in self.states)
             and self.lets_stream(raised.stream, raised.model, raised.tags)
         )

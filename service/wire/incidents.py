@@ -99,11 +99,16 @@ class FoundIncidents(NamedTuple):
 
 
 def find(changes: Sequence[FoundChange], fleet: Fleet) -> FoundIncidents:
-    """Return the incidents of confirmed changes, in no order."""
+    """Return the incidents of confirmed changes, in no order.
+
+    Returns to remembered regimes are no part of them: they are no news.
+    """
     confirmed = [
         change
         for change in changes
-        if change.event.state == "confirmed" and change.confirmed is not None
+        if change.event.state == "confirmed"
+        and change.confirmed is not None
+        and change.event.returned is None
     ]
     steps = [change.step for change in confirmed if change.step > 0.0]
     usual = DAY_S / median(steps) if steps else 0.0

@@ -17,7 +17,7 @@ from service import wire
 from service.api.gateway.reads import SortedCursor, from_store, without
 from service.problems import CorruptState
 from service.schema import rendering
-from service.schema.queries import STANDING, ChangesQuery, seconds_of
+from service.schema.queries import STANDING, ChangesQuery, kinds_of, seconds_of
 from service.store.changes import ChangeFeed
 from service.store.incidents import IncidentFeed
 from service.store.reads import AsyncStore
@@ -242,6 +242,7 @@ def _event_filter(query: ChangesQuery) -> Filter:
         prefixes=tuple(query.prefix),
         models=frozenset(query.model),
         states=frozenset(query.state) or STANDING,
+        kinds=kinds_of(query.kind),
         match=tuple(tags.parse(selector) for selector in query.match),
     )
 

@@ -26,6 +26,7 @@ from service.schema.queries import STANDING, ChangepointsQuery, HistoryQuery, ki
 from service.store.streams import CHUNK
 
 _encode = msgspec.json.Encoder().encode
+OF_STREAM = frozenset({"change", "returned"})  # all changes of a stream page nobody
 
 
 async def predict(
@@ -88,7 +89,8 @@ async def changepoints(
         hindsight = await _hindsight(context, stream, head)
     if hindsight is None and status == "current":
         status = "unavailable"  # of another generation
-    events = await from_store(context.store.events(partition, stream, kinds_of(query.kind)))
+    kinds = kinds_of(query.kind, OF_STREAM)
+    events = await from_store(context.store.events(partition, stream, kinds))
     states = frozenset(query.state) or STANDING
     segmentation = rendering.segmentation(head, await _path(context, stream, head))
     if hindsight is not None:

@@ -10,6 +10,7 @@ import pytest
 from service.api.routes import events as event_routes
 from service.api.sse import events as sse_events
 from service.store.connection import connect
+from service.wire import KnownRegime
 from service.wire.event_cursor import Positions
 from service.wire.event_entries import Id
 from tests.feeding import Consumer, Writer, by_stream
@@ -101,7 +102,11 @@ def test_filters(start, writer):
     writer.raise_("s2", 1, "withdrawn", tags={"site": "south"})
     writer.raise_("t2", 1, model="walk@2", tags={"site": "north", "env": "dev"})
     writer.raise_("t2", 7, model="walk@2", kind="anomaly")
+    writer.raise_("u1", 3, returned=KnownRegime(None, 0.9, 3, 2, 30))
     for query, wanted in (
+        ({"kind": "returned"}, ["u1 3"]),
+        ({"kind": ["change", "returned"], "prefix": ["s1", "u"]}, ["s1 1", "u1 3"]),
+        ({"prefix": "u"}, []),
         ({"stream": ["s1", "t2"]}, ["s1 1", "t2 1"]),
         ({"prefix": "t"}, ["t1 1", "t2 1"]),
         ({"prefix": "t", "stream": "s1"}, []),

@@ -151,6 +151,17 @@ async def test_withdrawn_changes_are_listed_where_they_are_asked_for(writer, cha
     assert {change.stream for change in (await listed(one, state=STATES)).changes} == {*"abc"}
 
 
+async def test_returns_are_listed_where_they_are_asked_for(writer, changes):
+    writer.raise_("a", 1)
+    writer.raise_("b", 1, returned=wire.KnownRegime("night shift", 0.9, 3, 2, 30))
+    one = changes()
+    assert [change.stream for change in (await listed(one)).changes] == ["a"]
+    (back,) = (await listed(one, kind=["returned"])).changes
+    assert (back.stream, back.returned.id, back.returned.name) == ("b", 3, "night shift")
+    assert back.sentence.startswith("returned to regime 3 (night shift), last seen at 30")
+    assert {change.stream for change in (await listed(one, kind=["all"])).changes} == {"a", "b"}
+
+
 async def test_values_around_a_start_come_with_the_change(writer, changes, store):
     """Missing ones as null, and no more than are retained."""
     rows = [daily(seq, offset=0.5) for seq in range(100)]

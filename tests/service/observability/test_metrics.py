@@ -13,10 +13,13 @@ CODE = """
 import sys
 from service.observability import metrics
 from model_core.stream.events import Event
+from model_core.stream.state import KnownRegime
 metrics.OBSERVATIONS.labels("applied").inc(2)
 for name in ("pump-7", "x" * 200):
     event = Event(4, "confirmed", 28, 31, 34, probability=0.8)
     metrics.count_change("gaussian", event, name)
+back = event._replace(returned=KnownRegime(None, 0.9, 3, 2, 30))
+metrics.count_change("gaussian", back, "pump-7")
 metrics.OWNED_PARTITIONS.set(3)
 for stage in metrics.STAGES:
     metrics.STAGE_DURATION.labels(stage).observe(0.01)
@@ -84,6 +87,8 @@ def test_openmetrics_has_the_stream_of_the_last_change(one, several):
     assert counted.labels == {"model": "gaussian", "state": "confirmed"}
     assert counted.value == 2  # the other's id is longer than an exemplar may be
     assert counted.exemplar.labels == {"stream": "pump-7", "event": "4"}
+    (returns,) = families_by_name["moca_returns"].samples
+    assert (returns.labels, returns.value) == ({"model": "gaussian", "state": "confirmed"}, 1)
     assert families_by_name["moca_build_info"].samples[0].value == 1
     assert "process_cpu_seconds" in families_by_name
     names = {family.name for family in text_string_to_metric_families(several[1])}

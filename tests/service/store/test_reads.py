@@ -24,7 +24,7 @@ from service.store.streams import (
     phase_of,
     unseal,
 )
-from service.wire.event_entries import START, Id
+from service.wire.event_entries import KINDS, START, Id
 from tests.clusters import running_valkey
 from tests.stored import blob, put_head, put_records, record, sealed_of
 from tests.waiting import until
@@ -137,11 +137,16 @@ async def test_events_by_id(redis_client, reader):
     for id_ in (10, 2, 1):
         event = wire.Event(id_, "confirmed", 5 * id_, 6 * id_)
         redis_client.hset(keys.events(P, "a"), str(id_), blob(event, "event", "a", id_))
-    assert [event.id for event in await reader.events(P, "a")] == [1, 2, 10]
-    assert await reader.events(P, "b") == []
+    assert [event.id for event in await reader.events(P, "a", KINDS)] == [1, 2, 10]
+    assert await reader.events(P, "b", KINDS) == []
+    back = wire.Event(11, "confirmed", 55, 66, returned=wire.KnownRegime(None, 0.9, 3, 2, 30))
+    redis_client.hset(keys.events(P, "a"), "11", blob(back, "event", "a", 11))
+    assert [event.id for event in await reader.events(P, "a", {"returned"})] == [11]
+    assert [event.id for event in await reader.events(P, "a", {"change"})] == [1, 2, 10]
+    assert await reader.events(P, "a", {"anomaly"}) == []
     redis_client.hset(keys.events(P, "a"), "3", b"?")
     with pytest.raises(UnreadablePart, match="event 3 of 'a'"):
-        await reader.events(P, "a")
+        await reader.events(P, "a", KINDS)
 
 
 def seqs(found):

@@ -17,6 +17,7 @@ from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.config import Delivery, Format, HookForm, webhooks_of
 from service.webhooks.notices import alert_body, native_body
 from service.webhooks.sender import headers_of
+from service.wire import KnownRegime
 from tests.service.webhooks.conftest import KEY, SECRET, notice, raised
 
 HOOK = f"""
@@ -312,6 +313,18 @@ def test_alerts_of_alertmanager(read):
     assert hook.wants(raised(state="withdrawn"))
     assert not hook.wants(raised(state="withdrawn", confirmed_at=None))
     assert "webhook-signature" not in headers_of(hook.secret, "evt_1", 1, b"{}")
+
+
+def test_returns_are_delivered_to_hooks_that_name_them(read):
+    text = '[[hook]]\nname = "a"\nurl = "https://hooks.example.org/"\nformat = "alertmanager"\n'
+    (usual,) = read(text).hooks
+    (named,) = read(text + 'kinds = ["change", "returned"]\n').hooks
+    back = raised(returned=KnownRegime("night shift", 0.9, 3, 2, 30))
+    assert [hook.wants(raised()) for hook in (usual, named)] == [True, True]
+    assert [hook.wants(back) for hook in (usual, named)] == [False, True]
+    assert notice(event=back).line == (
+        "pump-7: returned to regime 3 (night shift), last seen at 30: changed"
+    )
 
 
 def test_apprise_targets_are_read_from_their_url_alone(read, refused):

@@ -3,7 +3,7 @@
 import pytest
 
 from model_core.incidents import Tagged
-from service.wire import Event
+from service.wire import Event, KnownRegime
 from service.wire.change_index import ChangeIndex
 from service.wire.event_entries import FeedEntry, Id, Raised
 from service.wire.incidents import Fleet, FoundIncident, Member, find, shared
@@ -63,6 +63,13 @@ def test_the_id_of_an_incident_is_looked_for_once(monkeypatch):
 def test_a_change_that_is_not_confirmed_is_part_of_none():
     changes = index_of(raised("a", 2), raised("b", 2, "withdrawn"), raised("c", 2, "suspected"))
     assert find(changes, fleet_of("a", "b", "c")).incidents == []
+
+
+def test_a_return_to_a_remembered_regime_is_part_of_none():
+    back = {"returned": KnownRegime(None, 0.9, 3, 2, 30)}
+    changes = [raised("a", 2), raised("b", 2), raised("c", 2, **back), raised("d", 2, **back)]
+    (incident,) = find(index_of(*changes), fleet_of("a", "b", "c", "d")).incidents
+    assert {change.stream for change in incident.changes} == {"a", "b"}
 
 
 def test_false_alarms_add_up_over_the_fleet():
