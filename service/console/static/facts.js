@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { ago, alarms, count, number, once, percent, plural } from "./format.js";
+import { nameOf } from "./regimes.js";
 
 /** @param {any} summary @param {any} belief as of now */
 export function factsOf(summary, belief) {
@@ -21,7 +22,7 @@ export function factsOf(summary, belief) {
     fact("Model", h("a", { href: `#/models/${summary.model.split("@")[0]}` }, summary.model)),
     fact("Updated", ago(summary.updated)),
     ...(summary.regime
-      ? [fact("Typical regime", `${summary.regime.name}, ${percent(summary.regime.probability)}`)]
+      ? [fact("Known regime", `${nameOf(summary.regime)}, ${percent(summary.regime.probability)}`)]
       : []),
     ...(summary.alarm_period ? [fact("False alarms", alarms(summary.alarm_period))] : []),
     ...(summary.season ? [fact("Season", periods(summary.season.periods))] : []),

@@ -2,9 +2,12 @@
 
 import { between, brief, digitsOf, number, once } from "./format.js";
 import { linesOf, one } from "./pictures.js";
+import { colourOf, nameOf } from "./regimes.js";
 import { colour } from "./theme.js";
 
 const TICK = 105; // pixels that a date and a time want
+const FOOT = 0.03; // of the height, for the band of remembered regimes
+const LABELLED = 0.08; // share of the observations from which on a part of it has its name
 
 /** @param {any[]} events @param {number[]} seqs */
 const within = (events, seqs) =>
@@ -80,6 +83,37 @@ export function exclusions(shown) {
   const words = runs.map(({ from, to, window }) =>
     note(window ?? "excluded", "quiet", { x: (from + to) / 2, y: 0, yref: "paper", yanchor: "bottom" }),
   );
+  return { shapes, words };
+}
+
+/**
+ * Remembered regimes that the stream was in: a band at the foot of the chart, with their names.
+ * @param {import("./series.js").Shown} shown
+ */
+export function remembered(shown) {
+  const runs = /** @type {{from: number, to: number, regime: any}[]} */ ([]);
+  for (const { seq, regime } of shown.observations) {
+    if (!regime?.id) continue;
+    const last = runs[runs.length - 1];
+    if (last && last.to === seq - 1 && last.regime.id === regime.id) Object.assign(last, { to: seq, regime });
+    else runs.push({ from: seq, to: seq, regime });
+  }
+  const shapes = runs.map(({ from, to, regime }) => ({
+    type: "rect",
+    name: "regime",
+    x0: from - 0.5,
+    x1: to + 0.5,
+    yref: "paper",
+    y0: 0,
+    y1: FOOT,
+    fillcolor: colour(colourOf(regime.id)),
+    line: { width: 0 },
+  }));
+  const long = runs.filter(({ from, to }) => to - from + 1 >= LABELLED * shown.observations.length);
+  const words = long.map(({ from, to, regime: { id, name } }) => {
+    const text = nameOf({ id, name: shown.names.has(id) ? shown.names.get(id) : name });
+    return note(text, "quiet", { x: (from + to) / 2, y: FOOT, yref: "paper", yanchor: "bottom" });
+  });
   return { shapes, words };
 }
 

@@ -3,8 +3,9 @@
 import { layout } from "./chart.js";
 import { count, digitsOf, moment, number, percent, plural, once } from "./format.js";
 import { depth, heat } from "./heat.js";
-import { evidenceLines, exclusions, notes, regimes, ticks } from "./marks.js";
+import { evidenceLines, exclusions, notes, regimes, remembered, ticks } from "./marks.js";
 import { one } from "./pictures.js";
+import { nameOf } from "./regimes.js";
 import { colour } from "./theme.js";
 
 /** A constant of the service, which its page has. @param {string} name */
@@ -22,7 +23,8 @@ const HEIGHTS = { values: 380, values_narrow: 280, evidence: 170, belief: 240 };
 /** What the charts are drawn from. @typedef {{
  *   observations: any[], events: any[], alarms: any[], alarm: number|null, threshold: number|null,
  *   beliefs: Map<number, any>, output: number, lead: any|null, ahead: any|null,
- *   tried: {answer: any, beliefs: Map<number, any>}|null, regimeStart: number|null}} Shown */
+ *   tried: {answer: any, beliefs: Map<number, any>}|null, regimeStart: number|null,
+ *   names: Map<number, string|null>}} Shown names: of remembered regimes, as they are now */
 
 /** Forecast of an observation: low, middle, high. @param {any} seen @param {number} output */
 export function forecast(seen, output) {
@@ -100,6 +102,7 @@ export function valuesDrawing(shown, range, width) {
   const narrow = width < NARROW;
   const seqs = seqsOf(shown);
   const excluded = exclusions(shown);
+  const band = remembered(shown);
   const described = {
     ...frame(shown, range, width),
     height: narrow ? HEIGHTS.values_narrow : HEIGHTS.values,
@@ -110,8 +113,8 @@ export function valuesDrawing(shown, range, width) {
       minexponent: 8, // up to there every digit: 1,000,000.1 and 1,000,000.3 are two ticks
       separatethousands: true,
     },
-    shapes: [...excluded.shapes, ...regimes(shown, seqs)],
-    annotations: [...excluded.words, ...notes(shown, seqs, narrow)],
+    shapes: [...excluded.shapes, ...regimes(shown, seqs), ...band.shapes],
+    annotations: [...excluded.words, ...(narrow ? [] : band.words), ...notes(shown, seqs, narrow)],
   };
   return { data: valueTraces(shown, seqs), layout: layout(described), says: words(shown) };
 }
@@ -267,6 +270,7 @@ export function words(shown) {
   if (shown.threshold !== null) parts.push(`A change is confirmed at ${once(shown.threshold)}.`);
   if (regimeStart !== null)
     parts.push(`The current regime most probably began at ${count(regimeStart)}.`);
+  if (last.regime?.id) parts.push(`In ${nameOf({ ...last.regime, name: shown.names.get(last.regime.id) ?? last.regime.name })}, which is remembered.`);
   const excluded = seen.filter((each) => each.excluded).length;
   if (excluded) parts.push(`${plural(excluded, "observation")} excluded from learning.`);
   const strange = anomalies(shown).length;

@@ -12,6 +12,7 @@ import { showTogether } from "./incidents.js";
 import { Live } from "./live.js";
 import { one } from "./pictures.js";
 import { problem } from "./problems.js";
+import { RegimeList, nameOf } from "./regimes.js";
 import { beliefDrawing, evidenceDrawing, valuesDrawing, whole } from "./series.js";
 import { beliefTable, observationTable } from "./tables.js";
 import { headingParts, leadOf, placeOf, refill, subject, timeOf, verdictText } from "./verdict.js";
@@ -53,6 +54,7 @@ class StreamPage {
     this.evidence = this.chart(evidenceDrawing, "Evidence");
     this.belief = this.chart(beliefDrawing, "Run-length belief");
     this.events = new EventList(name, { show: (at) => this.find(at), judged: () => this.judged() });
+    this.regimes = new RegimeList(name, () => this.values.draw());
     this.whatIf = new WhatIf(
       this.data,
       (tried) => this.overlay(tried),
@@ -106,6 +108,7 @@ class StreamPage {
       evidence: new Fold("Evidence over time", this.evidence.element, () => this.evidence.draw()),
       start: new Fold("Where it began", this.starts, () => fill(this.starts, beliefTable(this.data.belief, this.data.observations))),
       earlier: new Fold("All changes", list),
+      regimes: new Fold("Remembered regimes", this.regimes.element, () => this.listRegimes()),
       whatIf: new Fold("What if", this.whatIf.element),
       belief: new Fold("Run-length belief", h("div", {}, this.belief.element, this.note), () => this.openBelief()),
       settings: new Fold("Settings and model", facts, () => this.drawSettings()),
@@ -273,10 +276,18 @@ class StreamPage {
     const hidden = withdrawn ? `; ${plural(withdrawn, "suspicion")} withdrawn, hidden` : "";
     const strange = anomalies.length ? `; ${plural(anomalies.length, "anomaly", "anomalies")}` : "";
     this.folds.earlier.say(`${count(confirmed)} confirmed${strange}${hidden}`);
+    this.folds.regimes.element.hidden = !summary.settings.regimes;
+    this.folds.regimes.say(summary.regime?.id ? `now ${nameOf(summary.regime)}, with ${percent(summary.regime.probability)}` : "now in a new one");
     this.folds.whatIf.say("run the retained history again under other settings; nothing is stored");
     this.folds.belief.say(`heat map of the last ${plural(Math.min(observations.length, Math.max(beliefs.size, this.data.wantedBeliefs)), "observation")}`);
     this.folds.settings.say(rulesOf(summary));
     this.folds.values.say(`${plural(observations.length, "observation")}, CSV`);
+  }
+
+  /** Others are remembered, or another one is on, once a change is confirmed. */
+  listRegimes() {
+    const { summary } = this.data;
+    this.regimes.refresh(JSON.stringify([summary.last_event?.id, summary.regime?.id, this.output]), this.output);
   }
 
   drawSettings() {
@@ -303,6 +314,7 @@ class StreamPage {
       ahead: observations.length ? ahead : null,
       tried: this.tried,
       regimeStart: summary?.regime_start ?? null,
+      names: this.regimes.names,
     };
   }
 

@@ -142,6 +142,50 @@ def test_a_stream_is_found_in_the_list_and_drawn_with_its_change(page, fake):
     expect(page.get_by_text("is older than what can be shown")).to_be_visible()
 
 
+def test_remembered_regimes_are_a_band_and_a_list_with_names(page, fake):
+    def remembered(id_, name=None):
+        predictive = {"mean": [10.0 + 4 * (id_ == 2)], "variance": [[0.25]], "quantiles": {}}
+        about = {"id": id_, "name": name, "probability": 0.9, "seen": 2, "last_seen": 39}
+        return about | {"predictive": predictive}
+
+    path = "/v1/streams/pump"
+    summary = copy.deepcopy(fake.answers[f"GET {path}"])
+    summary["settings"]["regimes"] = 4
+    summary["regime"] = {"id": 2, "name": None, "probability": 0.97, "seen": 1, "last_seen": 39}
+    fake.answers[f"GET {path}"] = summary
+    history = copy.deepcopy(fake.answers[f"GET {path}/history"])
+    for row in history["observations"][10:]:
+        id_ = 1 + (row["seq"] >= 40)
+        row["regime"] = {"id": id_, "name": None, "probability": 0.9, "seen": 1, "last_seen": 9}
+    fake.answers[f"GET {path}/history"] = history
+    fake.answers[f"GET {path}/regimes"] = {"regimes": [remembered(1), remembered(2)]}
+    fake.answers[f"PUT {path}/regimes/2"] = lambda _, body: remembered(2, body["name"])
+    page.goto(f"{fake.url}/#/streams/pump")
+    drawn(page)
+
+    def band():
+        return [
+            (each["x0"] + 0.5, each["x1"] - 0.5)
+            for each in figure(page)["shapes"]
+            if each.get("name") == "regime"
+        ]
+
+    assert band() == [(10, 39), (40, 59)]
+    fold = fold_of(page, "Remembered regimes")
+    expect(fold.locator("summary")).to_contain_text("now regime 2, with 97")
+    fold.locator("summary").click()
+    expect(fold.get_by_role("row")).to_have_count(3)
+    expect(fold.get_by_role("row").last).to_contain_text("14")
+    fold.get_by_label("Name of regime 2", exact=True).fill("night shift")
+    fold.get_by_role("button", name="Save the name of regime 2").click()
+    expect(fold).to_contain_text("Saved: night shift.")
+    assert fake.asked("PUT", f"{path}/regimes/2")[-1][1] == {"name": "night shift"}
+    seen(page, f"JSON.stringify(document.querySelector('{VALUES}').layout).includes('night shift')")
+    page.goto(f"{fake.url}/#/streams/bits")
+    drawn(page)
+    expect(fold_of(page, "Remembered regimes")).to_be_hidden()
+
+
 def test_every_kind_of_stream_is_drawn(page, fake):
     for name, (settings, posted) in observations().items():
         page.goto(f"{fake.url}/#/streams/{name}")
