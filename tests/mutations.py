@@ -230,8 +230,8 @@ MUTATIONS = [
     Mutation(
         "append: a repeated batch is appended again",
         "service/store/scripts/append.lua",
-        "elseif tonumber(last) == number then\n    return {entry, waiting}",
-        "elseif tonumber(last) == number + 1 then\n    return {entry, waiting}",
+        "elseif tonumber(last) == number then",
+        "elseif tonumber(last) == number + 1 then",
         "tests/service/store",
     ),
     Mutation(

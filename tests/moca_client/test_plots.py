@@ -34,8 +34,19 @@ def row(seq, dimensions=1, warming_up=False, classes=0):
     belief = BeliefColumns([since, max(since - 2, 0)], [0.9, 0.1])
     summary = RunLengthSummary(since, float(since), hypotheses=2, pruned_mass=0.0, belief=belief)
     changed, evidence = (0.95, 3e4) if 32 <= seq < 42 else (0.02, 0.5)
-    scores = (-1.0, changed, evidence, 0.01, 0.05, 0.3)
-    return Answer("s", seq, "gaussian", predictive, *scores, summary)
+    return Answer(
+        "s",
+        seq,
+        "gaussian",
+        predictive,
+        changed_probability=changed,
+        evidence=evidence,
+        anomaly=0.3,
+        log_score=-1.0,
+        changepoint_probability=0.01,
+        recent_change_probability=0.05,
+        run_length=summary,
+    )
 
 
 def replayed_of(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):

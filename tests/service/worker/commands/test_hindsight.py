@@ -91,7 +91,7 @@ def test_the_stream_is_untouched(bench):
     def state():
         loaded = bench.worker.engine.streams[bench.partition("a"), "a"]
         leaves = tree_leaves(loaded.slab.state(loaded.row))
-        return bench.stored("a"), [each.tolist() for each in leaves]
+        return bench.stored("a"), [None if each is None else each.tolist() for each in leaves]
 
     y = labels(140)
     for name in ("a", "b"):
