@@ -59,7 +59,7 @@ def recount(client, prefix):
         page = ask(client, "GET", f"{name}/changepoints", params={"state": STATES})
         for event in page["events"]:
             kept = {name: value for name, value in event.items() if name not in NOT_LISTED}
-            if event["state"] != "withdrawn":
+            if event["state"] == "confirmed":  # suspicions are not looked at
                 sent = records[event["start"]]["time"]
                 assert event["start_arrived"] == (sent is None)
                 if sent is None:
