@@ -168,9 +168,7 @@ class ModelForm(Form):
 class RegimeForm(Form):
     """The name of a remembered regime."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"name": "night shift"}, {"name": None}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "night shift"}]})
 
     name: Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME)] | None = Field(
         description="what people call it; null: it has no name"
