@@ -33,7 +33,13 @@ def prepare(client):
     rng = random.Random(6)
     levels = {"model": "gaussian", "location": 10, "scale": 0.5, "regimes": 4}
     calling.ask(client, "PUT", "mill", 201, json=levels)
-    seen = [{"y": 10 - 3 * (i // 30 % 2) + rng.gauss(0, 0.5)} for i in range(130)]
+    seen = [  # long before what others are about: no incident with them
+        {
+            "y": 10 - 3 * (i // 30 % 2) + rng.gauss(0, 0.5),
+            "time": f"2024-04-{1 + i // 24:02}T{i % 24:02}:00:00Z",
+        }
+        for i in range(130)
+    ]
     calling.ask(client, "POST", "mill/observations", json=seen)
     rng = random.Random(5)
     for stream, settings in (
