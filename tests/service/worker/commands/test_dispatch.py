@@ -23,9 +23,11 @@ from service.wire import (
     Import,
     Ingest,
     Move,
+    NameRegime,
     Observation,
     Observe,
     Predict,
+    Regimes,
     RunLength,
     SegmentHistory,
     SetBelief,
@@ -51,6 +53,8 @@ EXAMPLES = {
     "set_belief": lambda s: SetBelief(s, [(2, 0.25), (9, 0.75)], 0.4),
     "verdict": lambda s: EventFeedback(s, True, start=12),
     "exclude": lambda s: Exclude(s, start=12, end=20),
+    "regimes": lambda s: Regimes(s),
+    "name_regime": lambda s: NameRegime(s, 1, "night shift"),
     "what_if": lambda s: WhatIf(s, {"hazard": 0.2}, series=True, beliefs=3),
     "segment_history": lambda s: SegmentHistory(s),
     "move": lambda s: Move(s, "averaged"),
@@ -67,8 +71,10 @@ def fill(bench, *tags, now_ms=None):
     """Stream `a`, with a change, and what these commands need: `b`, to become `a`, or `inputs`."""
     bench.now_ms = now_ms or bench.now_ms
     rng = random.Random(4)
+    named = {"regimes", "name_regime"} & set(tags)
+    settings = {**KNOWN, "regimes": 2} if named else KNOWN
     for stream in "ab" if "import" in tags else "a":
-        bench.ask(Configure(stream, KNOWN), status=201)
+        bench.ask(Configure(stream, settings), status=201)
         bench.observe(stream, [rng.gauss(5.0 * (i >= 12), 1.0) for i in range(26)])
     if "import" in tags:
         bench.put("a", bench.export("b"), status=409)  # leaves it staged where `a` is
