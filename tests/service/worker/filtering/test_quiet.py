@@ -212,9 +212,7 @@ def test_so_are_they_among_commands_of_all_kinds(make_bench, monkeypatch, seed):
             answers += [(outcome.status, outcome.body) for outcome in bench.send(*entry)]
             if at % 8 == 7:
                 bench.crash()
-        raised = [entry.raised for entry in bench.feed()]
-        feeds = [[event for event in raised if event.stream == name] for name in STREAMS]
-        return answers, [bench.stored(name) for name in STREAMS], feeds
+        return answers, stored(bench)
 
     by_columns = outcomes(0)
     monkeypatch.setattr(quiet, "rest_of", lambda stream: None)
