@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.docs.pages import ADDRESS, Reader, blocks, play
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = [DOCS / "tutorials" / "metric.md", DOCS / "examples.md"]
+PAGES = [*(DOCS / "tutorials" / f"{name}.md" for name in ("metric", "pump")), DOCS / "examples.md"]
 
 
 @pytest.mark.slow
