@@ -85,7 +85,7 @@ def local_time(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ValueError(f"expected a time that there is, got {text!r}: {error}") from None
+        raise ValueError(f"expected an existing date and time, got {text!r}: {error}") from None
     if time.year not in YEARS:
         raise ValueError(f"expected a year from {YEARS.start} to {YEARS.stop - 1}, got {text!r}")
     return time

@@ -68,7 +68,7 @@ def fix_partitions(client: redis.Redis, partitions: int) -> None:
     """
     stored = stored_partitions(client)  # read first: a store that is full takes no write
     if stored is None:
-        # At once: one field without the other is damage to whoever reads it.
+        # At once: a reader takes one field without the other for damage.
         with client.pipeline(transaction=True) as pipe:
             for field in PARTITIONS:
                 pipe.hsetnx(keys.CONFIG, field, str(partitions))

@@ -2,7 +2,7 @@
 
 An API and two workers run as processes of their own on a store. A hook in the store's connections
 counts what a process sends, and kills it before or right after the n-th sending, so that no place
-is named by hand. While it counts, one story is told to the service: observations of all forms,
+is named by hand. While it counts, one sequence of requests is sent: observations of all forms,
 settings, verdicts, beliefs, moves, snapshots, deletions, with streams that are written out and
 loaded again; or a backup is taken, or restored. Killed processes are started again, and the story's
 requests repeated, with their keys, until they are answered. Then every stream has to be what the

@@ -20,7 +20,8 @@ end
 
 -- operation: type its key must have; false: any
 local TYPES = {
-  HSET = 'hash', HDEL = 'hash', RPUSH = 'list', LTRIM = 'list', ZADD = 'zset', ZREM = 'zset', FEED = 'stream', ANSWER = 'stream',
+  HSET = 'hash', HDEL = 'hash', RPUSH = 'list', LTRIM = 'list', ZADD = 'zset', ZREM = 'zset',
+  FEED = 'stream', ANSWER = 'stream',
   DEL = false, UNLINK = false,
 }
 

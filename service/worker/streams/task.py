@@ -366,7 +366,7 @@ def _commands(partition: int, entry: Entry, applied: int) -> list[LogItem]:
             offset = Offset(entry.id, DONE if i == len(sums.commands) - 1 else end - 1)
             task = _task(partition, sums.incarnation, entry.id, base, body, command)
             if task is None:
-                # Of the rows that are applied nobody knows the observations: one for each.
+                # How many observations the applied rows had is lost: one is assumed for each.
                 lost = Lost(sums.incarnation, command.number, command.units - first, command.rows)
                 items.append(LogItem(None, offset, body, lost))
             elif first and isinstance(task, RowsTask):

@@ -472,7 +472,7 @@ def check(world: World) -> None:
 
 
 def check_answers(world: World) -> None:
-    """Raise Broken where a client is told what is not so."""
+    """Raise Broken where a client gets a wrong answer."""
     at_rest = world.at_rest()
     for command, (posts, refusals) in enumerate(zip(world.posts, world.refusals, strict=True)):
         if posts == refusals and any(command in entry.commands for entry in world.history):

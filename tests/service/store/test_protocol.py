@@ -69,7 +69,7 @@ def test_every_interleaving_keeps_the_promises(case):
 def test_a_planted_defect_is_found(defect, promise):
     with pytest.raises(Broken, match=promise) as found:
         explore(start(2, 1, planted=defect))
-    assert "sends" in str(found.value)  # the steps to it are told
+    assert "sends" in str(found.value)  # the message has the steps that lead there
 
 
 @pytest.mark.slow

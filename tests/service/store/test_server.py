@@ -67,7 +67,7 @@ def test_servers_before_redis_7_are_refused():
 def test_a_process_that_ends_while_it_fixes_the_number_leaves_a_store_for_others(
     redis_client, redis_url, monkeypatch, sent
 ):
-    """Wherever it ends; and whoever looks meanwhile sees no number, or all of it."""
+    """At whatever call it ends; a reader meanwhile sees no number, or both fields."""
     left = itertools.count(-sent + 1)
     kind = redis.connection.AbstractConnection
     send = kind.send_packed_command

@@ -201,7 +201,7 @@ def test_a_poisonous_row_is_set_aside_alone(make_bench, monkeypatch):
     aside = [wire.decode_envelope(blob).command for blob in bench.quarantine("s0").values()]
     assert [(each.stream, each.key) for each in aside] == [(turn[i].stream, "k") for i in failed]
     assert all(each.observations == [Observation(y=POISON)] for each in aside)
-    # A repeat is answered from what is kept, by each row for itself.
+    # Each row of a repeat is answered from its own idempotency record.
     again = bench.send_rows(*turn)
     assert [outcome.status for outcome in again] == [outcome.status for outcome in outcomes]
     assert all(json.loads(again[i].body[0])["duplicate"] for i in range(12) if i not in failed)
