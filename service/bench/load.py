@@ -11,15 +11,14 @@ import asyncio
 import sys
 import time
 from array import array
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
+import uvloop
 from msgspec import Struct
-
-T = TypeVar("T")
 
 
 class LoadJob(Struct):
@@ -48,11 +47,6 @@ class LoadReport(Struct):
     def rate(self) -> float:
         """Requests answered with success per second."""
         return (self.requests - sum(self.errors.values())) / self.seconds
-
-    @property
-    def generator_us(self) -> float:
-        """CPU time of the generator per request, microseconds."""
-        return 1e6 * self.cpu_s / max(self.requests, 1)
 
 
 class LoadTally:
@@ -196,19 +190,10 @@ def quantiles(latency_s: Sequence[float]) -> dict[str, float]:
     return {name: 1e3 * ranked[round(place * last)] for name, place in places.items()}
 
 
-def run_fast(main: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop where there is one."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    return uvloop.run(main)
-
-
 def main() -> None:
     """Read a job, run it, print the report."""
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=LoadJob)
-    sys.stdout.buffer.write(msgspec.json.encode(run_fast(run(job))))
+    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(run(job))))
 
 
 if __name__ == "__main__":

@@ -9,21 +9,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 
+from service.bench.report import BenchError
+
 START_S = 60.0
 STOP_S = 60.0  # many streams are handed over
 STORES = ("valkey-server", "redis-server")
 PROC = Path("/proc")  # without it, CPU time is not reported
-
-
-class BenchError(RuntimeError):
-    """A measurement that could not be made; the message says why."""
 
 
 class BenchServer(NamedTuple):
@@ -33,7 +31,7 @@ class BenchServer(NamedTuple):
     pid: int | None
 
 
-def free_port() -> int:
+def _free_port() -> int:
     """Return a TCP port of the loopback interface that is free now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -43,27 +41,20 @@ def free_port() -> int:
 @contextmanager
 def echo_server() -> Iterator[BenchServer]:
     """Run the bare echo endpoint."""
-    port = free_port()
+    port = _free_port()
     start = [sys.executable, "-c", "from service.bench.echo import main; main()", str(port)]
     with _running("the echo", start, port, "/openapi.json") as server:
         yield server
 
 
 @contextmanager
-def moca_server(workers: int = 1, arguments: Sequence[str] = ()) -> Iterator[BenchServer]:
+def moca_server(workers: int) -> Iterator[BenchServer]:
     """Run `moca serve` with its embedded store in a folder that is removed afterwards."""
-    port = free_port()
+    port = _free_port()
     with tempfile.TemporaryDirectory(prefix="moca-bench-") as folder:
         command = [sys.executable, "-c", "from service.commands.main import main; main()", "serve"]
-        command += [
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--data-dir",
-            str(Path(folder) / "data"),
-        ]
-        command += ["--workers", str(workers), *arguments]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--workers", str(workers)]
+        command += ["--data-dir", str(Path(folder) / "data")]
         with _running("moca serve", command, port, "/readyz") as server:
             yield server
 

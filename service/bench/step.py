@@ -1,82 +1,33 @@
-"""`moca bench step`: processor time of one filter step, by model, batch, way and time of life.
-
-Everything is measured in rounds, one after the other in each, so that a machine that slows down
-slows all: ratios are those of one round. Times are of the thread, for one stream.
-"""
+"""`moca bench step`: processor time of one filter step, by model, batch and time of life."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Sequence
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from service.bench.processes import BenchError
-from service.bench.results import Interval, interval, table
+from model_core import compiled, quantiles
+from model_core import filter as filtering
+from model_core.stream.events import Watch
+from model_core.stream_settings import DEFAULTS
+from model_core.table import Layout, Rows
+from model_core.upm.builtin import BUILTIN
+from service.bench.report import BenchError, Rounds, show
 
-if TYPE_CHECKING:
-    from service.bench.peers import PeerStreams
-    from service.bench.subjects import Subject
-
+Floats = NDArray[np.float64]
+REGIME = 250  # observations between shifts of the made-up series
 LIFE_STREAMS = 16  # in whose batch early and late steps are compared
 SAMPLE_US = 4000.0  # a measurement is to take at least as long
 MOST_STEPS = 50  # of a measurement
-COMPARED = ("gaussian", "averaged")  # with other packages
-SUMMARY = {False: "", True: " + summary"}
-
-
-@dataclass
-class StepTime:
-    """Times of a step of one stream, in microseconds, one for each round."""
-
-    name: str
-    by: str  # eager, compiled, or the package's description
-    streams: int
-    max_hypotheses: int | None
-    summary: bool
-    us: list[float] = field(default_factory=list)
-
-    def interval(self) -> Interval:
-        """Over the rounds."""
-        return interval(self.us)
-
-
-@dataclass
-class Ratio:
-    """How often one time is contained in another: `of` over `over`, one for each round."""
-
-    of: str
-    over: str
-    streams: int
-    ratios: list[float]
-
-    def interval(self) -> Interval:
-        """Over the rounds."""
-        return interval(self.ratios)
-
-
-@dataclass
-class StepBench:
-    """Result of `bench_step`."""
-
-    early: int
-    late: int
-    rounds: int
-    steps: list[StepTime] = field(default_factory=list)
-    lives: list[Ratio] = field(default_factory=list)  # a late step over an early one
-    peers: list[Ratio] = field(default_factory=list)  # another package's step over ours
-    missing: list[str] = field(default_factory=list)  # packages that are not installed
-
-    def summary(self) -> dict[str, object]:
-        """All times and ratios, with their intervals."""
-        values = asdict(self)
-        for name in ("steps", "lives", "peers"):
-            for entry, own in zip(values[name], getattr(self, name), strict=True):
-                entry.update(own.interval()._asdict())
-        return values
+WALKED = 100  # steps at a time
+RECENT_RUN_LENGTHS = 5
+LEVELS = quantiles.with_normal((0.05, 0.5, 0.95))  # of an answer
+ANSWERED = {False: "", True: ", with mean, variance and quantiles"}
 
 
 def bench_step(
@@ -88,146 +39,126 @@ def bench_step(
     late: int = 20_000,
     rounds: int = 11,
     console: Console | None = None,
-) -> StepBench:
-    """Measure the steps of models, and those of other packages beside them; print and return.
+) -> dict[str, Rounds]:
+    """Measure the compiled steps of models, in microseconds of a thread for a stream; print them.
 
-    models: all if None. batches: streams that are stepped at once, on one CPU thread as in a
-    worker.
+    models: all built-in ones if None. batches: streams that are stepped at once, as in a worker.
+    early, late: observations before the steps. Returns measures by model.
     """
-    import torch
-
-    from service.bench import peers, subjects
-
-    chosen = list(models or subjects.MODELS)
-    for name in chosen:
-        subjects.model_of(name)
-    if not (0 < early < late and rounds > 0 and max_hypotheses > 0):
-        raise BenchError("expected 0 < early < late, and positive rounds and hypotheses")
-    if not batches or min(batches) < 1:
-        raise BenchError(f"expected batches of at least one stream, got {list(batches)}")
+    chosen = list(models or BUILTIN)
+    if unknown := [name for name in chosen if name not in BUILTIN]:
+        raise BenchError(f"expected models of {', '.join(BUILTIN)}, got {', '.join(unknown)}")
+    if not (0 < early < late and min(rounds, max_hypotheses, *batches) > 0):
+        raise BenchError("expected 0 < early < late, and positive rounds, hypotheses and batches")
     console = console or Console()
-    result = StepBench(early, late, rounds)
-    peer_kinds, result.missing = peers.installed()
-    torch.set_num_threads(1)
-    with torch.inference_mode():
-        for name in track(chosen, "models", console=console, transient=True):
-            for batch in sorted({_batch(name, size) for size in batches}):
-                others = peer_kinds if name in COMPARED else []
-                rivals = [peers.PeerStreams(peer, module, batch) for peer, module in others]
-                _measure(result, _subjects(name, batch, max_hypotheses, bool(rivals)), rivals)
-            _compare_life(result, name, max_hypotheses)
-    report(result, console)
-    return result
+    results = {}
+    for name in track(chosen, "models", console=console, transient=True):
+        young = {
+            size: BenchStreams(name, size, max_hypotheses) for size in (*batches, LIFE_STREAMS)
+        }
+        old = BenchStreams(name, LIFE_STREAMS, max_hypotheses)
+        for streams in young.values():
+            streams.walk(early)
+        old.walk(late)
+        results[name] = _measure(batches, young, old, rounds)
+    for name, measures in results.items():
+        show(f"{name}: us of a thread for a step of one stream", measures, console)
+    return results
 
 
-def _batch(name: str, streams: int) -> int:
-    from service.bench.subjects import ALPACA, ALPACA_STREAMS
-
-    return min(streams, ALPACA_STREAMS) if name == ALPACA else streams
-
-
-def _subjects(name: str, streams: int, max_hypotheses: int, compared: bool) -> list[Subject]:
-    """Streams of a model; again with as many hypotheses as other packages have."""
-    from service.bench.peers import RUN_LENGTHS
-    from service.bench.subjects import Subject
-
-    sizes = [max_hypotheses]
-    if compared and name == "gaussian" and max_hypotheses != RUN_LENGTHS:
-        sizes.append(RUN_LENGTHS)
-    return [Subject(name, streams, size) for size in sizes]
-
-
-def _measure(result: StepBench, ours: list[Subject], rivals: list[PeerStreams]) -> None:
-    """Steps from t = `early` on, in all ways, and the ratios of other packages' to ours."""
-    timed: list[tuple[StepTime, Callable[[int], float]]] = []
-    for subject in ours:
-        subject.walk(result.early)
-        timed += [
-            (_entry(subject, way, summary), _timer(subject, way, summary))
-            for way in subject.ways
-            for summary in SUMMARY
-        ]
-    for rival in rivals:
-        rival.walk(result.early)
-        peer = rival.peer
-        entry = StepTime(peer.name, peer.description, rival.streams, None, False)
-        timed.append((entry, rival.time_us))
-    _run(result.rounds, timed)
-    result.steps += [entry for entry, _ in timed]
-    first = len(timed) - len(rivals)
-    alike = [
-        entry
-        for (entry, _), rival in zip(timed[first:], rivals, strict=True)
-        if rival.peer.posterior
-    ]
-    for entry, _ in timed[:first]:
-        if entry.by == "compiled":
-            result.peers += [_over(other, entry) for other in alike]
-
-
-def _entry(subject: Subject, way: str, summary: bool) -> StepTime:
-    return StepTime(subject.name, way, subject.streams, subject.max_hypotheses, summary)
-
-
-def _timer(subject: Subject, way: str, summary: bool) -> Callable[[int], float]:
-    return lambda steps: subject.time_us(way, summary, steps)
-
-
-def _over(other: StepTime, own: StepTime) -> Ratio:
-    ours = f"{own.name}, {own.max_hypotheses} hypotheses{SUMMARY[own.summary]}"
-    ratios = [theirs / mine for theirs, mine in zip(other.us, own.us, strict=True)]
-    return Ratio(f"{other.name}, {other.by}", ours, own.streams, ratios)
-
-
-def _run(rounds: int, timed: Sequence[tuple[StepTime, Callable[[int], float]]]) -> None:
-    """Measure each once a round, in turn; what is quick by several steps."""
-    first = [max(timer(1) * entry.streams, 1.0) for entry, timer in timed]
-    steps = [max(1, min(MOST_STEPS, round(SAMPLE_US / us))) for us in first]
+def _measure(
+    batches: Sequence[int], young: dict[int, BenchStreams], old: BenchStreams, rounds: int
+) -> Rounds:
+    measures: Rounds = {}
+    over = f"step {old.at:,} over step {young[LIFE_STREAMS].at:,}, {LIFE_STREAMS} streams"
     for _ in range(rounds):
-        for (entry, timer), count in zip(timed, steps, strict=True):
-            entry.us.append(timer(count))
+        for size in batches:
+            for answered, title in ANSWERED.items():
+                us = young[size].time_us(answered)
+                measures.setdefault(f"{size} streams at once{title}: us", []).append(us)
+        ratio = old.time_us(True) / young[LIFE_STREAMS].time_us(True)
+        measures.setdefault(over, []).append(ratio)
+    return measures
 
 
-def _compare_life(result: StepBench, name: str, max_hypotheses: int) -> None:
-    """Late steps over early ones: memory is bounded, so that both cost the same."""
-    from service.bench.subjects import Subject
+class BenchStreams:
+    """A batch of streams of one model, at one time of their lives."""
 
-    young, old = (Subject(name, LIFE_STREAMS, max_hypotheses) for _ in range(2))
-    young.walk(result.early)
-    old.walk(result.late)
-    for way in young.ways:
-        timed = [
-            (_entry(subject, way, True), _timer(subject, way, True)) for subject in (young, old)
-        ]
-        _run(result.rounds, timed)
-        (early, _), (late, _) = timed
-        ratios = [b / a for a, b in zip(early.us, late.us, strict=True)]
-        over = f"{name}, {way}, t = {result.early:,}"
-        result.lives.append(Ratio(f"t = {result.late:,}", over, LIFE_STREAMS, ratios))
+    def __init__(self, name: str, streams: int, max_hypotheses: int) -> None:
+        entry = BUILTIN[name]
+        model = entry.build(entry.example)
+        kernel = compiled.kernel_of(model)
+        if kernel is None:
+            raise BenchError(f"{name}: expected a compiled model")
+        self.at = 0
+        self._model = model
+        self._kernel = kernel
+        self._streams = streams
+        ones = torch.ones(streams, model.scaled, dtype=torch.float64)
+        location = {"count": 3.0, "binary": 0.5, "positive": 3.0}.get(model.label, 0.0)
+        prior = filtering.make_prior(model, location * ones, ones)
+        layout = Layout(model, max_hypotheses)
+        lines, heads = layout.packed(filtering.init(prior, max_hypotheses), prior)
+        self._rows = Rows(layout.slots, lines.numpy(), heads.numpy())
+        self._hazards = np.tile(np.atleast_1d(model.hazard), (streams, 1))
+        self._steps = 0
 
+    def walk(self, to: int) -> None:
+        """Step through the series up to a time."""
+        while self.at < to:
+            count = min(WALKED, to - self.at)
+            self._step_s(count, answered=False)
+            self.at += count
 
-def report(result: StepBench, console: Console) -> None:
-    """Print tables of the times and of the ratios."""
-    console.print(_times(result.steps))
-    titles = "Late over early", "Other packages over compiled steps"
-    for title, ratios in zip(titles, (result.lives, result.peers), strict=True):
-        if ratios:
-            shown = table(title, "time of", "over", "streams", "ratio")
-            for ratio in ratios:
-                shown.add_row(ratio.of, ratio.over, str(ratio.streams), str(ratio.interval()))
-            console.print(shown)
-    for name in result.missing:
-        console.print(f"{name}: not installed", highlight=False)
+    def time_us(self, answered: bool) -> float:
+        """Thread CPU time of a step of one stream; the streams stay where they are.
 
+        answered: with what an answer has of a predictive distribution.
+        """
+        kept = self._rows
+        if not self._steps:
+            one_us = max(1e6 * self._step_s(1, answered), 1.0)
+            self._steps = max(1, min(MOST_STEPS, round(SAMPLE_US / one_us)))
+            self._rows = kept
+        try:
+            return 1e6 * self._step_s(self._steps, answered) / self._steps / self._streams
+        finally:
+            self._rows = kept
 
-def _times(steps: list[StepTime]) -> Table:
-    title = "µs of a thread for a step of one stream: median (10 % - 90 %) over the rounds"
-    shown = table(title, "model", "hypotheses", "streams", "by", "step", "with summary")
-    rows: dict[tuple[str, ...], dict[bool, str]] = {}
-    for step in steps:
-        size = "" if step.max_hypotheses is None else str(step.max_hypotheses)
-        key = (step.name, size, str(step.streams), step.by)
-        rows.setdefault(key, {})[step.summary] = str(step.interval())
-    for names, cells in rows.items():
-        shown.add_row(*names, cells.get(False, ""), cells.get(True, ""))
-    return shown
+    def _step_s(self, count: int, answered: bool) -> float:
+        """Step on a copy of the state; returns the seconds of the steps alone."""
+        inputs = [self._inputs(self.at + i) for i in range(count)]
+        rows = Rows(self._rows.slots, self._rows.lines.copy(), self._rows.heads.copy())
+        every = np.arange(self._streams)
+        began = time.thread_time()
+        for row in inputs:
+            self._kernel.advance(
+                rows, every, row, self._hazards, RECENT_RUN_LENGTHS, LEVELS, answered
+            )
+        took_s = time.thread_time() - began
+        self._rows = rows
+        return took_s
+
+    def _inputs(self, t: int) -> Floats:
+        """Settings, labels and inputs of one observation of each stream."""
+        watch = Watch(threshold=DEFAULTS.threshold)
+        settings = [1.0, 1.0, float("nan"), self._model.outlier_rate, *watch]
+        draw = np.random.default_rng((3, t))
+        x = draw.normal(size=(self._streams, self._model.x_dim))
+        return np.concatenate((np.tile(settings, (self._streams, 1)), self._labels(t), x), 1)
+
+    def _labels(self, t: int) -> Floats:
+        """Labels of a series with a shift every `REGIME` observations."""
+        size = (self._streams, self._model.y_dim)
+        level = np.random.default_rng((1, t // REGIME)).random(size)
+        draw = np.random.default_rng((2, t))
+        match self._model.label:
+            case "count":
+                return draw.poisson(1 + 5 * level).astype(np.float64)
+            case "binary":
+                return (draw.random(level.shape) < level).astype(np.float64)
+            case "class":
+                return (level + draw.random(level.shape)).round()
+            case "positive":
+                return draw.exponential(1 + 5 * level)
+        return 6 * level + draw.normal(size=level.shape)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -151,56 +150,17 @@ def replay(
         fail(str(error), 1)
 
 
-Models = Annotated[
-    str | None,
+JsonFile = Annotated[
+    Path | None,
     typer.Option(
-        "--model", help="Models, comma-separated: built-in ones, alpaca.", show_default="all"
+        "--json",
+        help="File for all values, with the machine, versions and date, as JSON.",
+        show_default=False,
     ),
 ]
-Hypotheses = Annotated[int, typer.Option(min=2, help="Hypotheses per stream.")]
-JSON_FILE = inspect.Parameter(
-    "json_file",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            help="File for all values, with the machine, versions and date, as JSON.",
-        ),
-    ],
-)
-
-
-def measurement(measure: Callable[..., Any]) -> Callable[..., None]:
-    """Give a measurement the option `--json`: what it returns is written in one envelope."""
-    own = inspect.signature(measure, eval_str=True).parameters.values()
-
-    @functools.wraps(measure)
-    def run(**values: Any) -> None:
-        from moca_client import ClientError
-        from service.bench import BenchError
-        from service.bench.results import write_json
-
-        file = values.pop(JSON_FILE.name)
-        try:
-            results = measure(**values)
-            if file is not None:
-                write_json(file, results)
-        except (BenchError, ClientError, OSError) as error:
-            fail(str(error), 1)
-
-    parameters = [
-        *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
-        JSON_FILE,
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
 
 
 @bench.command("serve")
-@measurement
 def bench_serve(
     url: Annotated[
         str | None,
@@ -221,7 +181,7 @@ def bench_serve(
         str | None,
         typer.Option(
             help="Models, comma-separated, or all built-in ones: all.",
-            show_default="gaussian, or the default of a running service",
+            show_default="the service's default",
         ),
     ] = None,
     lists: Annotated[
@@ -231,59 +191,60 @@ def bench_serve(
     replay: Annotated[
         int, typer.Option(min=0, help="Rows of a replay in each round; 0: no replay.")
     ] = 20_000,
-) -> object:
+    json_file: JsonFile = None,
+) -> None:
     """Measure throughput, latency and CPU, relative to a bare FastAPI echo endpoint.
 
     Single observations, lists and replays, once kernels are compiled.
     """
-    from service.bench import bench_serve as run
+    from moca_client import ClientError
+    from service.bench.report import BenchError, write_json
+    from service.bench.serve import ServePlan
+    from service.bench.serve import bench_serve as run
 
-    results = run(
-        url=url,
-        seconds=seconds,
-        connections=connections,
-        streams=streams,
-        rounds=rounds,
-        workers=workers,
-        models=_names(model),
-        lists=lists,
-        replay=replay,
-    )
-    return [result.summary() for result in results]
+    plan = ServePlan(seconds, connections, streams, rounds, lists, replay)
+    try:
+        results = run(plan, _names(model), url, workers)
+        if json_file is not None:
+            write_json(json_file, results)
+    except (BenchError, ClientError, OSError) as error:
+        fail(str(error), 1)
 
 
 @bench.command("step")
-@measurement
 def bench_step(
-    models: Models = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Built-in models, comma-separated.", show_default="all"),
+    ] = None,
     streams: Annotated[str, typer.Option(help="Streams per batch, comma-separated.")] = "1,16,256",
-    max_hypotheses: Hypotheses = 50,
+    max_hypotheses: Annotated[int, typer.Option(min=2, help="Hypotheses per stream.")] = 50,
     early: Annotated[int, typer.Option(min=1, help="Early step number.")] = 500,
     late: Annotated[int, typer.Option(min=2, help="Late step number.")] = 20_000,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each, in turn.")] = 11,
-) -> object:
-    """Measure the processor time of a filter step: by torch, compiled, early and late.
+    json_file: JsonFile = None,
+) -> None:
+    """Measure the processor time of a filter step, early and late."""
+    from service.bench.report import BenchError, write_json
+    from service.bench.step import bench_step as run
 
-    Beside it those of fast-bocpd, changepoint and river, where they are installed.
-    """
-    from service.bench import bench_step as run
-
-    result = run(
-        models=_names(models),
-        batches=_sizes(streams),
-        max_hypotheses=max_hypotheses,
-        early=early,
-        late=late,
-        rounds=rounds,
-    )
-    return result.summary()
-
-
-def _sizes(text: str) -> list[int]:
     try:
-        return [int(word) for word in text.split(",")]
+        batches = [int(word) for word in streams.split(",")]
     except ValueError:
-        fail(f"--streams: expected comma-separated integers such as 1,16,256, got {text!r}", 2)
+        fail(f"--streams: expected comma-separated integers such as 1,16,256, got {streams!r}")
+    try:
+        results = run(
+            models=_names(model),
+            batches=batches,
+            max_hypotheses=max_hypotheses,
+            early=early,
+            late=late,
+            rounds=rounds,
+        )
+        if json_file is not None:
+            write_json(json_file, results)
+    except (BenchError, OSError) as error:
+        fail(str(error), 1)
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -6,30 +6,46 @@ import json
 import pytest
 from rich.console import Console
 
-from service.bench import BenchError, bench_serve, bench_step
 from service.bench import serve as serving
+from service.bench.report import BenchError, write_json
+from service.bench.serve import ServePlan, bench_serve
+from service.bench.step import bench_step
 
-pytestmark = pytest.mark.slow
 
-
-def test_requests_are_measured_beside_an_echo(monkeypatch):
+@pytest.mark.slow
+def test_requests_are_measured_beside_an_echo(monkeypatch, tmp_path):
     monkeypatch.setattr(serving, "WARM_S", 0.1)
     console = Console(file=io.StringIO(), width=100)
-    (result,) = bench_serve(seconds=0.3, connections=2, streams=4, rounds=2, console=console)
-    assert result.service.errors() == {}
-    assert len(result.service.reports) == len(result.echo.reports) == len(result.ratios()) == 2
-    summary = json.loads(json.dumps(result.summary()))
-    assert summary["service"]["per_s"]["rounds"] == [each.rate for each in result.service.reports]
-    assert summary["ratio"]["median"] == pytest.approx(result.ratio())
+    plan = ServePlan(seconds=2, connections=2, streams=4, rounds=2, lists=10, replay=100)
+    results = bench_serve(plan, ["gaussian", "multivariate"], console=console)
+    assert list(results) == ["gaussian", "multivariate"]
+    for measures in results.values():
+        assert measures["single observations: failures"] == [0, 0]
+        assert {len(rounds) for name, rounds in measures.items() if "CPU" not in name} == {2}
+        cpu_us = [measures[f"single observations: CPU us, {part}"] for part in ("api", "worker")]
+        assert all(sum(rounds) > 0 for rounds in cpu_us)  # a round is a few ticks of the clock
+        assert "lists of 10 of as many streams: per s of the worker's CPU" in measures
+        for single, bare, ratio in zip(
+            measures["single observations: per s"],
+            measures["echo: per s"],
+            measures["single observations: per s, over the echo's"],
+            strict=True,
+        ):
+            assert ratio == pytest.approx(single / bare)
+    write_json(tmp_path / "serve.json", results)
+    assert json.loads((tmp_path / "serve.json").read_text())["results"] == results
 
 
 def test_steps_are_measured():
     console = Console(file=io.StringIO(), width=100)
     small = {"batches": [1, 3], "max_hypotheses": 8, "early": 10, "late": 20, "rounds": 2}
-    result = bench_step(models=["gaussian"], console=console, **small)
-    assert result.steps
-    assert all(len(each.us) == 2 and min(each.us) > 0 for each in result.steps)
-    summary = json.loads(json.dumps(result.summary()))
-    assert summary["steps"][0]["median"] == result.steps[0].interval().median
-    with pytest.raises(BenchError, match="expected"):
+    results = bench_step(models=["gaussian", "poisson"], console=console, **small)
+    assert list(results) == ["gaussian", "poisson"]
+    for measures in results.values():
+        assert len(measures) == 2 * len(small["batches"]) + 1
+        assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in measures.values())
+    assert "3 streams at once" in console.file.getvalue()
+    with pytest.raises(BenchError, match="expected models of"):
         bench_step(models=["none"], console=console, **small)
+    with pytest.raises(BenchError, match="expected 0 < early < late"):
+        bench_step(models=["gaussian"], console=console, **small | {"late": 5})
