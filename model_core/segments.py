@@ -2,9 +2,9 @@
 
 `label[s, t] = log p(y_t | x_t, observations s..t-1)` for all starts `s <= t`, and, of a generative
 model, `input[s, t]`, the same of `x_t` alone: computed once per sequence, in blocks. The loss is a
-forward recursion over its columns; baselines are selections of its entries; retrospective
-segmentation reads it too. Everything is differentiable, in log space, and agrees with the filter
-where that prunes nothing.
+forward recursion over its columns; baselines are selections of its entries. Everything is
+differentiable, in log space, and agrees with the filter where that prunes nothing and no label is
+an outlier.
 
 Shapes: `B` sequences of `T` observations. Beliefs are (B, T, T) by [t, r], `r` the run length (the
 number of observations a hypothesis has absorbed), -inf where `r > t`.
@@ -19,39 +19,146 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from model_core import hazard as hazards
-from model_core.belief import likeliest
 from model_core.filter import Prior
-from model_core.segment_matrix import (
-    NEG_INF,
-    Segments,
-    Sequences,
-    by_run_length,
-    by_start,
-    observed_rows,
-    segment_matrix,
-)
-from model_core.upm.base import UnderlyingModel
+from model_core.upm.base import UnderlyingModel, tree_map
 
-__all__ = [
-    "Changes",
-    "Forward",
-    "Segmentation",
-    "Segments",
-    "Sequences",
-    "best_segmentation",
-    "by_run_length",
-    "by_start",
-    "forward",
-    "from_start",
-    "loss",
-    "mean_nll",
-    "observed_rows",
-    "oracle",
-    "segment_matrix",
-    "select",
-    "smooth",
-    "window",
-]
+NEG_INF = float("-inf")
+CHUNK = 20  # observations in a block
+
+
+class Sequences(NamedTuple):
+    """What was observed. x: (B, T, x_dim) or None. y: (B, T, d), nan where the label is missing."""
+
+    x: Tensor | None
+    y: Tensor
+
+
+class Segments(NamedTuple):
+    """The matrices (B, T, T) by [s, t], -inf where s > t; `labelled` (B, T).
+
+    label: 0 where the label is missing. input: None where the model is not generative.
+    """
+
+    label: Tensor
+    input: Tensor | None
+    labelled: Tensor
+
+
+class Rows(NamedTuple):
+    """Sequences as models take them: features (B, T, n) or None, labels, (B, T) flags."""
+
+    phi: Tensor | None
+    y: Tensor
+    labelled: Tensor
+
+
+def segment_matrix(
+    model: UnderlyingModel,
+    prior: Prior,
+    data: Sequences,
+    chunk: int | None = None,
+    longest: int | None = None,
+) -> Segments:
+    """Predictive log densities of every observation under every start (DESIGN, sec. 2).
+
+    `prior` is `make_prior` of the B sequences. chunk: rows of a block; None leaves the way to the
+    model. longest: windows of at most as many observations, -inf elsewhere.
+    """
+    rows = observed_rows(model, prior, data)
+    if chunk is None:
+        weight = rows.labelled.to(rows.y.dtype)
+        densities = model.every_start(prior.stats, rows.phi, rows.y, weight, longest)
+        if densities is not None:
+            steps = torch.arange(rows.y.shape[1], device=rows.y.device)
+            unseen = ~_seen(steps, steps, longest)
+            label = densities.log_label.masked_fill(~rows.labelled.unsqueeze(1), 0.0)
+            log_input = densities.log_input
+            if log_input is not None:
+                log_input = log_input.masked_fill(unseen, NEG_INF)
+            return Segments(label.masked_fill(unseen, NEG_INF), log_input, rows.labelled)
+    return _in_blocks(model, prior, rows, chunk or CHUNK, longest)
+
+
+def _in_blocks(
+    model: UnderlyingModel, prior: Prior, rows: Rows, chunk: int, longest: int | None
+) -> Segments:
+    """In memory at once: statistics of the starts that the present block needs."""
+    steps = rows.y.shape[1]
+    stats = None
+    labels = []
+    inputs = []
+    oldest = 0
+    for first in range(0, steps, chunk):
+        at = slice(first, first + chunk)
+        phi = None if rows.phi is None else rows.phi[:, at]
+        y = rows.y[:, at]
+        labelled = rows.labelled[:, at].unsqueeze(1)
+        count = y.shape[1]
+        born = tree_map(lambda t, c=count: t.expand(-1, c, *t.shape[2:]), prior.stats)
+        if stats is not None and longest is not None:
+            gone = max(0, first - longest - oldest)
+            oldest = oldest + gone
+            stats = tree_map(lambda t, g=gone: t[:, g:], stats)
+        stats = born if stats is None else tree_map(lambda a, b: torch.cat((a, b), 1), stats, born)
+        starts = torch.arange(oldest, first + count, device=y.device)
+        seen = _seen(starts, starts[first - oldest :], longest)
+        label, log_input, stats = model.block(stats, phi, y, (seen & labelled).to(y.dtype))
+        labels.append(_column(label.masked_fill(~labelled, 0.0), seen, oldest, steps))
+        if log_input is not None:
+            inputs.append(_column(log_input, seen, oldest, steps))
+    whole = torch.cat(inputs, -1) if inputs else None
+    return Segments(torch.cat(labels, -1), whole, rows.labelled)
+
+
+def _seen(start: Tensor, t: Tensor, longest: int | None) -> Tensor:
+    """Which starts (S,) count at which observations (c,): (S, c)."""
+    length = t - start.unsqueeze(-1)
+    return (length >= 0) if longest is None else (length >= 0) & (length <= longest)
+
+
+def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> Rows:
+    """Features of all observations, in the contexts that were theirs.
+
+    Raises ValueError for a model that remembers labels as a filter believes them.
+    """
+    if model.believes:
+        raise ValueError(
+            f"a model of kind {model.kind!r} remembers labels as its filter believes them: step "
+            "it through the sequence by filter.step"
+        )
+    present = ~torch.isnan(data.y)
+    labelled = present.any(-1) if model.partial else present.all(-1)
+    y = torch.where(labelled.unsqueeze(-1), data.y, prior.location.unsqueeze(1))
+    batch, steps = labelled.shape
+    contexts = [prior.context]
+    for t in range(steps - 1):
+        contexts.append(model.remember(contexts[-1], y[:, t], labelled[:, t]))
+    flat = None if data.x is None else data.x.flatten(0, 1)
+    phi = model.encode(flat, torch.stack(contexts, 1).flatten(0, 1))
+    phi = None if phi is None else phi.reshape(batch, steps, -1)
+    return Rows(phi, y, labelled)
+
+
+def _column(value: Tensor, seen: Tensor, oldest: int, steps: int) -> Tensor:
+    """Columns of the matrix (B, T, c) from values (B, starts, c), the first of them `oldest`."""
+    masked = value.masked_fill(~seen, NEG_INF)
+    return pad(masked, (0, 0, oldest, steps - oldest - len(seen)), value=NEG_INF)
+
+
+def by_run_length(matrix: Tensor) -> Tensor:
+    """From [s, t] to [t, r], -inf where r > t; (B, T, T)."""
+    t = torch.arange(matrix.shape[-1], device=matrix.device)
+    start = t.unsqueeze(-1) - t
+    moved = matrix.mT.gather(-1, start.clamp(min=0).expand(matrix.shape))
+    return moved.masked_fill(start < 0, NEG_INF)
+
+
+def by_start(matrix: Tensor) -> Tensor:
+    """From [t, r] to [s, t], -inf where s > t; (B, T, T). Undoes `by_run_length`."""
+    t = torch.arange(matrix.shape[-1], device=matrix.device)
+    length = t - t.unsqueeze(-1)
+    moved = matrix.mT.gather(1, length.clamp(min=0).expand(matrix.shape))
+    return moved.masked_fill(length < 0, NEG_INF)
 
 
 class Changes(NamedTuple):
@@ -79,16 +186,6 @@ class Forward(NamedTuple):
     log_prior: Tensor
     log_given_input: Tensor
     log_posterior: Tensor
-
-
-class Segmentation(NamedTuple):
-    """start: (B, T) int64 where the segment of each observation starts.
-
-    log_prob: (B,) log joint probability of the segmentation and the observations.
-    """
-
-    start: Tensor
-    log_prob: Tensor
 
 
 def forward(segments: Segments, changes: Changes, override: Tensor | None = None) -> Forward:
@@ -129,67 +226,6 @@ def forward(segments: Segments, changes: Changes, override: Tensor | None = None
     )
 
 
-def loss(
-    model: UnderlyingModel,
-    prior: Prior,
-    data: Sequences,
-    changes: Changes,
-    chunk: int | None = None,
-) -> Tensor:
-    """Mean negative log predictive of the labels that are there (paper, eq. 1): a scalar."""
-    return mean_nll(forward(segment_matrix(model, prior, data, chunk), changes).log_score)
-
-
-def mean_nll(log_score: Tensor) -> Tensor:
-    """Mean of `-log_score` (B, T) where it is not nan."""
-    missing = torch.isnan(log_score)
-    return -log_score.masked_fill(missing, 0.0).sum() / (~missing).sum().clamp(min=1)
-
-
-def smooth(segments: Segments, changes: Changes) -> Tensor:
-    """Log beliefs (B, T, T) by [t, r] given all observations: forward-backward.
-
-    `[:, t, 0]` is the posterior log probability that a regime starts at `t`.
-    """
-    densities = _observed(segments)
-    filtered = forward(segments, changes).log_posterior
-    change, survival = _transitions(changes, *densities.shape[:2])
-    steps = densities.shape[1]
-    later = torch.zeros_like(densities[:, 0])  # log p(what follows t | run length at t)
-    smoothed = [filtered[:, -1]]
-    for t in range(steps - 1, 0, -1):
-        reach = densities[:, t, : t + 1] + later[:, : t + 1]
-        stay = survival[:, t, :t] + reach[:, 1:]
-        leave = change[:, t, :t] + reach[:, :1]
-        later = torch.logaddexp(stay, leave)
-        later = later - later.amax(-1, keepdim=True)
-        belief, _ = _condition(filtered[:, t - 1, :t], later)
-        smoothed.append(pad(belief, (0, steps - t), value=NEG_INF))
-    return torch.stack(smoothed[::-1], 1)
-
-
-def best_segmentation(segments: Segments, changes: Changes) -> Segmentation:
-    """The most probable segmentation given all observations: Viterbi."""
-    densities = _observed(segments)
-    change, survival = _transitions(changes, *densities.shape[:2])
-    steps = densities.shape[1]
-    score = densities[:, 0, :1]
-    came_from = []
-    for t in range(1, steps):
-        path = score + change[:, t, :t]
-        best = path.amax(-1, keepdim=True)
-        came_from.append(likeliest(path, torch.arange(t, device=path.device).expand_as(path)))
-        score = torch.cat((best, score + survival[:, t, :t]), -1) + densities[:, t, : t + 1]
-    log_prob = score.amax(-1)
-    length = likeliest(score, torch.arange(steps, device=score.device).expand_as(score))
-    starts = []
-    for t in range(steps - 1, -1, -1):
-        starts.append(t - length)
-        if t > 0:
-            length = torch.where(length == 0, came_from[t - 1], length - 1)
-    return Segmentation(torch.stack(starts[::-1], 1), log_prob)
-
-
 def select(segments: Segments, start: Tensor) -> Tensor:
     """`log p(y_t | x_t, observations start..t-1)` (B, T), nan where unlabelled.
 
@@ -203,7 +239,7 @@ def select(segments: Segments, start: Tensor) -> Tensor:
 def from_start(model: UnderlyingModel, prior: Prior, data: Sequences) -> Tensor:
     """`log p(y_t | x_t, all observations before)` (B, T): no change is ever thought of.
 
-    The first row of the matrix, without the others. Outlier rates are not read.
+    The first row of the matrix, without the others.
     """
     rows = observed_rows(model, prior, data)
     weight = rows.labelled.unsqueeze(1).to(rows.y.dtype)
@@ -224,12 +260,6 @@ def window(steps: int, length: int | None) -> Tensor:
     """
     t = torch.arange(steps)
     return torch.zeros_like(t) if length is None else (t - length).clamp(min=0)
-
-
-def _observed(segments: Segments) -> Tensor:
-    """Log density of each whole observation by [t, r]."""
-    label = by_run_length(segments.label)
-    return label if segments.input is None else label + by_run_length(segments.input)
 
 
 def _transitions(changes: Changes, batch: int, steps: int) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 
 from model_core import artifact
+from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
 from training import catalogue, trained
@@ -198,7 +199,7 @@ def _write(folder: Path, wanted: Publication, run: Trained, splits: Splits, repo
     training = {"training": summary(run, report, wanted.date)}
     artifact.save(folder, {**description, **about, **training}, tensors)
     # The service runs under its own user: it may read the tensors if it may read the description.
-    (folder / artifact.TENSORS).chmod((folder / artifact.DESCRIPTION).stat().st_mode)
+    (folder / TENSORS).chmod((folder / DESCRIPTION).stat().st_mode)
     reporting.write(folder, report, page=wanted.page)
 
 

@@ -28,10 +28,9 @@ from training.data.windows import Batch, Splits
 from training.errors import BadRun
 from training.figures import Chart
 from training.learners import Classifier, Learner, learner
-from training.meta_training.objective import labelled, reveal
+from training.meta_training.objective import labelled, measured, reveal
 from training.meta_training.runs import Run
 from training.meta_training.runs import finished as finished_runs
-from training.meta_training.validation import measured
 from training.statistics import calibration_error, coverage, distance, reliability
 
 SEED = 20_200_107  # of test sequences, whatever the seed of the run

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,13 +24,25 @@ from model_core.stream.answers import Answer, Predictive
 from model_core.stream.detectors import LEVELS, Detectors, Model
 from model_core.stream.events import Event
 from model_core.stream.parsing import Label
-from model_core.stream.rows import Floats, Layout
+from model_core.stream.rows import EVIDENCE, Floats, Layout
 from model_core.stream.segmentation import Segment
 from model_core.stream.state import KnownRegime
-from model_core.stream_settings import StreamSettings
+from model_core.stream_settings import DEFAULTS, StreamSettings
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+INK = "#1f2933"
+BAND = "#9ec5e8"
+MIDDLE = "#1f6fb2"
+CHANGE = "#c8102e"
+PANELS = 6  # outputs shown, at most
+BEYOND = 100  # times the evidence that confirms a change: the highest shown
+# Labels of a sparkline, and its size in pixels.
+POINTS = 240
+WIDE = 320.0
+HIGH = 48.0
 
 
 class Detector:
@@ -202,19 +215,125 @@ class Detector:
         return made
 
     def plot(self, last: int | None = None) -> Figure:
-        """Picture of the last observations retained: labels, predictive band, evidence, changes.
+        """Labels with the predictive mean and band, evidence of a change, and confirmed changes.
 
-        Needs matplotlib; BadInput says so where it is missing.
+        last: number of observations, all that are retained by default. Raises BadInput where
+        matplotlib is missing, or nothing is retained.
         """
-        from model_core.stream import picture
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise BadInput(
+                "plot: needs matplotlib; install it by `pip install matplotlib`"
+            ) from error
+        kept = self.retained()
+        rows = None if kept is None else kept[1][-(last or len(kept[1])) :]
+        if kept is None or rows is None or not len(rows):
+            raise BadInput("plot: nothing is retained; update first, with a `history` above 0")
+        places = kept[0]
+        outputs = min(kept[0].model.y_dim, PANELS)
+        first = self.seq - len(rows)
+        at = np.arange(first, self.seq)
+        figure = Figure(figsize=(10, 1.5 + 2.0 * outputs), dpi=100, layout="constrained")
+        FigureCanvasAgg(figure)
+        heights = [2.0] * outputs + [1.0]
+        panels = figure.subplots(outputs + 1, 1, sharex=True, height_ratios=heights, squeeze=False)[
+            :, 0
+        ]
+        answers = rows[:, places.answer].reshape(len(rows), 3, -1)
+        for i in range(outputs):
+            label = rows[:, places.y][:, i]
+            answer = answers[:, :, i]
+            panels[i].fill_between(at, answer[:, 1], answer[:, 2], color=BAND, alpha=0.5, lw=0)
+            panels[i].plot(at, answer[:, 0], color=MIDDLE, lw=1.2)
+            panels[i].plot(at, label, ".", color=INK, ms=3)
+            panels[i].set_ylim(*_limits(label))
+        _draw_evidence(panels[-1], at, rows[:, EVIDENCE], self.settings.false_alarm_every)
+        panels[0].set_title(self.name or self.model, loc="left")
+        starts = [start for start in self._confirmed() if start > first]
+        for panel in panels:
+            for start in starts:
+                panel.axvline(start - 0.5, color=CHANGE, lw=1.1, ls=(0, (5, 2)))
+            panel.spines[["top", "right"]].set_visible(False)
+        return figure
 
-        return picture.draw(self, last)
+    def _confirmed(self) -> list[int]:
+        """Starts of confirmed changes."""
+        return sorted(event.start for event in self.events if event.state == "confirmed")
 
     def _repr_html_(self) -> str:
-        from model_core.stream import picture
-
-        return picture.html(self)
+        """A small table: model, observations, last change, what is expected next; a sparkline."""
+        kept = self.retained()
+        changes = self._confirmed()
+        inputs = kept is not None and kept[0].model.x_dim > 0
+        expected = None if inputs else self.predict()
+        state = "warming up" if self.warming_up else f"{len(changes)} changes confirmed"
+        table = {
+            "model": self.model or "chosen by the first label",
+            "observations": f"{self.seq} ({state})",
+            "last change": f"at {changes[-1]}" if changes else "none",
+            "next label": "by its input: predict(x)" if inputs else "not known yet",
+        }
+        if expected is not None and expected.probabilities is not None:
+            table["next label"] = "probabilities " + _shown(expected.probabilities)
+        elif expected is not None:
+            table["next label"] = f"{_shown(expected.mean)} ± {_shown(expected.sd)}"
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{name}</th><td>{escape(value)}</td></tr>"
+            for name, value in table.items()
+        )
+        return f"<table>{cells}</table>{_sparkline(kept, self.seq, changes)}"
 
     def __repr__(self) -> str:
         model = repr(self.model) if self.model else "no model yet"
         return f"Detector({model}, seq={self.seq})"
+
+
+def _draw_evidence(panel: Axes, at: Any, evidence: Floats, threshold: float | None) -> None:
+    """Evidence of a change, and where it confirms one: None where time does."""
+    top = BEYOND * (threshold or DEFAULTS.threshold)
+    panel.set_yscale("log")
+    shown = np.clip(evidence, 1.0, top)
+    panel.fill_between(at, 1.0, shown, color=CHANGE, alpha=0.25, lw=0, step="mid")
+    if threshold is not None:
+        panel.axhline(threshold, color=INK, lw=0.8, ls=(0, (4, 3)))
+    panel.set(ylim=(1.0, top), ylabel="evidence: 1 in", xlabel="observation")
+
+
+def _limits(label: Floats) -> tuple[float, float]:
+    """Keep the data in view: the band of a first hypothesis can be a hundred times as wide."""
+    seen = label[np.isfinite(label)]
+    low, high = (float(seen.min()), float(seen.max())) if len(seen) else (0.0, 1.0)
+    room = 0.4 * ((high - low) or abs(high) or 1.0)
+    return low - room, high + room
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(f"{number:.4g}" for number in (value if isinstance(value, list) else [value]))
+
+
+def _sparkline(kept: tuple[Layout, Floats] | None, seq: int, changes: list[int]) -> str:
+    """The first output of the last labels, with lines at confirmed changes."""
+    if kept is None:
+        return ""
+    y = kept[1][-POINTS:, kept[0].y.start]
+    finite = np.flatnonzero(np.isfinite(y))
+    if len(finite) < 2:
+        return ""
+    step = WIDE / max(len(y) - 1, 1)
+    first = seq - len(y)
+    span = float(np.ptp(y[finite])) or 1.0
+    heights = HIGH - 2 - (y[finite] - y[finite].min()) / span * (HIGH - 4)
+    points = " ".join(
+        f"{i * step:.1f},{height:.1f}" for i, height in zip(finite, heights, strict=True)
+    )
+    lines = "".join(
+        f"<path d='M{(start - first - 0.5) * step:.1f} 0V{HIGH:g}' stroke='{CHANGE}'/>"
+        for start in changes
+        if start > first
+    )
+    return (
+        f"<svg width='{WIDE:g}' height='{HIGH:g}' role='img' aria-label='last labels'>"
+        f"<polyline points='{points}' fill='none' stroke='{MIDDLE}'/>{lines}</svg>"
+    )

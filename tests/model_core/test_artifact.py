@@ -11,13 +11,12 @@ from torch import Tensor
 
 from model_core import artifact
 from model_core import hazard as hazards
-from model_core.artifact import files
-from model_core.artifact.parts import Parts
+from model_core.artifact import Parts
 from model_core.encoder import Identity
 from model_core.errors import BadArtifact
 from model_core.upm.conjugate import Gaussian
 from tests.model_core.registry import tensor
-from tests.training.learners.test_learners import learner_of
+from tests.training.test_learners import learner_of
 
 KINDS = (
     "alpaca-known", "alpaca-lags", "alpaca-mixture-unknown", "alpaca-conv", "fleet", "pcoc",
@@ -290,7 +289,7 @@ def test_hazards_are_numbers_tables_or_durations(load):
 @pytest.fixture
 def registry(monkeypatch):
     """Kinds registered in a test are gone after it."""
-    monkeypatch.setattr(files, "_BUILDERS", dict(files._BUILDERS))
+    monkeypatch.setattr(artifact, "_BUILDERS", dict(artifact._BUILDERS))
 
 
 def level(parts: Parts) -> Gaussian:
@@ -325,7 +324,7 @@ def test_a_builder_that_fails_is_a_bad_artifact(tmp_path, monkeypatch):
         (lambda parts: parts.tensor("w", 2), "model.safetensors: .*'w'"),
         (lambda parts: seen.append(parts), "NoneType"),
     ):
-        monkeypatch.setitem(files._BUILDERS, "broken", builder)
+        monkeypatch.setitem(artifact._BUILDERS, "broken", builder)
         artifact.save(tmp_path, {"kind": "broken"}, {})
         with pytest.raises(BadArtifact, match=words):
             artifact.load(tmp_path)

@@ -19,7 +19,7 @@ import torch
 
 from model_core import Detector, Detectors
 from model_core.errors import BadInput, BadState, WarmingUp
-from model_core.stream import picture, season, storage, warmup
+from model_core.stream import season, storage, warmup
 from model_core.stream.rows import PREVIOUS
 from model_core.stream.slab import Slab
 from model_core.table import RUN_LENGTH
@@ -258,13 +258,13 @@ def test_pictures(monkeypatch):
     detector = gaussian()
     detector.update_many(step())
     assert "<svg" in detector._repr_html_()
-    assert picture.confirmed(detector) == [60]
+    assert detector._confirmed() == [60]
     level, line = detector.plot(last=50).axes[1].lines
     assert level.get_ydata()[0] == detector.settings.false_alarm_every
     assert line.get_xdata()[0] == 59.5
     unlined = gaussian(confirm_after=3)
     unlined.update_many(step())
-    assert len(unlined.plot().axes[1].lines) == len(picture.confirmed(unlined))
+    assert len(unlined.plot().axes[1].lines) == len(unlined._confirmed())
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(BadInput, match="matplotlib"):
         detector.plot()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from model_core import artifact
-from model_core.artifact import files
 from model_core.errors import BadArtifact
 from model_core.stream.slab import Slab
 from tests.model_core.cases import belief_of, run, series
@@ -29,7 +28,7 @@ def documented() -> dict:
 @pytest.fixture
 def load(tmp_path, monkeypatch):
     """The example from a folder, with some fields changed, beside its reference."""
-    monkeypatch.setattr(files, "_BUILDERS", dict(files._BUILDERS))
+    monkeypatch.setattr(artifact, "_BUILDERS", dict(artifact._BUILDERS))
     path = DOCS / "examples" / "remembering_gp.py"
     spec = importlib.util.spec_from_file_location("remembering_gp", path)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))

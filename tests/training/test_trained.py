@@ -6,7 +6,7 @@ import torch
 
 from model_core import segments
 from model_core.segments import Changes, Sequences
-from tests.training.learners.test_learners import drawn, learner_of
+from tests.training.test_learners import drawn, learner_of
 from tests.training.tiny import seeded, splits, tiny
 from training.config import Objective
 from training.learners import learner

@@ -14,14 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from model_core import transfer
 from training.config import Config
-from training.data.windows import Batch, Splits
+from training.data.windows import Batch, Source, Splits
 from training.errors import BadConfig
 from training.learners import Learner
-from training.meta_training.feed import Feed
-from training.meta_training.objective import labelled, log_scores
+from training.meta_training.objective import Validation, labelled, log_scores, reveal
 from training.meta_training.processes import World
 from training.meta_training.runs import Progress, Run
-from training.meta_training.validation import Validation
 
 MAX_SKIPPED = 100  # total iterations without a finite gradient before training fails
 LOOK_EVERY = 10  # iterations between looks at the numbers of a device, for each of which it idles
@@ -53,6 +51,69 @@ class TrainingLoss(nn.Module):
         score = log_scores(self.learner, batch, self.config, supervision)
         present = labelled(self.learner, batch.y)
         return -torch.where(present, score, 0.0).sum(), present.sum()
+
+
+class Fed(NamedTuple):
+    """What one iteration learns from.
+
+    supervision: (B, T), None without; see `objective.reveal`.
+    """
+
+    batch: Batch
+    supervision: Tensor | None
+
+
+class Feed:
+    """Windows of one process's share of each batch.
+
+    All processes draw whole batches, from generators of one seed.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        config: Config,
+        share: slice,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
+        self._source = source
+        self._config = config
+        self._share = share
+        self._generator = generator
+        self._device = device
+        self._ahead: Fed | None = None
+        self._before = generator.get_state()
+
+    @property
+    def state(self) -> Tensor:
+        """State of the generator that a resumed run draws its next batch from."""
+        return self._generator.get_state() if self._ahead is None else self._before
+
+    def take(self) -> Fed:
+        """The next batch; raises BadConfig where supervision is not known."""
+        fed = self._ahead or self._drawn()
+        self._ahead = None
+        return fed
+
+    def prepare(self) -> None:
+        """Draw the next batch; the host has nothing to gain from it, only another device has."""
+        if self._device.type != "cpu" and self._ahead is None:
+            self._before = self._generator.get_state()
+            self._ahead = self._drawn()
+
+    def _drawn(self) -> Fed:
+        wanted = self._config.optimiser
+        batch = self._source.draw(self._generator, wanted.batch, wanted.length)
+        share = self._config.objective.supervision
+        supervision = None
+        if share > 0:
+            if batch.switch is None:
+                raise BadConfig("supervision needs switches: those of the data are unknown")
+            revealed = reveal(batch.switch, share, self._generator)[self._share]
+            supervision = transfer.to_device(revealed.to(wanted.precision), self._device)
+        there = batch.part(self._share).to(self._device, wanted.precision)
+        return Fed(there, supervision)
 
 
 def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Progress:

@@ -13,7 +13,6 @@ import redis
 from typer.testing import CliRunner
 
 from model_core import artifact
-from model_core.artifact import files
 from service.commands.main import app
 from service.commands.options import read_settings
 from service.problems import StartupError
@@ -168,7 +167,7 @@ MODULES = {
 
 
 def test_plugins_register_their_kinds_and_one_that_cannot_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_BUILDERS", dict(files._BUILDERS))
+    monkeypatch.setattr(artifact, "_BUILDERS", dict(artifact._BUILDERS))
     monkeypatch.syspath_prepend(tmp_path)
     for name, text in MODULES.items():
         (tmp_path / f"{name}.py").write_text(text)

@@ -10,17 +10,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from tests.training.learners.test_learners import drawn, learner_of
+from tests.training.test_learners import drawn, learner_of
 from tests.training.tiny import Endless, Untold, same, splits, tiny, train
 from training.config import merged
 from training.data.windows import Splits
 from training.errors import BadConfig, BadRun
 from training.learners import learner
 from training.meta_training import loop
-from training.meta_training.objective import log_scores
+from training.meta_training.objective import Validation, log_scores
 from training.meta_training.progress import shown
 from training.meta_training.runs import Progress, Run, finished
-from training.meta_training.validation import Validation
 
 
 def test_it_learns_and_a_seed_decides_everything(tmp_path):

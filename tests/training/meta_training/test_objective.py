@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.model_core.cases import of_labels, walk
-from tests.training.learners.test_learners import drawn, learner_of
+from tests.training.test_learners import drawn, learner_of
 from tests.training.tiny import Gaps, splits, tiny
 from training.config import ModelConfig, Objective
 from training.data.windows import Batch, Scaling
@@ -18,13 +18,14 @@ from training.learners import build
 from training.learners import learner as new_learner
 from training.meta_training.loop import TrainingLoss
 from training.meta_training.objective import (
+    Validation,
     accuracy,
     class_log_probabilities,
     log_scores,
+    measured,
     reveal,
     start,
 )
-from training.meta_training.validation import Validation, measured
 
 KINDS = pytest.mark.parametrize("kind", ["alpaca-lags", "alpaca-mixture", "lstm-lags", "pcoc"])
 MODES = ["oracle", "toe", "coe", "sw3", "sw50"]

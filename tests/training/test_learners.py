@@ -10,10 +10,10 @@ from torch import nn
 from model_core import artifact, segments
 from model_core.segments import Changes, Sequences
 from model_core.upm.averaged import Averaged
+from training import learners
 from training.config import ModelConfig, Objective
 from training.data.windows import Batch, Scaling
-from training.learners import build, encoders
-from training.learners.encoders import ConvEncoder
+from training.learners import ConvEncoder, build
 from training.meta_training.objective import log_scores, start
 from training.trained import log_scores as filtered_scores
 
@@ -219,7 +219,7 @@ def images(count: int) -> torch.Tensor:
 
 
 def test_features_of_an_image_depend_on_its_batch_in_training_alone(monkeypatch):
-    monkeypatch.setattr(encoders, "IMAGES", 2)
+    monkeypatch.setattr(learners, "IMAGES", 2)
     net, x = encoder(), images(7)
     assert not torch.allclose(net(x)[3:4], net(x[3:5])[:1])
     net.eval()

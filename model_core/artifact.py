@@ -1,0 +1,626 @@
+"""Model artifacts: a folder `NAME/VERSION/` with `model.json` and `model.safetensors`.
+
+`model.json` has `format` (1), `kind`, `x_dim`, `y_dim`, `hazard` and what the kind needs besides,
+which the builder of each kind says; `register` adds a kind (docs/own-model.md). The field `encoder`
+is one of
+
+`{"type": "identity"}`: features are the (scaled) inputs;
+
+`{"type": "mlp", "layers": [x_dim, ..., feature_dim], "activation": "relu",
+"output_activation": "identity", "linear": 0}`: tensors `encoder.{i}.weight` (out, in),
+`encoder.{i}.bias`; and of features that are linear in the inputs, after those of the last layer
+and as many as `linear` says, `encoder.linear.weight`, `encoder.linear.bias`;
+
+`{"type": "conv", "channels": 3, "height": 28, "width": 28, "blocks": [64, 64, 64, 64]}`: the
+channels of the input and of each block, x_dim = channels * height * width numbers in row-major
+order. Tensors `encoder.{i}.conv.weight` (out, in, 3, 3), `encoder.{i}.conv.bias`, and but for the
+last block `encoder.{i}.norm.{weight,bias,running_mean,running_var}`. Every block halves height and
+width, rounding down; feature_dim is what is left, times the last block's channels;
+
+`{"type": "time", "periods": [24, 168], "trend": false}`: x is one number, a time; a constant, the
+time itself with `trend`, and a sine and a cosine of each period, in the unit of the time after
+`input_scaling`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from model_core import hazard as hazards
+from model_core.artifact_digest import DESCRIPTION, TENSORS
+from model_core.encoder import ACTIVATIONS, Conv, ConvBlock, Encoder, Identity, Mlp, Time
+from model_core.errors import BadArtifact
+from model_core.upm.alpaca import Alpaca, NoisePrior
+from model_core.upm.alpaca_mixture import AlpacaMixture
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.fleet import Fleet
+from model_core.upm.lstm import Lstm
+from model_core.upm.pcoc import Pcoc
+
+LARGEST = 1e50  # of an offset or a scale, so that what is scaled can be squared
+
+
+class Parts:
+    """The fields of a `model.json` and the tensors beside it, checked as they are asked for.
+
+    Every method raises BadArtifact, naming the file and the part, for what is missing, of a wrong
+    type or shape, or not finite. Tensors come in float64 on `device`. encoder: the one to use in
+    place of that of the field `encoder`, as in training.
+    """
+
+    encoder: Encoder | None = None
+
+    def __init__(
+        self,
+        description: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        device: str | torch.device = "cpu",
+        folder: Path | None = None,
+    ) -> None:
+        self.description = description
+        self.tensors = tensors
+        self.device = torch.device(device)
+        self.folder = folder
+
+    def field(self, name: str, kind: type) -> Any:
+        """Value of a field, which must be a `kind`; a bool is not an int here."""
+        value = self.description.get(name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise BadArtifact(f"{DESCRIPTION}: {name} is {value!r}, expected {kind.__name__}")
+        return value
+
+    def size(self, name: str, least: int = 1) -> int:
+        """Whole number of at least `least`."""
+        value: int = self.field(name, int)
+        if value < least:
+            raise BadArtifact(f"{DESCRIPTION}: {name} is {value}, expected at least {least}")
+        return value
+
+    def number(
+        self, name: str, above: float, below: float = float("inf"), default: float | None = None
+    ) -> float:
+        """Number strictly between two; `default` where it is left out, an error if that is None."""
+        value = self.description.get(name)
+        if value is None and default is not None:
+            return default
+        if not is_number(value) or not above < value < below:
+            raise BadArtifact(
+                f"{DESCRIPTION}: {name} is {value!r}, expected a number between {above} and {below}"
+            )
+        return float(value)
+
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """Tensor of exactly this shape, float32 or float64 in the file, all finite."""
+        value = self._stored(name)
+        if value.dtype not in (torch.float32, torch.float64):
+            raise BadArtifact(f"{TENSORS}: {name!r} is {value.dtype}, expected float32 or float64")
+        if tuple(value.shape) != shape:
+            raise BadArtifact(
+                f"{TENSORS}: {name!r} has shape {list(value.shape)}, expected {list(shape)}"
+            )
+        if not torch.isfinite(value).all():
+            raise BadArtifact(f"{TENSORS}: {name!r} has a non-finite number")
+        return value.double()
+
+    def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
+        """Shape of a tensor that decides sizes itself."""
+        shape = tuple(self._stored(name).shape)
+        if len(shape) != dimensions or 0 in shape:
+            raise BadArtifact(
+                f"{TENSORS}: {name!r} has shape {list(shape)}, expected {dimensions} dimensions"
+            )
+        return shape
+
+    def exponential(self, name: str, *shape: int, above: float = 0.0) -> Tensor:
+        """`exp` of a tensor of logarithms, finite and above a number."""
+        value = self.derived(name, self.tensor(name, *shape).exp())
+        # Its inverse must be finite too: a variance is as good as a precision.
+        if not torch.isfinite(1 / value).all():
+            raise BadArtifact(f"{TENSORS}: {name!r} is too small")
+        if not (value > above).all():
+            raise BadArtifact(f"{TENSORS}: {name!r} has an exponential not above {above:g}")
+        return value
+
+    def derived(self, name: str, value: Tensor) -> Tensor:
+        """What was computed from a tensor, if it stayed finite."""
+        if not torch.isfinite(value).all():
+            raise BadArtifact(f"{TENSORS}: {name!r} is too large")
+        return value
+
+    def hazard(self) -> float | tuple[float, ...]:
+        """`hazard`: a number, a table by run length, or `{"mean": m, "shape": k}` of durations.
+
+        Left out, or null: each stream learns its own.
+        """
+        value = self.description.get("hazard")
+        if value is None:
+            return hazards.BY_STREAM
+        if isinstance(value, list | dict):
+            try:
+                return _table(value)
+            except ValueError as error:
+                raise BadArtifact(f"{DESCRIPTION}: hazard: {error}") from error
+        if not is_number(value) or not 0 < value < 1:
+            raise BadArtifact(f"{DESCRIPTION}: hazard is {value!r}, expected one between 0 and 1")
+        return float(value)
+
+    def defaults(self) -> dict[str, Any]:
+        """Hazard and outlier rate (0 where it is left out), as a model's keyword arguments."""
+        rate = self.description.get("outlier_rate")
+        if rate is not None and (not is_number(rate) or not 0 <= rate < 1):
+            raise BadArtifact(
+                f"{DESCRIPTION}: outlier_rate is {rate!r}, expected at least 0 and below 1"
+            )
+        return {"hazard": self.hazard(), "outlier_rate": float(rate or 0.0)}
+
+    def scaling(self, name: str, size: int) -> tuple[Tensor, Tensor]:
+        """Offset and scale, each (size,), of `{"offset": [...], "scale": [...]}`.
+
+        A number instead of a list is the same for all; where the field is left out nothing is
+        scaled.
+        """
+        value = self.description.get(name)
+        if value is None:
+            value = {"offset": 0.0, "scale": 1.0}
+        try:
+            offset, scale = (self._vector(value[part], size) for part in ("offset", "scale"))
+        except (TypeError, KeyError, ValueError, RuntimeError, OverflowError) as error:
+            raise BadArtifact(f"{DESCRIPTION}: {name} needs offset and scale: {error}") from error
+        fits = offset.shape == scale.shape == (size,)
+        inside = (offset.abs() <= LARGEST).all() and (scale <= LARGEST).all()
+        if not fits or not inside or not (scale >= 1 / LARGEST).all():
+            raise BadArtifact(
+                f"{DESCRIPTION}: {name} needs {size} finite offsets, scales above 0 "
+                f"(nothing beyond {LARGEST:g}, no scale below {1 / LARGEST:g})"
+            )
+        return offset, scale
+
+    def _stored(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise BadArtifact(f"{TENSORS}: tensor {name!r} is missing")
+        return self.tensors[name]
+
+    def _vector(self, value: Any, size: int) -> Tensor:
+        vector = torch.tensor(value, dtype=torch.float64, device=self.device)
+        return vector.repeat(size) if vector.dim() == 0 else vector
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value from JSON is a number; true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _table(spec: list[Any] | dict[str, Any]) -> tuple[float, ...]:
+    """Hazards by run length; raises ValueError."""
+    if isinstance(spec, list):
+        if not all(map(is_number, spec)):
+            raise ValueError("expected a table of numbers")
+        return hazards.checked(spec)
+    mean = spec.get("mean")
+    shape = spec.get("shape")
+    if spec.keys() != {"mean", "shape"} or not is_number(mean) or not is_number(shape):
+        raise ValueError(f"got {spec!r}, expected mean and shape of durations, both numbers")
+    return hazards.negative_binomial(mean, shape)
+
+
+Spec = dict[str, Any]
+WHERE = "model.json: encoder"
+
+
+def encoder(parts: Parts, x_dim: int, feature_dim: int) -> Encoder:
+    """The field `encoder`: from inputs (B, x_dim) to features (B, feature_dim).
+
+    Raises BadArtifact.
+    """
+    if parts.encoder is not None:
+        return parts.encoder
+    spec: Spec = parts.field("encoder", dict)
+    kind = spec.get("type")
+    if not isinstance(kind, str) or kind not in _ENCODERS:
+        raise BadArtifact(f"{WHERE}: unknown encoder type {kind!r}, expected {sorted(_ENCODERS)}")
+    return _ENCODERS[kind](parts, spec, x_dim, feature_dim)
+
+
+def activation(spec: Spec, name: str, default: str) -> str:
+    """Name of an activation in a spec; raises BadArtifact."""
+    value = spec.get(name, default)
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        raise BadArtifact(
+            f"model.json: {name}: unknown activation {value!r}, expected {sorted(ACTIVATIONS)}"
+        )
+    return value
+
+
+def mlp(parts: Parts, prefix: str, layers: list[int], activations: tuple[str, str]) -> Mlp:
+    """Layers of the given widths from tensors `PREFIX.{i}.weight` and `PREFIX.{i}.bias`."""
+    sizes = list(zip(layers[:-1], layers[1:], strict=True))
+    weights = tuple(parts.tensor(f"{prefix}.{i}.weight", b, a) for i, (a, b) in enumerate(sizes))
+    biases = tuple(parts.tensor(f"{prefix}.{i}.bias", b) for i, (_, b) in enumerate(sizes))
+    return Mlp(weights, biases, *activations)
+
+
+def _identity(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Identity:
+    if x_dim != feature_dim:
+        raise BadArtifact(
+            f"{WHERE}: identity encoder, but x_dim {x_dim} is not feature_dim {feature_dim}"
+        )
+    return Identity()
+
+
+def _mlp(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Mlp:
+    layers = spec.get("layers")
+    linear = spec.get("linear", 0)
+    if linear != 0 and not (_is_size(linear) and linear < feature_dim):
+        raise BadArtifact(
+            f"{WHERE}.linear is {linear!r}, expected a whole number below {feature_dim}"
+        )
+    if (
+        not isinstance(layers, list)
+        or len(layers) < 2
+        or (layers[0], layers[-1]) != (x_dim, feature_dim - linear)
+    ):
+        raise BadArtifact(
+            f"model.json: encoder.layers is {layers!r}, expected "
+            f"[{x_dim}, ..., {feature_dim - linear}]"
+        )
+    names = (
+        activation(spec, "activation", "relu"),
+        activation(spec, "output_activation", "identity"),
+    )
+    network = mlp(parts, "encoder", layers, names)
+    if linear == 0:
+        return network
+    weight = parts.tensor("encoder.linear.weight", linear, x_dim)
+    return replace(network, linear=(weight, parts.tensor("encoder.linear.bias", linear)))
+
+
+def _conv(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Conv:
+    channels, height, width = (_whole(spec, name) for name in ("channels", "height", "width"))
+    widths = spec.get("blocks")
+    if not isinstance(widths, list) or not widths or not all(map(_is_size, widths)):
+        raise BadArtifact(f"{WHERE}.blocks is {widths!r}, expected the channels of each block")
+    if x_dim != channels * height * width:
+        raise BadArtifact(
+            f"{WHERE}: x_dim {x_dim} is not channels * height * width, "
+            f"{channels} * {height} * {width}"
+        )
+    left = (height >> len(widths)) * (width >> len(widths))
+    if left == 0 or feature_dim != widths[-1] * left:
+        raise BadArtifact(
+            f"{WHERE}: {len(widths)} blocks leave {widths[-1]} * {left} features of "
+            f"{height} x {width}, feature_dim is {feature_dim}"
+        )
+    blocks = [
+        _block(parts, f"encoder.{i}", b, a, last=i == len(widths) - 1)
+        for i, (a, b) in enumerate(zip([channels, *widths[:-1]], widths, strict=True))
+    ]
+    return Conv(channels, height, width, tuple(blocks))
+
+
+def _block(parts: Parts, name: str, out: int, into: int, *, last: bool) -> ConvBlock:
+    weight = parts.tensor(f"{name}.conv.weight", out, into, 3, 3)
+    bias = parts.tensor(f"{name}.conv.bias", out)
+    if last:
+        return ConvBlock(weight, bias, None)
+    scale, shift, mean, variance = (
+        parts.tensor(f"{name}.norm.{tensor}", out)
+        for tensor in ("weight", "bias", "running_mean", "running_var")
+    )
+    if (variance < 0).any():
+        raise BadArtifact(f"model.safetensors: '{name}.norm.running_var' has a negative number")
+    return ConvBlock(weight, bias, (scale, shift, mean, variance))
+
+
+def _time(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Time:
+    periods = spec.get("periods", [])
+    trend = spec.get("trend", False)
+    if not isinstance(periods, list) or not all(map(_is_period, periods)):
+        raise BadArtifact(f"{WHERE}.periods is {periods!r}, expected a list of numbers above 0")
+    if not isinstance(trend, bool):
+        raise BadArtifact(f"{WHERE}.trend is {trend!r}, expected true or false")
+    time = Time(tuple(map(float, periods)), trend)
+    if x_dim != 1 or feature_dim != time.features:
+        raise BadArtifact(
+            f"{WHERE}: time encoder of {len(periods)} periods needs x_dim 1 and feature_dim "
+            f"{time.features}, not {x_dim} and {feature_dim}"
+        )
+    return time
+
+
+def _whole(spec: Spec, name: str) -> int:
+    value = spec.get(name)
+    if not _is_size(value):
+        raise BadArtifact(f"{WHERE}.{name} is {value!r}, expected an integer of at least 1")
+    return value
+
+
+def _is_size(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_period(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 1e-50 <= value <= 1e50
+
+
+_ENCODERS: dict[str, Callable[[Parts, Spec, int, int], Encoder]] = {
+    "identity": _identity,
+    "mlp": _mlp,
+    "conv": _conv,
+    "time": _time,
+}
+
+
+def alpaca(parts: Parts) -> Alpaca:
+    """`prior_mean` (n, y), `prior_covariance_factor` (n, n), `log_noise_variance` (y,).
+
+    With `"noise": "unknown"` there are `log_noise_alpha` and `log_noise_beta` (y,) instead of the
+    last: shape and scale of the inverse gamma that the variances come from.
+    """
+    y_dim = parts.size("y_dim")
+    n = parts.size("feature_dim")
+    cov = _prior_cov(parts, n)
+    variance, noise_prior = _noise(parts, y_dim)
+    return Alpaca(
+        **_encoder(parts, y_dim, n),
+        prior_mean=parts.tensor("prior_mean", n, y_dim),
+        prior_cov=cov,
+        noise_variance=variance,
+        noise_prior=noise_prior,
+        **_scalings(parts, y_dim),
+        **parts.defaults(),
+    )
+
+
+def alpaca_mixture(parts: Parts) -> AlpacaMixture:
+    """As `alpaca`, each tensor with one more axis in front, of M typical regimes.
+
+    Besides, `prior_logits` (M,), whose softmax are their probabilities. `regimes` is a list of
+    `{"name": "1", "probability": 0.4}`, whose names differ; where it is left out names are numbers
+    from 1. Its probabilities are for readers: the tensor decides.
+    """
+    y_dim = parts.size("y_dim")
+    n = parts.size("feature_dim")
+    (size,) = parts.shape("prior_logits", 1)
+    factor = parts.tensor("prior_covariance_factor", size, n, n)
+    cov = parts.derived("prior_covariance_factor", factor @ factor.mT)
+    variance, noise_prior = _noise(parts, size, y_dim)
+    return AlpacaMixture(
+        **_encoder(parts, y_dim, n),
+        log_weight=parts.tensor("prior_logits", size).log_softmax(-1),
+        prior_mean=parts.tensor("prior_mean", size, n, y_dim),
+        prior_cov=0.5 * (cov + cov.mT),
+        noise_variance=variance,
+        noise_prior=noise_prior,
+        names=_names(parts, size),
+        **_scalings(parts, y_dim),
+        **parts.defaults(),
+    )
+
+
+def _names(parts: Parts, size: int) -> tuple[str, ...]:
+    """Of typical regimes; none where the field is left out."""
+    if parts.description.get("regimes") is None:
+        return ()
+    given: list[Any] = parts.field("regimes", list)
+    names = [regime.get("name") if isinstance(regime, dict) else None for regime in given]
+    texts = all(isinstance(name, str) and name.strip() for name in names)
+    if not texts or not len(set(names)) == len(names) == size:
+        raise BadArtifact(
+            f"{DESCRIPTION}: regimes is {given!r}, expected {size} objects with different names"
+        )
+    return tuple(map(str, names))
+
+
+def fleet(parts: Parts) -> Fleet:
+    """`prior_mean` (n, y), `prior_covariance_factor` (n, n), `log_noise_alpha`, `log_noise_beta`.
+
+    Those of the noise (y,): shape and scale of the inverse gamma that the variances come from, in
+    the stream's own units. `chance` is the prior probability of the learned part in a regime, 0.5
+    by default. There is no output scaling: every stream has its own.
+    """
+    y_dim = parts.size("y_dim")
+    n = parts.size("feature_dim")
+    if parts.description.get("output_scaling") is not None:
+        raise BadArtifact(f"{DESCRIPTION}: output_scaling: remove it, every stream has its own")
+    cov = _prior_cov(parts, n)
+    x_offset, x_scale = parts.scaling("input_scaling", parts.size("x_dim", 0))
+    return Fleet(
+        y_dim=y_dim,
+        **_encoder(parts, y_dim, n),
+        x_offset=x_offset,
+        x_scale=x_scale,
+        prior_mean=parts.tensor("prior_mean", n, y_dim),
+        prior_cov=cov,
+        noise_alpha=parts.exponential("log_noise_alpha", y_dim),
+        noise_beta=parts.exponential("log_noise_beta", y_dim),
+        chance=parts.number("chance", 0.0, 1.0, default=0.5),
+        **parts.defaults(),
+    )
+
+
+def _prior_cov(parts: Parts, n: int) -> Tensor:
+    """`S S'`, symmetric to the bit."""
+    factor = parts.tensor("prior_covariance_factor", n, n)
+    cov = parts.derived("prior_covariance_factor", factor @ factor.T)
+    return 0.5 * (cov + cov.T)
+
+
+def _noise(parts: Parts, *shape: int) -> tuple[Tensor | None, NoisePrior | None]:
+    noise = parts.description.get("noise", "known")
+    if noise == "known":
+        return parts.exponential("log_noise_variance", *shape), None
+    if noise != "unknown":
+        raise BadArtifact(f"{DESCRIPTION}: noise is {noise!r}, expected 'known' or 'unknown'")
+    alpha = parts.exponential("log_noise_alpha", *shape, above=1.0)  # or no variance exists
+    return None, NoisePrior(alpha, parts.exponential("log_noise_beta", *shape))
+
+
+def pcoc(parts: Parts) -> Pcoc:
+    """`prior_mean`, `log_prior_precision`, `log_noise_variance` (J, n), `log_dirichlet` (J,).
+
+    `y_dim` is J, the number of classes; there is no output scaling.
+    """
+    x_dim = parts.size("x_dim")
+    n = parts.size("feature_dim")
+    classes = parts.size("y_dim", least=2)
+    if parts.description.get("output_scaling") is not None:
+        raise BadArtifact(f"{DESCRIPTION}: output_scaling is given, but labels are class indices")
+    mean = parts.tensor("prior_mean", classes, n)
+    precision = parts.exponential("log_prior_precision", classes, n)
+    dirichlet = parts.exponential("log_dirichlet", classes)
+    parts.derived("prior_mean", precision * mean)
+    parts.derived("log_dirichlet", dirichlet.sum())
+    offset, scale = parts.scaling("input_scaling", x_dim)
+    return Pcoc(
+        encoder=encoder(parts, x_dim, n),
+        prior_mean=mean,
+        prior_precision=precision,
+        noise_variance=parts.exponential("log_noise_variance", classes, n),
+        dirichlet=dirichlet,
+        x_offset=offset,
+        x_scale=scale,
+        **parts.defaults(),
+    )
+
+
+def lstm(parts: Parts) -> Lstm:
+    """`lstm.weight_ih` (4h, n + y), `lstm.weight_hh` (4h, h), `lstm.bias_{ih,hh}` (4h,), decoder.
+
+    Layout and order of torch.nn.LSTMCell. `decoder.{i}.weight` (out, in), `decoder.{i}.bias`: from
+    h + n numbers, hidden state first, to 2 y, means and then log variances. Sizes are those of the
+    tensors; `"decoder": {"activation": "relu"}` in the description may name another activation.
+    """
+    y_dim = parts.size("y_dim")
+    n = parts.size("feature_dim")
+    encoding = _encoder(parts, y_dim, n)
+    hidden = parts.shape("lstm.weight_hh", 2)[1]
+    return Lstm(
+        **encoding,
+        weight_ih=parts.tensor("lstm.weight_ih", 4 * hidden, n + y_dim),
+        weight_hh=parts.tensor("lstm.weight_hh", 4 * hidden, hidden),
+        bias_ih=parts.tensor("lstm.bias_ih", 4 * hidden),
+        bias_hh=parts.tensor("lstm.bias_hh", 4 * hidden),
+        decoder=_decoder(parts, hidden + n, 2 * y_dim),
+        **_scalings(parts, y_dim),
+        **parts.defaults(),
+    )
+
+
+def _decoder(parts: Parts, into: int, out: int) -> Mlp:
+    layers = [re.fullmatch(r"decoder\.(\d{1,3})\.(weight|bias)", name) for name in parts.tensors]
+    last = max((int(layer[1]) for layer in layers if layer), default=-1)
+    if last < 0:
+        raise BadArtifact(f"{TENSORS}: tensor 'decoder.0.weight' is missing")
+    inner = [parts.shape(f"decoder.{i}.weight", 2)[0] for i in range(last)]
+    spec = {} if parts.description.get("decoder") is None else parts.field("decoder", dict)
+    names = activation(spec, "activation", "relu"), "identity"
+    return mlp(parts, "decoder", [into, *inner, out], names)
+
+
+def _encoder(parts: Parts, y_dim: int, n: int) -> dict[str, Any]:
+    """The encoder, which takes inputs, or labels before (`lags`), or both."""
+    lags = parts.size("lags", 0) if "lags" in parts.description else 0
+    into = parts.size("x_dim", 0 if lags else 1) + lags * y_dim
+    return {"encoder": encoder(parts, into, n), "lags": lags}
+
+
+def _scalings(parts: Parts, y_dim: int) -> dict[str, Any]:
+    x_offset, x_scale = parts.scaling("input_scaling", parts.size("x_dim", 0))
+    y_offset, y_scale = parts.scaling("output_scaling", y_dim)
+    return {"x_offset": x_offset, "x_scale": x_scale, "y_offset": y_offset, "y_scale": y_scale}
+
+
+FORMAT = 1
+Builder = Callable[[Parts], UnderlyingModel]
+_BUILDERS: dict[str, Builder] = {
+    "alpaca": alpaca,
+    "alpaca-mixture": alpaca_mixture,
+    "fleet": fleet,
+    "lstm": lstm,
+    "pcoc": pcoc,
+}
+# What a builder may raise for a field or tensor that it took without checking.
+_MISTAKES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def register(kind: str, builder: Builder) -> None:
+    """Make artifacts of a kind of one's own loadable; `builder` makes the model of their parts.
+
+    Raises ValueError for a kind that there is already (the same builder again is no error).
+    """
+    if _BUILDERS.setdefault(kind, builder) is not builder:
+        raise ValueError(f"kind {kind!r} is already registered: {kinds()}")
+
+
+def kinds() -> list[str]:
+    """Kinds that can be loaded."""
+    return sorted(_BUILDERS)
+
+
+def save(folder: Path, description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Write an artifact folder; `description` without `format`, which is this version's.
+
+    There is no file of tensors where there are none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if tensors:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / TENSORS)
+    else:
+        (folder / TENSORS).unlink(missing_ok=True)
+    text = json.dumps({"format": FORMAT, **description}, indent=2)
+    (folder / DESCRIPTION).write_text(text + "\n")
+
+
+def load(folder: Path, device: str | torch.device = "cpu") -> UnderlyingModel:
+    """Model from an artifact folder, in float64.
+
+    Raises BadArtifact, naming the file and the part, for an unknown format or kind, a missing
+    tensor, a wrong shape or a number that is not finite.
+    """
+    try:
+        description = json.loads((folder / DESCRIPTION).read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadArtifact(f"{DESCRIPTION}: {error}") from error
+    if not isinstance(description, dict):
+        raise BadArtifact(f"{DESCRIPTION}: expected an object")
+    parts = Parts(description, _tensors(folder / TENSORS, device), device, folder)
+    if parts.field("format", int) != FORMAT:
+        raise BadArtifact(f"{DESCRIPTION}: format is {description['format']}, expected {FORMAT}")
+    kind = parts.field("kind", str)
+    if kind not in _BUILDERS:
+        raise BadArtifact(f"{DESCRIPTION}: unknown kind {kind!r}, expected one of {kinds()}")
+    return _built(kind, parts)
+
+
+def _tensors(path: Path, device: str | torch.device) -> dict[str, Tensor]:
+    """Tensors of a file; empty without a file, for a kind that needs no tensors."""
+    try:
+        tensors = load_file(path) if path.exists() else {}
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BadArtifact(f"{TENSORS}: {error}") from error
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _built(kind: str, parts: Parts) -> UnderlyingModel:
+    try:
+        model = _BUILDERS[kind](parts)
+    except _MISTAKES as error:
+        raise BadArtifact(
+            f"{DESCRIPTION}: cannot create a model of kind {kind!r}: {error!r}"
+        ) from error
+    if not isinstance(model, UnderlyingModel):
+        raise BadArtifact(
+            f"{DESCRIPTION}: kind {kind!r} creates a {type(model).__name__}, expected a model"
+        )
+    return model

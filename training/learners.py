@@ -1,0 +1,482 @@
+"""Trainable models; their parameters are named as the tensors of an artifact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model_core import artifact, transfer
+from model_core.artifact import Parts
+from model_core.encoder import Mlp
+from model_core.upm.alpaca import Alpaca
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.fleet import Fleet
+from training.config import Config, ModelConfig
+from training.data.windows import Scaling, Splits
+from training.errors import BadConfig
+
+IMAGES = 32  # evaluated together: intermediate results stay in the processor's cache
+
+
+class MlpEncoder(nn.ModuleList):
+    """Layers `activation(W x + b)`, the last one with `output_activation`.
+
+    linear: number of features after them that are linear in the inputs.
+    """
+
+    def __init__(
+        self, layers: list[int], activation: str, output_activation: str, linear: int = 0
+    ) -> None:
+        pairs = zip(layers[:-1], layers[1:], strict=True)
+        super().__init__(nn.Linear(into, out) for into, out in pairs)
+        self.linear = nn.Linear(layers[0], linear) if linear else None
+        self.layers = layers
+        self.features = layers[-1] + linear
+        self.activation = activation
+        self.output_activation = output_activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (..., n) of inputs (..., x_dim)."""
+        layers = [cast(nn.Linear, self[i]) for i in range(len(self.layers) - 1)]
+        linear = None if self.linear is None else (self.linear.weight, self.linear.bias)
+        network = Mlp(
+            weights=tuple(layer.weight for layer in layers),
+            biases=tuple(layer.bias for layer in layers),
+            activation=self.activation,
+            output_activation=self.output_activation,
+            linear=linear,
+        )
+        return network(x)
+
+    def spec(self) -> dict[str, Any]:
+        """The field `encoder` of a `model.json`."""
+        linear = {} if self.linear is None else {"linear": self.linear.out_features}
+        return {
+            "type": "mlp",
+            "layers": self.layers,
+            "activation": self.activation,
+            "output_activation": self.output_activation,
+            **linear,
+        }
+
+
+class _ConvBlock(nn.Module):
+    """Convolution, norm, ReLU, pooling; the last block has neither norm nor ReLU."""
+
+    def __init__(self, into: int, out: int, *, last: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(into, out, 3, padding=1)
+        self.norm = None if last else nn.BatchNorm2d(out)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Features of half the height and width."""
+        value = self.conv(image)
+        if self.norm is None:
+            return functional.max_pool2d(value, 2)
+        # Pooling first gives the same result, as ReLU is monotone, for a quarter of the work.
+        return torch.relu(functional.max_pool2d(self.norm(value), 2))
+
+
+class ConvEncoder(nn.ModuleList):
+    """Blocks on images given as channels * height * width numbers (paper, app. C).
+
+    In training the norms use the moments of all images of a batch; in evaluation, running ones.
+    mixed: in training, images and kernels are rounded to bfloat16, which takes half the time where
+    the processor has such products (AMX, tensor cores).
+    """
+
+    def __init__(
+        self, channels: int, height: int, width: int, blocks: list[int], *, mixed: bool = False
+    ) -> None:
+        into = [channels, *blocks[:-1]]
+        last = len(blocks) - 1
+        super().__init__(
+            _ConvBlock(a, b, last=i == last)
+            for i, (a, b) in enumerate(zip(into, blocks, strict=True))
+        )
+        # With channels last, convolutions, norms and pooling take half the time on a CPU.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.shape = (channels, height, width)
+        self.blocks = blocks
+        self.mixed = mixed
+        self.features = blocks[-1] * (height >> len(blocks)) * (width >> len(blocks))
+        if self.features == 0:
+            raise ValueError(f"{len(blocks)} blocks leave nothing of {height} x {width} images")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (..., n) of images (..., channels * height * width)."""
+        image = x.reshape(-1, *self.shape).contiguous(memory_format=torch.channels_last)
+        # In training, the images of a batch share moments.
+        parts = [image] if self.training else torch.split(image, IMAGES)
+        rounded = self.mixed and self.training
+        with torch.autocast(image.device.type, torch.bfloat16, enabled=rounded):
+            features = torch.cat([self._blocks(part) for part in parts])
+        return features.to(x.dtype).reshape(*x.shape[:-1], -1)
+
+    def _blocks(self, image: Tensor) -> Tensor:
+        for block in self:
+            image = block(image)
+        return image
+
+    def spec(self) -> dict[str, Any]:
+        """The field `encoder` of a `model.json`."""
+        channels, height, width = self.shape
+        return {
+            "type": "conv",
+            "channels": channels,
+            "height": height,
+            "width": width,
+            "blocks": self.blocks,
+        }
+
+
+EncoderModule = MlpEncoder | ConvEncoder
+
+
+LEAST_ALPHA = 1.001  # above 1, so that the variance exists
+
+
+class Learner(nn.Module):
+    """Parameters of a model and of its hazard.
+
+    Parameters are named as the tensors of an artifact, but for `hazard_logit`; buffers that hold
+    the scaling are kept out of it. The builder of the kind makes the model of them, as of the
+    artifact they become.
+    """
+
+    kind: str
+    builder: Callable[[Parts], UnderlyingModel]
+    partial = False  # whether it learns from labels of which some outputs are missing
+    scales_labels = True
+    fields: Mapping[str, Any]  # of a `model.json`, specific to the kind
+    x_offset: Tensor
+    x_scale: Tensor
+    y_offset: Tensor
+    y_scale: Tensor
+    scaled = ("x_offset", "x_scale", "y_offset", "y_scale")
+
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
+        super().__init__()
+        for name in self.scaled:
+            self.register_buffer(name, getattr(scaling, name).clone())
+        logit = torch.tensor(math.log(config.hazard) - math.log1p(-config.hazard))
+        self.hazard_logit = nn.Parameter(logit, requires_grad=config.learn_hazard)
+        self.encoder = encoder
+
+    @property
+    def hazard(self) -> Tensor:
+        """Hazard (1, 1), the same for all run lengths."""
+        return torch.sigmoid(self.hazard_logit).reshape(1, 1)
+
+    def model(self) -> UnderlyingModel:
+        """Model of the current parameters; gradients flow through it.
+
+        Its hazard is nan in training on a device, where to read it would have the host wait:
+        training reads `hazard`, which has a gradient.
+        """
+        read = transfer.on_host(self.hazard_logit) or not self.training
+        hazard = self.hazard.item() if read else math.nan
+        return self.builder(LearnedParts(self, {"hazard": hazard}))
+
+    def served(self) -> UnderlyingModel:
+        """Model that streams are served by; that of training, unless it is a part of another."""
+        return self.model()
+
+    def description(self) -> dict[str, Any]:
+        """Kind, dimensions and encoder, as in a `model.json`."""
+        return {
+            "kind": self.kind,
+            "x_dim": len(self.x_offset),
+            "y_dim": len(self.y_offset),
+            "feature_dim": self.encoder.features,
+            "encoder": self.encoder.spec(),
+            **self.fields,
+        }
+
+    def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Description and tensors, for `model_core.artifact.save`."""
+        state = cast(dict[str, Tensor], self.state_dict())
+        tensors = {
+            name: value.detach().cpu().contiguous()
+            for name, value in state.items()
+            if not name.endswith("num_batches_tracked")
+        }
+        scale = {name: tensors.pop(name).tolist() for name in self.scaled}
+        del tensors["hazard_logit"]
+        if "log_noise_alpha" in tensors:
+            tensors["log_noise_alpha"] = tensors["log_noise_alpha"].exp().clamp(LEAST_ALPHA).log()
+        description = {
+            **self.description(),
+            "hazard": self.hazard.item(),
+            "input_scaling": {"offset": scale["x_offset"], "scale": scale["x_scale"]},
+        }
+        if self.scales_labels:
+            output = {"offset": scale["y_offset"], "scale": scale["y_scale"]}
+            description["output_scaling"] = output
+        return description, tensors
+
+
+class LearnedParts(Parts):
+    """Parameters as parts of a model: with their gradients, in their precision, and unchecked.
+
+    A check would have the host wait for a device.
+    """
+
+    def __init__(self, learner: Learner, defaults: Mapping[str, Any]) -> None:
+        """defaults: keyword arguments of the model."""
+        super().__init__(learner.description(), dict(learner.named_parameters()))
+        self.encoder = learner.encoder
+        self._learner = learner
+        self._defaults = defaults
+
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """The parameter."""
+        return self.tensors[name]
+
+    def exponential(self, name: str, *shape: int, above: float = 0.0) -> Tensor:
+        """`exp` of the parameter, held above 1 where it has to be."""
+        value = self.tensors[name].exp()
+        return value.clamp(min=LEAST_ALPHA) if above else value
+
+    def derived(self, name: str, value: Tensor) -> Tensor:
+        """The value."""
+        return value
+
+    def defaults(self) -> dict[str, Any]:
+        """Keyword arguments of the model."""
+        return {**self._defaults}
+
+    def scaling(self, name: str, size: int) -> tuple[Tensor, Tensor]:
+        """Offset and scale of inputs or labels."""
+        learner = self._learner
+        if name == "input_scaling":
+            return learner.x_offset, learner.x_scale
+        return learner.y_offset, learner.y_scale
+
+
+class AlpacaLearner(Learner):
+    """Parameters of `Alpaca`.
+
+    With a first prior of unit scale, tanh features saturate and training stalls (DESIGN, sec. 2).
+    """
+
+    kind = "alpaca"
+    builder = staticmethod(artifact.alpaca)
+
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
+        super().__init__(encoder, scaling, config)
+        n = encoder.features
+        outputs = len(scaling.y_offset)
+        self.fields = {"lags": config.lags, "noise": config.noise}
+        scale = config.prior_scale
+        self.prior_mean = nn.Parameter(scale * torch.randn(n, outputs))
+        self.prior_covariance_factor = nn.Parameter(scale * torch.randn(n, n))
+        level = torch.full((outputs,), math.log(config.noise_variance))
+        if config.noise == "unknown":
+            self.log_noise_alpha = nn.Parameter(torch.full((outputs,), math.log(2.0)))
+            self.log_noise_beta = nn.Parameter(level, requires_grad=config.learn_noise)
+        else:
+            self.log_noise_variance = nn.Parameter(level, requires_grad=config.learn_noise)
+
+
+class AlpacaMixtureLearner(AlpacaLearner):
+    """Parameters of `AlpacaMixture`.
+
+    Those of `AlpacaLearner` with one more axis in front, `priors` long, and `prior_logits`
+    (priors,), whose softmax are the probabilities of the types: equal at first. Their first
+    covariance is one for all, and their first means are draws from ALPaCA's first prior: means that
+    are close beside that covariance stay alike for long.
+    """
+
+    kind = "alpaca-mixture"
+    builder = staticmethod(artifact.alpaca_mixture)  # type: ignore[assignment]
+
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
+        super().__init__(encoder, scaling, config)
+        priors = config.priors
+        mean = self.prior_mean.detach()
+        factor = self.prior_covariance_factor.detach()
+        drawn = mean + factor @ torch.randn(priors, *mean.shape)
+        self.prior_mean = nn.Parameter(drawn)
+        self.prior_covariance_factor = nn.Parameter(factor.repeat(priors, 1, 1))
+        self.prior_logits = nn.Parameter(torch.zeros(priors))
+        for name, value in list(self.named_parameters(recurse=False)):
+            if name.startswith("log_noise"):
+                repeated = value.detach().repeat(priors, 1)
+                self.register_parameter(name, nn.Parameter(repeated, value.requires_grad))
+
+    def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """With what readers see of the typical regimes."""
+        description, tensors = super().artifact()
+        chance = self.prior_logits.detach().double().softmax(-1).tolist()
+        regimes = [{"name": str(m), "probability": p} for m, p in enumerate(chance, 1)]
+        return {**description, "regimes": regimes}, tensors
+
+
+class FleetLearner(AlpacaLearner):
+    """Parameters of `Fleet`.
+
+    It is trained alone, on windows in units of their own: the other parts of the model have nothing
+    to learn. The last features are linear, one for each output: at first its label before, which is
+    what the prior forecasts. The hazard is for training: each stream learns its own.
+    """
+
+    kind = "fleet"
+    partial = True
+    scales_labels = False
+
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
+        """encoder: with as many linear features as outputs."""
+        super().__init__(encoder, scaling, config)
+        assert isinstance(encoder, MlpEncoder)
+        outputs = len(scaling.y_offset)
+        linear = encoder.linear
+        first = len(scaling.x_offset)
+        assert linear is not None
+        with torch.no_grad():
+            linear.weight.zero_()
+            linear.bias.zero_()
+            self.prior_mean.zero_()
+            if config.lags:
+                linear.weight[:, first : first + outputs] = torch.eye(outputs)
+                self.prior_mean[-outputs:] = torch.eye(outputs)
+
+    def model(self) -> Alpaca:
+        """The learned part, of labels of which some outputs may be missing."""
+        model = super().model()
+        assert isinstance(model, Alpaca)
+        return replace(model, partial=True)
+
+    def served(self) -> Fleet:
+        """The whole model."""
+        return artifact.fleet(LearnedParts(self, {}))
+
+    def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Description and tensors."""
+        description, tensors = super().artifact()
+        del description["noise"]
+        own = {"hazard": None, "outlier_rate": self.served().outlier_rate}
+        return {**description, **own}, tensors
+
+
+class PcocLearner(Learner):
+    """Parameters of `Pcoc`.
+
+    The concentration of each class is fixed; a large one means balanced classes (paper, app. C).
+    """
+
+    kind = "pcoc"
+    builder = staticmethod(artifact.pcoc)
+    scales_labels = False  # they are class indices
+
+    def __init__(
+        self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig, classes: int
+    ) -> None:
+        super().__init__(encoder, scaling, config)
+        n = encoder.features
+        self.fields = {"y_dim": classes}
+        self.prior_mean = nn.Parameter(config.prior_scale * torch.randn(classes, n))
+        self.log_prior_precision = nn.Parameter(torch.zeros(classes, n))
+        level = torch.full((classes, n), math.log(config.noise_variance))
+        self.log_noise_variance = nn.Parameter(level)
+        concentration = torch.full((classes,), math.log(config.dirichlet))
+        self.log_dirichlet = nn.Parameter(concentration, requires_grad=False)
+
+
+class Classifier(Learner):
+    """The encoder, a linear layer and softmax: a baseline that never adapts, and is not served."""
+
+    kind = "classifier"
+
+    def __init__(
+        self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig, classes: int
+    ) -> None:
+        super().__init__(encoder, scaling, config)
+        self.last = nn.Linear(encoder.features, classes)
+
+    def log_probabilities(self, x: Tensor) -> Tensor:
+        """Log probabilities (..., J) of inputs (..., x_dim)."""
+        features = self.encoder((x - self.x_offset) / self.x_scale)
+        log_probability: Tensor = self.last(features).log_softmax(-1)
+        return log_probability
+
+    def model(self) -> UnderlyingModel:
+        """Not available; raises TypeError."""
+        raise TypeError("a classifier has no model that adapts: use log_probabilities")
+
+
+class LstmLearner(Learner):
+    """Parameters of `Lstm`."""
+
+    kind = "lstm"
+    builder = staticmethod(artifact.lstm)
+
+    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
+        super().__init__(encoder, scaling, config)
+        outputs = len(scaling.y_offset)
+        self.fields = {"lags": config.lags, "decoder": {"activation": "relu"}}
+        self.lstm = nn.LSTMCell(encoder.features + outputs, config.hidden)
+        widths = [config.hidden + encoder.features, *config.decoder, 2 * outputs]
+        pairs = zip(widths[:-1], widths[1:], strict=True)
+        self.decoder = nn.ModuleList(nn.Linear(into, out) for into, out in pairs)
+
+
+def learner(config: Config, splits: Splits) -> Learner:
+    """A run's learner with its initial parameters; raises BadConfig."""
+    _check_alike(config, splits)
+    scaling = splits.scaling or Scaling.none(splits.x_dim, splits.y_dim)
+    adapts = config.objective.mode != "toe"
+    try:
+        built = build(config.model, scaling, splits.classes, config.seed, adapts=adapts)
+    except ValueError as error:
+        raise BadConfig(f"model: {error}") from error
+    if config.objective.mode != "moca":
+        built.hazard_logit.requires_grad_(False)  # no other objective depends on it
+    return built
+
+
+def _check_alike(config: Config, splits: Splits) -> None:
+    """Raise BadConfig where model and data do not go together."""
+    kind = config.model.kind
+    image = config.model.image
+    if (kind == "pcoc") != (splits.classes > 0):
+        labels = "classes" if splits.classes else "numbers"
+        raise BadConfig(f"model.kind: {kind} cannot predict labels that are {labels}")
+    if image is not None and math.prod(image) != splits.x_dim:
+        raise BadConfig(f"model.image: inputs are of {splits.x_dim} numbers, not {image}")
+    if config.validation.metric == "accuracy" and not splits.classes:
+        raise BadConfig("validation.metric: accuracy needs labels that are classes; use nll")
+
+
+def build(
+    config: ModelConfig, scaling: Scaling, classes: int, seed: int, *, adapts: bool = True
+) -> Learner:
+    """Learner with initial parameters drawn by the seed.
+
+    adapts: False for the classifier that trains on everything, which has no model.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoder = _encoder(config, scaling)
+        if config.kind == "pcoc":
+            of_classes = PcocLearner if adapts else Classifier
+            return of_classes(encoder, scaling, config, classes)
+        kinds: dict[str, type[AlpacaLearner | LstmLearner]]
+        kinds = {"alpaca": AlpacaLearner, "fleet": FleetLearner, "lstm": LstmLearner}
+        of_numbers = AlpacaMixtureLearner if config.priors > 1 else kinds[config.kind]
+        return of_numbers(encoder, scaling, config)
+
+
+def _encoder(config: ModelConfig, scaling: Scaling) -> EncoderModule:
+    if config.image is not None:
+        return ConvEncoder(*config.image, list(config.blocks), mixed=config.mixed_precision)
+    into = len(scaling.x_offset) + config.lags * len(scaling.y_offset)
+    layers = [into, *config.widths, config.features]
+    linear = len(scaling.y_offset) if config.kind == "fleet" else 0
+    return MlpEncoder(layers, config.activation, config.output_activation, linear)
