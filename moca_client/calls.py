@@ -1,33 +1,217 @@
-"""Every call of the REST interface: its request, its answer, and whether a retry is safe."""
+"""Calls of the REST interface: a request, the reader of its answer, and whether a retry is safe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypeVar
+from functools import cache
+from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from moca_client import bodies, responses
-from moca_client.bodies import Observed, encode
+from moca_client import bodies
+from moca_client.bodies import encode
 from moca_client.errors import InvalidRequest, Problem, UnexpectedAnswer, problem_of
+from moca_client.responses import Answer, ChangesPage, IncidentsPage
 from moca_client.retry import Call, Repeat, Request
 
 JSON = {"Content-Type": "application/json"}
 Detail = Literal["summary", "full"]  # of answers to observations
 Match = str | Sequence[str]  # selectors of streams by tags: of any of them
+When = str | datetime  # an RFC 3339 time, an age such as "24h", or a datetime with a time zone
 T = TypeVar("T")
 
 
-def as_type(kind: type[T]) -> Callable[[httpx.Response], T]:
+# --- options of calls; without one the service's default holds --------------------------------
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Optional parts of the answers to observations, and levels of quantiles."""
+
+    detail: Detail
+    belief: bool
+    components: bool
+    quantiles: Sequence[float] | None
+
+
+class PredictionOptions(TypedDict, total=False):
+    """What to predict: parts of the distribution, draws of it, and how far ahead."""
+
+    quantiles: Sequence[float] | None
+    samples: int
+    components: bool
+    elapsed: float | None
+    seed: int | None
+    horizon: int | None
+
+
+class ActionOptions(TypedDict, total=False):
+    """How to choose among inputs."""
+
+    strategy: Literal["thompson", "optimistic", "greedy"]
+    samples: int | None
+    elapsed: float | None
+    seed: int | None
+
+
+class OverviewQuery(TypedDict, total=False):
+    """Which streams to show at a glance, in which order."""
+
+    contains: str
+    sort: str
+    limit: int
+    labels: int
+    cursor: str | None
+
+
+class ChangesQuery(TypedDict, total=False):
+    """Which changes of all streams to list, in which order."""
+
+    since: When | None
+    until: When | None
+    kinds: Sequence[str]
+    states: Sequence[str]
+    model: str | None
+    prefix: str | None
+    contains: str | None
+    min_size: float | None
+    min_evidence: float | None
+    sort: str
+    limit: int
+    around: int
+    match: Match
+
+
+class IncidentsQuery(TypedDict, total=False):
+    """Which incidents to list, in which order."""
+
+    since: When | None
+    until: When | None
+    model: str | None
+    prefix: str | None
+    contains: str | None
+    min_streams: int
+    min_size: float | None
+    sort: str
+    limit: int
+    match: Match
+
+
+class EventsQuery(TypedDict, total=False):
+    """Which events to send."""
+
+    stream: str | None
+    prefix: str | None
+    model: str | None
+    states: Sequence[str]
+    kinds: Sequence[str]
+    match: Match
+    incidents: bool
+
+
+class WindowFields(TypedDict, total=False):
+    """A window of the calendar."""
+
+    start: Required[str]
+    end: Required[str]
+    time_zone: str
+    repeat: str
+    match: Sequence[str]
+    note: str
+
+
+# --- requests ---------------------------------------------------------------------------------
+
+
+def path_of(stream: str, suffix: str = "") -> str:
+    """Return the path of a stream, or of a resource below it."""
+    return f"{named_path('streams', stream, 'a stream id')}{suffix}"
+
+
+def named_path(kind: str, name: str, expected: str) -> str:
+    """Return the path of a named resource; raises InvalidRequest for an empty name."""
+    if not name:
+        raise InvalidRequest(f"expected {expected}, got ''")
+    return f"/v1/{kind}/{quote(name, safe='')}"
+
+
+def query_params(query: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return query parameters; those that are None are left out, lists repeated.
+
+    Raises InvalidRequest for a time without a zone, and for a text in place of a list.
+    """
+    params: list[tuple[str, str]] = []
+    for name, value in query.items():
+        if name in ("kinds", "states"):
+            if isinstance(value, str):
+                raise InvalidRequest(f"expected a list of {name}, got a string")
+            name = name.removesuffix("s")  # as the service names what may be repeated
+        items = value if isinstance(value, list | tuple) else [value]
+        params += [(name, _text(name, item)) for item in items if item is not None]
+    return params
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidRequest(f"{name}: expected a datetime with a time zone, got {value}")
+        return value.isoformat()
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def get(path: str, kind: type[T], query: Mapping[str, Any] | None = None) -> Call[T]:
+    """Return a call that reads."""
+    return Call(Request("GET", path, query_params(query or {})), reader(kind))
+
+
+def ask(path: str, kind: type[T], body: Mapping[str, Any]) -> Call[T]:
+    """Return a POST that changes nothing."""
+    return Call(Request("POST", path, [], JSON, encode(body)), reader(kind))
+
+
+def change(
+    method: str,
+    path: str,
+    kind: type[T],
+    body: Any,
+    repeat: Repeat = Repeat.HARMLESS,
+    key: str | None = None,
+    query: Mapping[str, Any] | None = None,
+) -> Call[T]:
+    """Return a call that changes something."""
+    headers = {"Idempotency-Key": key or bodies.new_key(), **JSON}
+    request = Request(method, path, query_params(query or {}), headers, encode(body))
+    return Call(request, reader(kind), repeat, changes=True)
+
+
+def delete(path: str) -> Call[None]:
+    """Return a call that removes something; a repeat that finds nothing has done it."""
+    request = Request("DELETE", path, [], {"Idempotency-Key": bodies.new_key()})
+    return Call(request, lambda _: None, changes=True, gone_is_done=True)
+
+
+def stated(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def reader(kind: type[T]) -> Callable[[httpx.Response], T]:
     """Return a reader of JSON answers."""
-    decoder = msgspec.json.Decoder(kind)
+    decode: Callable[[bytes], T] = _decoder(kind).decode
 
     def read(response: httpx.Response) -> T:
         try:
-            return decoder.decode(response.content)
+            return decode(response.content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _unexpected(response, str(error)) from error
 
@@ -39,182 +223,40 @@ def _unexpected(response: httpx.Response, why: str) -> UnexpectedAnswer:
     return UnexpectedAnswer(f"{request.method} {request.url.path}: unexpected answer: {why}")
 
 
-_state = as_type(responses.StreamSummary)
-_page = as_type(responses.StreamPage)
-_overview = as_type(responses.Overview)
-_answer = as_type(responses.Answer)
-_answers = as_type(list[responses.Answer])
-_columns = as_type(dict[str, list[Any]])
-_items = as_type(list[dict[str, Any]])
-_predictions = as_type(responses.Predictions)
-_action = as_type(responses.Action)
-_run_length = as_type(responses.RunLength)
-_regimes = as_type(responses.Regimes)
-_regime = as_type(responses.RememberedRegime)
-_what_if = as_type(responses.WhatIf)
-_changepoints = as_type(responses.Changepoints)
-_changes = as_type(responses.ChangesPage)
-_incidents = as_type(responses.IncidentsPage)
-_incident = as_type(responses.IncidentDetail)
-_feedback = as_type(responses.Verdict)
-_calendar = as_type(responses.Calendar)
-_window = as_type(responses.Window)
-_exclusion = as_type(responses.Exclusion)
-_incident_exclusion = as_type(responses.IncidentExclusion)
-_history = as_type(responses.HistoryPage)
-_models = as_type(responses.Models)
-_model = as_type(responses.ModelDetail)
+def following(call: Call[T], page: Any) -> Call[T] | None:
+    """Return the call of the page after one, by its `cursor` or `next`; None after the last."""
+    name = "start" if hasattr(page, "next") else "cursor"
+    place = page.next if name == "start" else page.cursor
+    if place is None:
+        return None
+    others = [param for param in call.request.params if param[0] != name]
+    request = call.request._replace(params=[*others, (name, str(place))])
+    return call._replace(request=request)
 
 
-def path_of(stream: str, suffix: str = "") -> str:
-    """Return the path of a stream, or of a resource below it."""
-    if not stream:
-        raise InvalidRequest("expected a stream id, got ''")
-    return f"/v1/streams/{quote(stream, safe='')}{suffix}"
+# --- calls that several modules make ------------------------------------------------------------
 
 
-def _get(path: str, read: Callable[[httpx.Response], T], **params: Any) -> Call[T]:
-    return Call(Request("GET", path, query_params(params)), read)
-
-
-def _read_only(path: str, body: Any, read: Callable[[httpx.Response], T]) -> Call[T]:
-    """Return a POST that changes nothing."""
-    return Call(Request("POST", path, [], JSON, encode(body)), read)
-
-
-def _change(
-    method: str,
-    path: str,
+def observe(
+    stream: str,
     body: Any,
-    read: Callable[[httpx.Response], T],
-    repeat: Repeat,
+    kind: type[T],
+    options: Mapping[str, Any],
     key: str | None = None,
-    params: Sequence[tuple[str, str]] = (),
 ) -> Call[T]:
-    headers = {"Idempotency-Key": key or bodies.new_key()}
-    content = None if body is None else encode(body)
-    headers |= {} if content is None else JSON
-    return Call(Request(method, path, list(params), headers, content), read, repeat, changes=True)
-
-
-def query_params(named: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return query parameters; those that are None are left out, lists repeated."""
-    params: list[tuple[str, str]] = []
-    for name, value in named.items():
-        items = value if isinstance(value, list | tuple) else [value]
-        params += [(name, _text(item)) for item in items if item is not None]
-    return params
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# --- streams ---------------------------------------------------------------------------------
-
-
-def ready() -> Call[None]:
-    """Whether every stream is served."""
-    return _get("/readyz", lambda _: None)
-
-
-def put_stream(stream: str, settings: Mapping[str, Any]) -> Call[responses.StreamSummary]:
-    """Create a stream, or change the named settings."""
-    return _change("PUT", path_of(stream), dict(settings), _state, Repeat.HARMLESS)
-
-
-def stream(stream: str) -> Call[responses.StreamSummary]:
-    """Summary of a stream."""
-    return _get(path_of(stream), _state)
-
-
-def streams(
-    prefix: str, limit: int, match: Match = (), cursor: str | None = None
-) -> Call[responses.StreamPage]:
-    """One page of the list of streams."""
-    return _get("/v1/streams", _page, prefix=prefix, limit=limit, match=match, cursor=cursor)
-
-
-class OverviewPage(NamedTuple):
-    """Query of GET overview: one page of streams, with last labels."""
-
-    prefix: str
-    limit: int
-    labels: int
-    cursor: str | None
-    contains: str | None = None
-    sort: str = "id"
-
-
-def overview(page: OverviewPage) -> Call[responses.Overview]:
-    """One page of streams at a glance."""
-    return _get("/v1/overview", _overview, **page._asdict())
-
-
-def delete_stream(stream: str) -> Call[None]:
-    """Delete a stream; a repeat that finds none has done it."""
-    call = _change("DELETE", path_of(stream), None, lambda _: None, Repeat.HARMLESS)
-    return call._replace(gone_is_done=True)
-
-
-# --- observations ----------------------------------------------------------------------------
-
-
-class AnswerOptions(NamedTuple):
-    """Optional parts of the answers to observations."""
-
-    detail: Detail = "summary"
-    belief: bool = False
-    components: bool = False
-    quantiles: Sequence[float] | None = None
-
-    def params(self) -> list[tuple[str, str]]:
-        """Query parameters."""
-        levels = None if self.quantiles is None else ",".join(map(str, self.quantiles))
-        named = {
-            "detail": None if self.detail == "summary" else self.detail,
-            "belief": self.belief or None,
-            "components": self.components or None,
-            "quantiles": levels,
-        }
-        return query_params(named)
-
-
-def observe_one(
-    stream: str, observation: Observed, options: AnswerOptions, key: str | None
-) -> Call[responses.Answer]:
-    """Post one observation."""
-    body = bodies.observation(observation)
+    """Post one observation, or a list of them in order, as `bodies` returns them."""
     path = path_of(stream, "/observations")
-    return _change("POST", path, body, _answer, Repeat.KEYED, key, options.params())
-
-
-def observe_list(
-    stream: str, observations: Iterable[Observed], options: AnswerOptions, key: str | None
-) -> Call[list[responses.Answer]]:
-    """Post a list of observations in order."""
-    body = bodies.observations(observations)
-    path = path_of(stream, "/observations")
-    return _change("POST", path, body, _answers, Repeat.KEYED, key, options.params())
-
-
-def observe_columns(
-    stream: str, observations: Iterable[Observed], options: AnswerOptions, key: str | None
-) -> Call[dict[str, list[Any]]]:
-    """Post a list of observations in order; the answers by columns."""
-    body = bodies.observations(observations)
-    path = path_of(stream, "/observations")
-    params = [("format", "columns"), *options.params()]
-    return _change("POST", path, body, _columns, Repeat.KEYED, key, params)
+    return change("POST", path, kind, body, Repeat.KEYED, key, options)
 
 
 def observe_many(
     keyed: Sequence[Mapping[str, Any]], options: AnswerOptions
-) -> Call[list[responses.Answer | Problem]]:
+) -> Call[list[Answer | Problem]]:
     """Post observations of many streams; each has a key already."""
+    read_items = reader(list[dict[str, Any]])
 
-    def read(response: httpx.Response) -> list[responses.Answer | Problem]:
-        items = _items(response)
+    def read(response: httpx.Response) -> list[Answer | Problem]:
+        items = read_items(response)
         if len(items) != len(keyed):
             raise _unexpected(response, f"got {len(items)} answers to {len(keyed)} items")
         try:
@@ -223,269 +265,25 @@ def observe_many(
             raise _unexpected(response, str(error)) from error
 
     # Without an Idempotency-Key, which this call refuses: the items have keys.
-    request = Request("POST", "/v1/observations", options.params(), JSON)
-    content = encode(list(keyed))
-    return Call(request._replace(content=content), read, Repeat.KEYED, changes=True)
+    params = query_params(options)
+    request = Request("POST", "/v1/observations", params, JSON, encode(list(keyed)))
+    return Call(request, read, Repeat.KEYED, changes=True)
 
 
-def _item(item: dict[str, Any]) -> responses.Answer | Problem:
+def _item(item: dict[str, Any]) -> Answer | Problem:
     status = item.get("status")
     if status == 200:
-        return msgspec.convert(item, responses.Answer)
+        return msgspec.convert(item, Answer)
     if not isinstance(status, int):
         raise msgspec.ValidationError("an item without a status")
     return problem_of(status, item)
 
 
-# --- reads -----------------------------------------------------------------------------------
+def changes(movers: bool = False, **query: Unpack[ChangesQuery]) -> Call[ChangesPage]:
+    """One page of changes of all streams; `movers`: with what the changed streams share."""
+    return get("/v1/changes", ChangesPage, {**query, "movers": movers})
 
 
-class PredictionRequest(NamedTuple):
-    """Body of POST predictions."""
-
-    x: Sequence[Sequence[float]] | None = None
-    quantiles: Sequence[float] | None = None
-    samples: int = 0
-    components: bool = False
-    elapsed: float | None = None
-    seed: int | None = None
-    horizon: int | None = None
-
-
-def predict(stream: str, request: PredictionRequest) -> Call[responses.Predictions]:
-    """Predict the next label at each input."""
-    fields = request._asdict().items()
-    body = {name: value for name, value in fields if value is not None and value is not False}
-    return _read_only(path_of(stream, "/predictions"), body, _predictions)
-
-
-def act(
-    stream: str,
-    candidates: Sequence[Sequence[float]],
-    strategy: str,
-    samples: int | None,
-    elapsed: float | None,
-    seed: int | None,
-) -> Call[responses.Action]:
-    """Choose among candidate inputs. Without a seed, one is drawn here: a retry repeats it."""
-    seed = int(bodies.new_key()[:12], 16) if seed is None else seed
-    body: dict[str, Any] = {"candidates": candidates, "strategy": strategy, "seed": seed}
-    body |= {n: v for n, v in (("samples", samples), ("elapsed", elapsed)) if v is not None}
-    return _read_only(path_of(stream, "/actions"), body, _action)
-
-
-def run_length(stream: str) -> Call[responses.RunLength]:
-    """The whole run-length belief."""
-    return _get(path_of(stream, "/run-length"), _run_length)
-
-
-def put_run_length(
-    stream: str, belief: Mapping[int, float] | None, changepoint: float | None, seq: int | None
-) -> Call[responses.RunLength]:
-    """Override the belief; retried only with the `seq` that it applies to."""
-    body: dict[str, Any] = {}
-    if belief is not None:
-        # Zeros are left out: a retry would be refused, as their hypotheses are gone by then.
-        body["belief"] = [{"run_length": r, "probability": p} for r, p in belief.items() if p > 0]
-    body |= {n: v for n, v in (("changepoint", changepoint), ("seq", seq)) if v is not None}
-    repeat = Repeat.UNSAFE if seq is None else Repeat.HARMLESS
-    return _change("PUT", path_of(stream, "/run-length"), body, _run_length, repeat)
-
-
-def regimes(stream: str) -> Call[responses.Regimes]:
-    """The regimes that a stream remembers."""
-    return _get(path_of(stream, "/regimes"), _regimes)
-
-
-def name_regime(stream: str, regime: int, name: str | None) -> Call[responses.RememberedRegime]:
-    """Give a remembered regime a name; idempotent."""
-    path = path_of(stream, f"/regimes/{regime}")
-    body = {"name": name}
-    return _change("PUT", path, body, _regime, Repeat.HARMLESS)
-
-
-def what_if(stream: str, body: Mapping[str, Any]) -> Call[responses.WhatIf]:
-    """Rerun the retained history with other settings or another model; changes nothing."""
-    return _read_only(path_of(stream, "/what-if"), dict(body), _what_if)
-
-
-def changepoints(
-    stream: str, kinds: Sequence[str] = (), states: Sequence[str] = ()
-) -> Call[responses.Changepoints]:
-    """Events so far, and the segmentation."""
-    for name, chosen in (("kinds", kinds), ("states", states)):
-        if isinstance(chosen, str):
-            raise InvalidRequest(f"expected a list of {name}, got a string")
-    path = path_of(stream, "/changepoints")
-    return _get(path, _changepoints, kind=list(kinds), state=list(states))
-
-
-class ChangesRequest(NamedTuple):
-    """Query of GET changes: one page of changes of all streams."""
-
-    since: str | datetime | None = None
-    until: str | datetime | None = None
-    kind: Sequence[str] = ()
-    state: Sequence[str] = ()
-    model: str | None = None
-    prefix: str | None = None
-    contains: str | None = None
-    min_size: float | None = None
-    min_evidence: float | None = None
-    sort: str = "time"
-    limit: int = 100
-    around: int = 0
-    match: Match = ()
-    movers: bool = False
-    cursor: str | None = None
-
-
-def changes(request: ChangesRequest) -> Call[responses.ChangesPage]:
-    """One page of changes of all streams."""
-    for name, chosen in (("kinds", request.kind), ("states", request.state)):
-        if isinstance(chosen, str):
-            raise InvalidRequest(f"expected a list of {name}, got a string")
-    return _get("/v1/changes", _changes, **_with_times(request._asdict()))
-
-
-class IncidentsRequest(NamedTuple):
-    """Query of GET incidents: one page of incidents."""
-
-    since: str | datetime | None = None
-    until: str | datetime | None = None
-    model: str | None = None
-    prefix: str | None = None
-    contains: str | None = None
-    min_streams: int = 2
-    min_size: float | None = None
-    sort: str = "time"
-    limit: int = 100
-    match: Match = ()
-    cursor: str | None = None
-
-
-def incidents(request: IncidentsRequest) -> Call[responses.IncidentsPage]:
+def incidents(**query: Unpack[IncidentsQuery]) -> Call[IncidentsPage]:
     """One page of incidents."""
-    return _get("/v1/incidents", _incidents, **_with_times(request._asdict()))
-
-
-def incident(id_: str, around: int) -> Call[responses.IncidentDetail]:
-    """One incident with its changes."""
-    path = f"/v1/incidents/{quote(id_, safe='')}"
-    return _get(path, _incident, around=around)
-
-
-def _with_times(query: dict[str, Any]) -> dict[str, Any]:
-    """Return a query with its times as text."""
-    for name in ("since", "until"):
-        if isinstance(when := query[name], datetime):
-            if when.tzinfo is None:
-                raise InvalidRequest(f"{name}: expected a datetime with a time zone, got {when}")
-            query[name] = when.isoformat()
-    return query
-
-
-def judge(stream: str, event: int, change: bool) -> Call[responses.Verdict]:
-    """Give feedback on an event: whether it was a change; idempotent."""
-    path = path_of(stream, f"/changepoints/{event}")
-    body = {"change": change}
-    return _change("PUT", path, body, _feedback, Repeat.HARMLESS)
-
-
-def report_change(stream: str, start: int) -> Call[responses.Verdict]:
-    """Report a missed changepoint; a repeated report is the same event."""
-    path = path_of(stream, "/changepoints")
-    body = {"start": start}
-    return _change("POST", path, body, _feedback, Repeat.HARMLESS)
-
-
-def exclude(
-    stream: str, event: int | None, start: int | None, end: int | None, excluded: bool
-) -> Call[responses.Exclusion]:
-    """Exclude observations from learning, or have them count again; idempotent."""
-    given = {"event": event, "start": start, "end": end, "excluded": excluded}
-    body = {name: value for name, value in given.items() if value is not None}
-    return _change("POST", path_of(stream, "/exclusions"), body, _exclusion, Repeat.HARMLESS)
-
-
-def exclude_incident(id_: str, excluded: bool) -> Call[responses.IncidentExclusion]:
-    """Exclude the changes of an incident from learning, or have them count again; idempotent."""
-    path = f"/v1/incidents/{quote(id_, safe='')}/exclusions"
-    body = {"excluded": excluded}
-    return _change("POST", path, body, _incident_exclusion, Repeat.HARMLESS)
-
-
-def calendar(
-    since: str | datetime | None, until: str | datetime | None, stream: str | None
-) -> Call[responses.Calendar]:
-    """Windows of the calendar, and when they are."""
-    query = {"since": since, "until": until, "stream": stream}
-    return _get("/v1/calendar", _calendar, **_with_times(query))
-
-
-def window(name: str) -> Call[responses.Window]:
-    """One window of the calendar."""
-    return _get(_window_path(name), _window)
-
-
-def put_window(name: str, body: dict[str, Any]) -> Call[responses.Window]:
-    """Set a window of the calendar; idempotent."""
-    return _change("PUT", _window_path(name), body, _window, Repeat.HARMLESS)
-
-
-def delete_window(name: str) -> Call[None]:
-    """Remove a window of the calendar; a repeat that finds none has done it."""
-    call = _change("DELETE", _window_path(name), None, lambda _: None, Repeat.HARMLESS)
-    return call._replace(gone_is_done=True)
-
-
-def _window_path(name: str) -> str:
-    if not name:
-        raise InvalidRequest("expected the name of a window, got ''")
-    return f"/v1/calendar/{quote(name, safe='')}"
-
-
-def history(stream: str, start: int | None, limit: int) -> Call[responses.HistoryPage]:
-    """One page of the history."""
-    return _get(path_of(stream, "/history"), _history, start=start, limit=limit)
-
-
-# --- snapshots, models -----------------------------------------------------------------------
-
-
-def snapshot(stream: str) -> Call[responses.Snapshot]:
-    """The whole state, in the media type of the answer."""
-
-    def read(response: httpx.Response) -> responses.Snapshot:
-        kind = response.headers.get("content-type", "application/octet-stream")
-        return responses.Snapshot(response.content, kind)
-
-    return _get(path_of(stream, "/snapshot"), read)
-
-
-def put_snapshot(
-    stream: str, snapshot: responses.Snapshot, replace: bool
-) -> Call[responses.StreamSummary]:
-    """Create the stream from a snapshot. Not retried: that could undo later changes."""
-    params = query_params({"replace": replace or None})
-    call = _change("PUT", path_of(stream, "/snapshot"), None, _state, Repeat.UNSAFE, None, params)
-    headers = {**call.request.headers, "Content-Type": snapshot.content_type}
-    request = call.request._replace(headers=headers, content=snapshot.content)
-    return call._replace(request=request)
-
-
-def models() -> Call[responses.Models]:
-    """All models."""
-    return _get("/v1/models", _models)
-
-
-def model(name: str) -> Call[responses.ModelDetail]:
-    """One model with its versions."""
-    if not name:
-        raise InvalidRequest("expected a model name, got ''")
-    return _get(f"/v1/models/{quote(name, safe='')}", _model)
-
-
-def move_model(stream: str, model: str) -> Call[responses.StreamSummary]:
-    """Move a stream to another model by replay."""
-    return _change("POST", path_of(stream, "/model"), {"model": model}, _state, Repeat.UNSAFE)
+    return get("/v1/incidents", IncidentsPage, query)

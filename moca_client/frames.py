@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
-from moca_client import calls
+from moca_client import bodies, calls
 from moca_client.bodies import is_time_index, times_of
 from moca_client.errors import ClientError, InvalidRequest, PartlyObserved, Problem
 from moca_client.plans import Calls
@@ -22,7 +22,6 @@ from moca_client.responses import (
     Recorded,
     StreamChange,
 )
-from moca_client.retry import Call
 from moca_client.series import Series, SeriesError, series_of, streams_of
 from moca_client.tables import Columns, columns_of
 
@@ -104,13 +103,12 @@ def import_narwhals() -> None:
         raise InvalidRequest("data frames need narwhals: pip install 'moca-client[frames]'")
 
 
-class Source(NamedTuple):
-    """A frame to post, which of its columns are what, and how many rows go in a request.
+class Source(TypedDict, total=False):
+    """Whose rows a frame has, which of its columns are what, and how many rows go in a request.
 
     stream: of all rows; or by: the column that names the stream of each.
     """
 
-    frame: Any
     stream: str | None
     by: str | None
     y: str | Sequence[str] | None
@@ -119,12 +117,19 @@ class Source(NamedTuple):
     batch: int
 
 
-def observe_frame(source: Source, options: calls.AnswerOptions) -> Calls[Answers]:
-    """Post a frame's rows; answers one by one, in the order of the rows."""
-    source, columns, backend = _checked(source)
+class _Table(NamedTuple):
+    """A frame that was read. series: of each stream, with its rows."""
 
-    def post(stream: str, observations: list[dict[str, Any]]) -> Call[list[Answer]]:
-        return calls.observe_list(stream, observations, options, None)
+    columns: Columns
+    backend: str | None  # name of its library
+    by: str | None
+    batch: int
+    series: Mapping[str, tuple[Sequence[int], Series]]
+
+
+def observe_frame(frame: Any, source: Source, options: calls.AnswerOptions) -> Calls[Answers]:
+    """Post a frame's rows; answers one by one, in the order of the rows."""
+    table = _table(frame, **source)
 
     def applied(error: ClientError) -> list[Answer]:
         return getattr(error, "answers", [])
@@ -132,90 +137,99 @@ def observe_frame(source: Source, options: calls.AnswerOptions) -> Calls[Answers
     def kept(pages: Sequence[tuple[Sequence[int], list[Answer]]]) -> Answers:
         pairs = (pair for rows, page in pages for pair in zip(rows, page, strict=True))
         answers = Answers(answer for _, answer in sorted(pairs, key=itemgetter(0)))
-        answers.backend = backend
-        answers.by = source.by
-        answers.full = options.detail == "full"
+        answers.backend = table.backend
+        answers.by = table.by
+        answers.full = options.get("detail") == "full"
         return answers
 
-    return (yield from _posted(source, columns, post, applied, kept))
+    return (yield from _posted(table, list[Answer], dict(options), applied, kept))
 
 
-def observe_table(source: Source, options: calls.AnswerOptions) -> Calls[Any]:
+def observe_table(frame: Any, source: Source, options: calls.AnswerOptions) -> Calls[Any]:
     """Post a frame's rows; the answers by columns, as a frame, in the order of the rows."""
-    source, columns, backend = _checked(source)
-
-    def post(stream: str, observations: list[dict[str, Any]]) -> Call[Columns]:
-        return calls.observe_columns(stream, observations, options, None)
+    table = _table(frame, **source)
 
     def applied(error: ClientError) -> Columns:
         return (isinstance(error, Problem) and error.document.get("answers")) or {}
 
     def kept(pages: Sequence[tuple[Sequence[int], Columns]]) -> Any:
         answers = _joined(pages)
-        if source.by is not None:
+        if table.by is not None:
             rows = sorted(row for own, _ in pages for row in own)
-            names: Columns = {source.by: [str(columns[source.by][row]) for row in rows]}
+            names: Columns = {table.by: [str(table.columns[table.by][row]) for row in rows]}
             answers = names | answers | names  # the first column, in place of one of the answers'
-        return _frame(answers, backend)
+        return _frame(answers, table.backend)
 
-    return (yield from _posted(source, columns, post, applied, kept))
+    by_columns = {**options, "format": "columns"}
+    return (yield from _posted(table, dict[str, list[Any]], by_columns, applied, kept))
 
 
-def _checked(source: Source) -> tuple[Source, Columns, str | None]:
-    """Return the columns of a frame and the name of its library; raises InvalidRequest.
+def _table(
+    frame: Any,
+    *,
+    stream: str | None = None,
+    by: str | None = None,
+    y: str | Sequence[str] | None = None,
+    x: str | Sequence[str] | None = None,
+    time: str | None = None,
+    batch: int = 1000,
+) -> _Table:
+    """Read a frame as `Source` says; raises InvalidRequest.
 
     An index of times is its column of times, unless one is named.
     """
-    if (source.stream is None) == (source.by is None):
+    if (stream is None) == (by is None):
         raise InvalidRequest("expected either `stream` or `by`")
-    if source.batch < 1:
-        raise InvalidRequest(f"batch: expected at least 1, got {source.batch}")
-    columns, backend = read_frame(source.frame)
-    index: Any = getattr(source.frame, "index", None)
-    if source.time is None and is_time_index(index):
-        name = str(index.name or "time")
-        columns = {**columns, name: times_of(index)}
-        source = source._replace(time=name)
-    return source, columns, backend
+    if batch < 1:
+        raise InvalidRequest(f"batch: expected at least 1, got {batch}")
+    columns, backend = read_frame(frame)
+    index: Any = getattr(frame, "index", None)
+    if time is None and is_time_index(index):
+        time = str(index.name or "time")
+        columns = {**columns, time: times_of(index)}
+    y_columns = [y] if isinstance(y, str) else y
+    x_columns = [x] if isinstance(x, str) else x
+    series: Mapping[str, tuple[Sequence[int], Series]]
+    try:
+        if by is not None:
+            series = streams_of(columns, by, y_columns, x_columns, time)
+        else:
+            own = series_of(columns, y_columns, x_columns, time)
+            series = {str(stream): (range(len(own.y)), own)}
+    except SeriesError as error:
+        raise InvalidRequest(str(error)) from error
+    return _Table(columns, backend, by, batch, series)
 
 
 def _posted(
-    source: Source,
-    columns: Columns,
-    post: Callable[[str, list[dict[str, Any]]], Call[P]],
+    table: _Table,
+    kind: type[P],
+    options: Mapping[str, Any],
     applied: Callable[[ClientError], P],
     kept: Callable[[Sequence[tuple[Sequence[int], P]]], T],
 ) -> Calls[T]:
     """Post the rows of each stream in order; return their answers as `kept` makes them.
 
-    post: the call for some rows. applied: the answers to what was applied before an error. kept:
-    takes answers with their rows. Raises PartlyObserved.
+    kind: of the answers to some rows. applied: the answers to what was applied before an error.
+    kept: takes answers with their rows. Raises PartlyObserved.
     """
     pages: list[tuple[Sequence[int], P]] = []
-    for name, (rows, series) in _streams(source, columns).items():
-        for start in range(0, len(rows), source.batch):
-            own = series.observations(start, start + source.batch)
+    for name, (rows, series) in table.series.items():
+        for start in range(0, len(rows), table.batch):
+            own = series.observations(start, start + table.batch)
             places = rows[start : start + len(own)]
             try:
-                pages.append((places, (yield post(name, own))))
+                page = yield calls.observe(name, bodies.observations(own), kind, options)
+                pages.append((places, page))
             except ClientError as error:
                 page = applied(error)
                 pages.append((places[: _length(page)], page))
                 where = f"rows {start + 1} to {start + len(own)}"
-                where = where if source.by is None else f"{source.by} {name!r}, {where} of it"
+                where = where if table.by is None else f"{table.by} {name!r}, {where} of it"
                 count = sum(len(answered) for answered, _ in pages)
                 text = f"{where}: {error}; {count} rows are known to be applied"
                 raise PartlyObserved(text, kept(pages)) from error
     return kept(pages)
-
-
-def _streams(source: Source, columns: Columns) -> Mapping[str, tuple[Sequence[int], Series]]:
-    """Return the series of each stream, with its rows."""
-    chosen = (_names(source.y), _names(source.x), source.time)
-    if source.stream is None:
-        return _read(streams_of, columns, source.by, *chosen)
-    series = _read(series_of, columns, *chosen)
-    return {source.stream: (range(len(series.y)), series)}
 
 
 def _length(answers: Any) -> int:
@@ -251,19 +265,7 @@ def read_frame(frame: Any) -> tuple[dict[str, list[Any]], str | None]:
     return columns, backend if backend in BACKENDS else None
 
 
-def _read(read: Callable[..., T], *arguments: Any) -> T:
-    """Read series; what is wrong with a frame is an invalid request."""
-    try:
-        return read(*arguments)
-    except SeriesError as error:
-        raise InvalidRequest(str(error)) from error
-
-
 def _cells(column: Any) -> list[Any]:
     """Values of a column; missing ones of any library are None."""
     missing = column.is_null().to_list()
     return [None if no else value for value, no in zip(column.to_list(), missing, strict=True)]
-
-
-def _names(columns: str | Sequence[str] | None) -> list[str] | None:
-    return None if columns is None else [columns] if isinstance(columns, str) else list(columns)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -25,7 +25,6 @@ from moca_client.retry import KEY_MEMORY_S, Backoff, Call, Pause, Policy
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_S = 5.0
 T = TypeVar("T")
-P = TypeVar("P")
 # A plan of several calls and pauses, run by both clients: each call is sent its result.
 Calls = Generator[Call[Any] | Pause, Any, T]
 # What an endless call gives, of either client.
@@ -66,64 +65,6 @@ class Core:
             # Requests to this machine must not go through a proxy.
             "trust_env": host not in {"127.0.0.1", "localhost", "::1"},
         }
-
-
-class Pages(NamedTuple, Generic[P, T]):
-    """A list in pages: the call of the first, a page's items, and the call of the one after it."""
-
-    first: Call[P]
-    items: Callable[[P], list[T]]
-    following: Callable[[P], Call[P] | None]
-
-
-def stream_pages(prefix: str, limit: int, match: calls.Match) -> Pages[responses.StreamPage, str]:
-    """The ids of streams."""
-
-    def following(page: responses.StreamPage) -> Call[responses.StreamPage] | None:
-        if page.cursor is None:
-            return None
-        return calls.streams(prefix, limit, match, page.cursor)
-
-    first = calls.streams(prefix, limit, match)
-    return Pages(first, lambda page: [row.stream for row in page.streams], following)
-
-
-def change_pages(
-    request: calls.ChangesRequest,
-) -> Pages[responses.ChangesPage, responses.StreamChange]:
-    """Changes of all streams."""
-
-    def following(page: responses.ChangesPage) -> Call[responses.ChangesPage] | None:
-        if page.cursor is None:
-            return None
-        return calls.changes(request._replace(cursor=page.cursor))
-
-    return Pages(calls.changes(request), lambda page: page.changes, following)
-
-
-def incident_pages(
-    request: calls.IncidentsRequest,
-) -> Pages[responses.IncidentsPage, responses.Incident]:
-    """Incidents."""
-
-    def following(page: responses.IncidentsPage) -> Call[responses.IncidentsPage] | None:
-        if page.cursor is None:
-            return None
-        return calls.incidents(request._replace(cursor=page.cursor))
-
-    return Pages(calls.incidents(request), lambda page: page.incidents, following)
-
-
-def history_pages(
-    stream: str, start: int | None, limit: int
-) -> Pages[responses.HistoryPage, responses.HistoryPage]:
-    """The pages of a history that have anything on them."""
-
-    def following(page: responses.HistoryPage) -> Call[responses.HistoryPage] | None:
-        return None if page.next is None else calls.history(stream, page.next, limit)
-
-    first = calls.history(stream, start, limit)
-    return Pages(first, lambda page: [page] if page.observations else [], following)
 
 
 Result = responses.Answer | Problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import httpx
@@ -12,8 +12,8 @@ import msgspec
 from httpx_sse import ServerSentEvent, SSEError
 from msgspec import Struct
 
-from moca_client.calls import Match, path_of, query_params
-from moca_client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer, problem_in
+from moca_client.calls import EventsQuery, path_of, query_params
+from moca_client.errors import Problem, Unavailable, UnexpectedAnswer, problem_in
 from moca_client.responses import MESSAGES, Gap, GapPlaces, Incident, Recorded, StreamEvent
 from moca_client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED, Backoff
 
@@ -124,31 +124,7 @@ class Feed(ABC, Generic[T]):
 class Events(Feed[StreamEvent | Incident | Gap]):
     """Events as they are raised."""
 
-    def __init__(
-        self,
-        *,
-        stream: str | None,
-        prefix: str | None,
-        model: str | None,
-        states: Sequence[str],
-        kinds: Sequence[str],
-        match: Match,
-        incidents: bool,
-        after: str | None,
-        patience: Patience,
-    ) -> None:
-        for name, values in (("states", states), ("kinds", kinds)):
-            if isinstance(values, str):
-                raise InvalidRequest(f"expected a list of {name}, got a string")
-        query = {
-            "stream": stream,
-            "prefix": prefix,
-            "model": model,
-            "state": list(states),
-            "kind": list(kinds),
-            "match": match,
-            "incidents": incidents,
-        }
+    def __init__(self, query: EventsQuery, after: str | None, patience: Patience) -> None:
         super().__init__("/v1/events", query, after, patience)
 
     def read(self, message: ServerSentEvent) -> StreamEvent | Incident | Gap | None:

@@ -12,15 +12,15 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import closing
-from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import httpx
 from httpx_sse import EventSource
 
 from moca_client import bodies, calls, plans, retry
 from moca_client.bodies import Observed
+from moca_client.calls import path_of
 from moca_client.errors import ClientError
 from moca_client.plans import DEFAULT_URL, Messages, Result
 from moca_client.responses import (
@@ -35,24 +35,27 @@ from moca_client.responses import (
     IncidentDetail,
     IncidentExclusion,
     ModelDetail,
+    Models,
     ModelSummary,
     Overview,
     Predictions,
+    Regimes,
     RememberedRegime,
     RunLength,
     Snapshot,
     StreamChange,
     StreamEvent,
+    StreamPage,
     StreamSummary,
     Verdict,
     WhatIf,
     Window,
 )
-from moca_client.retry import Call, Pause, Policy
+from moca_client.retry import Call, Pause, Policy, Repeat, Request
 from moca_client.subscriptions import ENDS, Ended, Events, Feed, Follow, Followed, Missed, Patience
 
 if TYPE_CHECKING:
-    from moca_client.frames import Answers
+    from moca_client.frames import Answers, Source
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -103,17 +106,19 @@ class Client:
 
     def wait_ready(self, wait_s: float) -> None:
         """Wait until the service is ready; raises `Unavailable` if it is not in time."""
-        self.call(calls.ready(), Policy(1_000_000, wait_s))
+        ready = Call(Request("GET", "/readyz"), lambda _: None)
+        self.call(ready, Policy(1_000_000, wait_s))
 
     # --- streams -----------------------------------------------------------------------------
 
     def put_stream(self, stream: str, settings: Mapping[str, Any] | None = None) -> StreamSummary:
         """Create the stream, or change the named settings of an existing one."""
-        return self.call(calls.put_stream(stream, settings or {}))
+        call = calls.change("PUT", path_of(stream), StreamSummary, dict(settings or {}))
+        return self.call(call)
 
     def stream(self, stream: str) -> StreamSummary:
         """Return the stream's summary; raises `UnknownStream` without one."""
-        return self.call(calls.stream(stream))
+        return self.call(calls.get(path_of(stream), StreamSummary))
 
     def streams(
         self, prefix: str = "", limit: int = 100, *, match: calls.Match = ()
@@ -122,29 +127,21 @@ class Client:
 
         match: selector of streams by tags, such as `{job="node"}`, or several: of any of them.
         """
-        return self._pages(plans.stream_pages(prefix, limit, match))
+        query = {"prefix": prefix, "limit": limit, "match": match}
+        first = calls.get("/v1/streams", StreamPage, query)
+        return self._pages(first, lambda page: [row.stream for row in page.streams])
 
-    def overview(
-        self,
-        prefix: str = "",
-        *,
-        contains: str = "",
-        sort: str = "id",
-        limit: int = 50,
-        labels: int = 40,
-        cursor: str | None = None,
-    ) -> Overview:
+    def overview(self, prefix: str = "", **query: Unpack[calls.OverviewQuery]) -> Overview:
         """Return one page of streams at a glance; its `cursor` leads to the next.
 
         contains: text anywhere in the id. sort: `id`, `changed_probability` (largest first) or
-        `change` (newest first).
+        `change` (newest first). limit: streams of a page, 50. labels: last labels of each, 40.
         """
-        page = calls.OverviewPage(prefix, limit, labels, cursor, contains, sort)
-        return self.call(calls.overview(page))
+        return self.call(calls.get("/v1/overview", Overview, {"prefix": prefix, **query}))
 
     def delete_stream(self, stream: str) -> None:
         """Delete the stream."""
-        self.call(calls.delete_stream(stream))
+        self.call(calls.delete(path_of(stream)))
 
     # --- observations ------------------------------------------------------------------------
 
@@ -154,11 +151,8 @@ class Client:
         stream: str,
         observations: Observed,
         *,
-        detail: calls.Detail = ...,
-        belief: bool = ...,
-        components: bool = ...,
-        quantiles: Sequence[float] | None = ...,
         key: str | None = ...,
+        **options: Unpack[calls.AnswerOptions],
     ) -> Answer: ...
 
     @overload
@@ -167,11 +161,8 @@ class Client:
         stream: str,
         observations: Sequence[Observed],
         *,
-        detail: calls.Detail = ...,
-        belief: bool = ...,
-        components: bool = ...,
-        quantiles: Sequence[float] | None = ...,
         key: str | None = ...,
+        **options: Unpack[calls.AnswerOptions],
     ) -> list[Answer]: ...
 
     def observe(
@@ -179,11 +170,8 @@ class Client:
         stream: str,
         observations: Observed | Sequence[Observed],
         *,
-        detail: calls.Detail = "summary",
-        belief: bool = False,
-        components: bool = False,
-        quantiles: Sequence[float] | None = None,
         key: str | None = None,
+        **options: Unpack[calls.AnswerOptions],
     ) -> Answer | list[Answer]:
         """Post one observation, or a list of them in order; a plain number is a label.
 
@@ -194,73 +182,50 @@ class Client:
         score, variance and run length. `belief`, `components`: they carry the whole belief, the
         mixture itself. `quantiles`: levels to answer.
         """
-        options = calls.AnswerOptions(detail, belief, components, quantiles)
         if bodies.is_list(observations):
-            return self.call(calls.observe_list(stream, observations, options, key))
-        return self.call(calls.observe_one(stream, observations, options, key))
+            rows = bodies.observations(observations)
+            return self.call(calls.observe(stream, rows, list[Answer], options, key))
+        body = bodies.observation(observations)
+        return self.call(calls.observe(stream, body, Answer, options, key))
 
     def observe_many(
-        self,
-        items: Iterable[Mapping[str, Any]],
-        *,
-        detail: calls.Detail = "summary",
-        belief: bool = False,
-        components: bool = False,
-        quantiles: Sequence[float] | None = None,
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[calls.AnswerOptions]
     ) -> list[Result]:
         """Post observations of many streams, each item with its `stream`, and a `key` if wanted.
 
         The result has an answer or a Problem at each item's place; it does not raise for items.
+        options: as of `observe`.
         """
-        options = calls.AnswerOptions(detail, belief, components, quantiles)
         return self.run(plans.observe_many(bodies.items(items), options, self._core.policy))
 
     def observe_frame(
         self,
         frame: Any,
         *,
-        stream: str | None = None,
-        by: str | None = None,
-        y: str | Sequence[str] | None = None,
-        x: str | Sequence[str] | None = None,
-        time: str | None = None,
         detail: calls.Detail = "summary",
         belief: bool = False,
-        batch: int = 1000,
+        **source: Unpack[Source],
     ) -> Answers:
         """Post the rows of a pandas or polars frame in order, `batch` in a request.
 
-        by: its column that names the stream of each row, in place of `stream`; the frame of
-        the answers has the column as well. Columns not named are found as
+        stream: of all rows; or by: the column that names the stream of each row; the frame of
+        the answers has the column as well. Columns y, x and time that are not named are found as
         `moca replay` finds them: `y`, or `y1, y2, ...`; `x`; `time`.
         """
-        from moca_client.frames import Source, observe_frame
+        from moca_client.frames import observe_frame
 
-        source = Source(frame, stream, by, y, x, time, batch)
-        options = calls.AnswerOptions(detail, belief)
-        return self.run(observe_frame(source, options))
+        return self.run(observe_frame(frame, source, {"detail": detail, "belief": belief}))
 
     def observe_table(
-        self,
-        frame: Any,
-        *,
-        stream: str | None = None,
-        by: str | None = None,
-        y: str | Sequence[str] | None = None,
-        x: str | Sequence[str] | None = None,
-        time: str | None = None,
-        detail: calls.Detail = "summary",
-        batch: int = 1000,
+        self, frame: Any, *, detail: calls.Detail = "summary", **source: Unpack[Source]
     ) -> Any:
         """Post the rows of a frame as `observe_frame`; return the answers as a frame alone.
 
         They come by columns, in half the bytes, without beliefs.
         """
-        from moca_client.frames import Source, observe_table
+        from moca_client.frames import observe_table
 
-        source = Source(frame, stream, by, y, x, time, batch)
-        options = calls.AnswerOptions(detail)
-        return self.run(observe_table(source, options))
+        return self.run(observe_table(frame, source, {"detail": detail}))
 
     # --- reads -------------------------------------------------------------------------------
 
@@ -268,34 +233,34 @@ class Client:
         self,
         stream: str,
         x: Sequence[Sequence[float]] | None = None,
-        *,
-        quantiles: Sequence[float] | None = None,
-        samples: int = 0,
-        components: bool = False,
-        elapsed: float | None = None,
-        seed: int | None = None,
-        horizon: int | None = None,
+        **options: Unpack[calls.PredictionOptions],
     ) -> Predictions:
-        """Predict the next label, at each input if the model has any; changes nothing."""
-        request = calls.PredictionRequest(x, quantiles, samples, components, elapsed, seed, horizon)
-        return self.call(calls.predict(stream, request))
+        """Predict the next label, at each input if the model has any; changes nothing.
+
+        quantiles: their levels. samples: draws at each input, by `seed`. components: whether the
+        mixture itself is returned. elapsed: time since the last observation. horizon: steps ahead.
+        """
+        body = calls.stated({"x": x, **options})
+        return self.call(calls.ask(path_of(stream, "/predictions"), Predictions, body))
 
     def act(
         self,
         stream: str,
         candidates: Sequence[Sequence[float]],
-        *,
-        strategy: str = "thompson",
-        samples: int | None = None,
-        elapsed: float | None = None,
-        seed: int | None = None,
+        **options: Unpack[calls.ActionOptions],
     ) -> Action:
-        """Choose one of the candidate inputs; changes nothing. `seed` None: drawn anew."""
-        return self.call(calls.act(stream, candidates, strategy, samples, elapsed, seed))
+        """Choose one of the candidate inputs; changes nothing.
+
+        strategy: `thompson`, `optimistic` or `greedy`. samples: functions that `optimistic` draws.
+        elapsed: time since the last observation. seed: of the draws; default: drawn anew.
+        """
+        body = calls.stated({"candidates": candidates, **options})
+        body.setdefault("seed", int(bodies.new_key()[:12], 16))  # a retry repeats it
+        return self.call(calls.ask(path_of(stream, "/actions"), Action, body))
 
     def run_length(self, stream: str) -> RunLength:
         """Return the stream's whole run-length belief."""
-        return self.call(calls.run_length(stream))
+        return self.call(calls.get(path_of(stream, "/run-length"), RunLength))
 
     def put_run_length(
         self,
@@ -309,19 +274,27 @@ class Client:
 
         With the position `seq` it is meant for it is safe to retry, and is retried.
         """
-        return self.call(calls.put_run_length(stream, belief, changepoint, seq))
+        body = calls.stated({"changepoint": changepoint, "seq": seq})
+        if belief is not None:
+            # Zeros are left out: a retry would be refused, as their hypotheses are gone by then.
+            pairs = [(run_length, p) for run_length, p in belief.items() if p > 0]
+            body["belief"] = [{"run_length": r, "probability": p} for r, p in pairs]
+        path = path_of(stream, "/run-length")
+        repeat = Repeat.UNSAFE if seq is None else Repeat.HARMLESS
+        return self.call(calls.change("PUT", path, RunLength, body, repeat))
 
     def regimes(self, stream: str) -> list[RememberedRegime]:
         """Return the regimes that the stream remembers, by id: see its setting `regimes`."""
-        return (self.call(calls.regimes(stream))).regimes
+        return (self.call(calls.get(path_of(stream, "/regimes"), Regimes))).regimes
 
     def name_regime(self, stream: str, regime: int, name: str | None) -> RememberedRegime:
         """Give a remembered regime a name, by its id; None takes the name away."""
-        return self.call(calls.name_regime(stream, regime, name))
+        path = path_of(stream, f"/regimes/{regime}")
+        return self.call(calls.change("PUT", path, RememberedRegime, {"name": name}))
 
     def what_if(self, stream: str, body: Mapping[str, Any]) -> WhatIf:
         """Rerun the retained history with other settings or another model; changes nothing."""
-        return self.call(calls.what_if(stream, body))
+        return self.call(calls.ask(path_of(stream, "/what-if"), WhatIf, body))
 
     def changepoints(
         self, stream: str, *, kinds: Sequence[str] = (), states: Sequence[str] = ()
@@ -334,98 +307,47 @@ class Client:
         `hindsight` says how far that is one in hindsight. While its status is `pending`, a worker
         computes it: ask again.
         """
-        return self.call(calls.changepoints(stream, kinds, states))
+        query = {"kinds": kinds, "states": states}
+        return self.call(calls.get(path_of(stream, "/changepoints"), Changepoints, query))
 
-    def changes(
-        self,
-        *,
-        since: str | datetime | None = None,
-        until: str | datetime | None = None,
-        kinds: Sequence[str] = (),
-        states: Sequence[str] = (),
-        model: str | None = None,
-        prefix: str | None = None,
-        contains: str | None = None,
-        min_size: float | None = None,
-        min_evidence: float | None = None,
-        sort: str = "time",
-        limit: int = 100,
-        around: int = 0,
-        match: calls.Match = (),
-    ) -> Iterator[StreamChange]:
-        """Iterate over the changes of all streams, `limit` in a request.
+    def changes(self, **query: Unpack[calls.ChangesQuery]) -> Iterator[StreamChange]:
+        """Iterate over the changes of all streams, `limit` (100) in a request.
 
         since, until: an RFC 3339 time, an age such as "24h", or a datetime with a time zone. sort:
-        `time` (newest first), `size` or `evidence`. contains: text anywhere in the id. kinds:
-        `change`, to a new regime, `returned`, to a remembered one, or `all`; default: `change`.
-        states: default: without withdrawn changes. around: values on both sides of a start, at most
-        100. match: selector of streams by tags, such as `{job="node"}`, or several: of any of them.
+        `time` (newest first), `size` or `evidence`. prefix, contains: of the id, or anywhere in it.
+        kinds: `change`, to a new regime, `returned`, to a remembered one, or `all`; default:
+        `change`. states: default: without withdrawn changes. model: NAME or NAME@VERSION. min_size,
+        min_evidence: the least. around: values on both sides of a start, at most 100. match:
+        selector of streams by tags, such as `{job="node"}`, or several: of any of them.
         """
-        request = calls.ChangesRequest(
-            since=since,
-            until=until,
-            kind=kinds,
-            state=states,
-            model=model,
-            prefix=prefix,
-            contains=contains,
-            min_size=min_size,
-            min_evidence=min_evidence,
-            sort=sort,
-            limit=limit,
-            around=around,
-            match=match,
-        )
-        return self._pages(plans.change_pages(request))
+        return self._pages(calls.changes(**query), lambda page: page.changes)
 
-    def incidents(
-        self,
-        *,
-        since: str | datetime | None = None,
-        until: str | datetime | None = None,
-        model: str | None = None,
-        prefix: str | None = None,
-        contains: str | None = None,
-        min_streams: int = 2,
-        min_size: float | None = None,
-        sort: str = "time",
-        limit: int = 100,
-        match: calls.Match = (),
-    ) -> Iterator[Incident]:
+    def incidents(self, **query: Unpack[calls.IncidentsQuery]) -> Iterator[Incident]:
         """Iterate over incidents: changes of several streams that began together.
 
         since, until: as of `changes`, of when an incident began. model, prefix, contains, match: of
-        one of its streams at least, min_size of one of its changes. sort: `time` (newest first)
-        or `streams`.
+        one of its streams at least, min_size of one of its changes. min_streams: the least, 2.
+        sort: `time` (newest first) or `streams`. limit: incidents of a request, 100.
         """
-        request = calls.IncidentsRequest(
-            since=since,
-            until=until,
-            model=model,
-            prefix=prefix,
-            contains=contains,
-            min_streams=min_streams,
-            min_size=min_size,
-            sort=sort,
-            limit=limit,
-            match=match,
-        )
-        return self._pages(plans.incident_pages(request))
+        return self._pages(calls.incidents(**query), lambda page: page.incidents)
 
     def incident(self, id: str, *, around: int = 0) -> IncidentDetail:
         """Return an incident with its changes, the largest first.
 
         around: so many values on both sides of each start are returned, too.
         """
-        return self.call(calls.incident(id, around))
+        path = calls.named_path("incidents", id, "the id of an incident")
+        return self.call(calls.get(path, IncidentDetail, {"around": around}))
 
     def judge(self, stream: str, event: int, change: bool) -> Verdict:
         """Give feedback on an event: whether it was a change. The stream is rerun with it."""
-        return self.call(calls.judge(stream, event, change))
+        path = path_of(stream, f"/changepoints/{event}")
+        return self.call(calls.change("PUT", path, Verdict, {"change": change}))
 
     def report_change(self, stream: str, start: int) -> Verdict:
         """Report a missed changepoint; `start` is the first observation of the new regime."""
-        return self.call(calls.report_change(stream, start))
+        path = path_of(stream, "/changepoints")
+        return self.call(calls.change("POST", path, Verdict, {"start": start}))
 
     def exclude(
         self,
@@ -442,126 +364,115 @@ class Client:
         where the next confirmed change begins, or with the last one so far. excluded: False: they
         count again.
         """
-        return self.call(calls.exclude(stream, event, start, end, excluded))
+        body = calls.stated({"event": event, "start": start, "end": end, "excluded": excluded})
+        path = path_of(stream, "/exclusions")
+        return self.call(calls.change("POST", path, Exclusion, body))
 
     def exclude_incident(self, id: str, *, excluded: bool = True) -> IncidentExclusion:
         """Exclude the changes of an incident from learning, as `exclude` does each of them."""
-        return self.call(calls.exclude_incident(id, excluded))
+        path = calls.named_path("incidents", id, "the id of an incident") + "/exclusions"
+        body = {"excluded": excluded}
+        return self.call(calls.change("POST", path, IncidentExclusion, body))
 
     def calendar(
         self,
         *,
-        since: str | datetime | None = None,
-        until: str | datetime | None = None,
+        since: calls.When | None = None,
+        until: calls.When | None = None,
         stream: str | None = None,
     ) -> Calendar:
         """Return the windows of the calendar, and when they are from `since` to `until`.
 
         By default from now on for 7 days. stream: only those for this one.
         """
-        return self.call(calls.calendar(since, until, stream))
+        query = {"since": since, "until": until, "stream": stream}
+        return self.call(calls.get("/v1/calendar", Calendar, query))
 
-    def put_window(
-        self,
-        name: str,
-        *,
-        start: str,
-        end: str,
-        time_zone: str = "UTC",
-        repeat: str = "",
-        match: Sequence[str] = (),
-        note: str = "",
-    ) -> Window:
+    def put_window(self, name: str, **window: Unpack[calls.WindowFields]) -> Window:
         """Set a window of the calendar: streams learn nothing in it, and confirm nothing.
 
-        start, end: local times without a zone, or dates. repeat: a rule of RFC 5545 such as
-        FREQ=WEEKLY;BYDAY=SA. match: selectors of streams; none: all streams.
+        start, end: local times without a zone, or dates. time_zone: such as Europe/Berlin; UTC.
+        repeat: a rule of RFC 5545 such as FREQ=WEEKLY;BYDAY=SA. match: selectors of streams; none:
+        all streams. note: for people.
         """
-        body = {
-            "start": start,
-            "end": end,
-            "time_zone": time_zone,
-            "repeat": repeat,
-            "match": list(match),
-            "note": note,
-        }
-        return self.call(calls.put_window(name, body))
+        return self.call(calls.change("PUT", _window_path(name), Window, window))
 
     def window(self, name: str) -> Window:
         """Return a window of the calendar."""
-        return self.call(calls.window(name))
+        return self.call(calls.get(_window_path(name), Window))
 
     def delete_window(self, name: str) -> None:
         """Remove a window of the calendar; what it excluded stays excluded."""
-        self.call(calls.delete_window(name))
+        self.call(calls.delete(_window_path(name)))
 
     def history(
         self, stream: str, *, start: int | None = 0, limit: int = 500
     ) -> Iterator[HistoryPage]:
         """Iterate over the pages of the history, oldest first; `start` None: the latest page."""
-        return self._pages(plans.history_pages(stream, start, limit))
+        query = {"start": start, "limit": limit}
+        first = calls.get(path_of(stream, "/history"), HistoryPage, query)
+        return self._pages(first, lambda page: [page] if page.observations else [])
 
     # --- snapshots, models, events -----------------------------------------------------------
 
     def snapshot(self, stream: str) -> Snapshot:
         """Return the stream's whole state, for `put_snapshot`."""
-        return self.call(calls.snapshot(stream))
+
+        def read(response: httpx.Response) -> Snapshot:
+            kind = response.headers.get("content-type", "application/octet-stream")
+            return Snapshot(response.content, kind)
+
+        return self.call(Call(Request("GET", path_of(stream, "/snapshot")), read))
 
     def put_snapshot(
         self, stream: str, snapshot: Snapshot, *, replace: bool = False
     ) -> StreamSummary:
-        """Create the stream from a snapshot; `replace`: also if it exists."""
-        return self.call(calls.put_snapshot(stream, snapshot, replace))
+        """Create the stream from a snapshot; `replace`: also if it exists.
+
+        Not retried: that could undo later changes.
+        """
+        query = {"replace": replace}
+        path = path_of(stream, "/snapshot")
+        call = calls.change("PUT", path, StreamSummary, None, Repeat.UNSAFE, query=query)
+        headers = {**call.request.headers, "Content-Type": snapshot.content_type}
+        request = call.request._replace(headers=headers, content=snapshot.content)
+        return self.call(call._replace(request=request))
 
     def models(self) -> list[ModelSummary]:
         """Return all models."""
-        answer = self.call(calls.models())
-        return answer.models
+        return (self.call(calls.get("/v1/models", Models))).models
 
     def model(self, name: str) -> ModelDetail:
         """Return one model with all its versions."""
-        return self.call(calls.model(name))
+        path = calls.named_path("models", name, "a model name")
+        return self.call(calls.get(path, ModelDetail))
 
     def move_model(self, stream: str, model: str) -> StreamSummary:
         """Move the stream to another model, or version, by replay."""
-        return self.call(calls.move_model(stream, model))
+        path = path_of(stream, "/model")
+        body = {"model": model}
+        return self.call(calls.change("POST", path, StreamSummary, body, Repeat.UNSAFE))
 
     def events(
         self,
         *,
-        stream: str | None = None,
-        prefix: str | None = None,
-        model: str | None = None,
-        states: Sequence[str] = (),
-        kinds: Sequence[str] = (),
-        match: calls.Match = (),
-        incidents: bool = False,
         after: str | None = None,
         silence_s: float = 60.0,
         retry_for_s: float | None = 60.0,
+        **query: Unpack[calls.EventsQuery],
     ) -> Messages[StreamEvent | Incident | Gap]:
         """Iterate over events as they are raised, forever, across disconnects.
 
-        kinds: `change`, `returned`, `anomaly` or `all`; default: `change`. match: selector of
-        streams by tags, such as `{job="node"}`, or several: of any of them. incidents: whether an
-        `Incident` comes before the confirmed changes that are part of one. after: the `cursor` of
-        an event to resume after; "0": everything retained; None: only new ones. silence_s: a
-        connection without any message or heartbeat for this long is closed. retry_for_s: raise
-        `Unavailable` after failing to connect for this long; None: never.
+        stream, prefix, model, states: of the events. kinds: `change`, `returned`, `anomaly` or
+        `all`; default: `change`. match: selector of streams by tags, such as `{job="node"}`, or
+        several: of any of them. incidents: whether an `Incident` comes before the confirmed changes
+        that are part of one. after: the `cursor` of an event to resume after; "0": everything
+        retained; None: only new ones. silence_s: a connection without any message or heartbeat for
+        this long is closed. retry_for_s: raise `Unavailable` after failing to connect for this
+        long; None: never.
         """
         patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
-        feed = Events(
-            stream=stream,
-            prefix=prefix,
-            model=model,
-            states=states,
-            kinds=kinds,
-            match=match,
-            incidents=incidents,
-            after=after,
-            patience=patience,
-        )
-        return self._messages(feed)
+        return self._messages(Events(query, after, patience))
 
     def follow(
         self,
@@ -624,12 +535,12 @@ class Client:
             outcome: T = done.value
             return outcome
 
-    def _pages(self, pages: plans.Pages[P, T]) -> Iterator[T]:
-        call: Call[P] | None = pages.first
+    def _pages(self, first: Call[P], items: Callable[[P], Sequence[T]]) -> Iterator[T]:
+        call: Call[P] | None = first
         while call is not None:
             page = self.call(call)
-            call = pages.following(page)
-            for item in pages.items(page):
+            call = calls.following(call, page)
+            for item in items(page):
                 yield item
 
     def _messages(self, feed: Feed[T]) -> Messages[T]:
@@ -657,3 +568,7 @@ class Client:
                     item = feed.message(message)
                     if item is not None:
                         yield item
+
+
+def _window_path(name: str) -> str:
+    return calls.named_path("calendar", name, "the name of a window")

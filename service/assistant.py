@@ -19,8 +19,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from moca_client import AsyncClient, ClientError
-from moca_client.calls import ChangesRequest, IncidentsRequest, changes, incidents, streams
+from moca_client import AsyncClient, ClientError, calls
 from moca_client.errors import UnknownStream
 from moca_client.responses import (
     Event,
@@ -29,6 +28,7 @@ from moca_client.responses import (
     Prediction,
     RegimeStatistics,
     StreamChange,
+    StreamPage,
     StreamSummary,
 )
 from moca_client.tables import describe_evidence, describe_season
@@ -101,7 +101,8 @@ class Tools:
                 try:
                     yield client
                 except UnknownStream as error:
-                    page = await client.call(streams(stream[:1], NAMES))
+                    query = {"prefix": stream[:1], "limit": NAMES}
+                    page = await client.call(calls.get("/v1/streams", StreamPage, query))
                     names = [row.stream for row in page.streams]
                     like = ", ".join(get_close_matches(stream, names, n=3, cutoff=0.6))
                     meant = f". Did you mean {like}?" if like else ""
@@ -113,9 +114,9 @@ class Tools:
         self, ctx: Context[Any, Any], since: Since = "24h", match: Match = "", limit: Most = 10
     ) -> str:
         """List changes of several streams that began together, and what these streams share."""
-        request = IncidentsRequest(since=since, match=[match] if match else [], limit=limit)
+        call = calls.incidents(since=since, match=[match] if match else [], limit=limit)
         async with self._client(ctx) as client:
-            page = await client.call(incidents(request))
+            page = await client.call(call)
         if not page.incidents:
             return f"No incidents since {since}; single changes are in list_changes."
         lines = [f"{_count(page.total, 'incident')} since {since}, the newest first:"]
@@ -133,17 +134,17 @@ class Tools:
         limit: Most = 20,
     ) -> str:
         """List changes of all streams, the newest or the largest first: what changed since when."""
-        request = ChangesRequest(
+        call = calls.changes(
             since=since,
             until=until or None,
-            state=STATES if state == "any" else [state],
+            states=STATES if state == "any" else [state],
             contains=contains or None,
             match=[match] if match else [],
             sort=sort,
             limit=limit,
         )
         async with self._client(ctx) as client:
-            page = await client.call(changes(request))
+            page = await client.call(call)
         kind = "change" if state == "any" else f"{state} change"
         if not page.changes:
             return f"No {kind} since {since}."

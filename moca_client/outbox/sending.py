@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from moca_client import calls
+from moca_client.calls import path_of
 from moca_client.errors import (
     ClientError,
     EarlierItemFailed,
@@ -35,7 +36,7 @@ from moca_client.errors import (
 )
 from moca_client.outbox.store import OutboxItem, OutboxStore
 from moca_client.plans import Result
-from moca_client.responses import Answer, Recorded
+from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
 from moca_client.retry import KEY_MEMORY_S, Backoff, Call
 
 BATCH_BYTES = 1 << 20
@@ -153,13 +154,13 @@ class Sender:
             body = {**msgspec.json.decode(item.body), "stream": item.stream}
             body["key"] = self._store.key(item)
             items.append(body if item.seq is None else {**body, "seq": item.seq})
-        return self._call(calls.observe_many(items, calls.AnswerOptions()))
+        return self._call(calls.observe_many(items, {}))
 
     def _find_positions(self, batch: Sequence[OutboxItem]) -> None:
         for stream in dict.fromkeys(item.stream for item in batch):
             if self._exclusive and self._store.position(stream) is None:
                 try:
-                    position = self._call(calls.stream(stream)).seq
+                    position = self._call(calls.get(path_of(stream), StreamSummary)).seq
                 except (NotFound, Invalid):  # its errors are reported when the stream is created
                     position = 0
                 self._store.set_position(stream, position)
@@ -246,7 +247,9 @@ class Sender:
         """Return the history's record of an item; None when it was not applied."""
         assert item.seq is not None
         try:
-            page = self._call(calls.history(item.stream, item.seq, 1))
+            query = {"start": item.seq, "limit": 1}
+            path = path_of(item.stream, "/history")
+            page = self._call(calls.get(path, HistoryPage, query))
         except NotFound:
             return None
         if page.seq <= item.seq:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from datetime import UTC
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -25,6 +25,9 @@ from service.commands.connection import (
     table,
 )
 from service.wire import timestamps
+
+if TYPE_CHECKING:
+    from moca_client.retry import Call
 
 PAGE = 200  # changes of one request
 
@@ -100,16 +103,14 @@ def changes(
     as_json: Json = False,
 ) -> None:
     """Print the changes of all streams: which, since when, what changed, and how sure that is."""
-    with connected(url, api_key) as client:
-        from moca_client.calls import ChangesRequest
-        from moca_client.plans import change_pages
-        from moca_client.retry import Call
+    from moca_client import calls
 
-        request = ChangesRequest(
+    with connected(url, api_key) as client:
+        call: Call[ChangesPage] | None = calls.changes(
             since=since,
             until=until,
-            kind=[kind.value],
-            state=[name.value for name in state or []],
+            kinds=[kind.value],
+            states=[name.value for name in state or []],
             model=model,
             prefix=prefix,
             contains=contains,
@@ -120,8 +121,6 @@ def changes(
             match=match or (),
             movers=True,
         )
-        pages = change_pages(request)
-        call: Call[ChangesPage] | None = pages.first
         rows: list[StreamChange] = []
         movers: Sequence[Mover] = ()
         unreadable: set[str] = set()
@@ -130,7 +129,7 @@ def changes(
             unreadable.update(page.unreadable)
             rows += page.changes
             movers = page.movers or ()
-            call = pages.following(page)
+            call = calls.following(call, page)
         del rows[limit:]
     _warn_unreadable(unreadable)
     if as_json:
