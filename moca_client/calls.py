@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 import httpx
@@ -207,7 +207,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 def reader(kind: type[T]) -> Callable[[httpx.Response], T]:
     """Return a reader of JSON answers."""
-    decode: Callable[[bytes], T] = _decoder(kind).decode
+    decode: Callable[[bytes], T] = _decoder(cast(Any, kind)).decode  # a type is hashable
 
     def read(response: httpx.Response) -> T:
         try:
