@@ -5,13 +5,42 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
 END_WAIT_S = 2.0
 AGAIN_S = 0.1
+T = TypeVar("T")
+
+
+class Begun(Generic[T]):
+    """A coroutine that has run up to its first wait.
+
+    What is there already needs no timeout, which costs several times as much as to take it. `done`:
+    it did not wait, and `result` is its result. An error before the first wait is raised here.
+    """
+
+    __slots__ = ("_coroutine", "_waits_for", "done", "result")
+
+    def __init__(self, coroutine: Coroutine[Any, None, T]) -> None:
+        self._coroutine = coroutine
+        self.done = False
+        self.result: T | None = None
+        try:
+            self._waits_for = coroutine.send(None)
+        except StopIteration as end:
+            self.done = True
+            self.result = end.value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait for the result; only if it is not done."""
+        try:
+            yield self._waits_for
+            return (yield from self._coroutine.__await__())
+        finally:
+            self._coroutine.close()
 
 
 async def end(*tasks: asyncio.Task[Any] | None, again_s: float = AGAIN_S) -> None:

@@ -19,14 +19,13 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
-    Generator,
     Iterator,
     Mapping,
     Sequence,
 )
 from concurrent.futures import Executor
 from random import Random
-from typing import Annotated, Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 from fastapi import FastAPI, Header, Path
 from fastapi.exceptions import RequestValidationError
@@ -72,6 +71,7 @@ from service.problems import (
 from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream
 from service.settings import Settings
 from service.store.reads import AsyncStore
+from service.tasks import Begun
 from service.wire import Command, Outcome
 
 log = logging.getLogger(__name__)
@@ -458,7 +458,7 @@ async def read_body(request: Request, limit: int, as_sent: bool = False) -> byte
         raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
     receiving = Begun(_received(request, limit))
     body = receiving.result
-    if body is None:
+    if body is None:  # it has not arrived yet
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 body = await receiving
@@ -470,29 +470,6 @@ async def read_body(request: Request, limit: int, as_sent: bool = False) -> byte
         thread = context_of(request).thread
         return await apart(thread, lambda: _unpacked(body, window, limit))
     return _unpacked(body, window, limit)
-
-
-class Begun(Generic[T]):
-    """A coroutine that has run up to its first wait, and its result if there was none.
-
-    So a body that is there already needs no timeout: one costs a tenth of a posted observation.
-    """
-
-    def __init__(self, coroutine: Coroutine[Any, None, T]) -> None:
-        self._coroutine = coroutine
-        self._waits_for: Any = None
-        self.result: T | None = None
-        try:
-            self._waits_for = coroutine.send(None)
-        except StopIteration as end:
-            self.result = end.value
-
-    def __await__(self) -> Generator[Any, None, T]:
-        try:
-            yield self._waits_for
-            return (yield from self._coroutine.__await__())
-        finally:
-            self._coroutine.close()
 
 
 async def _received(request: Request, limit: int) -> bytes:

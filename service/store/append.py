@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 from zlib import crc32
 
@@ -41,11 +42,11 @@ def entry_of(partition: int, incarnation: str, commands: Sequence[Queued]) -> tu
     """Return the payload of a log entry and its checksums."""
     raw = cast(Any, [msgspec.Raw(command.payload) for command in commands])
     payload = wire.encode(wire.LogEntry(incarnation, raw))
-    start = payload.index(commands[0].payload)
     sums = [
         wire.CommandSum(each.number, each.units, each.rows, len(each.payload), crc32(each.payload))
         for each in commands
     ]
+    start = len(payload) - sum(each.length for each in sums)
     encoded = wire.encode(wire.Sums(incarnation, start, sums))
     return payload, wire.checksummed(encoded, "entry", partition)
 
@@ -54,7 +55,8 @@ class Appender:
     """Appends of one API process. One append per partition may be in flight.
 
     Appends of different partitions that are asked for while a pipeline is under way go together in
-    the next one: most of an append's cost to this process is that of a round trip.
+    the next one: most of an append's cost to this process is that of a round trip. For the same
+    reason a partition's commands are taken as late as can be, by `before_next`.
     """
 
     def __init__(self, client: AsyncStoreClient, incarnation: str, max_pending: int) -> None:
@@ -62,11 +64,18 @@ class Appender:
         self.incarnation = incarnation
         self._max_pending = max_pending
         self._script = Script("append")
-        self._waiting: list[tuple[ScriptCall, asyncio.Future[Any]]] = []
+        self._names: dict[int, list[str]] = {}  # of the keys of a partition
+        self._takers: deque[Callable[[], None]] = deque()
+        self._waiting: list[tuple[ScriptCall, asyncio.Future[Appended]]] = []
         # Owns the connection; no caller that gives up ever cancels it.
         self._task: asyncio.Task[None] | None = None
 
-    async def append(
+    def before_next(self, take: Callable[[], None]) -> None:
+        """Call a function right before the next pipeline is sent: what it appends goes with it."""
+        self._takers.append(take)
+        self._begin()
+
+    def append(
         self,
         partition: int,
         batch_no: int,
@@ -74,37 +83,43 @@ class Appender:
         payload: bytes,
         sums: bytes = b"",
         repeated: bool = False,
-    ) -> Appended:
+    ) -> asyncio.Future[Appended]:
         """Append a batch of `count` observations as one entry, with its checksums.
 
         A RedisError or a cancellation leaves the outcome unknown: repeat with the same number
         and payload before any higher number. A number seen before answers its first entry.
         """
-        names = [
-            keys.append(partition, self.incarnation),
-            keys.meta(partition),
-            keys.log(partition),
-        ]
+        names = self._names.get(partition)
+        if names is None:
+            own = keys.append(partition, self.incarnation)
+            names = self._names[partition] = [own, keys.meta(partition), keys.log(partition)]
         arguments: list[Argument] = [batch_no, count, self._max_pending, payload]
         arguments += [REMEMBER_MS, sums, int(repeated)]
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._waiting.append((ScriptCall(names, arguments), future))
+        self._begin()
+        return future
+
+    def _begin(self) -> None:
         if self._task is None:
-            self._task = loop.create_task(self._run())
-        entry, waiting = await future
-        return Appended(entry.decode() if entry is not None else None, waiting)
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
+            while self._takers or self._waiting:
+                while self._takers:
+                    self._takers.popleft()()
                 taken = self._waiting
                 self._waiting = []
                 await self._send(taken)
         finally:
             self._task = None
+            if self._takers or self._waiting:  # a defect of one partition is none of the others
+                self._begin()
 
-    async def _send(self, taken: list[tuple[ScriptCall, asyncio.Future[Any]]]) -> None:
+    async def _send(self, taken: list[tuple[ScriptCall, asyncio.Future[Appended]]]) -> None:
+        if not taken:  # whoever waited went away
+            return
         try:
             results = await self._script.run_all_async(self._client, [call for call, _ in taken])
         except (redis.RedisError, OSError) as error:
@@ -115,4 +130,5 @@ class Appender:
             if isinstance(result, Exception):
                 future.set_exception(result)
             else:
-                future.set_result(result)
+                entry, waiting = result
+                future.set_result(Appended(None if entry is None else entry.decode(), waiting))

@@ -36,6 +36,7 @@ from redis.exceptions import (
 from redis.sentinel import SentinelConnectionPool as SentinelPool
 
 from service.store import keys
+from service.tasks import Begun
 
 SLOTS = 16_384
 REDIRECTIONS = 16  # of one command: more means a redirect loop
@@ -322,12 +323,16 @@ async def send_async(connection: Any, commands: Iterable[Words]) -> None:
 async def reply_of_async(connection: Any, wait_s: float = 0.0) -> Any:
     """Read one reply, as `reply_of` does; `wait_s`: for how long the command itself waits."""
     try:
-        if not wait_s:
-            return await connection.read_response(disconnect_on_error=False)
+        reading = Begun(connection.read_response(timeout=math.inf, disconnect_on_error=False))
+        if reading.done:  # it came with one before it
+            return reading.result
         async with asyncio.timeout(wait_s + connection.socket_timeout):
-            return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
+            return await reading
     except ResponseError as error:
         return error
+    except TimeoutError:
+        limit_s = wait_s + connection.socket_timeout
+        raise redis.TimeoutError(f"no answer within {limit_s:g} s") from None
 
 
 def _parts(commands: Iterable[Words]) -> Iterator[bytes]:

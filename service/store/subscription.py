@@ -12,13 +12,14 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import Any
 
 import redis
 from redis.exceptions import MovedError, ResponseError
 
 from service.store.shards import AsyncStoreClient
-from service.tasks import end, is_cancelled
+from service.tasks import Begun, end, is_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -190,14 +191,17 @@ class _Link:
     async def _next(self) -> Any:
         """What comes next; after silence the answer to a PING."""
         for _ in range(2):
+            connection = self._connection
             try:
-                reply = await self._connection.read_response(
-                    timeout=IDLE_S, disconnect_on_error=False
-                )
+                reading = Begun(connection.read_response(timeout=inf, disconnect_on_error=False))
+                if reading.done:  # it came with one before it
+                    return reading.result
+                async with asyncio.timeout(IDLE_S):
+                    return await reading
             except ResponseError as error:
                 return error
-            if reply is not None:
-                return reply
+            except TimeoutError:
+                pass
             if _PING not in self._asked:
                 await self._send(_PING)
         raise redis.ConnectionError(f"no message within {IDLE_S:g} s")

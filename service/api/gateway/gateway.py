@@ -52,7 +52,7 @@ from service.store.reads import AsyncStore
 from service.store.shards import AsyncStoreClient
 from service.store.streams import UnreadablePart, decoded
 from service.store.subscription import Subscriptions
-from service.tasks import bounded, end, is_cancelled
+from service.tasks import bounded, end, forget, is_cancelled
 from service.wire import rows, timestamps
 from service.wire.event_entries import START, Id
 
@@ -74,6 +74,7 @@ LONGEST_PAUSE_S = 0.2  # many repeats go together in one pipeline
 READ_PAUSE_S = 0.1  # after a read of outcomes that failed
 PIECES_AT_ONCE = 64  # read of each partition
 AT_ONCE = 100  # commands encoded before the event loop does something else
+ALONE = (0,)  # places of a command by itself
 # Observations of the rows of one command: a full partition refuses all of them or none.
 MOST_UNITS = 1024
 Result = wire.Outcome | ServiceError
@@ -86,8 +87,6 @@ class CommandGroup:
 
     __slots__ = (
         "accepted_ms",
-        "answered_s",
-        "answered_units",
         "counted",
         "deadline",
         "deadline_ms",
@@ -107,10 +106,12 @@ class CommandGroup:
         size: int,
         deadline_s: float,
         read_only: bool,
+        counted: bool,
     ) -> None:
         self.waiting = waiting  # commands without a result of all groups, by number
         self.partition = partition
         self.read_only = read_only
+        self.counted = counted  # whether its units count as waiting
         self.missing = size  # commands without a result, each row for itself
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.since = time.monotonic()
@@ -118,10 +119,7 @@ class CommandGroup:
         self.accepted_ms = time.time_ns() // 1_000_000
         # Of reads; what changes a stream is applied however late.
         self.deadline_ms = self.accepted_ms + int(deadline_s * 1000) if read_only else 0
-        self.counted = False  # whether its units count as waiting
-        self.units = 0  # of the commands that were queued
-        self.answered_units = 0  # of those that have an outcome
-        self.answered_s = 0.0  # time of the last outcome
+        self.units = 0  # of its commands that wait for outcomes, once it is queued
 
 
 class PendingCommand:
@@ -169,11 +167,13 @@ class PendingCommand:
         """Answer with an outcome, of some rows or all; not to be called once it is done."""
         # This may overtake the append's own acknowledgement.
         self.acknowledged = self.acknowledged or now_s
-        self.group.answered_s = now_s
-        for own in rows.outcomes_of(outcome):
-            self._enter(own.row, own)
+        if outcome.rows == 1 and outcome.quiet is None:
+            self._enter(outcome.row, outcome)
+        else:
+            for own in rows.outcomes_of(outcome):
+                self._enter(own.row, own)
         if not self.missing:
-            self.group.answered_units += self.units
+            self.group.units -= self.units
             self._finish()
 
     def fail(self, error: ServiceError) -> None:
@@ -257,7 +257,8 @@ class Gateway:
     async def close(self) -> None:
         """Stop, and fail the commands that still wait."""
         await end(*self._tasks)
-        await asyncio.gather(*(queue.close() for queue in self._queues))
+        for queue in self._queues:
+            queue.close()
         for pending in list(self._replies.pending.values()):
             pending.fail(_unanswered(pending, "the service is stopping"))
 
@@ -275,15 +276,27 @@ class Gateway:
         A request for several partitions asks for all of them before it submits anything, as
         `begun`: its own commands are no backlog to it.
         """
-        self._admit(self.partition(commands[0].stream), commands, False)
+        self._admit(self.partition(commands[0].stream), commands[0], len(commands), False)
 
     async def submit(
         self, command: wire.Command, begun: bool = False, patience: RequestPatience | None = None
     ) -> wire.Outcome:
         """Append a command, to be applied at most once, and return its outcome."""
-        (result,) = await self.submit_all([command], begun, patience)
+        partition = self.partition(command.stream)
+        self._admit(partition, command, 1, begun)
+        group = self._group(partition, command, 1, patience)
+        pending = self._encode(group, ALONE, command, self._canary_version(command))
+        self._under_way += 1
+        try:
+            self._send(group, (pending,))
+            await group.future
+        finally:
+            self._under_way -= 1
+            self._end(group, (pending,), patience)
+        (result,) = pending.results
         if isinstance(result, ServiceError):
             raise result
+        assert result is not None
         return result
 
     async def submit_all(
@@ -301,12 +314,8 @@ class Gateway:
         accepted already. `patience`: the deadlines of a request that submits several times.
         """
         partition = self.partition(commands[0].stream)
-        self._admit(partition, commands, begun)
-        deadline_s = self._settings.request_deadline_s if patience is None else patience.left_s
-        kind = type(commands[0])
-        read_only = kind in wire.READ_ONLY
-        waiting = self._replies.pending
-        group = CommandGroup(waiting, partition, len(commands), deadline_s, read_only)
+        self._admit(partition, commands[0], len(commands), begun)
+        group = self._group(partition, commands[0], len(commands), patience)
         in_flight: list[PendingCommand] = []
         self._under_way += len(commands)
         try:
@@ -314,20 +323,35 @@ class Gateway:
                 in_flight.append(self._encode(group, places, command, choice))
                 if len(places) > 1 or len(in_flight) % AT_ONCE == 0:
                     await asyncio.sleep(0)
-            self._queues[partition].put(in_flight)
-            if kind not in wire.BACKGROUND:  # which do not delay other commands
-                group.counted = True
-                self._overload.add(partition, group.units, group.since)
+            self._send(group, in_flight)
             await group.future
         finally:
             self._under_way -= len(commands)
-            self._end(group, in_flight)
-            if patience is not None:
-                patience.spend(time.monotonic() - group.since)
+            self._end(group, in_flight, patience)
         results = dict[int, Result | None]()
         for pending in in_flight:
             results.update(zip(pending.places, pending.results, strict=True))
         return [result for place in range(len(commands)) if (result := results[place]) is not None]
+
+    def _group(
+        self,
+        partition: int,
+        first: wire.Command,
+        count: int,
+        patience: RequestPatience | None,
+    ) -> CommandGroup:
+        """Return a new group for commands of the kind of the first."""
+        deadline_s = self._settings.request_deadline_s if patience is None else patience.left_s
+        read_only = isinstance(first, wire.READ_ONLY)
+        counted = not isinstance(first, wire.BACKGROUND)  # which do not delay other commands
+        waiting = self._replies.pending
+        return CommandGroup(waiting, partition, count, deadline_s, read_only, counted)
+
+    def _send(self, group: CommandGroup, commands: Sequence[PendingCommand]) -> None:
+        """Queue a group's commands."""
+        self._queues[group.partition].put(commands)
+        if group.counted:
+            self._overload.add(group.partition, group.units, group.since)
 
     def _packed(
         self, commands: Sequence[wire.Command]
@@ -336,7 +360,7 @@ class Gateway:
 
         Observations of several streams are rows of as few commands as there can be.
         """
-        if len(commands) == 1 or not isinstance(commands[0], wire.Observe):
+        if not isinstance(commands[0], wire.Observe):
             for i, command in enumerate(commands):
                 yield self._canary_version(command), (i,), command
             return
@@ -387,20 +411,21 @@ class Gateway:
             group.units += pending.units
         return pending
 
-    def _end(self, group: CommandGroup, commands: Sequence[PendingCommand]) -> None:
+    def _end(
+        self,
+        group: CommandGroup,
+        commands: Sequence[PendingCommand],
+        patience: RequestPatience | None,
+    ) -> None:
         """Remove a group that has its results, or that nobody waits for any more."""
         for pending in commands if group.missing else ():
             group.waiting.pop(pending.number, None)
             if pending.missing and pending.trace is not None:
                 pending.trace.end(pending.acknowledged)
-        if not group.counted:
-            return
-        answered = group.answered_units
-        if answered:
-            waited_s = group.answered_s - group.since
-            self._overload.complete(group.partition, answered, waited_s, time.monotonic())
-        if answered < group.units:
-            self._overload.drop(group.partition, group.units - answered)
+        if group.units and group.counted:  # of those that have no outcome
+            self._overload.drop(group.partition, group.units)
+        if patience is not None:
+            patience.spend(time.monotonic() - group.since)
 
     def _canary_version(self, command: wire.Command) -> str | None:
         """Return the canary's choice of model version, for a command that may create its stream."""
@@ -431,12 +456,13 @@ class Gateway:
         ]
         return calendar.spans(times) or None
 
-    def _admit(self, partition: int, commands: Sequence[wire.Command], begun: bool) -> None:
+    def _admit(self, partition: int, first: wire.Command, count: int, begun: bool) -> None:
+        """Refuse commands of the kind of the first that this process has no room for."""
         waiting = self._under_way
         # One of more commands than may wait goes alone.
-        if waiting and waiting + len(commands) > self._settings.max_waiting:
+        if waiting and waiting + count > self._settings.max_waiting:
             shed(TooManyWaiting(f"limit of {self._settings.max_waiting} waiting requests reached"))
-        if self._monitor.memory_short and isinstance(commands[0], NEEDS_MEMORY):
+        if self._monitor.memory_short and isinstance(first, NEEDS_MEMORY):
             shed(MemoryShort("the store's memory is nearly full; reads and deletes still work"))
         since = self._queues[partition].failing_since or self._monitor.down_since
         if since and time.monotonic() - since > GRACE_S:
@@ -524,24 +550,30 @@ def _unanswered(pending: PendingCommand, why: str) -> ServiceError:
 
 
 class PartitionQueue:
-    """The commands of one partition, in order. One append is under way at a time."""
+    """The commands of one partition, in order. One append is under way at a time.
+
+    What waits is taken right before the next pipeline goes out, so that it goes in one entry.
+    """
 
     def __init__(self, partition: int, appender: Appender, max_pending: int) -> None:
         self._partition = partition
         self._appender = appender
         self._max_pending = max_pending
         self._waiting: deque[PendingCommand] = deque()
-        self._batch: list[PendingCommand] = []
+        self._due = False  # the appender will ask for what waits
+        self._batch: list[PendingCommand] = []  # being appended
         self._batch_no = 0
-        # Owns the connection while an append is under way; no request ever cancels it.
-        self._task: asyncio.Task[None] | None = None
+        self._count = 0  # observations of the batch
+        self._entry = b"", b""  # of the batch: payload and checksums
+        self._pause_s = FIRST_PAUSE_S
+        self._again: asyncio.TimerHandle | None = None
+        self._closed = False
         self.failing_since = 0.0  # 0: not failing
 
     def put(self, commands: Sequence[PendingCommand]) -> None:
         """Queue commands; they are sent with the next append."""
         self._waiting.extend(commands)
-        if self._waiting and self._task is None:
-            self._begin()
+        self._ask()
 
     def give_up(self, reason: str) -> None:
         """Fail all commands that are not acknowledged. The append itself is still retried."""
@@ -550,44 +582,30 @@ class PartitionQueue:
         while self._waiting:
             self._waiting.popleft().fail(RedisUnavailable(f"{reason}; nothing was accepted"))
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stop, and fail the commands that are not acknowledged."""
+        self._closed = True
         self.give_up("the service is stopping")
-        await end(self._task)
+        if self._again is not None:
+            self._again.cancel()
+
+    def _ask(self) -> None:
+        """Have the appender call for what waits, unless it will, or an append is under way."""
+        if self._waiting and not self._due and not self._batch:
+            self._due = True
+            self._appender.before_next(self._begin)
 
     def _begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(self._ended)
-
-    async def _run(self) -> None:
-        self._batch = self._take()
-        while self._batch:
-            appended = await self._append()
-            if appended is None:
-                self._batch = []
-            elif appended.entry is not None:
-                self._acknowledge()
-            elif appended.waiting < 0:  # it may have been appended, and cannot be repeated
-                log.error(
-                    "partition %d: the record of appended batches is damaged", self._partition
-                )
-                for pending in self._batch:
-                    pending.fail(OutcomeUnknown("send it again with the same Idempotency-Key"))
-                self._batch = []
-            else:
-                self._shed(appended.waiting)
-            if not self._batch:
-                self._batch = self._take()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if task.cancelled():
+        self._due = False
+        if self._closed:
             return
-        if (error := task.exception()) is not None:  # a defect: fail the waiting commands
-            log.error("sending to partition %d failed", self._partition, exc_info=error)
-            self.give_up("internal error")
-        elif self._waiting:  # queued after the last batch was taken
-            self._begin()
+        try:
+            self._batch = self._take()
+            if self._batch:
+                self._append()
+        except Exception:
+            self._break()
+            raise
 
     def _take(self) -> list[PendingCommand]:
         """Take the commands that fit in one entry, without those that were cancelled."""
@@ -603,38 +621,72 @@ class PartitionQueue:
             self._waiting.popleft()
         return batch
 
-    async def _append(self) -> Appended | None:
-        """Append the batch, retrying until it succeeds; None when it was refused for memory."""
+    def _append(self) -> None:
+        """Append the batch, retrying until it succeeds."""
         self._batch_no += 1  # never reused for another batch, even if this one fails
-        count = 0
+        self._count = 0
         commands: list[Queued] = []
         for pending in self._batch:
             pending.sent = True
-            count += pending.units
-            count_rows = len(pending.places)
-            commands.append(Queued(pending.number, pending.units, pending.payload, count_rows))
-        payload, sums = entry_of(self._partition, self._appender.incarnation, commands)
-        repeated = False
-        pause_s = FIRST_PAUSE_S
+            self._count += pending.units
+            commands.append(
+                Queued(pending.number, pending.units, pending.payload, len(pending.places))
+            )
+        self._entry = entry_of(self._partition, self._appender.incarnation, commands)
+        self._pause_s = FIRST_PAUSE_S
         metrics.APPEND_COMMANDS.observe(len(self._batch))
-        while True:
-            try:
-                appended = await self._appender.append(
-                    self._partition, self._batch_no, count, payload, sums, repeated
-                )
-                self.failing_since = 0.0
-                return appended
-            except redis.OutOfMemoryError:
-                if not self.failing_since:  # else an earlier try may have been applied
-                    self._refuse(self._batch, MemoryShort("the store's memory is full"))
-                    return None
-            except (redis.RedisError, OSError):
-                pass
+        self._try(False)
+
+    def _try(self, repeated: bool) -> None:
+        payload, sums = self._entry
+        self._appender.append(
+            self._partition, self._batch_no, self._count, payload, sums, repeated
+        ).add_done_callback(self._ended)
+
+    def _ended(self, trial: asyncio.Future[Appended]) -> None:
+        """Handle what an append came to, and go on with what waits."""
+        if self._closed:
+            forget(trial)
+            return
+        try:
+            self._settle(trial)
+        except Exception:
+            self._break()
+            raise
+        finally:
+            self._ask()
+
+    def _settle(self, trial: asyncio.Future[Appended]) -> None:
+        error = trial.exception()
+        # While failing, an earlier try may have been applied, although the memory is full now.
+        if isinstance(error, redis.OutOfMemoryError) and not self.failing_since:
+            self._refuse(self._batch, MemoryShort("the store's memory is full"))
+            self._batch = []
+            return
+        if isinstance(error, redis.RedisError | OSError):
             self.failing_since = self.failing_since or time.monotonic()
             metrics.REPEATED_APPENDS.inc()
-            repeated = True
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            self._again = trial.get_loop().call_later(self._pause_s, self._try, True)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            return
+        appended = trial.result()
+        self.failing_since = 0.0
+        if appended.entry is not None:
+            self._acknowledge()
+        elif appended.waiting < 0:  # it may have been appended, and cannot be repeated
+            log.error("partition %d: the record of appended batches is damaged", self._partition)
+            for pending in self._batch:
+                pending.fail(OutcomeUnknown("send it again with the same Idempotency-Key"))
+            self._batch = []
+        else:
+            self._shed(appended.waiting)
+            if self._batch:
+                self._append()
+
+    def _break(self) -> None:
+        """Fail what waits after a defect, which is raised."""
+        self.give_up("internal error")
+        self._batch = []
 
     def _acknowledge(self) -> None:
         now = time.monotonic()
@@ -697,10 +749,16 @@ class Replies:
     """Commands that wait for an outcome, by number, and how far each partition's are read."""
 
     def __init__(
-        self, client: AsyncStoreClient, store: AsyncStore, incarnation: str, partitions: int
+        self,
+        client: AsyncStoreClient,
+        store: AsyncStore,
+        incarnation: str,
+        partitions: int,
+        overload: Overload,
     ) -> None:
         self._store = store
         self._incarnation = incarnation
+        self._overload = overload
         self.pending: dict[int, PendingCommand] = {}
         self._read_to = [ReadTo() for _ in range(partitions)]
         self._behind: set[int] = set()  # partitions that have pieces in the store alone
@@ -710,19 +768,26 @@ class Replies:
         self._subscriptions = Subscriptions(client, channels, self._receive, self._resume)
         self.subscribed = self._subscriptions.complete
 
-    def resolve(self, outcomes: Iterable[wire.Outcome]) -> int:
+    def resolve(self, partition: int, outcomes: Iterable[wire.Outcome]) -> int:
         """Deliver outcomes to the commands that wait for them; return their number."""
         now = time.monotonic()
-        waits: list[float] = []
+        replies_s: list[float] = []  # since the append
+        waits_s: list[float] = []  # in all, of what counted as waiting
+        units = 0
         for outcome in outcomes:
             pending = self.pending.get(outcome.number)
             if pending is None or pending.done:
                 continue
             pending.answer(outcome, now)
             if not pending.missing:
-                waits.append(now - pending.acknowledged)
-        metrics.observe_all(_reply, waits)
-        return len(waits)
+                replies_s.append(now - pending.acknowledged)
+                if pending.group.counted:
+                    waits_s.append(now - pending.group.since)
+                    units += pending.units
+        if waits_s:
+            self._overload.complete(partition, units, waits_s, now)
+        metrics.observe_all(_reply, replies_s)
+        return len(replies_s)
 
     async def read(self, partitions: Iterable[int]) -> None:
         """Read what these partitions have in the store beyond what is read."""
@@ -732,7 +797,8 @@ class Replies:
             pieces = await self._store.results(self._incarnation, after, PIECES_AT_ONCE)
             for partition, row in pieces.items():
                 for id_, blob in row:
-                    metrics.RECOVERED_REPLIES.inc(self.resolve(self._decoded(id_, blob)))
+                    outcomes = self._decoded(id_, blob)
+                    metrics.RECOVERED_REPLIES.inc(self.resolve(partition, outcomes))
                     self._read_to[partition].read(id_)
                 if len(row) < PIECES_AT_ONCE:
                     missing.discard(partition)
@@ -769,7 +835,7 @@ class Replies:
             return
         read_to = self._read_to[partition]
         if blob:
-            self.resolve(self._decoded(id_, blob))
+            self.resolve(partition, self._decoded(id_, blob))
             complete = read_to.hear(id_)
         else:
             complete = id_ <= read_to.id

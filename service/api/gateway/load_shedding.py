@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 from service.observability import metrics
@@ -74,8 +75,11 @@ class Backlog:
         """Count work that ended without being done."""
         self._waiting -= units
 
-    def complete(self, units: int, waited_s: float, now_s: float, usual_s: float) -> float:
-        """Count work done, after a wait; return how long it had been stalled, usually 0."""
+    def complete(self, units: int, waits_s: Sequence[float], now_s: float, usual_s: float) -> float:
+        """Count work done; return how long it had been stalled, usually 0.
+
+        waits_s: of the commands of this work, whose answers came together.
+        """
         self._waiting -= units
         gap_s = now_s - self._last_s
         usual_s = max(DUE_FACTOR * self._due_s, USUAL_FACTOR * usual_s)
@@ -92,14 +96,15 @@ class Backlog:
             if now_s > self._lenient_until_s and self._elapsed_s:
                 self._overloaded = now_s - self._shed_s < HOLD_S
             gap_s = 0.0
-        if waited_s < self._late_s:
-            self._late = 0
-            return gap_s
-        if not self._late:
-            self._late_since_s = now_s
-        self._late += 1
-        if self._congested(now_s):
-            self._congested_until_s = now_s + HOLD_S
+        for waited_s in waits_s:
+            if waited_s < self._late_s:
+                self._late = 0
+                continue
+            if not self._late:
+                self._late_since_s = now_s
+            self._late += 1
+            if self._congested(now_s):
+                self._congested_until_s = now_s + HOLD_S
         return gap_s
 
     def forgive(self, until_s: float) -> None:
@@ -116,6 +121,8 @@ class Backlog:
 
         Work that is stalled waits for a takeover, and keeps no worker busy.
         """
+        if self._late < LATE_IN_A_ROW and now_s >= self._congested_until_s:
+            return 0.0  # nearly always
         if now_s < self._lenient_until_s or not self._congested(now_s):
             return 0.0
         pause_s = now_s - self._last_s
@@ -203,12 +210,13 @@ class Overload:
         self._all.drop(units)
         self._each[partition].drop(units)
 
-    def complete(self, partition: int, units: int, waited_s: float, now_s: float) -> None:
-        """Count an outcome."""
+    def complete(self, partition: int, units: int, waits_s: Sequence[float], now_s: float) -> None:
+        """Count outcomes that came together. waits_s: of their commands."""
         usual_s = self._usual_s
-        self._usual_s += (waited_s - usual_s) * WEIGHT
-        self._all.complete(units, waited_s, now_s, usual_s)
-        stall_s = self._each[partition].complete(units, waited_s, now_s, usual_s)
+        for waited_s in waits_s:
+            self._usual_s += (waited_s - self._usual_s) * WEIGHT
+        self._all.complete(units, waits_s, now_s, usual_s)
+        stall_s = self._each[partition].complete(units, waits_s, now_s, usual_s)
         if stall_s:  # its worker has a backlog to work off, which is no overload either
             self._all.forgive(now_s + stall_s)
 

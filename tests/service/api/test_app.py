@@ -9,6 +9,7 @@ import pytest
 from service.api import app as app_module
 from service.api.app import check_store, create_app
 from service.api.gateway.gateway import Replies
+from service.api.gateway.load_shedding import Overload
 from service.api.sse import events as sse_events
 from service.store import subscription
 from service.store.connection import connect_async
@@ -161,7 +162,9 @@ async def test_what_listens_ends_in_whatever_turn_it_is_cancelled(settings, monk
     monkeypatch.setattr(sse_events, "BLOCK_MS", 20)
     clients = [connect_async(settings.redis_url) for _ in range(2)]
     for turn in range(TURNS):
-        replies = Replies(clients[0], AsyncStore(clients[1], PARTITIONS), f"i{turn}", 4)
+        replies = Replies(
+            clients[0], AsyncStore(clients[1], PARTITIONS), f"i{turn}", 4, Overload(settings)
+        )
         hub = sse_events.EventHub(Feeds(*clients, PARTITIONS), settings)
         hub.start()
         tasks = [asyncio.create_task(replies.listen()), hub._task]
@@ -197,9 +200,9 @@ async def test_appends_under_way_do_not_hold_the_stop_of_a_lane(settings, worker
     async with start(settings) as client:
         started = []
 
-        async def never(*_):
+        def never(*_):
             started.append(True)
-            await asyncio.Event().wait()
+            return asyncio.get_running_loop().create_future()
 
         gateway = client.app.state.context.gateway
         gateway._queues[0]._appender.append = never

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import time
 from itertools import chain, repeat
-from unittest.mock import DEFAULT, AsyncMock
+from unittest.mock import DEFAULT, AsyncMock, Mock
 
 import pytest
 import redis
@@ -88,14 +88,35 @@ async def test_what_waits_goes_together_and_in_order(api, worker):
     assert waiting(api) == {}
 
 
+async def test_what_comes_during_an_append_goes_in_the_next_entry(api, worker):
+    appender = api.app.state.context.gateway._queues[P]._appender
+    gate = asyncio.Event()
+    run = appender._script.run_all_async
+
+    async def held(client, calls):
+        await gate.wait()
+        return await run(client, calls)
+
+    appender._script.run_all_async = held
+    other = next(f"o{i}" for i in itertools.count() if partition_of(f"o{i}", 4) != P)
+    requests = [asyncio.create_task(api.post(f"/v1/streams/{other}/observations", json={"y": 0}))]
+    await until_async(lambda: [p for p in waiting(api).values() if p.sent])
+    requests += [asyncio.create_task(api.post(POST, json={"y": i})) for i in range(20)]
+    await until_async(lambda: missing(api) == 21)
+    gate.set()
+    answers = await asyncio.gather(*requests)
+    assert [answer.json()["seq"] for answer in answers] == [0, *range(20)]
+    assert sorted(worker.batches) == [1, 20]
+
+
 async def test_entries_are_bounded(api, worker, monkeypatch):
     monkeypatch.setattr(append, "MAX_ENTRY_BYTES", 4096)
     appender = api.app.state.context.gateway._queues[P]._appender
-    append_entry = AsyncMock(wraps=appender.append)
+    append_entry = Mock(wraps=appender.append)
     monkeypatch.setattr(appender, "append", append_entry)
     responses = await asyncio.gather(*(api.post(POST, json={"y": i}) for i in range(300)))
     assert {response.status_code for response in responses} == {200}
-    assert 4096 - 200 < max(len(call.args[3]) for call in append_entry.await_args_list) <= 4096
+    assert 4096 - 200 < max(len(call.args[3]) for call in append_entry.call_args_list) <= 4096
 
 
 async def test_envelopes_are_stamped_and_a_canary_is_chosen_for_new_streams(
@@ -186,7 +207,9 @@ async def test_a_request_that_goes_away_before_its_command_is_sent_has_no_effect
         await gate.wait()
         return await send(*arguments)
 
-    monkeypatch.setattr(appender, "append", held)
+    monkeypatch.setattr(
+        appender, "append", lambda *arguments: asyncio.ensure_future(held(*arguments))
+    )
     requests = [asyncio.create_task(api.post(POST, json={"y": 0}))]
     await until_async(lambda: [p for p in waiting(api).values() if p.sent])
     requests += [asyncio.create_task(api.post(POST, json={"y": i})) for i in (1, 2)]
@@ -260,7 +283,9 @@ async def test_a_group_that_goes_away_before_it_is_sent_has_no_effect(api, worke
         await gate.wait()
         return await send(*arguments)
 
-    monkeypatch.setattr(appender, "append", held)
+    monkeypatch.setattr(
+        appender, "append", lambda *arguments: asyncio.ensure_future(held(*arguments))
+    )
     first = asyncio.create_task(api.post(POST, json={"y": 0}))
     await until_async(lambda: [p for p in waiting(api).values() if p.sent])
     gone = asyncio.create_task(api.post(MANY, json=bulk_of(5)))
@@ -293,7 +318,7 @@ async def test_a_group_goes_in_several_entries_without_what_is_too_large(
 async def test_rows_are_answered_in_pieces_each_once():
     """A piece that comes twice counts once; a deadline is that of the rows without a result."""
     waiting = {}
-    group = gateway.CommandGroup(waiting, 0, 5, 1.0, False)
+    group = gateway.CommandGroup(waiting, 0, 5, 1.0, read_only=False, counted=True)
     pending = gateway.PendingCommand(group, range(4), 7, 4, b"", None)
     other = gateway.PendingCommand(group, (4,), 8, 1, b"", None)
     waiting |= {7: pending, 8: other}
@@ -434,7 +459,7 @@ async def test_stored_outcomes_that_cannot_be_read(api, worker, store, clock, ca
 
 async def test_a_task_that_should_never_end_is_told_by_the_probes(api, monkeypatch, clock):
     context = api.app.state.context
-    monkeypatch.setattr(context.replies, "resolve", lambda outcomes: 1 / 0)
+    monkeypatch.setattr(context.replies, "resolve", lambda *_: 1 / 0)
     request = asyncio.create_task(api.post(POST, json={"y": 1}))
     await until_async(lambda: context.gateway.failure is not None)
     assert (await api.get("/livez")).status_code == 500

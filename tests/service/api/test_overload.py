@@ -68,10 +68,14 @@ class Simulation:
             end_s, batch = self.turns[worker]
             if end_s > now_s:
                 return
+            together = {}
             for arrived_s, partition, units in batch:
-                self.control.complete(partition, units, end_s - arrived_s, end_s)
+                together.setdefault(partition, []).append((units, end_s - arrived_s))
                 self.accepted.append((arrived_s, end_s - arrived_s))
                 self.served.append(end_s)
+            for partition, answered in together.items():
+                waits = [wait for _, wait in answered]
+                self.control.complete(partition, sum(n for n, _ in answered), waits, end_s)
             self.begin(worker, end_s)
 
     def load(self, rate, begin_s, end_s):
@@ -187,7 +191,7 @@ def test_work_that_ends_without_being_done_does_not_count():
     control.add(0, 100, 0.0)
     control.drop(0, 100)
     control.add(0, 1, 9.0)
-    control.complete(0, 1, 0.01, 9.01)
+    control.complete(0, 1, [0.01], 9.01)
     assert control._all.wait_s(9.01) == 0
     assert control._all._waiting == control._each[0]._waiting == 0
 
@@ -196,15 +200,15 @@ def test_five_late_answers_in_a_row_are_a_backlog_until_a_second_after_the_last(
     backlog = Backlog(MAX_WAIT_S)  # answers that take 0.05 s are late
     backlog.add(100, 0.0)
     for at_s in (0.10, 0.15, 0.16, 0.17):
-        backlog.complete(1, 0.05, at_s, 0.0)
+        backlog.complete(1, [0.05], at_s, 0.0)
     assert backlog.wait_s(0.17) == 0
-    backlog.complete(1, 0.049, 0.175, 0.0)  # in time: the count begins anew
+    backlog.complete(1, [0.049], 0.175, 0.0)  # in time: the count begins anew
     for at_s in (0.20, 0.21, 0.22, 0.23, 0.24):
-        backlog.complete(1, 0.05, at_s, 0.0)
+        backlog.complete(1, [0.05], at_s, 0.0)
     assert backlog.wait_s(0.24) == 0  # for less than 0.05 s
-    backlog.complete(1, 0.05, 0.251, 0.0)
+    backlog.complete(1, [0.05], 0.251, 0.0)
     assert backlog.wait_s(0.251) > MAX_WAIT_S
-    backlog.complete(1, 0.01, 0.26, 0.0)
+    backlog.complete(1, [0.01], 0.26, 0.0)
     assert backlog.wait_s(1.25) > MAX_WAIT_S
     assert backlog.wait_s(1.26) == 0
 

@@ -13,7 +13,7 @@ from service.store import keys
 from service.store.append import REMEMBER_MS, Appended, Appender
 from service.store.log import DONE, START, Log, Offset
 from tests.service.store.conftest import TTL_MS, P
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.redis
 HEADS = keys.heads(P)
@@ -77,6 +77,32 @@ async def test_numbers_belong_to_one_process_and_partition(redis_client, appende
     responses.append(await other.append(P, 0, 1, b"b"))
     assert [each.waiting for each in responses] == [1, 1, 1, 2]
     assert len(left(redis_client)) == 2
+
+
+async def test_what_is_taken_right_before_a_pipeline_goes_with_it(appender, monkeypatch):
+    pipelines = []
+    send = appender._script.run_all_async
+
+    async def sent(client, calls):
+        pipelines.append(len(calls))
+        return await send(client, calls)
+
+    monkeypatch.setattr(appender._script, "run_all_async", sent)
+    taken = []
+
+    def take(partition, batch_no):
+        taken.append(appender.append(partition, batch_no, 1, b"taken"))
+
+    first = appender.append(P, 0, 1, b"a")
+    appender.before_next(lambda: take(P - 1, 0))
+    await first
+    assert (await taken[0]).waiting == 1
+    appender.before_next(lambda: None)  # what waited went away
+    appender.before_next(lambda: 1 / 0)  # a defect of one partition is none of the others
+    appender.before_next(lambda: take(P, 1))
+    await until_async(lambda: len(taken) == 2)
+    assert (await taken[1]).waiting == 2
+    assert pipelines == [2, 1]
 
 
 async def test_a_full_partition_refuses_until_work_is_done(redis_client, appender, log, make):
