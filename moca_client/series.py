@@ -53,13 +53,14 @@ class Series(NamedTuple):
         return observation
 
 
-class _Table(NamedTuple):
+class Table(NamedTuple):
     """Columns by name, in the file's order; `first_line` is the file line of row 1."""
 
     columns: dict[str, list[Any]]
     first_line: int | None
 
     def where(self, row: int, name: str) -> str:
+        """Return the place of a cell for a message; row: from 0."""
         line = "" if self.first_line is None else f" (line {row + self.first_line})"
         return f"row {row + 1}{line}, column {name!r}"
 
@@ -80,7 +81,7 @@ def read_series(
     another name is found where its cells are times as such, in Parquet and frames. time_format: of
     its texts, as `strptime` takes it.
     """
-    series = _series(str(file), _read(file), y_columns, x_columns, time_column, time_format)
+    series = _series(str(file), read_table(file), y_columns, x_columns, time_column, time_format)
     for place, name in enumerate(series.y_names):
         if all(label is None or label[place] is None for label in series.y):
             others = ",".join(label for label in series.y_names if label != name)
@@ -101,7 +102,9 @@ def read_streams(
     The other columns are found as by `read_series`, the same for all. Raises SeriesError where a
     cell of `by` is empty, as well.
     """
-    streams = _streams(str(file), _read(file), by, y_columns, x_columns, time_column, time_format)
+    streams = _streams(
+        str(file), read_table(file), by, y_columns, x_columns, time_column, time_format
+    )
     return {name: series for name, (_, series) in streams.items()}
 
 
@@ -116,10 +119,10 @@ def read_columns(
 
     Inputs and times are the same for all, and found as by `read_series`.
     """
-    table = _read(file)
+    table = read_table(file)
     x_names = list(x_columns) if x_columns is not None else numbered(table.columns, "x")
     time = time_column or _time_column(table, {*(y_columns or []), *x_names})
-    names = list(y_columns) if y_columns else _numeric(table, {*x_names, time})
+    names = list(y_columns) if y_columns else numeric(table, {*x_names, time})
     if not names:
         raise SeriesError(f"{file} has no numeric column; its columns: {listed(table.columns)}")
     return {
@@ -128,7 +131,8 @@ def read_columns(
     }
 
 
-def _read(file: Path) -> _Table:
+def read_table(file: Path) -> Table:
+    """Read the columns of `file` (Parquet by its suffix, CSV otherwise); raises SeriesError."""
     return _read_parquet(file) if file.suffix.lower() in {".parquet", ".pq"} else _read_csv(file)
 
 
@@ -140,7 +144,7 @@ def series_of(
     time_format: str | None = None,
 ) -> Series:
     """Read a series from columns in memory, as `read_series` does from those of a file."""
-    table = _Table(columns, None)
+    table = Table(columns, None)
     return _series("the frame", table, y_columns, x_columns, time_column, time_format)
 
 
@@ -153,13 +157,13 @@ def streams_of(
     time_format: str | None = None,
 ) -> dict[str, tuple[list[int], Series]]:
     """Read streams from columns in memory, as `read_streams`; with the rows that they are of."""
-    table = _Table(columns, None)
+    table = Table(columns, None)
     return _streams("the frame", table, by, y_columns, x_columns, time_column, time_format)
 
 
 def _streams(
     source: str,
-    table: _Table,
+    table: Table,
     by: str,
     y_columns: Sequence[str] | None,
     x_columns: Sequence[str] | None,
@@ -176,13 +180,13 @@ def _streams(
     if not rows:
         raise SeriesError(f"{source} has no rows")
     others = {column: cells for column, cells in table.columns.items() if column != by}
-    chosen = _chosen(source, _Table(others, None), y_columns, x_columns, time_column)
+    chosen = _chosen(source, Table(others, None), y_columns, x_columns, time_column)
     streams: dict[str, tuple[list[int], Series]] = {}
     for name, places in rows.items():
         columns = {column: [cells[row] for row in places] for column, cells in others.items()}
         own = f"{source}, {by} {name!r}"
         try:
-            streams[name] = places, _series(own, _Table(columns, None), *chosen, time_format)
+            streams[name] = places, _series(own, Table(columns, None), *chosen, time_format)
         except SeriesError as error:  # rows count within the stream
             text = str(error)
             raise SeriesError(text if own in text else f"{own}: {text}") from error
@@ -191,7 +195,7 @@ def _streams(
 
 def _series(
     source: str,
-    table: _Table,
+    table: Table,
     y_columns: Sequence[str] | None,
     x_columns: Sequence[str] | None,
     time_column: str | None,
@@ -209,7 +213,7 @@ def _series(
 
 def _chosen(
     source: str,
-    table: _Table,
+    table: Table,
     y_columns: Sequence[str] | None,
     x_columns: Sequence[str] | None,
     time_column: str | None,
@@ -229,10 +233,10 @@ def _chosen(
     return y_names, x_names, time_column
 
 
-def _read_csv(file: Path) -> _Table:
+def _read_csv(file: Path) -> Table:
     lines, delimiter = _csv_lines(file)
     if not lines:
-        return _Table({}, None)
+        return Table({}, None)
     names = [cell.strip() for cell in lines[0][1]]
     first = names if delimiter == "," else [cell.replace(",", ".") for cell in names]
     if all(finite(cell) is not None for cell in first):
@@ -253,7 +257,7 @@ def _read_csv(file: Path) -> _Table:
         columns = {name: _with_points(cells, delimiter) for name, cells in columns.items()}
     first_line = body[0][0] if body else 0
     contiguous = all(number == first_line + k for k, (number, _) in enumerate(body))
-    return _Table(columns, first_line if contiguous else None)
+    return Table(columns, first_line if contiguous else None)
 
 
 def _with_points(cells: list[str], delimiter: str) -> list[str]:
@@ -297,7 +301,7 @@ def _delimiter(sample: str) -> str:
     return max(",;\t", key=(lines or [""])[0].count)
 
 
-def _read_parquet(file: Path) -> _Table:
+def _read_parquet(file: Path) -> Table:
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -309,7 +313,7 @@ def _read_parquet(file: Path) -> _Table:
         table = parquet.read_table(file)
     except pa.ArrowInvalid as error:
         raise SeriesError(f"{file} is not a Parquet file: {error}") from error
-    return _Table({name: table.column(name).to_pylist() for name in table.column_names}, None)
+    return Table({name: table.column(name).to_pylist() for name in table.column_names}, None)
 
 
 def is_missing(cell: Any) -> bool:
@@ -319,7 +323,7 @@ def is_missing(cell: Any) -> bool:
     return isinstance(cell, str) and cell.strip().lower() in MISSING
 
 
-def _number(table: _Table, row: int, name: str) -> float | None:
+def _number(table: Table, row: int, name: str) -> float | None:
     """Value of a cell; None when it is empty."""
     cell = table.columns[name][row]
     if is_missing(cell):
@@ -332,7 +336,7 @@ def _number(table: _Table, row: int, name: str) -> float | None:
     return value
 
 
-def _categories(table: _Table, name: str) -> str:
+def _categories(table: Table, name: str) -> str:
     """Return how a column of text can be labels; empty: it has numbers, or too many texts."""
     present = [cell for cell in table.columns[name] if not is_missing(cell)]
     texts = list(dict.fromkeys(map(str, present)))
@@ -344,7 +348,7 @@ def _categories(table: _Table, name: str) -> str:
     )
 
 
-def _labels(table: _Table, names: Sequence[str]) -> list[list[float | None] | None]:
+def _labels(table: Table, names: Sequence[str]) -> list[list[float | None] | None]:
     labels: list[list[float | None] | None] = []
     for row in range(len(table.columns[names[0]])):
         values = [_number(table, row, name) for name in names]
@@ -354,7 +358,7 @@ def _labels(table: _Table, names: Sequence[str]) -> list[list[float | None] | No
     return labels
 
 
-def _inputs(table: _Table, names: Sequence[str]) -> list[list[float]]:
+def _inputs(table: Table, names: Sequence[str]) -> list[list[float]]:
     rows = []
     for row in range(len(table.columns[names[0]])):
         values = []
@@ -366,7 +370,7 @@ def _inputs(table: _Table, names: Sequence[str]) -> list[list[float]]:
     return rows
 
 
-def _axis(table: _Table, name: str, time_format: str | None) -> Axis:
+def _axis(table: Table, name: str, time_format: str | None) -> Axis:
     cells = table.columns[name]
     for row, cell in enumerate(cells):
         if is_missing(cell):
@@ -378,7 +382,7 @@ def _axis(table: _Table, name: str, time_format: str | None) -> Axis:
         raise SeriesError(f"{where}: {str(cells[error.row])!r} {error}") from None
 
 
-def _time_column(table: _Table, taken: Collection[str]) -> str | None:
+def _time_column(table: Table, taken: Collection[str]) -> str | None:
     """Return the column of times: by its name, else the only one that has them as such."""
     by_name = named(table.columns, TIME_NAMES, taken)
     typed = [
@@ -401,7 +405,7 @@ def numbered(columns: Iterable[str], letter: str) -> list[str]:
     return sorted(numbered, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
 
 
-def _numeric(table: _Table, taken: set[str | None]) -> list[str]:
+def numeric(table: Table, taken: Collection[str | None]) -> list[str]:
     """Return the columns of numbers alone, beside missing cells, of which not all are."""
 
     def fits(cells: Sequence[Any]) -> bool:
@@ -411,14 +415,14 @@ def _numeric(table: _Table, taken: set[str | None]) -> list[str]:
     return [name for name, cells in table.columns.items() if name not in taken and fits(cells)]
 
 
-def _find_labels(source: str, table: _Table, taken: set[str | None]) -> list[str]:
+def _find_labels(source: str, table: Table, taken: set[str | None]) -> list[str]:
     if names := [name for name in numbered(table.columns, "y") if name not in taken]:
         return names
-    numeric = _numeric(table, taken)
-    if len(numeric) == 1:
-        return numeric
-    problem = "no numeric column" if not numeric else f"several numeric columns: {listed(numeric)}"
-    others = [] if numeric else [name for name in table.columns if name not in taken]
+    numbers = numeric(table, taken)
+    if len(numbers) == 1:
+        return numbers
+    problem = "no numeric column" if not numbers else f"several numeric columns: {listed(numbers)}"
+    others = [] if numbers else [name for name in table.columns if name not in taken]
     raise SeriesError(
         f"{source} has no column y or y1, y2, ... and {problem}; name the label columns"
         f"{''.join(_categories(table, name) for name in others)}"

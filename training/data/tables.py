@@ -9,7 +9,6 @@ of such a name, the only other column of numbers is the label.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -18,21 +17,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pyarrow import csv as arrow_csv
-from pyarrow import parquet, types
 from pydantic import Field
 
-from moca_client.series import MISSING, TIME_NAMES, is_missing, listed, named, numbered
-from moca_client.times import EPOCH, moment_of
+from moca_client.series import (
+    TIME_NAMES,
+    SeriesError,
+    is_missing,
+    listed,
+    named,
+    numbered,
+    numeric,
+    read_table,
+)
+from moca_client.times import EPOCH, BadTime, finite, moment_of, time_axis
 from training.config import Section
 from training.data.windows import Series
 from training.errors import BadData
 
-PARQUET = frozenset({".parquet", ".pq"})
-SUFFIXES = PARQUET | {".csv", ".tsv"}
+SUFFIXES = frozenset({".csv", ".tsv", ".parquet", ".pq"})
 SWITCHES = {"0": False, "1": True, "false": False, "true": True}
 MAX_CLASSES = 1000  # as in the service
 NUMBERS = "--y and --x name the columns to train on"
@@ -110,39 +114,33 @@ def files(path: Path) -> list[Path]:
 
 
 class _Table:
-    """The content of a file and its columns by role; rows of messages count from 1."""
+    """The content of a file and its columns by role."""
 
     def __init__(self, file: Path, source: DataSource) -> None:
-        """Read Parquet by its suffix, else CSV; BadData if unreadable or without rows."""
+        """Raise BadData for a file that cannot be read, or has no rows."""
         self.file = file
-        is_parquet = file.suffix.lower() in PARQUET
         try:
-            read_text = source.stream or "stream"
-            table = parquet.read_table(file) if is_parquet else _csv(file, read_text)
+            self._table = read_table(file)
         except OSError as error:
             raise BadData(f"{file} cannot be read: {error.strerror or error}") from error
-        except (pa.ArrowException, ValueError, csv.Error) as error:
-            kind = "a Parquet file" if is_parquet else "a CSV file in UTF-8"
-            raise BadData(f"{file} is not {kind} that can be used: {error}") from error
-        self.names: list[str] = table.column_names
-        if len(set(self.names)) != len(self.names):
-            raise BadData(f"{file} names a column twice: {listed(self.names)}")
-        if not table.num_rows:
+        except SeriesError as error:
+            raise BadData(str(error)) from error
+        self._columns = self._table.columns
+        if not any(self._columns.values()):
             raise BadData(f"{file} has no rows")
-        self._table = table
         self._recognise(source)
 
     def _recognise(self, wanted: DataSource) -> None:
         single = [name for name in (wanted.stream, wanted.time, wanted.changepoint) if name]
         for name in [*(wanted.y or []), *(wanted.x or []), *single]:
-            if name not in self.names:
-                raise BadData(f"{self.file} has no column {name!r}; it has {listed(self.names)}")
+            if name not in self._columns:
+                raise BadData(f"{self.file} has no column {name!r}; it has {listed(self._columns)}")
         taken = set(wanted.y or [])
         self.x = self._numbered("x", taken) if wanted.x is None else list(wanted.x)
         taken |= {*self.x, *single}
-        self.stream = wanted.stream or named(self.names, ("stream",), taken)
-        self.time = wanted.time or named(self.names, TIME_NAMES, taken)
-        self.changepoint = wanted.changepoint or named(self.names, ("changepoint",), taken)
+        self.stream = wanted.stream or named(self._columns, ("stream",), taken)
+        self.time = wanted.time or named(self._columns, TIME_NAMES, taken)
+        self.changepoint = wanted.changepoint or named(self._columns, ("changepoint",), taken)
         taken |= {name for name in (self.stream, self.time, self.changepoint) if name is not None}
         self.y = list(wanted.y) if wanted.y else self._find_labels(taken)
         twice = [name for name, count in Counter([*self.y, *self.x]).items() if count > 1]
@@ -151,21 +149,17 @@ class _Table:
 
     def _numbered(self, letter: str, taken: set[str]) -> list[str]:
         """Columns `letter` or `letter1, letter2, ...` by number; without any, all `letter_...`."""
-        free = [name for name in self.names if name not in taken]
+        free = [name for name in self._columns if name not in taken]
         begun = [name for name in free if name.lower().startswith(f"{letter}_")]
         return numbered(free, letter) or begun
 
     def _find_labels(self, taken: set[str]) -> list[str]:
         if names := self._numbered("y", taken):
             return names
-        numeric = [
-            field.name
-            for field in self._table.schema
-            if field.name not in taken and (_is_number(field.type) or types.is_null(field.type))
-        ]
-        if len(numeric) == 1:
-            return numeric
-        other = f"several numeric columns: {listed(numeric)}" if numeric else "no numeric column"
+        numbers = numeric(self._table, taken)
+        if len(numbers) == 1:
+            return numbers
+        other = f"several numeric columns: {listed(numbers)}" if numbers else "no numeric column"
         raise BadData(
             f"{self.file} has no column y or y1, y2, ... and {other}; name the label columns"
         )
@@ -197,14 +191,15 @@ class _Table:
         ]
 
     def _bad(self, row: int, name: str, text: str) -> BadData:
-        return BadData(f"{self.file}: row {row + 1}, column {name!r}: {text}")
+        return BadData(f"{self.file}: {self._table.where(row, name)}: {text}")
 
     def _rows(self) -> dict[str, Rows]:
         """Rows of each stream."""
         if self.stream is None:
-            return {self.file.stem: np.arange(self._table.num_rows)}
+            count = len(next(iter(self._columns.values())))
+            return {self.file.stem: np.arange(count)}
         rows: dict[str, list[int]] = {}
-        for row, cell in enumerate(self._table[self.stream].to_pylist()):
+        for row, cell in enumerate(self._columns[self.stream]):
             name = "" if cell is None else str(cell).strip()
             if not name:
                 raise self._bad(row, self.stream, "empty; every row is of a stream")
@@ -217,24 +212,21 @@ class _Table:
         Dates are microseconds since 1970. BadData for a cell that is missing or neither, in a
         column that is not all numbers.
         """
-        column = self._table[name]
-        cells = column.to_pylist()
+        cells = self._columns[name]
         for row, cell in enumerate(cells):
             if is_missing(cell):
                 raise self._bad(row, name, "empty; a time cannot be missing")
-        if _is_number(column.type):
-            return column.to_numpy(), 1.0
-        if types.is_timestamp(column.type) or types.is_date(column.type):
-            stamps = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False)
-            return stamps.cast(pa.int64()).to_numpy(), 1e6
-        moments = np.empty(len(cells), np.int64)
-        for row, cell in enumerate(cells):
-            moment = moment_of(cell)
-            if moment is None:
-                kinds = "RFC 3339, a date, a year, or a number"
-                raise self._bad(row, name, f"{str(cell)!r} is not a time ({kinds})")
-            moments[row] = (moment - EPOCH) // timedelta(microseconds=1)
-        return moments, 1e6
+        numbers = [finite(cell) for cell in cells]
+        if None not in numbers:
+            # Nanoseconds since 1970 are whole numbers that a float rounds.
+            whole = all(re.fullmatch(r"[+-]?\d{1,19}", str(cell)) for cell in cells)
+            return np.array([int(cell) for cell in cells] if whole else numbers), 1.0
+        try:
+            moments = map(moment_of, time_axis(cells, name).rfc3339 or [])
+        except BadTime as error:
+            raise self._bad(error.row, name, f"{str(cells[error.row])!r} {error}") from None
+        since = [(moment - EPOCH) // timedelta(microseconds=1) for moment in moments if moment]
+        return np.array(since), 1e6
 
     def _in_order(self, name: str, when: NDArray[Any], rows: Rows) -> Rows:
         ordered = rows[np.argsort(when[rows], kind="stable")]
@@ -242,26 +234,20 @@ class _Table:
         if len(twice):
             before, row = ordered[twice[0] : twice[0] + 2].tolist()
             advice = "" if self.stream else "; --by names the column that tells series apart"
-            cell = str(self._table[name][row])
+            cell = str(self._columns[name][row])
             text = f"{cell!r} is also the time of row {before + 1} of the same stream{advice}"
             raise self._bad(row, name, text)
         return ordered
 
     def _numbers(self, name: str, advice: str) -> Floats:
         """A column (N,), nan where a cell is missing; BadData for text and what is not finite."""
-        column = self._table[name]
-        if _is_number(column.type) or types.is_null(column.type):
-            values: Floats = column.cast(pa.float64(), safe=False).to_numpy()
-        else:
-            cells = column.to_pylist()
-            numbers = [np.nan if is_missing(cell) else _number(cell) for cell in cells]
-            if None in numbers:
-                row = numbers.index(None)
-                raise self._bad(row, name, f"{str(cells[row])!r} is not a number; {advice}")
-            values = np.array(numbers, np.float64)
-        for row in np.flatnonzero(np.isinf(values)).tolist():
-            raise self._bad(row, name, f"{values[row]} is not finite")
-        return values
+        values = []
+        for row, cell in enumerate(self._columns[name]):
+            value = np.nan if is_missing(cell) else finite(cell)
+            if value is None:
+                raise self._bad(row, name, f"{str(cell)!r} is not a finite number; {advice}")
+            values.append(value)
+        return np.array(values, np.float64)
 
     def _inputs(self) -> Floats:
         """Inputs (N, x_dim)."""
@@ -288,54 +274,12 @@ class _Table:
     def _switches(self) -> list[bool]:
         name = str(self.changepoint)
         switches = []
-        for row, cell in enumerate(self._table[name].to_pylist()):
+        for row, cell in enumerate(self._columns[name]):
             switch = SWITCHES.get(str(cell).strip().lower().removesuffix(".0"))
             if switch is None:
                 raise self._bad(row, name, f"{str(cell)!r} is not 0 or 1")
             switches.append(switch)
         return switches
-
-
-def _csv(file: Path, stream: str) -> pa.Table:
-    """A CSV table; its names stay text in the column of streams."""
-    text = re.sub(r"^#.*(\n|$)", "", file.read_text(encoding="utf-8-sig"), flags=re.MULTILINE)
-    first = next((line for line in text.splitlines() if line), "")
-    delimiter = max(",;\t", key=first.count)
-    names = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter), [])]
-    if not names:
-        return pa.table({})
-    bare = all(_number(name) is not None for name in names)
-    if bare:
-        # No header: a single column of numbers is the label, several get their positions.
-        names = ["y"] if len(names) == 1 else [str(place + 1) for place in range(len(names))]
-    content = text.encode()
-    words = {form for word in MISSING for form in (word, word.upper(), word.title(), "NaN")}
-    return arrow_csv.read_csv(
-        pa.BufferReader(content),
-        # In one block: types come from the whole file.
-        read_options=arrow_csv.ReadOptions(
-            column_names=names,
-            skip_rows_after_names=0 if bare else 1,
-            block_size=len(content) + 1,
-            use_threads=False,  # for rows in messages
-        ),
-        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=arrow_csv.ConvertOptions(
-            null_values=list(words),
-            column_types={name: pa.string() for name in names if stream in (name, name.lower())},
-        ),
-    )
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-
-
-def _number(cell: Any) -> float | None:
-    try:
-        return None if isinstance(cell, bool) else float(cell)
-    except (TypeError, ValueError):
-        return None
 
 
 def _check_labels(path: Path, labels: Floats, names: Sequence[str], classes: bool) -> None:

@@ -50,6 +50,7 @@ COLUMNS = [
     ("date;level\n2020-01;1\n2020-02;2\n", None, [[1], [2]]),
     ("y_b,y_a,x_speed\n1,2,3\n4,5,6\n", [[3], [6]], [[1, 2], [4, 5]]),
     ("Y1\tX_2\tX_1\n1\t2\t3\n4\t5\t6\n", [[3, 2], [6, 5]], [[1], [4]]),
+    ("x;y\n1,5;2\n4;5,25\n", [[1.5], [4]], [[2], [5.25]]),  # decimal commas
     ("x,y,y_hat\n1,2,3\n4,5,6\n", [[1], [4]], [[2], [5]]),
 ]
 
@@ -102,27 +103,27 @@ def test_parquet_has_times_and_booleans(tmp_path):
 
 
 REFUSED = [
-    ("x,y\n1,2\nnan,3\n", r"own.csv: row 2, column 'x'"),
-    ("# note\nx,y\n\n1,2\ninf,3\n", r"row 2, column 'x'"),
-    ("x,y\n1,2\n1,-Infinity\n", r"row 2, column 'y'"),
-    ("x,y\n1,two\n", r"row 1, column 'y'.* --y and --x name"),
+    ("x,y\n1,2\nnan,3\n", r"own.csv: row 2 .*column 'x'"),
+    ("# note\nx,y\n\n1,2\ninf,3\n", r"row 2 .*column 'x'"),
+    ("x,y\n1,2\n1,-Infinity\n", r"row 2 .*column 'y'"),
+    ("x,y\n1,two\n", r"row 1 .*column 'y'.* --y and --x name"),
     ("x,y\non,2\noff,3\n", r"column 'x': 'on'.* a column of 0 and 1 for each"),
-    ("y1,y2\n1,2\n1,\n", r"row 2, column 'y2'"),
+    ("y1,y2\n1,2\n1,\n", r"row 2 .*column 'y2'"),
     ("y\n\n", "own.csv has no rows"),
     ("y,x\n,1\n,2\n", "empty in every row"),
     ("time,y\n1,2\n1,3\n", r"also the time of row 1 of the same stream"),
     ("a,b\n1,2\n", r"no column y .*: 'a', 'b'"),
     ("a,b\nq,r\n", r"no column y .* no numeric column"),
-    ("y,y\n1,2\n", "names a column twice"),
-    ("x,y\n1,2\n1\n", r"Row #3: Expected 2 columns, got 1"),
-    ("time,y\n1,2\nsoon,3\n", r"row 1, column 'time'"),
-    ("time,y\n1,2\n,3\n", r"row 2, column 'time'"),
-    ("stream,y\na,1\n,2\n", r"row 2, column 'stream'"),
-    ("changepoint,y\n0,1\n2,2\n", r"row 2, column 'changepoint'"),
+    ("y,y\n1,2\n", "has duplicate columns: 'y', 'y'"),
+    ("x,y\n1,2\n1\n", r"row 2 \(line 3\) has 1 cells, the header 2"),
+    ("time,y\n1,2\nsoon,3\n", r"row 1 .*column 'time'"),
+    ("time,y\n1,2\n,3\n", r"row 2 .*column 'time'"),
+    ("stream,y\na,1\n,2\n", r"row 2 .*column 'stream'"),
+    ("changepoint,y\n0,1\n2,2\n", r"row 2 .*column 'changepoint'"),
 ]
 NO_CLASSES = [
-    ("y\n0\n1.5\n", r"row 2, column 'y'"),
-    ("y\n0\n-1\n", r"row 2, column 'y'"),
+    ("y\n0\n1.5\n", r"row 2 .*column 'y'"),
+    ("y\n0\n-1\n", r"row 2 .*column 'y'"),
     ("y\n2\n2\n", "every label is class 2"),
     ("y1,y2\n2,1\n", "one column, got 2"),
 ]
@@ -156,6 +157,10 @@ def test_time_between_rows_in_units_of_the_hazard(write):
     assert b.elapsed.tolist() == [1]
     (numbers,) = read(write("time,y\n3,1\n4.5,2\n10,3\n"), interval=0.5)
     assert numbers.elapsed.tolist() == [1, 3, 11]
+    (late,) = read(write("time,y\n1700000000000000002,1\n1700000000000000001,0\n"), interval=1.0)
+    assert late.elapsed.tolist() == [1, 1]  # nanoseconds, which a float rounds
+    (dates,) = read(write("time,y\n31.12.2024,0\n1.1.2025,1\n"), interval=86400.0)
+    assert dates.elapsed.tolist() == [1, 1]
     assert read(write("time,y\n3,1\n"))[0].elapsed is None
     with pytest.raises(BadData, match="has no time column for --interval; name it with --time"):
         read(write("y\n3\n"), interval=1.0)
