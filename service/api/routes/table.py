@@ -85,6 +85,10 @@ FEEDBACK: Errors = (
 )
 
 
+# Groups of calls in the reference whose modules have other names.
+TAGS = {"calendar": "events", "otlp": "prometheus", "health": "service"}
+
+
 class ApiCall(NamedTuple):
     """One call and how it is documented."""
 
@@ -95,12 +99,17 @@ class ApiCall(NamedTuple):
     errors: Errors = ()  # beside those of every guarded call and of every call with a body
     parameters: tuple[dict[str, Any], ...] = ()  # of a raw endpoint, as its body is
     body: dict[str, Any] | None = None
-    tag: str = "streams"
     status: int = 200
     makes: bool = False  # whether it may answer 201
     scope: str = ""  # that a key must have; empty: read for GET, else write
     response: type[Response] = JSONResponse
     described: dict[str, Any] | None = None
+
+    @property
+    def tag(self) -> str:
+        """Group of the call in the reference: that of the module of its endpoint."""
+        module = self.endpoint.__module__.rpartition(".")[2]
+        return TAGS.get(module, module)
 
     @property
     def needs(self) -> str:
@@ -144,7 +153,6 @@ CALLS = (
         ),
         (openapi.STREAM, openapi.IDEMPOTENCY, *openapi.parameters(ObserveQuery)),
         openapi.body(openapi.one_or_list(ObservationForm)),
-        "observations",
         described=openapi.answer_or_columns(responses.Answer | list[responses.Answer]),
     ),
     ApiCall(
@@ -155,7 +163,6 @@ CALLS = (
         (problems.ApiBusy, problems.NotInstalled, problems.WaitTooLong),
         openapi.parameters(ObserveQuery),
         body=openapi.body(openapi.items_of(ItemForm), lines=True),
-        tag="observations",
         described=openapi.ITEM_ANSWERS,
     ),
     ApiCall(
@@ -165,13 +172,7 @@ CALLS = (
         responses.StreamPage,
         (problems.InvalidField,),
     ),
-    ApiCall(
-        "GET",
-        "/v1/overview",
-        streams.overview,
-        responses.Overview,
-        (problems.InvalidField,),
-    ),
+    ApiCall("GET", "/v1/overview", streams.overview, responses.Overview, (problems.InvalidField,)),
     ApiCall(
         "PUT",
         STREAM,
@@ -201,17 +202,9 @@ CALLS = (
             problems.UnfitModel,
             problems.WarmingUp,
         ),
-        tag="reads",
         scope="read",
     ),
-    ApiCall(
-        "GET",
-        f"{STREAM}/run-length",
-        reads.run_length,
-        responses.RunLength,
-        READ,
-        tag="reads",
-    ),
+    ApiCall("GET", f"{STREAM}/run-length", reads.run_length, responses.RunLength, READ),
     ApiCall(
         "PUT",
         f"{STREAM}/run-length",
@@ -227,14 +220,7 @@ CALLS = (
             problems.WarmingUp,
         ),
     ),
-    ApiCall(
-        "GET",
-        f"{STREAM}/regimes",
-        reads.regimes,
-        responses.Regimes,
-        READ,
-        tag="reads",
-    ),
+    ApiCall("GET", f"{STREAM}/regimes", reads.regimes, responses.Regimes, READ),
     ApiCall(
         "PUT",
         f"{STREAM}/regimes/{{regime}}",
@@ -248,7 +234,6 @@ CALLS = (
         reads.act,
         responses.Action,
         (*READ, problems.DimensionMismatch, problems.UnfitModel, problems.WarmingUp),
-        tag="reads",
         scope="read",
     ),
     ApiCall(
@@ -283,16 +268,9 @@ CALLS = (
         reads.what_if,
         responses.WhatIf,
         (*READ, *UNFIT),
-        tag="reads",
         scope="read",
     ),
-    ApiCall(
-        "POST",
-        f"{STREAM}/changepoints",
-        streams.report_change,
-        responses.Verdict,
-        FEEDBACK,
-    ),
+    ApiCall("POST", f"{STREAM}/changepoints", streams.report_change, responses.Verdict, FEEDBACK),
     ApiCall(
         "PUT",
         f"{STREAM}/changepoints/{{event}}",
@@ -307,29 +285,14 @@ CALLS = (
         responses.Exclusion,
         (*FEEDBACK, problems.UnknownEvent),
     ),
-    ApiCall(
-        "GET",
-        f"{STREAM}/changepoints",
-        reads.changepoints,
-        responses.Changepoints,
-        STORED,
-        tag="reads",
-    ),
-    ApiCall(
-        "GET",
-        f"{STREAM}/history",
-        reads.history,
-        responses.HistoryPage,
-        STORED,
-        tag="reads",
-    ),
+    ApiCall("GET", f"{STREAM}/changepoints", reads.changepoints, responses.Changepoints, STORED),
+    ApiCall("GET", f"{STREAM}/history", reads.history, responses.HistoryPage, STORED),
     ApiCall(
         "GET",
         f"{STREAM}/observations/live",
         events.follow_observations,
         None,
         (*STORED, problems.TooManyEventStreams, problems.StreamReplaced),
-        tag="reads",
         response=EventStream,
         described=openapi.EVENT_MESSAGES,
     ),
@@ -339,7 +302,6 @@ CALLS = (
         events.events,
         None,
         (problems.InvalidField, problems.TooManyEventStreams),
-        tag="events",
         response=EventStream,
         described=openapi.EVENT_MESSAGES,
     ),
@@ -349,7 +311,6 @@ CALLS = (
         events.list_changes,
         responses.ChangesPage,
         (problems.InvalidField,),
-        tag="events",
         described=openapi.answer_or_table(responses.ChangesPage),
     ),
     ApiCall(
@@ -358,7 +319,6 @@ CALLS = (
         events.list_incidents,
         responses.IncidentsPage,
         (problems.InvalidField,),
-        tag="events",
         described=openapi.answer_or_table(responses.IncidentsPage),
     ),
     ApiCall(
@@ -367,7 +327,6 @@ CALLS = (
         events.get_incident,
         responses.IncidentDetail,
         (problems.InvalidField, problems.NotFound),
-        tag="events",
     ),
     ApiCall(
         "POST",
@@ -375,38 +334,22 @@ CALLS = (
         events.exclude_incident,
         responses.IncidentExclusion,
         (problems.InvalidField, problems.NotFound),
-        tag="events",
     ),
-    ApiCall(
-        "GET",
-        "/v1/calendar",
-        calendar.show_calendar,
-        responses.Calendar,
-        STORED,
-        tag="events",
-    ),
+    ApiCall("GET", "/v1/calendar", calendar.show_calendar, responses.Calendar, STORED),
     ApiCall(
         "GET",
         WINDOW,
         calendar.get_window,
         responses.Window,
         (problems.InvalidField, problems.NotFound),
-        tag="events",
     ),
-    ApiCall(
-        "PUT",
-        WINDOW,
-        calendar.put_window,
-        responses.Window,
-        tag="events",
-    ),
+    ApiCall("PUT", WINDOW, calendar.put_window, responses.Window),
     ApiCall(
         "DELETE",
         WINDOW,
         calendar.delete_window,
         None,
         (problems.InvalidField, problems.NotFound),
-        tag="events",
         status=204,
     ),
     ApiCall(
@@ -416,7 +359,6 @@ CALLS = (
         None,
         (problems.SamplesDeferred, problems.SamplesRejected),
         body=openapi.WRITE_BODY,
-        tag="prometheus",
         status=204,
         described=openapi.WRITTEN,
     ),
@@ -427,7 +369,6 @@ CALLS = (
         None,
         (problems.SamplesDeferred,),
         body=openapi.METRICS_BODY,
-        tag="prometheus",
         described=openapi.METRICS_TAKEN,
     ),
     ApiCall(
@@ -436,34 +377,24 @@ CALLS = (
         prometheus.show_results,
         None,
         (problems.InvalidField,),
-        tag="prometheus",
         response=PlainTextResponse,
         described=openapi.METRICS,
     ),
-    ApiCall("GET", "/v1/models", models.list_models, responses.Models, tag="models"),
+    ApiCall("GET", "/v1/models", models.list_models, responses.Models),
     ApiCall(
         "GET",
         "/v1/models/{name}",
         models.get_model,
         responses.ModelDetail,
         (problems.NotFound,),
-        tag="models",
     ),
-    ApiCall(
-        "GET",
-        CANARY,
-        models.get_canary,
-        Canary,
-        (problems.NotFound,),
-        tag="models",
-    ),
+    ApiCall("GET", CANARY, models.get_canary, Canary, (problems.NotFound,)),
     ApiCall(
         "PUT",
         CANARY,
         models.put_canary,
         Canary,
         (problems.NotFound, problems.UnknownModel),
-        tag="models",
         scope="admin",
     ),
     ApiCall(
@@ -472,27 +403,17 @@ CALLS = (
         models.delete_canary,
         None,
         (problems.NotFound,),
-        tag="models",
         status=204,
         scope="admin",
     ),
-    ApiCall(
-        "POST",
-        "/v1/moves",
-        models.move_streams,
-        responses.Moves,
-        (),
-        tag="models",
-        scope="admin",
-    ),
-    ApiCall("GET", "/livez", health.livez, responses.Status, (), tag="service", scope=OPEN),
+    ApiCall("POST", "/v1/moves", models.move_streams, responses.Moves, (), scope="admin"),
+    ApiCall("GET", "/livez", health.livez, responses.Status, (), scope=OPEN),
     ApiCall(
         "GET",
         "/readyz",
         health.readyz,
         responses.Status,
         (problems.InvalidField, problems.NotReady),
-        tag="service",
         scope=OPEN,
     ),
 )
