@@ -29,7 +29,7 @@ COPY model_core model_core
 COPY moca_client moca_client
 COPY service service
 COPY training training
-RUN pip wheel --no-deps --wheel-dir dist . deploy/packages/client deploy/packages/core \
+RUN MOCA_RELEASE=1 pip wheel --no-deps --wheel-dir dist . deploy/packages/client deploy/packages/core \
     && pip --python /opt/moca/bin/python install --no-deps --no-compile dist/*.whl
 # Without what only building extensions needs, and without tables of symbols. Compiled are the modules that a
 # start imports, and kernels for the processor of this machine; on another one workers compile them.

@@ -96,7 +96,7 @@ client: install  ## what of the client is made: its synchronous half, types of s
 DIST ?= dist
 wheels: $(RUN_STAMP)  ## the wheels of moca-client, moca-core and moca-service, in dist/
 	rm -f $(DIST)/moca_*.whl
-	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps -w $(DIST) \
+	MOCA_RELEASE=1 $(BIN)/python -m pip wheel --disable-pip-version-check --no-deps -w $(DIST) \
 		deploy/packages/client deploy/packages/core .
 
 clean:  ## remove .venv and caches; data folders stay

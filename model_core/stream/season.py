@@ -34,6 +34,7 @@ WORTH_FORGETTING = 0.75
 OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
 MULTIPLE = 0.02  # a longer period as close as this to a multiple of the shorter one is that
 MOST_SEEN = 2**53  # observations that float64 can count
+REFINED = 3  # times that missing labels are filled by a profile, which is learned from them again
 MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
 
 
@@ -133,6 +134,38 @@ def observe(state: Floats, y: float) -> bool:
     if seen + 1 >= state.item(2):
         moved = _search(state) or moved
     return moved
+
+
+def corrected(state: Floats, back: int, labels: Floats) -> Floats:
+    """State with other labels, from which seasons are learned anew.
+
+    labels: (T,), nan where missing, of the observations from `back` before the next one on. A
+    season that was given up among them or later is looked for in the labels before, too. Where no
+    season is found those that there were stay, with the profiles of the labels that count.
+    """
+    state = state.copy()
+    head = _head(state)
+    capacity = _capacity(state)
+    positions = head.seen - back + np.arange(len(labels))
+    kept = positions >= max(head.seen - capacity, 0)
+    state[NUMBERS + positions[kept] % capacity] = labels[kept]
+    anew = state.copy()
+    if head.usable <= back:
+        _put_head(anew, head._replace(usable=min(head.seen, capacity)))
+    _put_layers(anew, [])
+    while _search(anew):
+        pass
+    if layers(anew):
+        state = anew
+    for _ in range(REFINED):
+        rest = _filled(recent(state, _capacity(state)))
+        y = rest + offsets(state, len(rest))
+        present = layers(state)
+        for i, layer in enumerate(present):
+            deseasoned = y - _seasons(state, len(y), i)
+            present[i] = _learn(state, i, deseasoned, layer.period, layer.worth, len(present) == 1)
+            _put_layers(state, present)
+    return state
 
 
 def offset(state: Floats, ahead: int = 0) -> float:

@@ -58,8 +58,8 @@ def run(*command, **options):
     return done.stdout
 
 
-def pip(*arguments):
-    return run(sys.executable, *PIP, "--quiet", *arguments)
+def pip(*arguments, **options):
+    return run(sys.executable, *PIP, "--quiet", *arguments, **options)
 
 
 def empty_environment(folder):
@@ -80,7 +80,8 @@ def wheels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
     # As `make wheels`, but by this environment instead of one that is made first.
     packages = (ROOT / "deploy" / "packages" / name for name in ("client", "core"))
-    pip("wheel", "--no-deps", "--no-build-isolation", "-w", folder, *packages, ROOT)
+    release = {**os.environ, "MOCA_RELEASE": "1"}
+    pip("wheel", "--no-deps", "--no-build-isolation", "-w", folder, *packages, ROOT, env=release)
     return {path.name.partition("-")[0].replace("_", "-"): path for path in folder.iterdir()}
 
 
@@ -135,6 +136,16 @@ def test_the_readme_and_the_page_of_the_client_are_typed(client, tmp_path):
         wrong.write_text(code + WRONG)
         with pytest.raises(AssertionError, match='has no attribute "no_such_member"'):
             run(sys.executable, *checked, *cache, wrong)
+
+
+@pytest.mark.slow
+def test_a_checkout_is_installed_by_its_name_alone(tmp_path):
+    python = installed(empty_environment(tmp_path / "light"), ROOT)
+    assert "serve" in run(python.parent / "moca", "--help")
+    assert run(python, "-I", "-c", LIGHT) == "40 False\n"
+    packages = next(tmp_path.glob("light/lib/*/site-packages"))
+    size = sum(path.stat().st_size for path in packages.rglob("*") if path.suffix != ".pyc")
+    assert size < 335e6  # .25 GB of it numba, llvmlite and numpy
 
 
 def test_modules_of_the_client_are_there_at_first_use():

@@ -127,6 +127,33 @@ def test_what_a_filter_begins_with_has_no_season():
     assert season.offsets(state, 100)[-1] == pytest.approx(season.offset(state, -1))
 
 
+def test_labels_that_are_corrected_leave_no_trace():
+    """Also where the ring of labels begins anew among them."""
+    rng = np.random.default_rng(6)
+    y = sine(rng, 16 * DAY)
+    right, _ = passed(y, 12 * DAY)
+    assert season.periods(right) == [DAY]
+    wrong = right.copy()
+    back, count = 5 * DAY, 2 * DAY
+    ring = (len(y) - back + np.arange(count)) % (12 * DAY)
+    assert ring[0] > ring[-1]
+    wrong[season.NUMBERS + ring] = 4 * rng.normal(size=count)
+    before = wrong.copy()
+    missing = np.full(count, np.nan)
+    found = season.corrected(wrong, back, missing)
+    expected = season.corrected(right, back, missing)
+    assert season.periods(found) == season.periods(expected) == [DAY]
+    assert np.abs(ahead(found, DAY) - ahead(expected, DAY)).max() < 0.02
+    np.testing.assert_array_equal(wrong, before)
+    assert season.valid(found)
+    # Those that are forgotten have no part in it.
+    again = season.corrected(found, 14 * DAY, 5 * sine(rng, 14 * DAY))
+    quiet = sine(rng, 17 * DAY, sd=0.0)[16 * DAY :]
+    assert np.abs(ahead(found, DAY) - (quiet - quiet.mean())).mean() < 0.3
+    assert np.corrcoef(ahead(again, DAY), ahead(found, DAY))[0, 1] > 0.9
+    assert ahead(again, DAY).std() > 3 * ahead(found, DAY).std()
+
+
 def test_days_and_weeks_are_two_seasons():
     t = np.arange(24 * 7 * 8)
     y = sine(np.random.default_rng(6), len(t)) + np.where(t // DAY % 7 < 5, 0.0, -1.5)

@@ -108,8 +108,9 @@ def _check_retained(records: Sequence[Record], start: int, seq: int) -> None:
 def exclude(engine: Engine, stream: Stream, command: Exclude, now_ms: int) -> Steps[bytes]:
     """Exclude observations from learning, or have them count again: answer to the request.
 
-    The regime before the excluded ones goes on after them. Changes of these observations stay what
-    they were, marked as excluded; a suspicion of now ends where they were all there was to it.
+    The regime before the excluded ones goes on after them, and the season is learned without them.
+    Changes of these observations stay what they were, marked as excluded; a suspicion of now ends
+    where they were all there was to it.
     """
     seq = stream.live().seq
     records = _retained(engine, stream)
@@ -122,7 +123,7 @@ def exclude(engine: Engine, stream: Stream, command: Exclude, now_ms: int) -> St
     span = slice(start - first, end - first)
     changed = [record.exclude() if command.excluded else record.include() for record in records]
     records[span] = changed[span]
-    records = seasons.known_now(stream, records, stream.live().settings.seasonal)
+    records, season_state = seasons.learned_anew(stream, records, start, end)
     corrected = yield from rerun.corrected(engine, stream, records)
     lasting = [one.start for one in corrected.events.values() if one.state == "confirmed"]
     marked = []
@@ -133,6 +134,7 @@ def exclude(engine: Engine, stream: Stream, command: Exclude, now_ms: int) -> St
             marked.append(own._replace(excluded=not own.excluded))
     # Not raised yet: where they count again, the rerun may have moved them.
     stream.keep_events(marked)
+    seasons.put(stream, season_state, start)
     rerun.adopt(engine, stream, corrected, now_ms, also=None if command.excluded else start)
     present = stream.events(engine.store)
     marked = [present[own.id] for own in marked]

@@ -35,9 +35,49 @@ def known_now(stream: Stream, records: Iterable[Record], seasonal: bool | None) 
         present = None if state is None else SeasonPeriods(season.periods(state), seq)
     if state is None:
         return records
-    met = np.array([record.offset for record in records])
-    offsets = seasons.known_now(present, state, seq, met).tolist()
-    return [replace(record, offset=offset) for record, offset in zip(records, offsets, strict=True)]
+    return _less(records, seasons.known_now(present, state, seq, _met(records)))
+
+
+def learned_anew(
+    stream: Stream, records: list[Record], start: int, end: int
+) -> tuple[list[Record], Floats | None]:
+    """Records for a rerun, and seasons, of which those from `start` to before `end` were corrected.
+
+    Labels that are missing there have no part in the seasons, which are learned anew. Observations
+    from `start` on are less the season of now, earlier ones as in `known_now`.
+    """
+    live = stream.live()
+    state = stream.season_state
+    if state is None:
+        return known_now(stream, records, live.settings.seasonal), None
+    first = records[0].seq
+    span = np.array([number(record.y) for record in records[start - first : end - first]])
+    state = season.corrected(state, live.seq - start, span)
+    offsets = seasons.known_now(live.season, state, live.seq, _met(records))
+    now = season.offsets(state, live.seq - start)
+    offsets[len(offsets) - len(now) :] = now
+    return _less(records, offsets), state
+
+
+def put(stream: Stream, state: Floats | None, start: int) -> None:
+    """Put seasons in place that were learned anew; start: the first observation that met them."""
+    if state is None:
+        return
+    stream.season_state = state
+    head = stream.live()
+    since = start if head.season is None else head.season.since
+    head.season = SeasonPeriods(season.periods(state), since)
+
+
+def _met(records: list[Record]) -> Floats:
+    return np.array([record.offset for record in records])
+
+
+def _less(records: list[Record], offsets: Floats) -> list[Record]:
+    return [
+        replace(record, offset=offset)
+        for record, offset in zip(records, offsets.tolist(), strict=True)
+    ]
 
 
 def _searched(records: list[Record]) -> tuple[Floats, SeasonPeriods | None, list[Record]]:

@@ -99,6 +99,23 @@ def test_the_regime_before_a_window_goes_on_after_it(bench, close):
     assert (event.start, event.suspected_at >= 80) == (80, True)
 
 
+@pytest.mark.parametrize("level", [1.5, 3, 6])
+@pytest.mark.parametrize("length", [1, 40, 300])
+def test_what_stays_is_confirmed_as_soon_as_if_it_began_after_the_window(bench, level, length):
+    """However long the window was: its labels are no evidence, then or later."""
+    before = shifted(0)
+    after = shifted(level, seed=5)
+    within_labels = shifted(level, each=length, seed=4)
+    for stream in ("window", "none"):
+        bench.ask(Configure(stream, KNOWN), status=201)
+        bench.observe(stream, before)
+    within(bench, [SPAN], lambda: bench.observe("window", within_labels))
+    for stream in ("window", "none"):
+        bench.observe(stream, after)
+    (late,), (soon,) = confirmed(bench, "window"), confirmed(bench, "none")
+    assert (late.start - length, late.confirmed_at - length) == (soon.start, soon.confirmed_at)
+
+
 @pytest.mark.parametrize("rule", [{"false_alarm_every": 1e7}, {"confirm_after": 5}])
 def test_nothing_is_confirmed_in_a_window(bench, rule):
     """Also what is suspected before it waits for the first observation after it."""

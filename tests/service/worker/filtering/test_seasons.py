@@ -11,6 +11,7 @@ from service.store import keys
 from service.wire import (
     Configure,
     EventFeedback,
+    Exclude,
     Move,
     Observation,
     Observe,
@@ -210,6 +211,40 @@ def test_a_stream_goes_on_after_a_rerun(pair, close, command):
         assert pair[0].head("a").season.periods == [24]
         expected = [10 * (2 + season_at(t)) for t in range(270, 300)]
         assert np.corrcoef(means(found[0]), expected)[0, 1] > 0.7
+
+
+@pytest.mark.parametrize("spoilt", [lambda t: 5 + 0.01 * (t % 7), lambda t: 15 - 2 * season_at(t)])
+def test_a_season_is_learned_without_what_is_excluded(pair, spoilt):
+    """Where it was given up, and where it was taken for one of another period."""
+    y = day(330, 330)
+    y[200:290] = [spoilt(t) for t in range(200, 290)]
+    missing = [*y[:200], *[Observation(changepoint=0.0)] * 90, *y[290:]]
+    for bench, labels in zip(pair, (y, missing), strict=True):
+        made(bench, hazard=0.01)
+        bench.observe("a", labels)
+    before = held(pair[0]).season_state.copy()
+    pair[0].ask(Exclude("a", start=200, end=290))
+    found = held(pair[0]).season_state.copy()
+    expected = season.corrected(before, 130, np.array([*[np.nan] * 90, *y[290:]]))
+    np.testing.assert_array_equal(found, expected)
+    offsets = [record.offset for record in pair[0].records("a")]
+    since = pair[0].head("a").season.since
+    as_met = [record.offset for record in pair[1].records("a")]
+    assert offsets[since:200] == as_met[since:200]
+    np.testing.assert_array_equal(offsets[200:], season.offsets(found, 130))
+    pair[0].crash()
+    pair[0].ask(Predict("a"))
+    np.testing.assert_array_equal(held(pair[0]).season_state, found)
+    truth = 1.2 * np.sin(2 * np.pi * np.arange(330, 354) / 24)
+    before_error, error = (
+        np.abs([season.offset(state, ahead) for ahead in range(24)] - truth).mean()
+        for state in (before, found)
+    )
+    assert error < 0.1 < 0.5 < before_error
+    assert season.periods(before) != pair[0].head("a").season.periods == [24]
+    pair[0].ask(Exclude("a", start=200, end=290, excluded=False))
+    again = season.corrected(found, 130, np.array(y[200:]))
+    np.testing.assert_array_equal(held(pair[0]).season_state, again)
 
 
 def test_a_season_that_a_move_has_dropped_is_looked_for_under_the_next_model(pair):
