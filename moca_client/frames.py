@@ -22,7 +22,7 @@ from moca_client.responses import (
     Recorded,
     StreamChange,
 )
-from moca_client.series import Series, SeriesError, series_of, streams_of
+from moca_client.series import ColumnRoles, Series, SeriesError, Table, series_of, streams_of
 from moca_client.tables import Columns, columns_of
 
 BACKENDS = ("pandas", "polars", "pyarrow")
@@ -117,19 +117,19 @@ class Source(TypedDict, total=False):
     batch: int
 
 
-class _Table(NamedTuple):
-    """A frame that was read. series: of each stream, with its rows."""
+class _Posting(NamedTuple):
+    """A frame that was read, and the series of each stream."""
 
     columns: Columns
     backend: str | None  # name of its library
     by: str | None
     batch: int
-    series: Mapping[str, tuple[Sequence[int], Series]]
+    series: Mapping[str, Series]
 
 
 def observe_frame(frame: Any, source: Source, options: calls.AnswerOptions) -> Calls[Answers]:
     """Post a frame's rows; answers one by one, in the order of the rows."""
-    table = _table(frame, **source)
+    posting = _read(frame, **source)
 
     def applied(error: ClientError) -> list[Answer]:
         return getattr(error, "answers", [])
@@ -137,34 +137,34 @@ def observe_frame(frame: Any, source: Source, options: calls.AnswerOptions) -> C
     def kept(pages: Sequence[tuple[Sequence[int], list[Answer]]]) -> Answers:
         pairs = (pair for rows, page in pages for pair in zip(rows, page, strict=True))
         answers = Answers(answer for _, answer in sorted(pairs, key=itemgetter(0)))
-        answers.backend = table.backend
-        answers.by = table.by
+        answers.backend = posting.backend
+        answers.by = posting.by
         answers.full = options.get("detail") == "full"
         return answers
 
-    return (yield from _posted(table, list[Answer], dict(options), applied, kept))
+    return (yield from _posted(posting, list[Answer], dict(options), applied, kept))
 
 
 def observe_table(frame: Any, source: Source, options: calls.AnswerOptions) -> Calls[Any]:
     """Post a frame's rows; the answers by columns, as a frame, in the order of the rows."""
-    table = _table(frame, **source)
+    posting = _read(frame, **source)
 
     def applied(error: ClientError) -> Columns:
         return (isinstance(error, Problem) and error.document.get("answers")) or {}
 
     def kept(pages: Sequence[tuple[Sequence[int], Columns]]) -> Any:
         answers = _joined(pages)
-        if table.by is not None:
+        if posting.by is not None:
             rows = sorted(row for own, _ in pages for row in own)
-            names: Columns = {table.by: [str(table.columns[table.by][row]) for row in rows]}
+            names: Columns = {posting.by: [str(posting.columns[posting.by][row]) for row in rows]}
             answers = names | answers | names  # the first column, in place of one of the answers'
-        return _frame(answers, table.backend)
+        return _frame(answers, posting.backend)
 
     by_columns = {**options, "format": "columns"}
-    return (yield from _posted(table, dict[str, list[Any]], by_columns, applied, kept))
+    return (yield from _posted(posting, dict[str, list[Any]], by_columns, applied, kept))
 
 
-def _table(
+def _read(
     frame: Any,
     *,
     stream: str | None = None,
@@ -173,7 +173,7 @@ def _table(
     x: str | Sequence[str] | None = None,
     time: str | None = None,
     batch: int = 1000,
-) -> _Table:
+) -> _Posting:
     """Read a frame as `Source` says; raises InvalidRequest.
 
     An index of times is its column of times, unless one is named.
@@ -187,22 +187,17 @@ def _table(
     if time is None and is_time_index(index):
         time = str(index.name or "time")
         columns = {**columns, time: times_of(index)}
-    y_columns = [y] if isinstance(y, str) else y
-    x_columns = [x] if isinstance(x, str) else x
-    series: Mapping[str, tuple[Sequence[int], Series]]
+    roles = ColumnRoles([y] if isinstance(y, str) else y, [x] if isinstance(x, str) else x, time)
+    table = Table(columns)
     try:
-        if by is not None:
-            series = streams_of(columns, by, y_columns, x_columns, time)
-        else:
-            own = series_of(columns, y_columns, x_columns, time)
-            series = {str(stream): (range(len(own.y)), own)}
+        series = streams_of(table, by, roles) if by else {str(stream): series_of(table, roles)}
     except SeriesError as error:
         raise InvalidRequest(str(error)) from error
-    return _Table(columns, backend, by, batch, series)
+    return _Posting(columns, backend, by, batch, series)
 
 
 def _posted(
-    table: _Table,
+    posting: _Posting,
     kind: type[P],
     options: Mapping[str, Any],
     applied: Callable[[ClientError], P],
@@ -214,10 +209,10 @@ def _posted(
     kept: takes answers with their rows. Raises PartlyObserved.
     """
     pages: list[tuple[Sequence[int], P]] = []
-    for name, (rows, series) in table.series.items():
-        for start in range(0, len(rows), table.batch):
-            own = series.observations(start, start + table.batch)
-            places = rows[start : start + len(own)]
+    for name, series in posting.series.items():
+        for start in range(0, len(series.rows), posting.batch):
+            own = series.observations(start, start + posting.batch)
+            places = series.rows[start : start + len(own)]
             try:
                 page = yield calls.observe(name, bodies.observations(own), kind, options)
                 pages.append((places, page))
@@ -225,7 +220,7 @@ def _posted(
                 page = applied(error)
                 pages.append((places[: _length(page)], page))
                 where = f"rows {start + 1} to {start + len(own)}"
-                where = where if table.by is None else f"{table.by} {name!r}, {where} of it"
+                where = where if posting.by is None else f"{posting.by} {name!r}, {where} of it"
                 count = sum(len(answered) for answered, _ in pages)
                 text = f"{where}: {error}; {count} rows are known to be applied"
                 raise PartlyObserved(text, kept(pages)) from error

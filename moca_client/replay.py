@@ -131,9 +131,6 @@ def replay(
     settings: Mapping[str, Any] | None = None,
     out: Path | None = None,
     series: Series | None = None,
-    y_columns: Sequence[str] | None = None,
-    x_columns: Sequence[str] | None = None,
-    time_column: str | None = None,
     batch: int = BATCH,
     belief: bool = True,
     existing: Literal["refuse", "append", "replace"] = "refuse",
@@ -144,7 +141,7 @@ def replay(
     `out` ending in .csv, .parquet or .png is that one file; anything else is a folder that gets
     `STREAM-answers.csv`, `STREAM.png` and, where pyarrow is installed, `STREAM-answers.parquet`
     (default: the current one).
-    `series` is what was read of the file already, in place of the columns.
+    `series` is what was read of the file already; by default its columns are found by their names.
     `stream` defaults to the file's name. `existing` says what to do when the stream already has
     observations: refuse, append to them, or replace the stream. `belief` asks for the whole
     run-length belief with each answer, which the plot's heat map shows.
@@ -156,7 +153,7 @@ def replay(
     files = writable(output_files(out or Path(), stream), console)
     if file.resolve() in {path.resolve() for path in files}:
         raise ReplayError(f"the answers would overwrite {file}: choose another output")
-    series = series or read_series(file, y_columns, x_columns, time_column)
+    series = series or read_series(file)
     replayed = Replayed(stream, series)
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:

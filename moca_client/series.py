@@ -38,6 +38,7 @@ class Series(NamedTuple):
     y_names: list[str]
     x_names: list[str]
     axis: Axis | None  # None: the file has no time column
+    rows: Sequence[int] = ()  # of the table that it was read from
 
     def observations(self, start: int, stop: int) -> list[dict[str, Any]]:
         """Return rows [start, stop) in the form the service takes."""
@@ -54,10 +55,14 @@ class Series(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns by name, in the file's order; `first_line` is the file line of row 1."""
+    """Columns by name, in their order. source: file, or `the frame`, for messages.
+
+    first_line: that of row 1 in the file; None: rows are not one line each.
+    """
 
     columns: dict[str, list[Any]]
-    first_line: int | None
+    source: str = "the frame"
+    first_line: int | None = None
 
     def where(self, row: int, name: str) -> str:
         """Return the place of a cell for a message; row: from 0."""
@@ -65,70 +70,22 @@ class Table(NamedTuple):
         return f"row {row + 1}{line}, column {name!r}"
 
 
-def read_series(
-    file: Path,
-    y_columns: Sequence[str] | None = None,
-    x_columns: Sequence[str] | None = None,
-    time_column: str | None = None,
-    time_format: str | None = None,
-) -> Series:
-    """Read a series from `file` (Parquet by its suffix, CSV otherwise).
+class ColumnRoles(NamedTuple):
+    """Which columns are labels, inputs and times; None: found by their names.
 
-    Columns not named are found by their names: labels `y` or `y1, y2, ...`, inputs `x` or
-    `x1, x2, ...`, time `time`, `timestamp`, `datetime`, `date` or `year`. A file without such
-    labels must have exactly one numeric column besides time and inputs: that is the label. A label
-    column is empty in every row by mistake; in a frame, of a few rows, it may be. A time column of
-    another name is found where its cells are times as such, in Parquet and frames. time_format: of
-    its texts, as `strptime` takes it.
+    Labels are `y` or `y1, y2, ...`, inputs `x` or `x1, x2, ...`, times `time`, `timestamp`,
+    `datetime`, `date` or `year`. Without such labels there must be exactly one numeric column
+    besides times and inputs: that is the label. A column of times of another name is found where
+    its cells are times as such, in Parquet and frames. time_format: of texts, as `strptime` has it.
     """
-    series = _series(str(file), read_table(file), y_columns, x_columns, time_column, time_format)
-    for place, name in enumerate(series.y_names):
-        if all(label is None or label[place] is None for label in series.y):
-            others = ",".join(label for label in series.y_names if label != name)
-            raise SeriesError(f"label {name!r} is empty in every row; leave it out: --y {others}")
-    return series
+
+    y: Sequence[str] | None = None
+    x: Sequence[str] | None = None
+    time: str | None = None
+    time_format: str | None = None
 
 
-def read_streams(
-    file: Path,
-    by: str,
-    y_columns: Sequence[str] | None = None,
-    x_columns: Sequence[str] | None = None,
-    time_column: str | None = None,
-    time_format: str | None = None,
-) -> dict[str, Series]:
-    """Read a file of several streams: a series for each value of the column `by`, in its order.
-
-    The other columns are found as by `read_series`, the same for all. Raises SeriesError where a
-    cell of `by` is empty, as well.
-    """
-    streams = _streams(
-        str(file), read_table(file), by, y_columns, x_columns, time_column, time_format
-    )
-    return {name: series for name, (_, series) in streams.items()}
-
-
-def read_columns(
-    file: Path,
-    y_columns: Sequence[str] | None = None,
-    x_columns: Sequence[str] | None = None,
-    time_column: str | None = None,
-    time_format: str | None = None,
-) -> dict[str, Series]:
-    """Read a file with a stream in each column: those of `y_columns`, or all of numbers.
-
-    Inputs and times are the same for all, and found as by `read_series`.
-    """
-    table = read_table(file)
-    x_names = list(x_columns) if x_columns is not None else numbered(table.columns, "x")
-    time = time_column or _time_column(table, {*(y_columns or []), *x_names})
-    names = list(y_columns) if y_columns else numeric(table, {*x_names, time})
-    if not names:
-        raise SeriesError(f"{file} has no numeric column; its columns: {listed(table.columns)}")
-    return {
-        name: _series(str(file), table, [name], x_columns, time_column, time_format)
-        for name in names
-    }
+ANY = ColumnRoles()
 
 
 def read_table(file: Path) -> Table:
@@ -136,40 +93,39 @@ def read_table(file: Path) -> Table:
     return _read_parquet(file) if file.suffix.lower() in {".parquet", ".pq"} else _read_csv(file)
 
 
-def series_of(
-    columns: dict[str, list[Any]],
-    y_columns: Sequence[str] | None = None,
-    x_columns: Sequence[str] | None = None,
-    time_column: str | None = None,
-    time_format: str | None = None,
-) -> Series:
-    """Read a series from columns in memory, as `read_series` does from those of a file."""
-    table = Table(columns, None)
-    return _series("the frame", table, y_columns, x_columns, time_column, time_format)
+def read_series(file: Path, roles: ColumnRoles = ANY) -> Series:
+    """Read a series from a file; raises SeriesError.
+
+    A label column is empty in every row by mistake; in a frame, of a few rows, it may be.
+    """
+    series = series_of(read_table(file), roles)
+    for place, name in enumerate(series.y_names):
+        if all(label is None or label[place] is None for label in series.y):
+            others = ",".join(label for label in series.y_names if label != name)
+            raise SeriesError(f"label {name!r} is empty in every row; leave it out: --y {others}")
+    return series
 
 
-def streams_of(
-    columns: dict[str, list[Any]],
-    by: str,
-    y_columns: Sequence[str] | None = None,
-    x_columns: Sequence[str] | None = None,
-    time_column: str | None = None,
-    time_format: str | None = None,
-) -> dict[str, tuple[list[int], Series]]:
-    """Read streams from columns in memory, as `read_streams`; with the rows that they are of."""
-    table = Table(columns, None)
-    return _streams("the frame", table, by, y_columns, x_columns, time_column, time_format)
+def read_columns(file: Path, roles: ColumnRoles = ANY) -> dict[str, Series]:
+    """Read a file with a stream in each column: those of `roles.y`, or all of numbers.
+
+    Inputs and times are the same for all.
+    """
+    table = read_table(file)
+    x_names = list(roles.x) if roles.x is not None else numbered(table.columns, "x")
+    time = roles.time or _time_column(table, {*(roles.y or []), *x_names})
+    names = list(roles.y) if roles.y else numeric(table, {*x_names, time})
+    if not names:
+        raise SeriesError(f"{file} has no numeric column; its columns: {listed(table.columns)}")
+    return {name: series_of(table, roles._replace(y=[name])) for name in names}
 
 
-def _streams(
-    source: str,
-    table: Table,
-    by: str,
-    y_columns: Sequence[str] | None,
-    x_columns: Sequence[str] | None,
-    time_column: str | None,
-    time_format: str | None,
-) -> dict[str, tuple[list[int], Series]]:
+def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Series]:
+    """Return a series for each value of the column `by`, in its order; raises SeriesError.
+
+    The other columns have the same roles for all.
+    """
+    source = table.source
     if by not in table.columns:
         raise SeriesError(f"{source} has no column {by!r}; its columns: {listed(table.columns)}")
     rows: dict[str, list[int]] = {}
@@ -180,63 +136,53 @@ def _streams(
     if not rows:
         raise SeriesError(f"{source} has no rows")
     others = {column: cells for column, cells in table.columns.items() if column != by}
-    chosen = _chosen(source, Table(others, None), y_columns, x_columns, time_column)
-    streams: dict[str, tuple[list[int], Series]] = {}
+    roles = _chosen(Table(others, source), roles)
+    streams: dict[str, Series] = {}
     for name, places in rows.items():
         columns = {column: [cells[row] for row in places] for column, cells in others.items()}
-        own = f"{source}, {by} {name!r}"
+        own = Table(columns, f"{source}, {by} {name!r}")
         try:
-            streams[name] = places, _series(own, Table(columns, None), *chosen, time_format)
+            streams[name] = series_of(own, roles)._replace(rows=places)
         except SeriesError as error:  # rows count within the stream
             text = str(error)
-            raise SeriesError(text if own in text else f"{own}: {text}") from error
+            raise SeriesError(text if own.source in text else f"{own.source}: {text}") from error
     return streams
 
 
-def _series(
-    source: str,
-    table: Table,
-    y_columns: Sequence[str] | None,
-    x_columns: Sequence[str] | None,
-    time_column: str | None,
-    time_format: str | None = None,
-) -> Series:
-    y_names, x_names, time_column = _chosen(source, table, y_columns, x_columns, time_column)
+def series_of(table: Table, roles: ColumnRoles = ANY) -> Series:
+    """Return the series of a table; raises SeriesError."""
+    roles = _chosen(table, roles)
+    y_names = list(roles.y or [])
+    x_names = list(roles.x or [])
     return Series(
         y=_labels(table, y_names),
         x=_inputs(table, x_names) if x_names else None,
         y_names=y_names,
         x_names=x_names,
-        axis=_axis(table, time_column, time_format) if time_column else None,
+        axis=_axis(table, roles.time, roles.time_format) if roles.time else None,
+        rows=range(len(table.columns[y_names[0]])),
     )
 
 
-def _chosen(
-    source: str,
-    table: Table,
-    y_columns: Sequence[str] | None,
-    x_columns: Sequence[str] | None,
-    time_column: str | None,
-) -> tuple[list[str], list[str], str | None]:
-    """Return the columns of labels, inputs and time: those named, else those found."""
+def _chosen(table: Table, roles: ColumnRoles) -> ColumnRoles:
+    """Return the columns of labels, inputs and times: those named, else those found."""
+    source = table.source
     if not table.columns or not len(next(iter(table.columns.values()))):
         raise SeriesError(f"{source} has no rows")
-    for name in [*(y_columns or []), *(x_columns or []), *([time_column] if time_column else [])]:
+    for name in [*(roles.y or []), *(roles.x or []), *([roles.time] if roles.time else [])]:
         if name not in table.columns:
             raise SeriesError(
                 f"{source} has no column {name!r}; its columns: {listed(table.columns)}"
             )
-    x_names = list(x_columns) if x_columns is not None else numbered(table.columns, "x")
-    if time_column is None:
-        time_column = _time_column(table, {*(y_columns or []), *x_names})
-    y_names = list(y_columns) if y_columns else _find_labels(source, table, {*x_names, time_column})
-    return y_names, x_names, time_column
+    x = roles.x if roles.x is not None else numbered(table.columns, "x")
+    time = roles.time or _time_column(table, {*(roles.y or []), *x})
+    return roles._replace(x=x, time=time, y=roles.y or _find_labels(table, {*x, time}))
 
 
 def _read_csv(file: Path) -> Table:
     lines, delimiter = _csv_lines(file)
     if not lines:
-        return Table({}, None)
+        return Table({}, str(file))
     names = [cell.strip() for cell in lines[0][1]]
     first = names if delimiter == "," else [cell.replace(",", ".") for cell in names]
     if all(finite(cell) is not None for cell in first):
@@ -257,7 +203,7 @@ def _read_csv(file: Path) -> Table:
         columns = {name: _with_points(cells, delimiter) for name, cells in columns.items()}
     first_line = body[0][0] if body else 0
     contiguous = all(number == first_line + k for k, (number, _) in enumerate(body))
-    return Table(columns, first_line if contiguous else None)
+    return Table(columns, str(file), first_line if contiguous else None)
 
 
 def _with_points(cells: list[str], delimiter: str) -> list[str]:
@@ -313,7 +259,7 @@ def _read_parquet(file: Path) -> Table:
         table = parquet.read_table(file)
     except pa.ArrowInvalid as error:
         raise SeriesError(f"{file} is not a Parquet file: {error}") from error
-    return Table({name: table.column(name).to_pylist() for name in table.column_names}, None)
+    return Table({name: table.column(name).to_pylist() for name in table.column_names}, str(file))
 
 
 def is_missing(cell: Any) -> bool:
@@ -415,7 +361,7 @@ def numeric(table: Table, taken: Collection[str | None]) -> list[str]:
     return [name for name, cells in table.columns.items() if name not in taken and fits(cells)]
 
 
-def _find_labels(source: str, table: Table, taken: set[str | None]) -> list[str]:
+def _find_labels(table: Table, taken: set[str | None]) -> list[str]:
     if names := [name for name in numbered(table.columns, "y") if name not in taken]:
         return names
     numbers = numeric(table, taken)
@@ -424,7 +370,7 @@ def _find_labels(source: str, table: Table, taken: set[str | None]) -> list[str]
     problem = "no numeric column" if not numbers else f"several numeric columns: {listed(numbers)}"
     others = [] if numbers else [name for name in table.columns if name not in taken]
     raise SeriesError(
-        f"{source} has no column y or y1, y2, ... and {problem}; name the label columns"
+        f"{table.source} has no column y or y1, y2, ... and {problem}; name the label columns"
         f"{''.join(_categories(table, name) for name in others)}"
     )
 

@@ -115,7 +115,14 @@ def replay(
     from moca_client.replay import ReplayError
     from moca_client.replay import replay as replay_one
     from moca_client.replay_many import replay_many
-    from moca_client.series import SeriesError, read_columns, read_series, read_streams
+    from moca_client.series import (
+        ColumnRoles,
+        SeriesError,
+        read_columns,
+        read_series,
+        read_table,
+        streams_of,
+    )
 
     if append and replace:
         fail("--append and --replace exclude each other")
@@ -123,18 +130,17 @@ def replay(
         fail("--stream, --by and --wide exclude each other: columns name the streams of the latter")
     if (wide or by is not None) and out.suffix.lower() in {".csv", ".parquet", ".png"}:
         fail(f"--out: expected a folder with --by or --wide, got {out}")
-    y_columns = _names(y)
-    x_columns = _names(x)
+    roles = ColumnRoles(_names(y), _names(x), time, time_format)
     run: Callable[..., Any]
     try:
         if by is not None:
-            streams = read_streams(file, by, y_columns, x_columns, time, time_format)
+            streams = streams_of(read_table(file), by, roles)
             run = functools.partial(replay_many, streams=streams, plots=plots)
         elif wide:
-            streams = read_columns(file, y_columns, x_columns, time, time_format)
+            streams = read_columns(file, roles)
             run = functools.partial(replay_many, streams=streams, plots=plots)
         else:
-            series = read_series(file, y_columns, x_columns, time, time_format)
+            series = read_series(file, roles)
             run = functools.partial(replay_one, stream=stream, series=series, belief=belief)
         run(
             file=file,

@@ -12,7 +12,14 @@ from rich.console import Console
 from moca_client.errors import problem_of
 from moca_client.replay import ReplayError, replay
 from moca_client.responses import Changepoints, Event, Hindsight, Segment, StreamSummary
-from moca_client.series import SeriesError, read_columns, read_series, read_streams
+from moca_client.series import (
+    ColumnRoles,
+    SeriesError,
+    read_columns,
+    read_series,
+    read_table,
+    streams_of,
+)
 from moca_client.times import BadTime, time_axis
 from tests.moca_client.test_plots import row
 
@@ -32,7 +39,7 @@ def quiet(width=80):
 
 def test_columns_of_a_file(tmp_path):
     def read(text, *columns):
-        return read_series(written(tmp_path, text), *columns)
+        return read_series(written(tmp_path, text), ColumnRoles(*columns))
 
     series = read("time,x2,x1,y\n2024-01-01,2,1,5\n2024-01-02,4,3,\n")
     assert series.x_names == ["x1", "x2"]
@@ -56,7 +63,7 @@ def test_columns_of_a_file(tmp_path):
     series = read_series(file)
     assert (series.y, series.x) == ([[1.0], None], [[math.pi], [0.0]])
     assert series.axis.rfc3339 is None  # plain numbers are no points in time
-    streams = read_streams(written(tmp_path, "pump,value,note\na,1,on\nb,3,\n"), "pump")
+    streams = streams_of(read_table(written(tmp_path, "pump,value,note\na,1,on\nb,3,\n")), "pump")
     assert {name: series.y for name, series in streams.items()} == {"a": [[1.0]], "b": [[3.0]]}
 
 
@@ -84,7 +91,7 @@ def test_what_is_refused_is_named(tmp_path):
         with pytest.raises(SeriesError, match="not a"):
             read_series(tmp_path / name)
     with pytest.raises(SeriesError, match="'flow'"):
-        read_series(written(tmp_path, "y\n1\n"), ["flow"])
+        read_series(written(tmp_path, "y\n1\n"), ColumnRoles(["flow"]))
 
 
 def test_times():
@@ -142,28 +149,29 @@ def test_dates_as_people_write_them():
 
 def test_a_form_of_times_is_named(tmp_path):
     file = written(tmp_path, "when,y,pump\n01/02/2024,1,a\n03/04/2024,2,a\n")
-    named = (["y"], None, "when")
+    named = ColumnRoles(["y"], None, "when")
+    american = named._replace(time_format="%m/%d/%Y")
     with pytest.raises(SeriesError, match=r"column 'when': '01/02/2024' may have its day"):
-        read_series(file, *named)
+        read_series(file, named)
     sent = ["2024-01-02T00:00:00Z", "2024-03-04T00:00:00Z"]
-    (column,) = read_columns(file, *named, "%m/%d/%Y").values()
-    (stream,) = read_streams(file, "pump", *named, "%m/%d/%Y").values()
-    for series in (read_series(file, *named, "%m/%d/%Y"), column, stream):
+    (column,) = read_columns(file, american).values()
+    (stream,) = streams_of(read_table(file), "pump", american).values()
+    for series in (read_series(file, american), column, stream):
         assert series.axis.rfc3339 == sent
     with pytest.raises(SeriesError, match=r"row 1 \(line 2\).*no time of the form '%Y-%m-%d'"):
-        read_series(file, *named, "%Y-%m-%d")
+        read_series(file, named._replace(time_format="%Y-%m-%d"))
 
 
 def test_decimal_commas_are_read_where_commas_part_no_cells(tmp_path):
     text = "time;y;z;note\n31.12.2024 23:00;1.234,5;-0,5;a,b\n01.01.2025 00:00;2;;1,2\n"
-    series = read_series(written(tmp_path, text), ["y", "z"])
+    series = read_series(written(tmp_path, text), ColumnRoles(["y", "z"]))
     assert series.y == [[1234.5, -0.5], [2.0, None]]
     assert series.axis.rfc3339[0] == "2024-12-31T23:00:00Z"
-    assert read_series(written(tmp_path, "0,5;1\n1,5;2\n"), ["1"]).y == [[0.5], [1.5]]
+    assert read_series(written(tmp_path, "0,5;1\n1,5;2\n"), ColumnRoles(["1"])).y == [[0.5], [1.5]]
     assert read_series(written(tmp_path, "y\tx\n1.5\t2\n")).y == [[1.5]]  # points stay
     assert read_series(written(tmp_path, "y\tx\n1,5\t2\n0,250\t2\n")).y == [[1.5], [0.25]]
     with pytest.raises(SeriesError, match="'1,234' is not a number"):  # or a thousand and more
-        read_series(written(tmp_path, "y\tx\n1,234\t2\n0\t2\n"), ["y"])
+        read_series(written(tmp_path, "y\tx\n1,234\t2\n0\t2\n"), ColumnRoles(["y"]))
     with pytest.raises(SeriesError, match="'1,5' is not a number"):
         read_series(written(tmp_path, 'y,x\n"1,5",2\n'))
 
@@ -172,7 +180,7 @@ def test_text_is_named_as_categories_and_truth_is_no_number(tmp_path):
     text = "state,site\n" + "".join(f"{s},n{i}\n" for i, s in enumerate(["on", "off"] * 15))
     for columns in (None, ["state"]):
         with pytest.raises(SeriesError) as refused:
-            read_series(written(tmp_path, text), columns)
+            read_series(written(tmp_path, text), ColumnRoles(columns))
         assert "'state' has 2 categories ('on', 'off')" in str(refused.value)
         assert "categorical with classes=2" in str(refused.value)
         assert "'site' has" not in str(refused.value)
@@ -183,7 +191,7 @@ def test_text_is_named_as_categories_and_truth_is_no_number(tmp_path):
     parquet.write_table(pa.table({"up": [True, False], "load": [1.5, 2.5]}), file)
     assert read_series(file).y_names == ["load"]
     with pytest.raises(SeriesError, match="'True' is not a number"):
-        read_series(file, ["up"])
+        read_series(file, ColumnRoles(["up"]))
 
 
 # --- replay ---------------------------------------------------------------------------------

@@ -11,9 +11,13 @@ from moca_client.errors import problem_of
 from moca_client.replay import ReplayError
 from moca_client.replay_many import Change, replay_many
 from moca_client.responses import Changepoints, Event, StreamChange, StreamSummary
-from moca_client.series import read_columns, read_streams
+from moca_client.series import read_columns, read_table, streams_of
 from tests.moca_client.test_plots import replayed_of, row
 from tests.moca_client.test_replay import ClientOfItself, quiet, written
+
+
+def by_host(file):
+    return streams_of(read_table(file), "host")
 
 
 class ManyService(ClientOfItself):
@@ -106,7 +110,11 @@ def test_a_refusal_keeps_the_answers_of_all_streams(service, tmp_path):
     console = quiet()
     with pytest.raises(ReplayError, match="'b', rows 4 to 6: 422 bad: too large"):
         replay_many(
-            file, read_streams(file, "host"), out=tmp_path / "out", batch=3, console=console
+            file,
+            by_host(file),
+            out=tmp_path / "out",
+            batch=3,
+            console=console,
         )
     kept = Counter(row["stream"] for row in rows_of(tmp_path / "out" / "hosts-answers.csv"))
     assert kept == service.seqs == {"a": 6, "b": 4, "c": 3}
@@ -117,7 +125,7 @@ def test_another_writer_is_noticed(service, tmp_path):
     file = hosts(tmp_path)
     service.others = 1
     with pytest.raises(ReplayError, match="another client writes to 'a'"):
-        replay_many(file, read_streams(file, "host"), out=tmp_path, batch=6, console=quiet())
+        replay_many(file, by_host(file), out=tmp_path, batch=6, console=quiet())
 
 
 def test_changes_are_shown_as_the_service_has_estimated_them_since(service, tmp_path):
@@ -125,7 +133,7 @@ def test_changes_are_shown_as_the_service_has_estimated_them_since(service, tmp_
     file = hosts(tmp_path, ("web-1", "web-2", "web-3"))
     service.refined = [listed("web-1", 4), listed("web-2", 1, confirmed_at=3)]
     console = quiet()
-    replay_many(file, read_streams(file, "host"), out=tmp_path / "out", plots=0, console=console)
+    replay_many(file, by_host(file), out=tmp_path / "out", plots=0, console=console)
     assert service.asked == [(["confirmed"], "web-")]
     rows = [line.split() for line in console.file.getvalue().splitlines() if "web-" in line]
     shown = {row[0]: row[1:] for row in rows}
@@ -144,7 +152,7 @@ def test_a_column_named_as_one_of_the_answers_keeps_its_labels(service, tmp_path
 def test_a_stream_named_as_its_file_has_a_picture_beside_that_of_all(service, tmp_path):
     file = hosts(tmp_path, ("hosts", "other"))
     out = tmp_path / "out"
-    replay_many(file, read_streams(file, "host"), out=out, console=quiet())
+    replay_many(file, by_host(file), out=out, console=quiet())
     pictures = {path.name for path in out.glob("*.png")}
     assert pictures == {"hosts.png", "hosts-hosts.png", "hosts-other.png"}
 
