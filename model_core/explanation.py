@@ -333,34 +333,34 @@ def _slope(labels: Array) -> float:
 
 def _counts(old: Array, new: Array) -> tuple[float, Explanation]:
     """Poisson with a gamma prior: a half, at the mean of both."""
-    rates = float(old.mean()), float(new.mean())
-    mean = (float(old.sum()) + float(new.sum())) / (len(old) + len(new))
+    mean = float(old.sum() + new.sum()) / (len(old) + len(new))
     if mean <= 0:
         return 0.0, Explanation(UNCLEAR, probability=1.0)
 
     def evidence(*parts: Array) -> float:
-        total = sum(float(part.sum()) for part in parts)
-        count = sum(map(len, parts))
-        prior = 0.5 / mean
-        ends = (prior + count) ** -1
-        return 0.5 * log(prior) - lgamma(0.5) + lgamma(0.5 + total) + (0.5 + total) * log(ends)
+        return _of_rate(0.5, 0.5 / mean, sum(map(np.sum, parts)), sum(map(len, parts)))
 
-    return _rated(evidence(old) + evidence(new) - evidence(old, new), rates, "rate")
+    clear = evidence(old) + evidence(new) - evidence(old, new)
+    return _rated(clear, (float(old.mean()), float(new.mean())), "rate")
 
 
 def _durations(old: Array, new: Array) -> tuple[float, Explanation]:
     """Exponential with a gamma prior of its rate: one, at the mean of both."""
-    means = float(old.mean()), float(new.mean())
-    prior = (float(old.sum()) + float(new.sum())) / (len(old) + len(new))
-    if prior <= 0:
+    mean = float(old.sum() + new.sum()) / (len(old) + len(new))
+    if mean <= 0:
         return 0.0, Explanation(UNCLEAR, probability=1.0)
 
     def evidence(*parts: Array) -> float:
-        total = sum(float(part.sum()) for part in parts)
-        count = sum(map(len, parts))
-        return log(prior) + lgamma(1 + count) - (1 + count) * log(prior + total)
+        return _of_rate(1.0, mean, sum(map(len, parts)), sum(map(np.sum, parts)))
 
-    return _rated(evidence(old) + evidence(new) - evidence(old, new), means, "mean")
+    clear = evidence(old) + evidence(new) - evidence(old, new)
+    return _rated(clear, (float(old.mean()), float(new.mean())), "mean")
+
+
+def _of_rate(shape: float, rate: float, events: float, time: float) -> float:
+    """Log evidence of events in a time, but for what no prior matters to: the prior is gamma."""
+    after = shape + events
+    return shape * log(rate) - lgamma(shape) + lgamma(after) - after * log(rate + time)
 
 
 def _classes(old: Array, new: Array) -> tuple[float, Explanation]:

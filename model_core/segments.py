@@ -221,7 +221,10 @@ def forward(segments: Segments, changes: Changes, override: Tensor | None = None
         if evidence is not None:
             given, _ = _condition(before, evidence[t][:, : t + 1])
         if override is not None:
-            given = _replaced(given, override[:, t, : t + 1])
+            stated = override[:, t, : t + 1]
+            gone = torch.isnan(stated)
+            told, _ = _condition(stated.masked_fill(gone, NEG_INF), torch.zeros_like(stated))
+            given = torch.where(gone.all(-1, keepdim=True), given, told)
         after, score = _condition(given, label[t][:, : t + 1])
         scores.append(score)
         room = (0, steps - t - 1)
@@ -348,13 +351,6 @@ def _condition(belief: Tensor, log_likelihood: Tensor) -> tuple[Tensor, Tensor]:
     joint = belief + log_likelihood
     evidence = _total(joint)
     return joint - evidence, evidence.squeeze(-1)
-
-
-def _replaced(belief: Tensor, override: Tensor) -> Tensor:
-    """The override, normalised, where there is one."""
-    gone = torch.isnan(override)
-    replaced, _ = _condition(override.masked_fill(gone, NEG_INF), torch.zeros_like(override))
-    return torch.where(gone.all(-1, keepdim=True), belief, replaced)
 
 
 def _total(log_value: Tensor) -> Tensor:

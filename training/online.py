@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.readout import Readout
 from model_core.stream import hindsight
 from model_core.stream.events import Event
 from model_core.stream.local import LocalPipeline
@@ -96,6 +95,7 @@ def follow(
     summaries = [own if len(own) else np.full(width, np.nan) for own in numbers_of]
     periods = (() if step.season is None else tuple(step.season.periods) for step in taken)
     pairs = pairwise([(), *periods])
+    regimes = (None if step.readout is None else step.readout.regime for step in taken)
     return Followed(
         events=[(moved.seq, moved.event) for step in taken for moved in step.moved],
         served=[segment.start for segment in pipeline.segments(0)[1:]],
@@ -106,13 +106,9 @@ def follow(
         recent=numbers[:, 2],
         anomaly=numbers[:, 3],
         evidence=numbers[:, 4],
-        regime=np.array([_remembered(step.readout) for step in taken]),
+        regime=np.array([0 if regime is None else regime.id or 0 for regime in regimes]),
         summary=Summary(np.array(summaries).reshape(len(taken), width), model.y_dim, model.label),
     )
-
-
-def _remembered(line: Readout | None) -> int:
-    return 0 if line is None or line.regime is None else line.regime.id or 0
 
 
 def _pipeline(

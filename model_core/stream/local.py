@@ -119,7 +119,8 @@ class LocalSeries:
             setattr(self, name, numbers[name])
         self.season = None if numbers["season"] is None else SeasonPeriods(*numbers["season"])
         track = dict(zip(Track._fields, numbers["track"], strict=True))
-        events = {name: _event(track[name]) for name in ("event", "last_event")}
+        followed = ("event", "last_event")
+        events = {name: track[name] and restored(track[name]) for name in followed}
         self.track = Track(**{**track, **events})
         self.events = {fields[0]: restored(fields) for fields in numbers["events"]}
         self.anomalies = {fields[0]: restored(fields) for fields in numbers["anomalies"]}
@@ -140,15 +141,7 @@ class LocalSeries:
         return event.state == "confirmed" and (not was_confirmed or later)
 
 
-def _event(fields: list[Any] | None) -> Event | None:
-    return None if fields is None else restored(fields)
-
-
-class LocalMark(NamedTuple):
-    """A series in its warm-up."""
-
-    season: SeasonPeriods | None
-    season_state: Floats | None
+LocalMark = tuple[SeasonPeriods | None, Floats | None]  # season of a series, and its state
 
 
 class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
@@ -262,7 +255,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
     def mark(self, series: LocalSeries) -> LocalMark:
         """Its season."""
         state = series.season_state
-        return LocalMark(series.season, None if state is None else state.copy())
+        return series.season, None if state is None else state.copy()
 
     def take_back(self, series: LocalSeries, mark: LocalMark) -> None:
         """Forget the last row, and all that came of the warm-up."""

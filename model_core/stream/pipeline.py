@@ -138,7 +138,12 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         taken: list[Taken] = []
         while len(taken) < seen.rows:
             at = len(taken)
-            offsets = self._foreseen(slab, series, seen.y[at:, 0].tolist())
+            due = self._next_look(slab, series, series.state.seq)
+            offsets = seasons.foreseen(
+                series.season_state,
+                seen.y[at:, 0].tolist(),
+                None if due is None else due - series.state.seq,
+            )
             coming = seen.part(slice(at, at + len(offsets)))._replace(offset=np.array(offsets))
             begins_anew = False
             for step, offset, y in zip(
@@ -214,12 +219,6 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         look = warmup.next_look(seq)
         search = self._next_search(slab, series, seq) if series.season_state is None else None
         return look if search is None else min(search, look)
-
-    def _foreseen(self, slab: Slab, series: S, labels: list[float]) -> list[float]:
-        """Seasons of coming labels, up to the first after which the filter may begin anew."""
-        seq = series.state.seq
-        due = self._next_look(slab, series, seq)
-        return seasons.foreseen(series.season_state, labels, None if due is None else due - seq)
 
     def _learn(self, slab: Slab, series: S, taken: Taken, y: float) -> bool:
         """Take in the label of the last observation; returns whether the filter is to begin anew.

@@ -15,7 +15,7 @@ from model_core import anomaly, codec, readout, summary
 from model_core import compiled as places
 from model_core import filter as moca
 from model_core.filter import FilterState, Prior
-from model_core.lazy import torch
+from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
@@ -25,7 +25,6 @@ from model_core.stream.beliefs import Hypotheses, Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED, Watch
-from model_core.stream.predictives import MixtureRow, SummaryRow
 from model_core.stream.state import KnownRegime
 from model_core.summary import Summary
 from model_core.table import SEQ, TOTALS_AT_START, Layout, Rows
@@ -74,6 +73,45 @@ class Past(NamedTuple):
     def last(self, count: int) -> Past:
         """The last of them."""
         return self.part(self.seen.rows - count, self.seen.rows)
+
+
+class MixtureRow(NamedTuple):
+    """One row of a batch's mixture.
+
+    run_length: (S,) of its components, of which one beyond S is the outliers'.
+    """
+
+    mixture: Mixture
+    row: int
+    run_length: Tensor
+
+
+class SummaryRow(NamedTuple):
+    """One row of a batch's summaries, which are of labels less their seasons."""
+
+    summary: Summary
+    row: int
+
+    def numbers(self, offset: float) -> Floats:
+        """Numbers of the `Summary` of the labels; offset: their season."""
+        own = self._alone()
+        shifted = own.shifted(np.array([offset])) if offset else own
+        numbers: Floats = shifted.numbers[0]
+        return numbers
+
+    def moments(self) -> tuple[list[float], list[float]] | None:
+        """Mean and standard deviation by output; None of classes. nan or inf: has none."""
+        alone = self._alone()
+        if alone.support in ("class", "binary"):
+            return None
+        variances = np.diagonal(alone.covariance[0])
+        deviation: list[float] = np.sqrt(np.maximum(variances, 0.0)).tolist()
+        return alone.mean[0].tolist(), deviation
+
+    def _alone(self) -> Summary:
+        """The row itself, a view."""
+        numbers = self.summary.numbers[self.row : self.row + 1]
+        return Summary(numbers, self.summary.outputs, self.summary.support)
 
 
 class Step(NamedTuple):

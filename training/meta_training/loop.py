@@ -53,18 +53,11 @@ class TrainingLoss(nn.Module):
         return -torch.where(present, score, 0.0).sum(), present.sum()
 
 
-class Fed(NamedTuple):
-    """What one iteration learns from.
-
-    supervision: (B, T), None without; see `objective.reveal`.
-    """
-
-    batch: Batch
-    supervision: Tensor | None
+Fed = tuple[Batch, Tensor | None]  # what one iteration learns from: windows, and supervision (B, T)
 
 
 class Feed:
-    """Windows of one process's share of each batch.
+    """Windows of one process's share of each batch, with supervision as of `objective.reveal`.
 
     All processes draw whole batches, from generators of one seed.
     """
@@ -113,7 +106,7 @@ class Feed:
             revealed = reveal(batch.switch, share, self._generator)[self._share]
             supervision = transfer.to_device(revealed.to(wanted.precision), self._device)
         there = batch.part(self._share).to(self._device, wanted.precision)
-        return Fed(there, supervision)
+        return there, supervision
 
 
 def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Progress:
@@ -166,7 +159,9 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
         if validated:
             measured |= _validated(job, validation, learner, progress, world)
             progress.generator = feed.state
-            _save(job, learner, optimiser, progress, world)
+            if world.leads:
+                parts = {"learner": learner.state_dict(), "optimiser": optimiser.state_dict()}
+                job.run.save(progress, parts)
             ended = world.agree(_ended(config, progress))
         report(progress, measured)
     if world.leads:
@@ -196,18 +191,6 @@ def _begun(
     if progress.generator is not None:
         generator.set_state(progress.generator)
     return progress
-
-
-def _save(
-    job: Job,
-    learner: Learner,
-    optimiser: torch.optim.Optimizer,
-    progress: Progress,
-    world: World,
-) -> None:
-    if world.leads:
-        parts = {"learner": learner.state_dict(), "optimiser": optimiser.state_dict()}
-        job.run.save(progress, parts)
 
 
 def rate(config: Config, progress: Progress) -> float:

@@ -35,7 +35,9 @@ def log_scores(
     an oracle without known switches.
     """
     if isinstance(learner, Classifier):
-        return _classifier_scores(learner, batch)
+        if batch.x is None:
+            raise ValueError("a classifier needs inputs, got none")
+        return _of_labels(learner.log_probabilities(batch.x), batch.y)
     model = learner.model()
     prior = start(model, batch)
     data = Sequences(batch.x, batch.y)
@@ -92,7 +94,13 @@ def class_log_probabilities(
         # By start again: what is not a hypothesis has no weight, whatever the classes there.
         by_start = segments.by_start(weight.log_given_input)
         return torch.logsumexp(by_start.unsqueeze(2) + log_class, 1).mT
-    index = _starts(batch, objective)[:, None, None].expand(-1, 1, log_class.shape[2], -1)
+    if objective.mode == "oracle":
+        assert batch.switch is not None
+        starts = segments.oracle(batch.switch)
+    else:
+        window = segments.window(batch.y.shape[1], objective.window)
+        starts = window.to(batch.y.device).expand(len(batch.y), -1)
+    index = starts[:, None, None].expand(-1, 1, log_class.shape[2], -1)
     return log_class.gather(1, index).squeeze(1).mT
 
 
@@ -115,22 +123,11 @@ def _oracle(matrix: Segments, batch: Batch, prior_weight: float) -> Tensor:
     return torch.logaddexp(scores + math.log1p(-prior_weight), prior + math.log(prior_weight))
 
 
-def _classifier_scores(learner: Classifier, batch: Batch) -> Tensor:
-    if batch.x is None:
-        raise ValueError("a classifier needs inputs, got none")
-    labelled = ~torch.isnan(batch.y)
-    index = torch.where(labelled, batch.y, 0.0).long()
-    score = learner.log_probabilities(batch.x).gather(-1, index)
-    return torch.where(labelled, score, torch.nan).squeeze(-1)
-
-
-def _starts(batch: Batch, objective: Objective) -> Tensor:
-    """Start (B, T) that each observation is predicted from."""
-    if objective.mode == "oracle":
-        assert batch.switch is not None
-        return segments.oracle(batch.switch)
-    steps = batch.y.shape[1]
-    return segments.window(steps, objective.window).to(batch.y.device).expand(len(batch.y), -1)
+def _of_labels(log_probability: Tensor, y: Tensor) -> Tensor:
+    """Log probabilities (B, T) of labels (B, T, 1) by those of all classes, nan where missing."""
+    present = ~torch.isnan(y)
+    index = torch.where(present, y, 0.0).long()
+    return torch.where(present, log_probability.gather(-1, index), torch.nan).squeeze(-1)
 
 
 def _by_start(model: Pcoc, batch: Batch, longest: int | None) -> tuple[Segments, Tensor]:
@@ -200,19 +197,10 @@ def measured(
         some = batch.part(at)
         revealed = None if supervision is None else supervision[at]
         if classes:
-            values = _class_metrics(learner, some, objective, revealed)
+            chances = class_log_probabilities(learner, some, objective, revealed)
+            values = {"nll": -_of_labels(chances, some.y), "accuracy": accuracy(chances, some.y)}
         else:
             values = {"nll": -log_scores(learner, some, objective, revealed)}
         for name, value in values.items():
             metrics.setdefault(name, []).append(value)
     return {name: torch.cat(parts) for name, parts in metrics.items()}
-
-
-def _class_metrics(
-    learner: Learner, batch: Batch, objective: Objective, supervision: Tensor | None
-) -> dict[str, Tensor]:
-    log_probability = class_log_probabilities(learner, batch, objective, supervision)
-    present = ~torch.isnan(batch.y)
-    index = torch.where(present, batch.y, 0.0).long()
-    score = torch.where(present, log_probability.gather(-1, index), torch.nan).squeeze(-1)
-    return {"nll": -score, "accuracy": accuracy(log_probability, batch.y)}

@@ -2,27 +2,30 @@
 
 On NAB, whose labelled windows are looked at, and on simulations whose states are known. A kind is
 that of a change at its confirmation: `returned` to a remembered regime, or `changed` to a new one.
+A row is a dict, by the names that its function gives.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from model_core.stream.events import Event
-from model_core.stream_settings import DEFAULTS, StreamSettings
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 from training.online import Followed, follow
 from training.quality.series import Scalars
+from training.results import Table
 
 Floats = NDArray[np.float64]
+Row = dict[str, Any]
 GAPS = (1.0, 2.0, 4.0)  # sd between the levels of simulated states
 STATES = 4  # of a series whose states recur
 SPREAD = 12.0  # gaps: levels of states that never recur lie within it on both sides
@@ -31,57 +34,6 @@ SHORTEST, LONGEST = 30, 170  # observations of a state
 IN_TIME = 30  # observations in which the confirmation of a change counts for it
 AT = 200  # position of a first step; the second one is as long after it
 SHIFTS = (1.0, 2.0, 3.0)
-
-
-class RecordedRow(NamedTuple):
-    """Labelled series: changes by kind per 1,000 observations, mean log score.
-
-    hit: labelled windows that hold a `changed`, of `windows`. step_us: CPU time of an observation.
-    """
-
-    regimes: int
-    changed: float
-    returned: float
-    log_score: float
-    hit: int
-    windows: int
-    step_us: float
-
-
-class SimulatedRow(NamedTuple):
-    """Simulated states a gap apart: true changes by kind, confirmed by either word.
-
-    new, back: how many of those to a new state, and to one that was there before, were called
-    (changed, returned). elsewhere: confirmed where there was no change. pure: share of the
-    observations of the second half whose remembered regime is that of their state.
-    """
-
-    regimes: int
-    recurring: bool
-    gap: float
-    new: tuple[int, int]
-    back: tuple[int, int]
-    elsewhere: int
-    log_score: float
-    pure: float
-
-    @property
-    def mistaken(self) -> float:
-        """Share of the changes to a new state that were called `returned`."""
-        return self.new[1] / max(sum(self.new), 1)
-
-
-class DelayRow(NamedTuple):
-    """Median observations to the first confirmation after a step, and how many were called right.
-
-    first: of a series at rest for 200. back: of one that was there, left for 200 and comes back.
-    """
-
-    regimes: int
-    shift: float
-    first: float
-    back: float
-    right: float
 
 
 class Simulated(NamedTuple):
@@ -101,8 +53,11 @@ def kinds(followed: Followed) -> list[tuple[int, bool]]:
     return sorted((seq, event.returned is not None) for seq, event in first.values())
 
 
-def recorded(model: UnderlyingModel, series: Sequence[Scalars], regimes: int) -> RecordedRow:
-    """Follow labelled series."""
+def recorded(model: UnderlyingModel, series: Sequence[Scalars], regimes: int) -> Row:
+    """Labelled series: `changed` and `returned` per 1,000 observations, mean `log_score`.
+
+    hit: labelled windows that hold a `changed`, of `windows`. step_us: CPU time of an observation.
+    """
     counts = np.zeros(2)
     hit = 0
     windows = 0
@@ -110,26 +65,27 @@ def recorded(model: UnderlyingModel, series: Sequence[Scalars], regimes: int) ->
     took_s = 0.0
     for one in series:
         began = time.thread_time()
-        followed = follow(model, one.y[:, None].tolist(), _settings(regimes))
+        followed = _followed(model, one.y, regimes)
         took_s += time.thread_time() - began
-        found = kinds(followed)
-        for _, returned in found:
+        confirmed = kinds(followed)
+        for _, returned in confirmed:
             counts[int(returned)] += 1
         scores.append(followed.log_score)
-        for start, end in _windows(one):
+        inside = np.zeros(len(one.y), int) if one.window is None else one.window.astype(int)
+        edges = np.flatnonzero(np.diff(inside, prepend=0, append=0)).reshape(-1, 2)
+        for start, end in edges.tolist():
             windows += 1
-            hit += any(start <= seq < end and not returned for seq, returned in found)
+            hit += any(start <= seq < end and not returned for seq, returned in confirmed)
     total = sum(len(one.y) for one in series)
     changed, returned = (1000 * counts / total).tolist()
-    score = float(np.nanmean(np.concatenate(scores)))
-    return RecordedRow(regimes, changed, returned, score, hit, windows, 1e6 * took_s / total)
-
-
-def _windows(one: Scalars) -> Iterator[tuple[int, int]]:
-    if one.window is None:
-        return
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], one.window.astype(int), [0]))))
-    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    return {
+        "changed": changed,
+        "returned": returned,
+        "log_score": float(np.nanmean(np.concatenate(scores))),
+        "hit": hit,
+        "windows": windows,
+        "step_us": 1e6 * took_s / total,
+    }
 
 
 def states(rng: np.random.Generator, recurring: bool, gap: float, length: int) -> Simulated:
@@ -172,8 +128,13 @@ def simulated(
     seed: int,
     count: int,
     length: int,
-) -> SimulatedRow:
-    """Follow simulated states; the same ones for every memory."""
+) -> Row:
+    """Simulated states a gap apart, the same ones for every memory: true changes by kind.
+
+    new, back: how many of those to a new state, and to one that was there before, were called
+    (changed, returned). elsewhere: confirmed where there was no change. log_score: mean. pure:
+    share of the observations of the second half whose remembered regime is that of their state.
+    """
     rng = np.random.default_rng([seed, int(gap), int(recurring)])
     called = np.zeros((2, 2), int)  # by truth, then by word
     elsewhere = 0
@@ -181,9 +142,12 @@ def simulated(
     pure: list[float] = []
     for _ in range(count):
         series = states(rng, recurring, gap, length)
-        followed = follow(model, series.y[:, None].tolist(), _settings(regimes))
+        followed = _followed(model, series.y, regimes)
         scores.append(float(np.nanmean(followed.log_score)))
-        pure.append(_purity(series.state, followed.regime))
+        own = series.state[length // 2 :]
+        names = followed.regime[length // 2 :]
+        same = sum(int(np.bincount(own[names == name]).max()) for name in np.unique(names))
+        pure.append(same / len(own))
         left = list(series.changes)
         for seq, returned in kinds(followed):
             truth = next((one for one in left if one[0] <= seq < one[0] + IN_TIME), None)
@@ -192,45 +156,36 @@ def simulated(
                 continue
             left.remove(truth)
             called[int(truth[1]), int(returned)] += 1
-    (new, back) = (tuple(row) for row in called.tolist())
-    score = statistics.fmean(scores)
-    return SimulatedRow(
-        regimes, recurring, gap, (new[0], new[1]), (back[0], back[1]), elsewhere, score,
-        statistics.fmean(pure),
-    )  # fmt: skip
+    new, back = called.tolist()
+    return {
+        "new": new,
+        "back": back,
+        "elsewhere": elsewhere,
+        "log_score": statistics.fmean(scores),
+        "pure": statistics.fmean(pure),
+    }
 
 
-def _purity(state: NDArray[np.int64], named: NDArray[np.int64]) -> float:
-    """Share of the second half whose name is mostly that of their state."""
-    half = len(state) // 2
-    own, names = state[half:], named[half:]
-    same = [int(np.bincount(own[names == name]).max()) for name in np.unique(names)]
-    return sum(same) / len(own)
+def delays(model: UnderlyingModel, regimes: int, shift: float, seed: int, count: int) -> Row:
+    """Steps of normal series: median observations to the first confirmation after a step.
 
-
-def delays(model: UnderlyingModel, regimes: int, shift: float, seed: int, count: int) -> DelayRow:
-    """Steps of normal series."""
+    first: of a series at rest for 200. back: of one that was there, left for 200 and comes back.
+    right: how many of these were called right.
+    """
     rng = np.random.default_rng([seed, int(10 * shift)])
-    first: list[float] = []
-    back: list[float] = []
+    waits: dict[int, list[float]] = {AT: [], 2 * AT: []}
     right = 0
     for _ in range(count):
         y = rng.normal(size=3 * AT)
         y[AT : 2 * AT] += shift
-        found = kinds(follow(model, y[:, None].tolist(), _settings(regimes)))
-        first.append(_delay(found, AT))
-        back.append(_delay(found, 2 * AT))
-        called = next((returned for seq, returned in found if seq >= 2 * AT), None)
+        confirmed = kinds(_followed(model, y, regimes))
+        for step, of_step in waits.items():
+            seq = next((seq for seq, _ in confirmed if step <= seq < step + AT), math.inf)
+            of_step.append(seq - step + 1.0)
+        called = next((returned for seq, returned in confirmed if seq >= 2 * AT), None)
         right += called == (regimes > 0)
-    return DelayRow(
-        regimes, shift, statistics.median(first), statistics.median(back), right / count
-    )
-
-
-def _delay(found: Sequence[tuple[int, bool]], at: int) -> float:
-    """Observations from a step on to its confirmation; inf: none before the next step."""
-    seq = next((seq for seq, _ in found if at <= seq < at + AT), None)
-    return float("inf") if seq is None else seq - at + 1.0
+    first, back = map(statistics.median, waits.values())
+    return {"first": first, "back": back, "right": right / count}
 
 
 def show(
@@ -245,36 +200,33 @@ def show(
     """Print the tables; memories: numbers of regimes that are remembered."""
     if series:
         heads = "regimes", "changed / 1,000", "returned / 1,000", "log score", "windows", "us"
-        table = Table(*heads, title="recorded series")
-        for memory in memories:
-            row = recorded(model, series, memory)
-            table.add_row(
-                str(memory), f"{row.changed:.2f}", f"{row.returned:.2f}", f"{row.log_score:.4f}",
-                f"{row.hit} of {row.windows}", f"{row.step_us:.0f}",
-            )  # fmt: skip
-        console.print(table)
+        cells = "{changed:.2f} {returned:.2f} {log_score:.4f} {hit}/{windows} {step_us:.0f}"
+        rows = [
+            (str(memory), *cells.format(**recorded(model, series, memory)).split())
+            for memory in memories
+        ]
+        console.print(Table("recorded series", "", heads, rows).for_terminal())
     heads = "states", "gap", "regimes", "new called returned", "back called so", "elsewhere"
-    table = Table(*heads, "log score", "purity", title="simulated states")
+    rows = []
     for recurring in (False, True):
         for gap in GAPS:
             for memory in memories:
                 one = simulated(model, memory, recurring, gap, seed, count, length)
-                table.add_row(
-                    "recur" if recurring else "never recur", f"{gap:g} sd", str(memory),
-                    f"{one.new[1]} of {sum(one.new)}", f"{one.back[1]} of {sum(one.back)}",
-                    str(one.elsewhere), f"{one.log_score:.4f}", f"{one.pure:.2f}",
-                )  # fmt: skip
-    console.print(table)
-    table = Table("shift", "regimes", "first", "back", "kind right", title="median delays")
+                called = (f"{one[kind][1]} of {sum(one[kind])}" for kind in ("new", "back"))
+                named = "recur" if recurring else "never recur", f"{gap:g} sd", str(memory)
+                numbers = str(one["elsewhere"]), f"{one['log_score']:.4f}", f"{one['pure']:.2f}"
+                rows.append((*named, *called, *numbers))
+    table = Table("simulated states", "", (*heads, "log score", "purity"), rows, 3)
+    console.print(table.for_terminal())
+    rows = []
     for shift in SHIFTS:
         for memory in memories:
             step = delays(model, memory, shift, seed, count)
-            table.add_row(
-                f"{shift:g} sd", str(memory), f"{step.first:g}", f"{step.back:g}",
-                f"{step.right:.2f}",
-            )  # fmt: skip
-    console.print(table)
+            numbers = f"{step['first']:g}", f"{step['back']:g}", f"{step['right']:.2f}"
+            rows.append((f"{shift:g} sd", str(memory), *numbers))
+    table = Table("median delays", "", ("shift", "regimes", "first", "back", "kind right"), rows, 2)
+    console.print(table.for_terminal())
 
 
-def _settings(regimes: int) -> StreamSettings:
-    return DEFAULTS._replace(regimes=regimes)
+def _followed(model: UnderlyingModel, y: Floats, regimes: int) -> Followed:
+    return follow(model, y[:, None].tolist(), DEFAULTS._replace(regimes=regimes))

@@ -18,8 +18,7 @@ from model_core.readout import Readout
 from model_core.stream import explained
 from model_core.stream.columns import Columns
 from model_core.stream.events import Watch
-from model_core.stream.predictives import SummaryRow
-from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped
+from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
 from model_core.stream_settings import Hazard
 from service.wire import Envelope, Observation, QuietAnswers, Record, StoredAnswer
 from service.wire.answers import LOWER, MEDIAN, SUMMARY_NUMBERS, UPPER, quiet_row

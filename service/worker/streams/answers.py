@@ -15,9 +15,8 @@ from model_core import summary as summaries
 from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.readout import NUMBERS, Readout
-from model_core.stream.predictives import MixtureRow, SummaryRow
 from model_core.stream.series import Taken
-from model_core.stream.slab import Stepped
+from model_core.stream.slab import MixtureRow, Stepped, SummaryRow
 from model_core.summary import Floats, Summary
 from service.schema.rendering import of_classes, of_numbers
 from service.wire import LEVELS, BeliefSummary, Observe, Record, StoredAnswer
