@@ -1,9 +1,15 @@
-"""`moca bench step`: processor time of one filter step, by model, batch and time of life."""
+"""`moca bench step`: processor time of one filter step, by model, batch and time of life.
+
+Beside models of real labels stand the steps of fast-bocpd and of FOCuS (focus-cpt on PyPI) one
+stream at a time, where these packages are installed.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,12 +26,15 @@ from model_core.upm.builtin import BUILTIN
 from service.bench.report import BenchError, Rounds, show
 
 Floats = NDArray[np.float64]
+Update = Callable[[float], object]  # what a package does with one label
 REGIME = 250  # observations between shifts of the made-up series
 LIFE_STREAMS = 16  # in whose batch early and late steps are compared
 SAMPLE_US = 4000.0  # a measurement is to take at least as long
 MOST_STEPS = 50  # of a measurement
 WALKED = 100  # steps at a time
 RECENT_RUN_LENGTHS = 5
+FAST_BOCPD_RUN_LENGTHS = 200  # its default
+PEER_STEPS = 500  # of a measurement
 LEVELS = quantiles.with_normal((0.05, 0.5, 0.95))  # of an answer
 ANSWERED = {False: "", True: ", with mean, variance and quantiles"}
 
@@ -51,6 +60,7 @@ def bench_step(
     if not (0 < early < late and min(rounds, max_hypotheses, *batches) > 0):
         raise BenchError("expected 0 < early < late, and positive rounds, hypotheses and batches")
     console = console or Console()
+    updates = _installed(console)
     results = {}
     for name in track(chosen, "models", console=console, transient=True):
         young = {
@@ -60,14 +70,19 @@ def bench_step(
         for streams in young.values():
             streams.walk(early)
         old.walk(late)
-        results[name] = _measure(batches, young, old, rounds)
+        peers = updates if BUILTIN[name].build(BUILTIN[name].example).label == "real" else {}
+        results[name] = _measure(batches, young, old, peers, rounds)
     for name, measures in results.items():
         show(f"{name}: us of a thread for a step of one stream", measures, console)
     return results
 
 
 def _measure(
-    batches: Sequence[int], young: dict[int, BenchStreams], old: BenchStreams, rounds: int
+    batches: Sequence[int],
+    young: dict[int, BenchStreams],
+    old: BenchStreams,
+    peers: dict[str, Update],
+    rounds: int,
 ) -> Rounds:
     measures: Rounds = {}
     over = f"step {old.at:,} over step {young[LIFE_STREAMS].at:,}, {LIFE_STREAMS} streams"
@@ -78,7 +93,62 @@ def _measure(
                 measures.setdefault(f"{size} streams at once{title}: us", []).append(us)
         ratio = old.time_us(True) / young[LIFE_STREAMS].time_us(True)
         measures.setdefault(over, []).append(ratio)
+        for title, update in peers.items():
+            measures.setdefault(f"{title}: us", []).append(_time_us(update))
     return measures
+
+
+class Peer(NamedTuple):
+    """Another package's filter: a title, the module to import, and its step made from that."""
+
+    title: str
+    module: str
+    make: Callable[[Any], Update]
+
+
+def _fast_bocpd(module: Any) -> Update:
+    model = module.GaussianNIG(0.0, 1.0, 1.0, 1.0)
+    hazard = module.ConstantHazard(float(REGIME))
+    update: Update = module.BOCPD(model, hazard, FAST_BOCPD_RUN_LENGTHS).update
+    return update
+
+
+def _focus(module: Any) -> Update:
+    detector = module.Detector(type="univariate")
+
+    def update(y: float) -> object:
+        detector.update(y)
+        return detector.get_statistics(family="gaussian")
+
+    return update
+
+
+PEERS = (
+    Peer(
+        f"fast-bocpd, normal-gamma, {FAST_BOCPD_RUN_LENGTHS} run lengths", "fast_bocpd", _fast_bocpd
+    ),
+    Peer("FOCuS, change of a normal mean", "focus_cpt", _focus),
+)
+
+
+def _installed(console: Console) -> dict[str, Update]:
+    """Return the steps of the peers that are installed, by title; name the others."""
+    updates = {}
+    for peer in PEERS:
+        try:
+            updates[peer.title] = peer.make(import_module(peer.module))
+        except ImportError:
+            console.print(f"{peer.title}: not installed")
+    return updates
+
+
+def _time_us(update: Update) -> float:
+    """Thread CPU time of a package's step, over normal labels of one stream."""
+    labels = np.random.default_rng().normal(size=PEER_STEPS).tolist()
+    began = time.thread_time()
+    for y in labels:
+        update(y)
+    return 1e6 * (time.thread_time() - began) / PEER_STEPS
 
 
 class BenchStreams:

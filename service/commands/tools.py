@@ -230,7 +230,7 @@ def bench_step(
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each, in turn.")] = 11,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure the processor time of a filter step, early and late."""
+    """Measure the processor time of a filter step, early and late, beside fast-bocpd and FOCuS."""
     from service.bench.report import BenchError, write_json
     from service.bench.step import bench_step as run
 

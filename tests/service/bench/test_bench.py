@@ -2,6 +2,8 @@
 
 import io
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -10,6 +12,19 @@ from service.bench import serve as serving
 from service.bench.report import BenchError, write_json
 from service.bench.serve import ServePlan, bench_serve
 from service.bench.step import bench_step
+
+
+class Cusum:
+    """In the place of a package's detector."""
+
+    def __init__(self, type):
+        self.seen = []
+
+    def update(self, y):
+        self.seen.append(y)
+
+    def get_statistics(self, family):
+        return {"stat": max(self.seen)}
 
 
 @pytest.mark.slow
@@ -36,13 +51,20 @@ def test_requests_are_measured_beside_an_echo(monkeypatch, tmp_path):
     assert json.loads((tmp_path / "serve.json").read_text())["results"] == results
 
 
-def test_steps_are_measured():
+def test_steps_are_measured_beside_other_packages(monkeypatch):
+    installed = SimpleNamespace(Detector=Cusum)
+    monkeypatch.setitem(sys.modules, "focus_cpt", installed)
+    monkeypatch.setitem(sys.modules, "fast_bocpd", None)  # as if it were not installed
     console = Console(file=io.StringIO(), width=100)
     small = {"batches": [1, 3], "max_hypotheses": 8, "early": 10, "late": 20, "rounds": 2}
     results = bench_step(models=["gaussian", "poisson"], console=console, **small)
     assert list(results) == ["gaussian", "poisson"]
+    assert "FOCuS, change of a normal mean: us" in results["gaussian"]
+    assert "FOCuS, change of a normal mean: us" not in results["poisson"]  # its labels are counts
+    assert "fast-bocpd, normal-gamma, 200 run lengths: not installed" in console.file.getvalue()
     for measures in results.values():
-        assert len(measures) == 2 * len(small["batches"]) + 1
+        own = [name for name in measures if "FOCuS" not in name]
+        assert len(own) == 2 * len(small["batches"]) + 1
         assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in measures.values())
     assert "3 streams at once" in console.file.getvalue()
     with pytest.raises(BenchError, match="expected models of"):
