@@ -89,6 +89,7 @@ class IncidentsQuery(TypedDict, total=False):
 
     since: When | None
     until: When | None
+    kinds: Sequence[str]
     model: str | None
     prefix: str | None
     contains: str | None

@@ -325,19 +325,22 @@ class Client:
     def incidents(self, **query: Unpack[calls.IncidentsQuery]) -> Iterator[Incident]:
         """Iterate over incidents: changes of several streams that began together.
 
-        since, until: as of `changes`, of when an incident began. model, prefix, contains, match: of
+        since, until: as of `changes`, of when an incident began. kinds: of the changes that are
+        grouped, as of `changes`. model, prefix, contains, match: of
         one of its streams at least, min_size of one of its changes. min_streams: the least, 2.
         sort: `time` (newest first) or `streams`. limit: incidents of a request, 100.
         """
         return self._pages(calls.incidents(**query), lambda page: page.incidents)
 
-    def incident(self, id: str, *, around: int = 0) -> IncidentDetail:
+    def incident(self, id: str, *, around: int = 0, kinds: Sequence[str] = ()) -> IncidentDetail:
         """Return an incident with its changes, the largest first.
 
-        around: so many values on both sides of each start are returned, too.
+        around: so many values on both sides of each start are returned, too. kinds: as of
+        `incidents`.
         """
         path = calls.named_path("incidents", id, "the id of an incident")
-        return self.call(calls.get(path, IncidentDetail, {"around": around}))
+        query = {"around": around, "kinds": kinds}
+        return self.call(calls.get(path, IncidentDetail, query))
 
     def judge(self, stream: str, event: int, change: bool) -> Verdict:
         """Give feedback on an event: whether it was a change. The stream is rerun with it."""
@@ -368,11 +371,17 @@ class Client:
         path = path_of(stream, "/exclusions")
         return self.call(calls.change("POST", path, Exclusion, body))
 
-    def exclude_incident(self, id: str, *, excluded: bool = True) -> IncidentExclusion:
-        """Exclude the changes of an incident from learning, as `exclude` does each of them."""
+    def exclude_incident(
+        self, id: str, *, excluded: bool = True, kinds: Sequence[str] = ()
+    ) -> IncidentExclusion:
+        """Exclude the changes of an incident from learning, as `exclude` does each of them.
+
+        kinds: as of `incidents`.
+        """
         path = calls.named_path("incidents", id, "the id of an incident") + "/exclusions"
         body = {"excluded": excluded}
-        return self.call(calls.change("POST", path, IncidentExclusion, body))
+        query = {"kinds": kinds}
+        return self.call(calls.change("POST", path, IncidentExclusion, body, query=query))
 
     def calendar(
         self,

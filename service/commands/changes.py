@@ -56,6 +56,11 @@ class Sort(StrEnum):
     EVIDENCE = "evidence"
 
 
+Kind = Annotated[
+    ChangeKind, typer.Option(help="`returned`: to a remembered regime; `change`: to a new one.")
+]
+
+
 def changes(
     since: Annotated[
         str,
@@ -64,9 +69,7 @@ def changes(
     until: Annotated[
         str | None, typer.Option(help="Only changes before then.", show_default="now")
     ] = None,
-    kind: Annotated[
-        ChangeKind, typer.Option(help="`returned`: to a remembered regime; `change`: to a new one.")
-    ] = ChangeKind.CHANGE,
+    kind: Kind = ChangeKind.CHANGE,
     state: Annotated[
         list[State] | None,
         typer.Option(help="State; may be repeated.", show_default="suspected, confirmed"),
@@ -152,6 +155,7 @@ def incidents(
     until: Annotated[
         str | None, typer.Option(help="Only incidents that began before then.", show_default="now")
     ] = None,
+    kind: Kind = ChangeKind.CHANGE,
     prefix: Annotated[
         str | None, typer.Option(help="Only with a stream of this prefix.", show_default="all")
     ] = None,
@@ -177,7 +181,7 @@ def incidents(
     """
     with connected(url, api_key) as client:
         if incident is not None:
-            one = client.incident(incident)
+            one = client.incident(incident, kinds=[kind.value])
             if as_json:
                 print_json(one)
             else:
@@ -186,6 +190,7 @@ def incidents(
         listed = client.incidents(
             since=since,
             until=until,
+            kinds=[kind.value],
             prefix=prefix,
             match=match or (),
             min_streams=min_streams,

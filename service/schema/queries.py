@@ -93,6 +93,8 @@ def kinds_of(kinds: Sequence[str], default: frozenset[str] = CHANGES) -> frozens
     return KINDS if "all" in kinds else frozenset(kinds) or default
 
 
+ChangeKinds = list[Literal["change", "returned", "all"]]
+OF_CHANGES = "`change`: to a regime that is new, `returned`: to a remembered one, `all`"
 States = list[Literal["suspected", "confirmed", "withdrawn"]]
 STATES = "states; default: `suspected` and `confirmed`"
 STANDING = frozenset({"suspected", "confirmed"})
@@ -202,11 +204,7 @@ class ChangesQuery(Form):
         None, description=f"changes from this time on: {WHEN}; default: everything retained"
     )
     until: When | None = Field(None, description=f"changes before this time: {WHEN}")
-    kind: list[Literal["change", "returned", "all"]] = Field(
-        [],
-        description="`change`: to a regime that is new, `returned`: to a remembered one, `all`; "
-        "default: `change`",
-    )
+    kind: ChangeKinds = Field([], description=f"{OF_CHANGES}; default: `change`")
     state: States = Field([], description=STATES)
     model: Models = Field([], description="NAME or NAME@VERSION")
     prefix: Prefixes = Field([], description="prefix of stream ids")
@@ -239,6 +237,9 @@ class ChangesQuery(Form):
     format: Literal["json", "csv"] = Field("json", description=CSV_PAGES)
 
 
+OF_INCIDENT = f"kinds of changes that are grouped; {OF_CHANGES}; default: `change`"
+
+
 class IncidentsQuery(Form):
     """Query of incidents: of those with a change that fits; filters as for changes."""
 
@@ -246,6 +247,7 @@ class IncidentsQuery(Form):
         None, description=f"incidents that began from then on: {WHEN}; default: everything retained"
     )
     until: When | None = Field(None, description=f"incidents that began before then: {WHEN}")
+    kind: ChangeKinds = Field([], description=OF_INCIDENT)
     model: Models = Field([], description="NAME or NAME@VERSION")
     prefix: Prefixes = Field([], description="prefix of stream ids")
     contains: Annotated[str, Field(max_length=200)] = Field(
@@ -280,7 +282,13 @@ class CalendarQuery(Form):
     stream: StreamId | None = Field(None, description="only windows that are for this stream")
 
 
-class IncidentQuery(Form):
+class IncidentKindsQuery(Form):
+    """Query of a call of one incident."""
+
+    kind: ChangeKinds = Field([], description=OF_INCIDENT)
+
+
+class IncidentQuery(IncidentKindsQuery):
     """Query of one incident."""
 
     around: Around = Field(0, description=AROUND)

@@ -13,13 +13,14 @@ from service.store.changes import TIMEOUT_S, ChangeFeed
 from service.store.reads import AsyncStore
 from service.store.streams import StoredHead, UnreadablePart, head_of
 from service.tasks import bounded
-from service.wire.event_entries import Id
+from service.wire.event_entries import CHANGES, Id
 from service.wire.incidents import Fleet, FoundIncidents, Member, find
 
 HEADS_AT_ONCE = 2000
 MOST_STREAMS = 50_000  # of a fleet whose tags and paces are read: some 0.5 kB of memory each
 FRESH_S = 10.0  # how long they count
 SHARE = 20  # they count for so many times what it took to read them, at least
+OF_INCIDENTS = frozenset({"change", "returned"})
 KNOWN_S = 3600.0  # of a stream's life, until its pace is known
 
 
@@ -36,20 +37,22 @@ class IncidentFeed:
         self._reading = asyncio.Lock()
         self._fleet = Fleet({}, 0, [], Tagged.of([]))
         self._fresh_until = 0.0
-        self._last: tuple[list[Id], Fleet, FoundIncidents] | None = None
+        self._last: dict[frozenset[str], tuple[list[Id], Fleet, FoundIncidents]] = {}
 
-    async def found(self) -> FoundIncidents:
-        """Return all incidents; raises RedisError, TimeoutError."""
+    async def found(self, kinds: frozenset[str] = CHANGES) -> FoundIncidents:
+        """Return all incidents of changes of these kinds; raises RedisError, TimeoutError."""
+        kinds &= OF_INCIDENTS
         await self._changes.read_on()
         index = self._changes.index
         positions = list(index.positions.values())
         fleet = await self.fleet()
-        if self._last is not None and self._last[0] == positions and self._last[1] is fleet:
-            return self._last[2]
+        last = self._last.get(kinds)
+        if last is not None and last[0] == positions and last[1] is fleet:
+            return last[2]
         changes = list(index.changes())
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._thread, find, changes, fleet)
-        self._last = positions, fleet, found
+        found = await loop.run_in_executor(self._thread, find, changes, fleet, kinds)
+        self._last[kinds] = positions, fleet, found
         return found
 
     async def fleet(self) -> Fleet:

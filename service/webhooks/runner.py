@@ -39,7 +39,7 @@ from service.webhooks.config import Delivery, Hook, Webhooks
 from service.webhooks.dead_letters import DeadLetterBounds, Letter, Letters
 from service.webhooks.notices import IncidentNotice, Notice, incident_notice, notice_of
 from service.webhooks.sender import Failure, sender_of
-from service.wire.event_entries import START, Id, Raised, kind_of
+from service.wire.event_entries import START, Id, Raised
 from service.wire.incidents import Fleet, FoundIncident, FoundIncidents, shared
 
 log = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class Runner:
             self._held[letter.source, letter.id] = raised.at_ms
             if any(_of_stream(other, raised) for _, other in self._collected):
                 await self._send_due(inf)  # events of a stream stay in order
-            change = kind_of(raised.event) == "change" and raised.event.state == "confirmed"
+            change = raised.event.kind == "change" and raised.event.state == "confirmed"
             if change and not again and self._delivery.collect_s:
                 due_s = min(raised.at_ms / 1000, time.time()) + self._delivery.collect_s
                 self._collected.append((due_s, letter))
@@ -242,7 +242,7 @@ class Runner:
         Without a connection to the store nothing is delivered, as before.
         """
         try:
-            return await self._incidents.found()
+            return await self._incidents.found(self._hook.wanted.kinds)
         except (TimeoutError, redis.ResponseError) as error:
             hook = self._hook.name
             log.warning("webhook %s: cannot read incidents, sending each change: %s", hook, error)

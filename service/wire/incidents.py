@@ -18,6 +18,7 @@ from model_core.incidents import (
     movers,
 )
 from service.wire.change_index import FoundChange
+from service.wire.event_entries import CHANGES, kind_of
 
 
 class Member(NamedTuple):
@@ -98,17 +99,16 @@ class FoundIncidents(NamedTuple):
         return None
 
 
-def find(changes: Sequence[FoundChange], fleet: Fleet) -> FoundIncidents:
-    """Return the incidents of confirmed changes, in no order.
-
-    Returns to remembered regimes are no part of them: they are no news.
-    """
+def find(
+    changes: Sequence[FoundChange], fleet: Fleet, kinds: frozenset[str] = CHANGES
+) -> FoundIncidents:
+    """Return the incidents of confirmed changes of these kinds, in no order."""
     confirmed = [
         change
         for change in changes
         if change.event.state == "confirmed"
         and change.confirmed is not None
-        and change.event.returned is None
+        and kind_of(change.event) in kinds
     ]
     steps = [change.step for change in confirmed if change.step > 0.0]
     usual = DAY_S / median(steps) if steps else 0.0

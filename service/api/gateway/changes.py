@@ -70,7 +70,7 @@ class ChangePages:
         changes = await self.all()  # the index goes on meanwhile
         ranked = await self._apart(_ranked, changes, query, now_s, after)
         rows, unreadable = await self.described(ranked.page, query.around)
-        found = await from_store(self._incidents.found(), bound=False)
+        found = await from_store(self._incidents.found(kinds_of(query.kind)), bound=False)
         incident_of = found.by_change()
         for change, row in zip(ranked.page, rows, strict=True):
             row.incident = incident_of.get(change.raised.change_id)

@@ -11,8 +11,8 @@ from service.api.gateway.changes import ChangePages, magnitude
 from service.api.gateway.reads import SortedCursor, from_store, without
 from service.problems import NotFound
 from service.schema import rendering
-from service.schema.queries import IncidentQuery, IncidentsQuery, seconds_of
-from service.store.incidents import IncidentFeed
+from service.schema.queries import IncidentQuery, IncidentsQuery, kinds_of, seconds_of
+from service.store.incidents import OF_INCIDENTS, IncidentFeed
 from service.wire import tags
 from service.wire.event_entries import Filter
 from service.wire.incidents import Fleet, FoundIncident, shared
@@ -31,7 +31,7 @@ class IncidentPages:
     async def page(self, query: IncidentsQuery, now_s: float) -> responses.IncidentsPage:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
         after = _cursor.decode(query.cursor, query.sort)
-        found = await from_store(self._incidents.found(), bound=False)
+        found = await from_store(self._incidents.found(kinds_of(query.kind)), bound=False)
         fleet = found.fleet
         fitting = _fitting(found.incidents, query, now_s)
         left = [ranked for ranked in fitting if after is None or ranked[0] > after]
@@ -47,7 +47,7 @@ class IncidentPages:
 
     async def one(self, id_: str, query: IncidentQuery) -> responses.IncidentDetail:
         """Return the incident that has a change of this id; raises NotFound."""
-        incident = await self.found(id_)
+        incident = await self.found(id_, kinds_of(query.kind))
         largest_first = sorted(
             incident.changes, key=lambda change: (-magnitude(change), change.stream)
         )
@@ -60,17 +60,20 @@ class IncidentPages:
             **members, changes=rows, unreadable=without(unreadable, "incident")
         )
 
-    async def found(self, id_: str) -> FoundIncident:
+    async def found(self, id_: str, kinds: frozenset[str]) -> FoundIncident:
         """Return the incident that has a change of this id, as it was found; raises NotFound."""
-        found = await from_store(self._incidents.found(), bound=False)
+        found = await from_store(self._incidents.found(kinds), bound=False)
         incident = found.of(id_)
         if incident is None:
-            raise NotFound(f"no incident {id_!r} is retained; see GET /v1/incidents")
+            of = " and ".join(sorted(kinds & OF_INCIDENTS))
+            raise NotFound(
+                f"no incident {id_!r} of changes of kind {of} is retained; see GET /v1/incidents"
+            )
         return incident
 
-    async def of_changes(self, ids: Set[str]) -> list[responses.Incident]:
-        """Return the incidents that changes of these ids are part of."""
-        found = await from_store(self._incidents.found(), bound=False)
+    async def of_changes(self, ids: Set[str], kinds: frozenset[str]) -> list[responses.Incident]:
+        """Return the incidents of changes of these kinds that have one of these ids."""
+        found = await from_store(self._incidents.found(kinds), bound=False)
         return [
             _rendered(incident, found.fleet)
             for incident in found.incidents
@@ -85,6 +88,7 @@ def _fitting(
     filter_ = Filter(
         prefixes=tuple(query.prefix),
         models=frozenset(query.model),
+        kinds=OF_INCIDENTS,
         match=tuple(tags.parse(selector) for selector in query.match),
     )
     since = seconds_of(query.since, now_s)

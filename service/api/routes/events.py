@@ -34,6 +34,7 @@ from service.schema.commands import IncidentExclusionForm
 from service.schema.queries import (
     ChangesQuery,
     EventsQuery,
+    IncidentKindsQuery,
     IncidentQuery,
     IncidentsQuery,
     LiveQuery,
@@ -99,7 +100,10 @@ async def get_incident(
 
 
 async def exclude_incident(
-    request: Request, incident: str, form: IncidentExclusionForm
+    request: Request,
+    incident: str,
+    form: IncidentExclusionForm,
+    query: Annotated[IncidentKindsQuery, Query()],
 ) -> Response:
     """Exclude the changes of an incident from learning: each of its streams is rerun without.
 
@@ -107,7 +111,7 @@ async def exclude_incident(
     named with the reason; the others are done.
     """
     context = context_of(request)
-    found = await context.incidents.found(incident)
+    found = await context.incidents.found(incident, kinds_of(query.kind))
     commands = [
         wire.Exclude(change.stream, form.excluded, event=change.event.id)
         for change in found.changes

@@ -28,7 +28,7 @@ from service.settings import Settings
 from service.store.feed import Feeds
 from service.tasks import bounded, end, is_cancelled
 from service.wire.event_cursor import Positions
-from service.wire.event_entries import START, FeedEntry, Filter, Id, kind_of
+from service.wire.event_entries import START, FeedEntry, Filter, Id
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class Subscription:
                 kind = MESSAGES[entry.raised.event.kind]
                 messages.append(self._message(kind, event_state(entry.raised)))
                 event = entry.raised.event
-                if kind_of(event) == "change" and event.state == "confirmed" and event.news:
+                if event.kind == "change" and event.state == "confirmed" and event.news:
                     self._confirmed.add(entry.raised.change_id)
         return b"".join(messages)
 
@@ -228,7 +228,7 @@ class Subscription:
         self._confirmed = set()
         if self._incidents is None or not confirmed:
             return b""
-        incidents = await self._incidents.of_changes(confirmed)
+        incidents = await self._incidents.of_changes(confirmed, self._filter.kinds)
         return b"".join(message("incident", incident) for incident in incidents)
 
     def _gap(self, firsts: list[FeedEntry]) -> bytes:

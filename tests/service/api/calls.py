@@ -160,7 +160,7 @@ WRONG = {
         "query.until": ["2020"],
         "query.stream": ["a b"],
     },
-    "exclude_incident": {"body.excluded": [0]},
+    "exclude_incident": {"body.excluded": [0], "query.kind[0]": ["anomaly"]},
     "changepoints": {"query.kind[0]": ["point"], "query.wait": ["perhaps"]},
     "list_changes": {
         "query.match[0]": ['{a=~"(("}'],
@@ -180,6 +180,7 @@ WRONG = {
         "query.match[0]": ['{a=~"(("}'],
         "query.since": ["yesterday"],
         "query.until": ["2024-05"],
+        "query.kind[0]": ["anomaly"],
         "query.model[0]": ["a@b@c"],
         "query.min_streams": [1],
         "query.min_size": [-1],

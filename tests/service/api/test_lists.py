@@ -16,12 +16,13 @@ from model_core.sentences import Explanation, Moments
 from service import wire
 from service.api.gateway import stream_pages
 from service.api.gateway.changes import ChangePages
+from service.api.gateway.incidents import IncidentPages
 from service.api.gateway.stream_pages import Ranking
 from service.api.routes import prometheus
 from service.observability import metrics
-from service.problems import InvalidField, RedisUnavailable
+from service.problems import InvalidField, NotFound, RedisUnavailable
 from service.schema.commands import OverviewQuery
-from service.schema.queries import ChangesQuery
+from service.schema.queries import ChangesQuery, IncidentQuery, IncidentsQuery, kinds_of
 from service.store import keys
 from service.store.changes import ChangeFeed
 from service.store.connection import connect_async
@@ -160,6 +161,31 @@ async def test_returns_are_listed_where_they_are_asked_for(writer, changes):
     assert (back.stream, back.returned.id, back.returned.name) == ("b", 3, "night shift")
     assert back.sentence.startswith("returned to regime 3 (night shift), last seen at 30")
     assert {change.stream for change in (await listed(one, kind=["all"])).changes} == {"a", "b"}
+
+
+async def test_incidents_are_of_the_kinds_that_are_asked_for(writer, changes):
+    """A page, one by an id of its changes, those of the feed, and what a listed change names."""
+    night = wire.KnownRegime("night shift", 0.9, 3, 2, 30)
+    for stream in "ab":
+        writer.raise_(stream, 1, confirmed_at=42)
+    for stream in "cd":
+        writer.raise_(stream, 1, confirmed_at=42, returned=night)
+    one = changes()
+    pages = IncidentPages(one._incidents, one)
+    ids = {}
+    for kinds, members in (([], "ab"), (["change"], "ab"), (["returned"], "cd"), (["all"], "abcd")):
+        listed_ = await pages.page(IncidentsQuery(kind=kinds), MS / 1000)
+        (incident,) = listed_.incidents
+        assert sorted(incident.names) == [*members], kinds
+        detail = await pages.one(incident.id, IncidentQuery(kind=kinds))
+        assert sorted(change.stream for change in detail.changes) == [*members]
+        ids[members] = incident.id
+        rows = (await listed(one, kind=kinds)).changes
+        assert {row.stream: row.incident for row in rows} == dict.fromkeys(members, incident.id)
+        (sent,) = await pages.of_changes({incident.id}, kinds_of(kinds))
+        assert sorted(sent.names) == [*members]
+    with pytest.raises(NotFound, match="of changes of kind change is retained"):
+        await pages.one(ids["cd"], IncidentQuery())
 
 
 async def test_values_around_a_start_come_with_the_change(writer, changes, store):

@@ -412,6 +412,21 @@ async def test_changes_of_an_incident_are_one_delivery_and_those_that_join_it_an
     assert len(set(ids)) == 3
 
 
+async def test_incidents_are_of_the_kinds_that_a_webhook_chooses(delivering, receiver, writer):
+    delivering.hook("new", f"{receiver.url}/new")
+    delivering.hook("all", f"{receiver.url}/all", kinds=["change", "returned"])
+    night = wire.KnownRegime("night shift", 0.9, 3, 2, 30)
+    async with delivering.running(collect_s=1.0):
+        for i in range(4):
+            writer.raise_(f"s{i}", 1, confirmed_at=13, **({"returned": night} if i > 1 else {}))
+        await until_async(lambda: len(receiver.calls) == 2)
+        await until_async(lambda: not delivering.pending("new") and not delivering.pending("all"))
+    assert sorted(row[:2] for row in messages(receiver)) == [
+        ("incident.began", ["s0", "s1"]),
+        ("incident.began", ["s0", "s1", "s2", "s3"]),
+    ]
+
+
 @pytest.mark.parametrize("error", [TimeoutError(), redis.ResponseError("WRONGTYPE")])
 async def test_changes_are_delivered_one_by_one_while_incidents_cannot_be_read(
     delivering, receiver, writer, monkeypatch, error

@@ -65,11 +65,15 @@ def test_a_change_that_is_not_confirmed_is_part_of_none():
     assert find(changes, fleet_of("a", "b", "c")).incidents == []
 
 
-def test_a_return_to_a_remembered_regime_is_part_of_none():
+def test_returns_to_remembered_regimes_are_part_where_they_are_asked_for():
     back = {"returned": KnownRegime(None, 0.9, 3, 2, 30)}
     changes = [raised("a", 2), raised("b", 2), raised("c", 2, **back), raised("d", 2, **back)]
     (incident,) = find(index_of(*changes), fleet_of("a", "b", "c", "d")).incidents
     assert {change.stream for change in incident.changes} == {"a", "b"}
+    for kinds, expected in (({"returned"}, "cd"), ({"change", "returned"}, "abcd")):
+        found = find(index_of(*changes), fleet_of("a", "b", "c", "d"), frozenset(kinds))
+        (incident,) = found.incidents
+        assert {change.stream for change in incident.changes} == {*expected}
 
 
 def test_false_alarms_add_up_over_the_fleet():
