@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ log = logging.getLogger("moca_client.outbox")
 RESERVED = ("stream", "key", "seq")
 STOP_S = 0.5  # for which a closed outbox waits for a request under way
 CANCEL_S = 0.1  # after which one is cancelled again
+C = TypeVar("C")  # client
 T = TypeVar("T")
 
 
@@ -51,21 +52,32 @@ class Bounds(NamedTuple):
     keep_answers: int = 0
 
 
-class Box(ABC):
-    """An outbox but for how its thread makes calls, and how its owner waits for it."""
+class Box(ABC, Generic[C]):
+    """An outbox but for how its thread makes calls, and how its owner waits for it.
+
+    client: must stay open as long as the outbox. path: a file that keeps observations across
+    restarts of this process; None: in memory. exclusive: no one else writes to these streams, so
+    that the position decides what was applied however long ago it was sent; otherwise what has an
+    unknown outcome after nine minutes is set aside. on_answer, on_failed: called at least once for
+    each. bounds: see Bounds.
+    """
 
     def __init__(
         self,
-        path: str | Path | None,
-        exclusive: bool,
-        on_answer: Callable[[Delivered], object] | None,
-        on_failed: Callable[[Failed], object] | None,
-        bounds: Bounds,
+        client: C,
+        path: str | Path | None = None,
+        *,
+        exclusive: bool = True,
+        on_answer: Callable[[Delivered], object] | None = None,
+        on_failed: Callable[[Failed], object] | None = None,
+        bounds: Bounds = Bounds(),  # noqa: B008 (immutable)
     ) -> None:
+        """Open the outbox, and go on with what its file holds."""
         if min(bounds.max_items, bounds.batch) < 1 or bounds.keep_answers < 0:
             raise InvalidRequest(
                 f"expected max_items >= 1, batch >= 1 and keep_answers >= 0; got {bounds}"
             )
+        self._client = client
         self._in_memory = path is None
         self._store = OutboxStore(path, bounds.max_items)
         self._sender = Sender(self._store, bounds.batch, exclusive, self._call, self._handle)
@@ -78,6 +90,11 @@ class Box(ABC):
         self._stop = False  # the thread ends even so
         self._ended = False  # the thread has ended
         self._broken: Exception | None = None
+        self._opened()
+
+    @abstractmethod
+    def _opened(self) -> None:
+        """Begin to send, or be ready for it."""
 
     @abstractmethod
     def _call(self, call: Call[T], /) -> T:
@@ -235,29 +252,13 @@ class Box(ABC):
             self._call_back(callback, notice)
 
 
-class Outbox(Box):
+class Outbox(Box[Client]):
     """Takes observations at once, and sends them in the background, in order for each stream.
 
-    client: must stay open as long as the outbox. path: a file that keeps them across restarts of
-    this process; None: in memory. exclusive: no one else writes to these streams, so that the
-    position decides what was applied however long ago it was sent; otherwise what has an
-    unknown outcome after nine minutes is set aside. on_answer, on_failed: called in the
-    sender's thread, at least once for each. bounds: see Bounds.
+    Callbacks are called in the sender's thread.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        path: str | Path | None = None,
-        *,
-        exclusive: bool = True,
-        on_answer: Callable[[Delivered], object] | None = None,
-        on_failed: Callable[[Failed], object] | None = None,
-        bounds: Bounds = Bounds(),  # noqa: B008 (immutable)
-    ) -> None:
-        """Open the outbox, and go on with what its file holds."""
-        super().__init__(path, exclusive, on_answer, on_failed, bounds)
-        self._client = client
+    def _opened(self) -> None:
         self._change = threading.Condition()
         self._start()
 
@@ -307,26 +308,14 @@ class Outbox(Box):
             self._change.notify_all()
 
 
-class AsyncOutbox(Box):
+class AsyncOutbox(Box[AsyncClient]):
     """The outbox of an asynchronous client, to be used as an asynchronous context manager.
 
-    The arguments are those of Outbox; callbacks are called in the event loop, and may be
-    coroutine functions.
+    It sends from `async with` on. Callbacks are called in the event loop, and may be coroutine
+    functions.
     """
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        path: str | Path | None = None,
-        *,
-        exclusive: bool = True,
-        on_answer: Callable[[Delivered], object] | None = None,
-        on_failed: Callable[[Failed], object] | None = None,
-        bounds: Bounds = Bounds(),  # noqa: B008 (immutable)
-    ) -> None:
-        """Open the outbox; it sends from `async with` on."""
-        super().__init__(path, exclusive, on_answer, on_failed, bounds)
-        self._client = client
+    def _opened(self) -> None:
         self._change = asyncio.Event()
         self._under_way: Future[Any] | None = None
 
