@@ -23,28 +23,9 @@ from moca_client.responses import (
 
 _SCORES = ("changed_probability", "evidence", "anomaly")
 _DETAILS = ("log_score", "changepoint_probability", "recent_change_probability")
-_CHANGE = (
-    "stream",
-    "model",
-    "id",
-    "state",
-    "start",
-    "earliest",
-    "latest",
-    "coverage",
-    "suspected_at",
-    "confirmed_at",
-    "start_time",
-    "start_arrived",
-    "suspected_time",
-    "confirmed_time",
-    "direction",
-    "size",
-    "probability",
-    "verdict",
-    "evidence",
-    "sentence",
-)
+# Columns of a change: what is no column of its own, or comes after these.
+_NESTED = {"tags", "before", "after", "explanation", "link", "incident", "around", "excluded"}
+_CHANGE = [n for n in StreamChange.__struct_fields__ if n not in {*_NESTED, "returned"}]
 _EXPLAINED = (
     *(f"{side}_{name}" for side in ("before", "after") for name in ("mean", "sd", "count")),
 )
@@ -227,10 +208,7 @@ def change_lines(changes: Iterable[StreamChange], heading: bool = True) -> str:
     return text.getvalue()
 
 
-_INCIDENT = [
-    "id", "headline", "streams", "fleet", "start_time", "earliest_time", "latest_time",
-    "confirmed_time", "updated_time", "up", "down", "size",
-]  # fmt: skip
+_INCIDENT = [n for n in Incident.__struct_fields__ if n not in {"by_chance", "movers", "names"}]
 
 
 def incident_lines(incidents: Iterable[Incident]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count as count_from
@@ -30,6 +31,7 @@ from service.store.streams import (
     unseal,
 )
 from service.wire.event_entries import START, Id, kind_of
+from service.wire.snapshot import StreamSnapshot
 
 # Of kinds of events: the key, and the name of its parts.
 EVENTS = (
@@ -37,18 +39,6 @@ EVENTS = (
     (frozenset({"anomaly"}), keys.anomalies, "anomaly"),
 )
 STAGED_MS = 600_000  # longer than any request waits
-
-
-class StreamParts(NamedTuple):
-    """All that is kept of a stream: records in order, idempotency by field, encoded."""
-
-    head: wire.Head
-    checkpoint: bytes | None
-    records: list[wire.Record]
-    events: list[wire.Event]
-    idempotency: dict[bytes, bytes]
-    changes: list[wire.SettingsChange]
-    anomalies: list[wire.Event]
 
 
 Label = float | None
@@ -110,8 +100,11 @@ class AsyncStore:
         """Leave a snapshot for a partition's worker, for a while."""
         await self._client.set(keys.staged(partition, token), blob, px=STAGED_MS)
 
-    async def parts(self, partition: int, stream: str) -> StreamParts | None:
-        """Return all that is kept of a stream, as of one commit; None when there is no stream."""
+    async def snapshot(self, partition: int, stream: str) -> StreamSnapshot | None:
+        """Return all that is kept of a stream, as of one commit; None when there is no stream.
+
+        The digest of its model is None where the head has none.
+        """
         async with self._client.pipeline(transaction=True) as pipe:
             pipe.hmget(keys.heads(partition), [stream, keys.position_field(stream)])
             pipe.lrange(keys.tail(partition, stream), 0, -1)
@@ -134,7 +127,10 @@ class AsyncStore:
         records = [r for n, chunk in history.items() for r in unseal(stream, _text(n), chunk)]
         records += in_tail(stream, tail)
         by_seq = {record.seq: record for record in records if record.seq < head.seq}
-        return StreamParts(
+        return StreamSnapshot(
+            stream,
+            time.time_ns() // 1_000_000,
+            head.digest,
             head,
             None if held is None else decoded(state, held, "checkpoint", stream, named),
             [by_seq[seq] for seq in sorted(by_seq)],
@@ -347,15 +343,22 @@ class AsyncStore:
 
     async def canaries(self) -> tuple[dict[str, Canary], list[str]]:
         """Return all canaries by the name of their model, and those that cannot be read."""
-        by_model = {}
+        return await self._by_name(keys.CANARIES, canaries.decode, "canary")
+
+    async def windows(self) -> tuple[dict[str, Window], list[str]]:
+        """Return all windows of the calendar by name, and those that cannot be read."""
+        return await self._by_name(keys.CALENDAR, calendar.decode, "window")
+
+    async def _by_name(self, key: str, decode: Any, part: str) -> tuple[dict[str, Any], list[str]]:
+        by_name = {}
         unreadable = []
-        for name, blob in (await cast(Any, self._client.hgetall(keys.CANARIES))).items():
-            model = _text(name)
+        for field, blob in (await cast(Any, self._client.hgetall(key))).items():
+            name = _text(field)
             try:
-                by_model[model] = decoded(canaries.decode, blob, "canary", model)
+                by_name[name] = decoded(decode, blob, part, name)
             except UnreadablePart:
-                unreadable.append(model)
-        return by_model, unreadable
+                unreadable.append(name)
+        return by_name, unreadable
 
     async def put_canary(self, name: str, canary: Canary | None) -> None:
         """Set a model's canary, or end it."""
@@ -364,18 +367,6 @@ class AsyncStore:
         else:
             blob = wire.checksummed(canaries.encode(canary), "canary", name)
             await cast(Any, self._client.hset(keys.CANARIES, name, blob))
-
-    async def windows(self) -> tuple[dict[str, Window], list[str]]:
-        """Return all windows of the calendar by name, and those that cannot be read."""
-        by_name = {}
-        unreadable = []
-        for name, blob in (await cast(Any, self._client.hgetall(keys.CALENDAR))).items():
-            window = _text(name)
-            try:
-                by_name[window] = decoded(calendar.decode, blob, "window", window)
-            except UnreadablePart:
-                unreadable.append(window)
-        return by_name, unreadable
 
     async def put_window(self, window: Window) -> None:
         """Set a window of the calendar."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from typing import Annotated
 
 import msgspec
@@ -112,13 +111,12 @@ async def exclude(request: Request, stream: StreamPath, form: ExclusionForm) -> 
 async def get_snapshot(request: Request, stream: StreamPath) -> Response:
     """Export a stream's whole state and history, as of its last commit."""
     context = context_of(request)
-    parts = await from_store(context.store.parts(context.gateway.partition(stream), stream))
-    if parts is None:
+    exported = await from_store(context.store.snapshot(context.gateway.partition(stream), stream))
+    if exported is None:
         raise UnknownStream(f"there is no stream {stream!r}")
-    digest = parts.head.digest or await asyncio.to_thread(
-        catalogue.digest, context.settings.models_dir, parts.head.settings.model
+    exported.model_digest = exported.model_digest or await asyncio.to_thread(
+        catalogue.digest, context.settings.models_dir, exported.head.settings.model
     )
-    exported = snapshot.StreamSnapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
     blob = await asyncio.to_thread(snapshot.dump, exported)
     return BinaryResponse(blob)
 

@@ -21,6 +21,7 @@ from service.worker.streams.validation import check_inputs
 
 def act(engine: Engine, stream: Stream, command: Act) -> bytes:
     """Answer to POST actions: the candidate chosen, and the values it was the best of."""
+    engine.need_torch()
     head = stream.live()
     model = engine.catalogue.of(head)
     takes_none = model.x_dim == 0 and head.x_dim is not None  # None: no input has come yet

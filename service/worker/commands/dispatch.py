@@ -46,13 +46,13 @@ from service.wire import (
 )
 from service.worker.commands import (
     act,
-    forecast,
     predict,
     regimes,
     rerun_commands,
     set_belief,
     snapshot_import,
 )
+from service.worker.commands.rerun import Steps
 from service.worker.filtering import delayed_labels
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
@@ -83,7 +83,12 @@ def control(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]
         raise UnknownStream(f"there is no stream {stream.name!r}")
     try:
         if isinstance(command, BACKGROUND):
-            yield from _RERUN[type(command)](engine, stream, task)
+            rerun = _RERUN[type(command)](engine, stream, command, task.envelope.time_ms)
+            answer = yield from rerun
+            task.status = 204 if answer is None else 200
+            task.body = [] if answer is None else [answer]
+        elif type(command) in _READ:
+            task.body = [_READ[type(command)](engine, stream, command)]
         else:
             _RUN[type(command)](engine, stream, task)
     except UnreadablePart as error:  # a part that only this command needs
@@ -205,17 +210,17 @@ def _configure(engine: Engine, stream: Stream, task: CommandTask) -> None:
         before = wire.encode_settled(stream.live())
         _change(engine, stream, dict(given))
         if wire.encode_settled(stream.live()) != before:  # else a repeat, of no effect
-            _note(stream, given, task)
+            _note(stream, given, task.envelope.time_ms)
     stream.touch(task.envelope.time_ms)
-    _summarised(engine, stream, task)
+    _summarise(stream, task)
 
 
-def _note(stream: Stream, given: dict[str, Any], task: CommandTask) -> None:
+def _note(stream: Stream, given: dict[str, Any], now_ms: int) -> None:
     """Keep on record that settings were changed here."""
     head = stream.live()
     head.changes += 1
     seq = delayed_labels.position(head)
-    stream.keep_changes([SettingsChange(seq, task.envelope.time_ms, given, head.changes)])
+    stream.keep_changes([SettingsChange(seq, now_ms, given, head.changes)])
 
 
 def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
@@ -245,7 +250,7 @@ def _states_rule(given: dict[str, Any], before: bool) -> bool:
     return any(rule is not None for rule in rules) if rules else before
 
 
-def _summarised(engine: Engine, stream: Stream, task: CommandTask) -> None:
+def _summarise(stream: Stream, task: CommandTask) -> None:
     task.body = [msgspec.json.encode(rendering.summary(stream.name, stream.live()))]
 
 
@@ -264,33 +269,11 @@ def _expire(engine: Engine, stream: Stream, task: CommandTask) -> None:
     _delete(engine, stream, task)
 
 
-def _predict(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    assert isinstance(task.command, Predict)
-    if task.command.horizon or predict.described(task.command):
-        engine.need_torch()
-    answer = forecast.predictions if task.command.horizon else predict.predictions
-    task.body = [answer(engine, stream, task.command)]
-
-
-def _run_length(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    task.body = [predict.run_length(stream)]
-
-
-def _act(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    assert isinstance(task.command, Act)
-    engine.need_torch()
-    task.body = [act.act(engine, stream, task.command)]
-
-
 def _set_belief(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, SetBelief)
     set_belief.set_belief(engine, stream, task.command)
     stream.touch(task.envelope.time_ms)
-    task.body = [predict.run_length(stream)]
-
-
-def _regimes(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    task.body = [regimes.remembered(engine, stream)]
+    task.body = [predict.run_length(engine, stream, task.command)]
 
 
 def _name_regime(engine: Engine, stream: Stream, task: CommandTask) -> None:
@@ -299,61 +282,37 @@ def _name_regime(engine: Engine, stream: Stream, task: CommandTask) -> None:
     stream.touch(task.envelope.time_ms)
 
 
-def _verdict(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
-    assert isinstance(task.command, EventFeedback)
-    now_ms = task.envelope.time_ms
-    answer = yield from rerun_commands.apply_feedback(engine, stream, task.command, now_ms)
-    task.body = [answer]
-
-
-def _exclude(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
-    assert isinstance(task.command, Exclude)
-    now_ms = task.envelope.time_ms
-    answer = yield from rerun_commands.exclude(engine, stream, task.command, now_ms)
-    task.body = [answer]
-
-
-def _what_if(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
-    assert isinstance(task.command, WhatIf)
-    answer = yield from rerun_commands.what_if(engine, stream, task.command)
-    task.body = [answer]
-
-
-def _segment_history(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
-    yield from rerun_commands.segment_history(engine, stream, task.envelope.time_ms)
-    task.status = 204
-
-
-def _move(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
-    assert isinstance(task.command, Move)
-    yield from rerun_commands.move(engine, stream, task.command, task.envelope.time_ms)
-    _note(stream, {"model": stream.live().settings.model}, task)
-    _summarised(engine, stream, task)
+def _move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[bytes]:
+    yield from rerun_commands.move(engine, stream, command, now_ms)
+    _note(stream, {"model": stream.live().settings.model}, now_ms)
+    return msgspec.json.encode(rendering.summary(stream.name, stream.live()))
 
 
 def _import(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, Import)
     task.status = 200 if stream.alive else 201
     snapshot_import.take(engine, stream, task.command, task.envelope.time_ms)
-    _summarised(engine, stream, task)
+    _summarise(stream, task)
 
 
 _RUN: dict[type, Callable[[Engine, Stream, CommandTask], None]] = {
     Configure: _configure,
     Delete: _delete,
     Expire: _expire,
-    Predict: _predict,
-    RunLength: _run_length,
-    Regimes: _regimes,
     NameRegime: _name_regime,
-    Act: _act,
     SetBelief: _set_belief,
     Import: _import,
 }
-_RERUN: dict[type, Callable[[Engine, Stream, CommandTask], Iterator[None]]] = {
-    EventFeedback: _verdict,
-    Exclude: _exclude,
-    WhatIf: _what_if,
-    SegmentHistory: _segment_history,
+_READ: dict[type, Callable[[Engine, Stream, Any], bytes]] = {
+    Predict: predict.predictions,
+    RunLength: predict.run_length,
+    Regimes: regimes.remembered,
+    Act: act.act,
+}
+_RERUN: dict[type, Callable[[Engine, Stream, Any, int], Steps[Any]]] = {
+    EventFeedback: rerun_commands.apply_feedback,
+    Exclude: rerun_commands.exclude,
+    WhatIf: rerun_commands.what_if,
+    SegmentHistory: rerun_commands.segment_history,
     Move: _move,
 }

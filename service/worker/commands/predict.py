@@ -19,7 +19,8 @@ from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
 from model_core.summary import Summary
 from service.observability import metrics
 from service.problems import NumericalFault
-from service.wire import LEVELS, Predict, Record
+from service.wire import LEVELS, Predict, Record, RunLength, SetBelief
+from service.worker.commands import forecast
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.streams import limits, step_inputs
@@ -29,7 +30,7 @@ from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_inputs
 
 
-def run_length(stream: Stream) -> bytes:
+def run_length(engine: Engine, stream: Stream, command: RunLength | SetBelief) -> bytes:
     """Answer to GET run-length: the whole belief after the last observation."""
     head = stream.live()
     answer = responses.RunLength(
@@ -69,6 +70,10 @@ def _quantile(pairs: list[tuple[int, float]], level: float) -> int:
 
 def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     """Answer to POST predictions: the mixture for the observation to come, at each input."""
+    if command.horizon or described(command):
+        engine.need_torch()
+    if command.horizon:
+        return forecast.predictions(engine, stream, command)
     head = stream.live()
     inputs = command.x if command.x is not None else [[]]
     check_inputs(inputs, "x", head.x_dim)

@@ -8,13 +8,13 @@ from moca_client import responses
 from model_core.lazy import torch
 from model_core.stream.state import KnownRegime
 from service.problems import UnknownRegime
-from service.wire import LEVELS, NameRegime
+from service.wire import LEVELS, NameRegime, Regimes
 from service.worker.streams.answers import summarise
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 
 
-def remembered(engine: Engine, stream: Stream) -> bytes:
+def remembered(engine: Engine, stream: Stream, command: Regimes) -> bytes:
     """Answer to GET regimes: all that are remembered after the last observation."""
     head = stream.live()
     answer = responses.Regimes(

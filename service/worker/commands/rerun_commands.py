@@ -22,6 +22,7 @@ from service.wire import (
     Move,
     Observation,
     Record,
+    SegmentHistory,
     StoredHindsight,
     WhatIf,
     updated,
@@ -202,7 +203,7 @@ def _judged(
     return now
 
 
-def what_if(engine: Engine, stream: Stream, command: WhatIf) -> Steps[bytes]:
+def what_if(engine: Engine, stream: Stream, command: WhatIf, now_ms: int) -> Steps[bytes]:
     """Answer to POST what-if: the retained history under other settings."""
     head, records = _prepared(engine, stream, command.settings)
     variant = yield from rerun.under(engine, stream, head, records, command.beliefs)
@@ -253,7 +254,9 @@ def _compared(
     )
 
 
-def segment_history(engine: Engine, stream: Stream, now_ms: int) -> Steps[None]:
+def segment_history(
+    engine: Engine, stream: Stream, command: SegmentHistory, now_ms: int
+) -> Steps[None]:
     """Segment what is retained in hindsight, unless that was done a short while ago.
 
     The segmentation is kept beside the stream; the stream itself stays as it is.

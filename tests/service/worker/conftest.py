@@ -311,10 +311,11 @@ class Bench:
 
     def export(self, stream):
         """A snapshot, as the API makes it."""
-        parts = asyncio.run(self._store(lambda store, p: store.parts(p, stream), stream))
-        place = self.settings.models_dir, parts.head.settings.model
-        digest = parts.head.digest or catalogue.digest(*place)
-        return snapshot.dump(snapshot.StreamSnapshot(stream, self.now_ms, digest, *parts))
+        exported = asyncio.run(self._store(lambda store, p: store.snapshot(p, stream), stream))
+        place = self.settings.models_dir, exported.head.settings.model
+        exported.model_digest = exported.model_digest or catalogue.digest(*place)
+        exported.taken_ms = self.now_ms
+        return snapshot.dump(exported)
 
     def put(self, stream, blob, status=201):
         """Import a snapshot, as the API does."""
