@@ -105,10 +105,6 @@ class Chunks:
             for own, array in zip(chunk.arrays, arrays, strict=True):
                 own[rows] = array[at]
 
-    def place(self, number: int) -> tuple[Chunk, int]:
-        """Chunk that holds a row, and its place there."""
-        return self._places[number]
-
     def places(self, numbers: Sequence[int]) -> list[tuple[Chunk, list[int], list[int]]]:
         """Chunks that hold them, with their rows there and which of `numbers` these are."""
         groups: dict[int, tuple[Chunk, list[int], list[int]]] = {}

@@ -72,11 +72,6 @@ class Event(NamedTuple):
     returned: KnownRegime | None = None  # the stored regime that a change led back to
 
     @property
-    def word(self) -> str:
-        """What a change is: changed, to a regime that is new, or returned."""
-        return "changed" if self.returned is None else "returned"
-
-    @property
     def sentence(self) -> str:
         """What it is, in a few words."""
         text = sentence(self.explanation, self.direction, self.size, self.kind)

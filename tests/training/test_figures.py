@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from training import figures, report
+from training.data.windows import Batch
 from training.experiments import bandit, players, sinusoid
 from training.figures import DPI, METHODS, Dots, curve
 from training.statistics import Estimate, MethodComparison, reliability
@@ -60,18 +61,18 @@ def dots():
 
 
 def densities():
-    x, y = np.linspace(-5, 5, 9), np.linspace(-3, 3, 7)
-    density = np.exp(-np.abs(np.subtract.outer(y, np.sin(x))))
-    shown = [sinusoid.PredictiveDensity(time, x, y, density) for time in (5, 12)]
-    data = sinusoid.Data(np.linspace(-5, 5, STEPS), np.arange(STEPS) / 10, SWITCH)
-    return sinusoid.densities_chart(data, shown, beliefs(), "Predictive")
+    x, y = sinusoid.GRID
+    density = np.exp(-np.abs(np.subtract.outer(y.numpy(), np.sin(x.numpy()))))
+    data = torch.linspace(-5, 5, STEPS), torch.arange(STEPS) / 10, torch.tensor(SWITCH)
+    batch = Batch(data[0][None, :, None], data[1][None, :, None], data[2][None])
+    return sinusoid.densities_chart(batch, dict.fromkeys((5, 12), density), beliefs(), "Predictive")
 
 
 def disc():
-    states, reward = torch.rand(30, 2).double() - 0.5, torch.linspace(-1, 1, 30).double()
-    axis = torch.linspace(-1, 1, 11)
-    belief = torch.tensor(beliefs()), torch.tensor(SWITCH), None, axis, axis + axis[:, None]
-    return bandit.disc_chart(states, reward, bandit.RewardBelief(*belief), STEPS // 2, "Wheel")
+    samples = torch.rand(30, 2).double() - 0.5, torch.linspace(-1, 1, 30).double()
+    mean = bandit.AXIS + bandit.AXIS[:, None]
+    belief = torch.tensor(beliefs()), torch.tensor(SWITCH)
+    return bandit.disc_chart(samples, mean, *belief, "Wheel")
 
 
 FIGURES = {

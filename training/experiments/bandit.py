@@ -72,7 +72,7 @@ PAPER_HAZARD = "0.02"
 PAPER_STEP = 135
 PAPER_LENGTH = 200
 SAMPLES = 600
-POINTS = 101  # of the disc, along each axis
+AXIS = torch.linspace(-1, 1, 101, dtype=torch.float64)  # of the disc
 EVERY = 5  # steps between points of a regret curve
 
 
@@ -293,30 +293,9 @@ class Trials(NamedTuple):
     regret: Tensor
 
 
-class RewardBelief(NamedTuple):
-    """One trial of MOCA, for a figure.
-
-    belief: (T, T) by [t, r], `b_t(r | x_t, y_t)`, float32. switch: (T,) true switches. delta: (T,).
-    mean: (G, G) mean of the mixture for action 1 before the reward of a step, at states
-    [i, j] = (x_2, x_1) of `axis` (G,); nan outside the disc.
-    """
-
-    belief: Tensor
-    switch: Tensor
-    delta: Tensor
-    axis: Tensor
-    mean: Tensor
-
-
-class Step(NamedTuple):
-    """A step of B trials: hypotheses before the action, actions (B,), the belief after the reward.
-
-    MOCA's hypotheses stay as they were before the reward, those of others may not.
-    """
-
-    before: Hypotheses
-    action: Tensor
-    after: Hypotheses | None
+# A step of B trials: hypotheses before the action, actions (B,), the belief after the reward.
+# MOCA's hypotheses stay as they were before the reward, those of others may not.
+Step = tuple[Hypotheses, Tensor, Hypotheses | None]
 
 
 def simulate(
@@ -342,7 +321,7 @@ def simulate(
         for first in range(0, len(world.delta), count):
             at = slice(first, first + count)
             steps = _play(agent, model, world.part(at), strategy, chance[at])
-            parts.append(torch.stack([step.action for step in steps], 1))
+            parts.append(torch.stack([taken for _, taken, _ in steps], 1))
         action = torch.cat(parts)
     mean = reward_mean(world.states, action, world.delta)
     return Trials(action, best_mean(world.states, world.delta) - mean)
@@ -350,25 +329,29 @@ def simulate(
 
 def follow(
     model: Alpaca, world: BanditWorld, strategy: Strategy, generator: torch.Generator, at: int
-) -> RewardBelief:
-    """The first trial of a world as in `simulate`, with MOCA's belief; `at` is a step of it."""
+) -> tuple[Tensor, Tensor]:
+    """MOCA in the first trial of a world as in `simulate`; `at` is a step of it.
+
+    Its belief (T, T) by [t, r], `b_t(r | x_t, y_t)`, float32; and before the reward of step `at`
+    the mean of the mixture for action 1, (G, G) at states [i, j] = (x_2, x_1) of `AXIS` (G,), nan
+    outside the disc.
+    """
     one = world.part(slice(0, 1))
     steps = one.delta.shape[1]
-    axis = torch.linspace(-1, 1, POINTS, dtype=torch.float64)
-    grid = torch.stack((axis.expand(POINTS, -1), axis.unsqueeze(-1).expand(-1, POINTS)), -1)
+    points = len(AXIS)
+    grid = torch.stack((AXIS.expand(points, -1), AXIS.unsqueeze(-1).expand(-1, points)), -1)
     belief = torch.zeros(steps, steps)
     mean = torch.full_like(grid[..., 0], torch.nan)
     chance = _generators(generator, world)[:1]
-    for t, step in enumerate(_play(Filtered, model, one, strategy, chance)):
+    for t, (before, _, after) in enumerate(_play(Filtered, model, one, strategy, chance)):
         if t == at:
             first = torch.ones_like(grid[..., 0], dtype=torch.int64)
-            points = inputs(grid, first).reshape(1, POINTS**2, X_DIM)
-            mean = actions.mean(model, step.before, points).reshape(POINTS, POINTS)
-        assert step.after is not None
-        probability = step.after.log_prob[0].exp().float()
-        belief[t].index_add_(0, step.after.run_length[0].clamp(0, steps - 1), probability)
-    mean = mean.masked_fill(grid.norm(dim=-1) > 1, torch.nan)
-    return RewardBelief(belief, one.switch[0], one.delta[0], axis, mean)
+            candidates = inputs(grid, first).reshape(1, points**2, X_DIM)
+            mean = actions.mean(model, before, candidates).reshape(points, points)
+        assert after is not None
+        probability = after.log_prob[0].exp().float()
+        belief[t].index_add_(0, after.run_length[0].clamp(0, steps - 1), probability)
+    return belief, mean.masked_fill(grid.norm(dim=-1) > 1, torch.nan)
 
 
 @torch.no_grad()
@@ -391,7 +374,7 @@ def _play(
         action = actions.choose(model, before, candidates, strategy, chance).chosen
         reward = reward_mean(state, action, world.delta[:, t]) + world.noise[:, t]
         after = holder.learn(candidates[rows, action], reward.unsqueeze(-1))
-        yield Step(before, action, after)
+        yield before, action, after
 
 
 def _generators(generator: torch.Generator, world: BanditWorld) -> list[torch.Generator]:
@@ -519,39 +502,39 @@ def _paper_chart(wanted: Study, runs: Runs) -> Chart:
     chance = seeded()
     with torch.no_grad():
         best = model(runs[PAPER_HAZARD, "MOCA"], wanted)
-        belief = follow(best, short, STRATEGIES["thompson"], chance, PAPER_STEP)
+        belief, mean = follow(best, short, STRATEGIES["thompson"], chance, PAPER_STEP)
     states = world(seeded(1), 1, SAMPLES, 0.5).states[0]
-    delta = belief.delta[PAPER_STEP].expand(SAMPLES)
+    delta = short.delta[0, PAPER_STEP].expand(SAMPLES)
     noise = NOISE * torch.randn(SAMPLES, generator=chance, dtype=states.dtype)
     reward = reward_mean(states, torch.ones(SAMPLES, dtype=torch.int64), delta) + noise
     title = f"Switching wheel bandit: action 1 at t = {PAPER_STEP}, hazard {PAPER_HAZARD}"
-    return disc_chart(states, reward, belief, PAPER_STEP, title)
+    return disc_chart((states, reward), mean, belief, short.switch[0], title)
 
 
 @figures.styled
-def disc_chart(states: Tensor, reward: Tensor, belief: RewardBelief, at: int, title: str) -> Chart:
-    """Samples of rewards (N,) at states (N, 2), the posterior mean at step `at`, and the belief."""
+def disc_chart(
+    samples: tuple[Tensor, Tensor], mean: Tensor, belief: Tensor, switch: Tensor, title: str
+) -> Chart:
+    """Samples of states (N, 2) and rewards (N,), posterior mean at `PAPER_STEP`, and the belief.
+
+    mean, belief: as of `follow`. switch: (T,) true switches.
+    """
+    states, reward = samples
     figure = figures.canvas(8, 7)
     grid = figure.add_gridspec(2, 2, height_ratios=(4, 3))
     left, right = (figure.add_subplot(grid[0, k]) for k in range(2))
-    samples = left.scatter(states[:, 0], states[:, 1], c=reward.numpy(), cmap=VALUE, s=14, lw=0)
-    figures.colour_bar(left, samples, "reward")
-    axis = belief.axis.numpy()
-    mesh = right.pcolormesh(
-        axis,
-        axis,
-        np.ma.masked_invalid(belief.mean.numpy()),
-        cmap=VALUE,
-        shading="nearest",
-        rasterized=True,
-    )
+    points = left.scatter(states[:, 0], states[:, 1], c=reward.numpy(), cmap=VALUE, s=14, lw=0)
+    figures.colour_bar(left, points, "reward")
+    shown = np.ma.masked_invalid(mean.numpy())
+    axis = AXIS.numpy()
+    mesh = right.pcolormesh(axis, axis, shown, cmap=VALUE, shading="nearest", rasterized=True)
     figures.colour_bar(right, mesh, "mean reward")
     for axes, name in ((left, "reward samples"), (right, "posterior mean reward")):
         axes.grid(False)
         axes.set(xlabel="state x₁", ylabel="state x₂", title=name)
         axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal")
     lower = figure.add_subplot(grid[1, :])
-    figures.draw_belief(lower, belief.belief.double().numpy(), belief.switch.numpy())
-    figures.draw_rules(lower, [at], "time shown above", color=CHOSEN, ls=":", lw=1.6)
+    figures.draw_belief(lower, belief.double().numpy(), switch.numpy())
+    figures.draw_rules(lower, [PAPER_STEP], "time shown above", color=CHOSEN, ls=":", lw=1.6)
     text = "Reward samples and posterior mean reward over the unit disc, and run-length belief."
     return figures.finished(figure, title, text)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from numpy.typing import NDArray
 
 from training import figures, paper, trained
 from training.catalogue import Ablation, Variation, at
@@ -94,8 +93,10 @@ ABLATIONS = {
 
 # Of the figure of densities above the belief.
 TIMES = (40, 60, 90, 120, 140)
-GRID = 61
-HEIGHT = 6.0
+GRID = (
+    torch.linspace(*INPUTS, 61, dtype=DTYPE),
+    torch.linspace(-6.0, 6.0, 121, dtype=DTYPE),
+)  # x and y
 OLDEST = 60  # observations after which earlier data have faded
 FAINT = 0.12  # their opacity
 LETTERS = "abcdefghijklmnop"
@@ -163,20 +164,14 @@ def draw(evaluated: Evaluated) -> Charts:
 def _predicted(run: Trained, source: Splits) -> Chart:
     """The paper's figure of the sinusoid, of the first test sequence."""
     batch = paper.first_sequence(run, source)
-    assert batch.x is not None
-    assert batch.switch is not None
     model = trained.load(run, source).model()
     traced = trained.trace(model, batch, TIMES)
-    x = torch.linspace(*INPUTS, GRID, dtype=DTYPE).unsqueeze(-1)
-    y = torch.linspace(-HEIGHT, HEIGHT, 2 * GRID - 1, dtype=DTYPE)
-    densities = [
-        PredictiveDensity(
-            t, x[:, 0].numpy(), y.numpy(), trained.density(model, state, x, y).numpy()
-        )
+    x, y = GRID
+    densities = {
+        t: trained.density(model, state, x.unsqueeze(-1), y).numpy()
         for t, state in traced.states.items()
-    ]
-    data = Data(batch.x[0, :, 0].numpy(), batch.y[0, :, 0].numpy(), batch.switch[0].numpy())
-    return densities_chart(data, densities, traced.belief[0].numpy(), "Predictive and belief")
+    }
+    return densities_chart(batch, densities, traced.belief[0].numpy(), "Predictive and belief")
 
 
 def _crossed(comparison: Comparison) -> Charts:
@@ -198,65 +193,52 @@ def _crossed(comparison: Comparison) -> Charts:
     return [("supervision", figures.grouped(curves, comparison.metric, title))]
 
 
-class Data(NamedTuple):
-    """A sequence of real labels of real inputs, all (T,); `switch` true where a task starts."""
-
-    x: Floats
-    y: Floats
-    switch: NDArray[np.bool_]
-
-
-class PredictiveDensity(NamedTuple):
-    """The predictive at `time`, given the data before: density (len(y), len(x)) on a grid."""
-
-    time: int
-    x: Floats
-    y: Floats
-    density: Floats
-
-
 @figures.styled
 def densities_chart(
-    data: Data, densities: Sequence[PredictiveDensity], belief: Floats, title: str
+    batch: Batch, densities: Mapping[int, Floats], belief: Floats, title: str
 ) -> Chart:
     """Predictive densities in a row above the run-length belief, lettered by time.
 
-    Darker is denser, each panel by its own largest density.
+    batch: one sequence. densities: on the grid (y, x), by the time that the data before are given
+    at. Darker is denser, each panel by its own largest density.
     """
+    assert batch.x is not None
+    assert batch.switch is not None
+    x = batch.x[0, :, 0].numpy()
+    y = batch.y[0, :, 0].numpy()
+    switch = batch.switch[0].numpy()
     figure = figures.canvas(9, 6.4)
     grid = figure.add_gridspec(2, len(densities))
-    first: Axes | None = None
-    for k, one in enumerate(densities):
-        axes = figure.add_subplot(grid[0, k], sharey=first)
-        _draw_density(axes, data, one)
-        axes.set_title(f"{LETTERS[k]}) t = {one.time}")
+    upper: list[Axes] = []
+    for k, (now, density) in enumerate(densities.items()):
+        axes = figure.add_subplot(grid[0, k], sharey=upper[0] if upper else None)
+        begin = int(np.flatnonzero(switch[: now + 1]).max(initial=0))
+        _draw_density(axes, x[:now], y[:now], begin, density)
+        axes.set_title(f"{LETTERS[k]}) t = {now}")
         axes.set_xlabel("x")
-        if first is None:
-            axes.set_ylabel("y")
-            first = axes
-        else:
-            axes.tick_params(labelleft=False)
+        axes.tick_params(labelleft=not upper)
+        upper.append(axes)
+    upper[0].set_ylabel("y")
     lower = figure.add_subplot(grid[1, :])
-    figures.draw_belief(lower, belief, data.switch)
-    times = [one.time for one in densities]
-    figures.draw_rules(lower, times, "time shown above", color=CHOSEN, ls=":", lw=1.6)
-    shown = ", ".join(map(str, times))
+    figures.draw_belief(lower, belief, switch)
+    figures.draw_rules(lower, list(densities), "time shown above", color=CHOSEN, ls=":", lw=1.6)
+    shown = ", ".join(map(str, densities))
     text = f"Above: predictive density at times {shown}, with data. Below: "
-    return figures.finished(figure, title, text + figures.belief_text(data.switch))
+    return figures.finished(figure, title, text + figures.belief_text(switch))
 
 
-def _draw_density(axes: Axes, data: Data, one: PredictiveDensity) -> None:
-    """The density as an image; data of the current task, fading data of those before."""
-    now = one.time
-    begin = int(np.flatnonzero(data.switch[: now + 1]).max(initial=0))
-    opacity = np.clip(1 - (now - np.arange(begin)) / OLDEST, FAINT, 1.0)
-    axes.pcolormesh(one.x, one.y, one.density, cmap=BELIEF, shading="nearest", rasterized=True)
+def _draw_density(axes: Axes, x: Floats, y: Floats, begin: int, density: Floats) -> None:
+    """The density as an image; data of the current task, from `begin` on, and fading ones before.
+
+    x, y: (now,) data before the time that is shown.
+    """
+    grid_x, grid_y = (axis.numpy() for axis in GRID)
+    opacity = np.clip(1 - (len(x) - np.arange(begin)) / OLDEST, FAINT, 1.0)
+    axes.pcolormesh(grid_x, grid_y, density, cmap=BELIEF, shading="nearest", rasterized=True)
     axes.grid(False)
     symbols: dict[str, Any] = {"s": 14, "ec": "white", "lw": 0.4, "zorder": 3}
     earlier = [(*to_rgb(EARLIER), alpha) for alpha in opacity]
-    axes.scatter(
-        data.x[:begin], data.y[:begin], fc=earlier, marker="s", label="earlier tasks", **symbols
-    )
-    axes.scatter(data.x[begin:now], data.y[begin:now], fc=CURRENT, label="current task", **symbols)
-    axes.set_xlim(one.x[0], one.x[-1])
-    axes.set_ylim(one.y[0], one.y[-1])
+    axes.scatter(x[:begin], y[:begin], fc=earlier, marker="s", label="earlier tasks", **symbols)
+    axes.scatter(x[begin:], y[begin:], fc=CURRENT, label="current task", **symbols)
+    axes.set_xlim(grid_x[0], grid_x[-1])
+    axes.set_ylim(grid_y[0], grid_y[-1])

@@ -46,7 +46,7 @@ def test_killed_and_replayed_it_keeps_ids_and_numbers(make_bench, close):
     assert {regime["id"] for regime in known if regime} >= {1, 2, 3}
     events = confirmed(bench)
     assert events == confirmed(plain)
-    assert [event.word for event in events[-4:]] == ["returned"] * 4
+    assert all(event.returned for event in events[-4:])
     told = [answer["event"] for answer in truth if answer["event"]]
     (served,) = [event for event in told if event["confirmed_at"] == events[-1].confirmed_at][:1]
     assert served["returned"]["id"] == events[-1].returned.id
