@@ -3,13 +3,3 @@
 from moca_client.outbox.box import AsyncOutbox, Bounds, Outbox
 from moca_client.outbox.sending import Delivered, Failed
 from moca_client.outbox.store import OutboxError, OutboxFull
-
-__all__ = [
-    "AsyncOutbox",
-    "Bounds",
-    "Delivered",
-    "Failed",
-    "Outbox",
-    "OutboxError",
-    "OutboxFull",
-]
