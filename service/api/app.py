@@ -30,11 +30,19 @@ from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import Expiry, HindsightRequests
 from service.api.gateway.store_monitor import StoreMonitor
 from service.api.gateway.stream_pages import Ranking
-from service.api.http import Admission, Context, RequestMiddleware, checked_stream, problem
+from service.api.http import (
+    Admission,
+    Context,
+    Durations,
+    RequestMiddleware,
+    checked_stream,
+    problem,
+)
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.series_rules import SeriesRules
 from service.api.routes.console import SAFETY
+from service.api.routes.observations import post
 from service.api.routes.table import CALLS, add_routes
 from service.api.sse.events import EventHub
 from service.api.sse.observations import ObservationHub
@@ -128,6 +136,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.context = None  # until it is started
     app.state.overload = Overload(settings)
     app.state.admission = Admission(app.state.overload)
+    app.state.durations = Durations()
     app.state.assistant = None  # until one calls
     app.state.access_log = open_log(settings.access_log)
     app.state.tracer = open_tracer(settings, "api")
@@ -143,7 +152,7 @@ def create_app(settings: Settings) -> FastAPI:
             allow_headers=CORS_REQUEST_HEADERS,
             expose_headers=CORS_RESPONSE_HEADERS,
         )
-    app.middleware_stack = RequestMiddleware(app)
+    app.middleware_stack = RequestMiddleware(app, post)
     return app
 
 
@@ -247,6 +256,7 @@ async def _disconnect(*clients: redis.asyncio.Redis) -> None:
 
 
 async def _close_logs(app: FastAPI) -> None:
+    app.state.durations.write()
     if app.state.access_log is not None:
         app.state.access_log.close()
     if app.state.tracer is not None:

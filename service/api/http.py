@@ -3,8 +3,8 @@
 `RequestMiddleware` gives a request its id, refuses it before its body is read if this process has
 no room for it, and measures it. `Route` admits its key and turns errors into problem documents.
 Endpoints read bodies, bounded in size and time, and build their answers by the functions below.
-A posted observation passes nothing else: `RequestMiddleware` is outside of all other layers, and
-calls its route.
+Posted observations pass nothing else: `RequestMiddleware` is outside of all other layers, and calls
+`routes.observations.post` for those of one stream.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ CLOSE = (b"connection", b"close")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 SPARE_CONNECTIONS = 128  # over the limit, of which each is closed once it has an answer
 CLIENT_LEFT = 499
+WRITE_EVERY_S = 0.1  # longest time until a duration is among the metrics
 BODY_TIMEOUT_S = 30.0  # the largest body, 8 MiB, at 2.2 Mbit/s
 LIGHT_VALUES = 600  # in a body that is read at once, without a thread: some milliseconds
 LIGHT_PACKED = 1024  # bytes that are unpacked at once
@@ -90,6 +91,7 @@ RERUNS_AT_ONCE = 16  # that one request waits for; a worker computes one at a ti
 T = TypeVar("T")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 RAW: set[Handler] = set()  # endpoints that are called with the bare request
+Post = Callable[[Scope, Receive], Coroutine[Any, Any, Response]]
 StreamPath = Annotated[
     str,
     Path(description="stream id", pattern=STREAM_ID, openapi_examples={"": {"value": "pump-7"}}),
@@ -189,16 +191,50 @@ class Admission:
         self.overload = overload
 
 
+class Durations:
+    """Durations of requests by route, method and status: written a few times a second.
+
+    One at a time they cost several times what it takes to keep them for that long.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str, int], list[float]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Keep the duration of a request."""
+        values = self._values.get((route, method, status))
+        if values is None:
+            values = self._values[route, method, status] = []
+        values.append(seconds)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WRITE_EVERY_S, self.write)
+
+    def write(self) -> None:
+        """Write what is kept."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for (route, method, status), values in self._values.items():
+            if values:
+                histogram = metrics.REQUEST_DURATION.labels(route, method, str(status))
+                metrics.observe_all(histogram, values)
+                values.clear()
+
+
 class RequestMiddleware:
     """Pure ASGI middleware outside of all others: gives requests ids, admits and measures them.
 
     The client's X-Request-Id is kept if it is harmless; the answer carries it. Labels are route
     templates and known methods only, so that no client can make new series. With a log, each
     request gets a line there; with a tracer, some have a trace.
+    post: answers a post of observations of one stream.
     """
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, post: Post) -> None:
+        self._api = app
         self._app = app.build_middleware_stack()
+        self._post = post
         self._has_cors = bool(app.user_middleware)
         routes = [route for route in app.routes if isinstance(route, Route)]
         self._routes = {route.name: route for route in routes}
@@ -206,10 +242,11 @@ class RequestMiddleware:
         self._admission: Admission = app.state.admission
         self._log = app.state.access_log
         self._tracer = app.state.tracer
-        self._measures: dict[tuple[str, str, int], Any] = {}
+        self._durations: Durations = app.state.durations
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection of the server."""
+        scope["app"] = self._api
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -281,7 +318,9 @@ class RequestMiddleware:
         overloaded = admission.overload.early(admission.requests - 1, time.monotonic())
         if overloaded is not None:
             return _refused(scope, overloaded)
-        return await route.respond(Request(scope, receive), route.endpoint)
+        if stream is not None:
+            return await route.respond(scope, self._post, scope, receive)
+        return await route.respond(scope, route.endpoint, Request(scope, receive))
 
     def _record(
         self,
@@ -298,11 +337,7 @@ class RequestMiddleware:
         route: str = getattr(scope.get("route"), "path", "unmatched")
         # A list takes as long as it has observations: it must not hide what a single one takes.
         label = route + " (list)" if "list" in scope["state"] else route
-        measure = self._measures.get((label, method, status))
-        if measure is None:
-            measure = metrics.REQUEST_DURATION.labels(label, method, str(status))
-            self._measures[label, method, status] = measure
-        measure.observe(seconds)
+        self._durations.add(label, method, status, seconds)
         if trace is not None:
             trace.end(route, status)
         if self._log is not None and traffic is not None:
@@ -357,7 +392,7 @@ class Route(APIRoute):
             self.app = self._call
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self.respond(Request(scope, receive), self.endpoint)
+        response = await self.respond(scope, self.endpoint, Request(scope, receive))
         await response(scope, receive, send)
 
     def get_route_handler(self) -> Handler:
@@ -368,7 +403,7 @@ class Route(APIRoute):
         async def declared(request: Request) -> Response:
             check_parameters(request.query_params.multi_items())
             if self.body_field is not None:
-                body, _ = await read_json(request, required)
+                body, _ = await read_json(request.scope, request.receive, required)
                 context = context_of(request)
                 parse = context.command_parser.json
                 value = await parse_body(context, parse, body) if body else None
@@ -376,15 +411,18 @@ class Route(APIRoute):
             return await handle(request)
 
         async def answer(request: Request) -> Response:
-            return await self.respond(request, declared)
+            return await self.respond(request.scope, declared, request)
 
         return answer
 
-    async def respond(self, request: Request, endpoint: Handler) -> Response:
+    async def respond(
+        self, scope: Scope, endpoint: Callable[..., Coroutine[Any, Any, Response]], *request: Any
+    ) -> Response:
         """Admit the request's key and call the endpoint; errors are problem documents."""
         try:
-            await context_of(request).authenticator.admit(request.scope, self.needs)
-            return await endpoint(request)
+            context: Context = scope["state"]["context"]
+            await context.authenticator.admit(scope, self.needs)
+            return await endpoint(*request)
         except ServiceError as error:
             return problem(error)
         except RequestValidationError as error:
@@ -409,9 +447,9 @@ def checked_stream(stream: str) -> str:
     return stream
 
 
-def key_of(request: Request) -> str | None:
-    """Return the request's idempotency key."""
-    value = header(request.scope, b"idempotency-key")
+def key_of(scope: Scope) -> str | None:
+    """Return a request's idempotency key."""
+    value = header(scope, b"idempotency-key")
     if value is None:
         return None
     key = value.decode("latin-1")
@@ -422,12 +460,13 @@ def key_of(request: Request) -> str | None:
 
 
 async def read_json(
-    request: Request, required: bool = True, others: Sequence[str] = ()
+    scope: Scope, receive: Receive, required: bool = True, others: Sequence[str] = ()
 ) -> tuple[bytes, str]:
     """Return the body of a JSON request, or of one of `others`, bounded in size; and its type."""
-    body = await read_body(request, context_of(request).settings.max_body_bytes)
-    kind: bytes = header(request.scope, b"content-type") or b""
-    if _json_type(kind) or (not body and not required):
+    context: Context = scope["state"]["context"]
+    body = await read_body(scope, receive, context.settings.max_body_bytes)
+    kind: bytes = header(scope, b"content-type") or b""
+    if kind == b"application/json" or _json_type(kind) or (not body and not required):
         return body, JSON
     for other in others:
         if _other_types[other](kind):
@@ -443,20 +482,23 @@ async def read_snapshot(request: Request) -> bytes:
     if kind.partition(b";")[0].strip().lower() != BYTES.encode():
         detail = f"Content-Type: expected {BYTES}, got {kind.decode('latin-1')!r}"
         raise UnsupportedMediaType(detail)
-    return await read_body(request, context_of(request).settings.max_snapshot_bytes)
+    limit = context_of(request).settings.max_snapshot_bytes
+    return await read_body(request.scope, request.receive, limit)
 
 
-async def read_body(request: Request, limit: int, as_sent: bool = False) -> bytes:
+async def read_body(scope: Scope, receive: Receive, limit: int, as_sent: bool = False) -> bytes:
     """Return a body of at most `limit` bytes, unpacked; large ones are unpacked in the thread.
 
     as_sent: do not unpack it, whatever its encoding. Raises BodyTooLarge as soon as the limit is
     passed, SlowBody, UnsupportedEncoding, MalformedBody and ClientDisconnect.
     """
-    window = None if as_sent else _window(header(request.scope, b"content-encoding"))
-    length = header(request.scope, b"content-length")
+    encoding = header(scope, b"content-encoding")
+    window = None if as_sent or encoding is None else _window(encoding)
+    length = header(scope, b"content-length")
     if length is not None and length.isdigit() and int(length) > limit:
         raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
-    receiving = Begun(_received(request, limit))
+    thread: Executor = scope["state"]["context"].thread
+    receiving = Begun(_received(receive, limit, thread))
     body = receiving.result
     if body is None:  # it has not arrived yet
         try:
@@ -467,31 +509,32 @@ async def read_body(request: Request, limit: int, as_sent: bool = False) -> byte
     if window is None:
         return body
     if len(body) > LIGHT_PACKED:
-        thread = context_of(request).thread
         return await apart(thread, lambda: _unpacked(body, window, limit))
     return _unpacked(body, window, limit)
 
 
-async def _received(request: Request, limit: int) -> bytes:
+async def _received(receive: Receive, limit: int, thread: Executor) -> bytes:
     chunks: list[bytes] = []
     size = 0
     more = True
     while more:
-        message = await request.receive()
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         chunk: bytes = message.get("body", b"")
         size += len(chunk)
         if size > limit:
             _too_large(limit)
-        chunks.append(chunk)
         more = message.get("more_body", False)
+        if not more and not chunks:
+            return chunk
+        chunks.append(chunk)
     if size > LIGHT_COPY:
-        return await apart(context_of(request).thread, lambda: b"".join(chunks))
+        return await apart(thread, lambda: b"".join(chunks))
     return b"".join(chunks)
 
 
-def _window(encoding: bytes | None) -> int | None:
+def _window(encoding: bytes) -> int | None:
     """Return zlib's window for an encoding; None for a body as it is."""
     name = (encoding or b"identity").strip().lower()
     if name == b"identity":

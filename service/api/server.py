@@ -74,12 +74,14 @@ class Server(uvicorn.Server):
     def __init__(self, app: FastAPI, settings: Settings) -> None:
         drain_s = int(settings.request_deadline_s) + 1
         config = uvicorn.Config(
-            app,
+            cast(Any, app.middleware_stack),  # it is outside of FastAPI's own layers
             http=HttpProtocol,
             backlog=BACKLOG,
             log_config=None,
             access_log=False,
             server_header=False,
+            # Only the log of requests names the client, for whom a proxy on this machine may speak.
+            proxy_headers=app.state.access_log is not None,
             ws="none",
             timeout_keep_alive=settings.keep_alive_s,
             timeout_graceful_shutdown=drain_s,

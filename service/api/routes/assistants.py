@@ -26,7 +26,9 @@ INSTALL = "this needs mcp, which is not installed: pip install 'moca-service[mcp
 async def assist(request: Request) -> Response:
     """Answer one message of an assistant; without a session, so that any process can answer it."""
     server = await asyncio.to_thread(_server, request.app)
-    body = await read_body(request, context_of(request).settings.max_body_bytes)
+    body = await read_body(
+        request.scope, request.receive, context_of(request).settings.max_body_bytes
+    )
     return _Message(server, body)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope
 
 from moca_client.responses import Answer
 from moca_client.tables import Columns
@@ -25,7 +27,6 @@ from service.api.http import (
     apart,
     checked_stream,
     context_of,
-    json_response,
     key_of,
     outcome_response,
     parse_body,
@@ -44,6 +45,7 @@ from service.api.parsing.observations import (
 from service.api.tables import Document, TableLimits
 from service.problems import PROBLEM_JSON, EarlierItemFailed, FieldError, InvalidField, ServiceError
 from service.schema import rendering
+from service.schema.queries import ObserveQuery
 
 OWN = ("seq", "time", "elapsed")  # columns of observations beside labels and inputs
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -52,51 +54,54 @@ _encode = msgspec.json.Encoder().encode
 _STATUS_200 = b'{"status":200,'
 
 
-@raw
-async def observe(request: Request) -> Response:
-    """Post one observation, or an ordered list of them."""
-    context = context_of(request)
-    stream = checked_stream(request.scope["path_params"]["stream"])
-    template = wire.Observe("", [])
+async def post(scope: Scope, receive: Receive) -> Response:
+    """Answer an admitted post of one stream's observations: from its path to the answer's bytes.
+
+    Most requests are of this kind, of one observation.
+    """
+    context: Context = scope["state"]["context"]
+    stream = checked_stream(scope["path_params"]["stream"])
+    command = wire.Observe(stream, [])
     layout = "objects"
-    if request.scope["query_string"]:
-        template, layout = _asked(request)
-    key = key_of(request)
-    body, kind = await read_json(request, others=(ARROW,))
+    if scope["query_string"]:
+        command, layout = _asked(scope["query_string"], stream)
+    command.key = key_of(scope)
+    body, kind = await read_json(scope, receive, others=(ARROW,))
     if kind == ARROW:
         body = await _forms(context, body, OWN)
     form = await parse_body(context, context.observation_parser.observations, body)
-    template.stream = stream
-    template.key = key
-    template.seq = form.seq
+    command.seq = form.seq
     if form.many:
-        request.scope["state"]["list"] = True
-        size = context.observation_parser.parts(form.observations)
-        count = len(form.observations)
-        read = partial(list_digest, count=count, size=size)
-        template.digest = None if key is None else await parse_body(context, read, body)
-        return await _observe_list(context, template, form, size, layout)
-    template.digest = None if key is None else await parse_body(context, digest, body)
-    template.observations = form.observations
-    outcome = await context.gateway.submit(template)
+        scope["state"]["list"] = True
+        return await _observe_list(context, command, form, body, layout)
+    if command.key is not None:
+        command.digest = await parse_body(context, digest, body)
+    command.observations = form.observations
+    outcome = await context.gateway.submit(command)
     if outcome.status >= 400:
         return outcome_response(outcome)
-    (answer,) = rendering.answers(template, outcome)
+    (answer,) = rendering.answers(command, outcome)
     if layout == "objects":
-        return json_response(_encode(answer))
-    return await _table(context, partial(tables.answer_columns, [answer], template.full), layout)
+        return Rendered(_encode(answer), 200, JSON)
+    return await _table(context, partial(tables.answer_columns, [answer], command.full), layout)
+
+
+@raw
+async def observe(request: Request) -> Response:
+    """Post one observation, or an ordered list of them."""
+    return await post(request.scope, request.receive)
 
 
 @raw
 async def observe_many(request: Request) -> Response:
     """Post observations of many streams; each item gets its own status."""
     context = context_of(request)
-    if key_of(request) is not None:
+    if key_of(request.scope) is not None:
         # Ignored, it would promise a safe retry that is none.
         detail = "not allowed for many streams: give each item its own `key`"
         raise InvalidField([FieldError("header.idempotency-key", detail)])
-    template, layout = _asked(request)
-    body, kind = await read_json(request, others=(NDJSON, ARROW))
+    template, layout = _asked(request.scope["query_string"])
+    body, kind = await read_json(request.scope, request.receive, others=(NDJSON, ARROW))
     lines = kind == NDJSON
     if kind == ARROW:
         body = await _forms(context, body, (*OWN, "stream", "key"))
@@ -110,13 +115,18 @@ async def observe_many(request: Request) -> Response:
     return ListResponse(rendered)
 
 
-def _asked(request: Request) -> tuple[wire.Observe, str]:
+@lru_cache(256)
+def _query(query: bytes) -> ObserveQuery:
+    return observe_query(QueryParams(query.decode("latin-1")).multi_items())
+
+
+def _asked(query: bytes, stream: str = "") -> tuple[wire.Observe, str]:
     """Return a command without observations, with the answer options of the query; and `format`."""
-    form = observe_query(request.query_params.multi_items())
+    form = _query(query)
     if form.format == "arrow":
         tables.pyarrow()  # what was applied could not be answered without it
     command = wire.Observe(
-        "",
+        stream,
         [],
         full=form.detail == "full",
         belief=form.belief,
@@ -192,9 +202,13 @@ class ListAnswers:
 
 
 async def _observe_list(
-    context: Context, template: wire.Observe, form: Observations, size: int, layout: str
+    context: Context, template: wire.Observe, form: Observations, body: bytes, layout: str
 ) -> Response:
-    """Apply a list in parts of `size`, in order; not atomic."""
+    """Apply a list in parts, in order; not atomic."""
+    size = context.observation_parser.parts(form.observations)
+    if template.key is not None:
+        read = partial(list_digest, count=len(form.observations), size=size)
+        template.digest = await parse_body(context, read, body)
     answers = ListAnswers(context, layout, template.full)
     patience = context.gateway.patience()
     for first in range(0, len(form.observations), size):

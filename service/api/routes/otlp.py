@@ -25,7 +25,7 @@ async def write_metrics(request: Request) -> Response:
     context = context_of(request)
     settings = context.settings
     media = media_of((header(request.scope, b"content-type") or b"").decode("latin-1"))
-    body = await read_body(request, settings.max_body_bytes)
+    body = await read_body(request.scope, request.receive, settings.max_body_bytes)
 
     def assignment_of_body() -> StreamAssignment:
         write = parse(body, media, settings.max_observations)

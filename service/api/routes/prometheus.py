@@ -76,7 +76,7 @@ async def write_samples(request: Request) -> Response:
         for name in (b"content-type", b"content-encoding")
     )
     version = version_of(kind, encoding or "snappy")
-    body = await read_body(request, settings.max_body_bytes, as_sent=True)
+    body = await read_body(request.scope, request.receive, settings.max_body_bytes, as_sent=True)
 
     def assignment_of_body() -> StreamAssignment:
         write = parse(body, version, settings.max_body_bytes, settings.max_observations)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from service.api import app as app_module
+from service.api import http
 from service.api.app import check_store, create_app
 from service.api.gateway.gateway import Replies
 from service.api.gateway.load_shedding import Overload
@@ -214,3 +215,29 @@ async def test_appends_under_way_do_not_hold_the_stop_of_a_lane(settings, worker
         async with asyncio.timeout(PATIENCE_S):
             await gateway.close()
         assert {(await post).status_code for post in posts} == {503}
+
+
+async def test_durations_are_written_together_and_before_they_are_read(api, worker, monkeypatch):
+    monkeypatch.setattr(http, "WRITE_EVERY_S", 60.0)
+
+    def count(text):
+        route = 'route="/v1/streams/{stream}/observations",status="200"'
+        (line,) = (
+            line
+            for line in text.splitlines()
+            if line.startswith("moca_http_request_duration_seconds_count") and route in line
+        )
+        return float(line.rpartition(" ")[2])
+
+    await api.post("/v1/streams/s/observations", json={"y": 1})
+    before = count((await api.get("/metrics")).text)
+    durations = api.app.state.durations
+    for y in range(5):
+        await api.post("/v1/streams/s/observations", json={"y": y})
+    kept = [len(values) for (_, method, _), values in durations._values.items() if method == "POST"]
+    assert kept == [5]
+    assert count((await api.get("/metrics")).text) == before + 5
+    monkeypatch.setattr(http, "WRITE_EVERY_S", 0.01)
+    await api.post("/v1/streams/s/observations", json={"y": 6})
+    await until_async(lambda: not any(durations._values.values()))
+    assert durations._timer is None
