@@ -102,9 +102,12 @@ def labelled(model: UnderlyingModel, y: Floats) -> NDArray[np.bool_]:
 def packed(
     model: UnderlyingModel,
     seen: Columns,
-    watched: Sequence[Watch] | Watch = NOTHING_WATCHED,
+    watched: Sequence[Watch] | Watch | Floats = NOTHING_WATCHED,
 ) -> Floats:
-    """Inputs of a step (B, 7 + d + x): see `compiled.kernel.Kernel.advance`."""
+    """Inputs of a step (B, 7 + d + x): see `compiled.kernel.Kernel.advance`.
+
+    watched: of each, or of all; also as numbers (B, 3).
+    """
     label = places.LABEL
     x = label + model.y_dim
     inputs = np.empty((seen.rows, x + model.x_dim))

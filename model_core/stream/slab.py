@@ -453,9 +453,10 @@ class Slab:
             stepped.update(zip(wanted.tolist(), steps, strict=True))
         return [stepped[i] for i in range(len(rows))]
 
-    def stepped(self, rows: Sequence[int], seen: Columns, watched: Sequence[Watch]) -> Stepped:
+    def stepped(self, rows: Sequence[int], seen: Columns, watched: Floats) -> Stepped:
         """Step rows by one observation each, by the kernel of a model that has one.
 
+        watched: (B, 3) numbers of `Watch`, of each.
         One that is named again is stepped again, in order. Labels are whole; see `whole`.
         """
         return self._stepped(rows, seen, columns.packed(self.model, seen, watched), True)

@@ -385,6 +385,7 @@ def count_change(model: str, event: Event, stream: str) -> None:
 class Steps(NamedTuple):
     """Numbers of some steps of one model; `scores` only of those with a label."""
 
+    changepoint_probabilities: Sequence[float]
     scores: Sequence[float]
     pruned: Sequence[float]
     run_lengths: Sequence[float]
@@ -400,9 +401,10 @@ def know_model(model: str) -> None:
 
 def count_steps(model: str, steps: Steps) -> None:
     """Enter some steps of one model."""
+    observe_all(CHANGEPOINT_PROBABILITY, steps.changepoint_probabilities)
     observe_all(LOG_SCORE.labels(model), steps.scores)
-    SCORE_ABOVE.labels(model).inc(sum(score for score in steps.scores if score > 0))
-    SCORE_BELOW.labels(model).inc(-sum(score for score in steps.scores if score < 0))
+    SCORE_ABOVE.labels(model).inc(sum([score for score in steps.scores if score > 0]))
+    SCORE_BELOW.labels(model).inc(-sum([score for score in steps.scores if score < 0]))
     observe_all(PRUNED_MASS.labels(model), steps.pruned)
     observe_all(RUN_LENGTH.labels(model), steps.run_lengths)
     observe_all(EVIDENCE.labels(model), steps.evidence)

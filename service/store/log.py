@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import redis
 from redis.exceptions import ResponseError
@@ -108,11 +108,16 @@ class Commit(NamedTuple):
     effects: list[Effect]
 
 
+def expires_ms(updated_ms: int, ttl: float) -> int:
+    """When a stream expires that nothing happens to, in ms since 1970; ttl: in seconds."""
+    return updated_ms + int(1000 * ttl)
+
+
 def index_effects(partition: int, name: str, head: Head, was: StreamSettings) -> list[Effect]:
     """Effects that keep a stream's place in the list of those that expire."""
     ttl = head.settings.ttl
     if ttl is not None:
-        return [("ZADD", keys.due(partition), head.updated_ms + int(1000 * ttl), name)]
+        return [("ZADD", keys.due(partition), expires_ms(head.updated_ms, ttl), name)]
     return [("ZREM", keys.due(partition), name)] if was.ttl is not None else []
 
 
@@ -367,10 +372,11 @@ def _commit_call(commit: Commit) -> ScriptCall:
         str(commit.new),
         commit.done,
     ]
-    numbers: dict[str, int] = {}
+    names = cast(list[str], [*dict.fromkeys([effect[1] for effect in commit.effects])])
+    wrong = [key for key in names if type(key) is not str or tag not in key]
+    if wrong:
+        raise ValueError(f"an effect of partition {commit.partition} on key {wrong[0]!r}")
+    number: dict[Argument, int] = dict(zip(names, range(1, len(names) + 1), strict=True))
     for operation, key, *values in commit.effects:
-        if not isinstance(key, str) or tag not in key:
-            raise ValueError(f"an effect of partition {commit.partition} on key {key!r}")
-        number = numbers.setdefault(key, len(numbers) + 1)
-        arguments += (operation, number, len(values), *values)
-    return ScriptCall([*_keys(commit.partition), *numbers], arguments)
+        arguments += (operation, number[key], len(values), *values)
+    return ScriptCall([*_keys(commit.partition), *names], arguments)

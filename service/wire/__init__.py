@@ -1,17 +1,21 @@
 """What travels through Redis: commands, outcomes, and a stream's stored parts (msgpack, typed).
 
 A LogEntry has commands of one API process. An Outcome is the committed result of one command.
-Head and Record are what a stream keeps; how records lie there says `service.wire.stored_records`.
+Head and Record are what a stream keeps; how records lie there says `service.wire.stored_records`,
+and how positions of heads do `service.wire.positions`.
 The order of their fields is part of the stored format: another one needs another FORMAT.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from operator import add
 from typing import cast
 from zlib import crc32
 
 import msgspec
+import numpy as np
 
 from model_core.stream.events import Event
 from model_core.stream.state import KnownRegime, SeasonPeriods
@@ -55,6 +59,7 @@ from service.wire.commands import (
     Sums,
     WhatIf,
 )
+from service.wire.positions import decode_position, encode_position
 from service.wire.records import (
     Head,
     IdempotencyRecord,
@@ -68,7 +73,6 @@ from service.wire.records import (
     StoredHindsight,
     TaggedHead,
     joined,
-    position_values,
     settled_values,
     updated,
 )
@@ -80,14 +84,13 @@ from service.wire.stored_records import (
     encode_row,
 )
 
-FORMAT = 17  # of all that the store and backups hold; one of another format is refused
+FORMAT = 18  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 decode_sums = msgspec.msgpack.Decoder(Sums).decode
 decode_results = msgspec.msgpack.Decoder(list[Outcome]).decode
 decode_settled = msgspec.msgpack.Decoder(SettledHead).decode
-decode_position = msgspec.msgpack.Decoder(Position).decode
 decode_tagged = msgspec.msgpack.Decoder(TaggedHead).decode
 decode_change = msgspec.msgpack.Decoder(SettingsChange).decode
 decode_hindsight = msgspec.msgpack.Decoder(StoredHindsight).decode
@@ -98,11 +101,6 @@ decode_idempotency = msgspec.msgpack.Decoder(IdempotencyRecord).decode
 def encode_settled(head: Head) -> bytes:
     """Encode the part of a head that few observations change."""
     return encode(settled_values(head))
-
-
-def encode_position(head: Head) -> bytes:
-    """Encode the part of a head that every observation moves."""
-    return encode(position_values(head))
 
 
 def numbers(y: Label) -> list[float]:
@@ -150,6 +148,7 @@ def units(command: Command | ObserveMany) -> int:
 
 CHECKSUM_MARK = b"\xc1"
 CHECKSUM_SIZE = 5  # of what precedes the body
+_SUM = np.dtype([("mark", "u1"), ("crc", "<u4")])
 
 
 class Damaged(ValueError):
@@ -164,6 +163,14 @@ def place_of(part: str, owner: object, field: object = "") -> int:
 def checksummed_at(place: int, body: bytes) -> bytes:
     """Return a body with its checksum; place: as of `place_of`."""
     return CHECKSUM_MARK + crc32(body, place).to_bytes(4, "little") + body
+
+
+def checksummed_all(places: Iterable[int], bodies: Sequence[bytes]) -> list[bytes]:
+    """Return bodies with their checksums; places: as of `place_of`, of each."""
+    sums = np.empty(len(bodies), _SUM)
+    sums["mark"] = CHECKSUM_MARK[0]
+    sums["crc"] = list(map(crc32, bodies, places))
+    return list(map(add, sums.view(f"V{CHECKSUM_SIZE}").tolist(), bodies))
 
 
 def checksummed(body: bytes, part: str, owner: object, field: object = "") -> bytes:

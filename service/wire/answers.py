@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from math import nan
 from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from moca_client.responses import Component
 from model_core.stream.events import Event
@@ -52,6 +54,11 @@ _full = struct.Struct(f"<{len(QuietNumbers._fields)}d")
 def quiet_row(full: bool) -> struct.Struct:
     """Return the form of a row; full: with details."""
     return _full if full else _summary
+
+
+def quiet_bytes(numbers: NDArray[np.float64], full: bool) -> bytes:
+    """Encode rows (n, 15) of `QuietNumbers`; full: with details."""
+    return numbers[:, : None if full else SUMMARY_NUMBERS].astype("<f8").tobytes()
 
 
 class QuietAnswers(Struct, array_like=True, tag=0, gc=False):

@@ -166,9 +166,7 @@ SettledHead = msgspec.defstruct(
     array_like=True,
     gc=False,
 )
-# Of a head, in the order in which they are stored.
-settled_values = attrgetter(*SettledHead.__struct_fields__)
-position_values = attrgetter(*Position.__struct_fields__)
+settled_values = attrgetter(*SettledHead.__struct_fields__)  # of a head, in the stored order
 
 
 def joined(settled: Struct, position: Position) -> Head:

@@ -44,13 +44,16 @@ def pack(commands: Sequence[Observe]) -> ObserveMany:
     )
 
 
-def numbers_alone(command: ObserveMany, largest: float) -> bool:
-    """Whether all observations are numbers up to `largest` in size, with their times at most."""
-    return bool((np.abs(np.frombuffer(command.y, "<f8")) <= largest).all())  # not of NaN
+def check(command: ObserveMany) -> None:
+    """Raise ValueError where the observations that are more than numbers do not fit the rest."""
+    expected = int(np.isnan(np.frombuffer(command.y, "<f8")).sum())
+    got = len(command.others or ())
+    if got != expected:
+        raise ValueError(f"expected {expected} observations that are no numbers, got {got}")
 
 
 def observations_of(command: ObserveMany) -> list[list[Observation]]:
-    """Return the observations of each row; raises ValueError where columns do not fit."""
+    """Return the observations of each row."""
     numbers = np.frombuffer(command.y, "<f8").tolist()
     if command.times is None:
         observations = [Observation(y) for y in numbers]

@@ -13,13 +13,17 @@ import math
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
+from itertools import groupby
+from operator import add, attrgetter, itemgetter
 from struct import Struct
 from struct import error as StructError
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from model_core.stream_settings import Hazard
 from service.wire.records import Labelled, Record
 
 COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
@@ -31,6 +35,7 @@ STATED = 2  # an elapsed time, supervision, a hazard or a season that are not th
 TIMED = 4  # time of the observation as text, after its length (u8), instead of when it was accepted
 
 LEVELS = ("0.05", "0.5", "0.95")
+LONGEST_TIME = 63  # characters: of UTF-8 at most 255 bytes, and more than any time has
 RATES = ("elapsed", "changepoint", "hazard", "offset")
 SCORES = (
     "y",
@@ -53,12 +58,27 @@ _rare = attrgetter(*RARE)
 _NOTHING = (None,) * len(RARE)
 _PLAIN = Struct("<BIiq13d")  # kind, map run length, previous start, accepted at, numbers
 _OTHER_RATES = Struct("<4d")
+# The same as columns; rates: of rows that have STATED.
+_NUMBERS = 13
+_PLAIN_COLUMNS = [
+    ("kind", "u1"),
+    ("map_run_length", "<u4"),
+    ("previous_start", "<i4"),
+    ("accepted_ms", "<i8"),
+    ("numbers", "<f8", _NUMBERS),
+]
+_STATED_ROW = np.dtype([*_PLAIN_COLUMNS, ("rates", "<f8", len(RATES))])
+_PLAIN_ROW = np.dtype(_PLAIN_COLUMNS)
+_VARIANCE = len(SCORES) + 1
+_MOST_LENGTH = 2**32 - 1
+_LATEST_START = 2**31 - 1
 _LABEL = Struct("<d")
 _LABEL_AT = Struct("<BIiq").size
 _LENGTH = Struct("<I")
 _RUN = Struct("<BI")  # rows of one kind and length that follow one another, and the length
 _SEQ_BYTES = 6
 _HEADER = _SEQ_BYTES + 1  # of a block
+_BLOCK = np.dtype([("first", "<u4"), ("above", "<u2"), ("count", "u1")])
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
@@ -81,12 +101,11 @@ def encode_row(record: Record) -> bytes:
         kind |= STATED
     accepted_ms = record.accepted_ms
     if record.time is not None:
-        text = record.time.encode()
-        if accepted_ms is not None or len(text) > 255:
+        if accepted_ms is not None or len(record.time) > LONGEST_TIME:
             return _whole(record)
         kind |= TIMED
         accepted_ms = 0
-        more = bytes([len(text)]) + text
+        more = _text(record.time)
     try:
         (own_mean,) = mean
         ((own_variance,),) = variance
@@ -108,6 +127,84 @@ def encode_row(record: Record) -> bytes:
     except (ValueError, StructError):  # of several outputs; or one is missing, or too large
         return _whole(record)
     return row + more
+
+
+class PlainRows(NamedTuple):
+    """Ordinary records (N,) as columns, which have neither supervision nor a season.
+
+    numbers: (N, 13) `SCORES`, mean, variance and quantiles at LEVELS. hazard: nan where the model's
+    own was met. times: as text, where any record has one.
+    """
+
+    numbers: NDArray[np.float64]
+    map_run_length: NDArray[np.int64]
+    previous_start: NDArray[np.int64]
+    accepted_ms: NDArray[np.int64]
+    hazard: NDArray[np.float64]
+    times: Sequence[str | None] | None
+
+    @property
+    def fit(self) -> NDArray[np.bool_]:
+        """Which of them have a row of numbers (N,); others are whole records."""
+        fit = np.isfinite(self.numbers[:, _VARIANCE])
+        fit &= self.map_run_length <= _MOST_LENGTH
+        fit &= self.previous_start <= _LATEST_START
+        if self.times is not None:
+            fit &= [time is None or len(time) <= LONGEST_TIME for time in self.times]
+        return fit
+
+    def record(self, at: int, seq: int, hazard: Hazard | None) -> Record:
+        """One of them, with a hazard that may be none of the numbers; its season is none."""
+        variance = float(self.numbers[at, _VARIANCE])
+        scores = dict(zip(SCORES, self.numbers[at].tolist(), strict=False))
+        mean, _, low, middle, high = self.numbers[at, len(SCORES) :].tolist()
+        time = None if self.times is None else self.times[at]
+        return Record(
+            seq=seq,
+            x=None,
+            time=time,
+            elapsed=1.0,
+            changepoint=None,
+            hazard=hazard,
+            map_run_length=int(self.map_run_length[at]),
+            mean=[mean],
+            quantiles={LEVELS[0]: [low], LEVELS[1]: [middle], LEVELS[2]: [high]},
+            previous_start=int(self.previous_start[at]),
+            variance=[[variance]] if math.isfinite(variance) else None,
+            accepted_ms=int(self.accepted_ms[at]) if time is None else None,
+            **scores,
+        )
+
+    def encoded(self) -> list[bytes]:
+        """Rows as `encode_row` makes them; undefined of those that do not fit."""
+        stated = ~np.isnan(self.hazard)
+        table = np.empty(len(self.numbers), _STATED_ROW if stated.any() else _PLAIN_ROW)
+        table["kind"] = NUMBERS + STATED * stated
+        table["map_run_length"] = self.map_run_length
+        table["previous_start"] = self.previous_start
+        table["accepted_ms"] = self.accepted_ms
+        table["numbers"] = self.numbers
+        if stated.any():
+            table["rates"] = (1.0, math.nan, math.nan, 0.0)
+            table["rates"][:, RATES.index("hazard")] = self.hazard
+        if self.times is not None:
+            timed = [time is not None for time in self.times]
+            table["kind"][timed] += TIMED
+            table["accepted_ms"][timed] = 0
+        rows: list[bytes] = table.view(f"V{table.itemsize}").tolist()
+        if stated.any() and not stated.all():
+            pairs = zip(rows, stated.tolist(), strict=True)
+            rows = [row if own else row[: _PLAIN.size] for row, own in pairs]
+        if self.times is not None:
+            pairs_of = zip(rows, self.times, strict=True)
+            rows = [row if time is None else row + _text(time) for row, time in pairs_of]
+        return rows
+
+
+def _text(time: str) -> bytes:
+    """The time at the end of a row."""
+    text = time.encode()
+    return bytes([len(text)]) + text
 
 
 def _whole(record: Record) -> bytes:
@@ -184,6 +281,17 @@ def block_of(first: int, rows: Sequence[bytes]) -> bytes:
     return first.to_bytes(_SEQ_BYTES, "little") + bytes([len(rows)]) + b"".join(rows)
 
 
+def blocks_of(
+    firsts: NDArray[np.int64], counts: NDArray[np.int64], rows: Sequence[bytes]
+) -> list[bytes]:
+    """Return one block of each of several tails, as `block_of`; rows: those of each, joined."""
+    headers = np.empty(len(firsts), _BLOCK)
+    headers["first"] = firsts & 0xFFFFFFFF
+    headers["above"] = firsts >> 32
+    headers["count"] = counts
+    return list(map(add, headers.view(f"V{_HEADER}").tolist(), rows))
+
+
 def split_block(body: bytes) -> tuple[int, list[bytes]]:
     """Return the first position of a block, and its rows; raises ValueError."""
     at = _HEADER
@@ -223,15 +331,13 @@ def columns_of(first: int, rows: Sequence[bytes]) -> bytes:
 
 def _runs(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     """Rows of one kind and length that follow one another, 255 at most."""
+    kinds = zip(map(itemgetter(0), rows), map(len, rows), strict=True)
     begin = 0
-    for at in range(1, len(rows) + 1):
-        if at == len(rows) or at - begin == 255 or not _alike(rows[begin], rows[at]):
-            yield rows[begin:at]
-            begin = at
-
-
-def _alike(row: bytes, other: bytes) -> bool:
-    return row[0] == other[0] and len(row) == len(other)
+    for _, run in groupby(kinds):
+        count = len(list(run))
+        for at in range(begin, begin + count, 255):
+            yield rows[at : min(at + 255, begin + count)]
+        begin += count
 
 
 def split_columns(body: bytes) -> tuple[int, list[bytes]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Generator, Iterator, Sequence
+from typing import NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from model_core.stream.slab import AT_ONCE, Slab, Step
+from model_core.stream.slab import AT_ONCE, Step
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import (
@@ -27,15 +29,17 @@ from service.wire import (
     Observation,
     Observe,
     ObserveMany,
+    QuietAnswers,
     Record,
     numbers,
     partial,
     timestamps,
 )
+from service.wire.answers import quiet_bytes
 from service.worker.commands.dispatch import control, observed, usable
 from service.worker.filtering import calendar, delayed_labels, events, quiet
 from service.worker.filtering.pipeline import StoredPipeline
-from service.worker.filtering.quiet import Entered, Run
+from service.worker.filtering.quiet import Entered, Wave
 from service.worker.filtering.resampling import resampled
 from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer
@@ -51,15 +55,16 @@ from service.worker.streams.validation import (
     plain,
 )
 
-T = TypeVar("T")
+Ints = NDArray[np.int64]
 Key = tuple[int, str]  # of a stream: its partition and name
 
 
-class QuietRow(NamedTuple):
-    """A row that is applied without a task of its own, as far as it is quiet."""
+class Rows(NamedTuple):
+    """Rows of a command that are applied without tasks of their own, as far as they are quiet."""
 
-    rows: RowsTask
-    row: int
+    task: RowsTask
+    rows: list[int]
+    wave: Wave
 
 
 class StreamQueue:
@@ -111,45 +116,93 @@ class CommandBatch:
 
     def streams(self) -> dict[int, list[Stream]]:
         """Those that the commands are for, by partition."""
-        by_partition: dict[int, list[Stream]] = {}
-        for (partition, _), stream in self.touched.items():
-            by_partition.setdefault(partition, []).append(stream)
-        return by_partition
+        by_partition: dict[int, dict[str, Stream]] = {}
+        for task in self.tasks:
+            own = by_partition.setdefault(task.partition, {})
+            own |= {name: self.touched[task.partition, name] for name in task.streams}
+        return {partition: [*own.values()] for partition, own in by_partition.items()}
 
     def _begin(self) -> None:
         """Apply what is quiet of the streams' first rows; have everything else wait for its turn.
 
         Of nearly all streams that is everything: they need no queue, nor their rows a task.
         """
-        runs: list[tuple[QuietRow, Run]] = []
         running: set[Key] = set()
+        begun: list[Rows] = []
         for task in self.tasks:
-            if not isinstance(task, RowsTask):
-                self._wait((task.partition, task.command.stream), task)
-                continue
-            may_be_quiet = task.envelope.planned is None and _quiet_options(task.command)
-            for row, name in enumerate(task.streams, task.first):
-                key = (task.partition, name)
-                run = None
-                if may_be_quiet and key not in running and key not in self._queues:
-                    run = self._row_run(task, row, self.touched[key])
-                if run is None:
-                    self._wait(key, task.task(row))
-                else:
-                    running.add(key)
-                    runs.append((QuietRow(task, row), run))
-        for slab, group in _by_slab(runs):
-            self._quiet_rows(slab, group)
-
-    def _quiet_rows(self, slab: Slab, group: Sequence[tuple[QuietRow, Run]]) -> None:
-        """Apply rows of streams of one slab; what is not quiet of them becomes a task."""
-        for (rows, row), run, entered in self._advance(slab, group):
-            if entered.applied == len(run.seen):
-                rows.answers[row] = Answers(run.rest.model, run.full, [*entered.answers])
-                if rows.command.keys is not None:
-                    self._remember_row(rows, rows.command.keys, row, run.stream)
+            if isinstance(task, RowsTask):
+                begun.append(self._rows(task, running))
             else:
-                self._wake(rows, row, run, entered)
+                self._wait((task.partition, task.command.stream), task)
+        begun = [own for own in begun if own.rows]
+        if not begun:
+            return
+        owner = np.repeat(np.arange(len(begun)), [len(own.rows) for own in begun])
+        rows = np.concatenate([own.rows for own in begun])
+        for chosen, part, entered in self._advance(quiet.joined([own.wave for own in begun])):
+            for at in np.unique(owner[chosen]).tolist():
+                own = owner[chosen] == at
+                self._answer(begun[at].task, rows[chosen][own], np.flatnonzero(own), part, entered)
+
+    def _rows(self, task: RowsTask, running: set[Key]) -> Rows:
+        """The rows of a command that may be quiet; all others become tasks, and wait.
+
+        running: streams of those of earlier commands, to which these are added.
+        """
+        keys = [(task.partition, name) for name in task.streams]
+        streams = [self.touched[key] for key in keys]
+        chosen: list[int] = []
+        if task.envelope.planned is None and _quiet_options(task.command):
+            chosen = [
+                i
+                for i in quiet.quiet_rows(self.engine.table, task, streams)
+                if keys[i] not in running and keys[i] not in self._queues
+            ]
+        if task.command.keys is not None:
+            known = [_is_remembered(task, i, streams[i]) for i in chosen]
+            chosen = [i for i, repeat in zip(chosen, known, strict=True) if not repeat]
+        for i in sorted({*range(len(keys))}.difference(chosen)):
+            self._wait(keys[i], task.task(task.first + i))
+        running |= {keys[i] for i in chosen}
+        rows = [task.first + i for i in chosen]
+        return Rows(task, rows, quiet.wave_of_rows(task, rows, [streams[i] for i in chosen]))
+
+    def _answer(self, task: RowsTask, rows: Ints, runs: Ints, wave: Wave, entered: Entered) -> None:
+        """Answer the rows of a command that were quiet; others become tasks, next of their streams.
+
+        runs: of the wave, of each row.
+        """
+        model = wave.streams[0].settings.model
+        starts = entered.ends - entered.counts
+        alone = (entered.counts[runs] == 1) & (wave.counts[runs] == 1)
+        quiet_runs = runs[alone]
+        task.answer_all(
+            rows[alone], model, entered.firsts[quiet_runs], entered.numbers[starts[quiet_runs]]
+        )
+        others = zip(rows[~alone].tolist(), runs[~alone].tolist(), strict=True)
+        for row, run in others:
+            part = entered.numbers[starts[run] : starts[run] + entered.counts[run]]
+            answers = task.answers_of(model, int(entered.firsts[run]), part)
+            if entered.counts[run] == wave.counts[run]:
+                task.answers[row] = answers
+            else:
+                self._wake(task, row, wave.streams[run], answers, len(part), entered.steps.get(run))
+        if task.command.keys is not None:
+            for row, run in zip(rows.tolist(), runs.tolist(), strict=True):
+                if row not in task.tasks:
+                    self._remember_row(task, row, wave.streams[run])
+
+    def _remember_row(self, task: RowsTask, row: int, stream: Stream) -> None:
+        """Keep the answers to a quiet row, if it has a key."""
+        keys = task.command.keys
+        digests = task.command.digests
+        key = None if keys is None else keys[row]
+        if key is not None:
+            digest = None if digests is None else digests[row]
+            answers = task.quiet_answers(row)
+            time_ms = task.envelope.time_ms
+            record = IdempotencyRecord(digest or "", time_ms, 200, [], answers, key_field(key))
+            self._keep(stream, record)
 
     def _wait(self, key: Key, task: CommandTask) -> StreamQueue:
         queue = self._queues.get(key)
@@ -158,73 +211,54 @@ class CommandBatch:
         queue.tasks.append(task)
         return queue
 
-    def _row_run(self, rows: RowsTask, row: int, stream: Stream) -> Run | None:
-        """The observations of a row, if all of them may be quiet ones."""
-        command = rows.command
-        seen = rows.observations[row]
-        if not seen or not stream.alive:
-            return None
-        if command.seqs is not None and command.seqs[row] is not None:
-            return None
-        if len(seen) > 1 and alarm_period.followed(stream.live(), rows.envelope):
-            return None  # the period is fixed after all of them
-        if stream.remembered and command.keys is not None:
-            key = command.keys[row]
-            if key is not None and key_field(key) in stream.remembered:
-                return None
-        run = quiet.run_of(stream, seen, rows.envelope, command.full, rows.numbers)
-        return run if run is not None and len(run.seen) == len(seen) else None
-
-    def _remember_row(
-        self, rows: RowsTask, keys: Sequence[str | None], row: int, stream: Stream
+    def _wake(
+        self,
+        rows: RowsTask,
+        row: int,
+        stream: Stream,
+        answers: Answers,
+        applied: int,
+        step: Step | None,
     ) -> None:
-        """Keep the answers to a quiet row, if it has a key."""
-        key = keys[row]
-        if key is not None:
-            digests = rows.command.digests
-            digest = None if digests is None else digests[row]
-            record = IdempotencyRecord(
-                digest or "", rows.envelope.time_ms, 200, [], rows.answers[row], key_field(key)
-            )
-            self._keep(stream, record)
-
-    def _wake(self, rows: RowsTask, row: int, run: Run, entered: Entered) -> None:
         """Make a row a task, which is next of its stream: not all of it is quiet."""
         task = rows.task(row)
-        task.take(run.rest.model, entered.answers, entered.applied)
-        queue = self._wait((rows.partition, run.stream.name), task)
+        if applied:
+            task.take(answers.model, answers.parts, applied)
+        queue = self._wait((rows.partition, stream.name), task)
         queue.tasks.rotate(1)  # before those that wait already
-        queue.at = entered.applied
+        queue.at = applied
         command = task.command
         assert isinstance(command, Observe)
         if command.key is not None:
             task.field = key_field(command.key, command.first)
             queue.keyed[task.field] = task
-        self._awaken(queue, command, run, entered)
+        self._awaken(queue, command, step)
 
     def _round(self, waiting: Sequence[StreamQueue]) -> Iterator[None]:
         """Apply what is next of each queue that has a command."""
         work = []
-        runs: list[tuple[StreamQueue, Run]] = []
+        queues: list[StreamQueue] = []
+        waves: list[Wave] = []
         for queue in waiting:
-            run = self._run(queue)
-            if run is not None:
-                runs.append((queue, run))
+            wave = self._wave(queue)
+            if wave is not None:
+                queues.append(queue)
+                waves.append(wave)
                 continue
             self.engine.tick()
             coming = yield from self._next(queue)
-            queue.stream.rest = None
             queue.awake = False
             if len(coming) == 1:
                 work.append((queue, coming[0]))
             elif coming:
                 self._series(queue, coming)
-        for slab, group in _by_slab(runs):
-            self._quiet(slab, group)
+        if waves:
+            for chosen, part, entered in self._advance(quiet.joined(waves)):
+                self._quiet([queues[i] for i in chosen], part, entered)
         if work:
             self._step(work)
 
-    def _run(self, queue: StreamQueue) -> Run | None:
+    def _wave(self, queue: StreamQueue) -> Wave | None:
         """The queue's next observations, if they may be quiet ones."""
         task = queue.tasks[0]
         command = task.command
@@ -238,51 +272,58 @@ class CommandBatch:
         stream = queue.stream
         if not stream.alive:
             return None
-        if len(command.observations) > 1 and alarm_period.followed(stream.live(), task.envelope):
-            return None  # the period is fixed after all of them
         coming = command.observations[at:] if at else command.observations
-        run = quiet.run_of(stream, coming, task.envelope, command.full)
-        if run is None or at or command.key is None:
-            return run
-        field = key_field(command.key, command.first)
-        if field in queue.keyed or field in stream.remembered:
+        seen = quiet.run_of(self.engine.table, stream, coming, task.envelope)
+        if seen is None:
             return None
-        task.field = field
-        queue.keyed[field] = task
-        return run
+        if at == 0 and command.key is not None:
+            field = key_field(command.key, command.first)
+            if field in queue.keyed or field in stream.remembered:
+                return None
+            task.field = field
+            queue.keyed[field] = task
+        return quiet.wave_of(stream, seen, task.envelope)
 
-    def _quiet(self, slab: Slab, group: Sequence[tuple[StreamQueue, Run]]) -> None:
-        """Apply the next runs of queues of one slab."""
-        for queue, run, entered in self._advance(slab, group):
+    def _quiet(self, queues: Sequence[StreamQueue], wave: Wave, entered: Entered) -> None:
+        """Take answers to the next observations of queues, as far as they were quiet."""
+        model = wave.streams[0].settings.model
+        at = 0
+        for run, queue in enumerate(queues):
             task = queue.tasks[0]
             command = task.command
             assert isinstance(command, Observe)
-            task.take(run.rest.model, entered.answers, entered.applied)
-            queue.at += entered.applied
-            if entered.applied < len(run.seen):
-                self._awaken(queue, command, run, entered)
+            count = int(entered.counts[run])
+            if count:
+                numbers = entered.numbers[at : at + count]
+                first = int(entered.firsts[run])
+                quiet_ones = QuietAnswers(first, quiet_bytes(numbers, command.full))
+                task.take(model, [quiet_ones], count)
+                at += count
+            queue.at += count
+            if count < wave.counts[run]:
+                self._awaken(queue, command, entered.steps.get(run))
             elif queue.at == len(command.observations):
                 self._done(queue)
 
-    def _advance(
-        self, slab: Slab, group: Sequence[tuple[T, Run]]
-    ) -> Iterator[tuple[T, Run, Entered]]:
-        """Step runs of streams of one slab; yields what was entered of each."""
-        self.engine.tick()
-        metrics.BATCH_SIZE.observe(len(group))
-        all_entered = quiet.advance(slab, [run for _, run in group])
-        for (owner, run), entered in zip(group, all_entered, strict=True):
-            self.filling.count += entered.applied
-            if entered.applied:
-                self._applied(run.stream, run.envelope, run.seen[: entered.applied])
-            yield owner, run, entered
+    def _advance(self, wave: Wave) -> Iterator[tuple[list[int], Wave, Entered]]:
+        """Step runs of streams; yields those of each slab, and what was entered of them."""
+        for slab, chosen in wave.by_slab():
+            self.engine.tick()
+            metrics.BATCH_SIZE.observe(len(chosen))
+            part = wave.part(chosen)
+            entered = quiet.advance(self.engine.table, slab, part)
+            self.filling.count += int(entered.counts.sum())
+            yield chosen, part, entered
 
-    def _awaken(self, queue: StreamQueue, command: Observe, run: Run, entered: Entered) -> None:
-        """Go on with the observation of a run that was none of the quiet ones."""
+    def _awaken(self, queue: StreamQueue, command: Observe, step: Step | None) -> None:
+        """Go on with the observation of a run that was none of the quiet ones.
+
+        step: by it, if its row was stepped.
+        """
         queue.awake = True
-        run.stream.rest = None
-        if entered.step is not None:
-            self._enter_step(queue, command, entered.step)
+        queue.stream.wake()
+        if step is not None:
+            self._enter_step(queue, command, step)
 
     def _enter_step(self, queue: StreamQueue, command: Observe, step: Step) -> None:
         """Apply a queue's next observation, which its row was stepped by already."""
@@ -344,11 +385,7 @@ class CommandBatch:
     def _applied(self, stream: Stream, envelope: Envelope, seen: Sequence[Observation]) -> None:
         """Have observations count that were applied, or are about to be."""
         stream.touch(envelope.time_ms)
-        head = stream.live()
-        settings = head.settings
-        alarm_period.follow(head, envelope, seen)
-        if head.settings is not settings:
-            stream.rest = None
+        alarm_period.follow(stream.live(), envelope, seen)
 
     def _next(self, queue: StreamQueue) -> Generator[None, None, list[PendingAnswer]]:
         """Run what comes before a queue's next observations; none when nothing is left.
@@ -618,13 +655,8 @@ def _quiet_options(command: ObserveMany) -> bool:
     return not command.components and command.quantiles is None
 
 
-def _by_slab(work: Iterable[tuple[T, Run]]) -> list[tuple[Slab, list[tuple[T, Run]]]]:
-    """Group runs, each with its owner, by slab, as many as are stepped at once."""
-    groups: dict[int, tuple[Slab, list[tuple[T, Run]]]] = {}
-    for owner, run in work:
-        groups.setdefault(id(run.rest.slab), (run.rest.slab, []))[1].append((owner, run))
-    return [
-        (slab, group[i : i + slab.step_rows])
-        for slab, group in groups.values()
-        for i in range(0, len(group), slab.step_rows)
-    ]
+def _is_remembered(task: RowsTask, place: int, stream: Stream) -> bool:
+    """Whether a row, by its place, has a key that its stream knows."""
+    keys = task.command.keys
+    key = None if keys is None or not stream.remembered else keys[task.first + place]
+    return key is not None and key_field(key) in stream.remembered

@@ -14,7 +14,6 @@ from service.observability import metrics
 from service.problems import Quarantined
 from service.store import keys
 from service.store.log import Commit, Effect, Lease, Log, Offset
-from service.store.shards import Argument
 from service.store.streams import Store, UnreadablePart
 from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker.filtering import events
@@ -31,14 +30,14 @@ def commit_of(
     expected: Offset,
     items: Sequence[LogItem],
     streams: Sequence[Stream],
+    changes: Sequence[Effect],
     results: Results,
     feed_events: int,
 ) -> Commit:
     """Commit of a partition's items, applied, and of the streams they touched.
 
-    It writes outcomes, quarantined payloads, what each stream changed (`Stream.effects`: head,
-    tail, chunks, events, keys, changes of settings), entries of the feed, and the log's offset.
-    States are written before it (`Engine.checkpoint`); it only points the heads at them.
+    It writes outcomes, quarantined payloads, what the streams changed (`Engine.changes`: heads,
+    tails, chunks, events, keys, changes of settings), entries of the feed, and the log's offset.
     The newest `feed_events` are kept in the feed. What has a payload is set aside.
     """
     tasks = [item.task for item in items if item.task]
@@ -52,7 +51,7 @@ def commit_of(
             logger.error("quarantined %s, offset %s of partition %d", _name(item), item.offset, p)
             aside = ("HSET", keys.quarantine(p), str(item.offset), item.payload)
             effects.append(aside)
-    effects += _joined(keys.heads(p), [e for stream in streams for e in stream.effects()])
+    effects += changes
     effects += events.effects(lease.partition, streams, feed_events)
     done = sum(task.units for task in tasks)
     done += sum(item.lost.units for item in items if item.lost)
@@ -103,18 +102,6 @@ def _unreadable(lost: Lost) -> Answered:
     refusal = Quarantined("the command was damaged in the log; it was not applied", applied=0)
     outcome = Outcome(lost.number, refusal.status, [refusal.render()], rows=lost.rows)
     return Answered(lost.incarnation, outcome)
-
-
-def _joined(key: str, effects: Sequence[Effect]) -> list[Effect]:
-    """Effects with one HSET of a hash, at their end, in place of many."""
-    pairs: list[Argument] = []
-    others: list[Effect] = []
-    for effect in effects:
-        if effect[1] == key and effect[0] == "HSET":
-            pairs += effect[2:]
-        else:
-            others.append(effect)
-    return [*others, ("HSET", key, *pairs)] if pairs else others
 
 
 class Committer:

@@ -186,20 +186,19 @@ class Worker:
         self._settle()
         of_partition = batch.streams()
         touched = {p: of_partition.get(p, []) for p in items if p in self.offsets}
-        for partition, streams in touched.items():
-            self.engine.checkpoint_due(partition, streams)
         leases = self.leases.held()
         commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
         self._submit(commits, stages)
         self.engine.committing = set(batch.touched)
         self.engine.changed(batch.touched)
-        self.engine.drop_broken(batch.touched)
+        self.engine.drop_broken(batch.touched.values())
         self._busy = set()
 
     def _commit_of(self, lease: Lease, items: list[LogItem], streams: list[Stream]) -> Commit:
         p = lease.partition
+        changes = self.engine.changes(p, streams)
         events = self.settings.feed_events
-        return commit_of(lease, self.offsets[p], items, streams, self._results[p], events)
+        return commit_of(lease, self.offsets[p], items, streams, changes, self._results[p], events)
 
     def _commit(self, commits: list[Commit]) -> None:
         """Commit, and wait for it."""
@@ -374,7 +373,7 @@ class Worker:
         streams = [self.engine.streams[partition, name] for name in names]
         self.engine.checkpoint(partition, streams)
         at = self.offsets[partition]
-        effects = [effect for stream in streams for effect in stream.effects()]
+        effects = self.engine.changes(partition, streams)
         self.engine.changed((partition, name) for name in names)
         if effects:
             token = self.leases.held()[partition].token

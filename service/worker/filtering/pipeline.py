@@ -265,9 +265,8 @@ def _readouts(taken: Sequence[Taken | None]) -> list[Readout]:
 
 def measure(model: str, readouts: Sequence[Readout]) -> None:
     """Count what steps of streams of one model gave."""
-    changes = [readout.changepoint_probability for readout in readouts]
-    metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changes)
     steps = metrics.Steps(
+        [line.changepoint_probability for line in readouts],
         [line.log_score for line in readouts if not math.isnan(line.log_score)],
         [line.pruned_mass for line in readouts],
         [line.map_run_length for line in readouts],

@@ -3,102 +3,134 @@
 A stream is at rest while nothing is awaited or stated, and until its season, its scale or the start
 of its last change is looked at again. Nearly all observations find it so and leave it so: they move
 no event and raise no alarm. One that does is entered as any other, by the step that was made.
+
+A stream at rest sleeps: what quiet observations move are the columns of its `Table`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf, isfinite, nan
-from typing import NamedTuple
+from math import inf, nan
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model_core import readout
-from model_core.readout import Readout
 from model_core.stream import explained
 from model_core.stream.columns import Columns
-from model_core.stream.events import Watch
-from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
+from model_core.stream.slab import AT_ONCE, SCORE_COLUMN, Slab, Step, Stepped, SummaryRow
 from model_core.stream_settings import Hazard
-from service.wire import Envelope, Observation, QuietAnswers, Record, StoredAnswer
-from service.wire.answers import LOWER, MEDIAN, SUMMARY_NUMBERS, UPPER, quiet_row
-from service.worker.filtering.pipeline import advance_head, measure
-from service.worker.streams import answers, calibration_metrics, step_inputs
+from service.observability import metrics
+from service.wire import Envelope, Head, Observation, encode_row, timestamps
+from service.wire.answers import QuietNumbers
+from service.wire.positions import TOO_MANY, numbers_of
+from service.wire.stored_records import PlainRows
+from service.worker.streams import alarm_period, answers, calibration_metrics, step_inputs
 from service.worker.streams.stream import Stream
+from service.worker.streams.table import Table
+from service.worker.streams.task import RowsTask
 from service.worker.streams.validation import plain_number
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Rows = NDArray[Any]  # of `table.ROW`
+
+_COLUMN = {name: place for place, name in enumerate(readout.NUMBERS)}
+_EVENT_RUN_LENGTH = _COLUMN["event_run_length"]
+_PREVIOUS_START = _COLUMN["born_previous_start"]
+_EVIDENCE = _COLUMN["evidence"]
+# Fields of a position that a step sets, each with its column.
+_READ = {
+    name: _COLUMN[name]
+    for name in (
+        "best_start", "map_run_length", "changed_probability", "evidence", "pruned_mass",
+    )
+}  # fmt: skip
+_SUMMED = {"log_score_sum": SCORE_COLUMN, "pruned_mass_sum": _COLUMN["pruned_mass"]}
+# Columns of the numbers of `metrics.Steps`.
+_COUNTED = [
+    _COLUMN[name]
+    for name in (
+        "changepoint_probability", "log_score", "pruned_mass", "map_run_length", "evidence",
+    )
+]  # fmt: skip
+_QUIET = {name: place for place, name in enumerate(QuietNumbers._fields)}
+# Where the numbers of `PlainRows` after label and outlier rate are among `QuietNumbers`.
+_STORED = [
+    _QUIET[name]
+    for name in (
+        "log_score", "changed_probability", "evidence", "changepoint_probability",
+        "recent_change_probability", "anomaly", "mean", "variance", "lower", "median", "upper",
+    )
+]  # fmt: skip
+
+
+# --- rest -----------------------------------------------------------------------------------------
 
 
 class Rest(NamedTuple):
-    """What the next observations of a stream at rest have in common.
+    """A stream that is found at rest: values of `table.ROW`, and its hazard."""
 
-    until: position of the first that has to be looked at. suspected: start of the event under
-    suspicion. alarm: least anomaly of an alarm.
-    """
-
-    slab: Slab
-    model: str
-    until: float
-    watch: Watch
-    suspected: int | None
+    values: tuple[Any, ...]
     hazard: Hazard | None
-    outlier_rate: float
-    alarm: float
 
 
-class Run(NamedTuple):
-    """Plain numbers that come to a stream at rest, before `until`.
-
-    envelope: of their command. full: whether answers have details.
-    """
-
-    stream: Stream
-    rest: Rest
-    seen: Sequence[Observation]
-    envelope: Envelope
-    full: bool
-
-
-class Entered(NamedTuple):
-    """Answers to the quiet observations of a run, and what the next one gave, if it was alone."""
-
-    applied: int
-    answers: Sequence[QuietAnswers | StoredAnswer]
-    step: Step | None = None
-
-
-def rest_of(stream: Stream) -> Rest | None:
+def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
     """What is common to the next observations of a stream; None where it is not at rest."""
     slab = stream.slab
     head = stream.head
-    if slab is None or head is None or not slab.in_series or slab.model.label != "real":
-        return None
-    if head.x_dim != 0 or head.y_dim != 1 or head.settings.interval is not None:
-        return None
-    if head.deleted or not head.warm or stream.broken or stream.unserved or stream.buffer:
-        return None
-    stated = head.pending_supervision is not None or head.belief_override is not None
-    if stated or head.pending or stream.ahead is not None:
+    position = None if head is None else numbers_of(head)
+    if slab is None or head is None or position is None or not _resting(stream, slab, head):
         return None
     track = head.track
-    if head.season is not None or stream.season_state is not None or head.settings.regimes:
-        return None
-    if track.event is not None and not head.settings.threshold:
-        return None  # it is confirmed by time
-    until = stream.next_look - 1.0 if slab.model.seasonal else inf
+    until: float = stream.next_look - 1 if slab.model.seasonal else TOO_MANY - 1
     if track.last_event is not None:
         until = min(until, explained.next_due(track.last_event, head.seq))
     hazard, outlier_rate = step_inputs.effective_rates(slab.model, head.settings)
     alarm = head.settings.anomaly_alarm
-    return Rest(
-        slab,
-        head.settings.model,
-        until,
-        head.watch,
-        None if track.event is None else track.event.start,
-        hazard,
+    values = (
+        position,
+        min(int(until), TOO_MANY - 1),
+        stream.due(checkpoint_every),
+        *head.watch,
+        -1 if track.event is None else track.event.start,
+        hazard if isinstance(hazard, float) else nan,
         outlier_rate,
         inf if alarm is None else alarm,
+        head.own_rule,
+        nan if head.settings.ttl is None else head.settings.ttl,
+        alarm_period.is_stale(head),
+        *stream.places,
     )
+    return Rest(values, hazard)
+
+
+def _resting(stream: Stream, slab: Slab, head: Head) -> bool:
+    """Whether nothing is awaited or stated, and single numbers are all that is expected."""
+    if not slab.in_series or slab.model.label != "real" or head.x_dim != 0 or head.y_dim != 1:
+        return False
+    settings = head.settings
+    if settings.interval is not None or settings.regimes or not head.seq:
+        return False
+    if head.deleted or not head.warm or stream.broken or stream.unserved or stream.buffer:
+        return False
+    stated = head.pending_supervision is not None or head.belief_override is not None
+    if stated or head.pending or stream.ahead is not None:
+        return False
+    if head.season is not None or stream.season_state is not None:
+        return False
+    return head.track.event is None or bool(settings.threshold)  # else it is confirmed by time
+
+
+def place_of(table: Table, stream: Stream) -> int:
+    """Row of a stream that is asleep, as one that is at rest falls; -1: it stays awake."""
+    if stream.at < 0:
+        rest = rest_of(stream, table.checkpoint_every)
+        if rest is not None:
+            stream.sleep(table, table.add(*rest))
+    return stream.at
 
 
 def plain(seen: Observation) -> bool:
@@ -108,165 +140,340 @@ def plain(seen: Observation) -> bool:
     return seen.elapsed is None and seen.changepoint is None and not seen.pending
 
 
-def run_of(
-    stream: Stream,
-    seen: Sequence[Observation],
-    envelope: Envelope,
-    full: bool,
-    known: bool = False,
-) -> Run | None:
-    """The first of these observations, as far as the stream is at rest, and they are plain.
+# --- waves ----------------------------------------------------------------------------------------
 
-    known: whether they are known to be plain.
+
+class Wave(NamedTuple):
+    """Runs of plain numbers that come to distinct streams that are asleep, before `until`.
+
+    y: (N,) run after run. counts: (B,) numbers of each run. times: (N,) if any number has one.
+    envelopes: (B,) of the commands.
     """
-    rest = stream.rest
-    if rest is None:
-        rest = stream.rest = rest_of(stream)
-        if rest is None:
-            return None
-    left = rest.until - stream.live().seq
+
+    streams: Sequence[Stream]
+    y: Floats
+    counts: Ints
+    times: Sequence[str | None] | None
+    envelopes: Sequence[Envelope]
+
+    @property
+    def ends(self) -> Ints:
+        """Where each run ends in `y`."""
+        return self.counts.cumsum()
+
+    def part(self, chosen: Sequence[int]) -> Wave:
+        """Some of the runs."""
+        if len(chosen) == len(self.streams):
+            return self
+        numbers: list[int] | Ints = [*chosen]
+        if len(self.y) != len(self.streams):
+            starts = self.ends - self.counts
+            numbers = np.concatenate([np.arange(self.counts[i]) + starts[i] for i in chosen])
+        return Wave(
+            [self.streams[i] for i in chosen],
+            self.y[numbers],
+            self.counts[numbers] if len(self.y) == len(self.streams) else self.counts[[*chosen]],
+            None if self.times is None else [self.times[i] for i in numbers],
+            [self.envelopes[i] for i in chosen],
+        )
+
+    def by_slab(self) -> Iterator[tuple[Slab, list[int]]]:
+        """Runs of streams of each slab, as many as are stepped at once."""
+        slabs = [stream.slab for stream in self.streams]
+        for slab in dict.fromkeys(slabs):
+            assert slab is not None
+            own = [i for i, other in enumerate(slabs) if other is slab]
+            for first in range(0, len(own), slab.step_rows):
+                yield slab, own[first : first + slab.step_rows]
+
+
+def wave_of(stream: Stream, seen: Sequence[Observation], envelope: Envelope) -> Wave:
+    """The wave of one run."""
+    times = [own.time for own in seen]
+    return Wave(
+        [stream],
+        np.array([own.y for own in seen], dtype=np.float64),
+        np.array([len(seen)]),
+        times if any(times) else None,
+        [envelope],
+    )
+
+
+def quiet_rows(table: Table, task: RowsTask, streams: Sequence[Stream]) -> list[int]:
+    """Places of rows that may be quiet, to the last of their observations; streams: of each."""
+    counts = task.counts
+    places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
+    own = table.rows[places]
+    seqs = own["position"]["seq"].astype(np.int64)
+    fit = (places >= 0) & (counts > 0) & (seqs + counts <= own["until"])
+    fit &= task.plain
+    if task.command.seqs is not None:
+        stated = task.command.seqs[task.first : task.stop]
+        fit &= [seq is None or seq == at for seq, at in zip(stated, seqs.tolist(), strict=True)]
+    if counts.max() > 1:
+        # Of a list the period is fixed after all of it; a longer one goes in parts.
+        several = counts > 1
+        fit &= ~several | ~followed(own, [task.envelope] * len(counts)) & (counts <= AT_ONCE)
+    return np.flatnonzero(fit).tolist()
+
+
+def wave_of_rows(task: RowsTask, rows: Sequence[int], streams: Sequence[Stream]) -> Wave:
+    """The wave of rows of a command; streams: of each."""
+    y, times = task.numbers_of(rows)
+    counts = task.counts[[row - task.first for row in rows]]
+    return Wave(streams, y, counts, times, [task.envelope] * len(rows))
+
+
+def joined(waves: Sequence[Wave]) -> Wave:
+    """Waves of distinct streams as one."""
+    if len(waves) == 1:
+        return waves[0]
+    times: list[str | None] | None = None
+    if any(wave.times is not None for wave in waves):
+        times = []
+        for wave in waves:
+            times += [None] * len(wave.y) if wave.times is None else wave.times
+    return Wave(
+        [stream for wave in waves for stream in wave.streams],
+        np.concatenate([wave.y for wave in waves]),
+        np.concatenate([wave.counts for wave in waves]),
+        times,
+        [envelope for wave in waves for envelope in wave.envelopes],
+    )
+
+
+def run_of(
+    table: Table, stream: Stream, seen: Sequence[Observation], envelope: Envelope
+) -> Sequence[Observation] | None:
+    """The first of these observations, as far as the stream is at rest, and they are plain."""
+    if place_of(table, stream) < 0:
+        return None
+    row = table.rows[stream.at]
+    left = int(row["until"]) - int(row["position"]["seq"])
     if left < 1:
         return None
     if len(seen) > 1:
-        seen = seen[: int(min(left, AT_ONCE))]
-    if not known and not all(map(plain, seen)):
-        return None
-    return Run(stream, rest, seen, envelope, full)
+        if followed(table.rows[[stream.at]], [envelope])[0]:
+            return None  # the period is fixed after all of them
+        seen = seen[: min(left, AT_ONCE)]
+    return seen if all(map(plain, seen)) else None
 
 
-def advance(slab: Slab, runs: Sequence[Run]) -> list[Entered]:
+def followed(own: Rows, envelopes: Sequence[Envelope]) -> Bools:
+    """Whether observations of commands count for the alarm periods of streams, or end them."""
+    paced = ~np.isnan(own["position"]["since"])
+    days = _quiet_days(envelopes)
+    return np.where(np.isnan(days), paced | own["stale"], ~own["own_rule"])
+
+
+def _quiet_days(envelopes: Sequence[Envelope]) -> Floats:
+    days = [envelope.quiet_days for envelope in envelopes]
+    return np.array([nan if own is None else own for own in days], dtype=np.float64)
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+class Entered(NamedTuple):
+    """What runs of a wave came to.
+
+    firsts: (B,) seq of each. counts: (B,) observations that were quiet, which are entered.
+    numbers: (..., 15) `QuietNumbers` of these, run after run. steps: of the observations after
+    them, by run, of runs of one.
+    """
+
+    firsts: Ints
+    counts: Ints
+    numbers: Floats
+    steps: Mapping[int, Step]
+
+    @property
+    def ends(self) -> Ints:
+        """Where the numbers of each run end."""
+        return self.counts.cumsum()
+
+
+def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     """Step distinct streams of a slab by their runs; enter the quiet observations of each.
 
     The row of a run of several is left before the first that is not quiet.
     """
-    before = {run.stream.row: slab.read([run.stream.row]) for run in runs if len(run.seen) > 1}
-    stepped = _stepped(slab, runs)
-    lines = readout.rows(stepped.table)
-    anomalies = stepped.anomaly.tolist()
-    at = 0
-    quiet: list[range] = []
-    for run in runs:
-        end = at + len(run.seen)
-        moved = (i for i in range(at, end) if not _quiet(run, i - at, lines[i], anomalies[i]))
-        quiet.append(range(at, next(moved, end)))
-        at = end
+    streams = wave.streams
+    places = np.array([stream.at for stream in streams])
+    own: Rows = table.rows[places]
+    hazards = _hazards(table, places, own)
+    rows = [stream.row for stream in streams]
+    firsts = own["position"]["seq"].astype(np.int64)
+    starts = wave.ends - wave.counts
+    owner = np.repeat(np.arange(len(streams)), wave.counts)
+    within = np.arange(len(wave.y)) - starts[owner]
+    before = {i: slab.read([rows[i]]) for i in np.flatnonzero(wave.counts > 1).tolist()}
+    stepped = _stepped(slab, rows, own, hazards, owner, wave.y)
     assert stepped.predicted is not None
-    values: Iterator[list[float]] = iter(())
-    encoded: dict[bool, bytes] = {}  # rows of numbers, with details or without
-    chosen = [i for own in quiet for i in own]
-    if chosen:
-        model = runs[0].rest.model
-        measure(model, [lines[i] for i in chosen])
-        predicted = stepped.predicted.rows(chosen)
-        calibration_metrics.measure(predicted, [model] * len(chosen))
-        rows = answers.quiet_rows(predicted, stepped, chosen)
-        values = iter(rows.tolist())
-        for full in {run.full for run in runs}:
-            encoded[full] = rows[:, : None if full else SUMMARY_NUMBERS].tobytes()
-    entered: list[Entered] = []
-    place = 0  # in `chosen`
-    for run, own in zip(runs, quiet, strict=True):
-        step = None
-        if len(own) < len(run.seen):
-            if len(run.seen) == 1:
-                forecast = SummaryRow(stepped.predicted, own.stop)
-                step = Step(lines[own.stop], forecast, anomalies[own.stop])
-            else:
-                row = run.stream.row
-                slab.write([row], before[row])
-                if own:
-                    _stepped(slab, [run._replace(seen=run.seen[: len(own)])])
-        records = [
-            _enter(run, seen, lines[i], numbers)
-            for seen, i, numbers in zip(run.seen, own, values)  # noqa: B905  # to its end
-        ]
-        given = _answers(run, records, lines[own.start : own.stop], encoded, place) if own else []
-        place += len(own)
-        entered.append(Entered(len(own), given, step))
-    return entered
+
+    counts = wave.counts.copy()
+    moved = np.flatnonzero(~_quiet(own[owner], firsts[owner] + within, stepped))
+    np.minimum.at(counts, owner[moved], within[moved])
+    steps: dict[int, Step] = {}
+    for i in np.flatnonzero(counts < wave.counts).tolist():
+        at = int(starts[i])
+        if i not in before:
+            (line,) = readout.rows(stepped.table[at : at + 1])
+            steps[i] = Step(line, SummaryRow(stepped.predicted, at), float(stepped.anomaly[at]))
+            continue
+        slab.write([rows[i]], before[i])
+        if counts[i]:
+            again = wave.y[at : at + counts[i]]
+            _stepped(slab, rows, own, hazards, np.full(len(again), i), again)
+
+    chosen = np.flatnonzero(within < counts[owner])
+    if not len(chosen):
+        return Entered(firsts, counts, np.empty((0, len(QuietNumbers._fields))), steps)
+    predicted = stepped.predicted.rows(chosen.tolist())
+    numbers = answers.quiet_rows(predicted, stepped, chosen)
+    model = streams[0].settings.model
+    _measure(model, stepped.table[chosen])
+    calibration_metrics.measure(predicted, [model] * len(chosen))
+    owner = owner[chosen]
+    records = _records(own[owner], wave, owner, chosen, numbers, stepped)
+    encoded = _encoded(records, [hazards[i] for i in owner], firsts[owner] + within[chosen])
+    entered = np.flatnonzero(counts)
+    left = _move(own, wave, entered, starts, counts, stepped)
+    table.rows[places[entered]] = own[entered]
+    at = 0
+    for i, first, count in zip(
+        entered.tolist(), firsts[entered].tolist(), counts[entered].tolist(), strict=True
+    ):
+        streams[i].put_rows(first, encoded[at : at + count])
+        streams[i].moved += count
+        at += count
+    for i in left:
+        time = None if wave.times is None else wave.times[starts[i]]
+        seen = [Observation(float(wave.y[starts[i]]), time=time)]
+        alarm_period.follow(streams[i].live(), wave.envelopes[i], seen)
+    return Entered(firsts, counts, numbers, steps)
 
 
-def _answers(
-    run: Run,
-    records: Sequence[Record],
-    lines: Sequence[Readout],
-    encoded: Mapping[bool, bytes],
-    place: int,
-) -> list[QuietAnswers | StoredAnswer]:
-    """Answers to the quiet observations of a run, whose numbers are at a place of those encoded."""
-    first = records[0].seq
-    if not first or run.rest.slab.model.typical:  # no change before it; typical regimes by name
-        pairs = zip(records, lines, strict=True)
-        return [answers.of_record(record, line, run.full) for record, line in pairs]
-    size = quiet_row(run.full).size
-    rows = encoded[run.full][size * place : size * (place + len(records))]
-    return [QuietAnswers(first, rows)]
+def _hazards(table: Table, places: Ints, own: Rows) -> list[Hazard | None]:
+    """Hazards of streams; None: their model's own."""
+    hazards = [None if hazard != hazard else hazard for hazard in own["hazard"].tolist()]
+    if table.hazards:
+        pairs = zip(places.tolist(), hazards, strict=True)
+        return [table.hazards.get(at, hazard) for at, hazard in pairs]
+    return hazards
 
 
-def _stepped(slab: Slab, runs: Sequence[Run]) -> Stepped:
-    """Steps of the rows of streams, by one observation after the other of each."""
-    owners = [run for run in runs for _ in run.seen]
-    count = len(owners)
-    labels = [seen.y for run in runs for seen in run.seen]
+def _stepped(
+    slab: Slab,
+    rows: Sequence[int],
+    own: Rows,
+    hazards: Sequence[Hazard | None],
+    owner: Ints,
+    y: Floats,
+) -> Stepped:
+    """Steps of the rows of streams by labels, one after the other; owner: (N,) of each label."""
+    count = len(owner)
+    each = own[owner]
+    owners = owner.tolist()
     seen = Columns(
-        y=np.array(labels, dtype=np.float64)[:, None],
+        y=y[:, None],
         x=np.empty((count, 0)),
         elapsed=np.ones(count),
         changepoint=np.full(count, nan),
-        outlier_rate=np.array([run.rest.outlier_rate for run in owners]),
-        hazard=step_inputs.hazard_table(slab.model, [run.rest.hazard for run in owners]),
+        outlier_rate=each["outlier_rate"],
+        hazard=step_inputs.hazard_table(slab.model, [hazards[i] for i in owners]),
         offset=np.zeros(count),
     )
-    rows = [run.stream.row for run in owners]
-    return slab.stepped(rows, seen, [run.rest.watch for run in owners])
+    watched = np.column_stack((each["settled"], each["since"], each["threshold"]))
+    return slab.stepped([rows[i] for i in owners], seen, watched)
 
 
-def _quiet(run: Run, at: int, line: Readout, anomaly: float) -> bool:
-    """Whether the step by an observation of a run was taken, moves no event and alarms nobody."""
-    rest = run.rest
-    start = run.stream.live().seq + at - line.event_run_length
-    if rest.suspected is None:
-        still = start <= rest.watch.settled
-    else:
-        still = start == rest.suspected and line.evidence < rest.watch.threshold
-    return still and line.ok and anomaly < rest.alarm
-
-
-def _enter(run: Run, seen: Observation, line: Readout, numbers: list[float]) -> Record:
-    """Enter a quiet observation into its stream; returns its record.
-
-    numbers: `QuietNumbers` of the step, which all exist but for the variance.
-    """
-    stream = run.stream
-    rest = run.rest
-    head = stream.live()
-    mean, lower, median, upper, changed_probability, evidence, anomaly, *details = numbers
-    variance, log_score, changepoint_probability, recent_change_probability, *_ = details
-    record = Record(
-        seq=head.seq,
-        y=seen.y,
-        x=seen.x,
-        time=seen.time,
-        elapsed=1.0,
-        changepoint=None,
-        hazard=rest.hazard,
-        outlier_rate=rest.outlier_rate,
-        log_score=log_score,
-        changed_probability=changed_probability,
-        evidence=evidence,
-        changepoint_probability=changepoint_probability if head.seq else None,
-        recent_change_probability=recent_change_probability,
-        map_run_length=line.map_run_length,
-        mean=[mean],
-        quantiles={LOWER: [lower], MEDIAN: [median], UPPER: [upper]},
-        previous_start=line.born_previous_start,
-        variance=[[variance]] if isfinite(variance) else None,
-        anomaly=anomaly,
-        regime=line.regime,
-        accepted_ms=run.envelope.time_ms if seen.time is None else None,
+def _quiet(own: Rows, seqs: Ints, stepped: Stepped) -> Bools:
+    """Which steps were taken, move no event and alarm nobody (N,)."""
+    starts = seqs - stepped.table[:, _EVENT_RUN_LENGTH].astype(np.int64)
+    suspected = own["suspected"]
+    still = np.where(
+        suspected < 0,
+        starts <= own["settled"],
+        (starts == suspected) & (stepped.table[:, _EVIDENCE] < own["threshold"]),
     )
-    head.read(line)
-    advance_head(head, record, record.log_score)
-    head.seq += 1
-    stream.put(record)
-    return record
+    return np.asarray(still & stepped.ok & (stepped.anomaly < own["alarm"]))
+
+
+def _measure(model: str, table: Floats) -> None:
+    """Count what steps gave."""
+    steps = metrics.Steps(*(table[:, column].tolist() for column in _COUNTED))
+    metrics.count_steps(model, steps)
+
+
+def _records(
+    own: Rows, wave: Wave, owner: Ints, chosen: Ints, numbers: Floats, stepped: Stepped
+) -> PlainRows:
+    """Records of quiet observations; own, owner: (N,) of each of them."""
+    accepted_ms = np.array([envelope.time_ms for envelope in wave.envelopes])
+    return PlainRows(
+        np.column_stack((wave.y[chosen], own["outlier_rate"], numbers[:, _STORED])),
+        numbers[:, _QUIET["map_run_length"]].astype(np.int64),
+        stepped.table[chosen, _PREVIOUS_START].astype(np.int64),
+        accepted_ms[owner],
+        own["hazard"],
+        None if wave.times is None else [wave.times[i] for i in chosen.tolist()],
+    )
+
+
+def _encoded(records: PlainRows, hazards: Sequence[Hazard | None], seqs: Ints) -> list[bytes]:
+    """Rows of records, also of those that are no ordinary ones."""
+    rows = records.encoded()
+    tables = [i for i, hazard in enumerate(hazards) if type(hazard) in (tuple, dict)]
+    for i in {*np.flatnonzero(~records.fit).tolist(), *tables}:
+        rows[i] = encode_row(records.record(i, int(seqs[i]), hazards[i]))
+    return rows
+
+
+def _move(
+    all_: Rows, wave: Wave, entered: Ints, starts: Ints, counts: Ints, stepped: Stepped
+) -> list[int]:
+    """Enter quiet observations into rows of the table; returns the runs left to `alarm_period`."""
+    own = all_[entered]
+    starts = starts[entered]
+    counts = counts[entered]
+    last = starts + counts - 1
+    lines = stepped.table[last]
+    position = own["position"]
+    for name, column in _READ.items():
+        position[name] = lines[:, column]
+    for name, column in _SUMMED.items():
+        position[name] = _added(position[name], stepped.table[:, column], starts, counts)
+    for name in ("seq", "scored"):
+        position[name] = position[name] + counts
+    position["last_label"] = wave.y[last]
+    envelopes = [wave.envelopes[i] for i in entered.tolist()]
+    position["updated_ms"] = [envelope.time_ms for envelope in envelopes]
+    now = position["updated_ms"] / 1000
+    timed = np.zeros(len(last), dtype=bool)
+    if wave.times is not None:
+        read = {time: timestamps.seconds(time) for time in set(wave.times) if time is not None}
+        times = np.array([nan if time is None else read[time] for time in wave.times])
+        timed = ~np.isnan(times[last])
+        now[timed] = times[last][timed]
+        position["last_time"][timed] = now[timed]
+        for i in np.flatnonzero(~timed & (counts > 1)).tolist():  # one before the last may have one
+            known = times[starts[i] : last[i]]
+            known = known[~np.isnan(known)]
+            if len(known):
+                position["last_time"][i] = known[-1]
+    left = alarm_period.follow_all(
+        position, own["own_rule"], own["stale"], now, timed, _quiet_days(envelopes)
+    )
+    all_[entered] = own
+    return [int(i) for i in entered[left]]
+
+
+def _added(sums: Floats, values: Floats, starts: Ints, counts: Ints) -> Floats:
+    """Sums to which the values of runs are added, one after the other."""
+    if (counts == 1).all():
+        return np.asarray(sums + values[starts])
+    runs = zip(sums.tolist(), starts.tolist(), counts.tolist(), strict=True)
+    return np.array(
+        [np.add.accumulate([total, *values[at : at + count]])[-1] for total, at, count in runs]
+    )

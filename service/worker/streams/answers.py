@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from moca_client.members import ABSENT
 from moca_client.responses import Component, Predictive
@@ -136,7 +137,7 @@ def of_record(
     return answer
 
 
-def quiet_rows(predicted: Summary, stepped: Stepped, chosen: list[int]) -> Floats:
+def quiet_rows(predicted: Summary, stepped: Stepped, chosen: NDArray[np.int64]) -> Floats:
     """Return the `QuietNumbers` of some rows of a step, whose labels are single numbers.
 
     predicted: of these rows.

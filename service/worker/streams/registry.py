@@ -21,14 +21,17 @@ from model_core.upm.builtin import Options
 from service.observability import metrics
 from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
+from service.store.log import Effect
 from service.store.streams import Store, Stored, UnreadablePart, decoded, head_of
 from service.wire import LEVELS, Head
+from service.worker.streams import changes
 from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.ledger import Ledger
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.memory import Room, give_back, room
 from service.worker.streams.series import by_slab, replay_buffers
 from service.worker.streams.stream import Stream
+from service.worker.streams.table import Table
 
 logger = logging.getLogger(__name__)
 STEP_PARTS = 6  # of the states that are stepped at once, what a step holds at its peak, about
@@ -56,6 +59,7 @@ class Engine:
         self._sharing = sharing
         self.catalogue = LoadedModels(settings.models_dir, settings.device)
         self.streams: dict[tuple[int, str], Stream] = {}  # those used longest ago come first
+        self.table = Table(settings.checkpoint_every)  # of those that are asleep
         self._ledger = Ledger(self.streams)
         self._slabs: dict[tuple[str, str | None, int, int, Options], Slab] = {}
         self.ahead_ms = 0.0  # how far the store's clock is ahead of our monotonic one
@@ -178,16 +182,16 @@ class Engine:
             part = names[at : at + count]
             self.applying.update({(partition, name) for name in part})
             self.load(partition, part)
-            need += sum([self._need(self.streams[partition, name]) for name in part])
+            loaded = [self.streams[partition, name] for name in part]
+            need += sum([s.host_bytes + s.slab.row_bytes for s in loaded if s.slab is not None])
+            need += sum([self._need(stream) for stream in loaded if stream.slab is None])
             at += len(part)
             # As many as fit, were they like those so far.
             count = max(1, min(LOADED, (most - need) * at // need))
         return at
 
     def _need(self, stream: Stream) -> int:
-        """Bytes that a stream takes, or will take once it is filtered."""
-        if stream.slab is not None:
-            return stream.host_bytes + stream.slab.row_bytes
+        """Bytes that a stream without a filter takes, or will take once it has one."""
         if stream.unserved is not None:
             return stream.host_bytes
         if not stream.alive:
@@ -365,12 +369,17 @@ class Engine:
             return False
         return True
 
-    def checkpoint_due(self, partition: int, streams: Iterable[Stream]) -> None:
-        """Write the states of those whose turn it is."""
+    def changes(self, partition: int, streams: Sequence[Stream]) -> list[Effect]:
+        """What the next commit writes of streams of a partition; afterwards nothing waits.
+
+        States that are due are written before it, or with it: see `checkpoint`.
+        """
+        ordinary, others = changes.parted(self.table, streams)
         every = self.settings.checkpoint_every
-        due = [s for s in streams if s.alive and s.slab is not None and s.checkpoint_due(every)]
+        due = [s for s in others if s.alive and s.slab is not None and s.checkpoint_due(every)]
         if due:
             self.checkpoint(partition, due)
+        return changes.effects(partition, self.table, ordinary, others)
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
         """Move a stream to a slab of another size, keeping its likeliest hypotheses."""
@@ -462,11 +471,11 @@ class Engine:
         if sum([slab.trim(eager=short) for slab in self._slabs.values()]):
             give_back()
 
-    def drop_broken(self, keys: Iterable[tuple[int, str]]) -> None:
+    def drop_broken(self, streams: Iterable[Stream]) -> None:
         """Forget streams that cannot be used: they are read again at their next command."""
-        for key in keys:
-            stream = self.streams.get(key)
-            if stream is not None and (stream.broken or stream.unserved) is not None:
+        unusable = [s for s in streams if s.broken is not None or s.unserved is not None]
+        for stream in unusable:
+            if self.streams.get((stream.partition, stream.name)) is stream:
                 self.evict(stream)
 
     def changed(self, keys: Iterable[tuple[int, str]]) -> None:

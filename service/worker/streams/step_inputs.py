@@ -63,7 +63,7 @@ def hazard_table(model: UnderlyingModel, hazards: Sequence[Hazard | None]) -> ND
     stated = [model.hazard if hazard is None else hazard for hazard in hazards]
     if stated and stated.count(stated[0]) == len(stated):
         return columns.of_all(_table(_key(stated[0])), len(stated))
-    if all(type(hazard) is float for hazard in stated):
+    if {*map(type, stated)} <= {float}:
         return np.array(stated, dtype=np.float64)[:, None]
     # Tables may have thousands of entries: they are made once, and not copied where all are one.
     keys = list(map(_key, stated))

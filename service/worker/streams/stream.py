@@ -34,11 +34,14 @@ from service.wire import (
     Record,
     SettingsChange,
     StoredHindsight,
+    StreamSettings,
     stored_records,
 )
 from service.wire.event_entries import Id
+from service.wire.positions import enter_numbers
 from service.worker.streams.ledger import Share
 from service.worker.streams.step_inputs import number
+from service.worker.streams.table import Table
 
 # About, of a stream, of an entry beside its own bytes, and of a struct that is not encoded.
 STREAM_BYTES = 2200
@@ -66,7 +69,9 @@ class Stream:
     __slots__ = (
         "partition",
         "name",
-        "head",
+        "at",
+        "moved",
+        "places",
         "tail",
         "tail_start",
         "buffer",
@@ -77,7 +82,6 @@ class Stream:
         "season_state",
         "search_phase",
         "next_look",
-        "rest",
         "broken",
         "unserved",
         "reborn",
@@ -85,6 +89,8 @@ class Stream:
         "share",
         "feed",
         "host_bytes",
+        "_head",
+        "_table",
         "_stale",
         "_fresh",
         "_effects",
@@ -96,18 +102,17 @@ class Stream:
         "_touched",
         "_was",
         "_settled",
-        "_places",
         "_sealing",
         "_blocks",
         "_relaid",
-        "_tail_bytes",
         "_remembered_bytes",
     )
 
     def __init__(self, partition: int, name: str, stored: Stored) -> None:
         self.partition = partition
         self.name = name
-        self.head: Head | None = None
+        self.at = -1  # row of the table of streams at rest; -1: it is awake
+        self.moved = 0  # observations since the last commit that it slept through
         self.tail: list[bytes] = []  # rows of the last observations
         self.tail_start = 0  # position of the first of them
         self.buffer: Sequence[Record] = ()  # records while warming up
@@ -122,12 +127,14 @@ class Stream:
         self.phase = phase_of(name)  # of its checkpoints and chunks
         self.search_phase = season.phase_of(name)
         self.next_look = 0
-        self.rest: Any = None  # as of `filtering.quiet`; None: to be looked up
         self.share: Share | None = None  # of what its engine holds, as last counted
+        self._head: Head | None = None
+        self._table: Table | None = None  # while it is asleep
         self._stale = stored.stale
         self._fresh: dict[bytes, bytes] = NOTHING
         self._effects: tuple[Effect, ...] = ()
-        self._new: dict[int, Record] = NOTHING  # encoded when the answers are complete
+        # Encoded when the answers are complete; rows are already.
+        self._new: dict[int, Record | bytes] = NOTHING
         self._events: dict[int, Event] = NOTHING
         self._anomalies: dict[int, Event] = NOTHING
         self._recent_events: dict[int, Event] = NOTHING  # not all committed yet
@@ -136,31 +143,89 @@ class Stream:
         self._touched = False
         self._was = DEFAULTS  # settings when they were last written
         self._settled = b""  # part of the head, as it was last written
-        self._places = wire.place_of("position", name), wire.place_of("tail", name)
+        self.places = wire.place_of("position", name), wire.place_of("tail", name)
         self._sealing: dict[int, bytes] = NOTHING  # chunks that the last commit may be writing
         self._blocks: list[int] = []  # rows in each block of the stored tail
         self._relaid = False  # the next commit writes the tail anew
-        self._tail_bytes = 0
         self._remembered_bytes = 0
         self.host_bytes = STREAM_BYTES  # what all of this takes, as last counted
+
+    # --- asleep and awake -----------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head | None:
+        """What the stream is; it is awake from here on."""
+        if self.at >= 0:
+            self.wake()
+        return self._head
+
+    @head.setter
+    def head(self, head: Head | None) -> None:
+        if self.at >= 0:
+            self.wake()
+        self._head = head
+
+    def sleep(self, table: Table, at: int) -> None:
+        """Have a row of the table hold the position from here on."""
+        self._table = table
+        self.at = at
+
+    def wake(self) -> None:
+        """Take the position back from the table, if it is asleep."""
+        table = self._table
+        if table is None:
+            return
+        self._read_through()
+        table.remove(self.at)
+        self._table = None
+        self.at = -1
+
+    def _read_through(self) -> None:
+        """Have the head as its row has it, whose observations it counts as its own."""
+        assert self._table is not None
+        assert self._head is not None
+        enter_numbers(self._head, self._table.rows["position"][self.at].item())
+        self._touched = self._touched or self.moved > 0
+        self.moved = 0
+
+    @property
+    def seq(self) -> int:
+        """Observations applied to a stream that exists, which it may sleep through."""
+        if self._table is not None:
+            return int(self._table.rows["position"]["seq"][self.at])
+        return self.live().seq
+
+    @property
+    def settings(self) -> StreamSettings:
+        """Those of a stream that exists: it may sleep on."""
+        assert self._head is not None
+        return self._head.settings
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether the next commit writes nothing of it but observations that it slept through."""
+        other = self._touched or self._effects or self._new or self._fresh or self._stale
+        return self.at >= 0 and not other
 
     @property
     def alive(self) -> bool:
         """Whether the stream exists now."""
-        return self.head is not None and not self.head.deleted
+        return self._head is not None and not self._head.deleted
 
     def current_share(self) -> Share:
         """Part of the totals of a ledger that is this stream's now."""
-        head = self.head
-        if self.slab is None or head is None or head.checkpoint == head.seq:
+        self.count()
+        head = self._head
+        behind = 0 if self.slab is None or head is None else self.seq - head.checkpoint
+        if not behind or head is None:
             return Share(self.host_bytes, self.slab is not None, 0, 0)
         since_ms = head.checkpoint_ms or head.created_ms  # of the stream, where there is none
-        return Share(self.host_bytes, True, head.seq - head.checkpoint, since_ms)
+        return Share(self.host_bytes, True, behind, since_ms)
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be committed."""
-        return not self._touched and not self._effects and not self._fresh
+        return not (self._touched or self._effects or self._fresh or self.moved)
 
     def live(self) -> Head:
         """Head of a stream known to exist."""
@@ -245,6 +310,8 @@ class Stream:
 
     def leave(self) -> None:
         """Give the row on the device back."""
+        if self.at >= 0:
+            self.wake()
         self.come_back()
         if self.slab is not None:
             self.slab.remove(self.row)
@@ -281,11 +348,11 @@ class Stream:
 
     def count(self) -> None:
         """Count what the stream takes on the host."""
-        pending = len(self.head.pending) if self.head is not None else 0
+        pending = len(self._head.pending) if self._head is not None else 0
         structs = len(self.buffer) + len(self._recent_events) + pending
         self.host_bytes = (
             STREAM_BYTES
-            + self._tail_bytes
+            + sum(map(len, self.tail))
             + (sum(map(len, self._sealing.values())) if self._sealing else 0)
             + ENTRY_BYTES * (len(self.tail) + len(self._sealing))
             + STRUCT_BYTES * structs
@@ -299,6 +366,15 @@ class Stream:
             self._new[record.seq] = record
         else:
             self._new = {record.seq: record}
+
+    def put_rows(self, first: int, rows: list[bytes]) -> None:
+        """Keep encoded records of positions from `first` on, which are new."""
+        if self._new:
+            self._new |= enumerate(rows, first)
+            return
+        if not self.tail:
+            self.tail_start = first
+        self.tail += rows
 
     def take_back(self, seq: int) -> None:
         """Forget a record that was kept since the last commit."""
@@ -408,7 +484,6 @@ class Stream:
         self.tail = tail
         self.tail_start = start
         self._blocks = []
-        self._tail_bytes = sum(map(len, tail))
 
     def loose(self, first: int) -> list[Record]:
         """Decode the records of the tail from position `first` on."""
@@ -445,15 +520,18 @@ class Stream:
         A memory stores a regime at the step after its end was confirmed, and a tail is replayed as
         one after the last of them: with one, each confirmed change has a checkpoint after it.
         """
-        head = self.live()
+        head = self._head
+        assert head is not None
         if head.settings.regimes and head.track.settled >= head.checkpoint:
             return True
-        return (head.seq + self.phase) // every > (head.checkpoint + self.phase) // every
+        return (self.seq + self.phase) // every > (head.checkpoint + self.phase) // every
 
     def recent(self) -> tuple[dict[int, Record], dict[int, bytes]]:
         """Records that are in no chunk yet, and chunks that may not be stored yet."""
         records = {record.seq: record for record in self.loose(0)}
-        return records | self._new, self._sealing
+        for seq, new in self._new.items():
+            records[seq] = wire.decode_row(seq, new) if isinstance(new, bytes) else new
+        return records, self._sealing
 
     def relay(self, records: list[Record]) -> None:
         """Have the last records written anew, in chunks and tail; the first begins a chunk.
@@ -470,35 +548,54 @@ class Stream:
 
     def effects(self) -> list[Effect]:
         """Everything the next commit must write; afterwards nothing waits."""
-        p = self.partition
-        name = self.name
-        head = self.head
+        if self._table is not None:
+            self._read_through()
+        head = self._head
         self._encode()
         self._sealing = NOTHING
-        if head is not None and not head.deleted and self.broken is None and self.unserved is None:
-            if self._stale:
-                self._drop_stale(head)
-            if head.warm:
-                self._seal(head)
+        if head is not None and self.alive and self.broken is None and self.unserved is None:
+            self._drop_stale(head)
+            self._seal(head)
         effects = [*self._effects]
         self._effects = ()
-        if self._relaid or self._new:
+        if self._relaid or len(self.tail) > sum(self._blocks):
             effects += self._tail_effects()
         if self._events or self._anomalies or self._fresh:
             effects += self._hash_effects()
         if self._touched and head is not None:
-            effects.append(("HSET", keys.heads(p), *self._head_fields(head)))
-            if not head.deleted:
-                effects += index_effects(p, name, head, self._was)
+            effects.append(("HSET", keys.heads(self.partition), *self._head_fields(head)))
+            if self.alive:
+                effects += index_effects(self.partition, self.name, head, self._was)
                 self._was = head.settings
         self._new = self._events = self._anomalies = self._fresh = NOTHING
         self._touched = self.reborn = False
-        self.count()
+        if self._table is not None:
+            self._table.rows["due"][self.at] = self.due(self._table.checkpoint_every)
         return effects
+
+    def due(self, checkpoint_every: int) -> int:
+        """Position at which a commit writes more than the position and the tail."""
+        head = self._head
+        assert head is not None
+        phase = self.phase
+        boundaries = (
+            checkpoint_every * ((head.checkpoint + phase) // checkpoint_every + 1),
+            CHUNK * ((head.sealed + phase) // CHUNK + 1),
+            CHUNK * (head.oldest + 1) + head.settings.history,
+        )
+        return min(boundaries) - phase
+
+    def new_rows(self) -> bytes:
+        """Rows of observations that it slept through and that are not stored, joined."""
+        count = self.moved
+        self._blocks += [count]
+        self.moved = 0
+        self._sealing = NOTHING
+        return self.tail[-1] if count == 1 else b"".join(self.tail[-count:])
 
     def _head_fields(self, head: Head) -> list[Argument]:
         """The head's position, and its settled part where that is another than is stored."""
-        position = wire.checksummed_at(self._places[0], wire.encode_position(head))
+        position = wire.checksummed_at(self.places[0], wire.encode_position(head))
         fields: list[Argument] = [keys.position_field(self.name), position]
         settled = wire.encode_settled(head)
         if settled != self._settled:
@@ -509,8 +606,8 @@ class Stream:
     def _encode(self) -> None:
         """Take what is new into the tail: answers are complete by now."""
         for seq in sorted(self._new):  # those that are corrected may come before others
-            row = wire.encode_row(self._new[seq])
-            self._tail_bytes += len(row)
+            new = self._new[seq]
+            row = new if isinstance(new, bytes) else wire.encode_row(new)
             if not self.tail:
                 self.tail_start = seq
             at = seq - self.tail_start
@@ -519,7 +616,6 @@ class Stream:
                 continue
             if not 0 <= at < len(self.tail):
                 raise AssertionError(f"a record at seq {seq}, beside a tail to {self.tail_end}")
-            self._tail_bytes -= len(self.tail[at])
             self.tail[at] = row
             self._relaid = True
 
@@ -533,7 +629,7 @@ class Stream:
             self._relaid = False
         stored = sum(self._blocks)
         first = self.tail_start + stored
-        new = blocks(self._places[1], self.phase, first, self.tail[stored:])
+        new = blocks(self.places[1], self.phase, first, self.tail[stored:])
         if new:
             effects.append(("RPUSH", key, *[blob for _, blob in new]))
             self._blocks += [count for count, _ in new]
@@ -556,6 +652,8 @@ class Stream:
 
     def _drop_stale(self, head: Head) -> None:
         """Drop states that a worker wrote and did not live to commit."""
+        if not self._stale:
+            return
         named = f"{head.generation}:{head.checkpoint}".encode()  # made again
         stale = [field for field in self._stale if field != named]
         if stale:
@@ -564,7 +662,12 @@ class Stream:
         self._stale = ()
 
     def _seal(self, head: Head) -> None:
-        """Seal complete chunks, drop those past the retained history, trim the tail."""
+        """Seal complete chunks, drop those past the retained history, trim the tail.
+
+        Of a stream in its warm-up none is complete.
+        """
+        if not head.warm:
+            return
         phase = self.phase
         sealed = (head.sealed + phase) // CHUNK
         complete = (head.seq + phase) // CHUNK

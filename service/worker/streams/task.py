@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
+from itertools import groupby
 from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from moca_client.responses import Ingested
 from model_core.labels import LARGEST
@@ -22,6 +25,7 @@ from service.wire import (
     Envelope,
     IdempotencyRecord,
     Ingest,
+    Observation,
     Observe,
     ObserveMany,
     Outcome,
@@ -30,7 +34,7 @@ from service.wire import (
     StoredAnswer,
     rows,
 )
-from service.wire.answers import quiet_row
+from service.wire.answers import QuietNumbers, quiet_bytes, quiet_row
 from service.worker.streams.answers import PendingAnswer
 
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
@@ -158,8 +162,8 @@ class RowsTask:
     """
 
     __slots__ = (
-        "answers", "base", "command", "entry", "envelope", "first", "incarnation",
-        "numbers", "observations", "partition", "stop", "tasks",
+        "answers", "base", "command", "entry", "envelope", "first", "firsts", "incarnation",
+        "models", "numbers", "partition", "stop", "tasks", "_observations",
     )  # fmt: skip
 
     def __init__(
@@ -175,26 +179,31 @@ class RowsTask:
 
         Raises ValueError for columns that do not fit.
         """
+        rows.check(command)
         self.partition = partition
         self.incarnation = incarnation
         self.envelope = envelope
         self.command = command
         self.entry = entry
         self.base = base
-        self.first = 0
-        self.stop = len(self.command.streams)
-        self.observations = rows.observations_of(command)
-        self.numbers = rows.numbers_alone(command, LARGEST)  # no row has anything else
-        self.answers: dict[int, Answers] = {}  # of quiet rows
-        self.tasks: dict[int, CommandTask] = {}  # of all others
+        self._observations: list[list[Observation]] | None = None
+        self._begin(0, len(command.streams))
+
+    def _begin(self, first: int, stop: int) -> None:
+        """Have these rows, none of which was applied."""
+        self.first = first
+        self.stop = stop
+        self.tasks: dict[int, CommandTask] = {}  # of rows that are not quiet
+        self.answers: dict[int, Answers] = {}  # of quiet rows of several observations
+        # Of quiet rows of one: their model, seq and numbers, by place from `first` on.
+        self.models = np.full(stop - first, None, object)
+        self.firsts = np.zeros(stop - first, np.int64)
+        self.numbers = np.empty((stop - first, len(QuietNumbers._fields)))
 
     def part(self, first: int, stop: int) -> RowsTask:
         """Some of the rows, none of which was applied."""
         part = copy(self)
-        part.first = first
-        part.stop = stop
-        part.answers = {}
-        part.tasks = {}
+        part._begin(first, stop)
         return part
 
     @property
@@ -203,9 +212,44 @@ class RowsTask:
         return self.command.streams[self.first : self.stop]
 
     @property
+    def counts(self) -> NDArray[np.int64]:
+        """Observations of each of the rows."""
+        counts = self.command.counts
+        if counts is None:
+            return np.ones(self.stop - self.first, np.int64)
+        return np.array(counts[self.first : self.stop])
+
+    @property
+    def plain(self) -> NDArray[np.bool_]:
+        """Which rows have numbers that any stream takes, with their times at most."""
+        fit = np.abs(self._labels) <= LARGEST  # not of nan
+        if self.command.counts is None:
+            return np.asarray(fit[self.first : self.stop])
+        others = np.concatenate(([0], (~fit).cumsum()))
+        ends = np.concatenate(([0], np.cumsum(self.command.counts)))
+        return np.asarray(np.diff(others[ends]) == 0)[self.first : self.stop]
+
+    def numbers_of(
+        self, rows: Sequence[int]
+    ) -> tuple[NDArray[np.float64], list[str | None] | None]:
+        """Labels of rows that are plain, one row after the other, and their times."""
+        places = np.array(rows, np.int64)
+        if self.command.counts is not None:
+            ends = np.cumsum(self.command.counts)
+            starts = ends - self.command.counts
+            parts = [np.arange(starts[row], ends[row]) for row in rows]
+            places = np.concatenate([places[:0], *parts])
+        times = self.command.times
+        return self._labels[places], None if times is None else [times[i] for i in places]
+
+    @property
+    def _labels(self) -> NDArray[np.float64]:
+        return np.frombuffer(self.command.y, "<f8")
+
+    @property
     def units(self) -> int:
         """Observations of the rows."""
-        return sum(map(len, self.observations[self.first : self.stop]))
+        return int(self.counts.sum())
 
     @property
     def status(self) -> int:
@@ -215,19 +259,49 @@ class RowsTask:
     def count(self, observations: Counter[str]) -> int:
         """Add its observations to those of its streams; returns the most that one has then."""
         streams = self.streams
-        for stream, seen in zip(streams, self.observations[self.first : self.stop], strict=True):
-            observations[stream] += len(seen)
+        if self.command.counts is None:
+            observations.update(streams)
+        else:
+            observations.update(dict(zip(streams, self.counts.tolist(), strict=True)))
         return max(map(observations.__getitem__, streams))
 
     def task(self, row: int) -> CommandTask:
         """A row as a task of its own."""
-        command = rows.row_of(self.command, row, self.observations[row])
+        if self._observations is None:
+            self._observations = rows.observations_of(self.command)
+        command = rows.row_of(self.command, row, self._observations[row])
         index = self.base + row
         task = CommandTask(
             self.partition, self.incarnation, self.envelope, self.entry, index, command, row
         )
         self.tasks[row] = task
         return task
+
+    def answer_all(
+        self,
+        rows: NDArray[np.int64],
+        model: str,
+        firsts: NDArray[np.int64],
+        numbers: NDArray[np.float64],
+    ) -> None:
+        """Take answers (n, 15) to quiet rows of one observation each, which are at `firsts`."""
+        places = rows - self.first
+        self.models[places] = model
+        self.firsts[places] = firsts
+        self.numbers[places] = numbers
+
+    def answers_of(self, model: str, first: int, numbers: NDArray[np.float64]) -> Answers:
+        """Answers (n, 15) to observations from position `first` on of one row, as they are kept."""
+        full = self.command.full
+        return Answers(model, full, [QuietAnswers(first, quiet_bytes(numbers, full))])
+
+    def quiet_answers(self, row: int) -> Answers:
+        """Answers to a row that was quiet."""
+        place = row - self.first
+        model = self.models[place]
+        if model is None:
+            return self.answers[row]
+        return self.answers_of(model, int(self.firsts[place]), self.numbers[place : place + 1])
 
     def finish(self) -> None:
         """Render the bodies, once the batch's predictives are filled in."""
@@ -237,13 +311,38 @@ class RowsTask:
     def outcomes(self) -> list[Outcome]:
         """What is stored and published: one for all that came to the same, or are quiet."""
         outcomes: list[Outcome] = []
-        for row in range(self.first, self.stop):
-            answers = self.answers.get(row)
-            if answers is None:
-                _join(outcomes, self.tasks[row].outcome())
+        number = self.envelope.number
+        row = self.first
+        for model, count in self._stretches():
+            if model is not None:
+                quiet = self._quiet_rows(model, row - self.first, count)
+                outcomes.append(Outcome(number, 200, [], None, row=row, quiet=quiet))
             else:
-                _join_quiet(outcomes, Outcome(self.envelope.number, 200, [], answers, row=row))
+                for other in range(row, row + count):
+                    answers = self.answers.get(other)
+                    if answers is None:
+                        _join(outcomes, self.tasks[other].outcome())
+                    else:
+                        outcomes.append(Outcome(number, 200, [], answers, row=other))
+            row += count
         return outcomes
+
+    def _stretches(self) -> Iterator[tuple[str | None, int]]:
+        """Models, and how many rows one after the other have each; of quiet ones not too many."""
+        most = -(-OUTCOME_BYTES // quiet_row(self.command.full).size)
+        for model, alike in groupby(self.models):
+            count = sum([1 for _ in alike])
+            while model is not None and count > most:
+                yield model, most
+                count -= most
+            yield model, count
+
+    def _quiet_rows(self, model: str, at: int, count: int) -> QuietRows:
+        """Answers to quiet rows of one observation each, by place from `first` on."""
+        full = self.command.full
+        part = slice(at, at + count)
+        numbers = quiet_bytes(self.numbers[part], full)
+        return QuietRows(model, full, self.firsts[part].tolist(), numbers)
 
 
 def _join(outcomes: list[Outcome], outcome: Outcome) -> None:
@@ -259,25 +358,6 @@ def _join(outcomes: list[Outcome], outcome: Outcome) -> None:
         last.rows += 1
     else:
         outcomes.append(outcome)
-
-
-def _join_quiet(outcomes: list[Outcome], outcome: Outcome) -> None:
-    """Add the outcome of a quiet row, to the last one where both have one observation."""
-    assert outcome.answers is not None
-    model = outcome.answers.model
-    full = outcome.answers.full
-    first, *others = outcome.answers.parts
-    if others or not isinstance(first, QuietAnswers) or len(first.rows) != quiet_row(full).size:
-        outcomes.append(outcome)
-        return
-    quiet = outcomes[-1].quiet if outcomes else None
-    if quiet is None or quiet.model != model or len(quiet.rows) >= OUTCOME_BYTES:
-        outcome.answers = None
-        outcome.quiet = QuietRows(model, full, [first.first], first.rows)
-        outcomes.append(outcome)
-    else:
-        quiet.firsts.append(first.first)
-        quiet.rows += first.rows
 
 
 Task = CommandTask | RowsTask

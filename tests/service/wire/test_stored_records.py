@@ -5,6 +5,7 @@ import random
 import struct
 
 import msgspec
+import numpy as np
 import pytest
 
 from service import wire
@@ -160,3 +161,39 @@ def test_a_block_that_was_cut_or_goes_on_is_refused():
     for other in [body[:length] for length in range(len(body))] + [body + b"\0"]:
         with pytest.raises((ValueError, IndexError, struct.error)):
             rows.decode_block(other)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_columns_are_encoded_as_each_record_alone(seed):
+    """With hazards or without, with times or without; those without such a row say so."""
+    rng = random.Random(seed)
+    records = []
+    for seq in range(1, 80):
+        record = ordinary(seq, rng)
+        record.map_run_length = rng.choice([0, 7, 2**32 - 1, 2**32])
+        record.previous_start = rng.choice([-1, 0, 2**31 - 1, 2**31])
+        if seed != 0:
+            record.hazard = rng.choice([None, 0.01]) if seed != 1 else 0.5
+        if seed == 3 and rng.random() < 0.5:
+            record.time = rng.choice([*TIMES[:2], "x" * 64])
+            record.accepted_ms = None
+        record.variance = None if rng.random() < 0.1 else [[rng.random()]]
+        records.append(record)
+    middle = [[*record.mean, (record.variance or [[np.inf]])[0][0]] for record in records]
+    quantiles = [[value for (value,) in record.quantiles.values()] for record in records]
+    scores = [[getattr(record, name) for name in rows.SCORES] for record in records]
+    columns = rows.PlainRows(
+        np.hstack((scores, middle, quantiles)),
+        np.array([record.map_run_length for record in records]),
+        np.array([record.previous_start for record in records]),
+        np.array([record.accepted_ms or 0 for record in records]),
+        np.array([np.nan if record.hazard is None else record.hazard for record in records]),
+        [record.time for record in records] if seed == 3 else None,
+    )
+    encoded = columns.encoded()
+    for i, record in enumerate(records):
+        expected = rows.encode_row(record)
+        assert columns.fit[i] == (expected[0] != rows.RECORD)
+        if columns.fit[i]:
+            assert encoded[i] == expected
+        assert rows.encode_row(columns.record(i, record.seq, record.hazard)) == expected

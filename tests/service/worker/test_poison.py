@@ -174,7 +174,7 @@ def test_the_trials_outlive_the_worker(poisonous, bench, monkeypatch):
 def test_faults_of_the_machine_set_nothing_aside(bench, monkeypatch, fault):
     numbers = bench.append(one("a", 2.0))
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module.Engine, "checkpoint_due", Mock(side_effect=fault))
+        patch.setattr(engine_module.Engine, "changes", Mock(side_effect=fault))
         for _ in range(12):
             bench.turn()
     assert statuses(bench.outcomes(numbers)) == [200]

@@ -104,9 +104,9 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length):
     entered = []
     advance = quiet.advance
 
-    def counting(slab, runs):
-        done = advance(slab, runs)
-        entered.append(sum(own.applied for own in done))
+    def counting(table, slab, wave):
+        done = advance(table, slab, wave)
+        entered.append(done.counts.sum())
         return done
 
     def bench(db):
@@ -116,7 +116,7 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length):
     by_columns = apply(bench(0), length)
     assert sum(entered) > LENGTH * len(STREAMS) / 10
     after_crash = apply(bench(1), length, crash_at=1)
-    monkeypatch.setattr(quiet, "rest_of", lambda stream: None)
+    monkeypatch.setattr(quiet, "rest_of", lambda *_: None)
     one_by_one = apply(bench(2), length)
     assert one_by_one == by_columns
     assert any(len(events) > 2 for events in one_by_one[1]["feed"])
@@ -132,7 +132,7 @@ DETAILS = ("log_score", "changepoint_probability", "recent_change_probability", 
 @pytest.mark.parametrize("quiet_ones", [True, False])
 def test_a_summary_is_the_full_answer_without_its_details(make_bench, monkeypatch, quiet_ones):
     if not quiet_ones:
-        monkeypatch.setattr(quiet, "rest_of", lambda stream: None)
+        monkeypatch.setattr(quiet, "rest_of", lambda *_: None)
     full = make_bench(partitions=1)
     small = make_bench(db=1, partitions=1)
     small.full = False
@@ -215,7 +215,7 @@ def test_so_are_they_among_commands_of_all_kinds(make_bench, monkeypatch, seed):
         return answers, stored(bench)
 
     by_columns = outcomes(0)
-    monkeypatch.setattr(quiet, "rest_of", lambda stream: None)
+    monkeypatch.setattr(quiet, "rest_of", lambda *_: None)
     assert outcomes(1) == by_columns
     assert {200, 204, 409, 422} <= {status for status, _ in by_columns[0]}
 
@@ -249,7 +249,7 @@ def test_as_many_are_stepped_at_once_as_other_observations(make_bench, monkeypat
     sizes = []
     advance = quiet.advance
     monkeypatch.setattr(
-        quiet, "advance", lambda slab, runs: (sizes.append(len(runs)), advance(slab, runs))[1]
+        quiet, "advance", lambda *of: (sizes.append(len(of[2].streams)), advance(*of))[1]
     )
     outcomes = bench.send(*(Observe(name, [Observation(1.0)]) for name in STREAMS))
     assert [outcome.status for outcome in outcomes] == [200] * len(STREAMS)

@@ -1,0 +1,88 @@
+"""Positions of heads: what is read is what was written, one by one and many at once."""
+
+import random
+
+import numpy as np
+import pytest
+
+from model_core.stream.state import KnownRegime
+from model_core.stream_settings import DEFAULTS
+from service.store.streams import UNREADABLE
+from service.wire import Head, Pace, Position, decode_position, encode_position
+from service.wire.positions import POSITION, TOO_MANY, encode_positions, enter_numbers, numbers_of
+
+
+def ordinary(rng, **fields):
+    values = {
+        "seq": rng.choice([1, 64, TOO_MANY - 1]),
+        "updated_ms": 1_795_734_569_283,
+        "changed_probability": rng.random(),
+        "evidence": rng.choice([0.0, -0.0, 1e308, float("inf")]),
+        "map_run_length": rng.randrange(100),
+        "best_start": rng.randrange(100),
+        "log_score_sum": rng.gauss(0.0, 1e6),
+        "scored": rng.randrange(100),
+        "pruned_mass": rng.random(),
+        "pruned_mass_sum": rng.random(),
+        "last_label": [rng.gauss(0.0, 1.0)],
+        "last_time": rng.choice([None, 0.0, 1.7e9]),
+        "pace": rng.choice([None, Pace(1.7e9, rng.random() < 0.5, 7, rng.choice([None, 1e4]))]),
+    }
+    return Head(1, DEFAULTS, **{**values, **fields})
+
+
+OTHERS = [
+    {"seq": TOO_MANY},
+    {"changed_probability": None},
+    {"evidence": None},
+    {"map_run_length": None},
+    {"last_label": None},
+    {"last_label": [None]},
+    {"last_label": [1.0, None]},
+    {"regime": KnownRegime("calm", 0.5)},
+    {"pace": Pace(0.0, True, TOO_MANY)},
+]
+
+
+@pytest.mark.parametrize("fields", [{}, *OTHERS])
+def test_what_is_read_is_what_was_written(fields):
+    rng = random.Random(1)
+    for _ in range(50):
+        head = ordinary(rng, **fields)
+        position = decode_position(encode_position(head))
+        for name in Position.__struct_fields__:
+            assert getattr(position, name) == getattr(head, name), name
+    assert (numbers_of(head) is None) == bool(fields)
+
+
+def test_many_at_once_are_encoded_as_each_alone():
+    rng = random.Random(2)
+    heads = [ordinary(rng) for _ in range(200)]
+    rows = np.array([numbers_of(head) for head in heads], POSITION)
+    assert encode_positions(rows) == [*map(encode_position, heads)]
+    plain = [ordinary(rng, last_time=None, pace=None) for _ in range(5)]
+    rows = np.array([numbers_of(head) for head in plain], POSITION)
+    assert encode_positions(rows) == [*map(encode_position, plain)]
+
+
+def test_numbers_are_entered_as_they_were_read():
+    rng = random.Random(3)
+    for _ in range(50):
+        head = ordinary(rng)
+        other = ordinary(rng)
+        enter_numbers(other, np.array(numbers_of(head), POSITION).item())
+        assert other == head
+        kinds = [type(getattr(other, name)) for name in Position.__struct_fields__]
+        assert kinds == [type(getattr(head, name)) for name in Position.__struct_fields__]
+
+
+def test_a_position_that_is_cut_short_is_not_read():
+    for body in (
+        encode_position(ordinary(random.Random(4), last_time=1.0, pace=Pace(1.0, True))),
+        encode_position(ordinary(random.Random(4), last_time=None, pace=None)),
+        encode_position(ordinary(random.Random(4), last_label=None)),
+    ):
+        decode_position(body)
+        for end in range(len(body)):
+            with pytest.raises(UNREADABLE):
+                decode_position(body[:end])
