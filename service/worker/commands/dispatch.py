@@ -21,29 +21,6 @@ from service import wire
 from service.problems import CorruptState, Defect, NotInstalled, ReadTimeout, UnknownStream
 from service.schema import rendering
 from service.store.streams import UnreadablePart
-from service.wire import (
-    BACKGROUND,
-    READ_ONLY,
-    Act,
-    Configure,
-    Delete,
-    Envelope,
-    EventFeedback,
-    Exclude,
-    Expire,
-    Head,
-    Import,
-    Move,
-    NameRegime,
-    Predict,
-    Regimes,
-    RunLength,
-    SegmentHistory,
-    SetBelief,
-    SettingsChange,
-    WhatIf,
-    updated,
-)
 from service.worker.commands import (
     act,
     predict,
@@ -66,7 +43,7 @@ from service.worker.streams.validation import (
     same_model,
 )
 
-CREATES_STREAM = (Configure, Import)  # need no stream
+CREATES_STREAM = (wire.Configure, wire.Import)  # need no stream
 
 
 def control(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]:
@@ -75,14 +52,14 @@ def control(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]
     Raises ServiceError where it is refused, and then nothing has changed.
     """
     command = task.command
-    if isinstance(command, READ_ONLY) and _late(engine, task):
+    if isinstance(command, wire.READ_ONLY) and _late(engine, task):
         raise ReadTimeout("deadline exceeded before the read was executed")
-    if not isinstance(command, Delete):
-        usable(stream, moved=isinstance(command, Move))
+    if not isinstance(command, wire.Delete):
+        usable(stream, moved=isinstance(command, wire.Move))
     if not (isinstance(command, CREATES_STREAM) or stream.alive or stream.broken is not None):
         raise UnknownStream(f"there is no stream {stream.name!r}")
     try:
-        if isinstance(command, BACKGROUND):
+        if isinstance(command, wire.BACKGROUND):
             rerun = _RERUN[type(command)](engine, stream, command, task.envelope.time_ms)
             answer = yield from rerun
             task.status = 204 if answer is None else 200
@@ -124,12 +101,12 @@ def usable(stream: Stream, moved: bool = False) -> None:
 def fresh(
     engine: Engine,
     stream: Stream,
-    envelope: Envelope,
+    envelope: wire.Envelope,
     given: dict[str, Any],
     earlier: StreamSettings = DEFAULTS,
     outputs: int | None = None,
     own_rule: bool = False,
-) -> Head:
+) -> wire.Head:
     """Head of a stream's next generation, before any observation.
 
     given: settings in place of those of `earlier`. outputs: numbers in its first label, None where
@@ -143,10 +120,10 @@ def fresh(
     if envelope.chosen is not None and same_model(asked, envelope.chosen):
         asked = envelope.chosen
     name = catalogue.resolve(asked)
-    settings = updated(earlier, {**given, "model": name})
+    settings = wire.updated(earlier, {**given, "model": name})
     check_options(settings)
     generation = stream.head.generation + 1 if stream.head is not None else 1
-    head = Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
+    head = wire.Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
     head.unnamed = not named
     head.own_rule = _states_rule(given, own_rule)
     head.x_dim, head.y_dim = catalogue.dimensions(name)
@@ -159,10 +136,10 @@ def fresh(
 def observed(
     engine: Engine,
     stream: Stream,
-    envelope: Envelope,
+    envelope: wire.Envelope,
     outputs: int | None,
     given: dict[str, Any],
-) -> Head:
+) -> wire.Head:
     """Head of a stream that is observed: its own, or a new one where it has none yet.
 
     Also where nobody has named its model, and its first label has more outputs than one. outputs:
@@ -195,7 +172,7 @@ def _default_model(
 
 
 def _configure(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    assert isinstance(task.command, Configure)
+    assert isinstance(task.command, wire.Configure)
     given = dict(task.command.settings)
     task.status = 200 if stream.alive else 201
     if not stream.alive:
@@ -220,7 +197,7 @@ def _note(stream: Stream, given: dict[str, Any], now_ms: int) -> None:
     head = stream.live()
     head.changes += 1
     seq = delayed_labels.position(head)
-    stream.keep_changes([SettingsChange(seq, now_ms, given, head.changes)])
+    stream.keep_changes([wire.SettingsChange(seq, now_ms, given, head.changes)])
 
 
 def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
@@ -234,7 +211,7 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
     size = given.pop("max_hypotheses", head.settings.max_hypotheses)
     if size > head.settings.max_hypotheses:
         check_sizes(engine, head, Dimensions(head.x_dim, head.y_dim), size)
-    new = updated(head.settings, given)
+    new = wire.updated(head.settings, given)
     delayed_labels.keep_met(engine, head)
     head.settings = new
     if any(rule in given for rule in CONFIRMATION):
@@ -270,49 +247,49 @@ def _expire(engine: Engine, stream: Stream, task: CommandTask) -> None:
 
 
 def _set_belief(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    assert isinstance(task.command, SetBelief)
+    assert isinstance(task.command, wire.SetBelief)
     set_belief.set_belief(engine, stream, task.command)
     stream.touch(task.envelope.time_ms)
     task.body = [predict.run_length(engine, stream, task.command)]
 
 
 def _name_regime(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    assert isinstance(task.command, NameRegime)
+    assert isinstance(task.command, wire.NameRegime)
     task.body = [regimes.name(engine, stream, task.command)]
     stream.touch(task.envelope.time_ms)
 
 
-def _move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[bytes]:
+def _move(engine: Engine, stream: Stream, command: wire.Move, now_ms: int) -> Steps[bytes]:
     yield from rerun_commands.move(engine, stream, command, now_ms)
     _note(stream, {"model": stream.live().settings.model}, now_ms)
     return msgspec.json.encode(rendering.summary(stream.name, stream.live()))
 
 
 def _import(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    assert isinstance(task.command, Import)
+    assert isinstance(task.command, wire.Import)
     task.status = 200 if stream.alive else 201
     snapshot_import.take(engine, stream, task.command, task.envelope.time_ms)
     _summarise(stream, task)
 
 
 _RUN: dict[type, Callable[[Engine, Stream, CommandTask], None]] = {
-    Configure: _configure,
-    Delete: _delete,
-    Expire: _expire,
-    NameRegime: _name_regime,
-    SetBelief: _set_belief,
-    Import: _import,
+    wire.Configure: _configure,
+    wire.Delete: _delete,
+    wire.Expire: _expire,
+    wire.NameRegime: _name_regime,
+    wire.SetBelief: _set_belief,
+    wire.Import: _import,
 }
 _READ: dict[type, Callable[[Engine, Stream, Any], bytes]] = {
-    Predict: predict.predictions,
-    RunLength: predict.run_length,
-    Regimes: regimes.remembered,
-    Act: act.act,
+    wire.Predict: predict.predictions,
+    wire.RunLength: predict.run_length,
+    wire.Regimes: regimes.remembered,
+    wire.Act: act.act,
 }
 _RERUN: dict[type, Callable[[Engine, Stream, Any, int], Steps[Any]]] = {
-    EventFeedback: rerun_commands.apply_feedback,
-    Exclude: rerun_commands.exclude,
-    WhatIf: rerun_commands.what_if,
-    SegmentHistory: rerun_commands.segment_history,
-    Move: _move,
+    wire.EventFeedback: rerun_commands.apply_feedback,
+    wire.Exclude: rerun_commands.exclude,
+    wire.WhatIf: rerun_commands.what_if,
+    wire.SegmentHistory: rerun_commands.segment_history,
+    wire.Move: _move,
 }
