@@ -921,6 +921,11 @@ class ModelVersion(Response, kw_only=True):
     error: Annotated[str | None, doc("why it cannot be served")] = sent(None)
     report: Annotated[TrainingReport | None, doc("numbers of its training report")] = sent(None)
 
+    @property
+    def reference(self) -> str:
+        """Return NAME@VERSION, of a built-in model its name."""
+        return self.name if self.version is None else f"{self.name}@{self.version}"
+
 
 class ModelDetail(ModelSummary, kw_only=True):
     """A model with all its versions, oldest first."""

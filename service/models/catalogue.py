@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from moca_client.model_parts import TrainingReport
+from moca_client.responses import ModelVersion
 from model_core import artifact_digest
 from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.upm.builtin import BUILTIN
@@ -30,31 +32,8 @@ LARGEST_DESCRIPTION = 16 << 20  # bytes
 _name = re.compile(NAME)
 
 
-class Model(Struct, omit_defaults=True):
-    """One version of a model. `error` says why an artifact cannot be served."""
-
-    name: str
-    version: str | None  # None: built in
-    kind: str
-    description: str = ""
-    x_dim: int | None = 0  # None: any
-    y_dim: int | None = None  # None: any
-    feature_dim: int | None = None
-    hazard: Any = None  # as an artifact may state it: a number, a table, durations; None: learned
-    encoder: dict[str, Any] | None = None
-    training: dict[str, Any] | None = None
-    regimes: list[Any] | None = None
-    built_in: bool = False
-    error: str | None = None
-
-    @property
-    def reference(self) -> str:
-        """Return NAME@VERSION, of a built-in model its name."""
-        return self.name if self.version is None else f"{self.name}@{self.version}"
-
-
 BUILT_IN = tuple(
-    Model(
+    ModelVersion(
         name=entry.name,
         version=None,
         kind=entry.name,
@@ -83,6 +62,7 @@ class _ModelFile(Struct):
 
 
 _decode = msgspec.json.Decoder(_ModelFile).decode
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(ModelVersion)}
 
 
 class Catalogue:
@@ -91,7 +71,7 @@ class Catalogue:
     def __init__(self, models_dir: Path) -> None:
         self._models_dir = models_dir
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[ModelVersion]:
         """Return every version of every model, by name and then from old to new."""
         models = [*BUILT_IN]
         taken = {model.name for model in BUILT_IN}
@@ -102,7 +82,7 @@ class Catalogue:
             taken |= {name for name, versions in named.items() if versions}
         return sorted(models, key=lambda model: (model.name, version_key(model.version)))
 
-    def versions(self, name: str) -> list[Model]:
+    def versions(self, name: str) -> list[ModelVersion]:
         """Return the versions of one model from old to new; UnknownModel when there are none."""
         versions = [model for model in BUILT_IN if model.name == name]
         if not versions and _name.fullmatch(name):
@@ -123,7 +103,7 @@ class Catalogue:
             version.version for version in versions if version.version and version.error is None
         ]
 
-    def report(self, model: Model) -> dict[str, Any] | None:
+    def report(self, model: ModelVersion) -> TrainingReport | None:
         """Return the numbers of a model's training report; None without a readable one."""
         if model.version is None:
             return None
@@ -134,7 +114,8 @@ class Catalogue:
             numbers = msgspec.json.decode(file.read_bytes())
         except (OSError, RecursionError, UnicodeDecodeError, msgspec.MsgspecError):
             return None
-        return numbers if isinstance(numbers, dict) else None
+        report: TrainingReport | None = documented(TrainingReport, numbers)
+        return report
 
 
 def place(models_dir: Path, name: str) -> Path:
@@ -229,13 +210,35 @@ def _described(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def _read(folder: Path) -> Model:
+def _read(folder: Path) -> ModelVersion:
     name = folder.parent.name
     version = folder.name
     try:
         file = _decode(_described(folder / DESCRIPTION))
     except (OSError, RecursionError, UnicodeDecodeError, msgspec.MsgspecError) as error:
-        return Model(name, version, "unknown", error=f"model.json: {error}")
-    described = {field: getattr(file, field) for field in _ModelFile.__struct_fields__[1:]}
+        return ModelVersion(
+            name=name, version=version, kind="unknown", error=f"model.json: {error}"
+        )
+    described = {
+        field: documented(_TYPES[field], getattr(file, field))
+        for field in _ModelFile.__struct_fields__[1:]
+    }
     unknown = f"model.json: format {file.format}, expected {FORMAT}"
-    return Model(name, version, **described, error=None if file.format == FORMAT else unknown)
+    return ModelVersion(
+        name=name,
+        version=version,
+        **described,
+        error=None if file.format == FORMAT else unknown,
+    )
+
+
+def documented(kind: Any, value: Any) -> Any:
+    """Return a part of a model's files, or None if it is not as the answers document it.
+
+    It may have members that are not documented.
+    """
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError):
+        return None
+    return value

@@ -10,12 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersion, Moves
-from moca_client.stream_settings import Hazard
 from service import wire
 from service.api.gateway.reads import from_store
 from service.api.http import Context, ModelPath, context_of, json_response, submit_reruns
 from service.models.canary import Canary
-from service.models.catalogue import Model
 from service.problems import (
     CorruptState,
     FieldError,
@@ -26,13 +24,12 @@ from service.problems import (
 from service.schema.commands import CanaryForm, MovesForm
 
 _encode = msgspec.json.Encoder().encode
-_TYPES = {field.name: field.type for field in msgspec.structs.fields(ModelVersion)}
 
 
 async def list_models(request: Request) -> Response:
     """List the models that streams can use."""
     models = await asyncio.to_thread(context_of(request).catalogue.models)
-    by_name: dict[str, list[Model]] = {}
+    by_name: dict[str, list[ModelVersion]] = {}
     for model in models:
         by_name.setdefault(model.name, []).append(model)
     summaries = [
@@ -53,7 +50,7 @@ async def get_model(request: Request, name: ModelPath) -> Response:
         raise NotFound(error.detail) from None
     reports = await asyncio.to_thread(lambda: [catalogue.report(version) for version in versions])
     full = [
-        _version({**msgspec.structs.asdict(version), "report": report})
+        msgspec.structs.replace(version, report=report)
         for version, report in zip(versions, reports, strict=True)
     ]
     return json_response(_encode(ModelDetail(**_described(versions), versions=full)))
@@ -117,7 +114,7 @@ def _check_model(context: Context, name: str) -> None:
         raise NotFound(error.detail) from None
 
 
-def _described(versions: list[Model]) -> dict[str, Any]:
+def _described(versions: list[ModelVersion]) -> dict[str, Any]:
     """Return a model by its highest usable version."""
     usable = [model for model in versions if model.error is None]
     model = (usable or versions)[-1]
@@ -128,21 +125,7 @@ def _described(versions: list[Model]) -> dict[str, Any]:
         "description": model.description,
         "x_dim": model.x_dim,
         "y_dim": model.y_dim,
-        "hazard": _if_valid(Hazard, model.hazard),
+        "hazard": model.hazard,
         "built_in": model.built_in,
         "error": None if usable else model.error,
     }
-
-
-def _version(stored: dict[str, Any]) -> ModelVersion:
-    """Return a version without those parts of its files that are not as they are documented."""
-    return ModelVersion(**{name: _if_valid(_TYPES[name], value) for name, value in stored.items()})
-
-
-def _if_valid(kind: Any, value: Any) -> Any:
-    """Return a value, with members that are not documented, or None if it is not of the kind."""
-    try:
-        msgspec.convert(value, kind)
-    except (msgspec.ValidationError, RecursionError):
-        return None
-    return value
