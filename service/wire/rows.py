@@ -6,12 +6,14 @@ than that stands among the others as it is.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import nan
 from typing import TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from service.wire.answers import Answers, QuietAnswers, quiet_row
 from service.wire.commands import Command, Ingest, Observation, Observe, ObserveMany, Outcome
@@ -80,6 +82,39 @@ def row_of(command: ObserveMany, row: int, observations: list[Observation]) -> O
         return Observe(stream, observations, key, digest, 0, seq, *options)
     settings = command.settings[row]
     return Ingest(stream, observations, key, digest, 0, seq, *options, settings)
+
+
+def fitting(command: ObserveMany, most: int) -> int:
+    """Return how many of the first rows have at most so many observations together."""
+    if command.counts is None:
+        return max(0, min(most, len(command.streams)))
+    return bisect_right([*accumulate(command.counts)], most)
+
+
+def head(command: ObserveMany, count: int) -> ObserveMany:
+    """Return a command of the first rows alone."""
+    counts = command.counts
+    observations = count if counts is None else sum(counts[:count])
+    y = command.y[: 8 * observations]
+    others = None
+    if command.others is not None:
+        others = command.others[: int(np.isnan(np.frombuffer(y, "<f8")).sum())] or None
+
+    def first(column: list[T] | None, places: int = count) -> list[T] | None:
+        return None if column is None else column[:places]
+
+    return replace(
+        command,
+        streams=command.streams[:count],
+        y=y,
+        counts=first(counts),
+        times=first(command.times, observations),
+        others=others,
+        seqs=first(command.seqs),
+        keys=first(command.keys),
+        digests=first(command.digests),
+        settings=first(command.settings),
+    )
 
 
 def rows_of(command: Command | ObserveMany) -> int:

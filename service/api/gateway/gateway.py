@@ -75,8 +75,7 @@ READ_PAUSE_S = 0.1  # after a read of outcomes that failed
 PIECES_AT_ONCE = 64  # read of each partition
 AT_ONCE = 100  # commands encoded before the event loop does something else
 ALONE = (0,)  # places of a command by itself
-# Observations of the rows of one command: a full partition refuses all of them or none.
-MOST_UNITS = 1024
+MOST_UNITS = 1024  # observations of the rows of one command
 Result = wire.Outcome | ServiceError
 _ingest = metrics.STAGE_DURATION.labels("ingest")
 _reply = metrics.STAGE_DURATION.labels("reply")
@@ -127,12 +126,14 @@ class PendingCommand:
 
     __slots__ = (
         "acknowledged",
+        "envelope",
         "group",
         "missing",
         "number",
         "payload",
         "places",
         "results",
+        "rows",
         "sent",
         "trace",
         "units",
@@ -143,15 +144,17 @@ class PendingCommand:
         group: CommandGroup,
         places: Sequence[int],
         number: int,
-        units: int,
+        envelope: wire.Envelope,
         payload: bytes,
         trace: tracing.Sent | None,
     ) -> None:
         self.group = group
         self.places = places  # of the rows among the group's commands
         self.number = number
-        self.units = units
-        self.payload = payload
+        self.units = wire.units(envelope.command)
+        self.envelope = envelope
+        self.payload = payload  # the envelope, encoded
+        self.rows = len(places)  # that are sent
         self.trace = trace
         self.results: list[Result | None] = [None] * len(places)
         self.missing = len(places)  # rows without a result
@@ -182,6 +185,26 @@ class PendingCommand:
             for row in range(len(self.results)):
                 self._enter(row, error)
             self._finish()
+
+    def cut(self, room: int, error: ServiceError) -> int:
+        """Keep the first rows, of at most so many observations; answer the others with an error.
+
+        Returns the number of those that are kept: none of a command that has no rows.
+        """
+        command = self.envelope.command
+        kept = rows.fitting(command, room) if isinstance(command, wire.ObserveMany) else 0
+        if kept:
+            self.envelope.command = rows.head(cast(wire.ObserveMany, command), kept)
+            self.units = wire.units(self.envelope.command)
+            self.payload = wire.encode(self.envelope)
+        refused = self.rows - kept
+        self.rows = kept
+        if not kept:
+            self.fail(error)
+            return 0
+        for row in range(kept, kept + refused):
+            self._enter(row, error)
+        return kept
 
     def _enter(self, row: int, result: Result) -> None:
         """Enter the result of a row, unless it has one: a piece may come twice."""
@@ -285,7 +308,7 @@ class Gateway:
         partition = self.partition(command.stream)
         self._admit(partition, command, 1, begun)
         group = self._group(partition, command, 1, patience)
-        pending = self._encode(group, ALONE, command, self._canary_version(command))
+        (pending,) = self._encode(group, [command], ALONE, self._canary_version(command))
         self._under_way += 1
         try:
             self._send(group, (pending,))
@@ -319,8 +342,8 @@ class Gateway:
         in_flight: list[PendingCommand] = []
         self._under_way += len(commands)
         try:
-            for choice, places, command in self._packed(commands):
-                in_flight.append(self._encode(group, places, command, choice))
+            for choice, places in self._parts(commands):
+                in_flight += self._encode(group, commands, places, choice)
                 if len(places) > 1 or len(in_flight) % AT_ONCE == 0:
                     await asyncio.sleep(0)
             self._send(group, in_flight)
@@ -353,63 +376,73 @@ class Gateway:
         if group.counted:
             self._overload.add(group.partition, group.units, group.since)
 
-    def _packed(
+    def _parts(
         self, commands: Sequence[wire.Command]
-    ) -> Iterator[tuple[str | None, Sequence[int], wire.Command | wire.ObserveMany]]:
-        """Yield what is to be appended for commands: a canary's choice, and whose it is.
+    ) -> Iterator[tuple[str | None, Sequence[int]]]:
+        """Yield the places of commands that may go as the rows of one, and their canary's choice.
 
-        Observations of several streams are rows of as few commands as there can be.
+        Observations of several streams do, as many as there can be.
         """
         if not isinstance(commands[0], wire.Observe):
             for i, command in enumerate(commands):
-                yield self._canary_version(command), (i,), command
+                yield self._canary_version(command), (i,)
             return
-        observes = cast(Sequence[wire.Observe], commands)
         by_choice: defaultdict[str | None, list[int]] = defaultdict(list)
-        for i, command in enumerate(observes):
+        for i, command in enumerate(commands):
             by_choice[self._canary_version(command)].append(i)
         most_units = min(MOST_UNITS, self._settings.max_pending)
         for choice, places in by_choice.items():
-            for part in _parts(observes, places, most_units):
-                for of_part, command_of_part in _rows(observes, part):
-                    yield choice, of_part, command_of_part
+            for part in _parts(commands, places, most_units):
+                yield choice, part
 
     def _encode(
         self,
         group: CommandGroup,
+        commands: Sequence[wire.Command],
         places: Sequence[int],
-        command: wire.Command | wire.ObserveMany,
         choice: str | None,
-    ) -> PendingCommand:
-        """Return a command of a group, to be queued; one that is too large has failed."""
+    ) -> list[PendingCommand]:
+        """Return commands at some places as the rows of one, to be queued, or of several.
+
+        Several are those that are too large for an entry together. One that is so alone has failed.
+        """
+        command: wire.Command | wire.ObserveMany = commands[places[0]]
+        if len(places) > 1:
+            command = rows.pack([cast(wire.Observe, commands[place]) for place in places])
         number = self._next_number
         self._next_number += 1
         request_trace = tracing.current.get()
         trace = None
         if request_trace is not None:
             trace = tracing.Sent(request_trace, command, group.partition)
-        payload = wire.encode(
-            wire.Envelope(
-                number=number,
-                time_ms=group.accepted_ms,
-                deadline_ms=group.deadline_ms,
-                default_model=self._settings.default_model,
-                command=command,
-                chosen=choice,
-                trace=None if trace is None else trace.place,
-                quiet_days=self._monitor.quiet_days,
-                planned=self._planned(command, group.accepted_ms),
-            )
+        envelope = wire.Envelope(
+            number=number,
+            time_ms=group.accepted_ms,
+            deadline_ms=group.deadline_ms,
+            default_model=self._settings.default_model,
+            command=command,
+            chosen=choice,
+            trace=None if trace is None else trace.place,
+            quiet_days=self._monitor.quiet_days,
+            planned=self._planned(command, group.accepted_ms),
         )
-        pending = PendingCommand(group, places, number, wire.units(command), payload, trace)
-        if len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD:
+        payload = wire.encode(envelope)
+        too_large = len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
+        if too_large and len(places) > 1:
+            half = len(places) // 2
+            return [
+                *self._encode(group, commands, places[:half], choice),
+                *self._encode(group, commands, places[half:], choice),
+            ]
+        pending = PendingCommand(group, places, number, envelope, payload, trace)
+        if too_large:
             limit = append.MAX_ENTRY_BYTES
             detail = f"the command is too large: {len(payload)} bytes, at most {limit}"
             pending.fail(BodyTooLarge(detail))
         else:
             group.waiting[number] = pending
             group.units += pending.units
-        return pending
+        return [pending]
 
     def _end(
         self,
@@ -501,7 +534,7 @@ class Gateway:
 
 
 def _parts(
-    commands: Sequence[wire.Observe], places: Iterable[int], most_units: int
+    commands: Sequence[wire.Command], places: Iterable[int], most_units: int
 ) -> list[list[int]]:
     """Cut places of commands into parts of at most so many observations, or of one command."""
     parts: list[list[int]] = []
@@ -514,21 +547,6 @@ def _parts(
         parts[-1].append(place)
         room -= units
     return parts
-
-
-def _rows(
-    commands: Sequence[wire.Observe], places: Sequence[int]
-) -> Iterator[tuple[Sequence[int], wire.Command | wire.ObserveMany]]:
-    """Yield commands at some places as rows of others, each small enough, with their places."""
-    chosen = [commands[place] for place in places]
-    command = chosen[0] if len(chosen) == 1 else rows.pack(chosen)
-    # Half an entry leaves room for the envelope.
-    if len(chosen) == 1 or 2 * len(wire.encode(command)) <= append.MAX_ENTRY_BYTES:
-        yield places, command
-        return
-    half = len(places) // 2
-    yield from _rows(commands, places[:half])
-    yield from _rows(commands, places[half:])
 
 
 def _partitions(commands: Iterable[PendingCommand]) -> set[int]:
@@ -629,9 +647,7 @@ class PartitionQueue:
         for pending in self._batch:
             pending.sent = True
             self._count += pending.units
-            commands.append(
-                Queued(pending.number, pending.units, pending.payload, len(pending.places))
-            )
+            commands.append(Queued(pending.number, pending.units, pending.payload, pending.rows))
         self._entry = entry_of(self._partition, self._appender.incarnation, commands)
         self._pause_s = FIRST_PAUSE_S
         metrics.APPEND_COMMANDS.observe(len(self._batch))
@@ -696,20 +712,31 @@ class PartitionQueue:
         self._batch = []
 
     def _shed(self, waiting: int) -> None:
-        """Keep the commands for which a full partition still has room; refuse the rest."""
+        """Keep the commands, and rows, for which a full partition still has room; refuse others."""
         room = self._max_pending - waiting
-        accepted: list[PendingCommand] = []
-        for i, pending in enumerate(self._batch):
-            room -= pending.units
-            if room < 0 or i == len(self._batch) - 1:  # refuse at least one, or _run never ends
-                detail = f"the queue of this stream's partition is full: {waiting} observations"
-                self._refuse(self._batch[i:], PartitionFull(detail))
-                break
-            accepted.append(pending)
+        error = PartitionFull(
+            f"the queue of this stream's partition is full: {waiting} observations"
+        )
+        fits = 0
+        while fits < len(self._batch) and self._batch[fits].units <= room:
+            room -= self._batch[fits].units
+            fits += 1
+        # At least one is refused, or the same batch would be tried for ever.
+        fits = min(fits, len(self._batch) - 1)
+        accepted = self._batch[:fits]
+        first = self._batch[fits]
+        refused = first.rows
+        kept = first.cut(room, error)
+        if kept:
+            accepted.append(first)
+        metrics.LOAD_SHED.labels(error.reason).inc(refused - kept)
+        self._refuse(self._batch[fits + 1 :], error)
         self._batch = accepted
 
-    def _refuse(self, refused: list[PendingCommand], error: MemoryShort | PartitionFull) -> None:
-        metrics.LOAD_SHED.labels(error.reason).inc(sum(len(pending.places) for pending in refused))
+    def _refuse(
+        self, refused: Sequence[PendingCommand], error: MemoryShort | PartitionFull
+    ) -> None:
+        metrics.LOAD_SHED.labels(error.reason).inc(sum(pending.rows for pending in refused))
         for pending in refused:
             pending.fail(error)
 

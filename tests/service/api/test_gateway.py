@@ -18,6 +18,7 @@ from service.problems import ReadTimeout, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of
+from service.wire import rows
 from service.wire.event_entries import START, Id
 from tests.faults import REPLIES, Proxy
 from tests.remote_write import V2, version_2
@@ -319,8 +320,10 @@ async def test_rows_are_answered_in_pieces_each_once():
     """A piece that comes twice counts once; a deadline is that of the rows without a result."""
     waiting = {}
     group = gateway.CommandGroup(waiting, 0, 5, 1.0, read_only=False, counted=True)
-    pending = gateway.PendingCommand(group, range(4), 7, 4, b"", None)
-    other = gateway.PendingCommand(group, (4,), 8, 1, b"", None)
+    command = rows.pack([wire.Observe(f"s{i}", [wire.Observation(1.0)]) for i in range(4)])
+    envelopes = [wire.Envelope(n, 0, 0, "m", what) for n, what in ((7, command), (8, command))]
+    pending = gateway.PendingCommand(group, range(4), 7, envelopes[0], b"", None)
+    other = gateway.PendingCommand(group, (4,), 8, envelopes[1], b"", None)
     waiting |= {7: pending, 8: other}
     same = wire.Outcome(7, 422, [b"{}"], row=2, rows=2)
     for outcome in (same, same, wire.Outcome(7, 200, [b"1"], row=0), same):
@@ -629,6 +632,27 @@ async def test_a_full_partition_takes_the_first_commands_of_a_group(settings, wo
         await until_async(lambda: missing(api) == 11 or request.done())
         worker.running.set()
         assert statuses(await request) == [200] * 10 + [429] * 5 + [200]
+
+
+async def test_a_full_partition_takes_the_rows_that_fit(settings, worker, start):
+    """Some wait already; of a row of several observations all are refused, or none."""
+    async with start(settings, max_pending=10) as api:
+        worker.pause()
+        waits = [asyncio.create_task(api.post(POST, json={"y": i})) for i in range(3)]
+        await appended(api, 3)
+        before = shed("partition_full")
+        items = [item for item in bulk_of(6) for _ in range(2)]
+        request = asyncio.create_task(api.post(MANY, json=items))
+        await until_async(lambda: missing(api) == 3 + 3 or request.done())
+        worker.running.set()
+        results = (await request).json()
+        assert [item["status"] for item in results] == [200] * 6 + [429] * 6
+        assert {item["type"].rpartition("/")[2] for item in results[6:]} == {"partition-full"}
+        assert [item["stream"] for item in results] == [item["stream"] for item in items]
+        assert shed("partition_full") == before + 3
+        assert {(await request).status_code for request in waits} == {200}
+        assert api.app.state.overload._all._waiting == 0
+        assert statuses(await api.post(MANY, json=items[6:])) == [200] * 6
 
 
 async def test_a_group_of_more_commands_than_may_wait_goes_alone(settings, worker, start):

@@ -57,6 +57,16 @@ def test_rows_stand_for_the_commands_that_they_were_made_of(kind):
         seen = rows.observations_of(many)
         back = [rows.row_of(many, row, seen[row]) for row in range(len(given))]
         assert [*map(wire.encode, back)] == [*map(wire.encode, given)]  # -0.0 as well
+        # The first of them are what the first commands say.
+        room = rng.randrange(wire.units(many) + 2)
+        count = rows.fitting(many, room)
+        if count:
+            first = rows.head(many, count)
+            assert wire.units(first) == sum(map(wire.units, given[:count])) <= room
+            seen = rows.observations_of(first)
+            back = [rows.row_of(first, row, seen[row]) for row in range(count)]
+            assert [*map(wire.encode, back)] == [*map(wire.encode, given[:count])]
+        assert count == len(given) or sum(map(wire.units, given[: count + 1])) > room
 
 
 def test_plain_numbers_take_their_name_and_eight_bytes():
