@@ -207,13 +207,6 @@ class _Grid(NamedTuple):
     after: Array
     log_scale: Array
 
-    @classmethod
-    def of(cls, first: Array, last: Array, ratio: Array) -> _Grid:
-        """Return the grid of these points."""
-        powers = [np.stack([np.ones_like(phi), -phi, phi**2]) for phi in (first, last)]
-        log_scale = np.stack([0.5 * np.log(1 - first**2), np.log(ratio)])
-        return cls((first, last), powers[0], powers[1] / ratio**2, log_scale)
-
 
 def _crossed(*axes: Array) -> list[Array]:
     return [axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")]
@@ -224,11 +217,12 @@ def _whole_grid() -> _Grid:
     phi, ratio = _crossed(PHI, RATIO)
     first, last = _crossed(PHI, PHI)
     same = np.sqrt((1 - last**2) / (1 - first**2))
-    return _Grid.of(
-        np.concatenate([PHI, phi, first, first]),
-        np.concatenate([PHI, phi, last, last]),
-        np.concatenate([np.ones_like(PHI), ratio, np.ones_like(first), same]),
-    )
+    ratio = np.concatenate([np.ones_like(PHI), ratio, np.ones_like(first), same])
+    first = np.concatenate([PHI, phi, first, first])
+    last = np.concatenate([PHI, phi, last, last])
+    before, after = (np.stack([np.ones_like(phi), -phi, phi**2]) for phi in (first, last))
+    log_scale = np.stack([0.5 * np.log(1 - first**2), np.log(ratio)])
+    return _Grid((first, last), before, after / ratio**2, log_scale)
 
 
 _GRID = _whole_grid()

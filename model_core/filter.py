@@ -197,7 +197,11 @@ def step(
         posterior, _ = beliefs.observe(prediction.belief, counted * log_likelihood)
     change = torch.where(growth.born, posterior.log_prob.exp(), 0.0).sum(-1)
     stats = model.update(grown.stats, prediction.phi, y, inlier)
-    kept, pruned = _pruned(grown, posterior)
+    if grown.memory is None:
+        kept, pruned = beliefs.prune(posterior)
+    else:
+        regimes_stored = grown.memory.stored[0].shape[1]
+        kept, pruned = regimes.prune(posterior, posterior.log_prob.shape[-1] - 1 - regimes_stored)
     seen = torch.cat(
         (torch.ones_like(y[:, :1]), *_moments(model, prediction.mixture, prior, y)), -1
     )
@@ -223,14 +227,6 @@ def step(
     # A look at `ok` would have the host wait for a device.
     fine = on_host(ok) and bool(ok.all())
     return (new if fine else choose(ok, new, state)), info
-
-
-def _pruned(state: FilterState, posterior: Belief) -> tuple[Belief, Tensor]:
-    """The belief that is kept, and the mass lost."""
-    if state.memory is None:
-        return beliefs.prune(posterior)
-    slots = posterior.log_prob.shape[-1]
-    return regimes.prune(posterior, slots - 1 - state.memory.stored[0].shape[1])
 
 
 def _moments(
@@ -329,24 +325,18 @@ def label_likelihood(
 def finite(state: FilterState) -> Tensor:
     """Whether a row (B,) has only finite statistics where there is a hypothesis."""
     present = ~torch.isneginf(state.belief.log_prob)
-    if on_host(present) and _finite_sums(state):
-        return present.any(-1)
+    if on_host(present):
+        # Sums of all there is find all that is not finite; those of finite numbers may overflow.
+        total = state.totals.sum(-1) + state.context.sum(-1) + state.belief.log_prob.exp().sum(-1)
+        for leaf in state.stats:
+            total = total + leaf.flatten(1).sum(-1)
+        if bool(torch.isfinite(total).all()):
+            return present.any(-1)
     fine = torch.isfinite(state.belief.log_prob) | ~present
     for leaf in state.stats:
         fine = fine & (torch.isfinite(leaf).flatten(2).all(-1) | ~present)
     alone = torch.cat((state.totals, state.context), -1)
     return fine.all(-1) & present.any(-1) & torch.isfinite(alone).all(-1)
-
-
-def _finite_sums(state: FilterState) -> bool:
-    """Whether sums of all there is are finite, which finds all that is not.
-
-    Those of finite numbers may overflow.
-    """
-    total = state.totals.sum(-1) + state.context.sum(-1) + state.belief.log_prob.exp().sum(-1)
-    for leaf in state.stats:
-        total = total + leaf.flatten(1).sum(-1)
-    return bool(torch.isfinite(total).all())
 
 
 def choose(mask: Tensor, chosen: FilterState, otherwise: FilterState) -> FilterState:

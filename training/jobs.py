@@ -14,8 +14,9 @@ from rich.console import Console
 
 from training import catalogue
 from training.catalogue import Axes, Cell
-from training.config import OWN, Config, Options, merged
+from training.config import OWN, Config, Options, checked, merged
 from training.data.files import Place
+from training.data.tables import DataSource
 from training.data.windows import Series, Splits
 from training.errors import BadConfig
 from training.experiments import own
@@ -87,7 +88,7 @@ def train_own(
     """
     if not NAME.fullmatch(wanted.preset):
         raise BadConfig(f"--name: expected part of a folder's name, got {wanted.preset!r}")
-    source = own.source_of(settings)
+    source = checked(DataSource, {**settings.get("data", {}), "digest": ""})
     series = own.read(source, catalogue.preset(OWN, "quick", settings))
     split: dict[str, str] = {}
     if "by" not in settings.get("data", {}) and own.by_streams_alone(source, series):

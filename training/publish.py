@@ -68,7 +68,11 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
     Raises BadConfig for an invalid name or version, BadRun for an unusable run.
     """
     console = console or Console(quiet=True)
-    folder = wanted.models_dir / _checked_name(wanted.name)
+    if not NAME.fullmatch(wanted.name):
+        raise BadConfig(f"--name: expected letters, digits and . _ -, got {wanted.name!r}")
+    if wanted.name in BUILTIN:
+        raise BadConfig(f"--name: {wanted.name!r} is the name of a built-in model; choose another")
+    folder = wanted.models_dir / wanted.name
     _version(folder, wanted.version)  # before the work
     torch.set_num_threads(1)
     run = own.finished(wanted.run, wanted.data)
@@ -150,14 +154,6 @@ def summary(run: Trained, report: Report, date: str | None) -> dict[str, Any]:
         "report": "report.json",
     }
     return fields if date is None else {**fields, "date": date}
-
-
-def _checked_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise BadConfig(f"--name: expected letters, digits and . _ -, got {name!r}")
-    if name in BUILTIN:
-        raise BadConfig(f"--name: {name!r} is the name of a built-in model; choose another")
-    return name
 
 
 def _check_regimes(names: Sequence[str], priors: int) -> None:

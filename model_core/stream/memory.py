@@ -83,11 +83,6 @@ def remembered(layout: Layout, lines: Floats, head: Floats) -> list[KnownRegime]
     return sorted(known, key=lambda regime: regime.id or 0)
 
 
-def next_id(layout: Layout, head: Floats) -> int:
-    """The id that the next regime to be stored will have; 1 of a row without a memory."""
-    return int(head[layout.numbers + NEXT_ID]) if layout.regimes else 1
-
-
 def number(layout: Layout, head: Floats, ids: Mapping[int, int], following: int) -> None:
     """Give the regimes of a row other ids, in place. following: of the next that is stored."""
     if not layout.regimes:
@@ -135,24 +130,15 @@ def _place(
             ended = pooled
     if place < 0:
         free = np.flatnonzero(ids == 0)
-        place = int(free[0]) if len(free) else _forgotten(layout, lines, last_seen, newest)
-        if not len(free):
-            _forget(layout, lines, place)
+        if len(free):
+            place = int(free[0])
+        else:  # the one that was not seen for longest goes, but for that which the stream is in
+            present = int(lines[layout.origin, newest]) - 1
+            order = np.argsort(last_seen, kind="stable").tolist()
+            place = next((other for other in order if other != present), order[0])
+            for line in (layout.origin, layout.ended):  # what began as it is as fresh
+                own = lines[line, : layout.slots]
+                own[own == place + 1] = 0
             ids[place] = 0
     layout.put_column(lines, columns[place], model.tempered(ended, prior, LABELS))
     return place
-
-
-def _forgotten(layout: Layout, lines: Floats, last_seen: Floats, newest: int) -> int:
-    """The regime that was not seen for longest, but for the one that the stream is in."""
-    present = int(lines[layout.origin, newest]) - 1
-    order = np.argsort(last_seen, kind="stable").tolist()
-    others = [place for place in order if place != present]
-    return int(others[0] if others else order[0])
-
-
-def _forget(layout: Layout, lines: Floats, place: int) -> None:
-    """Hypotheses that began as a regime which goes are as fresh."""
-    for line in (layout.origin, layout.ended):
-        own = lines[line, : layout.slots]
-        own[own == place + 1] = 0

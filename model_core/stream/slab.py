@@ -19,7 +19,7 @@ from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
-from model_core.regimes import OF_EACH, REGIMES, SETTLED, size
+from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED, size
 from model_core.stream import beliefs, columns, memory
 from model_core.stream.beliefs import Hypotheses, Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
@@ -312,8 +312,10 @@ class Slab:
         return Mixture(certain, components)
 
     def next_regime(self, row: int) -> int:
-        """The id that the next regime which a series remembers will have."""
-        return memory.next_id(self._layout, self.row(row).head)
+        """The id that the next regime which a series remembers will have; 1 without a memory."""
+        if not self._layout.regimes:
+            return 1
+        return int(self.row(row).head[self._layout.numbers + NEXT_ID])
 
     def number_regimes(self, row: int, ids: Mapping[int, int], following: int) -> None:
         """Give the regimes of a series other ids; following: of the next."""

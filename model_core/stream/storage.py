@@ -85,7 +85,13 @@ def restore(
     filtered = [series.row for series in warm]
     own = pipeline.slab.read(filtered)
     for i, array in enumerate(own):
-        _fill(array, stored[f"filter {i}"], f"filter {i}")
+        kept = stored[f"filter {i}"]
+        if array.shape != kept.shape or array.dtype != kept.dtype:
+            raise ValueError(
+                f"array 'filter {i}' is {kept.dtype} {list(kept.shape)}, expected {array.dtype} "
+                f"{list(array.shape)}"
+            )
+        array[:] = kept
     for lines, head, ranks in zip(*own, strict=True):
         alive = np.isfinite(lines[LOG_PROB])
         codec.check(pipeline.slab.layout, lines[:, alive], head, ranks)
@@ -94,8 +100,8 @@ def restore(
         rows = stored[f"retained {row}"]
         _check_retained(rows, fields["first"], pipeline.layout.width, f"retained {row}")
         series.retained.fill(rows, fields["first"])
-        kept = stored.get(f"season {row}")
-        series.season_state = None if kept is None else kept.copy()
+        season_state = stored.get(f"season {row}")
+        series.season_state = None if season_state is None else season_state.copy()
         if series.season_state is not None and not season.valid(series.season_state):
             raise ValueError(f"array 'season {row}' is no state of a season")
 
@@ -108,15 +114,6 @@ def _check_retained(rows: NDArray[Any], first: int, width: int, name: str) -> No
     before = np.maximum(first + np.arange(len(rows)) - 1, 0)
     if not ((previous >= -1) & (previous <= before)).all():
         raise ValueError(f"array {name!r} has a path that does not lead back")
-
-
-def _fill(own: NDArray[Any], stored: NDArray[Any], name: str) -> None:
-    if own.shape != stored.shape or own.dtype != stored.dtype:
-        raise ValueError(
-            f"array {name!r} is {stored.dtype} {list(stored.shape)}, expected {own.dtype} "
-            f"{list(own.shape)}"
-        )
-    own[:] = stored
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:

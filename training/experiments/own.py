@@ -27,7 +27,7 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options as ModelOptions
 from model_core.upm.builtin import build
 from training import trained
-from training.config import OWN, Config, Options, checked
+from training.config import OWN, Config, checked
 from training.data import tables
 from training.data.tables import DataSource
 from training.data.windows import (
@@ -103,11 +103,6 @@ def digest(path: Path) -> str:
     except OSError as error:
         raise BadData(f"{path} cannot be read: {error.strerror or error}") from error
     return f"sha256:{content.hexdigest()}"
-
-
-def source_of(settings: Options) -> DataSource:
-    """The section `data` of settings, without a digest; raises BadConfig."""
-    return checked(DataSource, {**settings.get("data", {}), "digest": ""})
 
 
 def read(source: DataSource, config: Config) -> list[Series]:
@@ -310,7 +305,7 @@ def compare(
             Series(None if batch.x is None else batch.x[k].double(), y.double(), None, str(k))
             for k, y in enumerate(batch.y)
         ]
-    burn_in = burn_in_of(series)
+    burn_in = BURN_IN if any(len(one.y) > BURN_IN for one in series) else LEAST_BURN_IN
     # Nothing of a shorter series is scored.
     series = [one.part(0, most or len(one.y)) for one in series if len(one.y) > burn_in]
     length = run.config.optimiser.length
@@ -340,11 +335,6 @@ def compare(
         observations=sum(int((~row[burn_in:].isnan()).sum()) for row in ours),
         burn_in=burn_in,
     )
-
-
-def burn_in_of(series: Sequence[Series]) -> int:
-    """Return how many observations at the start of the test series are not scored."""
-    return BURN_IN if any(len(one.y) > BURN_IN for one in series) else LEAST_BURN_IN
 
 
 def by_streams_alone(source: DataSource, series: Sequence[Series]) -> bool:

@@ -259,11 +259,12 @@ def scaled(y: Floats) -> tuple[list[float], list[float]]:
 
 
 def alarms_of(detector: Detector, y: Floats, apart: int = 1) -> list[int]:
-    """Alarms of a detector on a series (T, d) in its own units, nan where missing.
+    """Alarms of a detector on a series (T, d) or (T,) in its own units, nan where missing.
 
     Each output is watched alone. Of alarms closer than `apart` to the one before only the first
     counts: several outputs find one change.
     """
+    y = y.reshape(len(y), -1)
     times: set[int] = set()
     for column, location, scale in zip(y.T, *scaled(y), strict=True):
         present = np.flatnonzero(np.isfinite(column))

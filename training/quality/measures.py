@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -227,7 +228,8 @@ Watch = Callable[[Floats], Mapping[str, list[list[int]]]]
 def families(study: QualityStudy) -> dict[str, list[Any]]:
     """False alarms and delays of every method on every family."""
     watches = [watch_model(name, *candidate) for name, candidate in study.models.items()]
-    watches += [watch_baseline(name, detector) for name, detector in study.detectors.items()]
+    for name, detector in study.detectors.items():
+        watches.append(watch_alarms(name, partial(alarms_of, detector)))
     advance = study.part("simulated families", len(FAMILIES) * len(watches))
     rows = []
     for index, family in enumerate(FAMILIES):
@@ -258,7 +260,8 @@ def simulate(
     for row in [row for row in rows if row.method.endswith(CONFIRMED)]:
         alarms = round(row.false.mean * quiet.size / 1000)
         name = f"{baselines.FOCUS} at the rate of {row.method}"
-        oracle = watch_focus(name, baselines.focus_threshold(quiet, alarms))
+        threshold = baselines.focus_threshold(quiet, alarms)
+        oracle = watch_alarms(name, partial(baselines.focus, threshold=threshold))
         rows += _family_rows(family, oracle, quiet, shifted, seed, sizes)
     return rows
 
@@ -330,22 +333,11 @@ def wait(alarms: Sequence[int], change: int) -> float:
     return min((t - change + 1 for t in alarms if t >= change), default=math.inf)
 
 
-def watch_baseline(name: str, detector: Detector) -> Watch:
-    """Alarms of a baseline, those of the warm-up left out."""
+def watch_alarms(name: str, raised: Detector) -> Watch:
+    """Alarms of a baseline on series in their own units, those of the warm-up left out."""
 
     def watch(y: Floats) -> dict[str, list[list[int]]]:
-        alarms = [alarms_of(detector, series[:, None]) for series in y]
-        return {name: [[t for t in times if t >= DEFAULTS.warmup] for times in alarms]}
-
-    return watch
-
-
-def watch_focus(name: str, threshold: float) -> Watch:
-    """Alarms of FOCuS, those of the warm-up left out."""
-
-    def watch(y: Floats) -> dict[str, list[list[int]]]:
-        alarms = [baselines.focus(series, threshold) for series in y]
-        return {name: [[t for t in times if t >= DEFAULTS.warmup] for times in alarms]}
+        return {name: [[t for t in raised(series) if t >= DEFAULTS.warmup] for series in y]}
 
     return watch
 
@@ -364,7 +356,9 @@ def changes(study: QualityStudy) -> dict[str, list[Any]]:
         for method, results in by_method.items():
             rows.append(_change_row(corpus, method, results, study.rng))
         if series:
-            apart = _regime_length(series)
+            # The mean length of the regimes of the corpus, of all annotators.
+            regimes = [1 + statistics.mean(map(len, one.annotations.values())) for one in series]
+            apart = round(sum(len(one.y) for one in series) / sum(regimes))
             marked = [(one, baselines.every(len(one.y), apart)) for one in series]
             results = [(_change_score(corpus, one, marks), len(marks)) for one, marks in marked]
             # With its own generator: what is drawn after it stays as it was without it.
@@ -386,12 +380,6 @@ def _change_row(
     f1 = bootstrap([score.f1 for score, _ in results], rng)
     cover = bootstrap([score.cover for score, _ in results], rng) if corpus == TCPD else None
     return ChangeRow(corpus, method, f1, cover, sum(count for _, count in results))
-
-
-def _regime_length(series: Sequence[Annotated]) -> int:
-    """Mean length of the regimes of a corpus, of all annotators."""
-    regimes = [1 + statistics.mean(map(len, one.annotations.values())) for one in series]
-    return round(sum(len(one.y) for one in series) / sum(regimes))
 
 
 def _detections(study: QualityStudy, corpus: str, one: Annotated) -> dict[str, list[int]]:
