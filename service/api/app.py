@@ -61,7 +61,7 @@ from service.runtime.access_policy import describe, keys_required
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring, Keyring
 from service.store.append import Appender
-from service.store.changes import ChangeFeed
+from service.store.changes import ChangeFeed, IncidentFeed
 from service.store.connection import (
     START_TIMEOUT_S,
     START_WAIT_S,
@@ -71,7 +71,6 @@ from service.store.connection import (
 )
 from service.store.feed import Feeds
 from service.store.health import UnusableServer, check_server, fix_partitions
-from service.store.incidents import IncidentFeed
 from service.store.reads import AsyncStore
 from service.tasks import bounded
 

@@ -44,7 +44,7 @@ def backup(
     """
     from service.backup.file import Writer
     from service.backup.take import Backup, BackupRequest
-    from service.runtime.offline_store import reach
+    from service.runtime.embedded import reach
 
     if file.exists() and not force:
         fail(f"{file} already exists: use --force to overwrite it", 1)
@@ -103,7 +103,7 @@ def restore(
     """
     from service.backup.file import Reader
     from service.backup.restore import RestoreTarget, partitions_for
-    from service.runtime.offline_store import reach
+    from service.runtime.embedded import reach
     from service.store.health import check_server
 
     with _told(), Reader(file) as reader:

@@ -111,7 +111,7 @@ def _keyring(settings: Settings, make: bool = False) -> Iterator[Keyring]:
     """Open the store; report errors in one line."""
     import redis  # takes longer than `--help`
 
-    from service.runtime.offline_store import reach
+    from service.runtime.embedded import reach
     from service.store.api_keys import Keyring
 
     try:

@@ -9,12 +9,10 @@ from typing import Annotated
 import typer
 
 from service.commands import (
-    assistant,
     backup,
     calendar,
     changes,
     demo,
-    following,
     keys,
     observing,
     run,
@@ -48,7 +46,7 @@ for _ask in (
     tools.replay,
 ):
     app.command(rich_help_panel=STREAMS)(_ask)
-for _seldom in (following.follow, observing.predict, assistant.mcp):
+for _seldom in (observing.follow, observing.predict, tools.mcp):
     app.command(rich_help_panel=STREAMS, hidden=True)(_seldom)
 app.add_typer(streams.app, name="streams", rich_help_panel=STREAMS)
 app.add_typer(calendar.app, name="calendar", rich_help_panel=STREAMS, hidden=True)

@@ -1,4 +1,4 @@
-"""`moca observe`, `moca predict` and `moca changepoints`: a stream from the command line."""
+"""`moca observe`, `predict`, `follow` and `changepoints`: a stream from the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -39,11 +39,16 @@ from service.commands.connection import (
 )
 from service.commands.options import fail
 
+if TYPE_CHECKING:
+    from moca_client.subscriptions import Followed, Message
+
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 FILE_BATCH = 500
 MISSING = frozenset({"null", "none", "nan", "na"})  # labels, or outputs, in words
 _LINE = "{:>8}  {:>12}  {:>10}  {:>9}  {:>8}  {}"
 _HEAD = _LINE.format("seq", "expected", "changed", "evidence", "anomaly", "event")
+_LIVE = "{:>8}  {:>12}  {:>12}  {:>10}  {:>10}  {:>9}  {}"
+_LIVE_HEAD = _LIVE.format("seq", "label", "expected", "log score", "changed", "evidence", "time")
 
 
 class Kind(StrEnum):
@@ -171,6 +176,55 @@ def predict(
         place = number(prediction.x) if prediction.ahead is None else str(prediction.ahead)
         made.add_row(place, "\n".join(_described(prediction)))
     Console().print(made)
+
+
+def follow(
+    stream: Stream,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            help="Position or cursor to resume after; -1: everything retained.",
+            show_default="new observations only",
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Print a stream's observations as they are applied, until the stream is deleted."""
+    with connected(url, api_key) as client:
+        if not as_json:
+            typer.echo(_LIVE_HEAD)
+        for message in client.follow(stream, after=after, retry_for_s=None):
+            if as_json:
+                print_json(message, lines=True)
+            else:
+                _tell_followed(message)
+            sys.stdout.flush()
+
+
+def _tell_followed(message: Message) -> None:
+    from moca_client import Ended, Missed
+
+    if isinstance(message, Missed):
+        what = f"{message.start} to {message.end - 1} are no longer retained"
+        typer.secho(what, err=True, fg="yellow")
+    elif isinstance(message, Ended):
+        typer.secho(message.detail or message.reason, err=True, fg="yellow")
+    else:
+        typer.echo(_followed(message))
+
+
+def _followed(seen: Followed) -> str:
+    predictive = seen.predictive
+    expected = "" if predictive is None else number(predictive.mean or predictive.probabilities)
+    score = number(seen.log_score)
+    changed = number(seen.changed_probability)
+    evidence = number(seen.evidence, 3)
+    line = _LIVE.format(
+        seen.seq, number(seen.y), expected, score, changed, evidence, seen.time or ""
+    )
+    return line.rstrip()
 
 
 def changepoints(

@@ -1,4 +1,4 @@
-"""`moca models`, `moca replay` and `moca bench`: tools around the service."""
+"""`moca models`, `replay`, `mcp` and `bench`: tools around the service."""
 
 from __future__ import annotations
 
@@ -154,6 +154,17 @@ def replay(
         )
     except (ReplayError, SeriesError, ClientError, OSError) as error:
         fail(str(error), 1)
+
+
+def mcp(url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:
+    """Serve an assistant the tools that read a running service (Model Context Protocol, stdio)."""
+    from moca_client import AsyncClient
+
+    try:
+        from service.assistant import server
+    except ModuleNotFoundError:
+        fail("this needs mcp, which is not installed: pip install 'moca-service[mcp]'")
+    server(lambda _: AsyncClient(url, api_key=api_key, retry_for_s=5)).run("stdio")
 
 
 JsonFile = Annotated[

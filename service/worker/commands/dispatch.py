@@ -22,8 +22,7 @@ from service.problems import CorruptState, Defect, NotInstalled, ReadTimeout, Un
 from service.schema import rendering
 from service.store.streams import UnreadablePart
 from service.worker.commands import (
-    act,
-    predict,
+    reads,
     regimes,
     rerun_commands,
     set_belief,
@@ -250,7 +249,7 @@ def _set_belief(engine: Engine, stream: Stream, task: CommandTask) -> None:
     assert isinstance(task.command, wire.SetBelief)
     set_belief.set_belief(engine, stream, task.command)
     stream.touch(task.envelope.time_ms)
-    task.body = [predict.run_length(engine, stream, task.command)]
+    task.body = [reads.run_length(engine, stream, task.command)]
 
 
 def _name_regime(engine: Engine, stream: Stream, task: CommandTask) -> None:
@@ -281,10 +280,10 @@ _RUN: dict[type, Callable[[Engine, Stream, CommandTask], None]] = {
     wire.Import: _import,
 }
 _READ: dict[type, Callable[[Engine, Stream, Any], bytes]] = {
-    wire.Predict: predict.predictions,
-    wire.RunLength: predict.run_length,
+    wire.Predict: reads.predictions,
+    wire.RunLength: reads.run_length,
     wire.Regimes: regimes.remembered,
-    wire.Act: act.act,
+    wire.Act: reads.act,
 }
 _RERUN: dict[type, Callable[[Engine, Stream, Any, int], Steps[Any]]] = {
     wire.EventFeedback: rerun_commands.apply_feedback,

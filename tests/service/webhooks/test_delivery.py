@@ -14,7 +14,7 @@ from model_core.sentences import Explanation, Moments
 from service import wire
 from service.settings import Settings
 from service.store import keys
-from service.store.incidents import IncidentFeed
+from service.store.changes import IncidentFeed
 from service.webhooks import runner
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook

@@ -1,26 +1,35 @@
-"""What is read off a stream without changing it: summary, run-length belief, predictions."""
+"""What is read off a stream without changing it: its belief, predictions, forecasts, actions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from moca_client import responses
-from moca_client.responses import Hypothesis, Prediction, RunLengthSummary
+from moca_client.responses import (
+    Action,
+    Hypothesis,
+    Prediction,
+    Predictions,
+    Predictive,
+    RunLengthSummary,
+)
+from model_core import actions, horizon, summary
 from model_core import filter as moca
-from model_core import horizon
-from model_core.lazy import torch
+from model_core.actions import Strategy
+from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
-from model_core.stream import warmup
+from model_core.stream import forecasts, warmup
 from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
 from model_core.summary import Summary
+from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
-from service.problems import NumericalFault
-from service.wire import LEVELS, Predict, Record, RunLength, SetBelief
-from service.worker.commands import forecast
+from service.problems import NumericalFault, UnfitModel, WarmingUp
+from service.wire import LEVELS, Act, Predict, Record, RunLength, SetBelief
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.streams import limits, step_inputs
@@ -73,7 +82,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     if command.horizon or described(command):
         engine.need_torch()
     if command.horizon:
-        return forecast.predictions(engine, stream, command)
+        return _forecast(engine, stream, command)
     head = stream.live()
     inputs = command.x if command.x is not None else [[]]
     check_inputs(inputs, "x", head.x_dim)
@@ -104,6 +113,65 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
         predictions=predicted,
     )
     return msgspec.json.encode(answer)
+
+
+def _forecast(engine: Engine, stream: Stream, command: Predict) -> bytes:
+    """Answer to POST predictions with a horizon: one predictive for each label to come.
+
+    Exact where labels are exchangeable, else of paths that are drawn. The i-th samples of all
+    steps are one path.
+    """
+    head = stream.live()
+    model = engine.catalogue.of(head)
+    if model.x_dim:
+        raise UnfitModel(
+            f"horizon: {head.settings.model} predicts labels from inputs; give `x` instead",
+            field="horizon",
+        )
+    StoredPipeline(engine).wake([stream])
+    if stream.slab is None:
+        detail = f"horizon: the stream is still warming up at seq {head.seq}"
+        raise WarmingUp(detail, seq=head.seq)
+    count = max(command.samples, 0 if model.exchangeable else forecasts.PATHS)
+    limits.check_predictions(engine, stream, command, command.horizon)
+    if count:
+        limits.check_paths(engine, stream, command, count)
+    slab = stream.slab
+    row = delayed_labels.newest(engine, stream)
+    coming = step_inputs.coming(model, head, command.elapsed)
+    first = len(head.pending)
+    offsets = np.array([stream.offset(first + i) for i in range(command.horizon)])
+    drawn = None
+    if count:
+        inputs = step_inputs.inputs(slab, [coming] * count)
+        drawn = forecasts.paths(slab, row, inputs, offsets, command.seed)
+    if model.exchangeable:
+        mixtures = forecasts.mixtures(slab, row, step_inputs.inputs(slab, [coming]), offsets)
+        ahead = [summarise(mixture, command.quantiles)[0] for mixture in mixtures]
+    else:
+        assert drawn is not None
+        ahead = [_of_draws(model, drawn[:, i], command.quantiles) for i in range(command.horizon)]
+    steps = [
+        Prediction(ahead=i, predictive=predictive) for i, predictive in enumerate(ahead, start=1)
+    ]
+    if command.samples and drawn is not None:
+        for i, step in enumerate(steps):
+            step.samples = drawn[: command.samples, i].tolist()
+    answer = Predictions(
+        stream=stream.name,
+        seq=delayed_labels.position(head),
+        model=head.settings.model,
+        warming_up=False,
+        predictions=steps,
+    )
+    return msgspec.json.encode(answer)
+
+
+def _of_draws(model: UnderlyingModel, drawn: Tensor, levels: Sequence[float]) -> Predictive:
+    """Predictive of draws (N, d) of one label."""
+    numbers = summary.of_draws(drawn, sorted(levels), model.label, model.classes)
+    (predictive,) = predictives(Summary(numbers[None], model.y_dim, model.label), levels)
+    return predictive
 
 
 def described(command: Predict) -> bool:
@@ -166,3 +234,46 @@ def _described(mixture: Mixture, run_lengths: list[Any], command: Predict) -> li
         for prediction, drawn in zip(predicted, draws, strict=True):
             prediction.samples = drawn
     return predicted
+
+
+def act(engine: Engine, stream: Stream, command: Act) -> bytes:
+    """Answer to POST actions: the candidate chosen, and the values it was the best of."""
+    engine.need_torch()
+    head = stream.live()
+    model = engine.catalogue.of(head)
+    takes_none = model.x_dim == 0 and head.x_dim is not None  # None: no input has come yet
+    if takes_none or model.label == "class" or model.y_dim != 1:
+        raise UnfitModel(
+            "actions require a model with inputs and one numeric label; "
+            f"{head.settings.model} has x_dim {model.x_dim}, y_dim {model.y_dim} and labels "
+            f"of kind {model.label!r}"
+        )
+    check_inputs(command.candidates, "candidates", head.x_dim)
+    StoredPipeline(engine).wake([stream])
+    if stream.slab is None:
+        other = "" if model.scales_inputs else ", or create it with `location` and `scale`"
+        raise WarmingUp(
+            f"the stream is still warming up at seq {head.seq}: post more observations{other}",
+            seq=head.seq,
+        )
+    slab = stream.slab
+    coming = step_inputs.coming(model, head, command.elapsed, command.candidates[0])
+    state = slab.state(delayed_labels.newest(engine, stream))
+    grown, _ = moca.grow(state, slab.prior(stream.row), step_inputs.inputs(slab, [coming]))
+    candidates = torch.tensor([command.candidates], dtype=torch.float64, device=slab.device)
+    strategy = Strategy(command.strategy, command.samples)  # type: ignore[arg-type]
+    generators = actions.seeded([command.seed], slab.device)
+    held = actions.hypotheses(grown)
+    choice = actions.choose(model, held, candidates, strategy, generators)
+    chosen = int(choice.chosen[0])
+    answer = Action(
+        stream=stream.name,
+        seq=delayed_labels.position(head),
+        model=head.settings.model,
+        strategy=command.strategy,
+        chosen=chosen,
+        candidate=command.candidates[chosen],
+        values=(choice.values[0] + stream.offset(len(head.pending))).tolist(),
+        seed=None if command.strategy == "greedy" else command.seed,
+    )
+    return msgspec.json.encode(answer)
