@@ -169,7 +169,17 @@ def pack(magic: bytes, version: int, header: Mapping[str, Any], arrays: Mapping[
 
 def unpack(magic: bytes, version: int, blob: bytes) -> tuple[dict[str, Any], Arrays]:
     """Header and arrays of what `pack` made. Raises BadState."""
-    body, start = _checked(blob, magic, version)
+    if len(blob) < _PREFIX.size + _CHECKSUM.size:
+        raise BadState(f"state of {len(blob)} bytes is truncated")
+    body = blob[: -_CHECKSUM.size]
+    own_magic, own_version, length = _PREFIX.unpack_from(body)
+    if own_magic != magic:
+        raise BadState(f"state begins with {own_magic!r}, expected {magic!r}")
+    if own_version != version:
+        raise BadState(f"state has format {own_version}, expected {version}")
+    if _CHECKSUM.pack(crc32(body)) != blob[-_CHECKSUM.size :]:
+        raise BadState("state's checksum does not match its bytes")
+    start = _PREFIX.size + length
     header, table = _header(body[_PREFIX.size : start])
     arrays = {}
     for name, dtype, shape in table:
@@ -181,22 +191,6 @@ def unpack(magic: bytes, version: int, blob: bytes) -> tuple[dict[str, Any], Arr
     if start != len(body):
         raise BadState(f"state has {len(body) - start} unexpected bytes after its arrays")
     return {**header}, arrays  # the header is kept for the next
-
-
-def _checked(blob: bytes, expected: bytes, latest: int) -> tuple[bytes, int]:
-    """All but the checksum, and where the arrays begin."""
-    if len(blob) < _PREFIX.size + _CHECKSUM.size:
-        raise BadState(f"state of {len(blob)} bytes is truncated")
-    body = blob[: -_CHECKSUM.size]
-    (checksum,) = _CHECKSUM.unpack(blob[-_CHECKSUM.size :])
-    magic, version, length = _PREFIX.unpack_from(body)
-    if magic != expected:
-        raise BadState(f"state begins with {magic!r}, expected {expected!r}")
-    if version != latest:
-        raise BadState(f"state has format {version}, expected {latest}")
-    if crc32(body) != checksum:
-        raise BadState("state's checksum does not match its bytes")
-    return body, _PREFIX.size + length
 
 
 def _arrays(blob: bytes, kind: str) -> Arrays:

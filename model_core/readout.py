@@ -67,16 +67,12 @@ class Readout(NamedTuple):
             self.totals if quantity else None,
             self.start_totals if quantity else None,
             self.evidence,
-            *self._likely_starts(seq),
+            earliest=seq - self.longest if self.coverage else None,
+            latest=seq - self.shortest if self.coverage else None,
+            coverage=self.coverage or None,
             returned=self.returned,
             labelled=self.log_score == self.log_score,
         )
-
-    def _likely_starts(self, seq: int) -> tuple[int | None, int | None, float | None]:
-        """The earliest and the latest, and their share of the probability."""
-        if not self.coverage:
-            return None, None, None
-        return seq - self.longest, seq - self.shortest, self.coverage
 
 
 # Each is one column of the table, in this order; totals and start_totals follow.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core import filter as moca
+from model_core import horizon
 from model_core.filter import FilterState, Inputs
 from model_core.stream.filters import Filters
 from model_core.stream.slab import Step
@@ -298,10 +299,9 @@ def coming(model: UnderlyingModel, x: Tensor, hazard: float | None = None) -> In
 @torch.no_grad()
 def density(model: UnderlyingModel, state: FilterState, x: Tensor, y: Tensor) -> Tensor:
     """Predictive density (len(y), len(x)) of one stream's next label y (Q,) at inputs x (G, 1)."""
-    rows = len(x)
-    filters = Filters(model, rows, state.belief.log_prob.shape[-1] - 1)
-    filters.fill(state, filters.prior(0))
+    zeros = torch.zeros(1, model.scaled, dtype=torch.float64)
+    states, priors = horizon.repeated(state, moca.make_prior(model, zeros, zeros + 1), len(x))
     inputs = coming(model, x)
-    grown, _ = moca.grow(filters.states, filters.priors, inputs)
-    mixture = moca.predict(model, grown, filters.priors, inputs).mixture
-    return torch.stack([mixture.log_prob(label.expand(rows, 1)).exp() for label in y])
+    grown, _ = moca.grow(states, priors, inputs)
+    mixture = moca.predict(model, grown, priors, inputs).mixture
+    return torch.stack([mixture.log_prob(label.expand(len(x), 1)).exp() for label in y])

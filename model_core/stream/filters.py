@@ -39,10 +39,6 @@ class Filters:
         """State of a row (batch 1), a copy."""
         return self.slab.state(self._rows[row])
 
-    def prior(self, row: int) -> Prior:
-        """Prior of a row (batch 1), a copy."""
-        return self.slab.prior(self._rows[row])
-
     @property
     def states(self) -> FilterState:
         """States of all rows; good until the next step."""
@@ -52,11 +48,6 @@ class Filters:
     def priors(self) -> Prior:
         """Priors of all rows; good until the next step."""
         return self.slab.batch(self._rows)[1]
-
-    def fill(self, state: FilterState, prior: Prior) -> None:
-        """Put states and priors in place of all rows', or one of each (batch 1) in every row."""
-        lines, heads = self.slab.layout.packed(state, prior)
-        self.slab.fill(self._rows, lines.numpy(), heads.numpy())
 
     def together(
         self,

@@ -328,11 +328,6 @@ class Slab:
         self._chunks.write([row], [self._placed(own.lines[None]), self._placed(own.head[None])])
         self._ranks.write([row], [own.ranks[None]])
 
-    def fill(self, rows: Sequence[int], lines: Floats, heads: Floats) -> None:
-        """Put lines and heads, of each or one (batch 1) of all, in place of those of rows."""
-        of_all = [np.broadcast_to(part, (len(rows), *part.shape[1:])) for part in (lines, heads)]
-        self._chunks.write(rows, [self._placed(part) for part in of_all])
-
     def read(self, rows: Sequence[int]) -> list[Array]:
         """All that is kept of rows, copied where it lies: arrays or tensors (B, ...)."""
         return [*self._chunks.read(rows), *self._ranks.read(rows)] if rows else []
