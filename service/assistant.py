@@ -26,12 +26,11 @@ from moca_client.responses import (
     Incident,
     Numbers,
     Prediction,
-    RegimeStatistics,
     StreamChange,
     StreamPage,
     StreamSummary,
 )
-from moca_client.tables import describe_evidence, describe_season
+from moca_client.tables import describe_evidence, describe_season, describe_start
 
 INSTRUCTIONS = (
     "Changepoint detection on data streams. Start with list_incidents or list_changes: what "
@@ -235,10 +234,9 @@ class Tools:
         score = rerun.mean_log_score
         actual = rerun.present_mean_log_score
         if score is not None and actual is not None:
-            verdict = "better" if score > actual else "worse" if score < actual else "equal"
             lines.append(
-                f"- forecasts: mean log score {score:.4g}, now {actual:.4g}: {verdict}, over "
-                f"{rerun.compared} observations (higher is better; .01 is little)"
+                f"- forecasts: mean log score {score:.4g}, now {actual:.4g}, over {rerun.compared} "
+                "observations (higher is better; .01 is little)"
             )
         return "\n".join(lines)
 
@@ -267,37 +265,22 @@ def _change_line(change: StreamChange) -> str:
 
 def _explained(stream: str, change: Event) -> Iterator[str]:
     """Yield what is known of a change, line by line."""
-    yield f"{stream}, change {change.id}: {change.sentence}."
-    state = change.state
+    yield f"{stream}, change {change.id}, {change.state}: {change.sentence}."
     if change.verdict is not None:
-        state += ", by feedback" if change.verdict else "; feedback says it was no change"
-    yield f"State: {state}."
+        yield f"Feedback: it was {'a' if change.verdict else 'no'} change."
     when = "" if change.start_time is None else f", at {change.start_time}"
-    when += " (of its arrival)" if change.start_arrived else ""
-    place = f"at observation {change.start}{when}"
-    if change.earliest is not None and change.coverage is not None:
-        if change.latest != change.earliest:
-            place += f", between {change.earliest} and {change.latest}"
-        place += f", with probability {change.coverage:.2g}"
-    yield f"Began {place}."
+    arrived = " (of its arrival)" if change.start_arrived else ""
+    sure = "" if change.coverage is None else f", with probability {change.coverage:.2g}"
+    yield f"Began at observation {describe_start(change)}{sure}{when}{arrived}."
     if change.confirmed_at is not None:
-        by = "" if change.evidence is None else f", by {_evidence(change.evidence)}"
-        yield f"Confirmed at observation {change.confirmed_at}{by}."
+        yield f"Confirmed at observation {change.confirmed_at}, by {_evidence(change.evidence)}."
     for side, regime in (("Before", change.before), ("After", change.after)):
         if regime is not None:
-            yield f"{side}: {_regime(regime)}."
+            moments = f"mean {_numbers(regime.mean)}, standard deviation {_numbers(regime.sd)}"
+            yield f"{side}: {regime.count} values, {moments}."
     if change.explanation is not None and change.explanation.kind is not None:
         sure = f"{change.explanation.probability:.2g}"
         yield f"Probability that it was the {change.explanation.kind}: {sure}."
-
-
-def _regime(regime: RegimeStatistics) -> str:
-    text = f"{regime.count} values"
-    if regime.mean is not None:
-        text += f", mean {_numbers(regime.mean)}"
-    if regime.sd is not None:
-        text += f", standard deviation {_numbers(regime.sd)}"
-    return text
 
 
 def _status(summary: StreamSummary) -> Iterator[str]:
@@ -317,13 +300,11 @@ def _status(summary: StreamSummary) -> Iterator[str]:
     if summary.regime_start is not None:
         length = summary.seq - summary.regime_start
         yield f"Current regime: since observation {summary.regime_start}, {length} long."
-    if summary.event is None:
-        yield f"No change suspected: {_evidence(summary.evidence)}."
-    else:
-        yield (
-            f"Suspected: {summary.event.sentence}, from observation {summary.event.start}; "
-            f"{_evidence(summary.evidence)}."
-        )
+    event = summary.event
+    suspected = "No change suspected"
+    if event is not None:
+        suspected = f"Suspected: {event.sentence}, from observation {event.start}"
+    yield f"{suspected}; {_evidence(summary.evidence)}."
     last = summary.last_event
     if last is not None:
         yield f"Last confirmed change: {last.id}, {last.sentence}, from observation {last.start}."

@@ -60,21 +60,16 @@ class _Message(Response):
     def __init__(self, server: MCPServer[Any], body: bytes) -> None:
         super().__init__()
         self._server = server
-        self._body = body
+        self._messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the message."""
         # Whether this name is the service's own is checked already. A manager serves once.
         self._server.streamable_http_app(stateless_http=True, json_response=True, host="")
         manager = self._server.session_manager
-        begun = False
 
         async def replayed() -> dict[str, Any]:
-            nonlocal begun
-            if begun:
-                return dict(await receive())
-            begun = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
+            return self._messages.pop() if self._messages else dict(await receive())
 
         async with manager.run():
             await manager.handle_request(scope, replayed, send)
