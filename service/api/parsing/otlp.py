@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from service.api.parsing.bodies import JSON, malformed
 from service.api.parsing.protobuf import (
+    OTHER_FIELDS,
     PROTOBUF,
     TYPE,
     Field,
@@ -189,7 +190,8 @@ def _of_protobuf(body: bytes, max_points: int) -> Any:
         ("resource_metrics", "scope_metrics", "metrics", "data_points"), max_points
     )
     most["attributes"] = tags.MAX_TAGS * max_points
-    check_counts(body, _MESSAGES, "Request", most, MAX_SAMPLES_ADVICE)
+    others = OTHER_FIELDS * max_points
+    check_counts(body, _MESSAGES, "Request", most, others, MAX_SAMPLES_ADVICE)
     return parse_message(_CLASS["Request"], body, "ExportMetricsServiceRequest")
 
 

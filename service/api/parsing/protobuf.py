@@ -15,6 +15,10 @@ from service.problems import BodyTooLarge, MalformedBody
 
 PROTOBUF = "application/x-protobuf"
 TYPE = descriptor_pb2.FieldDescriptorProto
+OTHERS = "other fields"
+OTHER_FIELDS = 16  # for each of the most samples or points of a request; they have up to 8
+UNKNOWN = (OTHERS, "")
+SIZES = (0, 8, 0, 0, 0, 4)  # bytes of a field of each kind, if it is fixed; there are no others
 
 
 class Field(NamedTuple):
@@ -66,34 +70,40 @@ def parse_message(kind: Any, content: bytes, name: str) -> Any:
 
 
 def check_counts(
-    content: bytes, messages: Messages, root: str, most: Mapping[str, int], advice: str
+    content: bytes, messages: Messages, root: str, most: Mapping[str, int], others: int, advice: str
 ) -> None:
     """Count what a message consists of, as bytes: objects of it may take thirty times their space.
 
-    most: of all fields of a name together. Messages are looked into if they have such a field.
-    Raises BodyTooLarge, with the advice. Where the bytes are no message it stops: the parser says
-    what is wrong.
+    most: of all fields of a name together. others: of all that have none of these names, known or
+    not: a field has two bytes, and a look at each of some millions would take seconds. Messages
+    are looked into if they have such a field. Raises BodyTooLarge, with the advice. Where the bytes
+    are no message it stops: the parser says what is wrong.
     """
-    counts = dict.fromkeys(most, 0)
-    numbered = {
-        message: {field.number: field for field in fields} for message, fields in messages.items()
-    }
+    limits = {**most, OTHERS: others}
+    counts = dict.fromkeys(limits, 0)
     counted = _with_counted(messages, most)
+    # Of each message the fields by number: the name that one counts under, and what to look into.
+    known = {
+        message: {
+            field.number: (
+                field.name if field.name in most else OTHERS,
+                field.message if field.message in counted else "",
+            )
+            for field in fields
+        }
+        for message, fields in messages.items()
+    }
 
     def count(message: str, at: int, end: int) -> None:
+        fields = known[message]
         for number, nested, start, stop in _fields(content, at, end):
-            field = numbered[message].get(number)
-            if field is None:
-                continue
-            if field.name in counts:
-                counts[field.name] += 1
-                if counts[field.name] > most[field.name]:
-                    raise BodyTooLarge(
-                        f"expected at most {most[field.name]} {field.name} in a request: {advice}"
-                    )
+            name, inner = fields.get(number, UNKNOWN)
+            counts[name] += 1
+            if counts[name] > limits[name]:
+                raise BodyTooLarge(f"expected at most {limits[name]} {name} in a request: {advice}")
             # One of another type than stated is no such field to the parser either.
-            if nested and field.message in counted:
-                count(field.message, start, stop)
+            if nested and inner:
+                count(inner, start, stop)
 
     try:
         count(root, 0, len(content))
@@ -122,7 +132,10 @@ def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int,
     as those of the message around it: the parser passes over them.
     """
     while at < end:
-        tag, at = _varint(content, at)
+        tag = content[at]
+        at += 1
+        if tag > 127:  # which few are
+            tag, at = _varint(content, at - 1)
         kind = tag & 7
         start = at
         if kind == 2:  # of a length that is said
@@ -130,10 +143,8 @@ def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int,
             at = start + size
         elif kind == 0:
             _, at = _varint(content, at)
-        elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
-        elif kind not in (3, 4):
-            raise IndexError
+        else:
+            at += SIZES[kind]
         if at > end:
             raise IndexError
         yield tag >> 3, kind == 2, start, at

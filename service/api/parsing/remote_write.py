@@ -14,6 +14,7 @@ from typing import Any
 import cramjam
 
 from service.api.parsing.protobuf import (
+    OTHER_FIELDS,
     PROTOBUF,
     TYPE,
     Field,
@@ -117,7 +118,7 @@ def _labels(message: Any, symbols: Sequence[str], version: Version) -> tuple[str
     count = len(sent) if version is Version.V1 else len(sent) / 2
     check_label_count(count)  # before as much as one of them is looked at
     if version is Version.V1:
-        labels = tuple(text for label in sent for text in (label.name, label.value))
+        labels = tuple([text for label in sent for text in (label.name, label.value)])
     else:
         labels = _referred(symbols, sent)
     names = labels[::2]
@@ -139,7 +140,7 @@ def _check_counts(content: bytes, root: str, max_samples: int) -> None:
         "symbols": 2 * tags.MAX_TAGS * max_samples,
     }
     advice = "set max_samples_per_send of the sender's queue_config"
-    check_counts(content, _MESSAGES, root, most, advice)
+    check_counts(content, _MESSAGES, root, most, OTHER_FIELDS * max_samples, advice)
 
 
 def _decompressed(body: bytes, limit: int) -> bytes:
@@ -154,7 +155,7 @@ def _decompressed(body: bytes, limit: int) -> bytes:
 
 def _referred(symbols: Sequence[str], refs: Sequence[int]) -> tuple[str, ...]:
     try:
-        labels = tuple(symbols[ref] for ref in refs)
+        labels = tuple([symbols[ref] for ref in refs])
     except IndexError:
         detail = f"labels_refs: expected less than the number of symbols, {len(symbols)}"
         raise MalformedBody(f"body: {detail}, got {max(refs)}") from None

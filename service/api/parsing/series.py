@@ -69,6 +69,7 @@ class StreamAssignment:
         self.unmatched = 0
         self.rejected = 0
         self.reason = ""  # why the first sample that was rejected was
+        self._instants: dict[int, str] = {}  # by ms: many series have samples of the same time
         for refusal in write.refusals:
             self._reject(refusal.samples, refusal.reason)
         for series in write.series:
@@ -93,7 +94,11 @@ class StreamAssignment:
     def _observations(self, series: RemoteSeries, now_ms: int) -> Iterator[wire.Observation]:
         for value, ms in series.samples:
             try:
-                yield _observation(value, ms, now_ms)
+                instant = self._instants.get(ms)
+                if instant is None:
+                    _check_time(ms, now_ms)
+                    instant = self._instants[ms] = rendering.instant(ms)
+                yield _observation(value, instant)
             except (ValueError, OverflowError, OSError) as error:
                 self._reject(
                     1, f"{_label_text(series.labels)}: sample with timestamp {ms}: {error}"
@@ -104,13 +109,16 @@ class StreamAssignment:
         self.reason = self.reason or reason
 
 
-def _observation(value: float | None, ms: int, now_ms: int) -> wire.Observation:
+def _check_time(ms: int, now_ms: int) -> None:
     if ms > now_ms + MAX_AHEAD_MS:
         ahead_s = (ms - now_ms) // 1000
         raise ValueError(f"expected at most 600 s after now, got {ahead_s} s: set the clocks")
+
+
+def _observation(value: float | None, instant: str) -> wire.Observation:
     if value is not None and abs(value) > MAX_LABEL:
         raise ValueError(f"expected a value of at most {MAX_LABEL:g} in size, got {value:g}")
-    return wire.Observation(value, None, rendering.instant(ms))
+    return wire.Observation(value, None, instant)
 
 
 def _label_text(labels: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from service.api.parsing import otlp, remote_write
 from service.api.parsing.bodies import JSON
 from service.api.parsing.otlp import parse
-from service.api.parsing.protobuf import PROTOBUF
+from service.api.parsing.protobuf import OTHER_FIELDS, PROTOBUF
 from service.api.parsing.remote_write import Version
 from service.problems import BodyTooLarge, RedisUnavailable
 from service.wire import tags
@@ -149,6 +149,29 @@ def test_more_than_a_request_may_have_is_refused_before_an_object_is_made_of_it(
     monkeypatch.setattr(otlp, "_decode", None)
     with pytest.raises(BodyTooLarge, match="objects"):
         parse(b"{" * (2 * 3 * tags.MAX_TAGS + 1), JSON, 3)
+
+
+def test_fields_of_points_that_are_not_counted_are_bounded():
+    """Also those that are read: the last one counts."""
+    point = otlp._CLASS["Point"](as_double=1.0, time_unix_nano=1).SerializeToString()
+    flags = b"\x40\x00"
+
+    def body(count):
+        parts = point + count * flags
+        for number in (1, 5, 2, 2, 1):  # data_points, gauge, metrics, scope_metrics, the request
+            parts = bytes([number << 3 | 2, *length_of(parts)]) + parts
+        return parts
+
+    most = 3 * OTHER_FIELDS - 3  # beside its value, its time and the gauge
+    assert parse(body(most), PROTOBUF, 3).samples == 1
+    with pytest.raises(BodyTooLarge, match="other fields"):
+        parse(body(most + 1), PROTOBUF, 3)
+
+
+def length_of(part):
+    """A length as protobuf has it, of less than 16,384 bytes."""
+    size = len(part)
+    return [size] if size < 128 else [size & 127 | 128, size >> 7]
 
 
 @pytest.mark.parametrize("before", [b"\x0a\x00", b"\x08\xff\x01", b"\x13\x14", b"\x7b\x08\x01\x7c"])

@@ -12,6 +12,7 @@ from model_core import labels as model_labels
 from service import wire
 from service.api.parsing import remote_write, series, series_rules
 from service.api.parsing.commands import CommandParser
+from service.api.parsing.protobuf import OTHER_FIELDS
 from service.api.parsing.remote_write import Version, parse
 from service.api.parsing.series_rules import SeriesRules
 from service.api.routes import prometheus
@@ -265,6 +266,18 @@ def test_more_than_a_request_may_have_is_refused_before_an_object_is_made_of_it(
             patch.setattr(remote_write, "_CLASS", {})
             with pytest.raises(BodyTooLarge, match=rf"at most {bound} {part}"):
                 parse(large, version, 8 << 20, 3)
+
+
+@pytest.mark.parametrize("version", Version)
+@pytest.mark.parametrize("field", [b"\x78\x01", b"\x7b\x7c", b"\x7d1234", b"\x7a\x01x"])
+def test_fields_that_nobody_reads_are_bounded(version, field):
+    """Millions of them fit a body, and to look at each would take seconds."""
+    most = 3 * OTHER_FIELDS
+    two = field if field == b"\x7b\x7c" else 2 * field  # a group's begin and end count apart
+    good = two * (most // 2)
+    assert parse(bytes(cramjam.snappy.compress_raw(good)), version, 8 << 20, 3).samples == 0
+    with pytest.raises(BodyTooLarge, match=f"at most {most} other fields"):
+        parse(bytes(cramjam.snappy.compress_raw(good + two)), version, 8 << 20, 3)
 
 
 def test_bytes_that_are_cut_short_or_no_message_are_left_to_the_parser():
