@@ -15,7 +15,8 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from service.api.gateway import store_monitor
 from service.api.gateway.store_monitor import StoreMonitor
 from service.settings import Settings
-from service.store import keys, pipe
+from service.store import keys
+from service.store import log as logs
 from service.store.address import kind_of, parse, shown, with_password
 from service.store.append import Appender
 from service.store.connection import READ_TIMEOUT_S, connect, connect_async
@@ -27,8 +28,7 @@ from service.store.health import (
     fix_partitions,
     stored_partitions,
 )
-from service.store.log import DONE, START, Log, Offset
-from service.store.pipe import Pipe
+from service.store.log import DONE, START, Log, Offset, Pipe
 from service.store.shards import send_async
 from service.wire import FORMAT
 from tests.faults import REPLIES, REQUESTS, Proxy
@@ -139,7 +139,7 @@ def test_a_password_is_put_in_and_never_shown():
 
 
 def test_no_blocking_read_outlasts_the_read_timeout():
-    assert pipe.WAIT_MS / 1000 + pipe.LATE_S <= READ_TIMEOUT_S
+    assert logs.WAIT_MS / 1000 + logs.LATE_S <= READ_TIMEOUT_S
     for url in ("redis://h", "redis+sentinel://h/main", "unix:///s"):
         for make in (connect, connect_async):
             options = make(f"{url}?socket_timeout=5").connection_pool.connection_kwargs
@@ -282,7 +282,7 @@ async def test_a_store_that_does_not_answer_is_soon_looked_at_again(monkeypatch)
 async def test_a_cancelled_append_is_settled_by_its_number(appender, redis_client):
     await appender.append(P, 0, 1, b"a")
     redis_client.client_pause(600_000, all=False)  # holds writes back: the answer is still due
-    task = asyncio.create_task(appender.append(P, 1, 1, b"b"))
+    task = asyncio.ensure_future(appender.append(P, 1, 1, b"b"))
     await asyncio.sleep(0.05)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -334,7 +334,7 @@ def test_a_commit_whose_connection_is_lost_raises_and_the_next_call_gets_its_own
 def test_a_connection_that_the_server_closed_meanwhile_is_made_anew(
     redis_client, log, make, monkeypatch
 ):
-    monkeypatch.setattr(pipe, "LENT_S", 0.0)
+    monkeypatch.setattr(logs, "LENT_S", 0.0)
     lease = log.acquire(P)
     assert log.commit([make(lease, Offset("1-0", DONE))]) == ["OK"]
     redis_client.client_kill_filter(_type="normal", skipme=True)
