@@ -15,9 +15,10 @@ from torch import Tensor
 
 from model_core import filter as moca
 from model_core import horizon
-from model_core.filter import FilterState, Inputs
-from model_core.stream.filters import Filters
-from model_core.stream.slab import Step
+from model_core.filter import FilterState, Inputs, Prior
+from model_core.stream.columns import Columns, of_all
+from model_core.stream.events import NOTHING_WATCHED
+from model_core.stream.slab import Slab, Step
 from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS
 from model_core.summary import Summary
@@ -196,11 +197,59 @@ class Trace(NamedTuple):
     states: dict[int, FilterState]
 
 
-def filtered(filters: Filters, batch: Batch) -> Iterator[list[Step]]:
-    """Step filters through a batch."""
-    x = None if batch.x is None else batch.x.double().numpy()
-    elapsed = None if batch.elapsed is None else batch.elapsed.double().numpy()
-    return filters.together(batch.y.double().numpy(), x, elapsed)
+class Filters:
+    """Filters of a fixed number of series, all stepped by one observation of each at a time."""
+
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        rows: int,
+        max_hypotheses: int,
+        levels: Sequence[float] = (),
+    ) -> None:
+        """levels: of the quantiles in summaries; without any there are no summaries."""
+        self.model = model
+        self._summarised = len(levels) > 0
+        self.slab = Slab(model, max_hypotheses, levels, expected=rows)
+        unit = [1.0] * model.scaled
+        self._rows = self.slab.begin([[0.0] * model.scaled] * rows, [unit] * rows)
+
+    def begin(self, row: int, location: Sequence[float], scale: Sequence[float]) -> None:
+        """Put a row before its first observation."""
+        self.slab.begin_anew(self._rows[row], [*location], [*scale])
+
+    def state(self, row: int) -> FilterState:
+        """State of a row (batch 1), a copy."""
+        return self.slab.state(self._rows[row])
+
+    @property
+    def states(self) -> FilterState:
+        """States of all rows; good until the next step."""
+        return self.slab.batch(self._rows)[0]
+
+    @property
+    def priors(self) -> Prior:
+        """Priors of all rows; good until the next step."""
+        return self.slab.batch(self._rows)[1]
+
+    def through(
+        self, batch: Batch, hazard: float | None = None, outlier_rate: float | None = None
+    ) -> Iterator[list[Step]]:
+        """Step all rows through a batch; hazard, outlier_rate: None for the model's."""
+        count, steps = batch.y.shape[:2]
+        y = batch.y.double().numpy()
+        x = np.empty((count, steps, 0)) if batch.x is None else batch.x.double().numpy()
+        ones = np.ones((count, steps))
+        elapsed = ones if batch.elapsed is None else batch.elapsed.double().numpy()
+        unstated = np.full(count, np.nan)
+        rates = np.full(count, self.model.outlier_rate if outlier_rate is None else outlier_rate)
+        table = np.atleast_1d(np.array(self.model.hazard if hazard is None else hazard))
+        hazards = of_all(table, count)
+        offsets = np.zeros(count)
+        watched = [NOTHING_WATCHED] * count
+        for t in range(steps):
+            seen = Columns(y[:, t], x[:, t], elapsed[:, t], unstated, rates, hazards, offsets)
+            yield self.slab.step(self._rows, seen, watched, summarised=self._summarised)
 
 
 @torch.no_grad()
@@ -212,7 +261,7 @@ def log_scores(model: UnderlyingModel, batch: Batch, moments: Sequence[Moments] 
     filters = Filters(model, len(batch.y), DEFAULTS.max_hypotheses)
     for row, (location, scale) in enumerate(moments):
         filters.begin(row, location, scale)
-    scores = [[step.readout.log_score for step in taken] for taken in filtered(filters, batch)]
+    scores = [[step.readout.log_score for step in taken] for taken in filters.through(batch)]
     return torch.tensor(scores, dtype=torch.float64).T
 
 
@@ -230,7 +279,7 @@ def trace(
     pits = []
     classes = []
     states = {}
-    for t, taken in enumerate(filtered(filters, batch)):
+    for t, taken in enumerate(filters.through(batch)):
         if t + 1 in at:
             states[t + 1] = filters.state(0)
         state = filters.states

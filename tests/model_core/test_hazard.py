@@ -11,8 +11,7 @@ from scipy import stats
 from model_core import belief as beliefs
 from model_core import hazard as hazards
 from model_core.filter import expected_hazard
-from model_core.stream.filters import Filters
-from model_core.upm.conjugate import Gaussian
+from model_core.stream.detector import Detector
 from tests.model_core.registry import tensor
 
 MEANS, SHAPES = (1.5, 3, 20, 100, 1000, 10_000), (0.01, 0.5, 0.999, 1.001, 2, 5.5, 50, 1e3, 1e12)
@@ -153,13 +152,12 @@ def test_a_learned_hazard_is_that_of_loops_and_close_to_that_of_every_number_of_
 def test_a_stream_learns_how_often_its_regimes_end():
     rng = np.random.default_rng(0)
     for every, least, most in ((20, 0.03, 0.07), (500, 0.0005, 0.005)):
-        model = Gaussian()
-        filters = Filters(model, 1, 50)
         level = rng.normal(0, 20, 1 + 1000 // every)
         y = level[np.arange(1000) // every] + rng.normal(size=1000)
-        for _ in filters.together(y[None, :, None]):
-            pass
-        state = filters.state(0)
+        detector = Detector("gaussian", location=0.0, scale=1.0, max_hypotheses=50, seasonal=False)
+        detector.update_many(y)
+        pipeline = detector._all.pipeline
+        state = pipeline.slab.state(pipeline.series[0].row)
         table = torch.tensor([hazards.BY_STREAM], dtype=torch.float64)
         rate = expected_hazard(state, table)
         mean = float((state.belief.log_prob.exp() * rate).sum())

@@ -33,7 +33,6 @@ from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Hypotheses, Strategy
 from model_core.filter import Prior
-from model_core.stream.filters import Filters
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
 from training import catalogue, figures, trained
@@ -43,7 +42,7 @@ from training.errors import BadConfig, BadRun
 from training.figures import CHOSEN, VALUE, Chart
 from training.paper import Charts, Comparison, Study, method_table, save_table
 from training.statistics import estimate
-from training.trained import Trained
+from training.trained import Filters, Trained
 
 LOW = 0.0
 MEDIUM = 1.0
@@ -209,9 +208,8 @@ class Filtered:
 
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses:
         """One step of the filter."""
-        steps = self._filters.together(
-            y[:, None].numpy(), x[:, None].numpy(), hazard=self._hazard, outlier_rate=0.0
-        )
+        observed = Batch(x[:, None], y[:, None])
+        steps = self._filters.through(observed, hazard=self._hazard, outlier_rate=0.0)
         if not all(step.readout.ok for step in next(steps)):
             raise FloatingPointError(
                 "a step of the filter gave a log probability that is not finite"
