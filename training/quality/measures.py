@@ -55,6 +55,8 @@ from training.statistics import Estimate, bootstrap
 Floats = NDArray[np.float64]
 
 CROSSED = 0.9  # `changed_probability` above which a model alarms
+LITTLE = 0.2  # `changed_probability` that tells of no change
+SETTLED_FROM = 100  # observations, from which on it is to be little
 SPREAD = 2.0  # random settings: each constant times a factor log-uniform in [1 / SPREAD, SPREAD]
 OUTPUTS = ("confirmed online", "segmentation as served", "in hindsight")
 # Scored on vectors beside the models that were asked for.
@@ -103,6 +105,34 @@ class FamilyRow(NamedTuple):
     false: Estimate
     found: tuple[float, ...]
     delay: tuple[float, ...]
+
+
+class PeriodRow(NamedTuple):
+    """One model on quiet series of one family, at one `false_alarm_every`.
+
+    got: its alarms over those that were asked for. steady: share of the observations from
+    `SETTLED_FROM` on at which `changed_probability` is at most `LITTLE`.
+    """
+
+    family: str
+    method: str
+    every: float
+    got: Estimate
+    steady: float
+
+
+class AgeRow(NamedTuple):
+    """One model on shifts of normal series after so many observations.
+
+    delay, late: median and 90 % quantile, inf where too few are found. found: share with an alarm.
+    """
+
+    method: str
+    after: int
+    shift: float
+    delay: float
+    late: float
+    found: float
 
 
 class ChangeRow(NamedTuple):
@@ -168,6 +198,8 @@ class Results(NamedTuple):
     took_s: float
     missing: list[str]
     families: list[FamilyRow]
+    periods: list[PeriodRow]
+    ages: list[AgeRow]
     changes: list[ChangeRow]
     selection: list[SelectionRow]
     forecasts: list[ForecastRow]
@@ -340,6 +372,61 @@ def watch_alarms(name: str, raised: Detector) -> Watch:
         return {name: [[t for t in raised(series) if t >= DEFAULTS.warmup] for series in y]}
 
     return watch
+
+
+def periods(study: QualityStudy) -> dict[str, list[Any]]:
+    """Alarms got over alarms asked for, of every model on every family, by `false_alarm_every`."""
+    sizes = study.sizes
+    advance = study.part("alarms asked and got", len(FAMILIES) * len(study.models))
+    rows = []
+    for index, family in enumerate(FAMILIES):
+        rng = np.random.default_rng([study.seed, index, 1])
+        quiet = [family.draw(rng, sizes.quiet_length) for _ in range(sizes.quiet)]
+        for name, candidate in study.models.items():
+            rows += [_period_row(family, name, candidate, quiet, A, study) for A in sizes.periods]
+            advance()
+    return {"periods": rows}
+
+
+def _period_row(
+    family: SeriesFamily,
+    name: str,
+    candidate: Candidate,
+    quiet: Sequence[Floats],
+    every: float,
+    study: QualityStudy,
+) -> PeriodRow:
+    model, settings = candidate
+    settings = settings._replace(false_alarm_every=every)
+    followed = [follow(model, series[:, None].tolist(), settings) for series in quiet]
+    got = [every * len(confirmations(one)) / study.sizes.quiet_length for one in followed]
+    steady = statistics.mean(
+        float((one.changed[SETTLED_FROM:] <= LITTLE).mean()) for one in followed
+    )
+    rng = np.random.default_rng(study.seed)
+    return PeriodRow(family.name, name, every, bootstrap(got, rng), steady)
+
+
+def ages(study: QualityStudy) -> dict[str, list[Any]]:
+    """Delays of every model at shifts that come early and later in normal series."""
+    sizes = study.sizes
+    advance = study.part("delays by age", len(sizes.ages) * len(sizes.shifts))
+    rows = []
+    for after in sizes.ages:
+        for k, shift in enumerate(sizes.shifts):
+            rng = np.random.default_rng([study.seed, after, k])
+            series = rng.normal(size=(sizes.aged, after + sizes.within))
+            series[:, after:] += shift
+            for name, (model, settings) in study.models.items():
+                delays = [
+                    wait(confirmations(follow(model, y[:, None].tolist(), settings)), after)
+                    for y in series
+                ]
+                late = float(np.quantile(delays, 0.9, method="higher"))
+                found = float(np.isfinite(delays).mean())
+                rows.append(AgeRow(name, after, shift, statistics.median(delays), late, found))
+            advance()
+    return {"ages": rows}
 
 
 def changes(study: QualityStudy) -> dict[str, list[Any]]:
@@ -592,6 +679,8 @@ def _volumes(
 # Each returns rows of results by their field; in this order they take their chance from `rng`.
 MEASURES: Mapping[str, Callable[[QualityStudy], dict[str, list[Any]]]] = {
     "families": families,
+    "periods": periods,
+    "ages": ages,
     "changes": changes,
     "selection": selection,
     "forecasts": forecasts,

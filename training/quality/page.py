@@ -13,8 +13,16 @@ from rich.console import Console
 from training import figures
 from training.figures import Chart, Dots, dots
 from training.quality.baselines import ALWAYS, EVEN
-from training.quality.measures import SPREAD, ChangeRow, FamilyRow, ForecastRow, Results
-from training.quality.scores import MARGIN, REPETITIONS, RUNAWAY, WIDEST
+from training.quality.measures import (
+    LITTLE,
+    SETTLED_FROM,
+    SPREAD,
+    ChangeRow,
+    FamilyRow,
+    ForecastRow,
+    Results,
+)
+from training.quality.scores import MARGIN, REPETITIONS, RUNAWAY, WIDEST, WITHIN
 from training.quality.series import MARGINS, TCPD, Sizes
 from training.results import Table, plain, rendered
 from training.results import write as write_json
@@ -42,6 +50,7 @@ METHOD: Column = ("method", attrgetter("method"))
 def tables(results: Results) -> list[Table]:
     """Tables of all results."""
     sizes = Sizes()
+    one = sizes.periods[-1] / (sizes.quiet * sizes.quiet_length)
     content = [
         _table(
             "Simulated families",
@@ -58,6 +67,34 @@ def tables(results: Results) -> list[Table]:
                 (f"{by:g} sd", lambda row, k=k: f"{_whole(row.delay[k])} ({row.found[k]:.0%})")
                 for k, by in enumerate(sizes.shifts)
             ),
+        ),
+        _table(
+            "Alarms asked for and got",
+            "Confirmed changes on quiet series over those asked for, by `false_alarm_every` "
+            f"({INTERVAL}). Steady: share of the observations from {SETTLED_FROM} on at which "
+            f"`changed_probability` is at most {LITTLE:g}. Of the longest period one alarm in all "
+            f"the series of a family is {one:g}.",
+            results.periods,
+            FAMILY,
+            METHOD,
+            ("every", lambda row: f"{row.every:,.0f}"),
+            ("got over asked", lambda row: f"{row.got:.2f}"),
+            ("steady", lambda row: f"{row.steady:.1%}"),
+            named=3,
+        ),
+        _table(
+            "Delays early and later",
+            "Observations up to the confirmation of a shift of a normal series that comes after so "
+            f"many, the first one included; {sizes.aged} series each; and the share found within "
+            f"{sizes.within}.",
+            results.ages,
+            ("after", lambda row: str(row.after)),
+            METHOD,
+            ("shift", lambda row: f"{row.shift:g} sd"),
+            ("median", lambda row: _whole(row.delay)),
+            ("90 %", lambda row: _whole(row.late)),
+            ("found", lambda row: f"{row.found:.0%}"),
+            named=3,
         ),
     ]
     for corpus in dict.fromkeys(row.corpus for row in results.changes):
@@ -106,27 +143,32 @@ def tables(results: Results) -> list[Table]:
         _table(
             "Forecasts: error and runaways",
             f"Mean absolute error in the scale of the warm-up, {INTERVAL}; as a share of the last "
-            "value's, geometric mean over series. Runaway: largest distance of a predictive mean "
-            "from the range of the labels, in their standard deviations, and the number of series "
+            "value's, geometric mean over series. Behind: series where it is larger than the last "
+            "value's; worst: the largest share of that. Runaway: largest distance of a predictive "
+            "mean from the range of the labels, in their standard deviations; runaways: series "
             f"with more than {RUNAWAY:g}.",
             results.forecasts,
             CORPUS,
             METHOD,
             ("error", lambda row: _rounded(row.score.error)),
             ("relative", lambda row: _rounded(row.score.relative_error)),
+            ("behind", lambda row: str(row.score.behind)),
+            ("worst", lambda row: f"{row.score.worst:.2f}"),
             ("runaway", lambda row: f"{row.score.runaway:.2g}"),
-            ("series", lambda row: str(row.score.runaways)),
+            ("runaways", lambda row: str(row.score.runaways)),
         ),
         _table(
             "Calibration",
             "Share of labels in 90 % intervals: pooled, and of the series with the lowest and the "
-            "highest. KS: distance of the pooled PITs from uniform.",
+            f"highest. Calibrated: share of the series with {WITHIN[0]:g} to {WITHIN[1]:g}. KS: "
+            "distance of the pooled PITs from uniform.",
             results.forecasts,
             CORPUS,
             METHOD,
             ("coverage", lambda row: _fixed(row.score.coverage)),
             ("lowest", lambda row: _fixed(row.score.lowest)),
             ("highest", lambda row: _fixed(row.score.highest)),
+            ("calibrated", lambda row: f"{row.score.calibrated:.0%}"),
             ("KS", lambda row: _fixed(row.score.ks)),
         ),
         _table(

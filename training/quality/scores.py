@@ -66,6 +66,7 @@ RANKS = 250
 LEVELS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
 RUNAWAY = 3.0  # standard deviations of the labels beyond their range
 INTERVAL = 0.9
+WITHIN = (0.85, 0.95)  # the share of labels in 90 % intervals, of a series that is calibrated
 SHORTEST = 30  # labels after the warm-up, without which a series is not scored
 
 
@@ -378,7 +379,9 @@ class ForecastScore(NamedTuple):
 
     lead: log score less the last value's, median over series. relative_error, relative_crps: as
     shares of the last value's, geometric means over series. coverage: share of labels in 90 %
-    intervals, pooled; lowest, highest: of any series. ks: of the pooled PITs from uniform.
+    intervals, pooled; lowest, highest: of any series; calibrated: share of the series that have it
+    `WITHIN`. behind: number of series with a larger error than the last value's; worst: the largest
+    share of that. ks: of the pooled PITs from uniform.
     runaway: the largest of any series; runaways: number of series with more than `RUNAWAY`.
     """
 
@@ -391,6 +394,9 @@ class ForecastScore(NamedTuple):
     coverage: float
     lowest: float
     highest: float
+    calibrated: float
+    behind: int
+    worst: float
     ks: float
     runaway: float
     runaways: int
@@ -457,6 +463,8 @@ def pooled(
     inside = [covered(pit) for pit in pits]
     together = np.concatenate(pits)
     far = [score.runaway for score in scores]
+    pairs = zip(scores, last_value, strict=True)
+    errors = [ours.error / theirs.error for ours, theirs in pairs if theirs.error > 0]
     return ForecastScore(
         bootstrap([score.log_score for score in scores], rng),
         statistics.median(
@@ -469,6 +477,9 @@ def pooled(
         covered(together),
         min(inside),
         max(inside),
+        statistics.fmean(WITHIN[0] <= share <= WITHIN[1] for share in inside),
+        sum(ratio > 1 for ratio in errors),
+        max(errors, default=math.nan),
         distance(together),
         max(far),
         sum(distance > RUNAWAY for distance in far),

@@ -236,7 +236,8 @@ class Sizes(NamedTuple):
     """Sizes of the simulations.
 
     Quiet series have `quiet_length` observations; a shift comes at `shift_at` and has to be found
-    within `within`.
+    within `within`. `aged` normal series have one at each of `ages`. `false_alarm_every` is each of
+    `periods`.
     """
 
     quiet: int = 20
@@ -246,3 +247,6 @@ class Sizes(NamedTuple):
     within: int = 100
     shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
     candidates: int = 24  # random settings to choose from, beside the defaults
+    aged: int = 200
+    ages: tuple[int, ...] = (40, 200)
+    periods: tuple[float, ...] = (100.0, 1000.0, 10_000.0)

@@ -6,14 +6,17 @@ from io import StringIO
 import numpy as np
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 from typer.testing import CliRunner
 
+from model_core.stream_settings import DEFAULTS
+from model_core.upm.builtin import Options, build
 from training.commands.evaluate import app
-from training.quality.measures import evaluate
+from training.quality.measures import QualityStudy, ages, evaluate, periods
 from training.quality.page import show, write, write_numbers
-from training.quality.series import Sizes
+from training.quality.series import Corpora, Sizes
 
-SMALL = Sizes(2, 120, 2, 40, 30, (1.0, 2.0, 3.0), 2)
+SMALL = Sizes(2, 120, 2, 40, 30, (1.0, 2.0, 3.0), 2, 2, (40,), (1000.0,))
 
 
 @pytest.fixture
@@ -64,6 +67,8 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     assert corpora["bees", "always fire, every 60"] == 1.0  # the mean regime is half the series
     methods = {row.method for row in results.families}
     assert "FOCuS at the rate of gaussian, confirmed" in methods
+    assert len(results.periods) == 11 * 2
+    assert [row.shift for row in results.ages] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
     forecasts = {(row.corpus, row.method): row.score for row in results.forecasts}
     assert {corpus for corpus, _ in forecasts} == {"TCPD", "NAB"}
     assert len(forecasts) == 8
@@ -83,6 +88,34 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     write_numbers(tmp_path / "new" / "numbers.json", results)
     numbers = json.loads((tmp_path / "new" / "numbers.json").read_text())
     assert len(numbers["nab"]) == len(results.nab)
+
+
+def studied(sizes):
+    """A study of the simulations of one model."""
+    gaussian = build("gaussian", Options()), DEFAULTS
+    rng = np.random.default_rng(0)
+    data = Corpora({}, {}, [])
+    return QualityStudy(["gaussian"], {"gaussian": gaussian}, {}, data, sizes, 0, rng, Progress())
+
+
+def test_alarms_got_are_fewer_the_fewer_are_asked_for():
+    sizes = Sizes(quiet=3, quiet_length=400, periods=(30.0, 10_000.0))
+    rows = {(row.family, row.every): row for row in periods(studied(sizes))["periods"]}
+    often = rows["AR(0.9)", 30.0]
+    seldom = rows["AR(0.9)", 10_000.0]
+    # Alarms by 1,200 observations; a filter of independent noise has many of them here.
+    assert often.got.mean / 30 > seldom.got.mean / 10_000 > 0
+    quiet = rows["normal", 10_000.0]
+    assert quiet.got.mean == 0.0
+    assert 0.0 <= often.steady < quiet.steady <= 1.0
+
+
+def test_larger_shifts_are_found_sooner():
+    sizes = Sizes(aged=6, ages=(40,), within=60, shifts=(0.5, 4.0))
+    small, large = ages(studied(sizes))["ages"]
+    assert (small.after, small.shift, large.shift) == (40, 0.5, 4.0)
+    assert large.found == 1.0
+    assert large.delay <= large.late < small.delay
 
 
 def test_what_cannot_be_evaluated_is_named(tmp_path):

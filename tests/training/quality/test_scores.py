@@ -230,7 +230,20 @@ def test_corpora_are_pooled():
     assert corpus.relative_error.mean == pytest.approx(1.0)  # half and twice
     assert (corpus.relative_error.low, corpus.relative_error.high) == pytest.approx((0.5, 2.0))
     assert (corpus.coverage, corpus.lowest, corpus.highest) == (0.75, 0.5, 1.0)
+    assert corpus.calibrated == 0.0
+    assert (corpus.behind, corpus.worst) == (1, 2.0)
     assert (corpus.runaway, corpus.runaways) == (5.0, 1)
+
+
+def test_series_are_calibrated_whose_intervals_hold_about_as_much_as_they_say():
+    def of_series(outside):
+        pits = np.where(np.arange(100) < outside, 0.01, 0.5)
+        return SeriesScore(0.0, 1.0, 1.0, 0.0, pits)
+
+    ours = [of_series(outside) for outside in (4, 5, 10, 15, 16)]
+    corpus = scores.pooled(ours, ours, np.random.default_rng(0))
+    assert corpus.calibrated == pytest.approx(3 / 5)
+    assert (corpus.behind, corpus.worst) == (0, 1.0)
 
 
 def volume(score, window):
