@@ -27,6 +27,7 @@ AS_GOOD = 0.9  # of what a period explains, for a part of it to be taken instead
 CORRELATED = 0.15  # at the lag of a candidate
 PLAUSIBLE = 0.1  # share of the variation that it explains
 HARMONICS = 32  # that evidence is taken from
+FITTED = 8  # harmonics that a period is refined by, at most
 FORGETTING = 0.8  # of a period in the profile
 AMPLITUDE_FORGETTING = 0.6
 AMPLITUDES = (0.5, 1.5)  # of the last periods, in units of the profile
@@ -68,16 +69,21 @@ def evidence(y: Floats, period: int) -> float:
 
     The most that any first 1, 2, 4 ... harmonics give, less what the choice costs.
     """
+    return _evidence(y, period)[0]
+
+
+def _evidence(y: Floats, period: int) -> tuple[float, int]:
+    """Evidence, and the number of harmonics that give it; 0 and 1 where there is none."""
     rows = _whitened(y, period)
     if len(rows) < PERIODS or (rows**2).sum() <= FLOOR * (y**2).sum():  # rounding alone
-        return 0.0
+        return 0.0, 1
     within, between = _variation(*_harmonics(rows, np.ones(len(rows))))
     sums = np.cumsum((len(rows) - 1) * np.log1p(between / within)).tolist()
-    best = 0.0
+    best = 0.0, 1
     for choices, count in enumerate(_doubled(min(len(sums), HARMONICS)), 1):
         # 1/2, 1/6, 1/12 ...: shares of the first, second, third choice; together less than 1.
         share = 1 / (choices * (choices + 1))
-        best = max(best, _log_tail(sums[count - 1], count) + math.log(share))
+        best = max(best, (_log_tail(sums[count - 1], count) + math.log(share), count))
     return best
 
 
@@ -255,11 +261,31 @@ def _climbed(y: Floats, period: int, shortest: int, longest: int) -> int:
     return period
 
 
-def nearby(y: Floats, period: int) -> int:
-    """Period within a thirty-second of another one that explains most."""
-    apart = max(1, period // 32)
+def refined(y: Floats, period: int, apart: int) -> int:
+    """Period at most so far from another one of labels (T,) without trend whose harmonics fit best.
+
+    By least squares, of as many of the first ones as give most evidence: about as exact as can be
+    (Cramer and Rao). The mean of each phase, which a candidate is found by, fits the noise as well.
+    """
+    y = y / (float(np.abs(y).max(initial=0.0)) or 1.0)
+    count = min(_evidence(y, period)[1], FITTED)
+    labels = _folded(y, period).ravel()
+    shortest = max(SHORTEST, period - apart)
     longest = min(period + apart, len(y) // PERIODS)
-    return _climbed(y, period, max(SHORTEST, period - apart), longest)
+
+    def fit(candidate: int) -> tuple[float, int]:
+        return _fitted(labels, candidate, count), -abs(candidate - period)
+
+    return max((period, *range(shortest, longest + 1)), key=fit)
+
+
+def _fitted(labels: Floats, period: int, harmonics: int) -> float:
+    """Sum of squares that the first harmonics of a period, and a mean, explain."""
+    number = np.arange(1, min(harmonics, (period - 1) // 2) + 1)
+    angle = 2 * np.pi / period * np.outer(number, np.arange(len(labels)))
+    waves = np.vstack((np.ones(len(labels)), np.cos(angle), np.sin(angle)))
+    products = waves @ labels
+    return float(products @ np.linalg.solve(waves @ waves.T, products))
 
 
 def _explained(y: Floats, period: int) -> float:

@@ -27,6 +27,7 @@ FIRST_SEARCH = 24  # labels
 GROWTH = 1.2  # of the number of labels between searches
 SEARCHES = 4  # in a ring of labels, once it is full
 FEWEST = 8  # observations between searches
+REFINED = 32  # a period that was found is refined within this part of it
 BLOCK = 64  # observations between updates of a profile, at least
 WORTH = 0.3  # nats an observation; the most that counts for a season
 WORST = -0.6  # and against it
@@ -303,7 +304,7 @@ def _update(state: Floats) -> bool:
             return True
         period = layer.period
         if not locked and len(deseasoned) >= PERIODS * (period + 1):
-            period = periodicity.nearby(periodicity.detrended(deseasoned), period)
+            period = periodicity.refined(periodicity.detrended(deseasoned), period, 1)
         kept[i] = _learn(state, i, deseasoned, period, worth, len(kept) == 1)
         _put_layers(state, kept)
     _plan_update(state)
@@ -359,6 +360,7 @@ def _search(state: Floats) -> bool:
         return False
     if not kept:
         period = periodicity.fundamental(deseasoned, period)
+        period = periodicity.refined(deseasoned, period, max(1, period // REFINED))
     else:
         multiple = round(period / kept[0].period) * kept[0].period
         near = abs(multiple - period) <= MULTIPLE * period

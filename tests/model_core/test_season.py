@@ -104,6 +104,41 @@ def test_the_period_is_that_of_an_exhaustive_search(make):
         assert abs(best - period) <= period // 48
 
 
+def explained(y, period, harmonics):
+    """Squares that waves of a period and a mean explain, by least squares."""
+    turns = 2 * np.pi * np.arange(len(y)) / period
+    waves = [np.ones(len(y))]
+    for k in range(1, min(harmonics, (period - 1) // 2) + 1):
+        waves += [np.cos(k * turns), np.sin(k * turns)]
+    fit = np.column_stack(waves) @ np.linalg.lstsq(np.column_stack(waves), y, rcond=None)[0]
+    return float((fit**2).sum())
+
+
+@pytest.mark.parametrize("make", [sine, square])
+def test_a_period_is_refined_to_the_best_fit_of_its_harmonics(make):
+    for period, other, apart in ((7, 7, 1), (24, 25, 1), (96, 93, 4), (288, 295, 9)):
+        y = periodicity.detrended(make(np.random.default_rng(3), 4 * period + 40, period))
+        rows = periodicity._folded(y, other)
+        count = min(periodicity._evidence(y, other)[1], periodicity.FITTED)
+        near = range(other - apart, min(other + apart, len(y) // periodicity.PERIODS) + 1)
+        best = max(near, key=lambda each: explained(rows.ravel(), each, count))
+        assert periodicity.refined(y, other, apart) == best
+        assert periodicity.refined(1e200 * y, other, apart) == best
+    assert periodicity.refined(np.zeros(100), 24, 2) == 24
+
+
+def test_a_long_period_is_known_to_an_observation_or_so_from_four_of_it():
+    """The smallest sd of an unbiased estimate is .65 here (Cramer and Rao)."""
+    rng = np.random.default_rng(5)
+    errors = []
+    for _ in range(12):
+        state = season.searched(sine(rng, 1200, 288))
+        if state is not None:
+            errors.append(season.periods(state)[0] - 288)
+    assert len(errors) >= 9
+    assert np.sqrt(np.mean(np.square(errors))) < 1.2
+
+
 @pytest.mark.parametrize("make", [sine, square])
 def test_a_season_is_found_within_six_periods_and_forecast(make):
     rng = np.random.default_rng(4)
