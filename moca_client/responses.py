@@ -505,7 +505,8 @@ class RememberedRegime(Response):
         int, doc("`seq` of the last observation in it, as of the last confirmed change")
     ] = sent(0)
     predictive: Annotated[
-        Predictive | None, doc("of the next label, if the stream is in this regime then")
+        Predictive | None,
+        doc("of the next label, if the stream is in this regime then; null: worker without torch"),
     ] = sent(None)
 
 

@@ -7,7 +7,7 @@ import msgspec
 from moca_client import responses
 from model_core.lazy import torch
 from model_core.stream.state import KnownRegime
-from service.problems import UnknownRegime
+from service.problems import NotInstalled, UnknownRegime
 from service.wire import LEVELS, NameRegime, Regimes
 from service.worker.streams.answers import summarise
 from service.worker.streams.registry import Engine
@@ -60,16 +60,23 @@ def _described(
     engine: Engine, stream: Stream, known: list[KnownRegime]
 ) -> list[responses.RememberedRegime]:
     """Regimes with their names, and with the next label as each of them has it."""
-    slab = stream.slab
-    if slab is None or not known:
-        return []
-    engine.need_torch()
     head = stream.live()
-    mixture = slab.in_regimes(stream.row)
-    if offset := stream.offset():
-        mixture = mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset))
+    predicted = _predicted(engine, stream) if known else []
     described = []
-    for regime, predictive in zip(known, summarise(mixture, LEVELS), strict=True):
+    for regime, predictive in zip(known, predicted or [None] * len(known), strict=True):
         fields = regime._asdict() | {"name": head.regime_names.get(regime.id or 0)}
         described.append(responses.RememberedRegime(**fields, predictive=predictive))
     return described
+
+
+def _predicted(engine: Engine, stream: Stream) -> list[responses.Predictive]:
+    """The next label in each remembered regime; none where torch is not installed."""
+    try:
+        engine.need_torch()
+    except NotInstalled:
+        return []
+    assert stream.slab is not None
+    mixture = stream.slab.in_regimes(stream.row)
+    if offset := stream.offset():
+        mixture = mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset))
+    return summarise(mixture, LEVELS)

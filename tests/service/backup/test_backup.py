@@ -20,7 +20,7 @@ from service.commands.main import app
 from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.health import UnusableServer, fix_partitions
-from service.wire import Configure, Delete, Observe
+from service.wire import Configure, Delete, NameRegime, Observe, Regimes
 from tests.service.worker.kinds import KINDS, configure, publish, series
 
 # Streams, each with a model of its name.
@@ -132,6 +132,29 @@ def test_streams_go_on_where_they_were(filled, file, make_bench, close, partitio
     late = other.ask(Observe("gone", filled.labels["gaussian"][:1], key="k", digest="d"))
     assert late["duplicate"]  # the tombstone remembers it
     assert [key.name for key, _ in Keyring(other.client).all()] == ["ops"]
+
+
+def test_regimes_go_on_with_their_ids_and_names(make_bench, close, tmp_path):
+    bench = make_bench()
+    rng = random.Random(3)
+    labels = [rng.gauss(7.0 * (t // 30 % 2), 1.0) for t in range(220)]
+    bench.ask(Configure("a", {"regimes": 4}), status=201)
+    bench.observe("a", labels[:150])
+    ids = [regime["id"] for regime in bench.ask(Regimes("a"))["regimes"]]
+    assert len(ids) == 2
+    for id_ in ids:
+        bench.ask(NameRegime("a", id_, f"level {id_}"))
+    known = bench.ask(Regimes("a"))
+    bench.stop()
+    path = tmp_path / "regimes.moca"
+    done(moca(bench, "backup", path))
+    other = make_bench(db=1, partitions=5)
+    done(moca(other, "restore", path, "--partitions", 5))
+    assert other.ask(Regimes("a")) == known
+    answers = other.observe("a", labels[150:])
+    close(answers, bench.observe("a", labels[150:]), 0.0)
+    seen = {answer["regime"]["name"] for answer in answers if answer.get("regime")}
+    assert seen == {f"level {id_}" for id_ in ids}
 
 
 def test_of_a_store_under_work_each_stream_is_as_of_a_commit(filled, tmp_path, make_bench, close):

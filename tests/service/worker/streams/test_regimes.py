@@ -7,6 +7,7 @@ from service.wire import (
     Configure,
     Delete,
     EventFeedback,
+    Move,
     NameRegime,
     Regimes,
     RunLength,
@@ -182,6 +183,30 @@ def test_names_of_what_is_not_remembered_any_more_are_dropped(bench):
     assert last > first
     bench.ask(NameRegime("a", last, "late"))
     assert bench.head("a").regime_names == {last: "late"}
+
+
+def test_a_move_keeps_ids_and_names_of_the_regimes_it_finds_again(bench):
+    bench.ask(Configure("a", {"model": "gaussian", "regimes": 4}), status=201)
+    given = labels(300)
+    bench.observe("a", given[:250])
+    before = remembered(bench)
+    for id_ in before:
+        bench.ask(NameRegime("a", id_, f"level {id_}"))
+    bench.ask(Move("a", "averaged"))
+    bench.crash()
+    after = remembered(bench)
+    kept = before.keys() & after.keys()
+    assert kept
+    for id_, own in after.items():
+        if id_ in kept:
+            assert own["name"] == f"level {id_}"
+            mean = own["predictive"]["mean"]
+            assert mean == pytest.approx(before[id_]["predictive"]["mean"], abs=1.0)
+        else:
+            assert (id_ > max(before), own["name"]) == (True, None)
+    answers = bench.observe("a", given[250:])
+    names = {own["id"]: own["name"] for own in map(regime_of, answers) if own}
+    assert any(names.values())
 
 
 def test_a_rerun_keeps_ids_and_names_of_the_regimes_it_finds_again(bench):

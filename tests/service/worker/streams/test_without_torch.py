@@ -1,6 +1,7 @@
 """Workers where torch is not installed: what needs it is refused as such, all else is served."""
 
 import json
+import random
 
 import pytest
 
@@ -9,9 +10,11 @@ from model_core.errors import MissingTorch
 from service.wire import (
     Act,
     Configure,
+    NameRegime,
     Observation,
     Observe,
     Predict,
+    Regimes,
     RunLength,
     SegmentHistory,
 )
@@ -68,6 +71,22 @@ def test_calls_that_torch_computes_are_refused_and_change_nothing(bench, uninsta
     assert bench.ask(RunLength("a"))["seq"] == 2
     assert [answer["seq"] for answer in bench.observe("a", PAIRS)] == [3, 4, 5]
     assert not bench.quarantine("a")
+
+
+def test_remembered_regimes_are_listed_and_named_without_their_forecasts(bench, uninstall):
+    rng = random.Random(3)
+    bench.ask(Configure("a", {"regimes": 4}), status=201)
+    bench.observe("a", [rng.gauss(7.0 * (t // 30 % 2), 1.0) for t in range(150)])
+    stored = bench.stored("a")
+    before = bench.ask(Regimes("a"))["regimes"]
+    assert len(before) == 2
+    uninstall()
+    listed = bench.ask(Regimes("a"))["regimes"]
+    assert listed == [{**own, "predictive": None} for own in before]
+    assert bench.stored("a") == stored
+    assert bench.ask(NameRegime("a", before[1]["id"], "busy")) == {**listed[1], "name": "busy"}
+    uninstall.undo()
+    assert bench.ask(Regimes("a"))["regimes"] == [before[0], {**before[1], "name": "busy"}]
 
 
 def test_a_label_of_the_warm_up_that_lacks_outputs(bench, uninstall):
