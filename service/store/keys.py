@@ -57,6 +57,12 @@ def position_field(stream: AnyStr) -> AnyStr:
     return stream + ("\0" if isinstance(stream, str) else b"\0")
 
 
+def position_fields(streams: Iterable[str]) -> list[str]:
+    """Return the fields of the positions of streams."""
+    mark = position_field("")
+    return [stream + mark for stream in streams]
+
+
 def names_of(fields: Iterable[bytes]) -> list[bytes]:
     """Return the streams that have these fields among the heads, in order, each once."""
     return list(dict.fromkeys(field.removesuffix(b"\0") for field in fields))
@@ -70,6 +76,12 @@ def names(p: int) -> str:
 def tail(p: int, stream: str) -> str:
     """Return the list of blocks of records that are not in a checkpoint and a sealed chunk yet."""
     return f"moca:{{{p}}}:tail:{stream}"
+
+
+def tails(p: int, streams: Iterable[str]) -> list[str]:
+    """Return the lists of streams, as of `tail`."""
+    start = tail(p, "")
+    return [start + stream for stream in streams]
 
 
 def history(p: int, stream: str) -> str:

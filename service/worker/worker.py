@@ -190,7 +190,6 @@ class Worker:
         commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
         self._submit(commits, stages)
         self.engine.committing = set(batch.touched)
-        self.engine.changed(batch.touched)
         self.engine.drop_broken(batch.touched.values())
         self._busy = set()
 
@@ -374,7 +373,6 @@ class Worker:
         self.engine.checkpoint(partition, streams)
         at = self.offsets[partition]
         effects = self.engine.changes(partition, streams)
-        self.engine.changed((partition, name) for name in names)
         if effects:
             token = self.leases.held()[partition].token
             self._commit([Commit(partition, token, at, at, 0, effects)])

@@ -27,7 +27,7 @@ from service.wire.answers import QuietNumbers
 from service.wire.positions import TOO_MANY, numbers_of
 from service.wire.stored_records import PlainRows
 from service.worker.streams import alarm_period, answers, calibration_metrics, step_inputs
-from service.worker.streams.stream import Stream
+from service.worker.streams.stream import ENTRY_BYTES, Stream, put_rows
 from service.worker.streams.table import Table
 from service.worker.streams.task import RowsTask
 from service.worker.streams.validation import plain_number
@@ -102,6 +102,9 @@ def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
         head.own_rule,
         nan if head.settings.ttl is None else head.settings.ttl,
         alarm_period.is_stale(head),
+        head.checkpoint,
+        head.checkpoint_ms or head.created_ms,
+        0,
         *stream.places,
     )
     return Rest(values, hazard)
@@ -339,14 +342,12 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     encoded = _encoded(records, [hazards[i] for i in owner], firsts[owner] + within[chosen])
     entered = np.flatnonzero(counts)
     left = _move(own, wave, entered, starts, counts, stepped)
+    ends = np.concatenate(([0], np.cumsum(list(map(len, encoded)))))
+    own["slept_bytes"] += np.diff(ends[np.concatenate(([0], counts.cumsum()))])
+    own["slept_bytes"] += ENTRY_BYTES * counts
     table.rows[places[entered]] = own[entered]
-    at = 0
-    for i, first, count in zip(
-        entered.tolist(), firsts[entered].tolist(), counts[entered].tolist(), strict=True
-    ):
-        streams[i].put_rows(first, encoded[at : at + count])
-        streams[i].moved += count
-        at += count
+    moved_streams = [streams[i] for i in entered.tolist()]
+    put_rows(moved_streams, firsts[entered].tolist(), counts[entered].tolist(), encoded)
     for i in left:
         time = None if wave.times is None else wave.times[starts[i]]
         seen = [Observation(float(wave.y[starts[i]]), time=time)]

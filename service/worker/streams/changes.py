@@ -13,47 +13,47 @@ from service.store.log import Effect, expires_ms
 from service.store.shards import Argument
 from service.wire import stored_records
 from service.wire.positions import encode_positions
-from service.worker.streams.stream import Stream
+from service.worker.streams.stream import Stream, ordinary, take_rows
 from service.worker.streams.table import Table
 
 
 def parted(table: Table, streams: Sequence[Stream]) -> tuple[list[Stream], list[Stream]]:
     """Streams of which nothing is written but position and tail, and all others."""
-    asleep = [stream for stream in streams if stream.moved and stream.ordinary]
+    asleep = ordinary(streams)
     rows = table.rows[[stream.at for stream in asleep]]
     early = (rows["position"]["seq"] < rows["due"]).tolist()
-    ordinary = [stream for stream, fits in zip(asleep, early, strict=True) if fits]
-    places = {stream.at for stream in ordinary}
-    return ordinary, [stream for stream in streams if stream.at not in places]
+    alone = [stream for stream, fits in zip(asleep, early, strict=True) if fits]
+    places = {stream.at for stream in alone}
+    return alone, [stream for stream in streams if stream.at not in places]
 
 
 def effects(
-    partition: int, table: Table, ordinary: Sequence[Stream], others: Sequence[Stream]
+    partition: int, table: Table, asleep: Sequence[Stream], others: Sequence[Stream]
 ) -> list[Effect]:
     """Effects that write them, with one HSET of the heads; afterwards nothing waits."""
-    key = keys.heads(partition)
+    heads_key = keys.heads(partition)
     every = [effect for stream in others for effect in stream.effects()]
-    effects = [effect for effect in every if effect[1] != key]
+    effects = [effect for effect in every if effect[1] != heads_key]
     heads: list[Argument] = []
     for effect in every:
-        if effect[1] == key:
+        if effect[1] == heads_key:
             assert effect[0] == "HSET"
             heads += effect[2:]
-    if ordinary:
-        rows = table.rows[[stream.at for stream in ordinary]]
-        bodies = encode_positions(rows["position"])
-        positions = wire.checksummed_all(rows["position_place"].tolist(), bodies)
-        fields = [keys.position_field(stream.name) for stream in ordinary]
-        heads += chain.from_iterable(zip(fields, positions, strict=True))
-        counts = np.array([stream.moved for stream in ordinary])
+    if asleep:
+        names = [stream.name for stream in asleep]
+        rows = table.rows[[stream.at for stream in asleep]]
+        positions = encode_positions(rows["position"])
+        positions = wire.checksummed_all(rows["position_place"].tolist(), positions)
+        heads += chain.from_iterable(zip(keys.position_fields(names), positions, strict=True))
+        counts = np.array([stream.moved for stream in asleep])
         firsts = rows["position"]["seq"] - counts
-        blocks = stored_records.blocks_of(firsts, counts, [s.new_rows() for s in ordinary])
-        tails = wire.checksummed_all(rows["tail_place"].tolist(), blocks)
-        pairs = zip(ordinary, tails, strict=True)
-        effects += [("RPUSH", keys.tail(partition, s.name), block) for s, block in pairs]
+        tails = stored_records.blocks_of(firsts, counts, take_rows(asleep))
+        tails = wire.checksummed_all(rows["tail_place"].tolist(), tails)
+        pairs = zip(keys.tails(partition, names), tails, strict=True)
+        effects += [("RPUSH", key, block) for key, block in pairs]
         for i in np.flatnonzero(~np.isnan(rows["ttl"])).tolist():
             end_ms = expires_ms(int(rows["position"]["updated_ms"][i]), float(rows["ttl"][i]))
-            effects.append(("ZADD", keys.due(partition), end_ms, ordinary[i].name))
+            effects.append(("ZADD", keys.due(partition), end_ms, names[i]))
     if heads:
-        effects.append(("HSET", key, *heads))
+        effects.append(("HSET", heads_key, *heads))
     return effects

@@ -72,8 +72,6 @@ class Engine:
 
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
-        names = list(names)
-        self._ledger.mark({(partition, name) for name in names})
         missing = []
         for name in dict.fromkeys(names):
             stream = self.streams.pop((partition, name), None)
@@ -81,6 +79,7 @@ class Engine:
                 self.streams[partition, name] = stream
             else:
                 missing.append(name)
+        self._ledger.mark({(partition, name) for name in missing})
         readable: list[tuple[Stream, Stored]] = []
         for name, stored, wrong in self._fetch(partition, missing):
             self.tick()
@@ -374,12 +373,13 @@ class Engine:
 
         States that are due are written before it, or with it: see `checkpoint`.
         """
-        ordinary, others = changes.parted(self.table, streams)
+        asleep, others = changes.parted(self.table, streams)
+        self._ledger.mark({(partition, stream.name) for stream in others})
         every = self.settings.checkpoint_every
         due = [s for s in others if s.alive and s.slab is not None and s.checkpoint_due(every)]
         if due:
             self.checkpoint(partition, due)
-        return changes.effects(partition, self.table, ordinary, others)
+        return changes.effects(partition, self.table, asleep, others)
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
         """Move a stream to a slab of another size, keeping its likeliest hypotheses."""
@@ -427,7 +427,8 @@ class Engine:
         """Bytes held on the host and on the device, with those of the largest step."""
         states = sum(slab.nbytes for slab in self._slabs.values())
         step = STEP_PARTS * min(STEP_BYTES, self._part) + self.waiting_bytes if states else 0
-        return HeldBytes(self._ledger.host_bytes, states + step + self.catalogue.nbytes)
+        host = self._ledger.host_bytes + self.table.slept_bytes
+        return HeldBytes(host, states + step + self.catalogue.nbytes)
 
     def crowded(self, busy: Container[int]) -> dict[int, list[str]]:
         """Idle streams used longest ago, as many as must go to keep within the room.
@@ -478,10 +479,6 @@ class Engine:
             if self.streams.get((stream.partition, stream.name)) is stream:
                 self.evict(stream)
 
-    def changed(self, keys: Iterable[tuple[int, str]]) -> None:
-        """Count what these streams hold: commands were applied to them, or states written."""
-        self._ledger.mark(keys)
-
     def drop_empty_slabs(self) -> None:
         """Free the memory of slabs that no stream needs."""
         self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
@@ -489,12 +486,12 @@ class Engine:
 
     def measure(self) -> None:
         """Set the gauges of what is held, and of how far checkpoints are behind."""
-        oldest_ms = self._ledger.oldest_ms
-        age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+        oldest_ms = [ms for ms in (self._ledger.oldest_ms, self.table.oldest_ms) if ms is not None]
+        age_s = max(0.0, time.time() - min(oldest_ms) / 1000) if oldest_ms else 0.0
         metrics.RESIDENT_BYTES.set(sum(self.held()))
         metrics.RESIDENT_STREAMS.set(self._ledger.resident)
         metrics.CHECKPOINT_AGE.set(age_s)
-        metrics.CHECKPOINT_LAG.set(self._ledger.behind)
+        metrics.CHECKPOINT_LAG.set(max(self._ledger.behind, self.table.behind))
         metrics.CHANGED_MODELS.set(self.catalogue.notice())
 
     def evict(self, stream: Stream) -> None:

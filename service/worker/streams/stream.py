@@ -202,12 +202,6 @@ class Stream:
         return self._head.settings
 
     @property
-    def ordinary(self) -> bool:
-        """Whether the next commit writes nothing of it but observations that it slept through."""
-        other = self._touched or self._effects or self._new or self._fresh or self._stale
-        return self.at >= 0 and not other
-
-    @property
     def alive(self) -> bool:
         """Whether the stream exists now."""
         return self._head is not None and not self._head.deleted
@@ -215,6 +209,8 @@ class Stream:
     def current_share(self) -> Share:
         """Part of the totals of a ledger that is this stream's now."""
         self.count()
+        if self._table is not None:
+            self._table.rows["slept_bytes"][self.at] = 0
         head = self._head
         behind = 0 if self.slab is None or head is None else self.seq - head.checkpoint
         if not behind or head is None:
@@ -366,15 +362,6 @@ class Stream:
             self._new[record.seq] = record
         else:
             self._new = {record.seq: record}
-
-    def put_rows(self, first: int, rows: list[bytes]) -> None:
-        """Keep encoded records of positions from `first` on, which are new."""
-        if self._new:
-            self._new |= enumerate(rows, first)
-            return
-        if not self.tail:
-            self.tail_start = first
-        self.tail += rows
 
     def take_back(self, seq: int) -> None:
         """Forget a record that was kept since the last commit."""
@@ -585,14 +572,6 @@ class Stream:
         )
         return min(boundaries) - phase
 
-    def new_rows(self) -> bytes:
-        """Rows of observations that it slept through and that are not stored, joined."""
-        count = self.moved
-        self._blocks += [count]
-        self.moved = 0
-        self._sealing = NOTHING
-        return self.tail[-1] if count == 1 else b"".join(self.tail[-count:])
-
     def _head_fields(self, head: Head) -> list[Argument]:
         """The head's position, and its settled part where that is another than is stored."""
         position = wire.checksummed_at(self.places[0], wire.encode_position(head))
@@ -709,6 +688,53 @@ class Stream:
     def _write_history(self, operation: str, *arguments: Argument) -> None:
         self._effects += ((operation, keys.history(self.partition, self.name), *arguments),)
         self._touched = True
+
+
+# --- many streams that are asleep: nothing here costs a call for each of them ---------------------
+
+
+def ordinary(streams: Iterable[Stream]) -> list[Stream]:
+    """Those of which nothing is to be committed but observations that they slept through."""
+    return [
+        stream
+        for stream in streams
+        if stream.moved
+        and stream.at >= 0
+        and not stream._touched
+        and not stream._effects
+        and not stream._new
+        and not stream._fresh
+        and not stream._stale
+        and not stream._sealing
+    ]
+
+
+def put_rows(
+    streams: Iterable[Stream], firsts: Iterable[int], counts: Iterable[int], rows: Sequence[bytes]
+) -> None:
+    """Keep encoded records that streams slept through, of each so many from a position on."""
+    at = 0
+    for stream, first, count in zip(streams, firsts, counts, strict=True):
+        own = rows[at : at + count]
+        at += count
+        stream.moved += count
+        if stream._new:  # one that is not complete yet comes before them
+            stream._new |= enumerate(own, first)
+            continue
+        if not stream.tail:
+            stream.tail_start = first
+        stream.tail += own
+
+
+def take_rows(streams: Iterable[Stream]) -> list[bytes]:
+    """Rows that are to be committed of streams that are `ordinary`, joined; then none are."""
+    taken = []
+    for stream in streams:
+        count = stream.moved
+        taken += [stream.tail[-1] if count == 1 else b"".join(stream.tail[-count:])]
+        stream.moved = 0
+        stream._blocks += [count]
+    return taken
 
 
 def _seasonal(head: Head) -> bool:

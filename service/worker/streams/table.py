@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model_core.stream_settings import Hazard
 from service.wire.positions import POSITION
@@ -29,6 +30,9 @@ ROW = np.dtype(
         ("own_rule", "?"),  # as of `Head`
         ("ttl", "<f8"),  # as of `StreamSettings`; nan: none
         ("stale", "?"),  # its alarm period is of a setting that is no more
+        ("checkpoint", "<i8"),  # seq of the last one, and when it was made, else the stream
+        ("checkpoint_ms", "<i8"),
+        ("slept_bytes", "<i8"),  # of rows of the tail since the stream was last counted
         ("position_place", "<u4"),  # of checksums: of its position, and of its tail
         ("tail_place", "<u4"),
     ]
@@ -59,5 +63,25 @@ class Table:
 
     def remove(self, at: int) -> None:
         """Forget a row."""
+        self.rows[at] = np.zeros((), ROW)
         self._free.append(at)
         self.hazards.pop(at, None)
+
+    @property
+    def slept_bytes(self) -> int:
+        """Bytes on the host that no ledger has counted yet."""
+        return int(self.rows["slept_bytes"].sum())
+
+    @property
+    def behind(self) -> int:
+        """Largest number of observations since a stream's last checkpoint."""
+        return int(self._behind().max())
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest checkpoint was made of a stream that was observed since."""
+        made_ms = self.rows["checkpoint_ms"][self._behind() > 0]
+        return int(made_ms.min()) if len(made_ms) else None
+
+    def _behind(self) -> NDArray[np.int64]:
+        return np.asarray(self.rows["position"]["seq"] - self.rows["checkpoint"])

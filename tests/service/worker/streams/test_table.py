@@ -182,6 +182,38 @@ def test_a_stream_sleeps_until_something_else_touches_its_head(bench):
     assert row in table._free
 
 
+def test_what_sleeping_streams_hold_is_counted_as_it_grows(bench):
+    names = [name for name in STREAMS if bench.partition(name) == 0][:5]
+    rng = random.Random(8)
+    for i, name in enumerate(names):
+        bench.observe(name, noise(60 + i, seed=i))
+    engine = bench.worker.engine
+    table = engine.table
+    grown = 0
+    for at in range(70):
+        text = f"2026-01-01T00:00:{at % 60:02}Z"
+        times = [text if at % 2 and i % 2 else None for i in range(len(names))]
+        rows = [
+            Observe(n, [Observation(rng.random(), time=t)])
+            for n, t in zip(names, times, strict=True)
+        ]
+        bench.send_rows(*rows)
+        host = engine.held().host
+        streams = [engine.streams[0, name] for name in names]
+        for stream in streams:
+            stream.count()
+        assert host == sum(stream.host_bytes for stream in streams)
+        asleep = [stream for stream in streams if stream.at >= 0]
+        behind = [stream.seq - stream._head.checkpoint for stream in asleep]
+        made = [s._head.checkpoint_ms for s, late in zip(asleep, behind, strict=True) if late]
+        assert (table.behind, table.oldest_ms) == (max(behind, default=0), min(made, default=None))
+        grown += table.slept_bytes > 0
+    assert grown > 20
+    for stream in streams:
+        engine.evict(stream)
+    assert (table.slept_bytes, table.behind, table.oldest_ms) == (0, 0, None)
+
+
 def test_a_table_grows_and_uses_rows_again():
     table = Table(64)
     values = tuple(np.zeros(1, ROW)[0].item())
