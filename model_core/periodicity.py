@@ -276,7 +276,8 @@ def refined(y: Floats, period: int, apart: int) -> int:
     def fit(candidate: int) -> tuple[float, int]:
         return _fitted(labels, candidate, count), -abs(candidate - period)
 
-    return max((period, *range(shortest, longest + 1)), key=fit)
+    best: int = max((period, *range(shortest, longest + 1)), key=fit)
+    return best
 
 
 def _fitted(labels: Floats, period: int, harmonics: int) -> float:
