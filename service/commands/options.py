@@ -113,7 +113,7 @@ def read_settings(chosen: dict[str, Any]) -> Settings:
     if file is None:
         return settings
     # Into the URL: processes that this one starts find the password there.
-    from service.store.address import with_password  # imports redis: longer than `--help` takes
+    from service.store.connection import with_password  # imports redis: longer than `--help` takes
 
     try:
         if settings.redis_url is None:

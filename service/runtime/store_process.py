@@ -20,9 +20,8 @@ from service.runtime.embedded import Embedded, EmbeddedError
 from service.runtime.process import Backoff
 from service.settings import Settings
 from service.store import keys
-from service.store.address import shown
 from service.store.api_keys import Keyring
-from service.store.connection import START_TIMEOUT_S, connect
+from service.store.connection import START_TIMEOUT_S, connect, shown
 from service.store.health import (
     UnusableServer,
     check_formats,

@@ -1,24 +1,35 @@
-"""Clients of the store, by its URL."""
+"""Clients of the store, by its URL: one server, a cluster, or the master named by sentinels.
+
+    redis://[USER:PASSWORD@]HOST[:PORT][/DB]             one server; rediss:// with TLS
+    unix://PATH                                          one server on this machine
+    redis+cluster://[USER:PASSWORD@]HOST[:PORT][,...]    any nodes of a cluster; rediss+cluster://
+    redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,...]/NAME[/DB]   sentinels; rediss+sentinel://
+
+User and password are those of the store; sentinels with a password of their own have
+`?sentinel_username=...&sentinel_password=...`.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
+from redis.connection import SSLConnection, parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from service.store import address
 from service.store.shards import (
     AsyncMasterPool,
     AsyncServerPool,
@@ -47,33 +58,42 @@ START_PAUSE_S = 0.25
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+KINDS = ("cluster", "sentinel")
+PORTS = {"cluster": 6379, "sentinel": 26379}
+_secret = ("sentinel_username", "sentinel_password")
+_place = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d+))?").fullmatch
 
 
 def connect(url: str, timeout_s: float = READ_TIMEOUT_S) -> StoreClient:
     """Return a client that never repeats a command by itself, and waits `timeout_s` for a reply.
 
     A library's retry after a cut reply appends or commits twice; the caller knows whether
-    a repeat is safe. `url` is one of those of `service.store.address`; that of a cluster is
-    looked at right away, and raises a RedisError where no node answers.
+    a repeat is safe. `url` is one of those above; that of a cluster is looked at right away, and
+    raises a RedisError where no node answers.
     """
     options = {"retry": Retry(NoBackoff(), 0), **_options(timeout_s), **_kept_alive(url)}
-    return StoreClient(_shards(url, ServerPool, _sentinels_pool, options))
+    return StoreClient(_shards(url, ServerPool, (Sentinel, MasterPool), options))
 
 
 def connect_async(url: str) -> AsyncStoreClient:
     """Return the asyncio counterpart of `connect`; it connects when it is first used."""
     options = {"retry": AsyncRetry(NoBackoff(), 0), **_options(READ_TIMEOUT_S)}
-    return AsyncStoreClient(_shards(url, AsyncServerPool, _async_sentinels_pool, options))
+    return AsyncStoreClient(
+        _shards(url, AsyncServerPool, (AsyncSentinel, AsyncMasterPool), options)
+    )
 
 
-def _shards(url: str, pool: Any, sentinels_pool: Any, options: dict[str, Any]) -> Shards:
-    kind = address.kind_of(url)
+def _shards(url: str, pool: Any, of_sentinels: Any, options: dict[str, Any]) -> Shards:
+    """of_sentinels: the class of the sentinels, and that of the pool of their master."""
+    kind = kind_of(url)
     if not kind:
         return Shards(pool.from_url(url, **options))
-    place = address.parse(url)
+    place = parse(url)
     options |= place.options
     if kind == "sentinel":
-        return Shards(sentinels_pool(place, options))
+        sentinels, master_pool = of_sentinels
+        watchers = sentinels(place.places, sentinel_kwargs=_sentinel_options(place))
+        return Shards(master_pool(place.name, watchers, **options))
     if options.pop("ssl", False):
         options["connection_class"] = pool.secure
     make = partial(pool, max_connections=MANY, **options)
@@ -98,19 +118,7 @@ def _kept_alive(url: str) -> dict[str, Any]:
     return {"socket_keepalive": True, "socket_keepalive_options": options}
 
 
-def _sentinels_pool(place: address.Address, options: dict[str, Any]) -> Any:
-    kind: Any = Sentinel
-    watchers = kind(place.places, sentinel_kwargs=_sentinel_options(place))
-    return cast(Any, MasterPool)(place.name, watchers, **options)
-
-
-def _async_sentinels_pool(place: address.Address, options: dict[str, Any]) -> Any:
-    kind: Any = AsyncSentinel
-    watchers = kind(place.places, sentinel_kwargs=_sentinel_options(place))
-    return cast(Any, AsyncMasterPool)(place.name, watchers, **options)
-
-
-def _sentinel_options(place: address.Address) -> dict[str, Any]:
+def _sentinel_options(place: Address) -> dict[str, Any]:
     # One that does not answer must not keep the next from being asked.
     timeouts = {"socket_connect_timeout": SENTINEL_TIMEOUT_S, "socket_timeout": SENTINEL_TIMEOUT_S}
     return {**timeouts, **place.sentinel_options}
@@ -139,3 +147,73 @@ def patiently(
                 log.warning("waiting for the store: %s", error)
             logged = str(error)
             stopped.wait(START_PAUSE_S)
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+class Address(NamedTuple):
+    """Where a store of several servers is. `options`: keywords of each connection to it."""
+
+    kind: str  # of KINDS
+    places: list[tuple[str, int]]
+    options: dict[str, Any]
+    name: str = ""  # of the master that sentinels watch
+    sentinel_options: dict[str, Any] = {}  # never changed
+
+
+def kind_of(url: str) -> str:
+    """Return cluster or sentinel, or "" for one server."""
+    scheme = urlsplit(url).scheme
+    return next((kind for kind in KINDS if scheme in (f"redis+{kind}", f"rediss+{kind}")), "")
+
+
+def parse(url: str) -> Address:
+    """Read the address of a cluster or of sentinels; ValueError says what is wrong with it."""
+    parts = urlsplit(url)
+    kind = kind_of(url)
+    user, _, hosts = parts.netloc.rpartition("@")
+    places = [_one_place(text, kind) for text in hosts.split(",")]
+    path = parts.path.strip("/").split("/")
+    query = dict(parse_qsl(parts.query))
+    mine = {key: query.pop(key) for key in _secret if key in query}
+    scheme = "rediss" if parts.scheme.startswith("rediss") else "redis"
+    database = "/".join(path[1:]) if kind == "sentinel" else ""
+    # The library reads user, password, database and options as it does of one server.
+    plain = f"{scheme}://{user + '@' if user else ''}host/{database}?{urlencode(query)}"
+    options: dict[str, Any] = parse_url(plain)  # type: ignore[no-untyped-call]
+    del options["host"]
+    if options.pop("connection_class", None) is SSLConnection:
+        options["ssl"] = True
+    if kind == "cluster":
+        if any(path):
+            raise ValueError(f"a cluster has no database {parts.path!r}: remove it from the URL")
+        return Address(kind, places, options)
+    if not path[0]:
+        raise ValueError("missing name of the master: expected redis+sentinel://HOST/NAME")
+    theirs = {key.removeprefix("sentinel_"): value for key, value in mine.items()}
+    theirs |= {key: options[key] for key in options if key.startswith("ssl")}
+    return Address(kind, places, options, path[0], theirs)
+
+
+def _one_place(text: str, kind: str) -> tuple[str, int]:
+    match = _place(text)
+    if match is None:
+        raise ValueError(f"expected comma-separated HOST[:PORT], got {text!r}")
+    return match[1].strip("[]"), int(match[2] or PORTS[kind])
+
+
+def with_password(url: str, password: str) -> str:
+    """Return an address with a password put in; ValueError where it has one already."""
+    parts = urlsplit(url)
+    user, _, hosts = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    if colon:
+        raise ValueError("the address has a password already")
+    return urlunsplit(parts._replace(netloc=f"{name}:{quote(password, safe='')}@{hosts}"))
+
+
+def shown(url: str) -> str:
+    """Return an address without user, password and options, for messages."""
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] or parts.path

@@ -17,9 +17,16 @@ from service.api.gateway.store_monitor import StoreMonitor
 from service.settings import Settings
 from service.store import keys
 from service.store import log as logs
-from service.store.address import kind_of, parse, shown, with_password
 from service.store.append import Appender
-from service.store.connection import READ_TIMEOUT_S, connect, connect_async
+from service.store.connection import (
+    READ_TIMEOUT_S,
+    connect,
+    connect_async,
+    kind_of,
+    parse,
+    shown,
+    with_password,
+)
 from service.store.health import (
     Health,
     UnusableServer,
