@@ -56,7 +56,8 @@ def test_it_is_served_as_the_page_says(load):
     assert abs(max(belief_of(state), key=belief_of(state).get) - 30) <= 3
     slab = Slab(case.model, 20, [0.5])
     rows = slab.begin([[0.0]] * 2, [[1.0]] * 2)
-    slab.fill(rows[:1], *(part.numpy() for part in slab.layout.packed(state, case.prior())))
+    lines, heads = (part.numpy() for part in slab.layout.packed(state, case.prior()))
+    slab.put(rows[0], slab.row(rows[0])._replace(lines=lines[0], head=heads[0]))
     blob = slab.encoded(slab.row(rows[0]))
     slab.put(rows[1], slab.decoded(rows[1], blob))
     assert slab.encoded(slab.row(rows[1])) == blob
