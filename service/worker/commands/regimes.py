@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from moca_client import responses
@@ -61,9 +63,11 @@ def _described(
 ) -> list[responses.RememberedRegime]:
     """Regimes with their names, and with the next label as each of them has it."""
     head = stream.live()
-    predicted = _predicted(engine, stream) if known else []
+    predicted: Sequence[responses.Predictive | None] = []
+    if known:
+        predicted = _predicted(engine, stream) or [None] * len(known)
     described = []
-    for regime, predictive in zip(known, predicted or [None] * len(known), strict=True):
+    for regime, predictive in zip(known, predicted, strict=True):
         fields = regime._asdict() | {"name": head.regime_names.get(regime.id or 0)}
         described.append(responses.RememberedRegime(**fields, predictive=predictive))
     return described
