@@ -282,9 +282,14 @@ def refined(y: Floats, period: int, apart: int) -> int:
 
 def _fitted(labels: Floats, period: int, harmonics: int) -> float:
     """Sum of squares that the first harmonics of a period, and a mean, explain."""
-    number = np.arange(1, min(harmonics, (period - 1) // 2) + 1)
-    angle = 2 * np.pi / period * np.outer(number, np.arange(len(labels)))
-    waves = np.vstack((np.ones(len(labels)), np.cos(angle), np.sin(angle)))
+    count = min(harmonics, (period - 1) // 2)
+    first = np.exp(2j * np.pi / period * np.arange(len(labels)))
+    waves = np.ones((2 * count + 1, len(labels)))
+    harmonic = first
+    for k in range(1, 2 * count, 2):  # products: sines and cosines would take longer than the fit
+        waves[k] = harmonic.real
+        waves[k + 1] = harmonic.imag
+        harmonic = harmonic * first
     products = waves @ labels
     return float(products @ np.linalg.solve(waves @ waves.T, products))
 
