@@ -132,14 +132,15 @@ def encode_row(record: Record) -> bytes:
 class PlainRows(NamedTuple):
     """Ordinary records (N,) as columns, which have neither supervision nor a season.
 
-    numbers: (N, 13) `SCORES`, mean, variance and quantiles at LEVELS. hazard: nan where the model's
-    own was met. times: as text, where any record has one.
+    numbers: (N, 13) `SCORES`, mean, variance and quantiles at LEVELS. elapsed: time since the one
+    before. hazard: nan where the model's own was met. times: as text, where any record has one.
     """
 
     numbers: NDArray[np.float64]
     map_run_length: NDArray[np.int64]
     previous_start: NDArray[np.int64]
     accepted_ms: NDArray[np.int64]
+    elapsed: NDArray[np.float64]
     hazard: NDArray[np.float64]
     times: Sequence[str | None] | None
 
@@ -163,7 +164,7 @@ class PlainRows(NamedTuple):
             seq=seq,
             x=None,
             time=time,
-            elapsed=1.0,
+            elapsed=float(self.elapsed[at]),
             changepoint=None,
             hazard=hazard,
             map_run_length=int(self.map_run_length[at]),
@@ -177,7 +178,7 @@ class PlainRows(NamedTuple):
 
     def encoded(self) -> list[bytes]:
         """Rows as `encode_row` makes them; undefined of those that do not fit."""
-        stated = ~np.isnan(self.hazard)
+        stated = ~np.isnan(self.hazard) | (self.elapsed != 1.0)
         table = np.empty(len(self.numbers), _STATED_ROW if stated.any() else _PLAIN_ROW)
         table["kind"] = NUMBERS + STATED * stated
         table["map_run_length"] = self.map_run_length
@@ -186,6 +187,7 @@ class PlainRows(NamedTuple):
         table["numbers"] = self.numbers
         if stated.any():
             table["rates"] = (1.0, math.nan, math.nan, 0.0)
+            table["rates"][:, RATES.index("elapsed")] = self.elapsed
             table["rates"][:, RATES.index("hazard")] = self.hazard
         if self.times is not None:
             timed = [time is not None for time in self.times]

@@ -152,12 +152,10 @@ class CommandBatch:
         keys = [(task.partition, name) for name in task.streams]
         streams = [self.touched[key] for key in keys]
         chosen: list[int] = []
+        elapsed = np.empty(0)
         if task.envelope.planned is None and _quiet_options(task.command):
-            chosen = [
-                i
-                for i in quiet.quiet_rows(self.engine.table, task, streams)
-                if keys[i] not in running and keys[i] not in self._queues
-            ]
+            fit, elapsed = quiet.quiet_rows(self.engine.table, task, streams)
+            chosen = [i for i in fit if keys[i] not in running and keys[i] not in self._queues]
         if task.command.keys is not None:
             known = [_is_remembered(task, i, streams[i]) for i in chosen]
             chosen = [i for i, repeat in zip(chosen, known, strict=True) if not repeat]
@@ -165,7 +163,8 @@ class CommandBatch:
             self._wait(keys[i], task.task(task.first + i))
         running |= {keys[i] for i in chosen}
         rows = [task.first + i for i in chosen]
-        return Rows(task, rows, quiet.wave_of_rows(task, rows, [streams[i] for i in chosen]))
+        own = [streams[i] for i in chosen]
+        return Rows(task, rows, quiet.wave_of_rows(task, rows, elapsed[chosen], own))
 
     def _answer(self, task: RowsTask, rows: Ints, runs: Ints, wave: Wave, entered: Entered) -> None:
         """Answer the rows of a command that were quiet; others become tasks, next of their streams.
@@ -229,6 +228,8 @@ class CommandBatch:
         queue.at = applied
         command = task.command
         assert isinstance(command, Observe)
+        if isinstance(command, Ingest):
+            command = task.command = self._ingested(queue, task, command)
         if command.key is not None:
             task.field = key_field(command.key, command.first)
             queue.keyed[task.field] = task
@@ -650,7 +651,7 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
 
 def _quiet_options(command: ObserveMany) -> bool:
     """Whether rows may be quiet: nothing is named beside the usual answers."""
-    if command.settings is not None or command.belief:
+    if command.belief or (command.settings is not None and command.keys is not None):
         return False
     return not command.components and command.quantiles is None
 

@@ -26,6 +26,7 @@ from service.wire import Envelope, Head, Observation, encode_row, timestamps
 from service.wire.answers import QuietNumbers
 from service.wire.positions import TOO_MANY, numbers_of
 from service.wire.stored_records import PlainRows
+from service.worker.filtering.resampling import elapsed_of_each
 from service.worker.streams import alarm_period, answers, calibration_metrics, step_inputs
 from service.worker.streams.stream import ENTRY_BYTES, Stream, put_rows
 from service.worker.streams.table import Table
@@ -99,6 +100,7 @@ def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
         hazard if isinstance(hazard, float) else nan,
         outlier_rate,
         inf if alarm is None else alarm,
+        nan if head.settings.interval is None else head.settings.interval,
         head.own_rule,
         nan if head.settings.ttl is None else head.settings.ttl,
         alarm_period.is_stale(head),
@@ -115,7 +117,7 @@ def _resting(stream: Stream, slab: Slab, head: Head) -> bool:
     if not slab.in_series or slab.model.label != "real" or head.x_dim != 0 or head.y_dim != 1:
         return False
     settings = head.settings
-    if settings.interval is not None or settings.regimes or not head.seq:
+    if settings.regimes or not head.seq:
         return False
     if head.deleted or not head.warm or stream.broken or stream.unserved or stream.buffer:
         return False
@@ -149,12 +151,13 @@ def plain(seen: Observation) -> bool:
 class Wave(NamedTuple):
     """Runs of plain numbers that come to distinct streams that are asleep, before `until`.
 
-    y: (N,) run after run. counts: (B,) numbers of each run. times: (N,) if any number has one.
-    envelopes: (B,) of the commands.
+    y: (N,) run after run. elapsed: (N,) time since the one before. counts: (B,) numbers of each
+    run. times: (N,) if any number has one. envelopes: (B,) of the commands.
     """
 
     streams: Sequence[Stream]
     y: Floats
+    elapsed: Floats
     counts: Ints
     times: Sequence[str | None] | None
     envelopes: Sequence[Envelope]
@@ -175,6 +178,7 @@ class Wave(NamedTuple):
         return Wave(
             [self.streams[i] for i in chosen],
             self.y[numbers],
+            self.elapsed[numbers],
             self.counts[numbers] if len(self.y) == len(self.streams) else self.counts[[*chosen]],
             None if self.times is None else [self.times[i] for i in numbers],
             [self.envelopes[i] for i in chosen],
@@ -196,14 +200,18 @@ def wave_of(stream: Stream, seen: Sequence[Observation], envelope: Envelope) -> 
     return Wave(
         [stream],
         np.array([own.y for own in seen], dtype=np.float64),
+        np.ones(len(seen)),
         np.array([len(seen)]),
         times if any(times) else None,
         [envelope],
     )
 
 
-def quiet_rows(table: Table, task: RowsTask, streams: Sequence[Stream]) -> list[int]:
-    """Places of rows that may be quiet, to the last of their observations; streams: of each."""
+def quiet_rows(table: Table, task: RowsTask, streams: Sequence[Stream]) -> tuple[list[int], Floats]:
+    """Places of rows that may be quiet, to the last of their observations; streams: of each.
+
+    Also the time (rows,) that has elapsed for each since the observation before.
+    """
     counts = task.counts
     places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
     own = table.rows[places]
@@ -217,14 +225,30 @@ def quiet_rows(table: Table, task: RowsTask, streams: Sequence[Stream]) -> list[
         # Of a list the period is fixed after all of it; a longer one goes in parts.
         several = counts > 1
         fit &= ~several | ~followed(own, [task.envelope] * len(counts)) & (counts <= AT_ONCE)
-    return np.flatnonzero(fit).tolist()
+    elapsed = np.ones(len(counts))
+    if task.command.settings is None:
+        fit &= np.isnan(own["interval"])
+    else:
+        fit &= counts == 1
+        chosen = np.flatnonzero(fit)
+        _, times = task.numbers_of((chosen + task.first).tolist())
+        now = np.array([timestamps.seconds(time) for time in times or () if time is not None])
+        if len(now) == len(chosen):
+            last = own["position"]["last_time"][chosen]
+            elapsed[chosen] = elapsed_of_each(now, last, own["interval"][chosen])
+        else:  # times are missing
+            elapsed[chosen] = 0.0
+        fit &= elapsed > 0
+    return np.flatnonzero(fit).tolist(), elapsed
 
 
-def wave_of_rows(task: RowsTask, rows: Sequence[int], streams: Sequence[Stream]) -> Wave:
-    """The wave of rows of a command; streams: of each."""
+def wave_of_rows(
+    task: RowsTask, rows: Sequence[int], elapsed: Floats, streams: Sequence[Stream]
+) -> Wave:
+    """The wave of rows of a command; elapsed, streams: of each."""
     y, times = task.numbers_of(rows)
     counts = task.counts[[row - task.first for row in rows]]
-    return Wave(streams, y, counts, times, [task.envelope] * len(rows))
+    return Wave(streams, y, np.repeat(elapsed, counts), counts, times, [task.envelope] * len(rows))
 
 
 def joined(waves: Sequence[Wave]) -> Wave:
@@ -239,6 +263,7 @@ def joined(waves: Sequence[Wave]) -> Wave:
     return Wave(
         [stream for wave in waves for stream in wave.streams],
         np.concatenate([wave.y for wave in waves]),
+        np.concatenate([wave.elapsed for wave in waves]),
         np.concatenate([wave.counts for wave in waves]),
         times,
         [envelope for wave in waves for envelope in wave.envelopes],
@@ -253,7 +278,7 @@ def run_of(
         return None
     row = table.rows[stream.at]
     left = int(row["until"]) - int(row["position"]["seq"])
-    if left < 1:
+    if left < 1 or not np.isnan(row["interval"]):
         return None
     if len(seen) > 1:
         if followed(table.rows[[stream.at]], [envelope])[0]:
@@ -311,7 +336,7 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     owner = np.repeat(np.arange(len(streams)), wave.counts)
     within = np.arange(len(wave.y)) - starts[owner]
     before = {i: slab.read([rows[i]]) for i in np.flatnonzero(wave.counts > 1).tolist()}
-    stepped = _stepped(slab, rows, own, hazards, owner, wave.y)
+    stepped = _stepped(slab, rows, own, hazards, owner, wave.y, wave.elapsed)
     assert stepped.predicted is not None
 
     counts = wave.counts.copy()
@@ -326,8 +351,8 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
             continue
         slab.write([rows[i]], before[i])
         if counts[i]:
-            again = wave.y[at : at + counts[i]]
-            _stepped(slab, rows, own, hazards, np.full(len(again), i), again)
+            again = slice(at, at + counts[i])
+            _stepped(slab, rows, own, hazards, owner[again], wave.y[again], wave.elapsed[again])
 
     chosen = np.flatnonzero(within < counts[owner])
     if not len(chosen):
@@ -371,6 +396,7 @@ def _stepped(
     hazards: Sequence[Hazard | None],
     owner: Ints,
     y: Floats,
+    elapsed: Floats,
 ) -> Stepped:
     """Steps of the rows of streams by labels, one after the other; owner: (N,) of each label."""
     count = len(owner)
@@ -379,7 +405,7 @@ def _stepped(
     seen = Columns(
         y=y[:, None],
         x=np.empty((count, 0)),
-        elapsed=np.ones(count),
+        elapsed=elapsed,
         changepoint=np.full(count, nan),
         outlier_rate=each["outlier_rate"],
         hazard=step_inputs.hazard_table(slab.model, [hazards[i] for i in owners]),
@@ -417,6 +443,7 @@ def _records(
         numbers[:, _QUIET["map_run_length"]].astype(np.int64),
         stepped.table[chosen, _PREVIOUS_START].astype(np.int64),
         accepted_ms[owner],
+        wave.elapsed[chosen],
         own["hazard"],
         None if wave.times is None else [wave.times[i] for i in chosen.tolist()],
     )

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from service.wire import Ingest, Observation, timestamps
 from service.worker.streams.stream import Stream
+
+Floats = NDArray[np.float64]
 
 
 def resampled(stream: Stream, command: Ingest, takes: Callable[[Observation], bool]) -> Ingest:
@@ -44,3 +48,14 @@ def resampled(stream: Stream, command: Ingest, takes: Callable[[Observation], bo
         kept.append(replace(seen, elapsed=elapsed))
         last = now
     return replace(command, observations=kept)
+
+
+def elapsed_of_each(now: Floats, last: Floats, interval: Floats) -> Floats:
+    """Time (B,) that `resampled` has elapse for one observation with a label of each of several.
+
+    0: it is skipped. now: (B,) its time; last: of the one before, nan where none had one. interval:
+    of its stream; nan: none.
+    """
+    passed = np.floor(now / interval) - np.floor(last / interval)
+    elapsed = np.where(np.isnan(interval) | np.isnan(last), 1.0, passed)
+    return np.where((now <= last) | (elapsed < 1.0), 0.0, elapsed)

@@ -148,11 +148,14 @@ class CommandTask:
 
     def _ingested(self) -> bytes:
         """Count what was applied: nobody reads each answer."""
-        given = self.units
-        applied = self.applied
-        rejected = len(self.misfits)
-        reason = str(self.misfits[0]) if self.misfits else ""
-        return msgspec.json.encode(Ingested(applied, given - applied - rejected, rejected, reason))
+        skipped = self.units - self.applied - len(self.misfits)
+        return _counted(self.applied, skipped, self.misfits)
+
+
+def _counted(applied: int, skipped: int, misfits: Sequence[LabelOutOfRange]) -> bytes:
+    """Answer to an Ingest."""
+    reason = str(misfits[0]) if misfits else ""
+    return msgspec.json.encode(Ingested(applied, skipped, len(misfits), reason))
 
 
 class RowsTask:
@@ -314,7 +317,9 @@ class RowsTask:
         number = self.envelope.number
         row = self.first
         for model, count in self._stretches():
-            if model is not None:
+            if model is not None and self.command.settings is not None:
+                _join(outcomes, Outcome(number, 200, [_counted(1, 0, [])], row=row, rows=count))
+            elif model is not None:
                 quiet = self._quiet_rows(model, row - self.first, count)
                 outcomes.append(Outcome(number, 200, [], None, row=row, quiet=quiet))
             else:
@@ -355,7 +360,7 @@ def _join(outcomes: list[Outcome], outcome: Outcome) -> None:
         outcome.body,
         outcome.duplicate,
     ):
-        last.rows += 1
+        last.rows += outcome.rows
     else:
         outcomes.append(outcome)
 

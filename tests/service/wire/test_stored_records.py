@@ -174,6 +174,8 @@ def test_columns_are_encoded_as_each_record_alone(seed):
         record.previous_start = rng.choice([-1, 0, 2**31 - 1, 2**31])
         if seed != 0:
             record.hazard = rng.choice([None, 0.01]) if seed != 1 else 0.5
+        if seed > 1:
+            record.elapsed = rng.choice([1.0, 1.0, 3.0, 0.5])
         if seed == 3 and rng.random() < 0.5:
             record.time = rng.choice([*TIMES[:2], "x" * 64])
             record.accepted_ms = None
@@ -187,6 +189,7 @@ def test_columns_are_encoded_as_each_record_alone(seed):
         np.array([record.map_run_length for record in records]),
         np.array([record.previous_start for record in records]),
         np.array([record.accepted_ms or 0 for record in records]),
+        np.array([record.elapsed for record in records]),
         np.array([np.nan if record.hazard is None else record.hazard for record in records]),
         [record.time for record in records] if seed == 3 else None,
     )

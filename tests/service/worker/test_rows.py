@@ -146,6 +146,39 @@ def test_an_ingest_of_many_streams(make_bench):
     assert stored(ones) == stored(many)
 
 
+@pytest.mark.parametrize("interval", [None, 10.0])
+def test_samples_of_many_streams_that_come_one_at_a_time(make_bench, monkeypatch, interval):
+    """Some are late, repeated, in the same interval or after a gap."""
+    ones, many = (make_bench(db=i, partitions=1) for i in range(2))
+    tasks = []
+    task_of = RowsTask.task
+    monkeypatch.setattr(RowsTask, "task", lambda rows, row: tasks.append(row) or task_of(rows, row))
+    rng = random.Random(9)
+    at_s = dict.fromkeys(STREAMS, 60)
+    settings = {"model": "gaussian", "interval": interval, "anomaly_alarm": 0.99}
+    applied = 0
+    for at in range(110):
+        turn = []
+        for i, name in enumerate(STREAMS):
+            at_s[name] += rng.choice([10, 10, 10, 10, 10, 4, 0, -10, 30])
+            seconds = at_s[name] + rng.choice([0.0, 0.25])
+            time = f"2026-01-01T00:{int(seconds) // 60:02}:{seconds % 60:05.2f}Z"
+            seen = Observation(rng.gauss(8.0 if at > 70 else 0.0, 1.0), time=time)
+            if rng.random() < 0.03:
+                seen.y = rng.choice([None, 1e101, 60.0])
+            turn.append(Ingest(name, [seen], settings=settings if i % 2 else {"model": "gaussian"}))
+        expected = results(ones.send(*turn))
+        assert results(many.send_rows(*turn)) == expected
+        applied += sum(json.loads(body[0])["applied"] for _, body in expected)
+        if at == 60:
+            ones.crash()
+            many.crash()
+    assert stored(ones) == stored(many)
+    assert applied > 600
+    assert len(tasks) < 0.7 * 110 * len(STREAMS)
+    assert any(len(ones.feed(name)) for name in STREAMS)
+
+
 def test_rows_are_applied_in_parts_where_memory_is_short(make_bench, monkeypatch):
     """Each part commits its own rows; a worker that ends between two of them is no harm."""
     bench = make_bench(partitions=1)
