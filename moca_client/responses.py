@@ -809,20 +809,24 @@ class Recorded(Response):
         list[RunLengthProbability] | None,
         doc("run lengths set just before it: `run_length` and `probability`"),
     ] = sent(None)
-    hazard: Hazard = sent(None)
-    outlier_rate: float | None = sent(None)
     predictive: Predictive | None = sent(None)
-    log_score: float | None = sent(None)
     changed_probability: float | None = sent(None)
     evidence: Evidence = sent(None)
-    changepoint_probability: float | None = sent(None)
-    recent_change_probability: float | None = sent(None)
     anomaly: Anomaly = sent(None)
-    run_length: MostProbable | None = sent(None)
     excluded: Annotated[RecordedExclusion | None, doc("from learning; null: it counted")] = sent(
         None
     )
     regime: Typical = None
+    hazard: Annotated[Hazard, doc(f"of the step; absent: learned; {DETAIL}")] = None
+    outlier_rate: Annotated[float | None, doc(f"of the step; {DETAIL}")] = None
+    log_score: Annotated[float | None, doc(f"log predictive density of the label; {DETAIL}")] = None
+    changepoint_probability: Annotated[
+        float | None, doc(f"probability that this observation starts a regime; {DETAIL}")
+    ] = None
+    recent_change_probability: Annotated[
+        float | None, doc(f"probability that one of the last 5 observations started one; {DETAIL}")
+    ] = None
+    run_length: Annotated[MostProbable | None, doc(DETAIL)] = None
 
 
 class Change(Response):

@@ -183,9 +183,12 @@ ENDED = {"unknown-stream": "deleted", "stream-replaced": "replaced"}  # while di
 class Follow(Feed[Message]):
     """One stream's observations, from a place on."""
 
-    def __init__(self, stream: str, after: int | str | None, patience: Patience) -> None:
+    def __init__(
+        self, stream: str, after: int | str | None, detail: str, patience: Patience
+    ) -> None:
         place = None if after is None else str(after)
-        super().__init__(path_of(stream, "/observations/live"), {}, place, patience)
+        path = path_of(stream, "/observations/live")
+        super().__init__(path, {"detail": detail}, place, patience)
         self._begun = False
 
     def opened(self, response: httpx.Response) -> Message | None:

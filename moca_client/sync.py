@@ -415,10 +415,18 @@ class Client:
         self.call(calls.delete(_window_path(name)))
 
     def history(
-        self, stream: str, *, start: int | None = 0, limit: int = 500
+        self,
+        stream: str,
+        *,
+        start: int | None = 0,
+        limit: int = 500,
+        detail: calls.Detail = "summary",
     ) -> Iterator[HistoryPage]:
-        """Iterate over the pages of the history, oldest first; `start` None: the latest page."""
-        query = {"start": start, "limit": limit}
+        """Iterate over the pages of the history, oldest first; `start` None: the latest page.
+
+        `detail="full"`: observations have details, as answers have.
+        """
+        query = {"start": start, "limit": limit, "detail": detail}
         first = calls.get(path_of(stream, "/history"), HistoryPage, query)
         return self._pages(first, lambda page: [page] if page.observations else [])
 
@@ -488,17 +496,19 @@ class Client:
         stream: str,
         *,
         after: int | str | None = None,
+        detail: calls.Detail = "summary",
         silence_s: float = 60.0,
         retry_for_s: float | None = 60.0,
     ) -> Messages[Followed | Missed | Ended]:
         """Iterate over the stream's observations as they are applied, across disconnects.
 
         after: the `seq` or `cursor` to resume after; -1: everything retained; None: only new ones.
+        detail: as of `history`.
         Ends with an `Ended` when the stream is deleted or replaced. silence_s, retry_for_s: as of
         `events`.
         """
         patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
-        return self._messages(Follow(stream, after, patience))
+        return self._messages(Follow(stream, after, detail, patience))
 
     # --- how calls are carried out: what to do next is decided by plans ----------------------
 

@@ -80,7 +80,7 @@ def answer_columns(answers: Sequence[Answer], full: bool | None = None) -> Colum
     return columns
 
 
-def _is_full(answer: Answer) -> bool:
+def _is_full(answer: Answer | Recorded) -> bool:
     """Whether an answer has details; in the warm-up it may have none of them."""
     if answer.log_score is not None or answer.run_length is not None:
         return True
@@ -92,10 +92,13 @@ def _recorded_columns(rows: Sequence[Recorded]) -> Columns:
     if any(row.x for row in rows):
         columns |= _spread("x", [row.x for row in rows])
     columns |= _spread("y", [row.y for row in rows])
-    columns |= _predictive_columns(rows) | _members(rows, (*_SCORES, *_DETAILS))
-    columns["run_length_map"] = [
-        None if row.run_length is None else row.run_length.map for row in rows
-    ]
+    full = any(map(_is_full, rows))
+    columns |= _predictive_columns(rows, full) | _members(rows, _SCORES)
+    if full:
+        columns |= _members(rows, _DETAILS)
+        columns["run_length_map"] = [
+            None if row.run_length is None else row.run_length.map for row in rows
+        ]
     return columns | _regime_columns(rows)
 
 

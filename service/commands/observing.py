@@ -195,7 +195,7 @@ def follow(
     with connected(url, api_key) as client:
         if not as_json:
             typer.echo(_LIVE_HEAD)
-        for message in client.follow(stream, after=after, retry_for_s=None):
+        for message in client.follow(stream, after=after, detail="full", retry_for_s=None):
             if as_json:
                 print_json(message, lines=True)
             else:

@@ -37,6 +37,17 @@ CSV_PAGES = "`csv`: a table; the header `Link` leads to the next page"
 AROUND = "adds `around`: the values of so many observations on both sides of a start"
 
 
+class DetailQuery(Form):
+    """Query of recorded observations."""
+
+    detail: Literal["summary", "full"] = Field(
+        "summary",
+        description="`full`: observations also have `log_score`, the variance of `predictive`, "
+        "`changepoint_probability`, `recent_change_probability`, `run_length`, `hazard` and "
+        "`outlier_rate`",
+    )
+
+
 class ObserveQuery(Form):
     """Query of a post of observations."""
 
@@ -110,7 +121,7 @@ class ChangepointsQuery(Form):
     )
 
 
-class HistoryQuery(Form):
+class HistoryQuery(DetailQuery):
     """Query of a page of history."""
 
     start: Annotated[int, Field(ge=0, le=2**53)] | None = Field(
@@ -119,7 +130,7 @@ class HistoryQuery(Form):
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="records per page")
 
 
-class LiveQuery(Form):
+class LiveQuery(DetailQuery):
     """Query of the live observations of a stream."""
 
     after: str | None = Field(

@@ -100,19 +100,20 @@ def of_numbers(mean: Any, variance: Any, quantiles: Any) -> Predictive:
     return Predictive(mean, variance, quantiles, ABSENT)
 
 
-def record(stored: wire.Record) -> Recorded:
-    """Return an observation as it was posted, with its compact answer."""
+def record(stored: wire.Record, full: bool) -> Recorded:
+    """Return an observation as it was posted, with its compact answer; full: with details."""
     predictive = None
     if stored.probabilities is not None:
         predictive = of_classes(stored.probabilities)
     elif stored.mean is not None:
-        predictive = of_numbers(stored.mean, stored.variance, stored.quantiles)
+        variance = stored.variance if full else ABSENT
+        predictive = of_numbers(stored.mean, variance, stored.quantiles)
     excluded = stored.excluded
     supervision = stored.changepoint if excluded is None else excluded.changepoint
     belief: list[RunLengthProbability] | None = None
     if stored.belief_override is not None:
         belief = [{"run_length": r, "probability": p} for r, p in stored.belief_override]
-    return Recorded(
+    recorded = Recorded(
         seq=stored.seq,
         y=stored.posted,
         x=stored.x,
@@ -120,19 +121,21 @@ def record(stored: wire.Record) -> Recorded:
         elapsed=stored.elapsed,
         supervision=None if supervision is None else RecordedSupervision(supervision),
         belief=belief,
-        hazard=cast(Any, stored.hazard),  # the same in JSON
-        outlier_rate=stored.outlier_rate,
         predictive=predictive,
-        log_score=stored.log_score,
         changed_probability=stored.changed_probability,
         evidence=stored.evidence,
-        changepoint_probability=stored.changepoint_probability,
-        recent_change_probability=stored.recent_change_probability,
         anomaly=stored.anomaly,
-        run_length=_most_probable(stored.map_run_length),
         regime=regime(stored.regime),
         excluded=None if excluded is None else RecordedExclusion(excluded.window),
     )
+    if full:
+        recorded.hazard = cast(Any, stored.hazard)  # the same in JSON
+        recorded.outlier_rate = stored.outlier_rate
+        recorded.log_score = stored.log_score
+        recorded.changepoint_probability = stored.changepoint_probability
+        recorded.recent_change_probability = stored.recent_change_probability
+        recorded.run_length = _most_probable(stored.map_run_length)
+    return recorded
 
 
 def answers(command: wire.Observe, outcome: wire.Outcome) -> list[Answer]:

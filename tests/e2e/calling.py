@@ -39,4 +39,4 @@ def slug(response: httpx.Response) -> str:
 
 def history(client: httpx.Client, stream: str) -> list[dict]:
     """All observations that are retained."""
-    return ask(client, "GET", f"{stream}/history?start=0&limit=1000")["observations"]
+    return ask(client, "GET", f"{stream}/history?start=0&limit=1000&detail=full")["observations"]

@@ -168,7 +168,7 @@ def test_followers_see_all_once_whatever_restarts(separate, processes):
     """A worker is killed, the API is killed and started again, and followers come and go."""
     length = 60
     create_streams(separate, "load", STREAMS)
-    followers = [Follower(separate, f"load-{i}", after="-1") for i in range(STREAMS)]
+    followers = [Follower(separate, f"load-{i}", after="-1", detail="full") for i in range(STREAMS)]
     readers = [
         Restless(each, lambda each=each: len(each.seen) >= length, messages=20)
         for each in followers

@@ -286,7 +286,7 @@ class Story:
 
     def state(self) -> dict[str, Any]:
         """What can be read of every stream, without times."""
-        parts = ("/run-length", "/changepoints", "/history?limit=1000")
+        parts = ("/run-length", "/changepoints", "/history?limit=1000&detail=full")
         state = {s + part: self.ask("GET", s + part).json() for s in "abcdefg" for part in parts}
         for answer in state.values():
             answer.pop("hindsight", None)

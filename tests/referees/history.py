@@ -666,7 +666,7 @@ def _calmly(ask: Callable[[], httpx.Response]) -> Any:
 def _compare_state(http: httpx.Client, name: str, calm: str) -> float:
     """What can be read of both streams; what only the one has seen, such as times, aside."""
     worst = 0.0
-    for part in ("/run-length", "/changepoints", "/history?limit=1000"):
+    for part in ("/run-length", "/changepoints", "/history?limit=1000&detail=full"):
         mine, other = (
             _calmly(functools.partial(http.get, f"/v1/streams/{each}{part}"))
             for each in (name, calm)

@@ -209,7 +209,8 @@ async def follow_observations(
     head = await head_of(context, stream)
     at = _first(stream, head, place)
     hub = context.observation_hub
-    follower = Follower(hub, hub.enter(stream, head), head.generation, at, query.state)
+    full = query.detail == "full"
+    follower = Follower(hub, hub.enter(stream, head), head.generation, at, query.state, full)
     await follower.ready()
     return EventStream(
         follower.chunks(HEARTBEAT_S),

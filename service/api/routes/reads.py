@@ -131,7 +131,7 @@ async def history(
         seq=head.seq,
         model=head.settings.model,
         first=first,
-        observations=[rendering.record(record) for record in records],
+        observations=[rendering.record(record, query.detail == "full") for record in records],
         changes=[rendering.change(change) for change in changes],
         next=stop if stop < head.seq else None,
     )

@@ -57,7 +57,7 @@ class LiveStream:
         self._stored: StoredHead | None = StoredHead(b"", None)
         self._corrupt: CorruptState | None = None
         self._moved = asyncio.Event()
-        self._page: tuple[tuple[int, int], asyncio.Future[ObservationPage]] | None = None
+        self._page: tuple[tuple[int, int, bool], asyncio.Future[ObservationPage]] | None = None
 
     def saw(self, stored: StoredHead | None) -> None:
         """Update the head from its stored form."""
@@ -95,19 +95,19 @@ class LiveStream:
         if self._corrupt is not None:
             raise self._corrupt
 
-    async def page(self, start: int) -> ObservationPage:
+    async def page(self, start: int, full: bool) -> ObservationPage:
         """Return the page from `start`; followers at the same place share one read.
 
-        Raises RedisUnavailable and CorruptState.
+        full: with details. Raises RedisUnavailable and CorruptState.
         """
-        key = (start, self.count)
+        key = (start, self.count, full)
         if self._page is None or self._page[0] != key:
-            read = asyncio.ensure_future(self._read(start))
+            read = asyncio.ensure_future(self._read(start, full))
             read.add_done_callback(forget)
             self._page = key, read
         return await asyncio.shield(self._page[1])
 
-    async def _read(self, start: int) -> ObservationPage:
+    async def _read(self, start: int, full: bool) -> ObservationPage:
         head = self.head
         assert head is not None
         # Observations no longer retained are one gap.
@@ -118,7 +118,7 @@ class LiveStream:
         self.saw(stored)
         if self.head is None or self.head.deleted or self.head.generation != head.generation:
             return ObservationPage(b"", start)
-        return _messages(head.generation, records, start, stop)
+        return _messages(head.generation, records, start, stop, full)
 
 
 class ObservationHub:
@@ -188,17 +188,24 @@ class ObservationHub:
 class Follower:
     """Position of one consumer: `at` is the `seq` of its next observation.
 
-    state: whether to send the stream's summary as well.
+    state: whether to send the stream's summary as well. full: observations with details.
     """
 
     def __init__(
-        self, hub: ObservationHub, watched: LiveStream, generation: int, at: int, state: bool
+        self,
+        hub: ObservationHub,
+        watched: LiveStream,
+        generation: int,
+        at: int,
+        state: bool,
+        full: bool,
     ) -> None:
         self._hub = hub
         self._watched = watched
         self._generation = generation
         self._at = at
         self._state = state
+        self._full = full
         self._sent_head: wire.Head | None = None  # the head of the last summary sent
         self._sent_s = 0.0
 
@@ -211,7 +218,7 @@ class Follower:
         try:
             head = self._watched.head
             if not differs(head, self._generation, self._at) and head and self._at < head.seq:
-                await self._watched.page(self._at)
+                await self._watched.page(self._at, self._full)
         except BaseException:
             self.leave()
             raise
@@ -256,7 +263,7 @@ class Follower:
         head = self._watched.head
         assert head is not None
         if self._at < head.seq:
-            page = await self._watched.page(self._at)
+            page = await self._watched.page(self._at, self._full)
             self._at = page.stop
             return page.chunk
         if self._state and head is not self._sent_head:
@@ -286,7 +293,7 @@ def cursor_of(seq: int, generation: int) -> str:
 
 
 def _messages(
-    generation: int, records: Sequence[wire.Record], start: int, stop: int
+    generation: int, records: Sequence[wire.Record], start: int, stop: int, full: bool
 ) -> ObservationPage:
     """Messages of the records of [start, stop), and of the gaps among them."""
     parts: list[bytes] = []
@@ -298,7 +305,7 @@ def _messages(
         if record.seq > at:
             parts.append(_gap(at, record.seq, generation))
         id_ = cursor_of(record.seq, generation)
-        parts.append(message("observation", rendering.record(record), id_))
+        parts.append(message("observation", rendering.record(record, full), id_))
         size += len(parts[-1])
         at = record.seq + 1
     if at < stop:

@@ -161,7 +161,7 @@ export class Followed {
     const found = [];
     let start = Math.max(0, this.summary.seq - this.wanted);
     for (;;) {
-      const page = await get(path, { start, limit: Math.min(PAGE, this.wanted) });
+      const page = await get(path, { start, limit: Math.min(PAGE, this.wanted), detail: "full" });
       found.push(...page.observations);
       this.next = page.seq;
       if (page.next === null || !page.observations.length) break;

@@ -30,7 +30,7 @@ export class Live {
     };
     this.feed.follow({
       path: pathOf(this.data.stream, "/observations/live"),
-      query: { state: true },
+      query: { state: true, detail: "full" },
       on: { observation: take("observation"), state: take("state"), gap: take("gap") },
       opened: (resumed) => this.opened(resumed),
       failed: (error) => this.failed(error),

@@ -101,7 +101,7 @@ def record(url):
             if seen:
                 client.post(f"{path}/observations", json=seen).raise_for_status()
             keep("GET", path)
-            keep("GET", f"{path}/history", start=0, limit=1000)
+            keep("GET", f"{path}/history", start=0, limit=1000, detail="full")
             until(
                 lambda path=path: (
                     keep("GET", f"{path}/changepoints", **SHOWN)["hindsight"]["status"] != "pending"
@@ -121,7 +121,7 @@ def record(url):
         keep("GET", "/v1/models/regimes")
         keep("GET", "/v1/models/gaussian")
         keep("GET", "/v1/models/averaged")
-        live = "/v1/streams/pump/observations/live?state=true"
+        live = "/v1/streams/pump/observations/live?state=true&detail=full"
         answers |= messages(client, live, "state", "observation", after="58")
         answers |= messages(client, "/v1/events?prefix=pump&kind=all", "changepoint", after="0")
         answers["unknown"] = client.get("/v1/streams/nobody").json()

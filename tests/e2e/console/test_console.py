@@ -223,7 +223,7 @@ def test_a_stream_is_followed_by_messages_and_nothing_is_asked_by_the_clock(open
     unfold(page, "Run-length belief")
     expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
     path = "/v1/streams/pump/observations/live"
-    assert [query for query, _ in fake.asked("GET", path)] == [{"state": "true"}]
+    assert [query for query, _ in fake.asked("GET", path)] == [{"state": "true", "detail": "full"}]
     assert fake.asked("GET", "/v1/events") == []  # one connection a page
     before = len(fake.requests)
     page.clock.run_for(30_000)

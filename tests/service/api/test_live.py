@@ -17,6 +17,14 @@ from tests.service.api.conftest import make_key, slug
 from tests.waiting import PATIENCE_S, until
 
 PATH = "/v1/streams/a/observations/live"
+DETAILS = {
+    "hazard",
+    "outlier_rate",
+    "log_score",
+    "changepoint_probability",
+    "recent_change_probability",
+    "run_length",
+}
 
 
 @pytest.fixture
@@ -63,6 +71,25 @@ def test_what_comes_is_sent_in_order_and_once(api):
     with api.client() as client:
         pages = client.get("/v1/streams/a/history", params={"start": 1, "limit": 1000}).json()
     assert follower.data == pages["observations"]
+
+
+def test_details_are_sent_to_those_who_ask_for_them(api):
+    post(api, range(40))
+    plain = Follower(api.url, "a", after="-1")
+    full = Follower(api.url, "a", after="-1", detail="full")
+    plain.read(40)
+    full.read(40)
+    with api.client() as client:
+        path = "/v1/streams/a/history"
+        assert plain.data == client.get(path).json()["observations"]
+        page = client.get(path, params={"detail": "full"}).json()["observations"]
+    assert full.data == page
+    for small, large in zip(plain.data, page, strict=True):
+        assert small.keys() < large.keys()
+        assert large.keys() - small.keys() <= DETAILS
+        assert {name: large[name] for name in small if name != "predictive"} == {
+            name: value for name, value in small.items() if name != "predictive"
+        }
 
 
 def test_every_id_resumes_right_after_its_message(api):

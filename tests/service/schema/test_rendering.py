@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import msgspec
+from msgspec.structs import replace
 
 from moca_client.responses import Segment, StreamSummary
 from model_core.stream.events import Track
@@ -121,3 +122,20 @@ def test_the_summary_of_a_new_stream_and_of_one_with_observations():
     assert answer["event"] == event.plain() | {"start_arrived": False}
     assert (answer["event"]["state"], answer["event"]["confirmed_at"]) == ("suspected", None)
     assert answer["last_event"] is None
+
+
+def test_a_record_has_its_details_only_for_those_who_ask():
+    details = {
+        "hazard": 0.01,
+        "outlier_rate": 0.02,
+        "log_score": -1.5,
+        "changepoint_probability": 0.25,
+        "recent_change_probability": 0.5,
+    }
+    plain = record(3, 1.0, mean=[2.0], variance=[[4.0]], quantiles={"0.5": [2.0]})
+    stored = replace(plain, map_run_length=7, **details)
+    small = msgspec.to_builtins(rendering.record(stored, False))
+    full = msgspec.to_builtins(rendering.record(stored, True))
+    assert small["predictive"] == {"mean": [2.0], "quantiles": {"0.5": [2.0]}}
+    assert full.pop("predictive") == small.pop("predictive") | {"variance": [[4.0]]}
+    assert full == small | details | {"run_length": {"map": 7}}

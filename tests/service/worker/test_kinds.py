@@ -279,7 +279,7 @@ def test_the_typical_regime_is_in_answers_history_summary_and_tables(make_bench,
     answers = bench.observe("a", [Observation(y=y, x=[1.0]) for y in labels])
     assert [each["regime"]["name"] for each in answers] == ["idle"] * 3 + ["busy"] * 4
     assert all(0.9 < each["regime"]["probability"] <= 1 for each in answers)
-    recorded = [msgspec.to_builtins(rendering.record(each)) for each in bench.records("a")]
+    recorded = [msgspec.to_builtins(rendering.record(each, True)) for each in bench.records("a")]
     assert [each["regime"] for each in recorded] == [each["regime"] for each in answers]
     summary = msgspec.to_builtins(rendering.summary("a", bench.head("a")))
     assert summary["regime"] == answers[-1]["regime"]
