@@ -1,6 +1,7 @@
 """What the documents say is what the code has."""
 
 import ast
+import csv
 import functools
 import json
 import re
@@ -15,7 +16,7 @@ import pytest
 import typer
 import yaml
 
-from model_core import artifact
+from model_core import Detector, artifact
 from model_core.upm.builtin import BUILTIN
 from service.api.routes.table import CALLS
 from service.commands.main import app
@@ -199,6 +200,16 @@ def test_inline_formulas_survive_markdown():
     for line in text.splitlines():
         assert line.count("$") % 2 == 0, line
         assert not any(re.search(r"\\[^A-Za-z]", each) for each in line.split("$")[1::2]), line
+
+
+def test_the_readme_shows_what_a_detector_prints(capsys):
+    (code,) = (
+        found[2] for found in BLOCK.finditer((ROOT / "README.md").read_text()) if found[1] == "py"
+    )
+    with (ROOT / "service" / "samples" / "nile.csv").open() as file:
+        flow = [float(row["y"]) for row in csv.DictReader(file)]
+    exec(code, {"Detector": Detector, "flow": flow})
+    assert capsys.readouterr().out.strip() == code.strip().rpartition("# ")[2]
 
 
 def test_the_readme_names_the_targets_and_constraints_pin_versions():

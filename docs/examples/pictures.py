@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/fit.md against a running service: python docs/examples/pictures.py."""
+"""Draw the pictures of the README and docs/fit.md against a running service: run this file."""
 
 import csv
 import os
@@ -13,6 +13,7 @@ from PIL import Image
 
 from moca_client.plots import BAND, BAND_ALPHA, COLOURS, band, draw_alarm
 from moca_client.replay import replay
+from model_core import Detector
 
 URL = os.environ.get("MOCA_URL", "http://127.0.0.1:8000")
 IMAGES = Path(__file__).parent.parent / "images"
@@ -124,6 +125,41 @@ def draw(replayed, series, limits, outside):
     figure.savefig(IMAGES / "fit-switch.png")
 
 
+def glance():
+    """Draw the README's picture: a series with fixed limits, and what `Detector` says of it."""
+    text = (resources.files("service.samples") / "nile.csv").read_text()
+    rows = list(csv.DictReader(text.splitlines()))
+    years = np.array([int(row["time"][:4]) for row in rows])
+    flow = np.array([float(row["y"]) for row in rows])
+    detector = Detector()
+    detector.update_many(flow)
+    (event,) = detector.events
+    start = years[event.start] - 0.5
+    figure, (before, after) = plt.subplots(
+        1, 2, figsize=(11, 2.9), dpi=80, sharey=True, layout="constrained"
+    )
+    for limit in flow[:20].mean() + flow[:20].std(ddof=1) * np.array((-3, 3)):
+        before.axhline(limit, color=LIMIT, lw=1.4, ls="--")
+    before.set_title("a series, and fixed limits", loc="left", fontsize=12)
+    after.axvline(start, color=COLOURS["state-confirmed"], lw=1.4, ls=(0, (5, 2)))
+    first, last = (years[0], start), (start, years[-1])
+    for (since, until), there in ((first, years < start), (last, years > start)):
+        mean, sd = flow[there].mean(), flow[there].std(ddof=1)
+        after.plot((since, until), (mean, mean), color=COLOURS["forecast"], lw=1.8)
+        after.fill_between(
+            (since, until), mean - 2 * sd, mean + 2 * sd, color=BAND, alpha=0.25, lw=0
+        )
+    said = f"{event.sentence}, since {years[event.start]}"
+    after.set_title(said, loc="left", fontsize=12, weight="bold")
+    for panel in (before, after):
+        panel.scatter(years, flow, s=9, color=COLOURS["label"], lw=0, zorder=3)
+        panel.set_xlim(years[0] - 1, years[-1] + 1)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", color=COLOURS["line"], lw=0.6)
+        panel.set_axisbelow(True)
+    figure.savefig(IMAGES / "before-after.png")
+
+
 def compact(file):
     """Make a picture a fraction of its size: 256 colours, the rare ones among them."""
     whole = Image.open(file).convert("RGB")
@@ -131,7 +167,8 @@ def compact(file):
 
 
 if __name__ == "__main__":
+    glance()
     samples()
     switch()
-    for picture in IMAGES.glob("fit-*.png"):
+    for picture in (IMAGES / "before-after.png", *IMAGES.glob("fit-*.png")):
         compact(picture)
