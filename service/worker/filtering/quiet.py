@@ -232,12 +232,10 @@ def quiet_rows(table: Table, task: RowsTask, streams: Sequence[Stream]) -> tuple
         fit &= counts == 1
         chosen = np.flatnonzero(fit)
         _, times = task.numbers_of((chosen + task.first).tolist())
-        now = np.array([timestamps.seconds(time) for time in times or () if time is not None])
-        if len(now) == len(chosen):
-            last = own["position"]["last_time"][chosen]
-            elapsed[chosen] = elapsed_of_each(now, last, own["interval"][chosen])
-        else:  # times are missing
-            elapsed[chosen] = 0.0
+        last = own["position"]["last_time"][chosen]
+        now = _seconds(times or [None] * len(chosen))
+        passed = elapsed_of_each(now, last, own["interval"][chosen])
+        elapsed[chosen] = np.where(np.isnan(now), 0.0, passed)
         fit &= elapsed > 0
     return np.flatnonzero(fit).tolist(), elapsed
 
@@ -480,8 +478,7 @@ def _move(
     now = position["updated_ms"] / 1000
     timed = np.zeros(len(last), dtype=bool)
     if wave.times is not None:
-        read = {time: timestamps.seconds(time) for time in set(wave.times) if time is not None}
-        times = np.array([nan if time is None else read[time] for time in wave.times])
+        times = _seconds(wave.times)
         timed = ~np.isnan(times[last])
         now[timed] = times[last][timed]
         position["last_time"][timed] = now[timed]
@@ -495,6 +492,12 @@ def _move(
     )
     all_[entered] = own
     return [int(i) for i in entered[left]]
+
+
+def _seconds(times: Sequence[str | None]) -> Floats:
+    """Times in seconds since 1970; nan: none. Those of a list are often the same."""
+    read = {time: timestamps.seconds(time) for time in set(times) if time is not None}
+    return np.array([nan if time is None else read[time] for time in times])
 
 
 def _added(sums: Floats, values: Floats, starts: Ints, counts: Ints) -> Floats:

@@ -51,9 +51,13 @@ def effects(
         tails = wire.checksummed_all(rows["tail_place"].tolist(), tails)
         pairs = zip(keys.tails(partition, names), tails, strict=True)
         effects += [("RPUSH", key, block) for key, block in pairs]
-        for i in np.flatnonzero(~np.isnan(rows["ttl"])).tolist():
-            end_ms = expires_ms(int(rows["position"]["updated_ms"][i]), float(rows["ttl"][i]))
-            effects.append(("ZADD", keys.due(partition), end_ms, names[i]))
+        ends: list[Argument] = []
+        updated_ms = rows["position"]["updated_ms"].tolist()
+        for name, moved_ms, ttl in zip(names, updated_ms, rows["ttl"].tolist(), strict=True):
+            if ttl == ttl:  # not nan
+                ends += (expires_ms(moved_ms, ttl), name)
+        if ends:
+            effects.append(("ZADD", keys.due(partition), *ends))
     if heads:
         effects.append(("HSET", heads_key, *heads))
     return effects
