@@ -19,7 +19,7 @@ from service.store.connection import connect
 from service.store.log import START, Lease
 from service.wire import Configure, Observation, Observe, Predict, RunLength
 from service.worker import background_jobs, garbage_collection, results
-from service.worker.commands import rerun, rerun_commands
+from service.worker.commands import dispatch, rerun
 from service.worker.garbage_collection import Collector
 from service.worker.leases import Leases, share
 from service.worker.self_test import check_device
@@ -295,7 +295,7 @@ def test_a_job_that_is_broken_off_is_done_by_the_next_owner(bench, names, way):
 def test_a_fault_in_a_job_is_its_partitions_alone(bench, names, monkeypatch):
     long, other = names
 
-    monkeypatch.setattr(rerun_commands, "what_if", Mock(side_effect=ValueError("broken")))
+    monkeypatch.setitem(dispatch._RERUN, wire.WhatIf, Mock(side_effect=ValueError("broken")))
     asked = bench.append(wire.WhatIf(long, {}, False))
     for _ in range(3):
         bench.turn()
