@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from service.store import keys
+from service.store.streams import CHUNK, head_of
 from service.wire import (
     Configure,
     Delete,
     Envelope,
     EventFeedback,
-    Head,
     Observation,
     Observe,
     RunLength,
@@ -266,15 +266,19 @@ def test_what_follows_the_alarm_periods_of_many_follows_each():
     assert 0 < left.sum() < len(heads)
 
 
-def test_an_ordinary_commit_is_one_of_positions_and_tails(bench):
-    """And a stream's chunk, its checkpoint and what is past its history come when they are due."""
+def test_what_is_due_comes_with_the_commit_of_its_observation(bench):
+    """A chunk, a checkpoint, and the end of what is past the history."""
     bench.ask(Configure("a", {"model": "gaussian", "history": 100}), status=201)
-    bench.observe("a", noise(300), part=1)
-    head = bench.head("a")
-    assert isinstance(head, Head)
+    bench.observe("a", noise(160))
+    (stream,) = bench.worker.engine.streams.values()
+    phase = stream.phase
+    slept = 0
+    for y in noise(140, seed=5):
+        bench.observe("a", [y])
+        slept += stream.at >= 0
+        head = head_of("a", bench._stored_head("a"))
+        chunk = (head.seq + phase) // CHUNK
+        assert (head.sealed + phase) // CHUNK == (head.checkpoint + phase) // CHUNK == chunk
+        assert head.oldest == (head.seq - 100 + phase) // CHUNK
+    assert slept > 100
     assert head.seq == 300
-    assert head.seq - head.checkpoint < 64
-    assert head.seq - head.sealed < 64
-    kept = bench.records("a")
-    assert 100 <= len(kept) < 100 + 64
-    assert [record.seq for record in kept] == list(range(300 - len(kept), 300))
