@@ -373,6 +373,7 @@ class Gateway:
     def _send(self, group: CommandGroup, commands: Sequence[PendingCommand]) -> None:
         """Queue a group's commands."""
         self._queues[group.partition].put(commands)
+        group.units = sum([pending.units for pending in commands if not pending.done])
         if group.counted:
             self._overload.add(group.partition, group.units, group.since)
 
@@ -441,7 +442,6 @@ class Gateway:
             pending.fail(BodyTooLarge(detail))
         else:
             group.waiting[number] = pending
-            group.units += pending.units
         return [pending]
 
     def _end(

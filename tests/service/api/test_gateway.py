@@ -198,6 +198,19 @@ async def test_a_defect_in_a_lane_leaves_nobody_waiting(api, worker, monkeypatch
     assert (await api.post(POST, json={"y": 2})).json()["seq"] == 1  # the first was sent
 
 
+async def test_a_defect_in_a_pipeline_leaves_nobody_waiting(api, worker, monkeypatch, caplog):
+    """Of all the partitions whose entries it has; the next entries go out as usual."""
+    appender = api.app.state.context.gateway._queues[P]._appender
+    monkeypatch.setattr(appender._script, "run_all_async", lambda *_: 1 / 0)
+    other = next(f"o{i}" for i in itertools.count() if partition_of(f"o{i}", 4) != P)
+    paths = [POST, f"/v1/streams/{other}/observations"]
+    responses = await asyncio.gather(*(api.post(path, json={"y": 1}) for path in paths))
+    assert {(each.status_code, slug(each)) for each in responses} == {(503, "outcome-unknown")}
+    assert "ZeroDivisionError" in caplog.text
+    monkeypatch.undo()
+    assert [(await api.post(path, json={"y": 2})).json()["seq"] for path in paths] == [0, 0]
+
+
 async def test_a_request_that_goes_away_before_its_command_is_sent_has_no_effect(
     api, worker, monkeypatch
 ):
@@ -298,6 +311,20 @@ async def test_a_group_that_goes_away_before_it_is_sent_has_no_effect(api, worke
     assert (await first).status_code == 200
     assert (await api.post(POST, json={"y": 1})).json()["seq"] == 1
     assert {command.stream for command in worker.commands} == {"s"}
+
+
+async def test_a_group_that_goes_away_while_it_is_encoded_never_counts_as_waiting(api, worker):
+    gateway = api.app.state.context.gateway
+    commands = [wire.Observe(item["stream"], [wire.Observation(1.0)]) for item in bulk_of(5)]
+    gone = asyncio.create_task(gateway.submit_all(commands))
+    await asyncio.sleep(0)
+    assert missing(api) == 5
+    gone.cancel()
+    await asyncio.wait([gone])
+    assert gone.cancelled()
+    assert worker.batches == []
+    assert waiting(api) == {}
+    assert api.app.state.overload._all._waiting == 0
 
 
 async def test_a_group_goes_in_several_entries_without_what_is_too_large(
