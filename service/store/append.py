@@ -121,7 +121,7 @@ class Appender:
             return
         try:
             results = await self._script.run_all_async(self._client, [call for call, _ in taken])
-        except Exception as error:  # also a defect: whoever waits has to know
+        except Exception as error:  # noqa: BLE001, also a defect: whoever waits has to know
             results = [error] * len(taken)
         for (_, future), result in zip(taken, results, strict=True):
             if future.done():

@@ -65,8 +65,11 @@ def put(stream: Stream, state: Floats | None, start: int) -> None:
         return
     stream.season_state = state
     head = stream.live()
-    since = start if head.season is None else head.season.since
-    head.season = SeasonPeriods(season.periods(state), since)
+    periods = season.periods(state)
+    if head.season is not None:
+        head.season = head.season._replace(periods=periods)
+    elif periods:  # else none was found so far
+        head.season = SeasonPeriods(periods, start)
 
 
 def _met(records: list[Record]) -> Floats:

@@ -247,6 +247,14 @@ def test_a_season_is_learned_without_what_is_excluded(pair, spoilt):
     np.testing.assert_array_equal(held(pair[0]).season_state, again)
 
 
+def test_an_exclusion_where_no_season_was_found_says_of_none(bench):
+    made(bench, seasonal=True)
+    bench.observe("a", noise(100))
+    bench.ask(Exclude("a", start=60, end=70))
+    assert bench.head("a").season is None
+    assert "season" not in bench.observe("a", noise(1))[0]
+
+
 def test_a_season_that_a_move_has_dropped_is_looked_for_under_the_next_model(pair):
     """As soon as by a worker that has never seen the one before."""
     y = [float(round(10 * each)) for each in day(310, 310)]
