@@ -2,6 +2,7 @@
 
 NAME: of built-in models, `alpaca`, `pcoc`, `fleet`; `step`, which all share, and `anomalies`; all
 without one. Those of learned models are for any sizes and weights: one of each class is enough.
+They need torch; without it all are those of built-in models.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
+from importlib.util import find_spec
 
 from model_core import compiled
-from model_core.upm import untrained
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
 
-LEARNED: dict[str, Callable[[], UnderlyingModel]] = {
-    "alpaca": untrained.alpaca,
-    "pcoc": untrained.pcoc,
-    "fleet": untrained.fleet,
-}
+LEARNED: dict[str, Callable[[], UnderlyingModel]] = {}
+if find_spec("torch"):
+    from model_core.upm import untrained
+
+    LEARNED = {"alpaca": untrained.alpaca, "pcoc": untrained.pcoc, "fleet": untrained.fleet}
 STEP, ANOMALIES = "step", "anomalies"  # what all kernels share, and what is of no model
 # Processes that compile what they share at the same time compile it twice: the mixtures of gaussian
 # are there once averaged begins, averaged and multivariate once joint does.
@@ -32,7 +33,11 @@ FIRST = (
     STEP, "gaussian", "pcoc", "bernoulli", "categorical", ANOMALIES, "averaged", "multivariate",
     "poisson", "joint",
 )  # fmt: skip
-NAMES = (*FIRST, *(name for name in (*LEARNED, *BUILTIN) if name not in FIRST))
+KNOWN = {STEP, ANOMALIES, *LEARNED, *BUILTIN}
+NAMES = (
+    *(name for name in FIRST if name in KNOWN),
+    *(name for name in (*LEARNED, *BUILTIN) if name not in FIRST),
+)
 
 
 def compile_kernel(name: str) -> float:

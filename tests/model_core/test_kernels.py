@@ -9,6 +9,8 @@ import gc
 import math
 import pickle
 import shutil
+import subprocess
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -766,6 +768,23 @@ def test_every_kernel_is_compiled_at_installation():
     assert {compiled._built_in(model) for model in simple} == {compiled.CONJUGATE}
     named = {compiled._module(model) for model in models.values() if model not in simple}
     assert named == {*compiled._BUILT_IN, *compiled._LEARNED}
+
+
+def test_without_torch_those_of_built_in_models_are_compiled():
+    """The cache has the one that is asked for."""
+    program = (
+        "import sys; sys.modules['torch'] = None; sys.argv[1:] = ['gaussian']\n"
+        "from model_core.compiled import __main__ as installation\n"
+        "print(*installation.NAMES)\n"
+        "installation.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names, first, *_ = done.stdout.splitlines()
+    assert names.split() == [
+        name for name in installation.NAMES if name not in installation.LEARNED
+    ]
+    assert first.startswith("[1/1] kernel of gaussian")
 
 
 def test_what_is_compiled_is_said_once_and_not_where_the_cache_has_it(
