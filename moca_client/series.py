@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from moca_client.times import Axis, BadTime, finite, time_axis
+from moca_client.times import AmbiguousTime, Axis, BadTime, finite, time_axis
 
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
 SAMPLED = 20  # lines of a file that show what is between its cells
@@ -22,6 +22,7 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _decimal_comma = re.compile(
     r"[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?", re.ASCII
 ).fullmatch
+_has_year = re.compile(r"(?<!\d)\d{4}(?!\d)", re.ASCII).search
 # One with commas that may as well part thousands.
 _thousands = re.compile(r"0|[+-]?[1-9]\d{0,2}(,\d{3})?", re.ASCII).fullmatch
 
@@ -113,7 +114,7 @@ def read_columns(file: Path, roles: ColumnRoles = ANY) -> dict[str, Series]:
     """
     table = read_table(file)
     x_names = list(roles.x) if roles.x is not None else numbered(table.columns, "x")
-    time = roles.time or _time_column(table, {*(roles.y or []), *x_names})
+    time = roles.time or _time_column(table, roles, {*(roles.y or []), *x_names})
     names = list(roles.y) if roles.y else numeric(table, {*x_names, time})
     if not names:
         raise SeriesError(f"{file} has no numeric column; its columns: {listed(table.columns)}")
@@ -175,7 +176,7 @@ def _chosen(table: Table, roles: ColumnRoles) -> ColumnRoles:
                 f"{source} has no column {name!r}; its columns: {listed(table.columns)}"
             )
     x = roles.x if roles.x is not None else numbered(table.columns, "x")
-    time = roles.time or _time_column(table, {*(roles.y or []), *x})
+    time = roles.time or _time_column(table, roles, {*(roles.y or []), *x})
     return roles._replace(x=x, time=time, y=roles.y or _find_labels(table, {*x, time}))
 
 
@@ -328,15 +329,39 @@ def _axis(table: Table, name: str, time_format: str | None) -> Axis:
         raise SeriesError(f"{where}: {str(cells[error.row])!r} {error}") from None
 
 
-def _time_column(table: Table, taken: Collection[str]) -> str | None:
-    """Return the column of times: by its name, else the only one that has them as such."""
+def _time_column(table: Table, roles: ColumnRoles, taken: Collection[str]) -> str | None:
+    """Return the column of times: by its name, else the only one whose cells are times."""
     by_name = named(table.columns, TIME_NAMES, taken)
-    typed = [
+    if by_name is not None:
+        return by_name
+    times = [
         name
         for name, cells in table.columns.items()
-        if name not in taken and cells and isinstance(cells[0], date)
+        if name not in taken and cells and _are_times(cells, roles.time_format)
     ]
-    return typed[0] if by_name is None and len(typed) == 1 else by_name
+    return times[0] if len(times) == 1 else None
+
+
+def _are_times(cells: Sequence[Any], time_format: str | None) -> bool:
+    """Whether cells are times as such, or text that reads so; a number may be anything.
+
+    Without a format text has the year in four digits: `10.2.14` may be a version. Whether its day
+    or its month is first does not matter here.
+    """
+    first = cells[0]
+    if isinstance(first, date):
+        return True
+    if not isinstance(first, str) or finite(first) is not None:
+        return False
+    if time_format is None and not _has_year(first):
+        return False
+    try:
+        time_axis(cells, "", time_format)
+    except AmbiguousTime:
+        return True
+    except BadTime:
+        return False
+    return True
 
 
 def named(columns: Iterable[str], names: Sequence[str], taken: Collection[str]) -> str | None:

@@ -24,11 +24,15 @@ _COMPACT = (19_000_101, 29_991_231)  # years, months and days without separators
 
 
 class BadTime(ValueError):
-    """A cell that is no time, or may be several; `row` counts from 0."""
+    """A cell that is no time; `row` counts from 0."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
         self.row = row
+
+
+class AmbiguousTime(BadTime):
+    """Dates whose day, month or year may be first."""
 
 
 class Axis(NamedTuple):
@@ -185,7 +189,7 @@ def _order(matches: Sequence[re.Match[str]]) -> str:
         return "dmy"
     if any(int(match[1]) > 12 for match in matches):
         if all(map(_has_year_first, matches)):
-            raise BadTime(
+            raise AmbiguousTime(
                 0,
                 "may have its day or its year first: name which, as time format "
                 f"{day_first!r} or '%y{separator}%m{separator}%d'",
@@ -193,7 +197,7 @@ def _order(matches: Sequence[re.Match[str]]) -> str:
         return "dmy"
     if any(int(match[3]) > 12 for match in matches):
         return "mdy"
-    raise BadTime(
+    raise AmbiguousTime(
         0,
         "may have its day or its month first: name which, as time format "
         f"{day_first!r} or '%m{separator}%d{separator}{year}'",

@@ -186,7 +186,7 @@ class MethodNotAllowed(FormError):
     """The path exists, but not for this method."""
 
     status = 405
-    example = "method PATCH is not allowed for /v1/streams/pump-7"
+    example = "method PATCH is not allowed for /v1/streams/pump-7; allowed: DELETE, GET, PUT"
 
 
 class Unauthorized(ServiceError):

@@ -141,7 +141,8 @@ def check_input(values: tuple[float, ...], x_dim: int, model: str) -> None:
 def check_label(values: tuple[float, ...], model: UnderlyingModel) -> None:
     """Raise BadInput for a label that the model cannot produce, or learn from."""
     if len(values) != model.y_dim:
-        raise BadInput(f"y: expected {model.y_dim} numbers, got {len(values)}")
+        numbers = "1 number" if model.y_dim == 1 else f"{model.y_dim} numbers"
+        raise BadInput(f"y: expected {numbers}, got {len(values)}")
     given = [value for value in values if not math.isnan(value)]
     if len(given) < len(values) and not model.partial:
         raise BadInput(

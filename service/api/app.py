@@ -296,10 +296,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if error.status_code == 405:
-        allowed = {"Allow": ", ".join(_methods(request))}
-        return problem(
-            MethodNotAllowed(f"method {request.method} is not allowed for {path}"), allowed
-        )
+        allowed = ", ".join(_methods(request))
+        detail = f"method {request.method} is not allowed for {path}; allowed: {allowed}"
+        return problem(MethodNotAllowed(detail), {"Allow": allowed})
     raw: bytes = request.scope.get("raw_path") or b""
     if raw.startswith(b"/v1/streams/") and b"%2f" in raw.lower():
         try:

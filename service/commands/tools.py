@@ -74,7 +74,10 @@ def replay(
     ] = None,
     time: Annotated[
         str | None,
-        typer.Option(help="Time column.", show_default="time, timestamp, date, year"),
+        typer.Option(
+            help="Time column.",
+            show_default="time, timestamp, datetime, date, year, or the only one of times",
+        ),
     ] = None,
     time_format: Annotated[
         str | None,

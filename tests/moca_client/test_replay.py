@@ -147,6 +147,28 @@ def test_dates_as_people_write_them():
         assert refused.value.row == place, cells
 
 
+def test_a_column_of_times_is_found_by_its_cells(tmp_path):
+    def axis(text, **roles):
+        return read_series(written(tmp_path, text), ColumnRoles(**roles)).axis
+
+    found = axis("Datum;Durchfluss\n31.12.2023;1,5\n01.01.2024;2,5\n")
+    assert (found.name, found.rfc3339[0]) == ("Datum", "2023-12-31T00:00:00Z")
+    assert axis("y,when\n1,2024-05-01 12:00\n2,2024-05-01 13:00\n").name == "when"
+    # Versions, numbers, names, a column with one cell that is no time, and two columns of times.
+    for text in (
+        "y,version\n1,10.2.14\n2,10.2.15\n",
+        "y,place\n1,2024\n2,2025\n",
+        "y,place\n1,room 2024\n2,room 2025\n",
+        "y,when\n1,2024-05-01\n2,later\n",
+        "y,from,to\n1,2024-05-01,2024-05-02\n2,2024-05-02,2024-05-03\n",
+    ):
+        assert axis(text) is None
+    ambiguous = "y,when\n1,03/04/2024\n2,04/04/2024\n"
+    with pytest.raises(SeriesError, match="day or its month first"):
+        axis(ambiguous)
+    assert axis(ambiguous, time_format="%d/%m/%Y").rfc3339[0] == "2024-04-03T00:00:00Z"
+
+
 def test_a_form_of_times_is_named(tmp_path):
     file = written(tmp_path, "when,y,pump\n01/02/2024,1,a\n03/04/2024,2,a\n")
     named = ColumnRoles(["y"], None, "when")

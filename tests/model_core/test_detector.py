@@ -121,6 +121,13 @@ def test_wrong_settings_are_refused_by_name(given, message):
         Detector(**given).update(1.0)
 
 
+def test_a_label_of_another_size_is_refused_with_the_size_expected():
+    detector = Detector("gaussian")
+    detector.update(1.0)
+    with pytest.raises(BadInput, match=r"^y: expected 1 number, got 2$"):
+        detector.update([1.0, 2.0])
+
+
 def test_wrong_labels_are_refused_by_name_and_change_nothing():
     for model, y in (
         ("gaussian", "3"),

@@ -117,13 +117,9 @@ class ChangesPage {
       get("v1/overview", { ...filter.ids, limit: 3 * STEADY, labels: 48 }, signal),
       filter.plain ? readIncidents(filter.span, signal) : null,
     ]);
-    const last = confirmed.total || !filter.plain ? NONE : await this.before(signal);
-    return { page, confirmed, suspected, overview, incidents, first, last: last.changes[0] ?? null };
-  }
-
-  /** The newest confirmed change, whenever it was. @param {AbortSignal} signal */
-  before(signal) {
-    return get("v1/changes", { state: "confirmed", limit: 1 }, signal);
+    const ever = filter.plain && filter.span ? await get("v1/changes", { state: "confirmed", limit: 1 }, signal) : NONE;
+    const last = confirmed.total ? null : (ever.changes[0] ?? null);
+    return { page, confirmed, suspected, overview, incidents, first, last, earlier: ever.total - confirmed.total };
   }
 
   /** Show what was read; not while somebody reads, whose rows would move. @param {any} found */
@@ -219,7 +215,7 @@ class ChangesPage {
   }
 
   /** The heading, and what it is to be compared with. @param {any} found */
-  say({ page, confirmed, suspected, overview, incidents, last }) {
+  say({ page, confirmed, suspected, overview, incidents, last, earlier }) {
     const { filter } = this;
     const streams = overview.total;
     const many = confirmed.streams;
@@ -242,6 +238,8 @@ class ChangesPage {
       const when = time ? `${dayOf(time)} ${clock(time)}, ` : "";
       parts.push(` Last change: ${when}`, streamLink(last.stream, last.link && linkTo(last.stream)), `, ${last.sentence}.`);
     }
+    // A file of the past is posted today.
+    if (earlier > 0) parts.push(" ", h("a", { href: "#/?span=all" }, `Show ${plural(earlier, "earlier change")}`));
     fill(this.context, filter.usual ? parts : null);
   }
 

@@ -461,6 +461,21 @@ def test_the_first_page_answers_how_many_changed_which_and_since_when(page, fake
     expect(page.locator("pre")).to_contain_text(f"curl {fake.url}/v1/streams/pump-7/observations")
 
 
+def test_changes_of_a_file_of_the_past_are_a_link_away(page, fake):
+    listed = fake.answers["GET /v1/changes"]
+
+    def answer(query, _):
+        total = 1 if "since" in query else 36
+        return {**listed(query, _), "total": total}
+
+    fake.answers["GET /v1/changes"] = answer
+    page.goto(fake.url)
+    page.get_by_role("link", name="Show 35 earlier changes").click()
+    expect(page.get_by_label("Time", exact=True)).to_have_value("all")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("so far")
+    expect(page.locator("#context")).not_to_contain_text("earlier")
+
+
 def test_changes_are_filtered_behind_one_button(page, fake):
     page.goto(fake.url)
     row = page.locator(".change")

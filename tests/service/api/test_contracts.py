@@ -301,6 +301,7 @@ async def test_what_the_router_refuses(api):
         wrong = await api.patch(each.url)
         assert (wrong.status_code, slug(wrong)) == (405, "method-not-allowed")
         assert each.call.method in wrong.headers["allow"].split(", ")
+        assert wrong.json()["detail"].endswith(f"; allowed: {wrong.headers['allow']}")
 
 
 async def test_an_unexpected_error_is_a_problem_that_tells_nothing(api, monkeypatch, caplog):
