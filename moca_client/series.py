@@ -279,6 +279,8 @@ def _number(table: Table, row: int, name: str) -> float | None:
     if value is None:
         problem = "not finite" if str(cell).lower().lstrip("+-")[:3] == "inf" else "not a number"
         hint = _categories(table, name)
+        if any(finite(other) is not None for other in table.columns[name]):
+            hint = "; leave the cell of a missing label empty"
         raise SeriesError(f"{table.where(row, name)}: {str(cell)!r} is {problem}{hint}")
     return value
 

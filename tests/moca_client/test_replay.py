@@ -209,6 +209,7 @@ def test_text_is_named_as_categories_and_truth_is_no_number(tmp_path):
     with pytest.raises(SeriesError) as refused:  # one bad cell makes no categories
         read_series(written(tmp_path, "y\n1\nabc\n"))
     assert "categories" not in str(refused.value)
+    assert "leave the cell of a missing label empty" in str(refused.value)
     file = tmp_path / "series.parquet"
     parquet.write_table(pa.table({"up": [True, False], "load": [1.5, 2.5]}), file)
     assert read_series(file).y_names == ["load"]

@@ -18,30 +18,42 @@ const within = (events, seqs) =>
 /** Of the change that the page is about all is in its colour; of others nothing. @param {any} event @param {any} lead */
 const tone = (event, lead) => (event.id === lead?.id ? event.state : "quiet");
 
+/** Whether the same of the values changed twice. @param {any} first @param {any} second */
+const alike = (first, second) =>
+  first.explanation?.kind === second.explanation?.kind &&
+  (first.explanation?.output ?? null) === (second.explanation?.output ?? null);
+
 /** @param {import("./series.js").Shown} shown @param {number[]} seqs */
 export function regimes(shown, seqs) {
   const events = within(shown.events, seqs);
   const last = seqs[seqs.length - 1];
-  const shapes = events.flatMap((event, i) => {
+  const lines = events.map((event, i) => {
     const before = i ? events[i - 1].start - event.start : seqs[0] - event.start;
     const after = (events[i + 1]?.start ?? last) - event.start;
-    const { past, now } = linesOf(event, before, after);
+    return linesOf(event, before, after);
+  });
+  const shapes = events.flatMap((event, i) => {
     const named = event.explanation?.output ?? null;
     if (named !== null && event.explanation?.kind !== "share" && named !== shown.output) return [band(event, shown.lead)];
-    const line = (/** @type {import("./pictures.js").Line} */ each, /** @type {string} */ name, /** @type {boolean} */ dashed) => ({
+    const line = (/** @type {any} */ from, /** @type {import("./pictures.js").Line} */ each, name = "quiet", dashed = false) => ({
       type: "line",
-      x0: event.start + each.from - 0.5,
-      x1: event.start + each.to - 0.5,
+      x0: from.start + each.from - 0.5,
+      x1: from.start + each.to - 0.5,
       y0: each.at(each.from),
       y1: each.at(each.to),
       line: { color: colour(name), width: 2, dash: dashed ? "dash" : "solid" },
     });
     // What is before the first one; of the others that is the level after the one before.
-    const old = i && events[i - 1].explanation?.kind === event.explanation?.kind ? [] : past;
+    const old = i && alike(events[i - 1], event) ? [] : lines[i].past;
+    // The change that ended a regime has its level by all of it; of the one that the page is about words name its own.
+    const next = events[i + 1];
+    const whole = next && event.id !== shown.lead?.id && alike(event, next) ? lines[i + 1].past : [];
     return [
       band(event, shown.lead),
-      ...old.map((each) => line(each, "quiet", false)),
-      ...now.map((each) => line(each, tone(event, shown.lead), event.state === "suspected")),
+      ...old.map((each) => line(event, each)),
+      ...(whole.length
+        ? whole.map((each) => line(next, each))
+        : lines[i].now.map((each) => line(event, each, tone(event, shown.lead), event.state === "suspected"))),
     ];
   });
   const tried = within(shown.tried?.answer.events ?? [], seqs).map((each) => ({

@@ -461,6 +461,25 @@ def test_the_first_page_answers_how_many_changed_which_and_since_when(page, fake
     expect(page.locator("pre")).to_contain_text(f"curl {fake.url}/v1/streams/pump-7/observations")
 
 
+def test_the_level_of_a_regime_that_ended_is_that_of_all_its_values(page, fake):
+    """At its confirmation little of it was there; the change that ended it knows all."""
+    path = "GET /v1/streams/pump/changepoints"
+    answer = copy.deepcopy(fake.answers[path])
+    (event,) = changes(answer)
+    first = copy.deepcopy(event) | {"id": 90, "start": 20, "earliest": 20, "latest": 20}
+    first["after"]["mean"] = event["before"]["mean"] + 0.5
+    first["before"]["mean"] = event["before"]["mean"] - 3
+    answer["events"] = [first, *answer["events"]]
+    fake.answers[path] = answer
+    page.goto(f"{fake.url}/#/streams/pump")
+    lines = [each for each in drawn(page)["shapes"] if each.get("yref") != "paper"]
+    assert [(each["x0"], each["x1"], each["y0"]) for each in lines] == [
+        (-0.5, 19.5, first["before"]["mean"]),
+        (19.5, 39.5, event["before"]["mean"]),
+        (39.5, 58.5, event["after"]["mean"]),
+    ]
+
+
 def test_changes_of_a_file_of_the_past_are_a_link_away(page, fake):
     listed = fake.answers["GET /v1/changes"]
 
