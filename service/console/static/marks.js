@@ -8,6 +8,7 @@ import { colour } from "./theme.js";
 const TICK = 105; // pixels that a date and a time want
 const FOOT = 0.03; // of the height, for the band of remembered regimes
 const LABELLED = 0.08; // share of the observations from which on a part of it has its name
+const CRAMPED = 0.3; // share of a narrow chart that words on a level need
 
 /** @param {any[]} events @param {number[]} seqs */
 const within = (events, seqs) =>
@@ -192,7 +193,11 @@ export function notes(shown, seqs, narrow) {
       parts.push(note(`${value} ${when}${more}`, name, { y: 1, yref: "paper", yanchor: "top", ...place }));
     };
     level(lead.before, "before", "ink", { x: lead.start - 0.5, xanchor: "right", xshift: -8 });
-    level(lead.after, "since", lead.state === "withdrawn" ? "quiet" : lead.state, { x: lead.start - 0.5, xanchor: "left", xshift: 12 });
+    // Where there is no room on the right it ends with the chart, below the other.
+    const last = seqs[seqs.length - 1];
+    const cramped = narrow && lead.start > last - CRAMPED * (last - seqs[0]);
+    const place = cramped ? { x: 1, xref: "paper", xanchor: "right", yshift: -14 } : { x: lead.start - 0.5, xanchor: "left", xshift: 12 };
+    level(lead.after, "since", lead.state === "withdrawn" ? "quiet" : lead.state, place);
   }
   if (lead && lead.start > seqs[0] && lead.state !== "withdrawn") {
     const [from, to] = [lead.earliest ?? lead.start, lead.latest ?? lead.start];

@@ -767,6 +767,23 @@ def test_the_page_says_when_the_service_is_away_and_what_it_refuses(opened, fake
     expect(page.locator("#feed")).to_be_hidden()
 
 
+def test_words_on_a_level_are_within_a_narrow_chart(opened, fake):
+    path = "GET /v1/streams/pump/changepoints"
+    answer = copy.deepcopy(fake.answers[path])
+    (event,) = changes(answer)
+    event |= {"start": 54, "earliest": 54, "latest": 54}
+    fake.answers[path] = answer
+    page = opened(fake.url, viewport={"width": 390, "height": 844})
+    page.goto(f"{fake.url}/#/streams/pump")
+    drawn(page)
+    words = page.locator(f"{VALUES} .annotation-text")
+    before = words.filter(has_text="before").bounding_box()
+    since = words.filter(has_text="since").bounding_box()
+    chart = page.locator(VALUES).first.bounding_box()
+    assert since["x"] + since["width"] <= chart["x"] + chart["width"]
+    assert since["y"] >= before["y"] + before["height"] - 4
+
+
 def test_a_walk_by_keyboard_on_a_narrow_dark_screen(opened, fake):
     """Nothing has to be scrolled sideways, feedback can be reached, colours follow the system."""
     page = opened(fake.url, color_scheme="dark", viewport={"width": 360, "height": 740})
