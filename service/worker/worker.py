@@ -16,7 +16,7 @@ from service.observability import metrics
 from service.observability.tracing import open_tracer
 from service.settings import Settings
 from service.store.connection import connect
-from service.store.log import Commit, Lease, Log, Offset, Verdict
+from service.store.log import Commit, Effect, Lease, Log, Offset, Verdict
 from service.store.streams import Store
 from service.worker.background_jobs import BackgroundJobs, is_background
 from service.worker.batch import CommandBatch
@@ -185,17 +185,19 @@ class Worker:
         stages.computed()
         self._settle()
         of_partition = batch.streams()
-        touched = {p: of_partition.get(p, []) for p in items if p in self.offsets}
+        touched = {p: of_partition.get(p, []) for p in items if p in self.offsets and items[p]}
+        changes = self.engine.changes(touched)
         leases = self.leases.held()
-        commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
+        commits = [self._commit_of(leases[p], items[p], s, changes[p]) for p, s in touched.items()]
         self._submit(commits, stages)
         self.engine.committing = set(batch.touched)
         self.engine.drop_broken(batch.touched.values())
         self._busy = set()
 
-    def _commit_of(self, lease: Lease, items: list[LogItem], streams: list[Stream]) -> Commit:
+    def _commit_of(
+        self, lease: Lease, items: list[LogItem], streams: list[Stream], changes: list[Effect]
+    ) -> Commit:
         p = lease.partition
-        changes = self.engine.changes(p, streams)
         events = self.settings.feed_events
         return commit_of(lease, self.offsets[p], items, streams, changes, self._results[p], events)
 
@@ -322,9 +324,7 @@ class Worker:
     def _set_aside(self, lease: Lease, item: LogItem) -> None:
         """Answer a command that is not applied, and its repeats; keep it for an operator."""
         aside, record = refused(self.engine.store, item)
-        commit = self._commit_of(lease, [aside], [])
-        commit.effects.extend(record)
-        self._commit([commit])
+        self._commit([self._commit_of(lease, [aside], [], record)])
 
     def _disown(self, partition: int) -> None:
         """Drop a partition that another worker has; what was on trial here is innocent."""
@@ -372,7 +372,7 @@ class Worker:
         streams = [self.engine.streams[partition, name] for name in names]
         self.engine.checkpoint(partition, streams)
         at = self.offsets[partition]
-        effects = self.engine.changes(partition, streams)
+        effects = self.engine.changes({partition: streams})[partition]
         if effects:
             token = self.leases.held()[partition].token
             self._commit([Commit(partition, token, at, at, 0, effects)])

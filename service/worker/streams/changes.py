@@ -1,11 +1,14 @@
-"""What a commit writes of the streams of a partition."""
+"""What the commits of a turn write of the streams of their partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain, compress
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service import wire
 from service.store import keys
@@ -16,48 +19,72 @@ from service.wire.positions import encode_positions
 from service.worker.streams.stream import Stream, ordinary, take_rows
 from service.worker.streams.table import Table
 
+Rows = NDArray[Any]  # of `table.ROW`
 
-def parted(table: Table, streams: Sequence[Stream]) -> tuple[list[Stream], list[Stream]]:
-    """Streams of which nothing is written but position and tail, and all others."""
-    asleep = ordinary(streams)
+
+def parted(
+    table: Table, of_partition: Mapping[int, Sequence[Stream]]
+) -> tuple[list[Stream], Rows, dict[int, list[Stream]]]:
+    """Streams of which nothing is written but position and tail, their rows, and all others.
+
+    They stay in order, and the others by partition.
+    """
+    asleep = ordinary(chain.from_iterable(of_partition.values()))
     rows = table.rows[[stream.at for stream in asleep]]
-    early = (rows["position"]["seq"] < rows["due"]).tolist()
-    alone = [stream for stream, fits in zip(asleep, early, strict=True) if fits]
-    places = {stream.at for stream in alone}
-    return alone, [stream for stream in streams if stream.at not in places]
+    early = rows["position"]["seq"] < rows["due"]
+    if not early.all():
+        asleep = list(compress(asleep, early.tolist()))
+        rows = rows[early]
+    places = {stream.at for stream in asleep}
+    others = {
+        partition: [stream for stream in streams if stream.at not in places]
+        for partition, streams in of_partition.items()
+    }
+    return asleep, rows, others
 
 
 def effects(
-    partition: int, table: Table, asleep: Sequence[Stream], others: Sequence[Stream]
-) -> list[Effect]:
-    """Effects that write them, with one HSET of the heads; afterwards nothing waits."""
-    heads_key = keys.heads(partition)
-    every = [effect for stream in others for effect in stream.effects()]
-    effects = [effect for effect in every if effect[1] != heads_key]
-    heads: list[Argument] = []
-    for effect in every:
-        if effect[1] == heads_key:
-            assert effect[0] == "HSET"
-            heads += effect[2:]
-    if asleep:
-        names = [stream.name for stream in asleep]
-        rows = table.rows[[stream.at for stream in asleep]]
-        positions = encode_positions(rows["position"])
-        positions = wire.checksummed_all(rows["position_place"].tolist(), positions)
-        heads += chain.from_iterable(zip(keys.position_fields(names), positions, strict=True))
-        counts = np.array([stream.moved for stream in asleep])
-        firsts = rows["position"]["seq"] - counts
-        tails = stored_records.blocks_of(firsts, counts, take_rows(asleep))
-        tails = wire.checksummed_all(rows["tail_place"].tolist(), tails)
-        pairs = zip(keys.tails(partition, names), tails, strict=True)
-        effects += [("RPUSH", key, block) for key, block in pairs]
-        ends: list[Argument] = []
-        updated_ms = rows["position"]["updated_ms"].tolist()
-        for name, moved_ms, ttl in zip(names, updated_ms, rows["ttl"].tolist(), strict=True):
+    asleep: Sequence[Stream], rows: Rows, others: Mapping[int, Sequence[Stream]]
+) -> dict[int, list[Effect]]:
+    """Effects that write streams, as they were `parted`, by partition; then nothing waits.
+
+    The heads of a partition are one HSET.
+    """
+    # Made at once and cut by partition: a call of numpy takes as long for one as for a hundred.
+    names = [stream.name for stream in asleep]
+    position = rows["position"]
+    positions = wire.checksummed_all(rows["position_place"].tolist(), encode_positions(position))
+    pairs = list(zip(keys.position_fields(names), positions, strict=True))
+    counts = np.array([stream.moved for stream in asleep], dtype=np.int64)
+    tails = stored_records.blocks_of(position["seq"] - counts, counts, take_rows(asleep))
+    tails = wire.checksummed_all(rows["tail_place"].tolist(), tails)
+    ends = list(zip(position["updated_ms"].tolist(), rows["ttl"].tolist(), names, strict=True))
+    number = Counter(stream.partition for stream in asleep)
+
+    written: dict[int, list[Effect]] = {}
+    start = 0
+    for partition, streams in others.items():
+        heads_key = keys.heads(partition)
+        own: list[Effect] = []
+        heads: list[Argument] = []
+        for effect in chain.from_iterable(stream.effects() for stream in streams):
+            if effect[1] == heads_key:
+                assert effect[0] == "HSET"
+                heads += effect[2:]
+            else:
+                own.append(effect)
+        part = slice(start, start + number[partition])
+        start = part.stop
+        heads += chain.from_iterable(pairs[part])
+        blocks = zip(keys.tails(partition, names[part]), tails[part], strict=True)
+        own += [("RPUSH", key, block) for key, block in blocks]
+        due: list[Argument] = []
+        for moved_ms, ttl, name in ends[part]:
             if ttl == ttl:  # not nan
-                ends += (expires_ms(moved_ms, ttl), name)
-        if ends:
-            effects.append(("ZADD", keys.due(partition), *ends))
-    if heads:
-        effects.append(("HSET", heads_key, *heads))
-    return effects
+                due += (expires_ms(moved_ms, ttl), name)
+        if due:
+            own.append(("ZADD", keys.due(partition), *due))
+        if heads:
+            own.append(("HSET", heads_key, *heads))
+        written[partition] = own
+    return written

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
@@ -368,18 +368,19 @@ class Engine:
             return False
         return True
 
-    def changes(self, partition: int, streams: Sequence[Stream]) -> list[Effect]:
-        """What the next commit writes of streams of a partition; afterwards nothing waits.
+    def changes(self, of_partition: Mapping[int, Sequence[Stream]]) -> dict[int, list[Effect]]:
+        """What the next commits write of streams of partitions; afterwards nothing waits.
 
         States that are due are written before it, or with it: see `checkpoint`.
         """
-        asleep, others = changes.parted(self.table, streams)
-        self._ledger.mark({(partition, stream.name) for stream in others})
+        asleep, rows, others = changes.parted(self.table, of_partition)
         every = self.settings.checkpoint_every
-        due = [s for s in others if s.alive and s.slab is not None and s.checkpoint_due(every)]
-        if due:
-            self.checkpoint(partition, due)
-        return changes.effects(partition, self.table, asleep, others)
+        for partition, streams in others.items():
+            self._ledger.mark({(partition, stream.name) for stream in streams})
+            due = [s for s in streams if s.alive and s.slab is not None and s.checkpoint_due(every)]
+            if due:
+                self.checkpoint(partition, due)
+        return changes.effects(asleep, rows, others)
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
         """Move a stream to a slab of another size, keeping its likeliest hypotheses."""
