@@ -239,12 +239,12 @@ class CommandBatch:
         """Apply what is next of each queue that has a command."""
         work = []
         queues: list[StreamQueue] = []
-        waves: list[Wave] = []
+        runs: list[Sequence[Observation]] = []
         for queue in waiting:
-            wave = self._wave(queue)
-            if wave is not None:
+            run = self._run(queue)
+            if run is not None:
                 queues.append(queue)
-                waves.append(wave)
+                runs.append(run)
                 continue
             self.engine.tick()
             coming = yield from self._next(queue)
@@ -253,13 +253,15 @@ class CommandBatch:
                 work.append((queue, coming[0]))
             elif coming:
                 self._series(queue, coming)
-        if waves:
-            for chosen, part, entered in self._advance(quiet.joined(waves)):
+        if runs:
+            envelopes = [queue.tasks[0].envelope for queue in queues]
+            wave = quiet.wave_of([queue.stream for queue in queues], runs, envelopes)
+            for chosen, part, entered in self._advance(wave):
                 self._quiet([queues[i] for i in chosen], part, entered)
         if work:
             self._step(work)
 
-    def _wave(self, queue: StreamQueue) -> Wave | None:
+    def _run(self, queue: StreamQueue) -> Sequence[Observation] | None:
         """The queue's next observations, if they may be quiet ones."""
         task = queue.tasks[0]
         command = task.command
@@ -283,7 +285,7 @@ class CommandBatch:
                 return None
             task.field = field
             queue.keyed[field] = task
-        return quiet.wave_of(stream, seen, task.envelope)
+        return seen
 
     def _quiet(self, queues: Sequence[StreamQueue], wave: Wave, entered: Entered) -> None:
         """Take answers to the next observations of queues, as far as they were quiet."""

@@ -10,6 +10,7 @@ A stream at rest sleeps: what quiet observations move are the columns of its `Ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from math import inf, nan
 from typing import Any, NamedTuple
 
@@ -194,16 +195,19 @@ class Wave(NamedTuple):
                 yield slab, own[first : first + slab.step_rows]
 
 
-def wave_of(stream: Stream, seen: Sequence[Observation], envelope: Envelope) -> Wave:
-    """The wave of one run."""
+def wave_of(
+    streams: Sequence[Stream], runs: Sequence[Sequence[Observation]], envelopes: Sequence[Envelope]
+) -> Wave:
+    """The wave of runs of distinct streams."""
+    seen = list(chain.from_iterable(runs))
     times = [own.time for own in seen]
     return Wave(
-        [stream],
+        streams,
         np.array([own.y for own in seen], dtype=np.float64),
         np.ones(len(seen)),
-        np.array([len(seen)]),
+        np.array(list(map(len, runs))),
         times if any(times) else None,
-        [envelope],
+        envelopes,
     )
 
 
@@ -333,14 +337,19 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     starts = wave.ends - wave.counts
     owner = np.repeat(np.arange(len(streams)), wave.counts)
     within = np.arange(len(wave.y)) - starts[owner]
+    each = own[owner]
     before = {i: slab.read([rows[i]]) for i in np.flatnonzero(wave.counts > 1).tolist()}
-    stepped = _stepped(slab, rows, own, hazards, owner, wave.y, wave.elapsed)
+    stepped = _stepped(slab, rows, each, hazards, owner, wave.y, wave.elapsed)
     assert stepped.predicted is not None
 
-    counts = wave.counts.copy()
-    moved = np.flatnonzero(~_quiet(own[owner], firsts[owner] + within, stepped))
-    np.minimum.at(counts, owner[moved], within[moved])
+    still = _quiet(each, firsts[owner] + within, stepped)
+    counts = wave.counts
+    chosen = np.arange(len(owner))
     steps: dict[int, Step] = {}
+    if not still.all():
+        counts = counts.copy()
+        np.minimum.at(counts, owner[~still], within[~still])
+        chosen = np.flatnonzero(within < counts[owner])
     for i in np.flatnonzero(counts < wave.counts).tolist():
         at = int(starts[i])
         if i not in before:
@@ -350,9 +359,9 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
         slab.write([rows[i]], before[i])
         if counts[i]:
             again = slice(at, at + counts[i])
-            _stepped(slab, rows, own, hazards, owner[again], wave.y[again], wave.elapsed[again])
+            y = wave.y[again]
+            _stepped(slab, rows, each[again], hazards, owner[again], y, wave.elapsed[again])
 
-    chosen = np.flatnonzero(within < counts[owner])
     if not len(chosen):
         return Entered(firsts, counts, np.empty((0, len(QuietNumbers._fields))), steps)
     predicted = stepped.predicted.rows(chosen.tolist())
@@ -361,17 +370,19 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     _measure(model, stepped.table[chosen])
     calibration_metrics.measure(predicted, [model] * len(chosen))
     owner = owner[chosen]
-    records = _records(own[owner], wave, owner, chosen, numbers, stepped)
+    records = _records(each[chosen], wave, owner, chosen, numbers, stepped)
     encoded = _encoded(records, [hazards[i] for i in owner], firsts[owner] + within[chosen])
     entered = np.flatnonzero(counts)
-    left = _move(own, wave, entered, starts, counts, stepped)
-    ends = np.concatenate(([0], np.cumsum(list(map(len, encoded)))))
-    own["slept_bytes"] += np.diff(ends[np.concatenate(([0], counts.cumsum()))])
-    own["slept_bytes"] += ENTRY_BYTES * counts
-    table.rows[places[entered]] = own[entered]
+    number = counts[entered]
+    moved: Rows = own[entered]
+    left = entered[_move(moved, wave, entered, starts[entered], number, stepped)]
+    sizes = np.array(list(map(len, encoded)))
+    moved["slept_bytes"] += np.add.reduceat(sizes, number.cumsum() - number)
+    moved["slept_bytes"] += ENTRY_BYTES * number
+    table.rows[places[entered]] = moved
     moved_streams = [streams[i] for i in entered.tolist()]
-    put_rows(moved_streams, firsts[entered].tolist(), counts[entered].tolist(), encoded)
-    for i in left:
+    put_rows(moved_streams, firsts[entered].tolist(), number.tolist(), encoded)
+    for i in left.tolist():
         time = None if wave.times is None else wave.times[starts[i]]
         seen = [Observation(float(wave.y[starts[i]]), time=time)]
         alarm_period.follow(streams[i].live(), wave.envelopes[i], seen)
@@ -390,15 +401,17 @@ def _hazards(table: Table, places: Ints, own: Rows) -> list[Hazard | None]:
 def _stepped(
     slab: Slab,
     rows: Sequence[int],
-    own: Rows,
+    each: Rows,
     hazards: Sequence[Hazard | None],
     owner: Ints,
     y: Floats,
     elapsed: Floats,
 ) -> Stepped:
-    """Steps of the rows of streams by labels, one after the other; owner: (N,) of each label."""
+    """Steps of the rows of streams by labels, one after the other.
+
+    rows, hazards: of the streams. owner: (N,) of each label; each: (N,) its row of the table.
+    """
     count = len(owner)
-    each = own[owner]
     owners = owner.tolist()
     seen = Columns(
         y=y[:, None],
@@ -409,7 +422,7 @@ def _stepped(
         hazard=step_inputs.hazard_table(slab.model, [hazards[i] for i in owners]),
         offset=np.zeros(count),
     )
-    watched = np.column_stack((each["settled"], each["since"], each["threshold"]))
+    watched = np.array([each["settled"], each["since"], each["threshold"]]).T
     return slab.stepped([rows[i] for i in owners], seen, watched)
 
 
@@ -457,12 +470,12 @@ def _encoded(records: PlainRows, hazards: Sequence[Hazard | None], seqs: Ints) -
 
 
 def _move(
-    all_: Rows, wave: Wave, entered: Ints, starts: Ints, counts: Ints, stepped: Stepped
-) -> list[int]:
-    """Enter quiet observations into rows of the table; returns the runs left to `alarm_period`."""
-    own = all_[entered]
-    starts = starts[entered]
-    counts = counts[entered]
+    own: Rows, wave: Wave, entered: Ints, starts: Ints, counts: Ints, stepped: Stepped
+) -> Bools:
+    """Enter quiet observations into rows of the table; returns which are left to `alarm_period`.
+
+    own: (R,) rows of the runs `entered`, which are moved. starts, counts: (R,) of these.
+    """
     last = starts + counts - 1
     lines = stepped.table[last]
     position = own["position"]
@@ -487,11 +500,9 @@ def _move(
             known = known[~np.isnan(known)]
             if len(known):
                 position["last_time"][i] = known[-1]
-    left = alarm_period.follow_all(
+    return alarm_period.follow_all(
         position, own["own_rule"], own["stale"], now, timed, _quiet_days(envelopes)
     )
-    all_[entered] = own
-    return [int(i) for i in entered[left]]
 
 
 def _seconds(times: Sequence[str | None]) -> Floats:

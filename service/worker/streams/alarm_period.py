@@ -73,8 +73,10 @@ def follow_all(
     them are left to `follow`: their periods are to be fixed, or not followed any more.
     """
     followed = ~np.isnan(quiet_days)
-    counted = followed & ~own_rule
     since = position["since"]
+    if not followed.any():  # as where the service states no rate of false alarms
+        return np.asarray(~np.isnan(since) | stale)
+    counted = followed & ~own_rule
     begins = counted & ~((position["timed"] == timed) & (now >= since))  # not with since nan
     goes_on = counted & ~begins
     limit = np.where(np.isnan(position["per_day"]), FIRST_S, DAY_S)
