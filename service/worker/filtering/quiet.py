@@ -218,7 +218,7 @@ def quiet_rows(table: Table, task: RowsTask, streams: Sequence[Stream]) -> tuple
     """
     counts = task.counts
     places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
-    own = table.rows[places]
+    own = table.of(places)
     seqs = own["position"]["seq"].astype(np.int64)
     fit = (places >= 0) & (counts > 0) & (seqs + counts <= own["until"])
     fit &= task.plain
@@ -330,14 +330,14 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     """
     streams = wave.streams
     places = np.array([stream.at for stream in streams])
-    own: Rows = table.rows[places]
+    own = table.of(places)
     hazards = _hazards(table, places, own)
     rows = [stream.row for stream in streams]
     firsts = own["position"]["seq"].astype(np.int64)
     starts = wave.ends - wave.counts
     owner = np.repeat(np.arange(len(streams)), wave.counts)
     within = np.arange(len(wave.y)) - starts[owner]
-    each = own[owner]
+    each = own.take(owner)
     before = {i: slab.read([rows[i]]) for i in np.flatnonzero(wave.counts > 1).tolist()}
     stepped = _stepped(slab, rows, each, hazards, owner, wave.y, wave.elapsed)
     assert stepped.predicted is not None
@@ -370,11 +370,11 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     _measure(model, stepped.table[chosen])
     calibration_metrics.measure(predicted, [model] * len(chosen))
     owner = owner[chosen]
-    records = _records(each[chosen], wave, owner, chosen, numbers, stepped)
+    records = _records(each.take(chosen), wave, owner, chosen, numbers, stepped)
     encoded = _encoded(records, [hazards[i] for i in owner], firsts[owner] + within[chosen])
     entered = np.flatnonzero(counts)
     number = counts[entered]
-    moved: Rows = own[entered]
+    moved = own.take(entered)
     left = entered[_move(moved, wave, entered, starts[entered], number, stepped)]
     sizes = np.array(list(map(len, encoded)))
     moved["slept_bytes"] += np.add.reduceat(sizes, number.cumsum() - number)

@@ -30,11 +30,11 @@ def parted(
     They stay in order, and the others by partition.
     """
     asleep = ordinary(chain.from_iterable(of_partition.values()))
-    rows = table.rows[[stream.at for stream in asleep]]
+    rows = table.of([stream.at for stream in asleep])
     early = rows["position"]["seq"] < rows["due"]
     if not early.all():
         asleep = list(compress(asleep, early.tolist()))
-        rows = rows[early]
+        rows = rows.compress(early)
     places = {stream.at for stream in asleep}
     others = {
         partition: [stream for stream in streams if stream.at not in places]

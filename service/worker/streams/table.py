@@ -6,6 +6,7 @@ it has a row here then. It wakes when anything else touches its head: see `Strea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,10 @@ class Table:
         if hazard is not None and not isinstance(hazard, float):
             self.hazards[at] = hazard
         return at
+
+    def of(self, places: Sequence[int] | NDArray[np.int64]) -> NDArray[Any]:
+        """Copies (B,) of rows: an index takes three times as long, field by field."""
+        return self.rows.take(np.asarray(places, dtype=np.int64))
 
     def remove(self, at: int) -> None:
         """Forget a row."""
