@@ -259,8 +259,10 @@ def _name_regime(engine: Engine, stream: Stream, task: CommandTask) -> None:
 
 
 def _move(engine: Engine, stream: Stream, command: wire.Move, now_ms: int) -> Steps[bytes]:
+    before = wire.encode_settled(stream.live())
     yield from rerun_commands.move(engine, stream, command, now_ms)
-    _note(stream, {"model": stream.live().settings.model}, now_ms)
+    if wire.encode_settled(stream.live()) != before:  # else it has that model
+        _note(stream, {"model": stream.live().settings.model}, now_ms)
     return msgspec.json.encode(rendering.summary(stream.name, stream.live()))
 
 

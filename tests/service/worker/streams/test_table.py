@@ -14,6 +14,7 @@ from service.wire import (
     Delete,
     Envelope,
     EventFeedback,
+    Move,
     Observation,
     Observe,
     RunLength,
@@ -282,3 +283,15 @@ def test_what_is_due_comes_with_the_commit_of_its_observation(bench):
         assert head.oldest == (head.seq - 100 + phase) // CHUNK
     assert slept > 100
     assert head.seq == 300
+
+
+def test_a_move_to_the_model_of_now_is_no_change_of_a_stream_that_sleeps_on(bench):
+    bench.observe("a", noise(60))
+    bench.ask(Configure("a", {"min_duration": 4}))
+    bench.ask(Move("a", "gaussian"))
+    bench.observe("a", noise(3, seed=1), part=1)
+    bench.crash()
+    bench.ask(Configure("a", {"min_duration": 5}))
+    assert bench.head("a").changes == 2
+    changes = bench.client.hkeys(keys.changes(bench.partition("a"), "a"))
+    assert sorted(field.decode().rpartition(":")[2] for field in changes) == ["1", "2"]
