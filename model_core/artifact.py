@@ -557,7 +557,7 @@ _MISTAKES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErr
 def register(kind: str, builder: Builder) -> None:
     """Make artifacts of a kind of one's own loadable; `builder` makes the model of their parts.
 
-    Raises ValueError for a kind that there is already (the same builder again is no error).
+    Raises ValueError for a kind that has another builder.
     """
     if _BUILDERS.setdefault(kind, builder) is not builder:
         raise ValueError(f"kind {kind!r} is already registered: {kinds()}")

@@ -18,7 +18,7 @@ T = TypeVar("T")
 class Begun(Generic[T]):
     """A coroutine that has run up to its first wait.
 
-    What is there already needs no timeout, which costs several times as much as to take it. `done`:
+    A result that is ready needs no timeout, which would cost several times as much. `done`:
     it did not wait, and `result` is its result. An error before the first wait is raised here.
     """
 

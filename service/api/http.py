@@ -211,7 +211,7 @@ class Durations:
             self._timer = asyncio.get_running_loop().call_later(WRITE_EVERY_S, self.write)
 
     def write(self) -> None:
-        """Write what is kept."""
+        """Add the kept durations to the metrics."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

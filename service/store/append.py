@@ -117,11 +117,11 @@ class Appender:
                 self._begin()
 
     async def _send(self, taken: list[tuple[ScriptCall, asyncio.Future[Appended]]]) -> None:
-        if not taken:  # whoever waited went away
+        if not taken:  # every request was cancelled
             return
         try:
             results = await self._script.run_all_async(self._client, [call for call, _ in taken])
-        except Exception as error:  # noqa: BLE001, also a defect: whoever waits has to know
+        except Exception as error:  # noqa: BLE001, also a defect: the requests that wait get an error
             results = [error] * len(taken)
         for (_, future), result in zip(taken, results, strict=True):
             if future.done():
