@@ -120,7 +120,7 @@ def running_nodes(binary: str = ""):
 
 
 class OneServer:
-    """A Valkey that appends to disk, killed and started again on its data."""
+    """A server that appends to disk, killed and started again on its data."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes, self.port = nodes, free_port()

@@ -14,12 +14,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import multiprocessing
 import os
 import random
 import shutil
 import signal
-import socket
 import tempfile
 import threading
 import time
@@ -33,12 +31,10 @@ import redis
 import redis.asyncio.connection
 import redis.connection
 
-from service.api.app import create_app
-from service.api.server import Server
-from service.commands.main import app as moca
 from service.settings import Settings
-from service.worker import worker as worker_module
 from tests.clusters import running_server, valkey
+from tests.ports import free_port
+from tests.referees.forked import Context, ForkedProcesses
 from tests.referees.history import difference
 from tests.waiting import PATIENCE_S, barring, until
 
@@ -50,10 +46,6 @@ RESIDENT_BYTES = 60_000  # a few streams: the others are written out
 SETTINGS = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
 OBSERVATIONS = 24
 TOLERANCE = 1e-9
-
-# Loaded once, by the server that processes are forked from.
-LOADED = ["service.api.app", "service.api.server", "service.worker.worker", "service.commands.main"]
-Context = multiprocessing.get_context("forkserver")
 
 
 class Point(NamedTuple):
@@ -83,9 +75,9 @@ class Fuse:
         at, self._at.value = abs(self._at.value), 0
         return self._count.value >= at
 
-    def install(self, target: str) -> None:
-        """Have this process count what it sends to the store."""
-        number = TARGETS.index(target)
+    def install(self, name: str) -> None:
+        """Have this process, of such a name, count what it sends to the store."""
+        number = TARGETS.index(name.partition("-")[0])
         kind: Any = redis.connection.AbstractConnection
         send = kind.send_packed_command
         asynchronous: Any = redis.asyncio.connection.AbstractConnection
@@ -127,82 +119,44 @@ def die() -> None:
 # --- processes ------------------------------------------------------------------------------------
 
 
-def run_worker(settings: Settings, name: str, fuse: Fuse) -> None:
-    """The main function of a worker process."""
-    worker_module.IDLE_MS = 20
-    worker = worker_module.Worker(settings, name)
-    signal.signal(signal.SIGTERM, worker.stop)
-    fuse.install("worker")
-    worker.run()
-    os._exit(0)
+class Restarted:
+    """An API and two workers, started again as soon as they end."""
 
-
-def run_api(settings: Settings, listener: socket.socket, fuse: Fuse) -> None:
-    """The main function of an API process."""
-    fuse.install("api")
-    Server(create_app(settings), settings).run(sockets=[listener])
-    os._exit(0)
-
-
-def run_command(target: str, arguments: list[str], fuse: Fuse) -> None:
-    """The main function of a command."""
-    fuse.install(target)
-    moca(arguments, standalone_mode=True)
-
-
-class Processes:
-    """The processes of a service, started again as soon as they end."""
-
-    def __init__(self, settings: Settings, fuse: Fuse) -> None:
-        self._settings, self._fuse = settings, fuse
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+    def __init__(self, settings: Settings, folder: Path, fuse: Fuse) -> None:
+        self._settings = settings.model_copy(update={"port": free_port()})
+        self._processes = ForkedProcesses(folder, fuse.install)
+        self.url = f"http://127.0.0.1:{self._settings.port}"
         self.ends = 0
         self._lives = itertools.count()
-        self._running: dict[str, Any] = {}
         self._stopping = threading.Event()
-        for name in ("api", "a", "b"):
+        for name in ("api", "worker-a", "worker-b"):
             self._start(name)
         self._watch = threading.Thread(target=self._start_again, daemon=True)
         self._watch.start()
 
     def _start(self, name: str) -> None:
-        if name == "api":
-            arguments: tuple[Any, ...] = (self._settings, self._listener, self._fuse)
-            process = Context.Process(target=run_api, args=arguments, daemon=True)
-        else:
-            life = f"{name}{next(self._lives)}"
-            arguments = (self._settings, life, self._fuse)
-            process = Context.Process(target=run_worker, args=arguments, daemon=True)
-        process.start()
-        self._running[name] = process
+        self._processes.start(name, self._settings, f"{name}-{next(self._lives)}")
 
     def _start_again(self) -> None:
         while not self._stopping.wait(0.01):
-            for name, process in list(self._running.items()):
+            for name, process in list(self._processes.running.items()):
                 if not process.is_alive():
                     self.ends += 1
                     self._start(name)
 
     def hand_over(self) -> None:
         """Ask a worker to end; the other one takes over, until the next has begun."""
-        self._running["a"].terminate()
+        self._processes.signal("worker-a", signal.SIGTERM)
+
+    def command(self, target: str, arguments: list[str]) -> int | None:
+        """Run a command to its end; returns its status."""
+        return self._processes.command(target, arguments)
 
     def close(self) -> None:
         """Kill them all."""
         self._stopping.set()
         self._watch.join()
-        for process in self._running.values():
-            process.kill()
-            process.join()
-        self._listener.close()
-
-    def command(self, target: str, arguments: list[str]) -> int:
-        """Run a command to its end; returns its status."""
-        process = Context.Process(target=run_command, args=(target, arguments, self._fuse))
-        process.start()
-        process.join(PATIENCE_S)
-        return process.exitcode
+        self._processes.close()
 
 
 # --- the story ------------------------------------------------------------------------------------
@@ -211,7 +165,7 @@ class Processes:
 class Story:
     """Requests about the streams of one telling, each repeated until its answer is definite."""
 
-    def __init__(self, processes: Processes, name: str) -> None:
+    def __init__(self, processes: Restarted, name: str) -> None:
         self._processes, self.name = processes, name
         self._rng = random.Random(5)
         self._http = httpx.Client(base_url=processes.url, timeout=20)
@@ -322,7 +276,7 @@ class Referee:
         self.fuse = Fuse()
         self._settings, self._folder = settings, folder
         self._tellings = itertools.count()
-        self._processes = Processes(settings, self.fuse)
+        self._processes = Restarted(settings, folder, self.fuse)
         ready = lambda: httpx.get(f"{self._processes.url}/readyz", timeout=20).is_success  # noqa: E731
         until(barring(httpx.TransportError, ready))
         self._calm = self._tell()
@@ -378,7 +332,7 @@ class Referee:
             status = self._processes.command(name, arguments)
             assert status == 0, f"{point}: {name} ended with status {status}"
         restored = self._settings.model_copy(update={"redis_url": target[1]})
-        processes = Processes(restored, Fuse())
+        processes = Restarted(restored, self._folder, Fuse())
         try:
             again = Story(processes, self._calm.name)
             until(barring(httpx.TransportError, lambda: again.ask("GET", "a")))
@@ -393,7 +347,6 @@ class Referee:
 @contextlib.contextmanager
 def refereeing() -> Iterator[Referee]:
     """Run a service to be killed."""
-    Context.set_forkserver_preload(LOADED)
     folder = Path(tempfile.mkdtemp(prefix="each-step-"))
     with running_server(valkey()) as url:
         settings = Settings(

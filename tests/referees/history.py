@@ -1,10 +1,9 @@
 """A storm of composed faults, held against a sequential model: `python -m tests.referees.history`.
 
-Two APIs, two workers and a store: a Redis that appends to disk, with a proxy between it and each
-process; or a master with a replica and three sentinels; or a cluster of three masters with
-replicas. Clients post with idempotency keys, one by one, in lists, in bulk and several to one
-stream, delete and read, and repeat whatever had no definite answer. Afterwards every stream must be
-what its observations, posted once and in order to a calm stream, make of it.
+It hits a deployment of `tests.referees.deployments`. Clients post with idempotency keys, one by
+one, in lists, in bulk and several to one stream, delete and read, and repeat whatever had no
+definite answer. Afterwards every stream must be what its observations, posted once and in order to
+a calm stream, make of it.
 """
 
 from __future__ import annotations
@@ -15,38 +14,36 @@ import contextlib
 import functools
 import itertools
 import random
-import signal
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-import redis
 
 from model_core.stream import season
 from service.store import keys
 from service.store.connection import connect
-from service.store.keys import partition_of
-from tests.clusters import APPENDING, Nodes, running_cluster, running_sentinels, server_or_skip
-from tests.e2e.deployment import Processes, wait_ready
-from tests.faults import REPLIES, REQUESTS, Proxy
-from tests.ports import free_port
+from tests.referees.deployments import (
+    NOTHING,
+    PARTITIONS,
+    TOPOLOGIES,
+    Deployment,
+    Fault,
+    Faults,
+    Pause,
+    stores,
+)
 from tests.referees.judging import Row, shown
-from tests.waiting import until
 
-TOPOLOGIES = ("server", "sentinel", "cluster")
-PARTITIONS = 8
-APIS, WORKERS = ("api-a", "api-b"), ("worker-a", "worker-b")
-EVERYONE = APIS + WORKERS
 SETTINGS = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
 AGAIN = {0, 408, 429, 503, 504}  # no definite answer, or refused for the time being
 CORRUPT = 500  # allowed of streams whose stored bytes were flipped, until these are put back
-LEASE_S, DEADLINE_S = 5.0, 11.0  # of requests; more than twice the lease of a worker
+DEADLINE_S = 11.0  # of requests; more than twice the lease of a worker
 LONGEST_WAIT_S, HEALED_WITHIN_S = 15.0, 3.0
 PATIENCE_S = 120.0  # of the comparison, after the storm
 PHASES_APART = 1e-5  # of searches for seasons that hardly ever differ
@@ -262,342 +259,40 @@ class Clients:
         return found
 
 
-# --- faults --------------------------------------------------------------------------------------
+# --- the storm ----------------------------------------------------------------------------------
 
 
-class Deployment:
-    """The processes, what stands between them and the store, and the store."""
+class Begun(NamedTuple):
+    """A fault that has not ended yet. until: on the monotonic clock."""
 
-    proxies: dict[str, Proxy]
-
-    def __init__(self, folder: Path, store: OneServer | Replicated) -> None:
-        self.folder, self.store, self.store_url = folder, store, store.url
-        self.proxies = {name: Proxy(store.url) for name in EVERYONE} if store.proxied else {}
-        settings = {"MOCA_PARTITIONS": str(PARTITIONS), "MOCA_REQUEST_DEADLINE_S": str(DEADLINE_S)}
-        self.processes = Processes(folder, settings)
-        self.ports = {name: free_port() for name in APIS}
-        began = time.monotonic()
-        for name in EVERYONE:
-            self.start(name)
-        self.urls = [f"http://127.0.0.1:{port}" for port in self.ports.values()]
-        try:
-            for url in self.urls:
-                wait_ready(url)
-        except BaseException:
-            self.close()
-            raise
-        self.start_s = time.monotonic() - began
-
-    def start(self, name: str) -> None:
-        path = ["--redis-url", self.proxies[name].url if self.proxies else self.store_url]
-        if name in WORKERS:
-            self.processes.start(name, "worker", "--worker-id", name, *path)
-        else:
-            self.processes.start(name, "api", "--port", str(self.ports[name]), *path)
-
-    def close(self) -> None:
-        self.processes.stop_all()
-        for proxy in self.proxies.values():
-            proxy.close()
-
-
-class OneServer:
-    """A Redis that appends to disk."""
-
-    proxied = True
-
-    def __init__(self, folder: Path) -> None:
-        self.nodes, self.port = Nodes(server_or_skip(), folder), free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self.nodes.start(self.port, *APPENDING)
-
-
-class Replicated:
-    """Several servers, of which replicas can take over without a loss.
-
-    pairs: ports of each master and its replica, in the beginning. promote: makes the second of two
-    ports the master of the first.
-    """
-
-    proxied = False
-
-    def __init__(
-        self, url: str, nodes: Nodes, pairs: list[tuple[int, int]], promote: Promotion
-    ) -> None:
-        self.url, self.nodes = url, nodes
-        self._pairs, self._promote = pairs, promote
-
-    def fail_over(self, rng: random.Random) -> str:
-        """Make a replica the master, once it has all that was acknowledged."""
-        at = rng.randrange(len(self._pairs))
-        master, replica = self._pairs[at]
-        self._promote(self.nodes, master, replica)
-        self._pairs[at] = (replica, master)
-        return f"fail over from {master} to {replica}"
-
-    def drop_connections(self, rng: random.Random) -> str:
-        """Close every connection to a server: answers that are on their way are lost."""
-        port = rng.choice(list(self.nodes.running))
-        self.nodes.client(port).execute_command("CLIENT", "KILL", "TYPE", "normal")
-        return f"drop the connections to {port}"
-
-
-Promotion = Callable[[Nodes, int, int], None]
-
-
-def promote_in_cluster(nodes: Nodes, master: int, replica: int) -> None:
-    nodes.client(replica).execute_command("CLUSTER FAILOVER")
-    until(lambda: nodes.client(replica).execute_command("ROLE")[0] == "master")
-
-
-def promote_by_sentinels(nodes: Nodes, master: int, replica: int) -> None:
-    """Sentinels promote at once: writes pause until the replica has them all."""
-    old, new = nodes.client(master), nodes.client(replica)
-    old.execute_command("CLIENT", "PAUSE", 5000, "WRITE")
-    until(lambda: old.info("replication")["master_repl_offset"] == _offset_of(new))
-    sentinel = next(port for port, command in nodes.commands.items() if "--sentinel" in command)
-    nodes.client(sentinel).execute_command("SENTINEL", "FAILOVER", "main")
-    until(lambda: new.execute_command("ROLE")[0] == "master")
-    until(lambda: old.execute_command("ROLE")[0] == "slave")
-
-
-def _offset_of(replica: redis.Redis) -> int:
-    return int(replica.info("replication")["slave_repl_offset"])
-
-
-@contextlib.contextmanager
-def stores(topology: str, folder: Path) -> Iterator[OneServer | Replicated]:
-    """Run the store of a deployment."""
-    if topology == "server":
-        store = OneServer(folder)
-        try:
-            yield store
-        finally:
-            store.nodes.stop_all()
-    elif topology == "sentinel":
-        with running_sentinels() as (url, nodes, master, replica):
-            yield Replicated(url, nodes, [(master, replica)], promote_by_sentinels)
-    else:
-        with running_cluster(masters=3, replicas=1) as (url, nodes):
-            pairs = _pairs(nodes)
-            yield Replicated(url, nodes, pairs, promote_in_cluster)
-
-
-def _pairs(nodes: Nodes) -> list[tuple[int, int]]:
-    """Ports of each master and its replica."""
-    roles = {port: nodes.client(port).execute_command("ROLE") for port in nodes.running}
-    return [(int(role[2]), port) for port, role in roles.items() if role[0] == "slave"]
-
-
-Heal = Callable[[], None]
-_put_back = """
-local read, write = 'HGET', 'HSET'
-if redis.call('TYPE', KEYS[1]).ok == 'list' then read, write = 'LINDEX', 'LSET' end
-if redis.call(read, KEYS[1], ARGV[1]) == ARGV[2] then
-  return redis.call(write, KEYS[1], ARGV[1], ARGV[3])
-end
-"""
-
-
-class Pause(NamedTuple):
-    """An API was stopped: it answers nobody, whatever its bounds are."""
-
-    url: str
-    began: float
-    ended: float
-
-
-class Faults:
-    """One fault of each kind: begins it, and returns what ends it.
-
-    What a killed worker owned, and what was stolen, is free once the lease ends: at `leases_end`.
-    """
-
-    def __init__(self, deployment: Deployment, victims: list[str], rng: random.Random) -> None:
-        self._at, self._victims, self._rng = deployment, victims, rng
-        self.begun: list[tuple[float, str, Heal]] = []  # until when, what, and its end
-        self.leases_end = 0.0
-        self.pauses: list[Pause] = []
-        self.kinds = [self.kill, self.kill_thrice, self.pause, self.steal]
-        if isinstance(deployment.store, OneServer):
-            self.kinds += [self.stop_store, self.kill_store, self.flip]
-            self.kinds += [self.lose, self.cut, self.slow, self.refuse]
-        else:
-            self.kinds += [self.fail_over, self.drop]
-
-    def wait(self, seconds: float) -> None:
-        """Wait, and end the faults whose time is over meanwhile."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, 0.05))
-            for due in [each for each in self.begun if each[0] < time.monotonic()]:
-                self.begun.remove(due)
-                due[2]()
-
-    def kill(self) -> tuple[str, Heal]:
-        """SIGKILL a process, and start it again."""
-        name = self._rng.choice([n for n in EVERYONE if n in self._at.processes.running])
-        self._kill(name)
-        return f"kill {name}", lambda: self._at.start(name)
-
-    def kill_thrice(self) -> tuple[str, Heal]:
-        """SIGKILL a worker as soon as it has begun, three times."""
-        name = self._rng.choice(WORKERS)
-        if name not in self._at.processes.running:
-            return "nothing", lambda: None
-        for _ in range(3):
-            self._kill(name)
-            self._at.start(name)
-            self.wait(self._rng.uniform(2.5, 4))
-        return f"kill {name} three times", lambda: None
-
-    def pause(self) -> tuple[str, Heal]:
-        """SIGSTOP a process, perhaps past its lease."""
-        name = self._rng.choice([n for n in EVERYONE if n in self._at.processes.running])
-        process = self._at.processes.running[name]
-        process.send_signal(signal.SIGSTOP)
-        began = time.monotonic()
-
-        def heal() -> None:
-            process.send_signal(signal.SIGCONT)
-            if name in APIS:
-                url = f"http://127.0.0.1:{self._at.ports[name]}"
-                self.pauses.append(Pause(url, began, time.monotonic()))
-
-        return f"pause {name}", heal
-
-    def stop_store(self) -> tuple[str, Heal]:
-        process = self._server.nodes.running[self._server.port]
-        process.send_signal(signal.SIGSTOP)
-        return "stop the store", lambda: process.send_signal(signal.SIGCONT)
-
-    def kill_store(self) -> tuple[str, Heal]:
-        """SIGKILL the store: what it acknowledged it has given to the system."""
-        nodes, port = self._server.nodes, self._server.port
-        nodes.kill(port)
-        return "kill the store", lambda: nodes.again(port)
-
-    def fail_over(self) -> tuple[str, Heal]:
-        """Have a replica take over, as planned: nothing that was acknowledged is lost."""
-        return self._replicated.fail_over(self._rng), lambda: None
-
-    def drop(self) -> tuple[str, Heal]:
-        """Lose replies of one server."""
-        return self._replicated.drop_connections(self._rng), lambda: None
-
-    @property
-    def _server(self) -> OneServer:
-        assert isinstance(self._at.store, OneServer)
-        return self._at.store
-
-    @property
-    def _replicated(self) -> Replicated:
-        assert isinstance(self._at.store, Replicated)
-        return self._at.store
-
-    def lose(self) -> tuple[str, Heal]:
-        """Lose all bytes of one direction."""
-        direction = self._rng.choice([REQUESTS, REPLIES])
-        return self._with_some(f"lose {direction} of", lambda proxy: proxy.lose(direction))
-
-    def cut(self) -> tuple[str, Heal]:
-        """Cut replies in the middle."""
-        return self._with_some("cut replies to", lambda proxy: proxy.cut())
-
-    def slow(self) -> tuple[str, Heal]:
-        delay_s = self._rng.uniform(0.02, 0.2)
-        return self._with_some("slow", lambda proxy: proxy.slow(delay_s, 100_000))
-
-    def refuse(self) -> tuple[str, Heal]:
-        return self._with_some("refuse", lambda proxy: proxy.refuse())
-
-    def steal(self) -> tuple[str, Heal]:
-        """Replace the lease of a partition by an unknown one."""
-        partition = self._rng.randrange(PARTITIONS)
-        with self._store() as client:
-            px = self._rng.randrange(50, 3000)
-            client.set(keys.lease(partition), "thief/0", px=px)
-        self.leases_end = max(self.leases_end, time.monotonic() + px / 1000)
-        return f"steal partition {partition}", lambda: None
-
-    def flip(self) -> tuple[str, Heal]:
-        """Flip a bit of what is stored of a stream, and have it loaded."""
-        name = self._rng.choice(self._victims)
-        partition = partition_of(name, PARTITIONS)
-        with self._store() as client:
-            key = self._rng.choice([
-                keys.tail(partition, name), keys.idempotency(partition, name),
-                keys.events(partition, name), keys.history(partition, name),
-                keys.checkpoint(partition, name), keys.heads(partition), keys.hindsight(partition),
-            ])  # fmt: skip
-            field: bytes | int = name.encode()
-            if key == keys.heads(partition):
-                field = self._rng.choice([name.encode(), keys.position_field(name.encode())])
-            elif key == keys.tail(partition, name):
-                field = self._rng.randrange(max(1, client.llen(key)))
-            elif key != keys.hindsight(partition):
-                fields = client.hkeys(key)
-                if not fields:
-                    return "nothing", lambda: None
-                field = self._rng.choice(fields)
-            listed = isinstance(field, int)
-            good = client.lindex(key, field) if listed else client.hget(key, field)
-            if not good:
-                return "nothing", lambda: None
-            at = self._rng.randrange(len(good))
-            bad = good[:at] + bytes([good[at] ^ 1 << self._rng.randrange(8)]) + good[at + 1 :]
-            client.eval(_put_back, 1, key, field, good, bad)
-            client.set(keys.lease(partition), "thief/0", px=200)
-
-        def heal() -> None:
-            with self._store() as client:
-                client.eval(_put_back, 1, key, field, bad, good)
-                client.set(keys.lease(partition), "thief/0", px=50)
-
-        return f"flip a bit of {key.rsplit(':', 2)[1]} of {name}", heal
-
-    def _kill(self, name: str) -> None:
-        self._at.processes.kill(name)
-        if name in WORKERS:
-            self.leases_end = time.monotonic() + LEASE_S
-
-    def _with_some(self, what: str, hurt: Callable[[Proxy], None]) -> tuple[str, Heal]:
-        names = self._rng.sample(EVERYONE, self._rng.choice([1, 1, 2]))
-        proxies = [self._at.proxies[name] for name in names]
-        for proxy in proxies:
-            hurt(proxy)
-        return f"{what} {' and '.join(names)}", lambda: _heal(proxies)
-
-    def _store(self):
-        return connect(self._at.store_url)
-
-
-def _heal(proxies: list[Proxy]) -> None:
-    for proxy in proxies:
-        proxy.heal()
+    fault: Fault
+    until: float
+    on_store: bool
 
 
 def rage(faults: Faults, clients: Clients, seconds: float, rng: random.Random, say) -> Counter[str]:
     """Begin faults at random, two at a time at most, until the time is over; all are ended."""
     count: Counter[str] = Counter()
     end = time.monotonic() + seconds
-    begun = faults.begun
-    store_is_hit = False
+    begun: list[Begun] = []
     while time.monotonic() < end:
         clients.raise_failure()
         kind = rng.choice(faults.kinds)
-        on_store = kind.__name__ in ("stop_store", "kill_store", "flip", "steal", "fail_over")
-        if len(begun) < 2 and not (on_store and store_is_hit):
-            what, heal = kind()
-            count[kind.__name__] += what != "nothing"
+        on_store = kind in faults.on_store
+        if len(begun) < 2 and not (on_store and any(each.on_store for each in begun)):
+            fault = kind()
+            count[kind.__name__] += fault != NOTHING
             lasts = rng.choice([0.3, 1, 2, 4, 6, 8])
-            begun.append((time.monotonic() + lasts, what, heal))
-            store_is_hit |= on_store
-            say(f"{what}, for {lasts:g} s")
-        faults.wait(rng.uniform(0.5, 3))
-        store_is_hit = any("store" in what or "flip" in what for _, what, _ in begun)
-    for _, _, heal in begun:
-        heal()
+            begun.append(Begun(fault, time.monotonic() + lasts, on_store))
+            say(f"{fault.what}, for {lasts:g} s")
+        next_s = time.monotonic() + rng.uniform(0.5, 3)
+        while time.monotonic() < next_s:
+            time.sleep(0.05)
+            for due in [each for each in begun if each.until < time.monotonic()]:
+                begun.remove(due)
+                due.fault.heal()
+    for each in begun:
+        each.fault.heal()
     return count
 
 
@@ -742,8 +437,9 @@ def healed(clients: Clients, moment: float) -> float:
 
 def storm(topology: str, seed: int, seconds: float, folder: Path, say=print) -> Result:
     """Run one on a store of this topology; raises Contradiction."""
-    with stores(topology, folder) as store:
-        return _storm(Deployment(folder, store), random.Random(seed), seed, seconds, say)
+    with stores(topology) as store:
+        deployment = Deployment(folder, store, request_deadline_s=DEADLINE_S)
+        return _storm(deployment, random.Random(seed), seed, seconds, say)
 
 
 def _storm(
@@ -756,7 +452,7 @@ def _storm(
     try:
         clients = Clients(deployment.urls, seed)
         time.sleep(2)
-        faults = Faults(deployment, clients.victims, rng)
+        faults = Faults(deployment, rng, clients.victims)
         count = rage(faults, clients, seconds, rng, say)
         moment = max(time.monotonic(), faults.leases_end)
         time.sleep(moment - time.monotonic() + CALM_S)
