@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -382,32 +381,11 @@ def count_change(model: str, event: Event, stream: str) -> None:
     counter.inc(exemplar=exemplar if length <= EXEMPLAR_LENGTH else None)
 
 
-class Steps(NamedTuple):
-    """Numbers of some steps of one model; `scores` only of those with a label."""
-
-    changepoint_probabilities: Sequence[float]
-    scores: Sequence[float]
-    pruned: Sequence[float]
-    run_lengths: Sequence[float]
-    evidence: Sequence[float]
-
-
 def know_model(model: str) -> None:
     """Have a model's changepoints counted from 0: a rate does not miss the first one."""
     for state in STATES:
         CHANGEPOINTS.labels(model, state)
         RETURNS.labels(model, state)
-
-
-def count_steps(model: str, steps: Steps) -> None:
-    """Enter some steps of one model."""
-    observe_all(CHANGEPOINT_PROBABILITY, steps.changepoint_probabilities)
-    observe_all(LOG_SCORE.labels(model), steps.scores)
-    SCORE_ABOVE.labels(model).inc(sum([score for score in steps.scores if score > 0]))
-    SCORE_BELOW.labels(model).inc(-sum([score for score in steps.scores if score < 0]))
-    observe_all(PRUNED_MASS.labels(model), steps.pruned)
-    observe_all(RUN_LENGTH.labels(model), steps.run_lengths)
-    observe_all(EVIDENCE.labels(model), steps.evidence)
 
 
 def know_hook(hook: str) -> None:

@@ -55,6 +55,7 @@ from service.worker.streams.validation import (
     plain,
 )
 
+_applied = metrics.OBSERVATIONS.labels("applied")
 Ints = NDArray[np.int64]
 Key = tuple[int, str]  # of a stream: its partition and name
 
@@ -108,7 +109,7 @@ class CommandBatch:
             self.engine.tick()
             yield from self._round(waiting)
             waiting = [queue for queue in waiting if queue.tasks]
-        metrics.OBSERVATIONS.labels("applied").inc(self.filling.count)
+        _applied.inc(self.filling.count)
         self.filling.fill()
         for task in self.tasks:
             task.finish()

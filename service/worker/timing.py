@@ -10,6 +10,9 @@ from service.observability.tracing import Tracer, known_place
 from service.store.log import Commit
 from service.worker.streams.task import Task
 
+_queue = metrics.STAGE_DURATION.labels("queue")
+_compute = metrics.STAGE_DURATION.labels("compute")
+_commit = metrics.STAGE_DURATION.labels("commit")
 MS = 1_000_000
 NS = 1_000_000_000
 
@@ -22,13 +25,13 @@ class Stages:
         self._began = time.monotonic()
         now_ms = time.time() * 1000
         waited = [max(0.0, now_ms - task.envelope.time_ms) / 1000 for task in tasks]
-        metrics.observe_all(metrics.STAGE_DURATION.labels("queue"), waited)
+        metrics.observe_all(_queue, waited)
         self._traced = [t for t in tasks if known_place(t.envelope.trace)] if tracer else []
 
     def computed(self) -> None:
         """The batch is applied."""
         now = time.monotonic()
-        metrics.STAGE_DURATION.labels("compute").observe(now - self._began)
+        _compute.observe(now - self._began)
         if self._traced:
             now_ns = time.time_ns()
             began_ns = now_ns - int((now - self._began) * NS)
@@ -39,7 +42,7 @@ class Stages:
     def committed(self, began: float, commits: Sequence[Commit], results: Sequence[str]) -> None:
         """Its commits, begun at `began` of the monotonic clock, have their results."""
         now = time.monotonic()
-        metrics.STAGE_DURATION.labels("commit").observe(now - began)
+        _commit.observe(now - began)
         if self._traced:
             now_ns = time.time_ns()
             result_of = {c.partition: result for c, result in zip(commits, results, strict=True)}

@@ -26,6 +26,7 @@ from service.worker.leases import Census, Leases, share
 from service.worker.results import Results
 from service.worker.self_test import rehearse
 from service.worker.streams.registry import Engine
+from service.worker.streams.step_metrics import gathered
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import LogItem, RowsTask, decode_entries, in_reach
 from service.worker.timing import Stages
@@ -126,8 +127,10 @@ class Worker:
         self._jobs.take(loaded)
         if loaded:
             self._work(loaded)
-        elif self.collector is not None and not self._jobs:
-            self.collector.rest()
+        elif not self._jobs:
+            gathered.enter()
+            if self.collector is not None:
+                self.collector.rest()
         if self._jobs:
             self._settle()
             self._advance()
@@ -258,6 +261,7 @@ class Worker:
         self._blame = True
         self._make_room()
         self.engine.measure()
+        gathered.enter()
         if self.collector is not None:
             self.collector.tend()
 
@@ -387,6 +391,7 @@ class Worker:
         self.engine.drop_empty_slabs()
 
     def _hand_over(self) -> None:
+        gathered.enter()
         try:
             self._settle()
         except (redis.RedisError, RuntimeError) as error:

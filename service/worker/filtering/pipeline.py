@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import NamedTuple, TypeVar
@@ -26,6 +25,7 @@ from service.worker.streams import step_inputs
 from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.registry import Engine
 from service.worker.streams.series import by_slab, past_of
+from service.worker.streams.step_metrics import gathered
 from service.worker.streams.stream import Stream
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         for slab, group in by_slab(pair for pair in work if pair[0].slab is not None):
             self._engine.tick()
             taken = self.observe(slab, group, self._columns(slab, group), _detailed(group))
-            measure(group[0][1].model, _readouts(taken))
+            gathered.add_readouts(group[0][1].model, _readouts(taken))
             refusals.update(_refusals(group, taken))
         for slab, group in self._by_future_slab(cold):
             taken = self.warm_up(slab, group, self._columns(slab, group), _detailed(group))
@@ -83,7 +83,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         assert slab is not None
         seen = self._columns(slab, [(stream, answer) for answer in answers])
         taken = self.observe_series(slab, stream, answers, seen, believed)
-        measure(answers[0].model, _readouts(taken))
+        gathered.add_readouts(answers[0].model, _readouts(taken))
         if len(taken) == len(answers):
             return len(taken), None
         return len(taken), _fault(stream.live(), answers[len(taken)].record)
@@ -93,7 +93,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         assert stream.slab is not None
         y = numbers(answer.record.y)
         taken = self.take_step(stream.slab, stream, answer, step, 0.0, y)
-        measure(answer.model, _readouts([taken]))
+        gathered.add_readouts(answer.model, _readouts([taken]))
         return None if taken is not None else _fault(stream.live(), answer.record)
 
     def wake(self, streams: Iterable[Stream]) -> None:
@@ -261,18 +261,6 @@ def _refusals(work: Sequence[Work], taken: Sequence[Taken | None]) -> dict[int, 
 def _readouts(taken: Sequence[Taken | None]) -> list[Readout]:
     """What was read off the beliefs of those that were not refused."""
     return [own.readout for own in taken if own is not None and own.readout is not None]
-
-
-def measure(model: str, readouts: Sequence[Readout]) -> None:
-    """Count what steps of streams of one model gave."""
-    steps = metrics.Steps(
-        [line.changepoint_probability for line in readouts],
-        [line.log_score for line in readouts if not math.isnan(line.log_score)],
-        [line.pruned_mass for line in readouts],
-        [line.map_run_length for line in readouts],
-        [line.evidence for line in readouts],
-    )
-    metrics.count_steps(model, steps)
 
 
 def _fault(head: Head, record: Record) -> ServiceError:

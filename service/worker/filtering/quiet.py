@@ -22,13 +22,12 @@ from model_core.stream import explained
 from model_core.stream.columns import Columns
 from model_core.stream.slab import AT_ONCE, SCORE_COLUMN, Slab, Step, Stepped, SummaryRow
 from model_core.stream_settings import Hazard
-from service.observability import metrics
 from service.wire import Envelope, Head, Observation, encode_row, timestamps
 from service.wire.answers import QuietNumbers
 from service.wire.positions import TOO_MANY, numbers_of
 from service.wire.stored_records import PlainRows
 from service.worker.filtering.resampling import elapsed_of_each
-from service.worker.streams import alarm_period, answers, calibration_metrics, step_inputs
+from service.worker.streams import alarm_period, answers, step_inputs, step_metrics
 from service.worker.streams.stream import ENTRY_BYTES, Stream, put_rows
 from service.worker.streams.table import Table
 from service.worker.streams.task import RowsTask
@@ -51,13 +50,7 @@ _READ = {
     )
 }  # fmt: skip
 _SUMMED = {"log_score_sum": SCORE_COLUMN, "pruned_mass_sum": _COLUMN["pruned_mass"]}
-# Columns of the numbers of `metrics.Steps`.
-_COUNTED = [
-    _COLUMN[name]
-    for name in (
-        "changepoint_probability", "log_score", "pruned_mass", "map_run_length", "evidence",
-    )
-]  # fmt: skip
+_COUNTED = [_COLUMN[name] for name in step_metrics.NUMBERS]
 _QUIET = {name: place for place, name in enumerate(QuietNumbers._fields)}
 # Where the numbers of `PlainRows` after label and outlier rate are among `QuietNumbers`.
 _STORED = [
@@ -367,8 +360,8 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     predicted = stepped.predicted.rows(chosen.tolist())
     numbers = answers.quiet_rows(predicted, stepped, chosen)
     model = streams[0].settings.model
-    _measure(model, stepped.table[chosen])
-    calibration_metrics.measure(predicted, [model] * len(chosen))
+    step_metrics.gathered.add(model, stepped.table[chosen][:, _COUNTED])
+    step_metrics.gathered.add_pits(model, predicted)
     owner = owner[chosen]
     records = _records(each.take(chosen), wave, owner, chosen, numbers, stepped)
     encoded = _encoded(records, [hazards[i] for i in owner], firsts[owner] + within[chosen])
@@ -436,12 +429,6 @@ def _quiet(own: Rows, seqs: Ints, stepped: Stepped) -> Bools:
         (starts == suspected) & (stepped.table[:, _EVIDENCE] < own["threshold"]),
     )
     return np.asarray(still & stepped.ok & (stepped.anomaly < own["alarm"]))
-
-
-def _measure(model: str, table: Floats) -> None:
-    """Count what steps gave."""
-    steps = metrics.Steps(*(table[:, column].tolist() for column in _COUNTED))
-    metrics.count_steps(model, steps)
 
 
 def _records(

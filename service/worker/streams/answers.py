@@ -22,7 +22,7 @@ from model_core.summary import Floats, Summary
 from service.schema.rendering import of_classes, of_numbers
 from service.wire import LEVELS, BeliefSummary, Observe, Record, StoredAnswer
 from service.wire.answers import SUMMARY_NUMBERS, QuietNumbers
-from service.worker.streams import calibration_metrics
+from service.worker.streams.step_metrics import gathered
 
 WAITING_BYTES = 256 << 20  # of predictives that wait to be summarised together
 KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
@@ -235,8 +235,7 @@ def fill(answers: list[PendingAnswer]) -> None:
         # How labels of the warm-up lie in their predictives is not counted.
         counted = [i for i, (_, taken, _) in enumerate(alike) if taken.warm]
         if counted:
-            models = [alike[i][0].model for i in counted]
-            calibration_metrics.measure(summary.rows(counted), models)
+            gathered.add_pits(alike[0][0].model, summary.rows(counted))
         for (answer, taken, _), predictive in zip(alike, predictives(summary, LEVELS), strict=True):
             answer.predictive = predictive
             describe(answer.record, predictive)

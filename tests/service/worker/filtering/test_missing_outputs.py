@@ -16,6 +16,7 @@ from service.wire import (
     Predict,
     WhatIf,
 )
+from service.worker.streams.step_metrics import gathered
 from tests.service.worker.filtering.test_delayed_labels import late, pend
 
 KNOWN = {"location": [0.0, 0.0, 0.0], "scale": [1.0, 1.0, 5.0], "hazard": 0.03}
@@ -75,6 +76,7 @@ def test_what_is_learned_counted_and_kept(bench, close, model):
     """A label without an output is the marginal of the others, and no failure of any kind."""
 
     def counted():
+        gathered.enter()
         (found,) = PIT.collect()
         faults = metrics.NUMERICAL_FAULTS, metrics.OBSERVATIONS.labels("refused")
         samples = [s for s in found.samples if s.name.endswith("_count")]

@@ -1,4 +1,4 @@
-"""Metrics of how well models predict, as a worker enters them."""
+"""Metrics of what steps give and how well models predict, as a worker enters them."""
 
 import numpy as np
 import pytest
@@ -6,11 +6,14 @@ from scipy import stats
 
 from service.observability.metrics import PIT, REGISTRY
 from service.wire import Configure, Observation
+from service.worker.streams import step_metrics
+from service.worker.streams.step_metrics import gathered
 
 EDGES = tuple(i / 20 for i in range(1, 21))
 
 
 def value(name, model, **labels):
+    gathered.enter()
     return REGISTRY.get_sample_value(name, {"model": model, **labels}) or 0.0
 
 
@@ -80,3 +83,22 @@ def test_the_mean_log_score_comes_from_sums_that_only_rise(bench):
     assert below == pytest.approx(-sum(each for each in scores if each < 0))
     assert above > 0
     assert below > 0
+
+
+def test_what_was_gathered_is_entered_when_nothing_waits_and_before_it_is_much(bench, monkeypatch):
+    name = "moca_evidence_observations_count"
+
+    def entered():
+        return REGISTRY.get_sample_value(name, {"model": "gaussian"}) or 0.0
+
+    bench.observe("a", [float(i % 3) for i in range(60)])
+    before = value(name, "gaussian")
+    bench.observe("a", [0.0, 1.0, 2.0])
+    bench.turn(maintain=False)
+    assert entered() - before == 3
+    monkeypatch.setattr(step_metrics, "MOST_STEPS", 5)
+    rows = np.ones((3, len(step_metrics.NUMBERS)))
+    gathered.add("gaussian", rows)
+    assert entered() - before == 3
+    gathered.add("gaussian", rows)
+    assert entered() - before == 9
