@@ -4,6 +4,10 @@ ModelCoreError
 ├── BadState     bytes that are not a state of this model
 ├── BadArtifact      a model folder that cannot be loaded
 ├── BadInput         a setting or an observation that a detector cannot take (also a ValueError)
+│   └── Unfit        ... because of its model
+│       ├── WrongLength    a label, an input or a setting of another length
+│       ├── OutOfRange     a number in one of them
+│       └── UnfitSetting   a setting that is missing, or of no use there
 ├── MissingTorch     what torch computes, where it is not installed
 └── WarmingUp        what a detector cannot answer before its warm-up is over
 """
@@ -39,6 +43,26 @@ class BadInput(ModelCoreError, ValueError):
     def __init__(self, message: str, answers: Sequence[Any] = ()) -> None:
         super().__init__(message)
         self.answers = list(answers)
+
+
+class Unfit(BadInput):
+    """A setting or an observation does not fit the model; field: y, x or a setting's name."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class WrongLength(Unfit):
+    """A label, an input or a setting has more or fewer numbers than the model."""
+
+
+class OutOfRange(Unfit):
+    """A number is none that the model can produce, or too large."""
+
+
+class UnfitSetting(Unfit):
+    """A setting is missing that the model needs, or stated though the model cannot use it."""
 
 
 class WarmingUp(ModelCoreError):

@@ -168,11 +168,11 @@ class StreamSettings(NamedTuple):
     ] = 20
     location: Annotated[
         list[float] | None,
-        Meaning("typical label, per dimension; default: from the warm-up"),
+        Meaning("typical label, per dimension; default: from the warm-up", ge=-1e100, le=1e100),
     ] = None
     scale: Annotated[
         list[float] | None,
-        Meaning("typical spread, per dimension; default: from the warm-up", gt=0),
+        Meaning("typical spread, per dimension; default: from the warm-up", ge=1e-100, le=1e100),
     ] = None
     history: Annotated[
         int, Meaning("observations retained with their answers", ge=0, le=10_000_000)
@@ -237,6 +237,18 @@ class StreamSettings(NamedTuple):
 
 
 DEFAULTS = StreamSettings()
+
+
+def default_model(
+    location: list[float] | None, outputs: int | None, usual: str = DEFAULT_MODEL
+) -> str:
+    """Model of a series that names none; outputs: numbers in its first label, if it is known.
+
+    usual: default of the service. Vectors have one of their own unless that was changed.
+    """
+    outputs = len(location) if location else outputs
+    vector = outputs is not None and 1 < outputs <= VECTOR_OUTPUTS
+    return DEFAULT_VECTOR_MODEL if vector and usual == DEFAULT_MODEL else usual
 
 
 class Setting(NamedTuple):

@@ -34,6 +34,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import msgspec
 
 from moca_client.errors import slug_of
+from model_core.errors import OutOfRange, Unfit, UnfitSetting, WrongLength
 
 TYPE_PREFIX = "https://moca-service.dev/problems/"
 PROBLEM_JSON = "application/problem+json"
@@ -578,6 +579,18 @@ class NotInstalled(Defect):
 
     status = 501
     example = "this needs torch, which is not installed: pip install torch"
+
+
+_UNFIT: Mapping[type[Unfit], type[StreamConflict]] = {
+    WrongLength: DimensionMismatch,
+    OutOfRange: LabelOutOfRange,
+    UnfitSetting: UnfitSettings,
+}
+
+
+def unfit(error: Unfit) -> StreamConflict:
+    """Return the problem of what does not fit a stream's model."""
+    return _UNFIT[type(error)](str(error), field=error.field)
 
 
 def problem_types(below: type[ServiceError] = ServiceError) -> Iterator[type[ServiceError]]:

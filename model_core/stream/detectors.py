@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.lazy import torch
-from model_core.stream import forecasts, hindsight, parsing, season, storage, warmup
+from model_core.stream import checks, forecasts, hindsight, parsing, season, storage, warmup
 from model_core.stream import settings as options
 from model_core.stream.answers import (
     Answer,
@@ -31,7 +31,7 @@ from model_core.stream.rows import Observation
 from model_core.stream.segmentation import Segment
 from model_core.stream.series import Taken
 from model_core.stream.state import KnownRegime
-from model_core.stream_settings import StreamSettings
+from model_core.stream_settings import StreamSettings, default_model
 from model_core.upm.base import UnderlyingModel
 
 Model = str | os.PathLike[str] | UnderlyingModel
@@ -339,7 +339,7 @@ class Detectors:
         """Build the model at once where nothing has to be waited for."""
         outputs = len(self._settings.location) if self._settings.location else None
         if self._chosen is None and outputs is not None:
-            self._chosen = options.chosen(options.default(self._settings, outputs))
+            self._chosen = options.chosen(default_model(self._settings.location, outputs))
         if self._chosen is not None:
             x_dim, y_dim = options.dimensions(self._chosen)
             y_dim = outputs if y_dim is None else y_dim
@@ -401,7 +401,7 @@ class Detectors:
             return
         outputs = 1 if first is None else len(first)
         if self._chosen is None:
-            self._chosen = options.chosen(options.default(self._settings, outputs))
+            self._chosen = options.chosen(default_model(self._settings.location, outputs))
         assert self._chosen is not None
         y_dim = options.dimensions(self._chosen)[1]
         self._build(outputs if y_dim is None else y_dim, len(inputs[0]))
@@ -451,19 +451,18 @@ class Detectors:
             return ()
         if label is None:
             return (math.nan,) * self._pipeline.model.y_dim
-        parsing.check_label(label, self._pipeline.model)
+        model = self._pipeline.model
+        given = [None if math.isnan(value) else value for value in label]
+        checks.check_label(given, model, model.y_dim)
         return label
 
     def _inputs(self, given: Sequence[Any]) -> list[tuple[float, ...]]:
         """Inputs, all of the length that the model or else the first has; raises BadInput."""
         inputs = [() if value is None else self._numbers("x", value) for value in given]
         x_dim = self._x_dim()
-        if x_dim is None and inputs:
-            x_dim = len(inputs[0])
-            if not x_dim:
-                raise BadInput(f"x: model {self.model} takes an input, got none")
         for numbers in inputs:
-            parsing.check_input(numbers, x_dim or 0, self.model or "a model of labels alone")
+            checks.check_input(numbers, x_dim)
+            x_dim = len(numbers)
         return inputs
 
     def _x_dim(self) -> int | None:

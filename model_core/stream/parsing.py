@@ -12,7 +12,6 @@ import numpy as np
 from model_core import labels
 from model_core.errors import BadInput
 from model_core.lazy import is_tensor
-from model_core.upm.base import UnderlyingModel
 
 Label = Any  # a number, a sequence of numbers, a mapping of them, or None or nan: missing
 
@@ -128,30 +127,3 @@ def index(stream: Any, count: int) -> int:
     if not 0 <= position < count:
         raise BadInput(f"stream: expected an index from 0 to {count - 1}, got {stream!r}")
     return position
-
-
-def check_input(values: tuple[float, ...], x_dim: int, model: str) -> None:
-    """Raise BadInput for an input that a model of this name cannot take."""
-    if len(values) != x_dim:
-        raise BadInput(f"x: expected {x_dim} numbers, as {model} takes, got {len(values)}")
-    if any(not abs(value) <= labels.LARGEST for value in values):
-        raise BadInput(f"x: expected numbers up to {labels.LARGEST:g}, got {list(values)}")
-
-
-def check_label(values: tuple[float, ...], model: UnderlyingModel) -> None:
-    """Raise BadInput for a label that the model cannot produce, or learn from."""
-    if len(values) != model.y_dim:
-        numbers = "1 number" if model.y_dim == 1 else f"{model.y_dim} numbers"
-        raise BadInput(f"y: expected {numbers}, got {len(values)}")
-    given = [value for value in values if not math.isnan(value)]
-    if len(given) < len(values) and not model.partial:
-        raise BadInput(
-            f"y: expected {model.y_dim} numbers, got {len(given)}: the model {model.kind} takes no "
-            "labels with missing outputs; give None for the whole label, or use `joint`"
-        )
-    for value in given:
-        if not abs(value) <= labels.LARGEST:
-            raise BadInput(f"y: expected numbers up to {labels.LARGEST:g}, got {value:g}")
-        expected = labels.mistake(value, model)
-        if expected:
-            raise BadInput(f"y: expected {expected}, got {value:g}")

@@ -14,13 +14,10 @@ import numpy as np
 from model_core import hazard as hazards
 from model_core.artifact_digest import digest
 from model_core.errors import BadInput
-from model_core.labels import LARGEST
+from model_core.stream import checks, columns
 from model_core.stream.local import Rules
 from model_core.stream_settings import (
-    DEFAULT_MODEL,
-    DEFAULT_VECTOR_MODEL,
     TABLE,
-    VECTOR_OUTPUTS,
     Durations,
     Hazard,
     Setting,
@@ -72,11 +69,8 @@ def _value(setting: Setting, value: Any) -> Any:
     if setting.type == list[float]:
         several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
         numbers = [_number(setting, number) for number in (value if several else [value])]
-        least = 1 / LARGEST if setting.name == "scale" else -LARGEST
-        if not numbers or any(not least <= number <= LARGEST for number in numbers):
-            raise BadInput(
-                f"{setting.name}: expected numbers between {least:g} and {LARGEST:g}, got {value!r}"
-            )
+        if not numbers:
+            raise BadInput(f"{setting.name}: expected at least one number, got none")
         return numbers
     number = _number(setting, value)
     return int(number) if setting.type is int else number
@@ -173,13 +167,6 @@ def described(choice: Chosen | None, named: bool) -> dict[str, Any]:
     }
 
 
-def default(settings: StreamSettings, outputs: int | None) -> str:
-    """Name of the model of who names none, as the service chooses it."""
-    outputs = len(settings.location) if settings.location else outputs
-    vector = outputs is not None and 1 < outputs <= VECTOR_OUTPUTS
-    return DEFAULT_VECTOR_MODEL if vector else DEFAULT_MODEL
-
-
 def dimensions(choice: Chosen) -> tuple[int | None, int | None]:
     """Numbers in an input and in a label; None where the first one decides."""
     if choice.model is not None:
@@ -193,48 +180,25 @@ def build(choice: Chosen, settings: StreamSettings, y_dim: int, x_dim: int) -> U
     if choice.model is not None:
         return choice.model
     assert choice.reference is not None
-    entry = BUILTIN[choice.reference]
-    for name in entry.needs:
-        if getattr(settings, name) is None:
-            raise BadInput(f"{name}: model {choice.reference} needs this setting")
-    options = Options(
-        y_dim, x_dim, settings.classes or 0, settings.order, settings.trend, settings.season or 0
+    checks.check_options(choice.reference, settings)
+    return BUILTIN[choice.reference].build(options(settings, y_dim, x_dim))
+
+
+def options(settings: StreamSettings, y_dim: int | None, x_dim: int | None) -> Options:
+    """What shapes a built-in model; None of a dimension: not known yet."""
+    return Options(
+        y_dim or 1,
+        x_dim or 0,
+        settings.classes or 0,
+        settings.order,
+        settings.trend,
+        settings.season or 0,
     )
-    return entry.build(options)
 
 
 def rules(model: UnderlyingModel, settings: StreamSettings) -> Rules:
-    """Settings of the pipeline; raises BadInput where they do not fit the model."""
-    if settings.regimes and not model.recalls:
-        raise BadInput(
-            f"regimes: expected 0 for a model of kind {model.kind!r}, which remembers none, got "
-            f"{settings.regimes}"
-        )
-    if settings.seasonal and (model.label != "real" or model.y_dim != 1):
-        raise BadInput(
-            "seasonal: expected a model of one real label, got one of "
-            f"{model.y_dim} {model.label} labels; leave the setting out"
-        )
-    for name in ("location", "scale"):
-        value = getattr(settings, name)
-        if value is None:
-            continue
-        if model.scales_inputs:
-            raise BadInput(
-                f"{name}: a {model.kind} model takes it from the warm-up, with its inputs"
-            )
-        if len(value) != model.y_dim:
-            raise BadInput(f"{name}: expected {model.y_dim} numbers, got {len(value)}")
-    rate = settings.outlier_rate
-    return Rules(
-        settings=settings,
-        hazard=_table(model, settings.hazard),
-        outlier_rate=model.outlier_rate if rate is None else rate,
-    )
-
-
-def _table(model: UnderlyingModel, hazard: Hazard | None) -> np.ndarray[Any, np.dtype[np.float64]]:
-    stated: Any = model.hazard if hazard is None else hazard
-    if isinstance(stated, Mapping):
-        stated = hazards.negative_binomial(**stated)
-    return np.atleast_1d(np.array(stated, dtype=np.float64))
+    """Settings of the pipeline; raises Unfit where they do not fit the model."""
+    checks.check_settings(settings, model, checks.Dimensions(model.x_dim, model.y_dim))
+    hazard, outlier_rate = columns.effective_rates(model, settings)
+    (table,) = columns.hazard_table(model, [hazard])
+    return Rules(settings, table, outlier_rate)

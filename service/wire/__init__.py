@@ -105,13 +105,17 @@ def encode_settled(head: Head) -> bytes:
 
 def numbers(y: Label) -> list[float]:
     """Return a label as a list, nan where an output is missing; empty for a missing label."""
+    outputs = outputs_of(y)
+    if None in outputs:
+        return [math.nan if number is None else number for number in outputs]
+    return cast(list[float], outputs)
+
+
+def outputs_of(y: Label) -> list[float | None]:
+    """Return a label as a list, None where an output is missing; empty for a missing label."""
     if y is None:
         return []
-    if not isinstance(y, list):
-        return [y]
-    if None in y:
-        return [math.nan if number is None else number for number in y]
-    return cast(list[float], y)
+    return y if isinstance(y, list) else [y]
 
 
 def latest(last: list[float | None] | None, y: Label) -> list[float | None] | None:

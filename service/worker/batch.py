@@ -10,15 +10,18 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from model_core.errors import OutOfRange, Unfit
+from model_core.stream.checks import Dimensions, check_label, check_observation
+from model_core.stream.columns import effective_rates
 from model_core.stream.slab import AT_ONCE, Step
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import (
     Defect,
     KeyReused,
-    LabelOutOfRange,
     ServiceError,
     UnknownModel,
+    unfit,
 )
 from service.wire import (
     Answers,
@@ -31,7 +34,7 @@ from service.wire import (
     ObserveMany,
     QuietAnswers,
     Record,
-    numbers,
+    outputs_of,
     partial,
     timestamps,
 )
@@ -47,13 +50,7 @@ from service.worker.streams.limits import check_details, check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask, RowsTask, Task, key_field
-from service.worker.streams.validation import (
-    Dimensions,
-    check_label,
-    check_observation,
-    check_position,
-    plain,
-)
+from service.worker.streams.validation import check_position, plain
 
 _applied = metrics.OBSERVATIONS.labels("applied")
 Ints = NDArray[np.int64]
@@ -417,7 +414,7 @@ class CommandBatch:
                 yield from control(self.engine, queue.stream, task)
                 events.publish(queue.stream, task)
                 self._done(queue)
-            except ServiceError as refusal:
+            except (ServiceError, Unfit) as refusal:
                 self._refuse(queue, refusal)
         return []
 
@@ -434,8 +431,9 @@ class CommandBatch:
             if model is None:
                 model = self.engine.catalogue.of(self._begun(queue, task, command))
             try:
-                check_label(seen, "", model)
-            except LabelOutOfRange as misfit:
+                y = outputs_of(seen.y)
+                check_label(y, model, len(y))
+            except OutOfRange as misfit:
                 task.misfits.append(misfit)
                 metrics.OBSERVATIONS.labels("refused").inc()
                 return False
@@ -484,7 +482,8 @@ class CommandBatch:
         # A label that comes late is none of a new observation.
         self._applied(stream, task.envelope, command.observations if at is None else [])
         for seen in command.observations:
-            head.x_dim, head.y_dim = Dimensions(head.x_dim, head.y_dim).after(seen)
+            known = Dimensions(head.x_dim, head.y_dim)
+            head.x_dim, head.y_dim = known.after(seen.x, outputs_of(seen.y))
             if at is None:
                 answer, refusal = delayed_labels.append(
                     self.engine, stream, seen, self.filling.add, command
@@ -504,7 +503,7 @@ class CommandBatch:
     def _begun(self, queue: StreamQueue, task: CommandTask, command: Observe) -> Head:
         """Head of a stream that can be observed, which may have to be created yet."""
         usable(queue.stream)
-        labels = (len(numbers(seen.y)) for seen in command.observations if seen.y is not None)
+        labels = (len(outputs_of(seen.y)) for seen in command.observations if seen.y is not None)
         given = command.settings if isinstance(command, Ingest) else {}
         return observed(self.engine, queue.stream, task.envelope, next(labels, None), given)
 
@@ -538,7 +537,9 @@ class CommandBatch:
         elif queue.at:
             coming = coming[queue.at :]
         if head.x_dim is None or head.y_dim is None:
-            head.x_dim, head.y_dim = Dimensions(head.x_dim, head.y_dim).after_all(coming)
+            for seen in coming:
+                known = Dimensions(head.x_dim, head.y_dim)
+                head.x_dim, head.y_dim = known.after(seen.x, outputs_of(seen.y))
         model = head.settings.model
         records = self._records(stream, head, coming, task.envelope.time_ms)
         return [PendingAnswer(stream.name, model, record, command) for record in records]
@@ -548,7 +549,7 @@ class CommandBatch:
     ) -> list[Record]:
         """Records of a stream's next observations, which were accepted at `now_ms`."""
         model = self.engine.model(stream, head)
-        hazard, outlier_rate = step_inputs.effective_rates(model, head.settings)
+        hazard, outlier_rate = effective_rates(model, head.settings)
         last_time = head.last_time
         supervision = head.pending_supervision
         records = []
@@ -580,9 +581,9 @@ class CommandBatch:
             alone = first == 0 and len(observations) == 1
             where = "" if alone else f"observations[{i}]."
             # The dimensions are given by the first input and label; what a label may be is not.
-            check_observation(seen, where, dimensions.x_dim, dimensions.after(seen).y_dim)
-            check_label(seen, where, model)
-            dimensions = dimensions.after(seen)
+            y = outputs_of(seen.y)
+            check_observation(seen.x, y, model, dimensions, where)
+            dimensions = dimensions.after(seen.x, y)
         step_inputs.check(observations, first, head.settings.interval, head.last_time)
         if dimensions != before:
             check_sizes(self.engine, head, dimensions, head.settings.max_hypotheses)
@@ -600,9 +601,9 @@ class CommandBatch:
         if detailed or kept or any(partial(seen.y) for seen in command.observations):
             self.engine.need_torch()
 
-    def _refuse(self, queue: StreamQueue, refusal: ServiceError) -> None:
+    def _refuse(self, queue: StreamQueue, refusal: ServiceError | Unfit) -> None:
         task = queue.tasks[0]
-        task.refusal = refusal
+        task.refusal = unfit(refusal) if isinstance(refusal, Unfit) else refusal
         if isinstance(task.command, Observe):
             count = len(task.command.observations) - task.applied
             metrics.OBSERVATIONS.labels("refused").inc(count)

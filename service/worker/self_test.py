@@ -6,6 +6,7 @@ import os
 
 from model_core.errors import MissingTorch
 from model_core.lazy import torch
+from model_core.stream.columns import effective_rates
 from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Slab
 from model_core.stream_settings import DEFAULTS
@@ -62,7 +63,7 @@ def dummy_step(settings: Settings) -> None:
     slab = Slab(model, DEFAULTS.max_hypotheses, LEVELS, settings.device)
     ones = [[1.0] * model.scaled]
     (row,) = slab.begin(ones, ones)
-    hazard, outlier_rate = step_inputs.effective_rates(model, DEFAULTS)
+    hazard, outlier_rate = effective_rates(model, DEFAULTS)
     record = Record(0, 0.0, None, None, 1.0, None, hazard, outlier_rate)
     seen = step_inputs.columns_of(model, [record])
     slab.step([row], seen, [NOTHING_WATCHED])

@@ -9,14 +9,8 @@ from typing import Any
 import msgspec
 
 from model_core.errors import MissingTorch
-from model_core.stream_settings import (
-    CONFIRMATION,
-    DEFAULT_MODEL,
-    DEFAULT_VECTOR_MODEL,
-    DEFAULTS,
-    VECTOR_OUTPUTS,
-    StreamSettings,
-)
+from model_core.stream.checks import Dimensions, check_options, check_settings
+from model_core.stream_settings import CONFIRMATION, DEFAULTS, StreamSettings, default_model
 from service import wire
 from service.problems import CorruptState, Defect, NotInstalled, ReadTimeout, UnknownStream
 from service.schema import rendering
@@ -34,13 +28,7 @@ from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask
-from service.worker.streams.validation import (
-    Dimensions,
-    check_options,
-    check_prior,
-    check_settings,
-    same_model,
-)
+from service.worker.streams.validation import check_fixed, same_model
 
 CREATES_STREAM = (wire.Configure, wire.Import)  # need no stream
 
@@ -115,18 +103,19 @@ def fresh(
     catalogue = engine.catalogue
     now = envelope.time_ms
     named = given.get("model") or earlier.model
-    asked = named or _default_model(envelope.default_model, earlier, given, outputs)
+    location = given.get("location") or earlier.location
+    asked = named or default_model(location, outputs, envelope.default_model)
     if envelope.chosen is not None and same_model(asked, envelope.chosen):
         asked = envelope.chosen
     name = catalogue.resolve(asked)
     settings = wire.updated(earlier, {**given, "model": name})
-    check_options(settings)
+    check_options(name, settings)
     generation = stream.head.generation + 1 if stream.head is not None else 1
     head = wire.Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
     head.unnamed = not named
     head.own_rule = _states_rule(given, own_rule)
     head.x_dim, head.y_dim = catalogue.dimensions(name)
-    dimensions = check_prior(settings, catalogue.of(head), Dimensions(head.x_dim, head.y_dim))
+    dimensions = check_settings(settings, catalogue.of(head), Dimensions(head.x_dim, head.y_dim))
     check_sizes(engine, head, dimensions, settings.max_hypotheses)
     head.x_dim, head.y_dim = dimensions
     return head
@@ -152,22 +141,6 @@ def observed(
     earlier = head.settings._replace(model="")
     made = fresh(engine, stream, envelope, {}, earlier, outputs, head.own_rule)
     return head if made.settings.model == head.settings.model else made
-
-
-def _default_model(
-    default: str, earlier: StreamSettings, given: dict[str, Any], outputs: int | None
-) -> str:
-    """Model of a stream that names none; default: that of the service's settings.
-
-    Vectors have a default of their own unless the service's is another than the usual one.
-    """
-    location = given.get("location") or earlier.location
-    if location:
-        outputs = len(location)
-    vector = outputs is not None and 1 < outputs <= VECTOR_OUTPUTS
-    if vector and default == DEFAULT_MODEL:
-        return DEFAULT_VECTOR_MODEL
-    return default
 
 
 def _configure(engine: Engine, stream: Stream, task: CommandTask) -> None:
@@ -206,7 +179,7 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
         given["model"] = engine.catalogue.resolve(given["model"])
     else:
         given["model"] = head.settings.model
-    check_settings(head, given)
+    check_fixed(head, given)
     size = given.pop("max_hypotheses", head.settings.max_hypotheses)
     if size > head.settings.max_hypotheses:
         check_sizes(engine, head, Dimensions(head.x_dim, head.y_dim), size)

@@ -24,6 +24,7 @@ from model_core.actions import Strategy
 from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
 from model_core.stream import forecasts, warmup
+from model_core.stream.checks import check_input
 from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
@@ -36,7 +37,6 @@ from service.worker.streams import limits, step_inputs
 from service.worker.streams.answers import components, predictives, summarise
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.validation import check_inputs
 
 
 def run_length(engine: Engine, stream: Stream, command: RunLength | SetBelief) -> bytes:
@@ -85,7 +85,8 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
         return _forecast(engine, stream, command)
     head = stream.live()
     inputs = command.x if command.x is not None else [[]]
-    check_inputs(inputs, "x", head.x_dim)
+    for i, x in enumerate(inputs):
+        check_input(x, head.x_dim, f"x[{i}]")
     limits.check_predictions(engine, stream, command, len(inputs))
     StoredPipeline(engine).wake([stream])
     predicted = [Prediction() for _ in inputs]
@@ -248,7 +249,8 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
             f"{head.settings.model} has x_dim {model.x_dim}, y_dim {model.y_dim} and labels "
             f"of kind {model.label!r}"
         )
-    check_inputs(command.candidates, "candidates", head.x_dim)
+    for i, candidate in enumerate(command.candidates):
+        check_input(candidate, head.x_dim, f"candidates[{i}]")
     StoredPipeline(engine).wake([stream])
     if stream.slab is None:
         other = "" if model.scales_inputs else ", or create it with `location` and `scale`"

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from model_core.stream import columns, hindsight, warmup
+from model_core.stream.columns import effective_rates
 from model_core.stream.events import Track
 from model_core.stream.explained import explained
 from model_core.stream.pipeline import follow
@@ -85,7 +86,7 @@ def under(
     """Rerun records as a new stream would have seen them; head: its settings and dimensions."""
     model = engine.catalogue.of(head)
     settings = head.settings
-    hazard, outlier_rate = step_inputs.effective_rates(model, settings)
+    hazard, outlier_rate = effective_rates(model, settings)
     records = [replace(record, hazard=hazard, outlier_rate=outlier_rate) for record in records]
     scaling = warmup.given(model, head.stated)
     warm = 0

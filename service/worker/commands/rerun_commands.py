@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from moca_client import responses
 from moca_client.responses import BeliefAfter
+from model_core.stream import checks
+from model_core.stream.checks import Dimensions
 from model_core.stream.segmentation import NEAR
 from service.observability import metrics
 from service.problems import NotRetained, UnknownEvent, WarmingUp
@@ -25,6 +27,7 @@ from service.wire import (
     SegmentHistory,
     StoredHindsight,
     WhatIf,
+    outputs_of,
     updated,
 )
 from service.worker.commands import rerun
@@ -34,14 +37,7 @@ from service.worker.filtering.history import retained
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.validation import (
-    Dimensions,
-    check_label,
-    check_observation,
-    check_options,
-    check_prior,
-    same_model,
-)
+from service.worker.streams.validation import same_model
 
 # Observations segmented in hindsight where torch steps each: about a second, for which the other
 # commands of the partition wait.
@@ -312,7 +308,7 @@ def _prepared(
     else:
         given = {**given, "model": head.settings.model}
     settings = updated(head.settings, given)
-    check_options(settings)
+    checks.check_options(settings.model, settings)
     records = retained(stream, engine.store, engine.settings.max_replay)
     stays = settings.model == head.settings.model and not anew
     digest = head.digest if stays else catalogue.digest(settings.model)
@@ -321,15 +317,14 @@ def _prepared(
     all_seen: list[tuple[int, Record | Observation]] = [(record.seq, record) for record in records]
     all_seen += enumerate(pending, head.seq)
     for _, seen in all_seen:
-        dimensions = dimensions.after(seen)
+        dimensions = dimensions.after(seen.x, outputs_of(seen.y))
     shaped = Head(1, settings, x_dim=dimensions.x_dim, y_dim=dimensions.y_dim, digest=digest)
     model = catalogue.of(shaped)
-    dimensions = check_prior(settings, model, dimensions)
+    dimensions = checks.check_settings(settings, model, dimensions)
     check_sizes(engine, shaped, dimensions, settings.max_hypotheses)
     for seq, seen in all_seen:
         where = f"observation {seq}: "
-        check_observation(seen, where, dimensions.x_dim, dimensions.y_dim)
-        check_label(seen, where, model)
+        checks.check_observation(seen.x, outputs_of(seen.y), model, dimensions, where)
     shaped.x_dim, shaped.y_dim = dimensions
     seasonal = settings.seasonal if settings.seasonal or model.seasonal else False
     return shaped, seasons.known_now(stream, records, seasonal)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from model_core import readout
+from model_core.stream.columns import effective_rates, hazard_table
 from model_core.table import STEPS
 from service.problems import NotAwaited, UnfitBelief, WarmingUp
 from service.wire import SetBelief
-from service.worker.streams import step_inputs
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_position
@@ -65,8 +65,8 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
     if slab.model.typical:
         (regime,) = readout.typical_regimes(slab.model, slab.state(stream.row))
         head.regime = regime
-    hazard, _ = step_inputs.effective_rates(slab.model, head.settings)
-    (table,) = step_inputs.hazard_table(slab.model, [hazard])
+    hazard, _ = effective_rates(slab.model, head.settings)
+    (table,) = hazard_table(slab.model, [hazard])
     steps = slab.row(stream.row).head[STEPS]
     last = head.seq - 1
     below = last - head.track.settled

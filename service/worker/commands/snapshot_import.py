@@ -16,6 +16,8 @@ from pydantic import BaseModel, ValidationError
 from model_core.belief import GREATEST
 from model_core.errors import BadState
 from model_core.labels import LARGEST
+from model_core.stream import checks
+from model_core.stream.checks import Dimensions
 from model_core.stream.events import Track
 from model_core.stream_settings import TABLE, Hazard
 from model_core.transfer import out_of_memory
@@ -35,6 +37,7 @@ from service.wire import (
     PendingSettings,
     Record,
     SeasonPeriods,
+    outputs_of,
     timestamps,
 )
 from service.wire import snapshot as snapshots
@@ -42,13 +45,6 @@ from service.wire.snapshot import BadSnapshot, StreamSnapshot
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.validation import (
-    Dimensions,
-    check_label,
-    check_observation,
-    check_options,
-    check_prior,
-)
 
 LAST_MS = 253_402_300_799_999  # of the year 9999
 MOST = 2**53  # of what counts observations and events
@@ -145,24 +141,23 @@ def _check(engine: Engine, snapshot: StreamSnapshot) -> None:
     dimensions = _dimensions(engine, head, engine.settings)
     _check_head(head)
     _check_kept(snapshot)
-    check_options(head.settings)
+    checks.check_options(head.settings.model, head.settings)
     check_sizes(engine, head, dimensions, head.settings.max_hypotheses)
     model = engine.catalogue.of(head)
-    check_prior(head.settings, model, dimensions)
+    checks.check_settings(head.settings, model, dimensions)
     _check_scaling(head, model.scaled)
     seen: list[tuple[int, Record | Observation]] = [
         (record.seq, record) for record in snapshot.records
     ]
     for seq, observation in [*seen, *enumerate(head.pending, head.seq)]:
         where = f"observation {seq}: "
-        check_observation(observation, where, dimensions.x_dim, dimensions.after(observation).y_dim)
-        check_label(observation, where, model)
+        y = outputs_of(observation.y)
+        checks.check_observation(observation.x, y, model, dimensions, where)
         if isinstance(observation, Record) and observation.excluded is not None:
             if observation.y is not None:
                 raise BadSnapshot(f"{where}excluded from learning, and has a label")
-            posted = observation.include()
-            check_observation(posted, where, dimensions.x_dim, dimensions.after(posted).y_dim)
-            check_label(posted, where, model)
+            y = outputs_of(observation.posted)
+            checks.check_observation(observation.x, y, model, dimensions, where)
 
 
 def _check_kept(snapshot: StreamSnapshot) -> None:
@@ -185,10 +180,10 @@ def _check_kept(snapshot: StreamSnapshot) -> None:
         _check_pending(seen)
 
 
-def _check_scaling(head: Head, numbers: int) -> None:
+def _check_scaling(head: Head, count: int) -> None:
     for values, least in ((head.location, -math.inf), (head.scale, 0.0)):
-        if head.warm and len(values or []) != numbers:
-            raise BadSnapshot(f"location and scale: expected {numbers} numbers")
+        if head.warm and len(values or []) != count:
+            raise BadSnapshot(f"location and scale: expected {count} numbers")
         if not all(math.isfinite(value) and value > least for value in values or []):
             raise BadSnapshot("location and scale: expected finite numbers, scales above 0")
 
@@ -331,8 +326,8 @@ def _check_pending(seen: Observation) -> None:
     except msgspec.ValidationError as error:
         raise BadSnapshot(f"pending: {error}") from None
     labels = form.y if isinstance(form.y, list) else [form.y]
-    numbers = [*labels, *(form.x or []), form.elapsed]
-    if not all(math.isfinite(number) for number in numbers if number is not None):
+    values = [*labels, *(form.x or []), form.elapsed]
+    if not all(math.isfinite(value) for value in values if value is not None):
         raise BadSnapshot("pending: expected finite numbers")
 
 

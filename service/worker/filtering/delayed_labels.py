@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from model_core.stream.columns import effective_rates
 from model_core.stream.series import Taken
 from service.problems import NotAwaited, ServiceError
 from service.wire import Head, Observation, Observe, PendingSettings, Record, timestamps
@@ -206,7 +207,7 @@ def keep_met(engine: Engine, head: Head) -> None:
 
 
 def _current(engine: Engine, head: Head) -> PendingSettings:
-    hazard, outlier_rate = step_inputs.effective_rates(engine.catalogue.of(head), head.settings)
+    hazard, outlier_rate = effective_rates(engine.catalogue.of(head), head.settings)
     return PendingSettings(position(head), hazard, outlier_rate, head.settings.interval)
 
 

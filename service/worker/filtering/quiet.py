@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from model_core import readout
 from model_core.stream import explained
-from model_core.stream.columns import Columns
+from model_core.stream.columns import Columns, effective_rates, hazard_table
 from model_core.stream.slab import AT_ONCE, SCORE_COLUMN, Slab, Step, Stepped, SummaryRow
 from model_core.stream_settings import Hazard
 from service.wire import Envelope, Head, Observation, encode_row, timestamps
@@ -27,7 +27,7 @@ from service.wire.answers import QuietNumbers
 from service.wire.positions import TOO_MANY, numbers_of
 from service.wire.stored_records import PlainRows
 from service.worker.filtering.resampling import elapsed_of_each
-from service.worker.streams import alarm_period, answers, step_inputs, step_metrics
+from service.worker.streams import alarm_period, answers, step_metrics
 from service.worker.streams.stream import ENTRY_BYTES, Stream, put_rows
 from service.worker.streams.table import Table
 from service.worker.streams.task import RowsTask
@@ -83,7 +83,7 @@ def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
     until: float = stream.next_look - 1 if slab.model.seasonal else TOO_MANY - 1
     if track.last_event is not None:
         until = min(until, explained.next_due(track.last_event, head.seq))
-    hazard, outlier_rate = step_inputs.effective_rates(slab.model, head.settings)
+    hazard, outlier_rate = effective_rates(slab.model, head.settings)
     alarm = head.settings.anomaly_alarm
     values = (
         position,
@@ -412,7 +412,7 @@ def _stepped(
         elapsed=elapsed,
         changepoint=np.full(count, nan),
         outlier_rate=each["outlier_rate"],
-        hazard=step_inputs.hazard_table(slab.model, [hazards[i] for i in owners]),
+        hazard=hazard_table(slab.model, [hazards[i] for i in owners]),
         offset=np.zeros(count),
     )
     watched = np.array([each["settled"], each["since"], each["threshold"]]).T

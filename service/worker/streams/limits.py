@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from model_core.stream.checks import Dimensions
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
 from service.problems import UnfitModel, UnfitSettings
 from service.wire import LEVELS, Head, Observe, Predict
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.validation import Dimensions
 
 STATE_BYTES = 32 << 20  # of one stream's hypotheses: a step goes through all of them
 # Inputs x hypotheses x outputs x quantiles of one read, about 1 us each: some 2 s, while its worker

@@ -12,6 +12,7 @@ from pathlib import Path
 from model_core import lazy
 from model_core.errors import BadArtifact, MissingTorch
 from model_core.lazy import is_tensor
+from model_core.stream.settings import options
 from model_core.table import Layout
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
@@ -54,19 +55,19 @@ class LoadedModels:
     def get(
         self,
         name: str,
-        options: Options = Options(),  # noqa: B008
+        shape: Options = Options(),  # noqa: B008
         digest: str | None = None,
     ) -> UnderlyingModel:
-        """Model of a full name, a built-in one in the shape of `options`.
+        """Model of a full name, a built-in one in this shape.
 
         digest: of an artifact, None for the one that lies there. Raises UnknownModel, and
         ModelChanged where that is not the one wanted.
         """
         if name not in BUILTIN:
             return self._artifact(name, digest)
-        if (name, options) not in self._built:
-            self._built[name, options] = BUILTIN[name].build(options)
-        return self._built[name, options]
+        if (name, shape) not in self._built:
+            self._built[name, shape] = BUILTIN[name].build(shape)
+        return self._built[name, shape]
 
     def dimensions(self, name: str, digest: str | None = None) -> tuple[int | None, int | None]:
         """Numbers in an input and in a label; None where a stream's first one decides."""
@@ -184,12 +185,4 @@ def _unloadable(name: str, why: object) -> UnknownModel:
 
 def options_of(head: Head) -> Options:
     """What shapes a stream's model, were it a built-in one."""
-    settings = head.settings
-    return Options(
-        head.y_dim or 1,
-        head.x_dim or 0,
-        settings.classes or 0,
-        settings.order,
-        settings.trend,
-        settings.season or 0,
-    )
+    return options(head.settings, head.y_dim, head.x_dim)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from model_core import hazard as tables
 from model_core.filter import Inputs
 from model_core.stream import columns
 from model_core.stream.columns import Columns
 from model_core.stream.slab import Slab
-from model_core.stream_settings import Hazard, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from service.problems import TimeBackwards
 from service.wire import (
@@ -30,22 +25,11 @@ from service.wire import (
 LONGEST_ELAPSED = 1e15  # steps: more than all of RFC 3339's years have of the least interval
 
 
-def effective_rates(
-    model: UnderlyingModel, settings: StreamSettings
-) -> tuple[Hazard | None, float]:
-    """Hazard (None: the model's own table) and outlier rate: the stream's, else the model's."""
-    hazard = settings.hazard
-    if hazard is None and isinstance(model.hazard, float):
-        hazard = model.hazard
-    rate = settings.outlier_rate
-    return hazard, model.outlier_rate if rate is None else rate
-
-
 def coming(
     model: UnderlyingModel, head: Head, elapsed: float, x: list[float] | None = None
 ) -> Record:
     """Record of a stream's next observation, which has no label yet."""
-    hazard, outlier_rate = effective_rates(model, head.settings)
+    hazard, outlier_rate = columns.effective_rates(model, head.settings)
     return Record(
         seq=head.seq,
         y=None,
@@ -56,22 +40,6 @@ def coming(
         hazard=hazard,
         outlier_rate=outlier_rate,
     )
-
-
-def hazard_table(model: UnderlyingModel, hazards: Sequence[Hazard | None]) -> NDArray[np.float64]:
-    """Hazards by run length (B, H), H that of the longest: a last entry holds on."""
-    stated = [model.hazard if hazard is None else hazard for hazard in hazards]
-    if stated and stated.count(stated[0]) == len(stated):
-        return columns.of_all(_table(_key(stated[0])), len(stated))
-    if {*map(type, stated)} <= {float}:
-        return np.array(stated, dtype=np.float64)[:, None]
-    # Tables may have thousands of entries: they are made once, and not copied where all are one.
-    keys = list(map(_key, stated))
-    if len(set(keys)) == 1:
-        return columns.of_all(_table(keys[0]), len(keys))
-    rows = list(map(_table, keys))
-    longest = max(map(len, rows))
-    return np.stack([columns.longer(row, longest) for row in rows])
 
 
 def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:
@@ -89,7 +57,7 @@ def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:
             [math.nan if record.changepoint is None else record.changepoint for record in records]
         ),
         outlier_rate=np.array([record.outlier_rate for record in records]),
-        hazard=hazard_table(model, [record.hazard for record in records]),
+        hazard=columns.hazard_table(model, [record.hazard for record in records]),
         offset=np.array([record.offset for record in records]),
     )
 
@@ -103,19 +71,6 @@ def inputs(slab: Slab, records: Sequence[Record]) -> Inputs:
 def number(y: Label) -> float:
     """Label of the only output; nan where it is missing."""
     return math.nan if y is None else numbers(y)[0]
-
-
-def _key(hazard: Hazard) -> tuple[float, ...] | tuple[tuple[float, float]]:
-    """What a table is remembered by: its entries, or mean and shape of durations."""
-    if isinstance(hazard, dict):
-        return ((hazard["mean"], hazard["shape"]),)
-    return hazard if isinstance(hazard, tuple) else (hazard,)
-
-
-@lru_cache(maxsize=256)
-def _table(key: tuple[Any, ...]) -> NDArray[np.float64]:
-    entries = tables.negative_binomial(*key[0]) if isinstance(key[0], tuple) else key
-    return np.asarray(entries, dtype=np.float64)
 
 
 def elapsed(seen: Observation, interval: float | None, last: float | None) -> float:

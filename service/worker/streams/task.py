@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from moca_client.responses import Ingested
+from model_core.errors import OutOfRange
 from model_core.labels import LARGEST
 from service import wire
-from service.problems import LabelOutOfRange, ServiceError
+from service.problems import ServiceError
 from service.store.log import DONE, Entry, Offset
 from service.wire import (
     Answers,
@@ -77,7 +78,7 @@ class CommandTask:
         self.parts: list[PendingAnswer | QuietAnswers | StoredAnswer] = []  # answers to them
         self.answers: Answers | None = None  # the same, once they are complete
         self.duplicate = False
-        self.misfits: list[LabelOutOfRange] = []  # of an Ingest, which goes on after them
+        self.misfits: list[OutOfRange] = []  # of an Ingest, which goes on after them
         self.refusal: ServiceError | None = None
         self.same_as: CommandTask | None = None  # an earlier task of this batch with the same key
         self.field: bytes | None = None  # its idempotency record is to be kept under this
@@ -152,7 +153,7 @@ class CommandTask:
         return _counted(self.applied, skipped, self.misfits)
 
 
-def _counted(applied: int, skipped: int, misfits: Sequence[LabelOutOfRange]) -> bytes:
+def _counted(applied: int, skipped: int, misfits: Sequence[OutOfRange]) -> bytes:
     """Answer to an Ingest."""
     reason = str(misfits[0]) if misfits else ""
     return msgspec.json.encode(Ingested(applied, skipped, len(misfits), reason))

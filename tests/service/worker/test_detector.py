@@ -1,5 +1,6 @@
 """A `Detector`, and `moca evaluate`, answer what a stream of the service does."""
 
+import json
 import math
 import random
 
@@ -126,6 +127,49 @@ def test_a_label_that_is_refused_at_the_end_of_its_list(detect, monkeypatch):
     with pytest.raises(BadInput) as caught:
         detector.update_many(labels)
     assert [each.seq for each in caught.value.answers] == [each["seq"] for each in served] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "y", "x"),
+    [
+        ({"model": "categorical"}, 0.0, None),
+        ({"model": "poisson", "seasonal": True}, 0.0, None),
+        ({"model": "poisson", "regimes": 3}, 0.0, None),
+        ({"model": "poisson", "location": [0.0]}, 0.0, None),
+        ({"model": "poisson", "location": [1.0, 2.0]}, 0.0, None),
+        ({"model": "linear", "scale": [1.0]}, 0.0, [1.0]),
+        ({"model": "gaussian"}, [1.0, 2.0], None),
+        ({"model": "gaussian"}, 1e101, None),
+        ({"model": "gaussian"}, 1.0, [1.0]),
+        ({"model": "poisson"}, 0.5, None),
+        ({"model": "linear"}, 1.0, [1.0, 2.0, 3.0]),
+        ({"model": "linear"}, 1.0, [1.0, 1e101]),
+        ({"model": "linear"}, [1.0, None], [1.0, 2.0]),
+        ({"model": "linear"}, 1.0, None),
+    ],
+    ids=str,
+)
+def test_a_refusal_has_the_same_words(bench, settings, y, x):
+    """Of settings, and of a label or an input after a first one of two numbers."""
+    known = {"linear": Observation(y=[0.5, 1.0] if isinstance(y, list) else 0.5, x=[1.0, 2.0])}
+    first = known.get(settings["model"], Observation(y=1.0))
+    with pytest.raises(BadInput) as caught:
+        taken(settings, [first, Observation(y=y, x=x)])
+    (outcome,) = bench.send(Configure("a", settings))
+    if outcome.status == 201:
+        bench.observe("a", [first])
+        (outcome,) = bench.send(Observe("a", [Observation(y=y, x=x)]))
+    problem = json.loads(outcome.body[0])
+    assert problem["detail"] == str(caught.value)
+    assert problem["field"] == caught.value.field
+
+
+def taken(settings, seen):
+    """A detector that has taken observations."""
+    detector = Detector(**settings)
+    for each in seen:
+        detector.update(each.y, each.x)
+    return detector
 
 
 SETTINGS = [
