@@ -79,11 +79,18 @@ class Turns:
 
 
 def evict(bench, rng):
-    """Forget some of the streams that are stored as they are."""
+    """Forget some of the streams that are stored as they are.
+
+    The draw is by name: the order in which streams were loaded follows that of the partitions,
+    which workers take in an order that is random.
+    """
     bench.worker._settle()
-    for stream in [*bench.worker.engine.streams.values()]:
-        if rng.random() < 0.3 and stream.idle:
-            bench.worker.engine.evict(stream)
+    engine = bench.worker.engine
+    for name in STREAMS:
+        drawn = rng.random() < 0.3
+        stream = engine.streams.get((bench.partition(name), name))
+        if drawn and stream is not None and stream.idle:
+            engine.evict(stream)
 
 
 def appended(bench, turns):
